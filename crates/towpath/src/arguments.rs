@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! Command-line arguments, as clap types. Their doc comments are the help texts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Notes what came from the configuration file, for the conditions of results.
+    /// Records options that came from the configuration file, for a result's conditions.
     pub(crate) fn configure(&mut self, defaults: Vec<String>) {
         if let Command::Run(arguments) = &mut self.verb {
             arguments.how.changes.defaults = defaults;
@@ -452,7 +452,7 @@ impl BackendChoice {
     }
 }
 
-/// The time from one look at something to the next.
+/// Parses the interval between two polls, 10 ms to 1 h.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let in_range =
         |span: &Duration| (Duration::from_millis(10)..=Duration::from_secs(3600)).contains(span);
@@ -499,7 +499,7 @@ mod tests {
 
     use super::*;
 
-    /// The long options that each letter stands for, over all verbs.
+    /// Returns the long options of each letter, over all commands.
     fn short_options(command: &Command, found: &mut BTreeMap<char, BTreeSet<String>>) {
         for argument in command.get_arguments() {
             let letters = argument.get_short_and_visible_aliases().unwrap_or_default();
@@ -522,7 +522,7 @@ mod tests {
         for (letter, names) in &found {
             assert_eq!(names.len(), 1, "-{letter} is {names:?}");
         }
-        // Where iperf3 has the letter, its meaning.
+        // Letters that iperf3 also has keep iperf3's meaning.
         let iperf3 = [
             ('p', "port"),
             ('i', "interval"),

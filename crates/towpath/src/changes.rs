@@ -1,4 +1,4 @@
-//! What the command line changes of a scenario: `--set` and its relatives.
+//! Changes to a scenario from the command line: `--set` and its short forms.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct ScenarioChanges {
     pub(crate) defaults: Vec<String>,
 }
 
-/// A time; the letter once was that of the transport.
+/// Parses a duration; hints at `-T`, as `-t` once chose the transport.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let word = text.split(',').next().unwrap_or_default();
     if matches!(word, "tcp" | "mptcp" | "quic" | "mpquic") {
@@ -40,7 +40,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     amounts::time(text)
 }
 
-/// What a result says of the configuration file.
+/// Returns the condition that lists options from the configuration file; `None` for an empty list.
 pub(crate) fn config_condition(defaults: &[String]) -> Option<(String, String)> {
     (!defaults.is_empty()).then(|| ("from the configuration file".to_owned(), defaults.join(", ")))
 }
@@ -50,7 +50,7 @@ impl ScenarioChanges {
         self.first_option().is_none()
     }
 
-    /// The option that changes something, for messages.
+    /// Returns the first option that changes something, for error messages.
     pub(crate) fn first_option(&self) -> Option<&'static str> {
         let given = [
             (!self.set.is_empty(), "--set"),
@@ -61,7 +61,7 @@ impl ScenarioChanges {
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    /// What a result says of them beside its scenario.
+    /// Returns the changes as conditions of a result.
     pub(crate) fn conditions(&self) -> BTreeMap<String, String> {
         let mut remarks = BTreeMap::new();
         let shorts = [
@@ -79,7 +79,7 @@ impl ScenarioChanges {
         remarks
     }
 
-    /// The scenario's text with all changes. What `--set` says wins.
+    /// Applies all changes to the scenario's text. `--set` overrides the short forms.
     pub(crate) fn apply(&self, text: &str) -> Result<String, ChangeError> {
         let mut text = text.to_owned();
         if let Some(duration) = self.duration {

@@ -1,4 +1,4 @@
-//! `towpath check`: which ways to a server are open.
+//! `towpath check`: tests which transports and address families reach a server.
 
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -60,7 +60,7 @@ pub(crate) fn check(arguments: &CheckArguments, ui: &mut Ui) -> Result<ExitCode,
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One address of each family, on all ports.
+/// Keeps one address of each family, on all ports.
 fn targets(arguments: &CheckArguments) -> Result<Vec<SocketAddr>, CliError> {
     let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
     let unknown = |reason: String| CliError::Unavailable {
@@ -127,7 +127,7 @@ pub(crate) fn describe(finding: &ProbeOutcome) -> String {
     }
 }
 
-/// What it means for measurements.
+/// Returns advice for measurements, one text for each finding.
 fn advice(tried: &[ProbeResult]) -> Vec<String> {
     let any = |wanted: &dyn Fn(&ProbeResult) -> bool| tried.iter().any(wanted);
     let mut texts = Vec::new();

@@ -1,4 +1,4 @@
-//! `towpath compare`: many runs of one scenario, or stored results, held against each other.
+//! `towpath compare`: many runs of one scenario, or stored results, compared with each other.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use crate::run::{CompletedRuns, measure};
 use crate::stacks;
 use crate::ui::Ui;
 
-/// Repetitions of each transport: with fewer than six there is no interval.
+/// Default repetitions of each transport. Fewer than six give no confidence interval.
 const DEFAULT_REPEAT: u32 = 10;
-/// Repetitions where all are equal, as nothing is drawn at random: the second one shows it.
+/// Repetitions of a deterministic scenario: the second run shows that both are equal.
 const DETERMINISTIC_REPEAT: u32 = 2;
-/// Width of the tables: what fits everywhere.
+/// Width of the tables in columns, which fits every terminal.
 const COLUMNS: usize = 100;
-/// The page, in the folder of the results.
+/// File name of the page, in the folder of the results.
 const PAGE_FILE: &str = "comparison.html";
 
 pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -34,7 +34,7 @@ pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitC
     }
 }
 
-/// Runs a scenario over everything that is asked for.
+/// Runs a scenario over all requested transports.
 fn measured(
     arguments: &CompareArguments,
     scenario: &str,
@@ -74,7 +74,7 @@ fn measured(
     })
 }
 
-/// How many repetitions are made if nobody says so. Simulated runs differ by what is drawn only.
+/// Returns the default number of repetitions. Simulated runs differ only by random draws.
 fn default_repeat(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
     if scenario.is_random() || worlds.iter().any(|world| *world != World::Sim) {
         return DEFAULT_REPEAT;
@@ -88,7 +88,7 @@ fn default_repeat(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
     DETERMINISTIC_REPEAT
 }
 
-/// What was asked for, or all.
+/// Returns the requested transports, or all four.
 fn transports(arguments: &CompareArguments) -> Vec<Transport> {
     if !arguments.transport.is_empty() {
         return arguments.transport.clone();
@@ -96,7 +96,7 @@ fn transports(arguments: &CompareArguments) -> Vec<Transport> {
     vec![Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic]
 }
 
-/// Compares results that are there.
+/// Compares results that earlier calls have stored.
 fn stored(
     arguments: &CompareArguments,
     results: &[String],
@@ -130,7 +130,7 @@ fn stored(
     Ok(ExitCode::SUCCESS)
 }
 
-/// An option that is about measuring.
+/// Returns the first option that only affects new runs, which is an error for stored results.
 fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
     let given = [
         (!arguments.transport.is_empty(), "--transport"),
@@ -147,7 +147,7 @@ fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
     named.or_else(|| arguments.how.changes.first_option())
 }
 
-/// Prints the table, and gives the page to `keep`.
+/// Prints the table and passes the page to `keep`.
 fn show(
     runs: &[StoredRun],
     seed: u64,

@@ -1,8 +1,8 @@
-//! The configuration file: options that a user always wants, in place of the built-in defaults.
+//! The configuration file: a user's own default options, which replace the built-in defaults.
 //!
-//! `$XDG_CONFIG_HOME/towpath/config.toml` (else `~/.config/towpath/config.toml`) has a table for each
-//! verb, whose keys are its long options: `[run]`, `world = "sim"`. What stands on the command line
-//! wins.
+//! `$XDG_CONFIG_HOME/towpath/config.toml` (else `~/.config/towpath/config.toml`) has a table for
+//! each command. Its keys are the command's long options: `[run]`, `world = "sim"`. The command
+//! line overrides the file.
 
 use std::env;
 use std::io;
@@ -17,12 +17,12 @@ use towpath_measure::scenario::document::{
 
 use crate::error::CliError;
 
-/// Options that the file gives to a command line.
+/// Options that the file adds to a command line.
 #[derive(Debug, Default)]
 pub(crate) struct Defaults {
-    /// As they would be typed.
+    /// Arguments as the user would type them.
     pub(crate) arguments: Vec<String>,
-    /// The same for results: `world = sim`.
+    /// Options as results record them: `world = sim`.
     pub(crate) shown: Vec<String>,
     pub(crate) path: PathBuf,
 }
@@ -31,7 +31,7 @@ const fn command_key(name: &'static str) -> KeySchema {
     key(name, ValueKind::Any("options"), KeyPresence::Optional("none"), "Options of this verb")
 }
 
-/// What may have defaults.
+/// Shape of the file: the commands that may have defaults.
 static FILE_SHAPE: TableSchema = TableSchema {
     noun: "the configuration file",
     heading: "config.toml",
@@ -53,7 +53,7 @@ static FILE_SHAPE: TableSchema = TableSchema {
     ]],
 };
 
-/// Where the file is, if the environment says where the user's files are.
+/// Returns the path of the file; `None` without `XDG_CONFIG_HOME` and `HOME`.
 fn config_path() -> Option<PathBuf> {
     let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let base = match named("XDG_CONFIG_HOME") {
@@ -63,13 +63,13 @@ fn config_path() -> Option<PathBuf> {
     Some(base.join("towpath").join("config.toml"))
 }
 
-/// No configuration file is larger.
+/// Upper bound of the file's size in bytes.
 const MAX_BYTES: u64 = 1_000_000;
 
-/// The options that the file gives to what `matches` has not been told.
+/// Returns the file's options that `matches` does not already have.
 pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, CliError> {
     let Some(path) = config_path() else { return Ok(Defaults::default()) };
-    // Whatever the limit of other files: a wrong one is for the command to tell.
+    // `--max-input` does not apply: the command itself reports an invalid limit.
     let text = match ReadBudget::of(MAX_BYTES).read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Defaults::default()),
@@ -93,8 +93,9 @@ pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, 
     Ok(defaults)
 }
 
-/// Reads the options of one verb. All are checked; those that were not `given` are taken, if this verb
-/// was called.
+/// Reads the options of one command.
+///
+/// All are checked. Those that were not `given` are returned if this command was called.
 fn options(
     verb: &Command,
     table: &document::Value<'_>,
@@ -132,12 +133,12 @@ fn options(
     }
 }
 
-/// What is about the file itself, or prints and ends.
+/// Returns true if an option may not have a default: about the file itself, or prints and exits.
 fn is_excluded(name: &str) -> bool {
     matches!(name, "no-config" | "help" | "version")
 }
 
-/// A value as it would be typed, or several. `None` if it was refused.
+/// Returns the arguments that a value stands for; `None` if the value was refused.
 fn option_arguments(value: &document::Value<'_>, switch: bool) -> Option<Vec<String>> {
     if switch {
         return match value.as_bool() {

@@ -1,4 +1,4 @@
-//! `towpath doctor`: is Multipath TCP really used, and if not, why.
+//! `towpath doctor`: checks if Multipath TCP is really used and explains why not.
 
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -95,7 +95,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// Says what is done, and does it.
+/// Prints the fixes, then applies them.
 fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     if actions.is_empty() {
         ui.progress("nothing here can be mended by a setting, a limit or an endpoint of this host");
@@ -110,14 +110,14 @@ fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The host of `HOST:PORT`.
+/// Returns the host of `HOST:PORT`.
 fn host(text: &str) -> &str {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// `HOST:PORT`, with an IPv6 address in brackets; of several addresses the one that programs take, in
-/// the system's order (RFC 6724).
+/// Resolves `HOST:PORT`, with an IPv6 address in brackets. Of several addresses it returns the one
+/// that programs use, in the system's order (RFC 6724).
 fn resolve(text: &str) -> Result<SocketAddr, CliError> {
     let wrong = |reason: String| CliError::Unavailable {
         what: format!("`{text}` cannot be used: {reason}"),
@@ -156,7 +156,7 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// All in all, in a sentence.
+/// Returns the overall verdict in one sentence.
 fn verdict(report: &Diagnosis) -> String {
     let reason = report.reason.as_deref().unwrap_or_default();
     match report.verdict {
@@ -174,7 +174,7 @@ fn verdict(report: &Diagnosis) -> String {
     }
 }
 
-/// Each subflow with its share: `c1 52 %, c2 48 %`.
+/// Returns each path's share with its addresses: `c1 52 % (10.0.0.1 -> 10.0.0.2)`.
 fn shares(paths: &[PathShare]) -> String {
     let share = |path: &PathShare| {
         let name = path.interface.clone().unwrap_or_else(|| path.local.to_string());
@@ -193,7 +193,7 @@ fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
         writeln!(out, "{}", wrap("   said: ", text))?;
     }
     for command in &finding.fix {
-        // Not broken: it is there to be copied.
+        // Not wrapped, so that the user can copy the line.
         writeln!(out, "   fix:  {command}")?;
     }
     if let Some(hint) = &finding.hint {

@@ -1,4 +1,4 @@
-//! Errors as people see them: what, where, what was expected, and a hint.
+//! Errors as users see them: what failed, where, what was expected, and a hint.
 
 use std::error::Error;
 use std::io;
@@ -18,12 +18,12 @@ use towpath_report::trace::CaptureError;
 use towpath_study::reproduction::ReproductionError;
 use towpath_study::sweep::SweepError;
 
-/// Why a verb could not do its work. All of them are exit code 2.
+/// Error that ends a command. All of them give exit code 2.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error("{0}")]
     Scenario(#[from] ScenarioErrors),
-    /// In what the command line has made of a scenario.
+    /// Errors in a scenario that the command line has changed.
     #[error("{errors}")]
     ChangedScenario { errors: ScenarioErrors, hint: String },
     #[error("no scenario `{name}`: there is neither a file nor a built-in one of that name")]
@@ -67,13 +67,13 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// That a file or folder cannot be written; with the way out, where there is one to tell.
+    /// Returns the error for a file or folder that cannot be written, with a hint if one is known.
     pub(crate) fn unwritable(path: &Path, source: io::Error, hint: Option<&str>) -> Self {
         let hint = UnsafePath::of(&source).map(UnsafePath::hint).or(hint).map(str::to_owned);
         Self::Write { path: path.to_owned(), source, hint }
     }
 
-    /// The way out, if there is one to tell.
+    /// Returns a hint at the solution, if one is known.
     pub(crate) fn hint(&self) -> Option<String> {
         file_folder_hint(self).map(str::to_owned).or_else(|| self.own_hint())
     }
@@ -114,7 +114,8 @@ impl CliError {
         }
     }
 
-    /// A closed pipe is no error (`towpath schema | head`), all else is usage or environment.
+    /// Returns the exit code. A closed pipe (`towpath schema
+    /// head`) is success; all else is 2.
     pub(crate) fn exit_code(&self) -> ExitCode {
         if self.is_broken_pipe() { ExitCode::SUCCESS } else { ExitCode::from(2) }
     }
@@ -124,7 +125,7 @@ impl CliError {
     }
 }
 
-/// The way out where a file was taken for a folder, or a folder for a file.
+/// Returns the hint for a file that was taken for a folder, or a folder for a file.
 fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -141,7 +142,7 @@ fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
-/// An error in our words: "Not a directory (os error 20)" is the system's.
+/// Describes an I/O error without the system's "(os error 20)".
 pub(crate) fn describe_error(text: &str) -> String {
     let Some((before, after)) = text.split_once(" (os error ") else { return text.to_owned() };
     let Some((_, after)) = after.split_once(')') else { return text.to_owned() };
@@ -156,7 +157,7 @@ pub(crate) fn describe_error(text: &str) -> String {
 
 impl From<SweepError> for CliError {
     fn from(error: SweepError) -> Self {
-        // A plan's mistakes are laid out like a scenario's.
+        // Mistakes in a plan have the same layout as those in a scenario.
         if let SweepError::Plan(errors) = error {
             return Self::Scenario(errors);
         }

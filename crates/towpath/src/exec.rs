@@ -1,4 +1,4 @@
-//! `towpath exec`.
+//! `towpath exec`: runs a program with Multipath TCP and reports what its sockets did.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -33,7 +33,8 @@ fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     let mut supervisor = vec![OsString::from(SUPERVISE), OsString::from(form)];
     if let Some(path) = &arguments.report {
         let failed = |source| CliError::unwritable(path, source, None);
-        // The program must not run in vain; and the supervisor leaves this folder.
+        // Found before the program runs, whose work would be lost; the supervisor leaves this
+        // folder.
         OutputFile::find(path).and_then(OutputFile::create).map_err(failed)?;
         let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         supervisor.push(std::path::absolute(path).map_err(failed)?.into());
@@ -48,7 +49,7 @@ fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     Ok(passed_on(ended.status))
 }
 
-/// Go's switch, added to those that are set already.
+/// Adds Go's switch to the `GODEBUG` settings that are already set.
 fn godebug(others: Option<OsString>) -> OsString {
     const GODEBUG_MULTIPATH: &str = "multipathtcp=1";
     let mut value = others.unwrap_or_default();
@@ -59,7 +60,7 @@ fn godebug(others: Option<OsString>) -> OsString {
     value
 }
 
-/// What the supervisor's process does.
+/// Runs the supervisor's process: watches the sockets and prints the report.
 pub(crate) fn supervise(
     mut arguments: impl Iterator<Item = OsString>,
 ) -> Result<ExitCode, CliError> {
@@ -72,8 +73,8 @@ pub(crate) fn supervise(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP (1 of them over several
-/// subflows)`.
+/// Returns one line for people, such as
+/// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP`.
 fn sentence(tally: &SocketSummary) -> String {
     let mut parts = Vec::new();
     if tally.listening > 0 {
@@ -103,7 +104,7 @@ fn sentence(tally: &SocketSummary) -> String {
         parts.push(format!("{} got no answer", tally.unanswered));
     }
     if tally.unseen > 0 {
-        // Others in this network may have had a part in these.
+        // Other programs in this network namespace may have raised these counters.
         let counters = match tally.handshakes {
             0 => String::new(),
             begun => format!(
@@ -195,7 +196,8 @@ mod tests {
              TCP (2 over several paths) and 1 plain TCP; 1 unused or closed too fast to be seen; \
              2 sockets stayed TCP (net.mptcp.enabled is 0). Why: a plain listener (counter C)"
         );
-        // Somebody else's fallback is not told when nothing of ours fell back.
+        // A fallback counter that another program raised is not printed when nothing of ours fell
+        // back.
         let ours = SocketSummary { opened: OutcomeCounts::default(), ..tally };
         assert!(!sentence(&ours).contains("Why"));
         assert!(as_json(&ours).contains("\"fallback_counters\":[{"));

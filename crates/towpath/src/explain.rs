@@ -1,4 +1,4 @@
-//! `towpath run --explain`: what lifting each limit would bring, tried in the simulator.
+//! `towpath run --explain`: simulates the run without each limit and prints the gain.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 use crate::error::CliError;
 use crate::ui::Ui;
 
-/// Less than this much better is no advice.
+/// Lower bound of a gain worth advice, as a ratio of goodputs.
 const MIN_GAIN: f64 = 1.02;
 
 /// Explains the first simulated run over each transport.

@@ -10,13 +10,15 @@ use crate::inner;
 use crate::sim;
 use crate::ui::{Ui, wrap};
 
-/// The worlds in which a scenario is run, as arguments that name them.
+/// Returns arguments that name the worlds in which the scenario runs.
 ///
-/// Replaces emulation by simulation on a machine that cannot emulate, unless the command line asks
-/// for it with `--world`, `--backend` or `--stack kernel`.
+/// Simulation replaces emulation on a machine that cannot emulate. `--world`, `--backend` and
+/// `--stack kernel` keep emulation.
 ///
 /// # Errors
-/// When this machine cannot emulate, and the scenario cannot be simulated or emulation was asked for.
+///
+/// When this machine cannot emulate, and the scenario cannot be simulated or emulation was
+/// requested.
 pub(crate) fn choose_worlds(
     how: &RunOptions,
     backend: BackendChoice,
@@ -33,7 +35,7 @@ pub(crate) fn choose_worlds(
     let kernel = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
     let mptcp = kernel && transports.contains(&Transport::Mptcp);
     let found = inner::preflight();
-    // If emulation was asked for, a kernel without Multipath TCP shows its fallback to TCP.
+    // If emulation was requested, a kernel without Multipath TCP shows its fallback to TCP.
     let Some(missing) = found.missing(mptcp && !explicit) else { return Ok(how) };
     if explicit || sim::check(scenario, transports, &how.stack).is_err() {
         return Err(emulation_error(missing));
@@ -49,13 +51,13 @@ pub(crate) fn choose_worlds(
     Ok(how)
 }
 
-/// Notes in a scenario, and so in its results, why it is simulated.
+/// Records in a scenario, and so in its results, why it is simulated.
 pub(crate) fn record_fallback(how: &RunOptions, scenario: &mut Scenario) {
     let reason = how.fallback.clone();
     scenario.remarks.extend(reason.map(|reason| (SIMULATED_BECAUSE.to_owned(), reason)));
 }
 
-/// Fails if this machine cannot make an emulated network.
+/// Returns an error if this machine cannot create an emulated network.
 pub(crate) fn require_emulation() -> Result<(), CliError> {
     inner::preflight().missing(false).map_or(Ok(()), |missing| Err(emulation_error(missing)))
 }

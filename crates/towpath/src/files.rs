@@ -1,5 +1,6 @@
-//! Result files: written line by line while a run goes on, compressed when it has ended. How files are
-//! written at all is [`towpath_linux::files`]'s.
+//! Result files: written line by line during a run, compressed at its end.
+//!
+//! Safe file access itself is in [`towpath_linux::files`].
 
 mod zstd;
 
@@ -18,10 +19,10 @@ use crate::error::CliError;
 
 use self::zstd::FrameReader;
 
-/// Ending of a compressed result.
+/// Extension of a compressed result.
 const COMPRESSED: &str = "jsonl.zst";
 
-/// The way out where a folder cannot be written.
+/// Hint for a folder that cannot be written.
 pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--out FOLDER`";
 
 /// A folder for the results of one call.
@@ -29,13 +30,15 @@ pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--o
 pub(crate) struct ResultFolder {
     folder: Dir,
     pub(crate) path: PathBuf,
-    /// Not named by the user: folders above it may have been made for it, too.
+    /// Set when the user did not name the folder; parent folders may also have been created.
     usual: bool,
 }
 
 impl ResultFolder {
-    /// The folder that was asked for, or the next free number below `towpath-results/NAME`; where
-    /// that cannot be written, one among the temporary files that is this user's alone.
+    /// Opens the requested folder, or creates the next free number below `towpath-results/NAME`.
+    ///
+    /// If that cannot be written, creates a folder among the temporary files that only this user
+    /// can read.
     pub(crate) fn create(wanted: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
         if let Some(path) = wanted {
             let folder = Dir::make(path);
@@ -54,16 +57,16 @@ impl ResultFolder {
         Ok(Self { path: folder.path().to_owned(), folder, usual: true })
     }
 
-    /// Takes the folder away again if nothing came of it.
+    /// Removes the folder if it is empty.
     pub(crate) fn remove_if_empty(&self) {
-        // A folder that holds something stays.
+        // A folder with content cannot be removed, which is intended.
         let _ = fs::remove_dir(&self.path);
         for above in self.path.ancestors().skip(1).take(if self.usual { 2 } else { 0 }) {
             let _ = fs::remove_dir(above); // fails unless empty
         }
     }
 
-    /// A new result in the folder.
+    /// Creates a result file in the folder.
     pub(crate) fn begin(&self, name: &str) -> Result<ResultFile<'_>, CliError> {
         let name = format!("{name}.jsonl");
         let path = self.path.join(&name);
@@ -72,13 +75,13 @@ impl ResultFolder {
         Ok(ResultFile { folder: &self.folder, name, path, file })
     }
 
-    /// Puts a whole file into it, such as a page.
+    /// Writes a whole file into the folder, such as a page.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
         write_in(&self.folder, name, content)
     }
 }
 
-/// Puts a whole file into a folder; a link that has its name goes.
+/// Writes a whole file into a folder. A symbolic link of that name is replaced, not followed.
 pub(crate) fn write_in(folder: &Dir, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
     let path = folder.path().join(name);
     let written = folder.write(name, content);
@@ -86,18 +89,18 @@ pub(crate) fn write_in(folder: &Dir, name: &str, content: &[u8]) -> Result<PathB
     Ok(path)
 }
 
-/// Opens a folder that the user has named, or makes it.
+/// Opens a folder that the user has named, or creates it.
 pub(crate) fn folder(path: &Path) -> Result<Dir, CliError> {
     Dir::make(path).map_err(|source| CliError::unwritable(path, source, Some(OUT_HINT)))
 }
 
-/// Writes a whole file whose name the user has spelt.
+/// Writes a whole file under the name that the user gave.
 pub(crate) fn write_named(path: &Path, content: &[u8]) -> Result<(), CliError> {
     let written = OutputFile::find(path).and_then(|named| named.write(content));
     written.map_err(|source| CliError::unwritable(path, source, None))
 }
 
-/// A result that is being written.
+/// A result file that is being written.
 #[derive(Debug)]
 pub(crate) struct ResultFile<'a> {
     folder: &'a Dir,
@@ -107,13 +110,13 @@ pub(crate) struct ResultFile<'a> {
 }
 
 impl ResultFile<'_> {
-    /// Adds a line, which is on disk before the next one comes.
+    /// Appends a line, which is on disk when this returns.
     pub(crate) fn add(&mut self, line: &str) -> Result<(), CliError> {
         let written = self.file.write_all(line.as_bytes());
         written.map_err(|source| CliError::unwritable(&self.path, source, None))
     }
 
-    /// Puts a whole result in the place of what was written while it was made.
+    /// Replaces the lines that were written during the run by a complete result.
     pub(crate) fn replace(&mut self, content: &[u8]) -> Result<(), CliError> {
         let whole = || {
             let mut file = self.folder.create_temp(&self.name, ReadAccess::Umask)?;
@@ -124,12 +127,12 @@ impl ResultFile<'_> {
         Ok(())
     }
 
-    /// Compresses the result and returns its name. The plain file goes only when the other is there.
+    /// Compresses the result and returns its name. The plain file is removed only after that.
     pub(crate) fn finish(mut self) -> Result<PathBuf, CliError> {
         let packed = self.path.with_extension(COMPRESSED);
         let name = Path::new(&self.name).with_extension(COMPRESSED);
         let mut pack = || {
-            // What was written, whatever has its name by now.
+            // Reads the open file, since its name may belong to another file by now.
             self.file.rewind()?;
             let bytes = compress_to_vec(&mut self.file, CompressionLevel::Fastest);
             self.folder.write(&name, &bytes)?;
@@ -140,8 +143,7 @@ impl ResultFile<'_> {
     }
 }
 
-/// Reads result files, compressed or not; what they hold together has a limit, and so has what is
-/// stored of it.
+/// Reads result files, compressed or not. Their total size and the memory for them are limited.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<StoredRun>, CliError> {
     let budgets = ReadBudget::new(DEFAULT_RESULT_LIMIT)
         .and_then(|stored| Ok((stored, ReadBudget::new(DEFAULT_RESULT_LIMIT)?)));
@@ -151,7 +153,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<StoredRun>, CliError> {
     paths.iter().map(|path| read(path, &stored, &held)).collect()
 }
 
-/// Reads a result that this process has just written, however large it has become.
+/// Reads a result that this process has just written, without a size limit.
 pub(crate) fn read_back(path: &Path) -> Result<StoredRun, CliError> {
     read(path, &ReadBudget::of(u64::MAX), &ReadBudget::of(u64::MAX))
 }
@@ -169,7 +171,7 @@ fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<StoredRun
     Ok(StoredRun::new(found, name))
 }
 
-/// The result files in `path`: itself, or those in the folder, by name.
+/// Returns the result files in `path`: itself, or those in the folder, sorted by name.
 pub(crate) fn results_in(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -218,7 +220,7 @@ mod tests {
         fs::remove_dir_all(&folder.path).unwrap();
     }
 
-    /// The fuzz target reads what is compressed just as `read` does.
+    /// The fuzz target decompresses just as `read` does.
     #[test]
     fn untrusted_compressed_results_do_no_harm() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/result");

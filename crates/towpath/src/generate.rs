@@ -1,5 +1,5 @@
-//! `towpath completions` and `towpath man`: what shells and readers of manuals need of the command
-//! line, made from itself.
+//! `towpath completions` and `towpath man`: shell completions and manual pages, generated from the
+//! command line's own definition.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub(crate) fn man(arguments: &ManArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a command and those of its verbs.
+/// Writes the page of a command and those of its subcommands.
 fn collect(
     command: &Command,
     name: &str,

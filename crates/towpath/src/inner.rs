@@ -1,7 +1,7 @@
-//! The processes behind a run: this program again, with a job in JSON as its only argument.
+//! Processes of a run: this program again, with a job in JSON as its only argument.
 //!
 //! `outer` enters the namespaces and starts `inner`, which does the job (see
-//! [`towpath_linux::sandbox`]). What the inner process prints on standard output is the result.
+//! [`towpath_linux::sandbox`]). The inner process prints the result on standard output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -36,7 +36,7 @@ const INNER: &str = "__inner";
 const PREFLIGHT_OUTER: &str = "__preflight_outer";
 const PREFLIGHT_INNER: &str = "__preflight_inner";
 
-/// Which process this is.
+/// Role of this process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessStage {
     Outer,
@@ -45,7 +45,7 @@ pub(crate) enum ProcessStage {
     PreflightInner,
 }
 
-/// Tries what emulated runs need; takes about 20 ms.
+/// Tests what emulated runs need; takes about 20 ms.
 pub(crate) fn preflight() -> Emulation {
     Emulation::check(OsStr::new(PREFLIGHT_OUTER))
 }
@@ -62,10 +62,10 @@ impl ProcessStage {
     }
 }
 
-/// A job as it is handed down.
+/// A job as passed to the inner process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct InnerJob {
-    /// As given by the user: a file or a name.
+    /// Scenario as the user gave it: a file or a name.
     pub(crate) scenario: String,
     pub(crate) seed: Option<u64>,
     pub(crate) stacks: Vec<StackChoice>,
@@ -77,7 +77,7 @@ pub(crate) struct InnerJob {
     pub(crate) task: InnerTask,
 }
 
-/// Where captures go, beginning of their names, and how much of a packet is kept.
+/// Folder and name prefix of captures, and the bytes kept of each packet (`None`: all).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CaptureSpec {
     pub(crate) folder: PathBuf,
@@ -99,14 +99,14 @@ pub(crate) enum InnerTask {
         repeat: u32,
         order: Option<RunOrder>,
     },
-    /// Arguments that are not UTF-8 cannot be handed down, and are refused before.
+    /// Programs of a lab. Arguments that are not UTF-8 cannot be passed on and are refused earlier.
     Lab {
-        /// Hosts and what is run there.
+        /// Hosts and the command of each.
         programs: Vec<(usize, Vec<String>)>,
-        /// Folder and name of the result, if there is to be one.
+        /// Folder and name of the result; `None` if no result is kept.
         result: Option<(PathBuf, String)>,
     },
-    /// The scenario is the name of a situation.
+    /// Job for a broken network, whose scenario is the name of a situation.
     #[serde(rename = "Break")]
     Failure {
         command: Vec<String>,
@@ -114,7 +114,7 @@ pub(crate) enum InnerTask {
 }
 
 impl InnerJob {
-    /// The arguments of the outer process.
+    /// Returns the arguments of the outer process.
     pub(crate) fn arguments(&self) -> Result<Vec<OsString>, CliError> {
         let text = serde_json::to_string(self).map_err(|e| CliError::Internal(e.to_string()))?;
         Ok(vec![OUTER.into(), text.into()])
@@ -128,7 +128,7 @@ impl InnerJob {
     }
 }
 
-/// Does what the process is for.
+/// Runs the job of this process.
 pub(crate) fn stage(
     stage: ProcessStage,
     order: Option<OsString>,
@@ -227,14 +227,14 @@ fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCod
     }
 }
 
-/// A result that is being written in a folder that is there.
+/// Creates a result file in an existing folder.
 fn create_result(folder: &Path, name: &str) -> Result<File, CliError> {
     let path = folder.join(name);
     let file = files::folder(folder)?.create(name);
     file.map_err(|source| CliError::unwritable(&path, source, None))
 }
 
-/// A program's own exit code; 128 and its number when a signal ended it, as shells say it.
+/// Returns a program's own exit code, or 128 plus the signal number, as shells do.
 pub(crate) fn passed_on(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(2);
     ExitCode::from(u8::try_from(code).unwrap_or(2))

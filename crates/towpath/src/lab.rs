@@ -1,4 +1,4 @@
-//! `towpath lab`, `towpath on`, and `towpath lab break`.
+//! `towpath lab`, `towpath on` and `towpath lab break`: programs in an emulated network.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ use crate::ui::Ui;
 
 /// Name of a lab's result.
 const RESULT_NAME: &str = "lab-1";
-/// Width of the table.
+/// Width of the table in columns.
 const COLUMNS: usize = 100;
 
 pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -59,7 +59,7 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         if fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
             conclude(folder, &raw, arguments.quiet, ui)?;
         } else {
-            // The last program has not begun.
+            // Interrupted before the last program began.
             let _ = fs::remove_file(&path); // the file may not exist
             folder.remove_if_empty();
         }
@@ -67,11 +67,11 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     ended
 }
 
-/// Completes the result, shows it and makes a report of it.
+/// Completes the result, prints it and writes a report.
 fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Result<(), CliError> {
     let mut run = files::read_back(&folder.path.join(raw))?;
     if let Some(summary) = &run.summary {
-        // What they speak, and for how long, is known only when the programs have ended.
+        // The transport and the duration are known only after the programs have ended.
         let multipath = summary.multipath.requested;
         run.meta.transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
         let length = |flow: &FlowSummary| flow.duration_ns;
@@ -97,7 +97,7 @@ fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Resul
     Ok(())
 }
 
-/// The programs of the command line, in its order.
+/// Returns the programs of the command line, in its order.
 fn programs(
     arguments: &LabArguments,
     scenario: &Scenario,
@@ -126,13 +126,13 @@ fn programs(
     Ok(programs)
 }
 
-/// `towpath on`: another host's namespace, from within a lab.
+/// `towpath on`: runs a command in another host's namespace, from within a lab.
 pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
     let status = towpath_linux::lab::run_on_host(&arguments.host, &arguments.command);
     Ok(passed_on(status.map_err(CliError::from)?))
 }
 
-/// The words of a command, which are handed down as text.
+/// Returns the words of a command, which are passed on as text.
 fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
     let words = command.iter().map(|word| word.to_str().map(str::to_owned));
     words.collect::<Option<_>>().ok_or_else(|| CliError::Unavailable {
@@ -219,7 +219,7 @@ fn as_json(situation: &FailureCase) -> Value {
     })
 }
 
-/// `docs/zoo.md`.
+/// Returns the text of `docs/zoo.md`.
 fn page() -> String {
     let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
         zoo::cases().partition(|situation| situation.cause.is_some());
@@ -237,7 +237,7 @@ fn page() -> String {
     page
 }
 
-/// What people are told of a situation, in several lines.
+/// Returns the description of a situation, in several lines.
 pub(crate) fn introduction(situation: &FailureCase) -> String {
     let FailureCase { name, title, seen, why, cause, .. } = situation;
     let target = situation.target();

@@ -1,4 +1,4 @@
-//! From records to interval lines while a run goes on.
+//! Converts records to interval lines during a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,29 +7,29 @@ use towpath_measure::result::{EventKind, Record, Subflow, SubflowEnd};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_lines};
 
-/// Length of an interval line, unless another one was asked for.
+/// Default length of an interval line.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
 type SubflowKey = (u32, u32, u32);
 
-/// What one subflow did since the last line.
+/// Bytes and state of one subflow since the last line.
 #[derive(Debug, Default)]
 struct SubflowTotals {
     received: u64,
-    /// What the sender knows of what arrived.
+    /// Bytes that the sender knows to have arrived (acknowledged).
     acked: u64,
-    /// Of the sender, where it is heard of.
+    /// Latest state of the sender's subflow; `None` without a record of it.
     latest: Option<Box<Subflow>>,
     retransmissions_before: u32,
 }
 
-/// Gathers records into interval lines.
+/// Collects records into interval lines.
 #[derive(Debug)]
 pub(crate) struct IntervalPrinter {
     transport: Transport,
     period_ns: u64,
     from_ns: u64,
-    /// Until when anything was told.
+    /// Time in nanoseconds up to which lines were printed.
     printed_until_ns: u64,
     bytes: BTreeMap<DataDirection, u64>,
     subflows: BTreeMap<(DataDirection, SubflowKey), SubflowTotals>,
@@ -41,7 +41,7 @@ impl IntervalPrinter {
         Self::every(DEFAULT_INTERVAL, transport)
     }
 
-    /// Lines of another length.
+    /// Sets the length of an interval.
     pub(crate) fn every(period: Duration, transport: Transport) -> Self {
         Self {
             transport,
@@ -54,7 +54,7 @@ impl IntervalPrinter {
         }
     }
 
-    /// Takes a record; returns lines when it begins a new interval.
+    /// Adds a record. Returns lines when it begins a new interval.
     pub(crate) fn push(&mut self, record: &Record) -> Option<String> {
         let mut lines = None;
         match record {
@@ -82,7 +82,7 @@ impl IntervalPrinter {
                     }
                 }
             }
-            // What a stack decides all the time is for the report.
+            // Decisions of a stack are too frequent for lines; only the report has them.
             Record::Event(event) if event.kind != EventKind::Flow && !event.kind.is_decision() => {
                 let host = event.host.as_ref().map(|host| format!(" ({host})")).unwrap_or_default();
                 let seconds = event.t_ns as f64 / 1e9;
@@ -105,7 +105,7 @@ impl IntervalPrinter {
         lines
     }
 
-    /// Lines of what came since the last ones: that is as long as anything was told of it.
+    /// Returns lines for the records since the last lines.
     pub(crate) fn rest(&mut self) -> Option<String> {
         let longest = self.from_ns + self.period_ns;
         self.flush(if self.printed_until_ns > self.from_ns {
@@ -125,7 +125,8 @@ impl IntervalPrinter {
         let seconds = (to_ns - from_ns) as f64 / 1e9;
         let mut text = String::new();
         for ((direction, _), sum) in &self.subflows {
-            // Of a receiver that is elsewhere, the sender's acknowledgements say most.
+            // The receiver is on another host, so the sender's acknowledgements are the best
+            // source.
             if sum.received == 0 && sum.acked > 0 {
                 *self.bytes.entry(*direction).or_default() += sum.acked;
             }
@@ -153,7 +154,7 @@ impl IntervalPrinter {
 }
 
 impl SubflowTotals {
-    /// `None` once the subflow is gone.
+    /// Returns the line's values and resets the byte counts; `None` once the subflow is gone.
     fn show(&mut self, seconds: f64) -> Option<LiveSubflow> {
         let latest = self.latest.take()?;
         let (received, acked) = (self.received, self.acked);

@@ -1,4 +1,4 @@
-//! Scenarios by file or by name.
+//! Loads scenarios by file or by name.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -9,12 +9,12 @@ use towpath_measure::scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, built
 use crate::changes::ScenarioChanges;
 use crate::error::CliError;
 
-/// Reads a scenario: a file if there is one of that name, else a built-in one.
+/// Reads a scenario: a file if one of that name exists, else a built-in one.
 pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
     load_changed(name, &ScenarioChanges::default())
 }
 
-/// The same with what the command line changes of it.
+/// Reads a scenario and applies the command line's changes.
 pub(crate) fn load_changed(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
     let mut scenario = read(name, changes)?;
     scenario.remarks = changes.conditions();
@@ -27,7 +27,7 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
             .apply(text)
             .map_err(|error| CliError::Unavailable { what: error.to_string(), hint: error.hint })
     };
-    // Whoever looks for a line will not find it in the file.
+    // Line numbers refer to the changed text, so the name says "as changed".
     let shown = if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
     let path = Path::new(name);
     if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
@@ -36,7 +36,7 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
         let traces = input::sibling_files(path.parent().unwrap_or(Path::new("")));
         return match std::str::from_utf8(&bytes) {
             Ok(text) if !changes.is_empty() => {
-                // What is wrong without the changes is told with the file's own lines.
+                // Errors that do not come from the changes refer to the file's own lines.
                 Scenario::parse_bytes(name, &bytes, &traces)?;
                 let text = change(text)?;
                 Scenario::parse(&shown, &text, &traces)
@@ -55,8 +55,10 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
     }
 }
 
-/// What is wrong in a scenario that the command line has changed. Nobody sees the line of an event
-/// that comes too late now.
+/// Returns the error of a scenario that the command line has changed.
+///
+/// For an event that is now too late, it names the event by number, since its line is not in the
+/// file.
 fn changed_scenario_error(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
     let late = errors.problems().iter().find(|problem| problem.message.contains(AFTER_LAST_FLOW));
     let number = late.and_then(|problem| {
@@ -75,8 +77,9 @@ fn changed_scenario_error(name: &str, text: &str, errors: ScenarioErrors) -> Cli
     CliError::ChangedScenario { errors, hint }
 }
 
-/// Whether `name` is meant as a scenario, where it could be a result as well. A folder that is named
-/// like a built-in scenario is meant by `./NAME`.
+/// Returns true if `name` means a scenario rather than a result.
+///
+/// A folder with the name of a built-in scenario is written `./NAME`.
 pub(crate) fn is_scenario(name: &str) -> bool {
     let toml = Path::new(name).extension().is_some_and(|ending| ending == "toml");
     toml || builtin().iter().any(|builtin| builtin.name == name)
@@ -87,13 +90,13 @@ fn looks_like_a_path(name: &str) -> bool {
 }
 
 fn unknown(name: &str) -> CliError {
-    // The nearest is the one that shares most of its beginning or whole words with what was typed.
+    // The best match shares the longest prefix or whole words with the given name.
     let likeness = |other: &str| {
         let same = other.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
         let words = other.split('-').filter(|word| name.contains(word)).count();
         same + 3 * words
     };
-    // Of names that are equally like it, the shortest has the least that was not typed.
+    // Of equally similar names, the shortest has the fewest extra characters.
     let rank = |other: &str| (likeness(other), Reverse(other.len()));
     let best = builtin().iter().max_by_key(|builtin| rank(builtin.name));
     let hint = match best.filter(|best| likeness(best.name) >= 3) {

@@ -1,14 +1,17 @@
-//! The command line of towpath: reads arguments, calls the crates that do the work, prints.
+//! Command line of towpath: reads arguments, calls the crates that do the work, prints.
 //!
 //! Data goes to standard output; progress, `warning:` and `hint:` to standard error. Exit code 0:
-//! done; 1: the answer is no; 2: wrong usage or environment.
+//! success; 1: the check, comparison or expectation failed; 2: wrong usage or environment.
 //!
-//! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`fallback`] (which of the two), [`compare`], [`sweep`](mod@sweep),
-//! [`reproduce`](mod@reproduce), [`lab`], [`server`], [`measure`] and
-//! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
-//! [`trace`](mod@trace) (this host), [`report`], [`ui`]. Before all that: [`defaults`] (the configuration file) and [`slips`] (wrong
-//! command lines).
+//! Reading order:
+//!
+//! - the main job: [`arguments`], [`run`], [`inner`] (inside the namespaces), [`sim`] (in virtual
+//!   time), [`fallback`] (chooses between the two),
+//! - more runs: [`compare`], [`sweep`](mod@sweep), [`reproduce`](mod@reproduce), [`lab`],
+//! - two real hosts: [`server`], [`measure`], [`check`],
+//! - this host: [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`], [`trace`](mod@trace),
+//! - output: [`report`], [`ui`],
+//! - before all that: [`defaults`] (the configuration file) and [`slips`] (wrong command lines).
 
 mod arguments;
 mod changes;
@@ -56,7 +59,8 @@ use crate::ui::Ui;
 fn main() -> ExitCode {
     let mut ui = Ui::from_environment();
     let mut raw = std::env::args_os().skip(1);
-    // The processes of a run are this program again; they are not for people, so not in the help.
+    // The processes of a run are this program again. Users do not call them, so the help omits
+    // them.
     let first = raw.next();
     let stage = first.as_deref().and_then(inner::ProcessStage::parse);
     let done = match stage {
@@ -74,8 +78,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// What was typed, with the defaults of the configuration file; `None` when clap has refused it (and
-/// said why).
+/// Returns the arguments with the configuration file's defaults; `None` after clap printed an
+/// error.
 fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     let command = Arguments::command();
     let typed: Vec<_> = std::env::args_os().collect();
@@ -101,7 +105,7 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     if defaults.arguments.is_empty() {
         return Ok(Some(plain));
     }
-    // Before what was typed, right after the verb.
+    // Defaults go right after the command, before the options that were typed.
     let verb = matches.subcommand_name().unwrap_or_default();
     let place = typed.iter().skip(1).position(|word| word == verb);
     let place = place.map_or(typed.len(), |at| at + 2);

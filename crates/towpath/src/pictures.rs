@@ -1,5 +1,6 @@
-//! Time–sequence pictures of a run, from what its hosts' captures hold: those of the simulator while
-//! they are written, those of the emulator afterwards.
+//! Time–sequence plots of a run, from its hosts' captures.
+//!
+//! The simulator's captures are read while they are written, the emulator's after the run.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,15 +13,15 @@ use towpath_report::trace::{self, CaptureAnalysis, CaptureFeed};
 use crate::error::CliError;
 use crate::inner::CaptureSpec;
 
-/// Condition that says when time 0 was, in nanoseconds since 1970.
+/// Key of the condition that holds time 0 in nanoseconds since 1970.
 const TIME_ZERO_KEY: &str = "time 0 of captures";
 
-/// Whether a picture can be drawn of packets that everybody can read.
+/// Returns true if packets of this transport can be plotted. QUIC packets are encrypted.
 pub(crate) fn is_readable(transport: Transport) -> bool {
     matches!(transport, Transport::Tcp | Transport::Mptcp)
 }
 
-/// A capture that is kept, looked at, or both.
+/// Writer that stores a capture, analyses it, or both.
 #[derive(Debug)]
 pub(crate) struct CaptureSink {
     pub(crate) file: Option<BufWriter<File>>,
@@ -43,7 +44,7 @@ impl Write for CaptureSink {
     }
 }
 
-/// The pictures of all hosts as records.
+/// Returns the plots of all hosts as records.
 pub(crate) fn sequence_records<'a>(
     traces: impl IntoIterator<Item = &'a CaptureAnalysis>,
     zero_ns: u64,
@@ -53,8 +54,8 @@ pub(crate) fn sequence_records<'a>(
     all.map(|sequence| Record::Sequence(Box::new(sequence))).collect()
 }
 
-/// Holds the last line of an emulated run back until its pictures stand before it: its captures are
-/// complete only when it has ended.
+/// Delays the summary of an emulated run until its plots are written before it. The captures are
+/// complete only after the run.
 #[derive(Debug)]
 pub(crate) struct DelayedSummary {
     spec: Option<CaptureSpec>,
@@ -63,12 +64,12 @@ pub(crate) struct DelayedSummary {
 }
 
 impl DelayedSummary {
-    /// For a run that keeps its packets as `order` says, or not at all.
+    /// Creates the filter for a run whose packets are kept by `order`; `None` keeps none.
     pub(crate) fn of(spec: Option<CaptureSpec>) -> Self {
         Self { spec, meta: None, summary_line: None }
     }
 
-    /// Looks at a record and its line; whether the line is held back.
+    /// Takes a record and its line. Returns true if the line is delayed.
     pub(crate) fn intercept(&mut self, record: Option<&Record>, line: &str) -> bool {
         match record {
             Some(Record::Meta(meta)) => self.meta = Some(meta.clone()),
@@ -81,7 +82,7 @@ impl DelayedSummary {
         false
     }
 
-    /// Pictures, and what was held back.
+    /// Returns the plots' lines, then the delayed line.
     pub(crate) fn finish(self) -> Result<Vec<String>, CliError> {
         let Self { spec: Some(order), meta, summary_line: Some((summary, line)) } = self else {
             return Ok(Vec::new());
@@ -95,8 +96,9 @@ impl DelayedSummary {
     }
 }
 
-/// The pictures of an emulated run that kept its packets. What cannot be read has none: the run is not
-/// worth less for it.
+/// Returns the plots of an emulated run that kept its packets.
+///
+/// Unreadable captures give no plot, as the run itself is still valid.
 fn emulated_sequences(order: &CaptureSpec, meta: &Meta, summary: &Summary) -> Vec<Record> {
     let zero = meta.conditions.get(TIME_ZERO_KEY).and_then(|text| text.split(' ').next());
     let Some(zero_ns) = zero.and_then(|number| number.parse().ok()) else { return Vec::new() };

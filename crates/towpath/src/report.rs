@@ -1,4 +1,4 @@
-//! `towpath report`, and what `towpath run` prints at the end.
+//! `towpath report`, and the output that `towpath run` prints at the end.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,12 +15,12 @@ use crate::files::{ResultFolder, folder, read_all, results_in, write_in, write_n
 use crate::run::print_json;
 use crate::ui::Ui;
 
-/// Its name beside results.
+/// Name of the report in a result folder.
 const REPORT_FILE: &str = "report.html";
 const SECOND_NS: u64 = 1_000_000_000;
-/// Most columns of `--csv`: a week of seconds.
+/// Upper bound of columns in `--csv`: the seconds of a week.
 const MAX_SECONDS: u64 = 7 * 24 * 3_600;
-/// Width of the terminal table: what fits everywhere.
+/// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
 
 pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -39,7 +39,8 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
         });
     }
     let mut runs = read_all(&paths)?;
-    // Files are named by hand in an order; a folder's have one of their names, which says nothing.
+    // Files keep the order of the command line. Files of a folder are sorted by name, which has no
+    // meaning.
     for own in folders {
         if let Some(own) = runs.get_mut(own) {
             own.sort_by_key(column_order);
@@ -66,7 +67,7 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The order of columns, the same for every world: that of `towpath run`.
+/// Returns the order of columns, the same for every world: that of `towpath run`.
 fn column_order(run: &StoredRun) -> (u8, Transport, u32) {
     let world = match run.meta.world {
         World::Live => 0,
@@ -76,14 +77,14 @@ fn column_order(run: &StoredRun) -> (u8, Transport, u32) {
     (world, run.meta.transport, run.meta.repeat)
 }
 
-/// What `--csv` prints.
+/// Table that `--csv` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CsvSelection {
     Seconds,
     Named(CsvTable),
 }
 
-/// What `--csv` was given: a table, or the first result, as in `--csv results`.
+/// Interprets the argument of `--csv`: a table, or the first result, as in `--csv results`.
 fn csv_table(
     arguments: &ReportArguments,
 ) -> Result<(Option<CsvSelection>, Option<PathBuf>), CliError> {
@@ -101,7 +102,7 @@ fn csv_table(
     Err(unknown_table(name, &["seconds"]))
 }
 
-/// That there is no table of this name, and which there are.
+/// Returns the error for an unknown table, with a list of the known ones.
 pub(crate) fn unknown_table(name: &str, others: &[&'static str]) -> CliError {
     let all = CsvTable::ALL.into_iter().map(CsvTable::name);
     let names: Vec<&str> = others.iter().copied().chain(all).collect();
@@ -111,7 +112,7 @@ pub(crate) fn unknown_table(name: &str, others: &[&'static str]) -> CliError {
     }
 }
 
-/// The table (or JSON) on standard output, warnings on standard error.
+/// Prints the table (or JSON) on standard output, warnings on standard error.
 pub(crate) fn print(runs: &[StoredRun], as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
         print_json(runs, ui)?;
@@ -126,15 +127,15 @@ pub(crate) fn print(runs: &[StoredRun], as_json: bool, ui: &mut Ui) -> Result<()
     Ok(())
 }
 
-/// One line for each run and data direction: what the receivers read in each second, in Mbit/s.
+/// Prints a line for each run and direction: the bytes that receivers read each second, in Mbit/s.
 fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     let mut lines = Vec::new();
     for run in runs {
-        // A result may speak of any time, so only the seconds in which something was read are kept.
+        // A result may contain any times, so only seconds in which something was read are stored.
         let mut sums: BTreeMap<DataDirection, BTreeMap<u64, u64>> = BTreeMap::new();
         for record in &run.records {
             let Record::Interval(interval) = record else { continue };
-            // A period belongs to the second in which it began.
+            // A period counts for the second in which it began.
             let second = interval.t_ns.saturating_sub(interval.span_ns) / SECOND_NS;
             let sum = sums.entry(interval.direction).or_default().entry(second).or_default();
             *sum = sum.saturating_add(interval.bytes);
@@ -166,12 +167,12 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Puts the report into the folder with the results.
+/// Writes the report into the folder of the results.
 pub(crate) fn keep_report(runs: &[StoredRun], folder: &ResultFolder) -> Result<PathBuf, CliError> {
     folder.write(REPORT_FILE, html(runs).as_bytes())
 }
 
-/// Writes the report to where the user wants it.
+/// Writes the report to the path that the user gave.
 pub(crate) fn write_report(runs: &[StoredRun], path: &Path) -> Result<(), CliError> {
     write_named(path, html(runs).as_bytes())
 }

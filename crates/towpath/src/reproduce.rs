@@ -1,4 +1,4 @@
-//! `towpath reproduce`: published figures, repeated.
+//! `towpath reproduce`: reproduces published figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,10 +66,10 @@ pub(crate) struct ReproduceArguments {
     docs: Option<PathBuf>,
 }
 
-/// Gives the text of a file of a reproduction.
+/// Returns the text of a reproduction's file by its name.
 type FileLoader = dyn Fn(&str) -> io::Result<String> + Sync;
 
-/// A reproduction, and where its files are.
+/// Reproduction with a loader for its files.
 struct LoadedReproduction {
     reproduction: Reproduction,
     load: Box<FileLoader>,
@@ -147,7 +147,7 @@ fn list(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A folder if it is written as one or there is one with a plan, else one of the program's.
+/// Finds a reproduction: a folder if `name` has a `/` or holds a plan, else a built-in one.
 fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliError> {
     let name = name.as_ref();
     let folder = Path::new(name);
@@ -168,7 +168,7 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliErro
     Ok(LoadedReproduction { reproduction, load: Box::new(load) })
 }
 
-/// Those of which every row is there.
+/// Keeps the reproductions that have all their rows, and warns about the others.
 fn drawable(
     all: Vec<LoadedReproduction>,
     arguments: &ReproduceArguments,
@@ -192,7 +192,7 @@ fn drawable(
     Ok(kept)
 }
 
-/// In which worlds one is run.
+/// Returns the worlds to run a plan in; by default its first one.
 fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
     if let Some(world) = wanted.iter().find(|world| !plan.worlds.contains(world)) {
         let worlds: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
@@ -210,7 +210,7 @@ fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
     Ok(worlds)
 }
 
-/// Does the runs of one, draws them and says what came of it; `None` if it was stopped.
+/// Runs and draws one reproduction and prints the result; `None` if it was stopped.
 fn reproduce_figures(
     found: &LoadedReproduction,
     arguments: &ReproduceArguments,
@@ -232,7 +232,8 @@ fn reproduce_figures(
     let mut entry = found.reproduction.entry(&rows, &worlds, arguments.thin);
     write_files(&mut entry, &rows, &arguments.out)?;
     for folder in &folders {
-        // Only now: who is killed before has them still. What stays is in the way of nobody.
+        // Removed only after the figure is written, so that a killed process keeps its rows. A
+        // leftover folder does no harm.
         let _ = fs::remove_dir_all(folder);
     }
     if arguments.json {
@@ -249,8 +250,10 @@ fn reproduce_figures(
     Ok(Some(entry))
 }
 
-/// The rows of all runs in a world, and the folder in which they are kept one by one, so that nothing
-/// is done twice. It goes when the figure is written, so that the next time everything is measured anew.
+/// Returns the rows of all runs in a world, and the folder that stores them one by one.
+///
+/// An interrupted call continues from that folder. It is removed after the figure is written, so
+/// that the next call measures everything again.
 fn run(
     found: &LoadedReproduction,
     selection: RunSelection,
@@ -270,7 +273,7 @@ fn run(
     let clock = Clock::start();
     let (began, mut before) = (clock.now(), None);
     sweep.work(Shard::WHOLE, threads, &|run| worlds.execute(run), &mut |done, all| {
-        // Those that were done in an earlier call took no time now.
+        // Runs of an earlier call took no time in this one.
         let before = *before.get_or_insert(done - 1);
         let each = clock.now().saturating_since(began).as_secs_f64() / (done - before) as f64;
         let left = Duration::try_from_secs_f64(each * (all - done) as f64).unwrap_or_default();
@@ -284,8 +287,7 @@ fn run(
     Ok(Some((sweep.rows()?, folder)))
 }
 
-/// The rows of runs that were done before: those of the plan as it is now, whichever of its files in
-/// the folder they are in.
+/// Returns the stored rows of the current plan, from any of its files in the folder.
 fn stored(
     found: &LoadedReproduction,
     selection: RunSelection,
@@ -303,7 +305,7 @@ fn stored(
             files.push((written, entry.path()));
         }
     }
-    // Of a run that was done twice the later one counts.
+    // Of duplicate runs the later one counts.
     files.sort();
     let mut known = BTreeMap::new();
     let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
@@ -316,7 +318,7 @@ fn stored(
             Err(error @ (TableError::TooMuch(_) | TableError::Limit(_))) => {
                 return Err(CliError::Read { path, source: io::Error::other(error) });
             }
-            // What is no table of ours has no rows of ours.
+            // A Parquet file of another origin has no rows for this plan.
             Err(_) => Vec::new(),
         };
         known.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
@@ -339,7 +341,8 @@ fn stored(
     Ok(rows)
 }
 
-/// The name of a reproduction's files: another world or a part of the runs does not replace them.
+/// Returns the file name stem, which differs by worlds and selection so that results do not
+/// collide.
 fn stem(name: &str, worlds: &[String], thin: bool) -> String {
     format!("{}{}", gallery::stem(name, worlds), if thin { "-thin" } else { "" })
 }
@@ -364,7 +367,7 @@ fn write_files(entry: &mut GalleryEntry, rows: &[RunRow], folder: &Path) -> Resu
     Ok(())
 }
 
-/// One page of every figure that is in the folder, whenever it was made.
+/// Writes one page of all figures in the folder, including those of earlier calls.
 fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -373,7 +376,7 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     }
     paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
     paths.sort();
-    // What another version wrote may look otherwise; it is left out.
+    // Another version may have written a different format; such files are left out.
     let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
     let read = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
     let entries: Vec<GalleryEntry> = paths.iter().filter_map(read).collect();
@@ -394,7 +397,7 @@ fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
         .map(drop)
 }
 
-/// What a program wants to know; the figure itself is in the folder.
+/// Returns the JSON output; the figure itself is in the folder.
 fn summary(entry: &GalleryEntry) -> serde_json::Value {
     json!({
         "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,

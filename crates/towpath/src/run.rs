@@ -1,4 +1,4 @@
-//! `towpath run`: the main job.
+//! `towpath run`: runs a scenario over each transport, the main job.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ExitCode, Stdio};
@@ -26,21 +26,21 @@ use crate::sim;
 use crate::stacks;
 use crate::ui::{Ui, wrap};
 
-/// What an emulated run takes beside its traffic, about.
+/// Estimated time that an emulated run takes in addition to its traffic.
 const EMULATION_OVERHEAD: Duration = Duration::from_secs(1);
 
-/// What is run, in which order.
+/// Transports, worlds and repetitions of a call.
 pub(crate) struct RunSchedule {
     pub(crate) transports: Vec<Transport>,
     worlds: Vec<World>,
     pub(crate) repeat: u32,
 }
 
-/// What came of a call.
+/// Results of a call.
 pub(crate) struct CompletedRuns {
     pub(crate) runs: Vec<StoredRun>,
     pub(crate) folder: ResultFolder,
-    /// Whether everything that was asked for was run.
+    /// Set when every requested run was made.
     pub(crate) complete: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     Ok(exit_code(&runs, complete))
 }
 
-/// What to know of expectations that were missed by a changed scenario.
+/// Returns a note if a changed scenario missed expectations that were written for the original.
 fn expectation_note(
     arguments: &RunArguments,
     runs: &[StoredRun],
@@ -89,7 +89,7 @@ fn expectation_note(
     }))
 }
 
-/// Runs everything; `None` when nothing came of it (it has said why).
+/// Runs everything. Returns `None` without any result, after printing the reason.
 pub(crate) fn measure(
     arguments: &RunArguments,
     ui: &mut Ui,
@@ -124,14 +124,14 @@ pub(crate) fn measure(
     }
     let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
     let complete = runs.len() == wanted;
-    // In whichever order they were run, they are shown as they were named.
+    // Runs are shown in the order of the command line, not in the order of execution.
     let place = |run: &StoredRun| plan.transports.iter().position(|one| *one == run.meta.transport);
     let world = |run: &StoredRun| plan.worlds.iter().position(|one| *one == run.meta.world);
     runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
     Ok(Some(CompletedRuns { runs, folder, complete }))
 }
 
-/// Says how long several runs will take, before they begin.
+/// Prints an estimate of the time that several runs will take.
 fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, ui: &mut Ui) {
     let each = plan.transports.len() * plan.repeat as usize;
     let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
@@ -153,8 +153,9 @@ fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, u
     }
 }
 
-/// Runs everything in the emulated world, one after the other in turn, so that a change of the
-/// machine's mood hits all transports.
+/// Runs everything in the emulated world, one run at a time.
+///
+/// Transports alternate, so that changing load of the machine affects all of them.
 fn emulate(
     arguments: &RunArguments,
     scenario: &Scenario,
@@ -174,14 +175,14 @@ fn emulate(
         }
         match one(arguments, scenario, (transport, repeat, place), folder, ui)? {
             Some(run) => runs.push(run),
-            // Without any record the environment is to blame; the next run would say the same.
+            // Without any record the environment is to blame, and the next run would fail as well.
             None => return Ok(()),
         }
     }
     Ok(())
 }
 
-/// Waits between two runs, unless somebody interrupts it.
+/// Waits between two runs, until an interrupt at most.
 fn pause(span: Duration) {
     const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let clock = Clock::start();
@@ -211,7 +212,7 @@ fn check_explain(arguments: &RunArguments, worlds: &[World]) -> Result<(), CliEr
     })
 }
 
-/// The transports of the command line, or the scenario's if there are none.
+/// Returns the transports of the command line, or the scenario's if none were given.
 fn transports(given: &[Transport], scenario: &Scenario) -> Vec<Transport> {
     if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
 }
@@ -250,7 +251,9 @@ fn plan(
     Ok(RunSchedule { transports, worlds, repeat })
 }
 
-/// A flow's command speaks through the kernel of its host: without one there is nothing to measure.
+/// Rejects flows that run a command on a host with towpath's stack.
+///
+/// Commands use the kernel's sockets, so their traffic would not cross that stack.
 pub(crate) fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
     let commands = scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
     let hosts = commands.flat_map(|flow| [flow.from, flow.to]);
@@ -264,7 +267,7 @@ pub(crate) fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
     }
 }
 
-/// QUIC has congestion controls of its own.
+/// Rejects congestion controls that QUIC does not have.
 pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Result<(), CliError> {
     if !transports.iter().any(|transport| matches!(transport, Transport::Quic | Transport::Mpquic))
     {
@@ -281,7 +284,7 @@ pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Resul
     }
 }
 
-/// What of the scenario has no effect where the stack is the kernel's.
+/// Warns about settings that have no effect with the kernel's stack.
 fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
     let mut warn = |text: String, hint: &str| {
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
@@ -304,7 +307,8 @@ fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
     }
 }
 
-/// One run in processes of its own; `None` when it gave no result (it has said why).
+/// Makes one run in processes of its own. Returns `None` without a result, after printing the
+/// reason.
 fn one(
     arguments: &RunArguments,
     scenario: &Scenario,
@@ -331,7 +335,7 @@ fn one(
     let mut held = DelayedSummary::of(order.pcap);
     if let Some(pipe) = child.stdout.take() {
         let mut live = IntervalPrinter::new(transport);
-        // The run goes on while this is open.
+        // Closing this pipe stops the run.
         let mut lifeline = child.stdin.take();
         for line in BufReader::new(pipe).lines() {
             let text = line.map_err(CliError::Spawn)? + "\n";
@@ -365,8 +369,9 @@ fn one(
     Ok(Some(run))
 }
 
-/// 0 when all that was asked for was run and every expectation held. That plain TCP does not survive
-/// the loss of its path is a result, not a failure.
+/// Returns 0 when every requested run was made and every expectation passed.
+///
+/// Plain TCP that does not survive the loss of its path is a result, not a failure.
 fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
     let good = |summary: &Summary| {
         let expected = summary.expectations.iter().all(|checked| checked.passed == Some(true));
@@ -383,7 +388,7 @@ fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
     }
 }
 
-/// Summaries, one JSON object a line.
+/// Prints the summaries as JSON, one object a line.
 pub(crate) fn print_json(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     for run in runs {
         let line = json!({

@@ -1,4 +1,4 @@
-//! `towpath scenarios` and `towpath schema`.
+//! `towpath scenarios` and `towpath schema`: lists built-in scenarios and their keys.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<E
         Some(ScenariosAction::Show { name }) => {
             match builtin().iter().find(|builtin| builtin.name == name.as_str()) {
                 Some(found) => ui.out.write_all(found.text.as_bytes())?,
-                // A file, or nothing at all: the same words as everywhere else.
+                // Not built in: a file, or an error from the usual loader.
                 None => ui.out.write_all(load(name)?.source.as_bytes())?,
             }
         }

@@ -1,4 +1,4 @@
-//! `towpath doctor --self`: what this machine can do, and which commands work on it.
+//! `towpath doctor --self`: tests this machine's abilities and lists the commands that work on it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,10 +11,10 @@ use crate::error::CliError;
 use crate::inner;
 use crate::ui::{Ui, wrap};
 
-/// Width of the left column.
+/// Width of the left column in characters.
 const NAME_COLUMNS: usize = 26;
 
-/// Everything that was found, as `--json` prints it.
+/// Results of all checks, as `--json` prints them.
 #[derive(Debug, Serialize)]
 struct SelfCheck {
     machine: Machine,
@@ -22,7 +22,7 @@ struct SelfCheck {
     commands: Vec<CommandSupport>,
 }
 
-/// A group of commands with the prerequisites that it lacks here.
+/// Group of commands with the prerequisites that are missing on this machine.
 #[derive(Debug, Serialize)]
 struct CommandSupport {
     command: &'static str,
@@ -31,7 +31,7 @@ struct CommandSupport {
     needs: Vec<&'static str>,
 }
 
-// Names of the prerequisites, in the table and in `Usability::needs`.
+// Names of the prerequisites, in the table and in `CommandSupport::needs`.
 const NAMESPACES: &str = "user namespaces";
 const TUN: &str = "TUN devices";
 const PACKET_SOCKETS: &str = "packet sockets on veth";
@@ -118,7 +118,7 @@ fn print(found: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// One line, or more if there is a reason and a remedy.
+/// Prints one check: the state, and the reason and remedy if there are any.
 fn row(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(), CliError> {
     let label = format!("{name:<NAME_COLUMNS$} ");
     match check {

@@ -1,4 +1,4 @@
-//! `towpath server`: lets others measure towards this host.
+//! `towpath server`: lets other hosts measure towards this one.
 
 use std::env;
 use std::fmt::Write as _;
@@ -26,9 +26,9 @@ use crate::error::CliError;
 use crate::measure::amounts;
 use crate::ui::{SafeTerminal, Ui};
 
-/// So many lines wait for whoever reads the output; those beyond are not printed.
+/// Upper bound of lines that wait for a slow reader of the output; further lines are dropped.
 const MAX_QUEUED_LINES: usize = 1_024;
-/// So long the last of them are waited for.
+/// Timeout for printing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Let others measure towards this host (see `towpath measure`)
@@ -129,35 +129,39 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
     let last = lines.clone();
     let tell = move |said: ServerEvent| {
-        let _ = lines.try_send(Some(said)); // dropped if the receiver lags or is gone
-    };
+        let _ = lines.try_send(Some(said));
+} // dropped if the receiver lags or is gone
+    ;
     server.run(tell).map_err(CliError::Spawn)?;
     let _ = last.try_send(None); // dropped if the receiver lags or is gone
     let _ = printed.recv_timeout(FLUSH_TIMEOUT); // gives up after the timeout
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints in a thread of its own, until it is given nothing: a test does not wait for whoever reads
-/// the output, or no longer does. When the receiver hears of it, everything is printed.
+/// Starts a thread that prints until it receives `None`.
+///
+/// Tests never wait for the reader of the output. The returned receiver is notified after the last
+/// line.
 fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerEvent>>, Receiver<()>)> {
     let (lines, to_print) = mpsc::sync_channel(MAX_QUEUED_LINES);
     let (done, printed) = mpsc::sync_channel(1);
     let print = move || {
         for said in to_print.iter().map_while(|said: Option<ServerEvent>| said) {
-            // Whoever has closed the output does not want to know.
+            // Writing fails if the reader has closed the output, which is not an error.
             let _ = if as_json {
                 writeln!(SafeTerminal::new(io::stdout()), "{}", as_event(&said))
             } else {
                 writeln!(SafeTerminal::new(io::stderr()), "{}", as_text(&said))
             };
         }
-        let _ = done.send(()); // the receiver may be gone
-    };
+        let _ = done.send(());
+} // the receiver may be gone
+    ;
     thread::Builder::new().name("printer".to_owned()).spawn(print)?;
     Ok((lines, printed))
 }
 
-/// One line to be pasted on the client.
+/// Prints a command line to paste on the client.
 fn print_client_command(
     arguments: &ServerArguments,
     server: &Server,
@@ -187,7 +191,7 @@ fn print_client_command(
         ui.out.flush()?;
         return Ok(());
     }
-    // Not broken: it is there to be copied.
+    // Not wrapped, so that the user can copy the line.
     ui.progress(&format!("measure from another host: {line}"));
     let others: Vec<_> = names.collect();
     if !others.is_empty() {
@@ -202,7 +206,9 @@ fn print_client_command(
     Ok(())
 }
 
-/// Who the server is to those who speak QUIC or TLS to it.
+/// Returns the server's certificate and key for QUIC and TLS.
+///
+/// `None` if none is given and none can be stored; the server then uses a temporary one.
 fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>, CliError> {
     if let (Some(certificate), Some(key)) = (&arguments.cert, &arguments.key) {
         let read = read_identity(certificate, key);
@@ -227,7 +233,7 @@ fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>
     ))
 }
 
-/// Where programs keep what is to be there the next time.
+/// Returns the folder for persistent state; `None` without `XDG_STATE_HOME` and `HOME`.
 fn state_folder() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|at| at.is_absolute());
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
@@ -238,7 +244,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     let read = || {
         let mut text = Vec::new();
         towpath_linux::files::check_secret(path)?;
-        // Of a file without end enough is read to see that it is too long.
+        // An endless file is read only far enough to see that it is too long.
         let most = 2 * MAX_SECRET_BYTES as u64;
         input::open(path)?.take(most).read_to_end(&mut text)?;
         Ok(text)

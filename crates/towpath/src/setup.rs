@@ -1,4 +1,4 @@
-//! `towpath setup`.
+//! `towpath setup`: configures this host for Multipath TCP.
 
 use std::io::Write;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -85,7 +85,7 @@ enum FormChoice {
     Script,
 }
 
-/// What those who paste a plan must know.
+/// Hint for users who paste the commands of a plan.
 const LAMINAR_HINT: &str =
     "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
 
@@ -131,7 +131,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what needs root before anything else can go wrong.
+/// Returns an error without root, before anything else can fail.
 fn may_apply(what: &str, otherwise: &str) -> Result<(), CliError> {
     if setup::may_apply() {
         return Ok(());
@@ -165,7 +165,7 @@ fn request(arguments: &SetupArguments) -> Result<SetupRequest, CliError> {
     Ok(SetupRequest { role, peers, links, routers })
 }
 
-/// Commands with their reasons above them: a script.
+/// Prints a script: commands with their reasons above them.
 fn show(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
         writeln!(ui.out, "{}", plan_json(plan))?;
@@ -237,7 +237,9 @@ fn undo(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was applied earlier; without a folder, nothing was. What cannot be trusted is left out.
+/// Returns the earlier applied state; `None` without a state folder.
+///
+/// A state that cannot be trusted is left out with a warning.
 fn applied(folder: &Path, ui: &mut Ui) -> Option<SetupState> {
     match SetupState::open(folder) {
         Ok(state) => Some(state),
@@ -301,7 +303,7 @@ fn persist(
 fn write_file(folder: &Dir, file: &GeneratedFile) -> Result<PathBuf, CliError> {
     let name = Path::new(file.place).file_name().unwrap_or_default();
     let path = folder.path().join(name);
-    // Root will run it.
+    // Root will run scripts, so only the owner may write to them.
     let mode = if file.is_executable { 0o755 } else { 0o644 };
     let written = folder.write_with_mode(name, file.content.as_bytes(), mode);
     written.map_err(|source| CliError::unwritable(&path, source, None))?;

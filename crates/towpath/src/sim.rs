@@ -25,14 +25,14 @@ use crate::run::RunSchedule;
 use crate::stacks::StackChoice;
 use crate::ui::Ui;
 
-/// What a thread hands over.
+/// Result of a run that a thread returns.
 struct SimResult {
     lines: Vec<u8>,
     report: SimReport,
     took: Duration,
 }
 
-/// Refuses what cannot be simulated, before anything is written.
+/// Rejects runs that cannot be simulated, before any file is written.
 pub(crate) fn check(
     scenario: &Scenario,
     transports: &[Transport],
@@ -79,7 +79,7 @@ fn check_name(host: &Host, noun: &str, name: Option<&str>, known: &[&str]) -> Re
     })
 }
 
-/// Runs everything, several runs at once; results come in order, whatever their number.
+/// Makes all runs, several at once. Results keep their order for any number of threads.
 pub(crate) fn run_all(
     arguments: &RunArguments,
     scenario: &Scenario,
@@ -89,7 +89,7 @@ pub(crate) fn run_all(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     if let Some(folder) = &arguments.capture.pcap {
-        // Before anything is run.
+        // Created before the runs, so that an error costs no time.
         files::folder(folder)?;
     }
     let mut scenario = scenario.clone();
@@ -127,20 +127,20 @@ pub(crate) fn run_all(
         },
     );
     match failed {
-        // What was done before is worth a report.
+        // The earlier runs still deserve a report.
         Some(_) if interrupt::is_interrupted() => Ok(()),
         Some(error) => Err(error),
         None => Ok(()),
     }
 }
 
-/// How many runs are made at once.
+/// Returns the number of runs that execute at once.
 pub(crate) fn threads(arguments: &RunArguments) -> usize {
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize)
 }
 
-/// The same in words.
+/// Returns that number as text, such as `4 processors`.
 pub(crate) fn processors(arguments: &RunArguments) -> String {
     match threads(arguments) {
         1 => "one processor".to_owned(),
@@ -152,7 +152,7 @@ fn name(transport: Transport, repeat: u32) -> String {
     format!("sim-{transport}-{repeat}")
 }
 
-/// One run, on whichever thread.
+/// Simulates one run on the calling thread.
 fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError> {
     let clock = Clock::start();
     let began = clock.now();
@@ -168,7 +168,7 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError
             return Err(io::ErrorKind::Interrupted.into());
         }
         if let Record::Summary(last) = record {
-            // Pictures come before it, and need it.
+            // The plots precede the summary and depend on it.
             summary = Some(last.clone());
             return Ok(());
         }
@@ -192,21 +192,21 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError
         let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
         let pictures = pictures::sequence_records(&traces, zero_ns, &summary).into_iter();
         for record in pictures.chain([Record::Summary(summary)]) {
-            // Into the memory, which does not fail.
+            // Writes into memory, which does not fail.
             write_record(&mut lines, &record).map_err(|error| CliError::Sim(error.to_string()))?;
         }
     }
     Ok(SimResult { lines, report, took: clock.now().saturating_since(began) })
 }
 
-/// What one host sees of a run.
+/// Capture of one host's packets in a run.
 struct HostCapture {
     host: String,
     path: PathBuf,
     out: CaptureSink,
 }
 
-/// What each host sees, if somebody wants it: kept in `folder`, looked at, or both.
+/// Starts a capture for each host if one is requested: stored in `folder`, plotted, or both.
 fn begin_captures(
     folder: Option<&Path>,
     pictures: bool,
@@ -231,7 +231,7 @@ fn unwritable(path: &Path, source: io::Error) -> CliError {
     CliError::unwritable(path, source, None)
 }
 
-/// Writes the result and says how long it took.
+/// Writes the result and prints how long the run took.
 fn keep(
     ended: &SimResult,
     job: &SimJob,

@@ -1,13 +1,13 @@
-//! Wrong command lines: what clap says of them, and what to use in place of what does not exist, such
-//! as options of other tools.
+//! Suggestions for wrong command lines: an addition to clap's message for options of other tools
+//! and for missing arguments.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::load::is_scenario;
 use crate::ui::wrap;
 
-/// What somebody types who knows another tool, or an earlier version of this one: the verbs, what is
-/// typed, and the way out.
+/// Suggestions for options of other tools and earlier versions: commands, options, and the
+/// replacement.
 static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
     (
         &["measure"],
@@ -69,7 +69,7 @@ static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
     (&["report"], &["--html"], "it always writes a page: `--out FILE` says where"),
 ];
 
-/// Verbs of other tools and other words for ours.
+/// Command names of other tools, with the command here that replaces them.
 static COMMAND_ALIASES: [(&[&str], &str); 9] = [
     (&["sim", "simulate"], "`towpath run SCENARIO --world sim`"),
     (&["emu", "emulate", "start"], "`towpath run SCENARIO`"),
@@ -82,7 +82,7 @@ static COMMAND_ALIASES: [(&[&str], &str); 9] = [
     (&["diff", "plot", "html"], "`towpath compare RESULT…`, `towpath report RESULT`"),
 ];
 
-/// What is printed for a command line that clap refuses; `words` are its words.
+/// Returns the message for a command line that clap rejects; `words` are its arguments.
 pub(crate) fn explain(error: &clap::Error, words: &[String]) -> String {
     let text = error.render().to_string();
     let Some(hint) = hint(error, words) else { return text };
@@ -120,7 +120,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     slip.map(|(.., way)| (*way).to_owned()).or_else(|| unexpected_argument(verb, typed, words))
 }
 
-/// A word that has no place.
+/// Returns a suggestion for an unexpected argument.
 fn unexpected_argument(verb: &str, typed: &str, words: &[String]) -> Option<String> {
     let program = |before: &str| {
         let at = words.iter().position(|word| word == typed)?;
@@ -149,7 +149,7 @@ fn unexpected_argument(verb: &str, typed: &str, words: &[String]) -> Option<Stri
     }
 }
 
-/// What is missing, and where it comes from.
+/// Returns a suggestion for a missing argument.
 fn missing_argument(verb: &str, error: &clap::Error) -> Option<String> {
     let Some(ContextValue::Strings(names)) = error.get(ContextKind::InvalidArg) else {
         return None;

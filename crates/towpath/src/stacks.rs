@@ -1,4 +1,5 @@
-//! `--stack`: whose TCP and Multipath TCP hosts speak, in place of the scenario's choice.
+//! `--stack`: hosts use the kernel's or towpath's TCP and Multipath TCP, instead of the scenario's
+//! choice.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +9,7 @@ use towpath_measure::scenario::{Scenario, StackKind};
 
 use crate::error::CliError;
 
-/// One `--stack`: a stack, and the host that gets it (all without).
+/// One `--stack`: a stack and its host; `None` means all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StackChoice {
     pub(crate) own: bool,
@@ -40,7 +41,7 @@ impl fmt::Display for StackChoice {
     }
 }
 
-/// Gives the hosts the stacks that were asked for; a later choice wins.
+/// Sets the requested stacks. Later choices override earlier ones.
 pub(crate) fn choose(scenario: &mut Scenario, choices: &[StackChoice]) -> Result<(), CliError> {
     for StackChoice { own, host: wanted } in choices {
         let kind = if *own { StackKind::Towpath } else { StackKind::Kernel };

@@ -1,4 +1,4 @@
-//! `towpath sweep`: many runs of a plan, kept as Parquet.
+//! `towpath sweep`: many runs of a plan, stored as Parquet.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -23,7 +23,7 @@ use crate::files;
 use crate::ui::Ui;
 use crate::worlds::StudyRunner;
 
-/// The page beside the rows.
+/// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";
 
 /// Run every point of a plan with every seed, on all processors, and keep the figures
@@ -123,7 +123,7 @@ pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode,
             verify(folder, (*runs, *seed), *jobs, ui)
         }
         (None, Some(plan)) => run(arguments, plan, ui),
-        // Not reached: the plan is required where there is no action.
+        // Unreachable: without an action, clap requires the plan.
         (None, None) => Ok(ExitCode::from(2)),
     }
 }
@@ -138,7 +138,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
     let order = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| usual_folder(&plan.name, selection));
-    // Its own files are new ones, which follow no link; this looks at the way there.
+    // The sweep creates its own files without following links; this checks the folder's path.
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
     interrupt::catch();
@@ -187,14 +187,16 @@ fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
     })
 }
 
-/// Always the same for the same selection, so that the same command goes on with it.
+/// Returns the default folder.
+///
+/// The same selection gives the same folder, so that a repeated command continues its sweep.
 fn usual_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelection) -> PathBuf {
     let thin = if thin { "-thin" } else { "" };
     let seeds = seeds.map_or(String::new(), |seeds| format!("-{seeds}-seeds"));
     Path::new("towpath-sweeps").join(format!("{plan}-{world}{thin}{seeds}"))
 }
 
-/// Prints what is there; whether all of it is, and nothing failed.
+/// Prints the stored rows. Returns true if all runs are done and none failed.
 fn show(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliError> {
     let rows = sweep.rows()?;
     if let Some(path) = &shown.csv {
@@ -228,7 +230,7 @@ fn show(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliE
     Ok(failed.is_empty() && status.done == status.runs)
 }
 
-/// Puts the page beside the rows that are there.
+/// Writes the summary page into the folder of the rows.
 fn page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
     let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), figures);
     files::write_in(&files::folder(folder)?, PAGE_FILE, page.as_bytes())
@@ -237,7 +239,7 @@ fn page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, Cli
 fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let sweep = Sweep::open(folder)?;
     let whole = show(&sweep, shown, ui)?;
-    // Who may only read the folder still learns how far the sweep is.
+    // A user with read access only still gets the progress of the sweep.
     let page = page(&sweep, folder, &shown.figures).ok();
     let status = sweep.status();
     let plan = &sweep.plan().name;
@@ -295,7 +297,7 @@ fn verify(
     Ok(ExitCode::from(u8::from(!differ.is_empty())))
 }
 
-/// What is not the same, shortly.
+/// Describes the first difference between two rows of one run.
 fn change(old: &RunRow, new: &RunRow) -> String {
     if old.error != new.error {
         let text = |row: &RunRow| row.error.clone().unwrap_or_else(|| "no error".to_owned());
@@ -315,7 +317,7 @@ fn change(old: &RunRow, new: &RunRow) -> String {
         }
     }
 }
-/// Warns of figures that no row has.
+/// Warns about metrics that no row has.
 fn warn_missing_metrics(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
     let known: BTreeSet<&str> =
         rows.iter().flat_map(|row| row.figures.keys().map(String::as_str)).collect();

@@ -1,4 +1,4 @@
-//! `towpath trace`: what a capture says.
+//! `towpath trace`: analyses a capture.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::report::{unknown_table, write_report};
 use crate::ui::Ui;
 
-/// Width of the terminal table: what fits everywhere.
+/// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
 
 pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -40,7 +40,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     if let Some(table) = csv_table(arguments)? {
         let mut run = trace.run(&name, top);
         if table == CsvTable::Sequence {
-            // All there is, and not what a page shows of it.
+            // The CSV table has all packets; the page only a selection.
             let all = trace.unreduced_sequences(top).into_iter();
             run.records = all.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
         }
@@ -65,13 +65,13 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     Ok(if none { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// The table that `--csv` names.
+/// Returns the table that `--csv` names.
 fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
     let Some(name) = &arguments.csv else { return Ok(None) };
     CsvTable::from_name(name).map(Some).ok_or_else(|| unknown_table(name, &[]))
 }
 
-/// Adds what both captures tell together; the clocks' offset goes to standard error.
+/// Adds one-way delays from a second capture, and prints the clocks' offset on standard error.
 fn delays(
     trace: &mut CaptureAnalysis,
     file: &Path,
@@ -101,7 +101,7 @@ fn delays(
     Ok(())
 }
 
-/// What passes an interface until the time is over, or an interrupt.
+/// Captures on an interface until the duration is over, or until an interrupt.
 fn capture(
     interface: &str,
     arguments: &TraceArguments,
@@ -134,7 +134,7 @@ fn capture(
     Ok(trace)
 }
 
-/// A capture of which a copy is kept.
+/// Reader of a capture that also writes a copy.
 struct TeeCapture<'a> {
     capture: &'a mut LiveCapture,
     kept: Option<BufWriter<File>>,
@@ -164,7 +164,7 @@ fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<CaptureAnalysis, CliEr
         .map_err(|source| CliError::Capture { path: path.to_owned(), source })
 }
 
-/// The capture as a result, one record a line.
+/// Prints the capture as a result, one record a line.
 fn print_records(run: &StoredRun, ui: &mut Ui) -> Result<(), CliError> {
     for line in run.lines() {
         writeln!(ui.out, "{line}")?;

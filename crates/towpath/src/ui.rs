@@ -11,14 +11,14 @@ use crate::error::{CliError, describe_error};
 
 pub(crate) use screen::SafeTerminal;
 
-/// Where a verb prints.
+/// Output streams of a command.
 #[derive(Debug)]
 pub(crate) struct Ui {
     pub(crate) out: SafeTerminal<Stdout>,
     err: SafeTerminal<Stderr>,
-    /// Whether data may be coloured.
+    /// Set when data may be coloured.
     pub(crate) colour: bool,
-    /// Whether the cursor stands behind a bar.
+    /// Set when the cursor is behind a progress bar.
     behind_bar: bool,
 }
 
@@ -32,18 +32,18 @@ impl Ui {
         Self { out, err, colour, behind_bar: false }
     }
 
-    /// A line or lines of progress. Whoever closed standard error does not want them.
+    /// Prints one or more lines of progress. A closed standard error is ignored.
     pub(crate) fn progress(&mut self, text: &str) {
         self.leave_bar();
         let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
     }
 
-    /// Shows how far something is, on one line that stays until the next; only on a terminal.
+    /// Draws a progress bar on one line. Only on a terminal.
     pub(crate) fn bar(&mut self, done: usize, all: usize) {
         self.draw_bar(done, all, "");
     }
 
-    /// The same with the time that it will take.
+    /// Draws a progress bar with the estimated time left.
     pub(crate) fn bar_with_time(&mut self, done: usize, all: usize, left: Duration) {
         let left = left.as_secs();
         self.draw_bar(done, all, &format!(", {}:{:02} left ", left / 60, left % 60));
@@ -63,7 +63,8 @@ impl Ui {
         self.behind_bar = done < all;
     }
 
-    /// Other lines come in its place; it is drawn again below them.
+    /// Removes the bar, so that another line can take its place. The next update draws the bar
+    /// again.
     fn leave_bar(&mut self) {
         if std::mem::take(&mut self.behind_bar) {
             let _ = self.err.raw().write_all(b"\r\x1b[K"); // stderr may be closed
@@ -84,7 +85,7 @@ impl Ui {
         }
         self.leave_bar();
         let text = describe_error(&error.to_string());
-        // Scenario errors come laid out, with source lines and carets.
+        // Scenario errors already have a layout, with source lines and carets.
         let laid_out = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });
         let text = if laid_out { text } else { wrap("error: ", &text) };
         let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
@@ -94,7 +95,7 @@ impl Ui {
     }
 }
 
-/// Breaks a text at spaces so that no line is over 100 columns.
+/// Wraps a text at spaces so that no line is over 100 columns.
 pub(crate) fn wrap(label: &str, text: &str) -> String {
     const COLUMNS: usize = 100;
     let mut lines = vec![label.to_owned()];

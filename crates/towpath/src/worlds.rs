@@ -1,4 +1,4 @@
-//! One run of a study, in whichever world: its records.
+//! Makes the runs of a study in any world and returns their records.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -22,12 +22,12 @@ use crate::inner::{InnerJob, InnerTask};
 use crate::run::{check_commands, check_quic};
 use crate::sim;
 
-/// Does the runs of a study.
+/// Runner for a study.
 #[derive(Debug)]
 pub(crate) struct StudyRunner {
-    /// Files that scenarios name, by name relative to them.
+    /// Contents of files that scenarios name, by path relative to the scenario.
     traces: Vec<(String, String)>,
-    /// Whether a run could not even begin; the next one would not, either.
+    /// Set when a run could not start; the next one would fail as well.
     unable: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl StudyRunner {
         Self { traces, unable: AtomicBool::new(false) }
     }
 
-    /// Whether it makes no sense to go on: somebody stopped it, or the environment allows no run.
+    /// Returns true after an interrupt, or if the environment allows no run.
     pub(crate) fn is_stopped(&self) -> bool {
         interrupt::is_interrupted() || self.unable()
     }
@@ -45,20 +45,20 @@ impl StudyRunner {
         self.unable.load(Ordering::Relaxed)
     }
 
-    /// How many runs may go on at once.
+    /// Returns the number of runs that may execute at once.
     pub(crate) fn threads(world: World, wanted: Option<u32>) -> usize {
         match world {
             World::Sim => {
                 let processors = || thread::available_parallelism().map_or(1, usize::from);
                 wanted.map_or_else(processors, |jobs| jobs as usize)
             }
-            // Emulated runs share the processors with their emulators: one, unless somebody knows
-            // that the links are slow beside the machine.
+            // Emulated runs share the processors with their emulators. The default is one; users
+            // with slow links can raise it.
             World::Emu | World::Live => wanted.map_or(1, |jobs| jobs as usize),
         }
     }
 
-    /// The records of a run.
+    /// Makes a run and returns its records. The error is the reason as text.
     pub(crate) fn execute(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
         check(run).map_err(|error| match error.hint() {
             Some(hint) => format!("{error} ({hint})"),
@@ -89,7 +89,7 @@ impl StudyRunner {
             self.unable.store(true, Ordering::Relaxed);
             format!("cannot start the emulator's process: {error}")
         })?;
-        // The run goes on while this is open.
+        // Closing this pipe stops the run.
         let mut lifeline = child.stdin.take();
         let mut records = Vec::new();
         if let Some(pipe) = child.stdout.take() {
@@ -103,7 +103,7 @@ impl StudyRunner {
         }
         let status = sandbox::wait(&mut child).map_err(|error| error.to_string())?;
         if records.is_empty() {
-            // Without any record the environment is to blame (it has said why).
+            // Without any record the environment is to blame; the reason was already printed.
             self.unable.store(true, Ordering::Relaxed);
             return Err("the emulated run gave no result".to_owned());
         }
@@ -111,7 +111,7 @@ impl StudyRunner {
     }
 }
 
-/// Refuses what the world has not, as `towpath run` does.
+/// Rejects runs that the world does not support, as `towpath run` does.
 fn check(run: &StudyRun) -> Result<(), CliError> {
     let Ok(scenario) = &run.scenario else { return Ok(()) };
     let transports = [run.row.transport];
@@ -138,8 +138,8 @@ fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
     report.map(|_| records).map_err(|error| error.to_string())
 }
 
-/// A folder that is gone when the run is. It is new and nobody else can write to it, so what is laid
-/// into it stays what it is.
+/// Temporary folder, removed on drop. It is new and only this user can write to it, so its files
+/// stay unchanged.
 struct ScratchDir(PathBuf);
 
 impl ScratchDir {
@@ -153,7 +153,7 @@ impl ScratchDir {
         Ok(Self(folder.path().to_owned()))
     }
 
-    /// The scenario as a file, with its traces around it.
+    /// Writes the scenario as a file, with its traces around it.
     fn write_scenario(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
         for (name, text) in traces {
             let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
@@ -173,7 +173,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What cannot be removed is among temporary files.
+        // A failure leaves the folder among the temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What is compressed with zstd (RFC 8878): any number of frames, as `cat` and `pzstd` leave them.
+//! Reader for zstd (RFC 8878): any number of frames, as `cat` and `pzstd` produce them.
 
 use std::io::{self, BufRead, Read};
 
@@ -7,25 +7,25 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const NO_FRAME: &str = "it is not compressed with zstd, as its name says";
 
-/// Reads the content of all frames, one after the other.
+/// Reads the content of all frames in sequence.
 pub(super) struct FrameReader<R> {
     input: R,
     decoder: FrameDecoder,
 }
 
 impl<R: BufRead> FrameReader<R> {
-    /// Refuses an input that does not begin with a frame.
+    /// Creates a reader. Fails if the input does not begin with a frame.
     pub(super) fn new(input: R) -> io::Result<Self> {
         let mut this = Self { input, decoder: FrameDecoder::new() };
         if this.next_frame()? { Ok(this) } else { Err(io::Error::other(NO_FRAME)) }
     }
 
-    /// Begins the next frame with content; `false` at the end of the input.
+    /// Starts the next frame with content. Returns false at the end of the input.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.input) {
                 Ok(()) => return Ok(true),
-                // RFC 8878 §3.1.2: whoever does not know what it is for passes over it.
+                // RFC 8878 §3.1.2: a decoder skips a skippable frame that it cannot interpret.
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
                     length,
                     ..

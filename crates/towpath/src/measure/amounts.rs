@@ -1,11 +1,11 @@
-//! Amounts as people type them: in iperf3's way (`10`, `10M`) or with their unit (`"10 s"`, `10MB`).
+//! Parses amounts in iperf3's form (`10`, `10M`) or with their unit (`"10 s"`, `10MB`).
 
 use std::time::Duration;
 
 use towpath_measure::scenario::units;
 use towpath_net::Rate;
 
-/// Bytes in iperf3's `K`, `M`, `G`, `T`: powers of two, as there.
+/// Returns bytes for iperf3's `K`, `M`, `G`, `T`: powers of two, as in iperf3.
 fn binary(letter: char) -> Option<u64> {
     match letter.to_ascii_uppercase() {
         'K' => Some(1 << 10),
@@ -16,7 +16,7 @@ fn binary(letter: char) -> Option<u64> {
     }
 }
 
-/// Bits in iperf3's `K`, `M`, `G`, `T`: powers of ten, as there.
+/// Returns bits for iperf3's `K`, `M`, `G`, `T`: powers of ten, as in iperf3.
 fn decimal(letter: char) -> Option<u64> {
     match letter.to_ascii_uppercase() {
         'K' => Some(1_000),
@@ -27,7 +27,7 @@ fn decimal(letter: char) -> Option<u64> {
     }
 }
 
-/// A number with one letter or none; `None` if it is anything else.
+/// Parses a number with at most one letter; `None` for anything else.
 fn plain(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().last()? {
@@ -38,7 +38,7 @@ fn plain(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number * factor as f64)
 }
 
-/// A time: seconds, or with its unit.
+/// Parses a duration: seconds, or a number with its unit.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     match plain(text, |_| None) {
         Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
@@ -46,13 +46,13 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// An amount of data: bytes, with one of iperf3's letters, or with its unit.
+/// Parses an amount of data: bytes, with one of iperf3's letters, or with its unit.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let with_unit = || units::size(text).map_err(|error| format!("it {error}"));
     plain(text, binary).map_or_else(with_unit, |bytes| Ok(bytes as u64))
 }
 
-/// A rate: bits per second, with one of iperf3's letters, or with its unit.
+/// Parses a rate: bits per second, with one of iperf3's letters, or with its unit.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     let with_unit = || units::rate(text).map_err(|error| format!("it {error}"));
     plain(text, decimal).map_or_else(with_unit, |bits| {

@@ -1,4 +1,4 @@
-//! What can be said to `towpath measure`.
+//! Command-line arguments of `towpath measure`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use towpath_net::Rate;
 use super::amounts;
 use crate::arguments::{order, transport};
 
-/// What a host that moves is measured over, at the same time.
+/// Transports that `--mobile` measures at the same time.
 const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
 
 /// Measure towards a host that runs `towpath server`
@@ -161,24 +161,24 @@ pub(crate) struct MeasureArguments {
 }
 
 impl MeasureArguments {
-    /// The server that stands before the pattern. With `--server` there is none, so one word alone is
-    /// the pattern.
+    /// Returns the server, the word before the pattern. With `--server`, a single word is the
+    /// pattern instead.
     pub(crate) fn host(&self) -> Option<&str> {
         let alone = self.server.is_some() && self.second.is_none();
         self.first.as_deref().filter(|_| !alone)
     }
 
-    /// What is sent.
+    /// Returns the traffic pattern, or the default one.
     pub(crate) fn pattern(&self) -> &str {
         let alone = self.server.is_some() && self.second.is_none();
         let given = if alone { self.first.as_deref() } else { self.second.as_deref() };
         given.unwrap_or(if self.mobile { "interactive" } else { "iperf" })
     }
 
-    /// Over what.
+    /// Returns the transports to measure over.
     pub(crate) fn transports(&self) -> &[Transport] {
         match (self.transports.as_slice(), self.is_session()) {
-            // Over which it is only spoken of.
+            // Datagrams have no transport; TCP only carries the control connection.
             ([], _) if self.sends_datagrams() => &[Transport::Tcp],
             ([], true) => &MOBILE_TRANSPORTS,
             ([], false) => &[Transport::Mptcp],
@@ -186,12 +186,13 @@ impl MeasureArguments {
         }
     }
 
-    /// Whether what it sends has no transport.
+    /// Returns true if the pattern sends datagrams, which have no transport.
     pub(crate) fn sends_datagrams(&self) -> bool {
         matches!(self.pattern(), "udp" | "call")
     }
 
-    /// Whether it lasts until a network is left. Transfers, pages and videos end by themselves.
+    /// Returns true if the pattern runs until a network is left. Transfers, pages and videos end
+    /// alone.
     pub(crate) fn is_session(&self) -> bool {
         self.mobile && matches!(self.pattern(), "interactive" | "reqres" | "onoff" | "udping")
     }

@@ -1,4 +1,4 @@
-//! A host that moves: all transports at the same time, until it has left a network that it was in.
+//! Measures from a moving host: all transports at the same time, until it has left a network.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -14,10 +14,10 @@ use crate::error::CliError;
 use crate::files::ResultFolder;
 use crate::ui::Ui;
 
-/// Makes the order of a transport: its place among them, the transport, the repetition.
+/// Builds the request of a run from the transport's index, the transport and the repetition.
 type RequestFn<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest, CliError>;
 
-/// Measures over all transports at the same time, as often as asked for.
+/// Measures over all transports at the same time, `--repeat` times.
 pub(super) fn measure(
     arguments: &MeasureArguments,
     (transports, make): (&[Transport], RequestFn<'_>),
@@ -47,7 +47,7 @@ pub(super) fn measure(
                     folder.remove_if_empty();
                     return Err(error);
                 }
-                // What the others measured is worth a report.
+                // The other runs still deserve a report.
                 Err(error) => ui.error(&error),
             }
         }

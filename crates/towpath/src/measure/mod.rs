@@ -1,4 +1,4 @@
-//! `towpath measure`: measures towards a server.
+//! `towpath measure`: measures traffic to a server.
 
 pub(crate) mod amounts;
 mod arguments;
@@ -60,7 +60,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         })
     };
     if arguments.is_session() {
-        // What paths are like by themselves is asked once.
+        // Only the first transport adds the datagrams that measure each path alone.
         let other = planned(false)?;
         let first = |at: usize| if at == 0 { &scenario } else { &other };
         let make = |at, transport, repeat| make(first(at), transport, repeat, None);
@@ -77,13 +77,13 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         let order = make(&scenario, *transport, *repeat, Some(*turn))?;
         match one(arguments, &order, &folder, &mut |text| ui.progress(text)) {
             Ok(run) => runs.push(run),
-            // Nobody waits for a reason.
+            // After an interrupt, the error needs no message.
             Err(_) if interrupt::is_interrupted() => break,
             Err(error) if runs.is_empty() => {
                 folder.remove_if_empty();
                 return Err(error);
             }
-            // What was measured before is worth a report.
+            // The earlier runs still deserve a report.
             Err(error) => ui.error(&error),
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     conclude(arguments, (&runs, turns.len()), &folder, ui)
 }
 
-/// Real-time priority, or why there is none.
+/// Requests real-time priority, and warns if the kernel refuses it.
 fn ask_for_priority(ui: &mut Ui) {
     if let Err(error) = live::real_time() {
         ui.warn(&Warning {
@@ -104,7 +104,7 @@ fn ask_for_priority(ui: &mut Ui) {
     }
 }
 
-/// Table, report and exit code of what was measured, of `planned` runs.
+/// Prints the table, writes the report and returns the exit code; `planned` counts the runs.
 fn conclude(
     arguments: &MeasureArguments,
     (runs, planned): (&[StoredRun], usize),
@@ -118,7 +118,7 @@ fn conclude(
     Ok(exit_code(arguments, runs, runs.len() == planned, ui))
 }
 
-/// Where to, from where, and what the paths are called.
+/// Resolves the server's addresses, the source addresses and the names of the paths.
 fn resolve_addresses(
     arguments: &MeasureArguments,
     server: &ServerTarget,
@@ -165,12 +165,12 @@ fn resolve_addresses(
     Ok((targets, source, paths))
 }
 
-/// Whether TLS is put around a transport because the server must show a certificate.
+/// Returns true if TLS wraps the transport because the server must present a certificate.
 fn is_pinned(arguments: &MeasureArguments, transport: Transport) -> bool {
     arguments.server_cert.is_some() && matches!(transport, Transport::Tcp | Transport::Mptcp)
 }
 
-/// Asks for priority, and says what a pin means for these transports or why it cannot be kept.
+/// Requests priority, and explains or rejects a pinned certificate for these transports.
 fn prepare(
     arguments: &MeasureArguments,
     transports: &[Transport],
@@ -211,7 +211,7 @@ fn plan_of(
             hint: "4 GB is more than any system gives".to_owned(),
         })
     };
-    // Of datagrams they are keys of the flow.
+    // For datagrams these options are keys of the flow.
     let streams = !arguments.sends_datagrams();
     let settings = TransferSettings {
         block_bytes: bytes(arguments.length.filter(|_| streams), "-l")?,
@@ -224,7 +224,7 @@ fn plan_of(
     Ok(TestPlan { scenario: scenario.source.clone(), transport, settings })
 }
 
-/// One run: its records are on disk while it goes on, and in order when it has ended.
+/// Makes one run. Records are on disk during the run, and sorted after its end.
 fn one(
     arguments: &MeasureArguments,
     order: &MeasureRequest,
@@ -284,7 +284,7 @@ fn text_of(records: &[&Record]) -> Result<String, CliError> {
     Ok(String::from_utf8_lossy(&lines).into_owned())
 }
 
-/// 0 when everything was measured, completed and held.
+/// Returns 0 when all planned runs completed and every expectation passed.
 fn exit_code(
     arguments: &MeasureArguments,
     runs: &[StoredRun],

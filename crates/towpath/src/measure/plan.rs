@@ -1,5 +1,7 @@
-//! From arguments to a scenario: the live world runs the same patterns as the others, so they are
-//! written, checked and stored in the same form.
+//! Converts arguments to a scenario.
+//!
+//! The live world runs the same patterns as the others, so they share one form, one check and one
+//! storage.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,11 +16,11 @@ use super::MeasureArguments;
 use crate::changes::config_condition;
 use crate::error::CliError;
 
-/// A limit of what lasts until a network is left.
+/// Upper bound for patterns that run until a network is left.
 const MAX_SESSION: &str = "10 min";
 
-/// The scenario that `arguments` ask for, between the host's `paths` and the server; `udping` puts
-/// datagrams beside it.
+/// Returns the scenario for `arguments`, between the host's `paths` and the server. `udping` adds
+/// datagrams next to the flow.
 pub(super) fn scenario(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
@@ -39,16 +41,16 @@ pub(super) fn scenario(
     parse(text(arguments, (host, paths), lengths.max())?)
 }
 
-/// A scenario that nobody wrote, and what on the command line each of its lines comes from.
+/// A generated scenario, with the option that each line comes from.
 #[derive(Debug, Default)]
 struct GeneratedScenario {
     text: String,
-    /// By line.
+    /// Option of each line, as the user typed it.
     origins: Vec<String>,
 }
 
 impl GeneratedScenario {
-    /// Adds lines that come from what was typed as `origin`.
+    /// Adds lines that come from the option `origin`.
     fn add(&mut self, origin: &str, lines: &str) {
         for line in lines.lines() {
             let _ = writeln!(self.text, "{line}");
@@ -56,7 +58,7 @@ impl GeneratedScenario {
         }
     }
 
-    /// What is wrong, said of what was typed.
+    /// Returns the scenario's error as an error of the option that caused it.
     fn attribute_errors(&self, errors: &ScenarioErrors) -> CliError {
         let Some(problem) = errors.problems().first() else {
             return CliError::Internal(errors.to_string());
@@ -73,7 +75,7 @@ impl GeneratedScenario {
     }
 }
 
-/// What to use where an option has no meaning for the pattern.
+/// Returns a hint for an option that has no meaning with the pattern.
 fn alternative_hint(origin: &str, text: &str) -> &'static str {
     let is = |pattern: &str| text.contains(&format!("pattern = \"{pattern}\""));
     let given = |option: &str| origin.split_whitespace().next() == Some(option);
@@ -92,7 +94,7 @@ fn alternative_hint(origin: &str, text: &str) -> &'static str {
     "leave it out"
 }
 
-/// `beside` is for how long datagrams are sent beside the flow.
+/// Writes the scenario's text. `beside` is the duration of additional datagrams; `None` adds none.
 fn text(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
@@ -141,7 +143,7 @@ fn text(
     Ok(written)
 }
 
-/// The option that a key of the flow comes from, as it would be typed.
+/// Returns the option that a key of the flow comes from, as the user would type it.
 fn option_text(arguments: &MeasureArguments, key: &str, value: &str) -> String {
     let plain = value.trim_matches('"');
     let set = |set: &&String| set.split('=').next().is_some_and(|name| name.trim() == key);
@@ -160,13 +162,14 @@ fn option_text(arguments: &MeasureArguments, key: &str, value: &str) -> String {
     }
 }
 
-/// A number of bytes in place of a time is a transfer of that size, as with iperf3.
+/// Returns the pattern. A number of bytes instead of a time is a transfer of that size, as in
+/// iperf3.
 fn pattern(arguments: &MeasureArguments) -> &str {
     let pattern = arguments.pattern();
     if pattern == "iperf" && arguments.bytes.is_some() { "bulk" } else { pattern }
 }
 
-/// The keys of the flow, as TOML.
+/// Returns the keys of the flow with TOML values.
 fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliError> {
     let mut keys: Vec<(String, String)> = Vec::new();
     let mut add = |key: &str, value: Option<String>| {
@@ -209,7 +212,7 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
                 hint: "`towpath schema reference` lists them".to_owned(),
             });
         }
-        // What was set twice, the last word counts.
+        // The last setting of a key overrides earlier ones.
         keys.retain(|(known, _)| known != key);
         keys.push((key.to_owned(), value_of(key, value)?));
     }
@@ -228,7 +231,7 @@ fn value_of(key: &str, value: &str) -> Result<String, CliError> {
     Ok(if number || matches!(value, "true" | "false") { value.to_owned() } else { quoted(value) })
 }
 
-/// `goodput >= 20 Mbit/s`, `goodput=>=20 Mbit/s`: what is expected of what.
+/// Parses an expectation into key and bound: `goodput >= 20 Mbit/s` or `goodput=>=20 Mbit/s`.
 fn bound(text: &str) -> Result<(&str, String), CliError> {
     let wrong = || CliError::Unavailable {
         what: format!("`--expect {text}` holds no bound"),
@@ -246,7 +249,7 @@ fn bound(text: &str) -> Result<(&str, String), CliError> {
     if key.trim().is_empty() || value.trim().is_empty() {
         return Err(wrong());
     }
-    // Truths have no operator.
+    // Boolean values have no operator.
     let value = value.trim();
     let bound = match (operator, value) {
         ("==", "true" | "false") => value.to_owned(),
@@ -255,7 +258,7 @@ fn bound(text: &str) -> Result<(&str, String), CliError> {
     Ok((key.trim(), bound))
 }
 
-/// A TOML string.
+/// Returns the text as a TOML string, with quotes and escapes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -271,7 +274,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Each transport once.
+/// Returns the transports in order, without duplicates.
 pub(super) fn unique(transports: &[Transport]) -> Vec<Transport> {
     let mut found = Vec::new();
     for one in transports {

@@ -1,4 +1,4 @@
-//! Which server: the one that is named, or the nearest of a list.
+//! Chooses the server: the named one, or the nearest of a list.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,16 +13,16 @@ use crate::check::describe;
 use crate::error::CliError;
 use crate::ui::Ui;
 
-/// The server of a call.
+/// Server that one call measures to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerTarget {
     pub(super) host: String,
     pub(super) port: u16,
-    /// Why this one, if it was chosen.
+    /// Reason for choosing this server; `None` if the user named it.
     pub(super) choice: Option<String>,
 }
 
-/// A server of a list, and what became of asking it.
+/// A server of a list with the result of its pings.
 #[derive(Debug)]
 struct ServerCandidate {
     server: ServerTarget,
@@ -34,7 +34,7 @@ impl ServerCandidate {
         self.pinged.as_ref().ok()?.median()
     }
 
-    /// As in the list, for people.
+    /// Returns the server as the list writes it; the `default` port is omitted.
     fn name(&self, default: u16) -> String {
         let ServerTarget { host, port, .. } = &self.server;
         match (*port == default, host.contains(':')) {
@@ -58,7 +58,7 @@ impl ServerCandidate {
     }
 }
 
-/// The server that `arguments` name; asks those of a list, and says what came of it.
+/// Returns the server that `arguments` name. Pings the servers of a list and prints the results.
 pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ServerTarget, CliError> {
     let named = |host: &str| ServerTarget {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
@@ -107,7 +107,7 @@ fn nearest(
     });
     let candidates: Vec<ServerCandidate> = candidates.collect();
     ui.progress(&table(&candidates, arguments.port));
-    // Of two equally near ones the first of the list.
+    // Of equally near servers, the first in the list wins.
     let best = candidates.iter().filter(|one| one.median().is_some());
     let Some(best) = best.min_by_key(|one| one.median()) else {
         return Err(CliError::Unavailable {
@@ -124,7 +124,8 @@ fn nearest(
     Ok(ServerTarget { choice: Some(format!("{lowest}{others}")), ..best.server.clone() })
 }
 
-/// Servers of a list, one a line; or which line is none, and why.
+/// Parses a list with one server a line. The error is the number of the invalid line and the
+/// reason.
 fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
     let mut servers: Vec<ServerTarget> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -140,7 +141,7 @@ fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
     if servers.is_empty() { Err((1, "there is no server in it".to_owned())) } else { Ok(servers) }
 }
 
-/// `server.example`, `server.example:5211`, `2001:db8::1`, `[2001:db8::1]:5211`.
+/// Parses `server.example`, `server.example:5211`, `2001:db8::1` or `[2001:db8::1]:5211`.
 fn one(text: &str, default: u16) -> Result<ServerTarget, String> {
     let made = |host: &str, port: u16| ServerTarget { host: host.to_owned(), port, choice: None };
     let strange = || format!("`{text}` is no server");
@@ -165,7 +166,7 @@ fn one(text: &str, default: u16) -> Result<ServerTarget, String> {
     }
 }
 
-/// The addresses of a server, of the families that are wanted; or why there is none.
+/// Returns the server's addresses in the requested families. The error is the reason as text.
 pub(super) fn addresses(
     server: &ServerTarget,
     arguments: &MeasureArguments,
@@ -181,7 +182,7 @@ pub(super) fn addresses(
     if found.is_empty() { Err("no address of this family".to_owned()) } else { Ok(found) }
 }
 
-/// What was found, in the order of the list; the chosen one is marked.
+/// Returns a table of the results in the list's order, with a mark at the chosen server.
 fn table(candidates: &[ServerCandidate], port: u16) -> String {
     let best = candidates.iter().filter_map(ServerCandidate::median).min();
     let mut text = format!("{:44} {:>10}  answers", "server", "median");

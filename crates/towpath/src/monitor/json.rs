@@ -1,4 +1,4 @@
-//! One JSON object a line.
+//! Output of the monitor as JSON, one object a line.
 
 use serde_json::{Value, json};
 use towpath_linux::monitor::{
@@ -7,12 +7,12 @@ use towpath_linux::monitor::{
 };
 use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
 
-/// The first line: what happens from here on is told, unless the path manager is not heard.
+/// Returns the first line; `hears_events` is false if path manager events will be missing.
 pub(super) fn start_line(hears_events: bool) -> Value {
     json!({"type": "start", "t_ns": 0, "hears_events": hears_events})
 }
 
-/// One connection in one round.
+/// Returns one connection in one sample.
 pub(super) fn connection_line(t_ns: u64, seen: &DerivedConnection) -> Value {
     let connection = &seen.connection;
     let pairs = connection.subflows.iter().zip(&seen.subflows);
@@ -72,12 +72,12 @@ fn subflow_value(subflow: &MonitoredSubflow, seen: &DerivedSubflow) -> Value {
     })
 }
 
-/// What held a sender back.
+/// Returns one limit of a sender and its share of the time.
 fn limit_value(limit: &ObservedLimit) -> Value {
     json!({"limit": limit.id(), "share": limit.share})
 }
 
-/// An event of the path manager, with its details.
+/// Returns an event of the path manager, with its details.
 pub(super) fn event_line(t_ns: u64, event: &MptcpEvent) -> Value {
     let mut name = event.kind.name().to_owned();
     if let MptcpEventKind::Other(number) = event.kind {
@@ -105,7 +105,7 @@ pub(super) fn event_line(t_ns: u64, event: &MptcpEvent) -> Value {
     line
 }
 
-/// A subflow that has ended.
+/// Returns a subflow that has ended.
 pub(super) fn ended_line(t_ns: u64, ended: &EndedSubflow) -> Value {
     json!({
         "type": "subflow_end",
@@ -121,7 +121,7 @@ pub(super) fn ended_line(t_ns: u64, ended: &EndedSubflow) -> Value {
     })
 }
 
-/// Any other event.
+/// Returns an event that has only a text.
 pub(super) fn event_text_line(t_ns: u64, happening: &MonitorEvent) -> Value {
     let kind = match happening.source {
         EventSource::Lost => "lost",

@@ -1,4 +1,4 @@
-//! Lines of text, where there is no terminal to draw on; also the words that the screen uses.
+//! Output of the monitor as text lines, without a terminal to draw on. The screen shares its words.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use towpath_measure::result::Part;
 
 use super::MonitorSample;
 
-/// Prints a round.
+/// Prints one sample as lines.
 pub(super) fn print(look: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
     let at = format!("{:>8.1}", look.at.as_secs_f64());
     for happening in &look.happened {
@@ -35,17 +35,17 @@ pub(super) fn print(look: &MonitorSample, out: &mut dyn Write) -> io::Result<()>
     out.flush()
 }
 
-/// `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
+/// Returns one line, such as `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
 pub(super) fn connection(seen: &DerivedConnection) -> String {
     let MonitoredConnection { local, remote, .. } = seen.connection;
     let moves = rates(seen.down_bps, seen.up_bps);
     format!("{} {local} → {remote} {moves}, {}", owner(&seen.connection), counted(seen))
 }
 
-/// Who has the connection open.
+/// Returns the process that has the connection open.
 pub(super) fn owner(connection: &MonitoredConnection) -> String {
     match connection.processes.first() {
-        // A process chooses its name: it may not begin a line of its own.
+        // A process chooses its own name, so the name must not start a new line.
         Some(process) => {
             format!("{} ({})", process.name.replace(['\n', '\t'], " "), process.id)
         }
@@ -54,7 +54,7 @@ pub(super) fn owner(connection: &MonitoredConnection) -> String {
     }
 }
 
-/// `2 subflows (1 trying, 1 stale)`: what only tries is none.
+/// Returns a count such as `2 subflows (1 trying, 1 stale)`. A trying subflow does not count yet.
 pub(super) fn counted(seen: &DerivedConnection) -> String {
     if seen.connection.fallback {
         return "fell back to TCP".to_owned();
@@ -74,13 +74,14 @@ pub(super) fn counted(seen: &DerivedConnection) -> String {
     format!("{all} subflow{plural} ({})", special.join(", "))
 }
 
-/// `~stale` where it is inferred.
+/// Returns the status; `~stale` if it is inferred.
 pub(super) fn status(seen: &DerivedSubflow) -> String {
     format!("{}{}", if seen.is_inferred { "~" } else { "" }, seen.status.name())
 }
 
-/// `limited by receive window 80 %, application 20 %`: what held its sender back, the two longest.
-/// Nothing of one of which nothing is known, as of a stale one.
+/// Returns the two longest limits, as `limited by receive window 80 %, application 20 %`.
+///
+/// `None` if nothing is known, as for a stale subflow.
 pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
     if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
         return None;
@@ -91,7 +92,7 @@ pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
     (!told.is_empty()).then(|| format!("limited by {}", told.join(", ")))
 }
 
-/// ` (why)`.
+/// Returns ` (reason)`, or an empty text without a reason.
 fn why(seen: &DerivedSubflow) -> String {
     seen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
 }
@@ -100,7 +101,7 @@ fn rates(down_bps: f64, up_bps: f64) -> String {
     format!("↓ {} ↑ {}", rate(down_bps), rate(up_bps))
 }
 
-/// `12 M`: bits per second in at most five columns.
+/// Formats a rate as `12 M`: bits per second in at most five columns.
 pub(super) fn rate(bps: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.iter().find(|(unit, _)| bps >= *unit) {
@@ -110,12 +111,12 @@ pub(super) fn rate(bps: f64) -> String {
     }
 }
 
-/// `75 %`.
+/// Formats a share as `75 %`; `–` if it is unknown.
 pub(super) fn share(share: Option<f64>) -> String {
     share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0))
 }
 
-/// `12.3 ms`.
+/// Formats microseconds as `12.3 ms`; `–` for 0.
 pub(super) fn milliseconds(us: u32) -> String {
     match us {
         0 => "–".to_owned(),

@@ -1,4 +1,4 @@
-//! The figures as Prometheus reads them (text format, version 0.0.4).
+//! Metrics in the text format of Prometheus (version 0.0.4).
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use towpath_linux::monitor::{
     DerivedConnection, DerivedSubflow, MonitoredSubflow, SubflowActivity,
 };
 
-/// More subflows than this are left out: every one is a line in each family.
+/// Upper bound of exported subflows. Each is a line in every metric family.
 const MAX_SUBFLOWS: usize = 2_000;
 
 const STATUSES: [SubflowActivity; 6] = [
@@ -20,7 +20,7 @@ const STATUSES: [SubflowActivity; 6] = [
 
 type SubflowRow<'a> = (String, &'a MonitoredSubflow, &'a DerivedSubflow);
 
-/// The page.
+/// Returns the metrics page of these connections.
 pub(super) fn page(connections: &[DerivedConnection]) -> String {
     let mut page = String::new();
     let fallbacks = connections.iter().filter(|seen| seen.connection.fallback).count();
@@ -100,7 +100,7 @@ fn labels(token: u32, subflow: &MonitoredSubflow, what: &DerivedSubflow) -> Stri
     )
 }
 
-/// A name of an interface may have anything but spaces and slashes.
+/// Escapes a label value. Interface names may hold anything but spaces and slashes.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,4 +1,4 @@
-//! `towpath monitor`.
+//! `towpath monitor`: shows the host's Multipath TCP connections as they change.
 
 mod json;
 mod lines;
@@ -46,10 +46,10 @@ pub(crate) struct MonitorArguments {
     count: Option<u32>,
 }
 
-/// What an ordinary user is not told.
+/// Hint for ordinary users, who do not see everything.
 const NO_ROOT_HINT: &str = "without root (CAP_NET_ADMIN), the path manager's events are left out, \
                             and other users' programs are shown as `user` and a number";
-/// How often `--classic` looks for events.
+/// Interval at which `--classic` polls for events.
 const CLASSIC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -80,7 +80,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     if !arguments.json && responder.is_none() && ui.out.is_terminal() {
         return screen::show(&mut round, arguments.interval, arguments.count);
     }
-    // Figures for Prometheus have neither events nor processes.
+    // The Prometheus metrics have neither events nor processes.
     if !round.monitor.has_events() && responder.is_none() {
         ui.warn(&Warning {
             text: NO_ROOT_HINT.to_owned(),
@@ -114,7 +114,7 @@ fn failed(error: NetlinkError) -> CliError {
     }
 }
 
-/// All that looks at the kernel.
+/// Kernel interfaces of the monitor, polled in rounds.
 #[derive(Debug)]
 struct MonitorPoller {
     clock: Clock,
@@ -123,16 +123,16 @@ struct MonitorPoller {
     watch: ConnectionHistory,
 }
 
-/// What one round has shown.
+/// Results of one poll.
 #[derive(Debug)]
 struct MonitorSample {
-    /// Since the start.
+    /// Time since the monitor's start.
     at: Duration,
     connections: Vec<DerivedConnection>,
-    /// All that happened since the last round, events of the path manager among it.
+    /// Everything that happened since the last poll, including events of the path manager.
     happened: Vec<MonitorEvent>,
     events: Vec<MptcpEvent>,
-    /// Subflows that have ended since the last round.
+    /// Subflows that have ended since the last poll.
     ended: Vec<EndedSubflow>,
 }
 
@@ -149,7 +149,7 @@ impl MonitorPoller {
     fn poll(&mut self) -> Result<MonitorSample, CliError> {
         let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
         let connections = self.monitor.connections().map_err(failed)?;
-        // After the listing, so that what has gone from it has spoken.
+        // Read after the listing, so that it covers every subflow that is missing there.
         let words = self.monitor.final_stats().map_err(failed)?;
         let at = Duration::from_nanos(self.clock.now().as_nanos());
         let timeline = &self.timeline;

@@ -1,4 +1,4 @@
-//! The live view. Drawing is a pure function of what was seen, so that it can be tested.
+//! The live view. Drawing is a pure function of the state, which makes it testable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,14 +19,14 @@ use super::lines::{self, milliseconds, owner, rate, share};
 use super::{MonitorPoller, MonitorSample};
 use crate::error::CliError;
 
-/// Between two rounds when nobody says otherwise.
+/// Default time between two polls.
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
-/// Events that are remembered.
+/// Upper bound of stored events.
 const MAX_EVENTS: usize = 500;
-/// From this width on there is room for further columns.
+/// Terminal width from which the extra columns are shown.
 const WIDE_FROM: u16 = 96;
 
-/// Shows the live view until somebody leaves it.
+/// Shows the live view until the user quits or `count` polls are done.
 pub(super) fn show(
     round: &mut MonitorPoller,
     interval: Option<Duration>,
@@ -42,7 +42,7 @@ pub(super) fn show(
             view.take(round.poll()?);
             terminal.draw(|frame| draw(&view, frame))?;
             let next = round.clock.now() + interval;
-            // Keys are answered at once, rounds keep their time.
+            // Keys are handled immediately, while polls keep their interval.
             loop {
                 let left = next.saturating_since(round.clock.now());
                 if !event::poll(left)? {
@@ -66,8 +66,9 @@ pub(super) fn show(
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Draws the view. Names of processes and interfaces are anybody's, so what could command a terminal
-/// is replaced in all of it.
+/// Draws the view.
+///
+/// Process and interface names are untrusted, so control characters are replaced everywhere.
 fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
     view.draw(frame);
     for cell in &mut frame.buffer_mut().content {
@@ -77,15 +78,15 @@ fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
     }
 }
 
-/// What is shown.
+/// State of the live view.
 #[derive(Debug)]
 struct ScreenState {
     at: Duration,
     connections: Vec<DerivedConnection>,
-    /// The newest last.
+    /// Latest events with their times, newest last.
     happened: VecDeque<(Duration, MonitorEvent)>,
     hears_events: bool,
-    /// Lines of connections above the upper edge.
+    /// Lines of connections scrolled past the upper edge.
     above: u16,
 }
 
@@ -103,7 +104,7 @@ impl ScreenState {
         self.happened.drain(..outdated);
     }
 
-    /// Whether this key leaves the view.
+    /// Handles a key. Returns true if it quits the view.
     fn press(&mut self, key: KeyCode, modifiers: KeyModifiers) -> bool {
         if key == KeyCode::Up {
             self.above = self.above.saturating_sub(1);
@@ -121,7 +122,7 @@ impl ScreenState {
         let [head, body, log] = Layout::vertical(parts).areas(area);
         frame.render_widget(Paragraph::new(self.head(area.width)), head);
         let rows = self.rows(area.width);
-        // The last line stays in view.
+        // Scrolling stops at the last line.
         let most = (rows.len() as u16).saturating_sub(body.height);
         let shown = Paragraph::new(rows).scroll((self.above.min(most), 0));
         frame.render_widget(shown, body);
@@ -204,7 +205,7 @@ impl ScreenState {
     }
 }
 
-/// How wide each column of a subflow is.
+/// Widths of a subflow's columns.
 #[derive(Debug, Clone, Copy)]
 struct ColumnWidths {
     addresses: usize,
@@ -212,11 +213,11 @@ struct ColumnWidths {
 }
 
 impl ColumnWidths {
-    /// Status and interface.
+    /// Width of mark, status and interface.
     const LEFT_WIDTH: usize = 2 + 12 + 8;
-    /// Share, rates, round-trip time.
+    /// Width of share, rates and round-trip time.
     const RIGHT_WIDTH: usize = 6 + 7 + 7 + 7;
-    /// Window and retransmissions.
+    /// Width of window and retransmissions.
     const EXTRA_WIDTH: usize = 6 + 7;
 
     fn new(width: u16) -> Self {
@@ -265,7 +266,7 @@ impl ColumnWidths {
     }
 }
 
-/// At most `width` characters, with a mark where something is missing.
+/// Shortens a text to at most `width` characters, with a mark for the missing part.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -279,7 +280,7 @@ fn plural(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Colours only repeat what the words say.
+/// Colours only repeat the information in the words.
 const fn colour(status: SubflowActivity) -> Color {
     match status {
         SubflowActivity::Active => Color::Green,
@@ -372,7 +373,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What a round may show.
+    /// Returns a sample with two connections.
     pub(in crate::monitor) fn two_connections() -> MonitorSample {
         let first = vec![
             subflow("172.31.0.133:56420", "172.31.0.218:5201", SubflowCondition::Established),

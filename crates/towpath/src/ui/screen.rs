@@ -1,36 +1,37 @@
-//! The one place through which text reaches a terminal: what could command it is shown instead.
+//! Output filter for terminals: escapes characters that could control the terminal.
 //!
-//! Names, reasons and warnings come from files, kernels and other hosts. A control character in them
-//! could move the cursor, change the title or the keyboard, and one that reorders text could make a
-//! line say what it does not. Each is written as JSON writes it, `\u001b`: a reader sees that
-//! something was there, and where the text is JSON it still is the same JSON. Colours pass, since
-//! they are ours and can do no more than look strange.
+//! Names, reasons and warnings come from files, kernels and other hosts. A control character in
+//! them could move the cursor, or change the title or the keyboard. One that reorders text could
+//! falsify a line.
+//!
+//! Each is escaped as in JSON, `\u001b`. A reader sees that something was there, and JSON output
+//! stays equivalent. Colour sequences pass, since they can only change the look.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use towpath_report::deceives;
 
-/// Longest sequence that chooses a colour, without its end: `ESC [ 32`.
+/// Upper bound in bytes of a colour sequence without its final `m`: `ESC [ 32`.
 const MAX_COLOUR_SEQUENCE: usize = 4;
 
-/// A terminal, or what stands in its place.
+/// Writer for a terminal or its replacement, such as a file.
 #[derive(Debug)]
 pub(crate) struct SafeTerminal<W> {
     terminal: W,
-    /// Whether colours pass.
+    /// Set when colour sequences pass.
     colour: bool,
-    /// The beginning of what cannot be judged yet: of a character, a line's end or a colour.
+    /// Incomplete input: the start of a character, of a line end or of a colour sequence.
     held: Vec<u8>,
 }
 
-/// What the beginning of a text is.
+/// Classification of a text's beginning.
 enum Classified {
-    /// So many bytes that may be shown as they are.
+    /// Number of bytes to write unchanged.
     Shown(usize),
-    /// A character to be made visible, and its bytes.
+    /// Character to escape, and its length in bytes.
     Hidden(char, usize),
-    /// More is needed.
+    /// More input is needed.
     Unknown,
 }
 
@@ -39,22 +40,22 @@ impl<W: Write> SafeTerminal<W> {
         Self { terminal, colour: false, held: Vec::new() }
     }
 
-    /// Lets colours pass.
+    /// Sets whether colour sequences pass.
     pub(crate) fn with_colour(self, colour: bool) -> Self {
         Self { colour, ..self }
     }
 
-    /// The terminal itself, for what the program draws and nobody else has a part in.
+    /// Returns the terminal itself, for the program's own drawing without untrusted text.
     pub(crate) fn raw(&mut self) -> &mut W {
         &mut self.terminal
     }
 
-    /// Writes what can be judged; all of it at the `end`.
+    /// Writes the input that can be classified; at the `end`, all of it.
     fn pass_on(&mut self, end: bool) -> io::Result<()> {
         let held = std::mem::take(&mut self.held);
         let whole = match std::str::from_utf8(&held) {
             Ok(text) => text.len(),
-            // A character of which only the beginning is here waits for its rest.
+            // An incomplete character waits for its remaining bytes.
             Err(error) if error.error_len().is_none() && !end => error.valid_up_to(),
             Err(_) => held.len(),
         };
@@ -96,7 +97,7 @@ impl<W: Write> SafeTerminal<W> {
         let mut characters = text.chars();
         match (characters.next(), characters.next()) {
             (None, _) => Classified::Shown(0),
-            // The end of a line as other systems write it; alone, it would hide the line.
+            // Line end of other systems. A carriage return alone would let the line be overwritten.
             (Some('\r'), Some('\n')) => Classified::Shown(2),
             (Some('\r'), None) => Classified::Unknown,
             (Some('\u{1b}'), None) if self.colour => Classified::Unknown,
@@ -106,7 +107,7 @@ impl<W: Write> SafeTerminal<W> {
     }
 }
 
-/// What begins like a colour: `ESC [ 32 m`.
+/// Classifies a text that begins like a colour sequence: `ESC [ 32 m`.
 fn colour(text: &str) -> Classified {
     let numbers = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
     match numbers {
@@ -154,7 +155,7 @@ mod tests {
         let expected = "a\\u001b]0;title\\u0007b\\u009b2Jc\\u202ed\\u2066e\\u007ff\\u000dg";
         for colour in [false, true] {
             assert_eq!(shown(colour, &[text.as_bytes()]), expected);
-            // However it is cut.
+            // The result does not depend on the boundaries of the writes.
             let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
             assert_eq!(shown(colour, &bytes), expected);
         }

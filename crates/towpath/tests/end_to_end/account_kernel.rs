@@ -1,10 +1,11 @@
-//! The account of capacity over real kernels: networks with one known limit, which it must name.
+//! The account of capacity over real kernels: each network has one known limit, which the account
+//! must name.
 
 use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
 
 use crate::program::{TestDir, busy, emulator};
 
-/// Two hosts; keys of the sender and of the receiver, then paths and flows.
+/// Returns a scenario of two hosts: keys of sender and receiver, then paths and flows.
 fn scenario(sender: &str, receiver: &str, rest: &str) -> String {
     format!("name = \"one-limit\"\n[hosts.left]\n{sender}\n[hosts.right]\n{receiver}\n{rest}")
 }
@@ -24,8 +25,9 @@ fn bulk(duration: &str) -> String {
 
 const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
 
-/// The account of a run, after checking that every record and the summary add up; and whether the
-/// machine had no time for it. None where this machine cannot emulate.
+/// Returns a run's account after checking that all records and the summary add up.
+///
+/// Also returns true if the machine was too busy; `None` if this machine cannot emulate.
 fn account(scenario: &str, transport: &str) -> Option<(AccountSummary, bool)> {
     let _serial = emulator()?;
     let result = TestDir::new().result(scenario, transport);
@@ -50,7 +52,7 @@ fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
     &account.links.iter().find(|link| link.path == path).unwrap().parts
 }
 
-/// Fails unless the largest part that was lost on a link is `part`, if the machine had time.
+/// Fails unless `part` is the largest loss of a link. Ignored on a busy machine.
 fn assert_largest((account, late): &(AccountSummary, bool), path: &str, part: Part) {
     let first = link(account, path).missing_parts().first().map(|(part, _)| *part);
     assert!(*late || first == Some(part), "{path}: {first:?}, not {part:?}: {account:#?}");
@@ -158,7 +160,7 @@ fn two_links_without_a_limit_are_full() {
     let share = |bytes: u64| bytes as f64 / account.total.capacity_bytes as f64;
     let carried = share(account.total.carried_bytes());
     assert!(late || carried > 0.9, "{account:#?}");
-    // 1428 of 1514 bytes of a full packet are payload.
+    // A full packet of 1514 bytes has 1428 bytes of payload.
     let payload = share(account.total.of(Part::Delivered)) / carried;
     assert!((0.90..0.95).contains(&payload), "{account:#?}");
     let again = share(account.total.of_group(PartGroup::Wasted));

@@ -1,5 +1,5 @@
-//! What belongs to the command line as a whole: changes of a scenario, the configuration file,
-//! completions, manual pages, the version.
+//! General parts of the command line: overrides of a scenario, the configuration file, completions,
+//! manual pages, the version.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
     assert_eq!(meta.paths[1].up_delay_ns, 20_000_000);
     let said = &meta.conditions["changed by the command line"];
     assert!(said.contains("path.first.rate=10 Mbit/s") && said.contains("scheduler="), "{said}");
-    // As a report says how to repeat it.
+    // The command that a report prints for a rerun.
     folder.write("two-links.toml", &meta.scenario_toml);
     let again = [&["run", "two-links.toml", "-o", "second"][..], &SIM_OPTIONS].concat();
     let again = folder.run(&again);
@@ -71,7 +71,7 @@ fn overrides_also_apply_in_the_emulated_world() {
     assert!(stored.meta.conditions.contains_key("changed by the command line"));
 }
 
-/// A folder whose user has this configuration.
+/// Returns a folder whose user has this configuration file.
 fn folder_with_config(config: &str) -> TestDir {
     let folder = TestDir::new();
     fs::create_dir_all(folder.config().join("towpath")).unwrap();
@@ -92,7 +92,7 @@ fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
     assert_eq!(stored.meta.duration_ns, 1_000_000_000);
     let ended = folder.run(&["run", "two-links", "--no-config", "--world", "sim", "-t", "200ms"]);
     assert!(ended.err.contains("mptcp") && ended.err.contains("2 runs"), "{ended}");
-    // Other verbs have nothing to do with it.
+    // Other commands ignore the setting.
     assert_eq!(folder.run(&["scenarios"]).code, Some(0));
 }
 
@@ -103,7 +103,7 @@ fn invalid_configuration_is_shown_with_its_position() {
         let ended = folder.run(&["scenarios"]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
         let place = folder.config().display().to_string();
-        // Where a line is broken depends on the folder's name.
+        // Line breaks depend on the length of the folder's name.
         let mut told = String::new();
         for line in ended.err.replace(&place, "CONFIG").lines() {
             let goes_on = line

@@ -1,11 +1,11 @@
-//! `towpath compare`: many runs in turn, stored results, and what it says of them.
+//! `towpath compare`: interleaved runs, stored results, and its output.
 
 use towpath_measure::result::OrderKind;
 
 use crate::program::{SIZED, TWO_PATHS, TestDir, emulator};
 use crate::wrong_scenarios::refused;
 
-/// Loss makes repetitions differ.
+/// Scenario with loss, so that repetitions differ.
 const LOSSY: &str = r#"name = "lossy"
 [hosts.phone]
 [hosts.server]
@@ -72,7 +72,7 @@ fn stored_results_are_compared_by_their_measurements() {
     let stored = folder.run(&["compare", "results", "-o", "other"]);
     assert_eq!((stored.code, &stored.out), (Some(0), &measured.out), "{stored}");
     assert!(folder.work().join("other/comparison.html").is_file());
-    // Two files alone: no interval, and no order that would make them a pair.
+    // Only two files: no interval, and no run order that would pair them.
     let names = ["results/sim-tcp-1.jsonl.zst", "results/sim-mptcp-2.jsonl.zst"];
     let two = folder.run(&["compare", names[0], names[1]]);
     assert_eq!(two.code, Some(0), "{two}");
@@ -110,7 +110,7 @@ fn emulated_runs_alternate_randomly_and_report_their_cost() {
             let result = folder.stored(&format!("results/{transport}-{repeat}.jsonl.zst"));
             let order = result.meta.order.unwrap();
             assert_eq!((order.kind, order.seed, order.of), (OrderKind::Random, 5, 6));
-            // Neighbours in time are of one repetition.
+            // Runs next to each other in time belong to one repetition.
             assert_eq!(order.position.div_ceil(2), repeat);
             places.push(order.position);
             let cpu = result.summary.unwrap().cpu.unwrap();

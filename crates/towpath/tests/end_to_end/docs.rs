@@ -1,9 +1,12 @@
-//! Every command in the documentation does what it says.
+//! Every command in the documentation works as described.
 //!
-//! In `README.md` and `docs/*.md`, a line of a block marked `sh` that starts with `towpath` is run.
-//! A comment at its end can say `# exits N` if it does not succeed, or `# not run: REASON`. What ends
-//! in `&` goes on beside what follows: a server, which says where it listens when it does. Lines
-//! that start with `cargo` must be among those below; nothing else may stand there.
+//! In `README.md` and `docs/*.md`, each line of a block marked `sh` that starts with `towpath` is
+//! run.
+//!
+//! A comment at its end can be `# exits N` for another exit code, or `# not run: REASON`. A line
+//! that ends in `&` is a server: it runs in the background and prints its address.
+//!
+//! Lines that start with `cargo` must be listed below. Nothing else is allowed there.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -16,7 +19,7 @@ use crate::program::{ProgramOutput, TestDir, binary, emulator, is_long, skip, wa
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(480);
 
-/// What is right is known: CI does the same, or it is the same as a line that is run.
+/// Cargo commands that need no test: CI runs them, or they equal a line that is run.
 const CARGO: [&str; 10] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
@@ -32,7 +35,7 @@ const CARGO: [&str; 10] = [
 
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
-    /// In the document, from 1.
+    /// Line number in the document, from 1.
     number: usize,
     text: String,
     plan: Plan,
@@ -43,15 +46,15 @@ enum Plan {
     Run {
         exits: i32,
     },
-    /// It goes on beside the commands that follow, to the end of the document.
+    /// Runs in the background until the end of the document.
     Beside,
-    /// The document says why.
+    /// The document gives the reason.
     Leave,
     Cargo,
     Unknown(&'static str),
 }
 
-/// The commands of a document.
+/// Returns the commands of a document.
 fn commands(document: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut inside: Option<bool> = None;
@@ -110,7 +113,7 @@ fn plan(text: &str) -> Plan {
     }
 }
 
-/// The documents that there are, with their names.
+/// Returns all documents with their names.
 fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let in_docs = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
@@ -138,8 +141,9 @@ fn the_documents_contain_only_known_kinds_of_commands() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// Whether a run did all but what the machine let it: no test depends on its speed, and what a run that
-/// calls itself degraded did not reach says nothing.
+/// Returns true if a run only missed its goodput, or if it is marked as degraded.
+///
+/// No test depends on the machine's speed.
 fn only_speed_was_missed(ended: &ProgramOutput) -> bool {
     let degraded = [&ended.out, &ended.err].iter().any(|text| text.contains("degraded run: "));
     let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
@@ -148,8 +152,9 @@ fn only_speed_was_missed(ended: &ProgramOutput) -> bool {
         && missed.all(|line| degraded || line.contains(".goodput "))
 }
 
-/// All in one folder and in order, so that a line may use what an earlier one made. The README's; all
-/// other documents' with `cargo xtask test --all`.
+/// Runs all commands in one folder and in order, so that a line can use earlier files.
+///
+/// By default the README's; all documents' with `cargo xtask test --all`.
 #[test]
 #[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_documented_command_works_as_described() {
@@ -168,7 +173,7 @@ fn every_documented_command_works_as_described() {
                 let program = line.text.rsplit_once(" #").map_or(line.text.as_str(), |(it, _)| it);
                 let program = program.trim_end().trim_end_matches('&').trim();
                 let mut command = folder.program("sh");
-                // So that its end is the end of the shell's process.
+                // Replaces the shell, so that the server ends with the shell's process.
                 command.args(["-c", &format!("exec {program}")]);
                 command.env("PATH", env::join_paths(&search).unwrap());
                 let running = folder.start(&mut command);
@@ -229,7 +234,7 @@ fn unknown_commands_are_not_skipped() {
     }
 }
 
-/// What docs/live.md has people install, without the user and the path that a test does not have.
+/// Runs the service file of docs/live.md, without its user and path, which a test does not have.
 #[test]
 fn the_service_file_starts_a_server_that_can_be_measured_towards() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
@@ -258,7 +263,7 @@ fn the_service_file_confines_its_server() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
     let folder = TestDir::new();
     let here = folder.work().join("towpath-server.service");
-    // A program that is there, which is all that systemd looks at.
+    // An existing program is all that systemd checks.
     let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/towpath", "/bin/true");
     fs::write(&here, text).unwrap();
     let ask = |verb: &[&str]| {
@@ -271,7 +276,7 @@ fn the_service_file_confines_its_server() {
     };
     let said = String::from_utf8_lossy(&verified.stderr);
     assert!(verified.status.success() && !said.contains("towpath-server.service:"), "{said}");
-    // In tenths; docs/live.md says 1.3.
+    // In tenths; docs/live.md states 1.3.
     let rated = ask(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
     assert!(rated.status.success(), "{}", String::from_utf8_lossy(&rated.stdout));
 }

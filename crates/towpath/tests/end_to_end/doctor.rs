@@ -1,4 +1,4 @@
-//! What the doctor does beyond a diagnosis: it mends, and looks at programs.
+//! `towpath doctor` beyond a diagnosis: fixes, and checks of programs.
 
 use std::thread;
 
@@ -13,7 +13,7 @@ fn inside(situation: &str, script: &str) -> ProgramOutput {
     TestDir::new().run(&[&["lab", "break", situation, "--"], &command[..]].concat())
 }
 
-/// The causes that each line of a program's output names.
+/// Returns the causes in each line of a program's output.
 fn causes(ended: &ProgramOutput) -> Vec<Vec<String>> {
     let report = |line: &str| {
         let report: Value = serde_json::from_str(line).unwrap();
@@ -23,13 +23,13 @@ fn causes(ended: &ProgramOutput) -> Vec<Vec<String>> {
     ended.out.lines().map(report).collect()
 }
 
-/// Asks, mends, and asks again.
+/// Script that diagnoses, fixes, and diagnoses again.
 const FIX_SCRIPT: &str = r#"
     "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
     "$0" doctor --connect "$TOWPATH_CONNECT" --json
 "#;
 
-/// A situation, the first command that mends it, and what is left then.
+/// Situation, the first command of its fix, and the remaining cause.
 const FIX_CASES: [(&str, &str, Option<&str>); 8] = [
     ("mptcp-disabled", "sysctl -w net.mptcp.enabled=1", None),
     ("blackhole-fallback", "sysctl -w net.mptcp.blackhole_timeout=3600", None),
@@ -104,7 +104,7 @@ fn without_privileges_nothing_is_fixed_and_a_note_explains() {
     assert_eq!(named, ["subflow-limit", "subflow-limit"], "{ended}");
 }
 
-/// Opens a connection of the shell's own, with or without the switch, and asks about the shell.
+/// Opens a connection of the shell, with or without Multipath TCP, and diagnoses the shell.
 const OWN: &str = r#"
     exec 3<>/dev/tcp/${TOWPATH_CONNECT%:*}/${TOWPATH_CONNECT##*:}
     echo hello >&3

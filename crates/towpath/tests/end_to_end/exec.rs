@@ -1,4 +1,4 @@
-//! `towpath exec`: programs over Multipath TCP, and nothing else changed about them.
+//! `towpath exec`: runs programs over Multipath TCP and changes nothing else about them.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -17,8 +17,8 @@ use crate::program::{
     ProgramOutput, TWO_PATHS, TestDir, binary, emulator, is_root, missing, skip, wait_for,
 };
 
-/// For scripts in a lab: the server's address is $FAR, its network $server; `listens PORT` waits
-/// until something does there.
+/// Script prefix for a lab: $FAR is the server's address, $server its network. `listens PORT` waits
+/// for a listener.
 const LAB: &str = r#"
 FAR=10.64.0.2
 for fd in /proc/1/fd/*; do
@@ -33,15 +33,16 @@ listens() {
 }
 "#;
 
-/// Bytes of a file that takes several hundred milliseconds over [`TWO_PATHS`]: `exec` samples sockets
-/// every 100 ms, or less often on a busy machine.
+/// Size of a file that takes several hundred milliseconds over [`TestDir`].
+///
+/// `exec` samples sockets every 100 ms, or less often on a busy machine.
 const LARGE_FILE_BYTES: usize = 6_000_000;
 
-/// Prints what a socket says of its protocol: 262 is Multipath TCP.
+/// Script that prints a socket's protocol: 262 is Multipath TCP.
 const PROTOCOL: &str = "import socket; \
     print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
 
-/// Runs a script on the phone of two paths; `None` where a tool is missing.
+/// Runs a script on the phone of two paths; `None` if a tool is missing.
 pub(crate) fn in_lab(
     test: &str,
     tools: &[&str],
@@ -65,7 +66,7 @@ fn is_missing(test: &str, tools: &[&str]) -> bool {
     reason.inspect(|reason| skip(test, reason)).is_some()
 }
 
-/// The JSON lines that `exec` wrote to `name`; programs write there too.
+/// Returns the JSON lines of `exec` in file `name`; programs also write to it.
 fn summary(folder: &TestDir, name: &str) -> Value {
     let text = fs::read_to_string(folder.work().join(name)).unwrap();
     let is_it = |line: &&str| line.starts_with('{') && line.contains("\"accepted\"");
@@ -74,7 +75,7 @@ fn summary(folder: &TestDir, name: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// Number of connections of a kind, such as `opened.multipath`.
+/// Returns the number of connections of a kind, such as `opened.multipath`.
 fn figure(said: &Value, path: &str) -> u64 {
     let pointer = format!("/{}", path.replace('.', "/"));
     said.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {said}"))
@@ -84,7 +85,7 @@ fn exec(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.run(&[&["exec"], arguments].concat())
 }
 
-/// Both ends of curl and python, checked from outside: the kernel's listings of sockets.
+/// Checks curl and python as client and server, by the kernel's socket listings.
 #[test]
 fn curl_and_a_python_server_use_both_paths() {
     let (folder, test) = (TestDir::new(), "curl_and_a_python_server_use_both_paths");
@@ -132,7 +133,7 @@ fn assert_record(path: &Path) {
     assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"]);
 }
 
-/// `towpath monitor` beside it.
+/// `towpath monitor` during the same transfer.
 #[test]
 fn a_connection_is_listed_with_both_subflows_and_its_process() {
     let (folder, test) =
@@ -170,7 +171,7 @@ fn a_connection_is_listed_with_both_subflows_and_its_process() {
     );
 }
 
-/// A program that no preloaded library can reach.
+/// Static program, which no preloaded library can change.
 #[test]
 fn a_static_go_program_becomes_multipath() {
     let (folder, test) = (TestDir::new(), "a_static_go_program_becomes_multipath");
@@ -187,13 +188,13 @@ func main() {
 }
 "#;
     folder.write("main.go", source);
-    // A connection that is gone at once need not be seen; this one lasts.
+    // A short connection may be missed between two samples; this one lasts.
     fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let mut build = folder.program("go");
     build.args(["build", "-o", "dial", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
     build.env("HOME", folder.temporary());
-    // The standard library, too, which is not compiled yet.
+    // The cache also holds the standard library, which is not compiled yet.
     let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
     assert_eq!(compiled.code, Some(0), "{compiled}");
     let script = r#"
@@ -206,7 +207,7 @@ func main() {
     let Some(_) = in_lab(test, &["python3"], &folder, script) else { return };
     let printed = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
     assert_eq!((&*printed("without"), &*printed("with")), ("6 <nil>\n", "262 <nil>\n"));
-    // Go opens others, to find out what the kernel can do.
+    // Go opens further sockets to detect the kernel's features.
     assert_eq!(figure(&summary(&folder, "client.log"), "opened.multipath"), 1);
 }
 
@@ -225,7 +226,7 @@ fn iperf3_becomes_multipath_at_both_ends() {
     assert_eq!(figure(&client, "opened.multipath"), 2, "{client}");
     assert_eq!(figure(&server, "accepted.multipath"), 2, "{server}");
     assert!(figure(&client, "opened.several_subflows") >= 1, "{client}");
-    // The first subflow's figures are in the record, though the kernel wipes them at the end.
+    // The record has the first subflow's metrics, although the kernel clears them at the end.
     let record = File::open(folder.work().join("r.jsonl")).unwrap();
     let subflows = read_run(BufReader::new(record)).unwrap().summary.unwrap().subflows;
     for path in ["wifi", "cellular"] {
@@ -248,7 +249,7 @@ fn nginx_and_its_workers_become_multipath() {
         ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {place}/{kind};"))
             .join(" "),
-        // Root of a user namespace cannot become anybody else.
+        // Root of a user namespace cannot switch to another user.
         "user root;"
     );
     folder.write("nginx.conf", configuration);
@@ -335,7 +336,7 @@ print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
     let ended = exec(&folder, &["--quiet", "--", "python3", "-c", script]);
     let mut lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines.split_off(16), ["17", "262", "-1"], "{ended}");
-    // Always the lowest free number, as from the kernel itself.
+    // Always the lowest free number, as the kernel itself does.
     assert!(lines.iter().all(|line| *line == "3 True 262 True True"), "{ended}");
 }
 
@@ -370,13 +371,13 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 print(len(wrong), codes, len(os.listdir('/proc/self/fd')) - before)
 ";
     let ended = exec(&folder, &["--json", "--", "python3", "-c", script]);
-    // A socket that was given twice would still be open.
+    // A socket with two descriptors would still be open.
     assert_eq!(ended.out, "0 [0, 0, 0] 0\n", "{ended}");
     let said: Value = serde_json::from_str(&ended.err).unwrap();
     assert_eq!(figure(&said, "upgraded"), 800, "{ended}");
 }
 
-/// The processes of one `exec` call: those below it, by what they are.
+/// Returns the processes of one `exec` call, by their role.
 fn child_of(parent: u32, argument: &str) -> Option<u32> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     let mut ids = list.split_whitespace().filter_map(|id| id.parse().ok());
@@ -395,7 +396,8 @@ fn state(id: u32) -> Option<char> {
 fn signals_reach_the_program_and_a_stop_stops_both() {
     let folder = TestDir::new();
     let mut command = folder.towpath(&["exec", "-q", "--", "sleep", "60"]);
-    // Nothing stops in an orphaned process group (setpgid(2)), as that of a test without a terminal.
+    // An orphaned process group ignores stop signals (setpgid(2)), and a test without a terminal
+    // has one.
     let running = folder.start(command.process_group(0));
     let child = wait_for("the program", || child_of(running.id(), "sleep"));
     wait_for("the supervisor", || child_of(running.id(), "__supervise"));
@@ -414,7 +416,7 @@ fn signals_reach_the_program_and_a_stop_stops_both() {
     assert_eq!(ended.code, Some(128 + 15), "{ended}");
 }
 
-/// Starts a program that opens a socket each time that the file `go` appears, and says which.
+/// Starts a program that opens a socket whenever the file `go` appears, and prints its protocol.
 fn opener(folder: &TestDir) -> Command {
     let script = "import os, socket, sys, time\n\
         while True:\n\
@@ -496,14 +498,14 @@ fn an_ordinary_user_needs_nothing_more() {
         return;
     }
     if !is_root() {
-        // All other tests of this file were an ordinary user's.
+        // Without root, the other tests of this file already ran as an ordinary user.
         return;
     }
     let folder = TestDir::new();
     let mut command = folder.program("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg(folder.readable_binary());
-    // The interpreter itself: a starter in root's home could not be run.
+    // The interpreter itself, since a wrapper in root's home could not be run.
     command.args(["exec", "--", "/usr/bin/env", "python3", "-c", PROTOCOL]);
     let ended = folder.start(&mut command).wait();
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "262\n"), "{ended}");

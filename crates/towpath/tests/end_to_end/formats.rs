@@ -12,7 +12,7 @@ const PRINTERS: [&[&str]; 5] = [
     &["schema", "reference"],
 ];
 
-/// Names of the built-in scenarios.
+/// Returns the names of the built-in scenarios.
 fn built_in(folder: &TestDir) -> Vec<String> {
     let list = folder.run(&["scenarios", "--json"]).json();
     let list = list[0].as_array().unwrap();

@@ -1,8 +1,10 @@
-//! `docs/hosts.md`: what stands there is what the commands say.
+//! The output in `docs/hosts.md` equals that of the commands.
 //!
-//! In its `console` blocks, `HOST# COMMAND` is run at a host and what follows is compared with what
-//! it says. A line `…` leaves lines out, one that ends in `…` the rest of the line. Numbers and what
-//! differs by its nature (ports, tokens, process ids) are not compared, addresses are.
+//! In its `console` blocks, `HOST# COMMAND` is run at a host and the lines below are compared with
+//! its output.
+//!
+//! A line `…` omits lines; one that ends in `…` omits the rest of the line. Numbers and volatile
+//! values (ports, tokens, process IDs) are not compared; addresses are.
 
 use std::env;
 use std::fmt::Write as _;
@@ -14,12 +16,12 @@ use std::path::{Path, PathBuf};
 use crate::program::{TestDir, binary, emulator_for_times, missing, skip};
 
 const HOSTS: [&str; 4] = ["client", "server", "server1", "server2"];
-/// Programs that go on, each with the port that it listens at.
+/// Background programs, each with the port that it listens on.
 const SERVERS: [(&str, u16); 2] = [("iperf3 -s", 5201), ("towpath server", 5210)];
-/// Ports from here on are given by the kernel.
+/// First port of the kernel's ephemeral range.
 const MIN_EPHEMERAL_PORT: u16 = 32_768;
 
-/// A command of the document, and what it says there.
+/// Command of the document, with its output there.
 #[derive(Debug)]
 struct Played {
     host: String,
@@ -31,7 +33,7 @@ fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// The commands of a section, in order.
+/// Returns the commands of a section, in order.
 fn transcript(section: &str) -> Vec<Played> {
     let document = fs::read_to_string(docs("hosts.md")).unwrap();
     let part = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
@@ -55,7 +57,7 @@ fn transcript(section: &str) -> Vec<Played> {
     played
 }
 
-/// A script that plays it; what command N says is in `N.said`.
+/// Returns a script that runs them; the output of command N goes to `N.said`.
 fn script(network: &str, played: &[Played]) -> String {
     let place = docs("two-hosts.sh");
     let mut script = format!(". {}\nset -e\nbuild {network}\n", place.display());
@@ -64,7 +66,7 @@ fn script(network: &str, played: &[Played]) -> String {
             Some(command) => (command, " &"),
             None => (command.as_str(), ""),
         };
-        // `towpath doctor` ends with 1 when it has found something.
+        // `towpath doctor` exits with 1 after a finding.
         let fails = if command.contains("doctor") { " || [ $? = 1 ]" } else { "" };
         let files = format!(">{number}.said 2>&1");
         let _ = writeln!(script, "{host} '{command}' {files}{fails}{beside}");
@@ -81,7 +83,7 @@ fn script(network: &str, played: &[Played]) -> String {
     script
 }
 
-/// A line without what differs from one time to the next.
+/// Returns a line without its volatile values.
 fn shape(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let bare = word.trim_matches(|c: char| "(),;".contains(c));
@@ -106,7 +108,7 @@ fn shape(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// `12.5` and `7` become `N`; names like `eth0` stay.
+/// Replaces numbers like `12.5` and `7` by `N`; names like `eth0` stay.
 fn without_numbers(word: &str) -> String {
     let bare = word.trim_matches(|c: char| "()[],;:".contains(c));
     let is_number = !bare.is_empty()
@@ -115,7 +117,7 @@ fn without_numbers(word: &str) -> String {
     if is_number { word.replace(bare, "N") } else { word.to_owned() }
 }
 
-/// Says what is missing of what a document shows, if anything.
+/// Returns the first difference to a document's output; `None` if they match.
 fn compare(shown: &[String], said: &str) -> Result<(), String> {
     let said: Vec<String> = said.lines().map(shape).collect();
     if !shown.iter().any(|line| line.ends_with('…')) {
@@ -213,7 +215,7 @@ fn volatile_output_is_not_compared_and_all_else_is() {
     assert_eq!(compare(&shown(&["one", "two 3", "three"]), said), Ok(()));
     assert_eq!(compare(&shown(&["…", "two 3", "…"]), said), Ok(()));
     assert_eq!(compare(&shown(&["one", "tw…", "…"]), said), Ok(()));
-    // A group may begin like one that does not go on as it should.
+    // The first lines of a group may also match a place where the rest differs.
     assert_eq!(compare(&shown(&["…", "one", "two 3", "…"]), "one\none\ntwo 2\n"), Ok(()));
     for wrong in [&["one", "two 3"][..], &["…", "two 3"], &["…", "two", "…"], &["two 2", "…"], &[]]
     {

@@ -12,7 +12,7 @@ use towpath_measure::store::RunResult;
 use crate::processes::{Members, interfaces, signal};
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip, wait_for};
 
-/// Runs a shell script in the lab of two paths. None where this machine cannot emulate.
+/// Runs a shell script in the lab of two paths; `None` if this machine cannot emulate.
 fn lab(options: &[&str], script: &str) -> Option<ProgramOutput> {
     lab_of(TWO_PATHS, options, script)
 }
@@ -65,8 +65,8 @@ fn the_program_runs_on_the_requested_host() {
 fn the_timeline_starts_with_the_program() {
     let timeline = "[[timeline]]\nat = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\n\
         how = \"interface\"\nhost = \"phone\"\n";
-    // The kernel takes the routes from an interface that is switched off. Whoever looks for them only
-    // then, on a busy machine, must at least see that it is not earlier than that.
+    // The kernel removes the routes of an interface that is down.
+    // On a busy machine, a late check must at least find that the removal was not early.
     let script = r"
         early() {
             began=$(cut -d ' ' -f 22 /proc/$$/stat) # in ticks, of which there are 100 in a second
@@ -195,13 +195,13 @@ fn summary(result: &RunResult) -> &Summary {
     result.summary.as_ref().unwrap()
 }
 
-/// Bytes that went in a direction.
+/// Returns the bytes of one direction.
 fn bytes(summary: &Summary, direction: DataDirection) -> u64 {
     let own = summary.flows.iter().filter(|flow| flow.direction == direction);
     own.map(|flow| flow.bytes).sum()
 }
 
-/// What the receiver's interfaces counted of that.
+/// Returns the bytes that the receiver's interfaces counted.
 fn interface_bytes(result: &RunResult, host: &str) -> u64 {
     let own = result.records.iter().filter_map(|record| {
         let Record::Interface(interface) = record else { return None };
@@ -221,7 +221,7 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     let programs = [("server", "iperf3 -s -1"), ("client", "iperf3 -c $TOWPATH_SERVER -n 2M")];
     let ended = run_programs(&folder, &[], &programs);
     assert_eq!(ended.code, Some(0), "{ended}");
-    // The server listened before the client came, and could say its last words.
+    // The server listened before the client connected, and could print its last lines.
     for line in ["server | Server listening on 5201", "phone  | Connecting to host 10.64.0.2"] {
         assert!(ended.out.contains(line), "{ended}");
     }
@@ -234,7 +234,7 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     let summary = summary(&result);
     assert_eq!(result.meta.transport, Transport::Tcp);
     let up = bytes(summary, DataDirection::Up);
-    // The program goes when it has handed all to its kernel, so the last of it may not arrive.
+    // The program exits after its last write, so its last bytes may not arrive.
     assert!((1_000_000..2_200_000).contains(&up), "{up}");
     let counted = interface_bytes(&result, "server");
     assert!(up < counted && counted - up < up / 5, "{up} of {counted}");
@@ -270,8 +270,8 @@ fn programs_over_multipath_tcp_show_both_paths() {
         let own = summary.subflows.iter().filter(|subflow| subflow.path == path);
         own.filter(|s| s.direction == DataDirection::Up).map(|s| s.bytes).sum::<u64>()
     };
-    // Copies count on each subflow, so their sum is at least the whole. iperf3 cuts its connection off
-    // with data that waits for what the slower path carries: that is no part of the flow.
+    // Reinjections count on each subflow, so their sum is at least the total.
+    // iperf3 closes while data still waits for the slower path; that data is not part of the flow.
     let (wifi, cellular) = (of("wifi"), of("cellular"));
     assert!(wifi.min(cellular) > up / 10, "{wifi} and {cellular} of {up}");
     let most = 8 * 1_048_576 * 11 / 10;
@@ -367,7 +367,7 @@ fn a_host_that_the_lab_does_not_have_is_refused() {
     assert!(ended.err.contains("hint: its hosts are: phone, server"), "{ended}");
 }
 
-/// The lines of `env` that are ours.
+/// Returns the lines of `env` that towpath sets.
 fn variables(text: &str) -> BTreeSet<String> {
     let all = text.lines().map(|line| line.rsplit_once("| ").map_or(line, |(_, line)| line));
     let ours = all.filter(|line| {

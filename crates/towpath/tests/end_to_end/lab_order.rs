@@ -1,11 +1,11 @@
-//! `towpath lab` with several programs, in every order: nothing waits for ever.
+//! `towpath lab` with several programs, in every order: no program waits forever.
 
 use std::os::unix::process::CommandExt;
 
 use crate::processes::{Members, signal};
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip, wait_for};
 
-/// Runs programs in the lab of two paths, as they are named.
+/// Runs programs in the lab of two paths, in the given order.
 fn run_in_order(folder: &TestDir, programs: &[(&str, &str)]) -> ProgramOutput {
     folder.write("scenario.toml", TWO_PATHS);
     let on = programs.iter().flat_map(|(host, command)| ["--on", host, command]);
@@ -13,7 +13,7 @@ fn run_in_order(folder: &TestDir, programs: &[(&str, &str)]) -> ProgramOutput {
     folder.run(&start.into_iter().chain(on).collect::<Vec<_>>())
 }
 
-/// Whether iperf3 is not there; that is said.
+/// Returns true if iperf3 is missing, after printing that the test is skipped.
 fn lacks_iperf3(test: &str) -> bool {
     missing("iperf3").inspect(|reason| skip(test, reason)).is_some()
 }
@@ -139,15 +139,15 @@ fn interrupt_lab(folder: &TestDir, programs: &[&str], again: bool, program: &str
 fn ctrl_c_ends_a_lab_at_every_stage() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    // While one is waited for that opens nothing.
+    // During the wait for a program without sockets.
     let ended =
         interrupt_lab(&folder, &["echo ready; sleep 86393", "echo never"], false, "sleep 86393");
     assert_eq!(ended.code, Some(130), "{ended}");
     assert!(!ended.out.contains("never"), "{ended}");
-    // While the last one runs.
+    // While the last program runs.
     let ended = interrupt_lab(&folder, &["true", "echo ready; sleep 86392"], false, "sleep 86392");
     assert_eq!(ended.code, Some(130), "{ended}");
-    // While the last one will not hear of it: the second ends all.
+    // While the last program ignores the interrupt: the second one ends everything.
     let deaf = "trap '' INT; echo ready; sleep 86391";
     let ended = interrupt_lab(&folder, &["true", deaf], true, "sleep 86391");
     assert_eq!(ended.code, Some(130), "{ended}");

@@ -1,4 +1,4 @@
-//! Programs that people really run, in the lab: what they move is shown with its share per path.
+//! Common programs in the lab: the result shows their traffic with its share per path.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,19 +20,19 @@ fn serve(folder: &TestDir, server: &str, client: &str) -> (ProgramOutput, RunRes
     (ended, result)
 }
 
-/// Whether one of these is not there; that is said.
+/// Returns true if one of these tools is missing, after printing that the test is skipped.
 fn lacks(test: &str, tools: &[&str]) -> bool {
     let reason = tools.iter().find_map(|tool| missing(tool));
     reason.inspect(|reason| skip(test, reason)).is_some()
 }
 
-/// Payload that arrived at the client.
+/// Returns the payload received by the client.
 fn received_bytes(summary: &Summary) -> u64 {
     let own = summary.flows.iter().filter(|flow| flow.direction == DataDirection::Down);
     own.map(|flow| flow.bytes).sum()
 }
 
-/// What each path's share of that was.
+/// Returns each path's share of it.
 fn share(summary: &Summary, path: &str) -> f64 {
     let own = summary.subflows.iter().filter(|subflow| subflow.path == path);
     own.filter(|s| s.direction == DataDirection::Down).map(|s| s.share).sum()
@@ -66,19 +66,19 @@ func main() {
     build.args(["build", "-o", "move", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
     build.env("HOME", folder.temporary());
-    // The standard library, too, which is not compiled yet.
+    // The cache also holds the standard library, which is not compiled yet.
     let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
     assert_eq!(compiled.code, Some(0), "{compiled}");
     let Some(_serial) = emulator() else { return };
-    // Go asks for Multipath TCP itself.
+    // Go requests Multipath TCP itself.
     let ask = "GODEBUG=multipathtcp=1 ./move";
     let (ended, result) = serve(&folder, ask, &format!("{ask} $TOWPATH_SERVER:8000"));
     let summary = result.summary.as_ref().unwrap();
     assert_eq!(result.meta.transport, Transport::Mptcp, "{ended}");
-    // What arrived after the last look at a Multipath TCP socket is not seen.
+    // Bytes received after the last sample of a Multipath TCP socket are missed.
     let whole = received_bytes(summary);
     assert!((7_500_000..8_100_000).contains(&whole), "{whole}: {ended}");
-    // Copies count on each subflow.
+    // Reinjections count on each subflow.
     let own = summary.subflows.iter().filter(|subflow| subflow.direction == DataDirection::Down);
     let sum = own.map(|subflow| subflow.bytes).sum::<u64>();
     assert!((whole - whole / 100..whole + whole / 10).contains(&sum), "{sum} of {whole}: {ended}");
@@ -87,7 +87,7 @@ func main() {
     assert!(ended.err.contains("over wifi and cellular"), "{ended}");
 }
 
-/// A host between two others, which forwards: programs on it see what passes, and can change it.
+/// Forwarding host between two others; programs on it can observe and change packets.
 #[test]
 fn a_host_can_be_the_router_between_two_others() {
     let (folder, test) = (TestDir::new(), "a_host_can_be_the_router_between_two_others");
@@ -129,13 +129,13 @@ fn a_host_can_be_the_router_between_two_others() {
     let result = folder.stored("results/lab-1.jsonl.zst");
     let summary = result.summary.as_ref().unwrap();
     let up = summary.flows.iter().find(|flow| flow.direction == DataDirection::Up).unwrap();
-    // The kernel counts the end of the data, too.
+    // The kernel also counts the DATA_FIN as one byte.
     assert!((1_000_000..=1_000_001).contains(&up.bytes), "{}: {ended}", up.bytes);
     assert_eq!(summary.multipath.paths_used, ["near"], "{ended}");
 }
 
-/// A server of SSH becomes another user for good, which nobody can in a lab; as somebody who is not
-/// root it need not.
+/// An SSH server switches to another user for good, which is impossible in a lab. Without root it
+/// does not need to.
 #[test]
 fn data_sent_by_ssh_is_shown() {
     let (folder, test) = (TestDir::new(), "data_sent_by_ssh_is_shown");
@@ -155,14 +155,14 @@ fn data_sent_by_ssh_is_shown() {
     for private in [".", ".ssh", ".ssh/authorized_keys"] {
         fs::set_permissions(folder.work().join(private), Permissions::from_mode(0o700)).unwrap();
     }
-    // Somebody with a shell, on machines where there is nobody but root.
+    // A user with a shell, for machines that only have root.
     let passwd = format!("walker:x:1000:1000::{place}:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n");
     folder.write("passwd", passwd);
     let server = format!(
         "mount --bind {place}/passwd /etc/passwd && exec unshare --user --map-user=1000 \
          --map-group=1000 \"$(command -v dropbear)\" -F -E -s -r {place}/host -p 2222"
     );
-    // Random bytes, since dropbear compresses zeros away.
+    // Random bytes, since dropbear compresses zeros.
     let client = format!(
         "dbclient -y -y -i {place}/user -p 2222 walker@$TOWPATH_SERVER 'head -c 3000000 /dev/urandom' \
          | wc -c"
@@ -179,8 +179,8 @@ fn data_sent_by_ssh_is_shown() {
     assert!(share(summary, "wifi") > 0.99, "{:?}: {ended}", summary.subflows);
 }
 
-/// A server that has not noticed that its client has gone, and a client that does something else: the
-/// rate is that of the transfer.
+/// The server does not notice that the client has closed, and the client runs on for 8 s. The rate
+/// is that of the transfer.
 #[test]
 fn the_time_after_a_client_exits_is_not_part_of_its_rate() {
     let (folder, test) = (TestDir::new(), "the_time_after_a_client_exits_is_not_part_of_its_rate");
@@ -205,7 +205,7 @@ fn the_time_after_a_client_exits_is_not_part_of_its_rate() {
     let summary = result.summary.as_ref().unwrap();
     let flow = summary.flows.iter().find(|flow| flow.direction == DataDirection::Down).unwrap();
     assert_eq!(flow.bytes, 2_000_000, "{ended}");
-    // The connection is half open for 8 s behind it.
+    // After the transfer, the connection stays half-open for 8 s.
     let seconds = flow.duration_ns / 1_000_000_000;
     assert!(seconds < 8, "{seconds}: {ended}");
 }

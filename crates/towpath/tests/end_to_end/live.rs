@@ -7,10 +7,10 @@ use towpath_measure::scenario::DataDirection;
 
 use crate::program::{Running, TestDir, wait_for};
 
-/// A port of this host at which nobody listens.
+/// Closed port of this host.
 const CLOSED: &str = "1";
 
-/// A server at a port that the kernel chooses; so no other program can have it.
+/// Starts a server on a port that the kernel chooses, so that no other program can have it.
 fn server(folder: &TestDir, options: &[&str]) -> (Running, String) {
     server_at("0", folder, options)
 }
@@ -26,7 +26,7 @@ fn server_at(port: &str, folder: &TestDir, options: &[&str]) -> (Running, String
     (running, port)
 }
 
-/// A port that is taken for UDP and free for TCP.
+/// Returns a port that is in use for UDP and free for TCP.
 fn taken_for_udp() -> (UdpSocket, String) {
     wait_for("a port", || {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -67,7 +67,7 @@ fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
     assert!(result.meta.conditions.contains_key("kernel on server"));
 }
 
-/// What a server says of itself when it starts.
+/// Returns the fingerprint that a server prints when it starts.
 fn certificate(server: &Running) -> String {
     let print = |line: &str| line.strip_prefix("certificate sha256:").map(str::to_owned);
     wait_for("the certificate", || server.stderr().lines().find_map(print))
@@ -208,7 +208,7 @@ fn short_options_of_iperf3_and_json_work() {
     }
 }
 
-/// Over loopback nothing is lost, so all that is said is known beforehand.
+/// Loopback loses nothing, so the whole output is predictable.
 #[test]
 fn datagrams_at_a_constant_rate_flow_in_both_directions() {
     let folder = TestDir::new();
@@ -221,7 +221,7 @@ fn datagrams_at_a_constant_rate_flow_in_both_directions() {
     let [up, down] = &summary.flows[..] else { panic!("{summary:#?}") };
     let figures = [up, down].map(|flow| flow.datagrams.as_ref().unwrap());
     let [up, down] = figures;
-    // 100 in a second; those down begin when the server knows where to.
+    // 100 a second; the server's datagrams start when it knows the client's address.
     assert_eq!((up.sent + up.unsent, up.path.as_str()), (100, "lo"));
     assert!((80..=100).contains(&(down.sent + down.unsent)), "{down:?}");
     for own in figures {
@@ -240,7 +240,7 @@ fn datagrams_at_a_constant_rate_flow_in_both_directions() {
     assert!(csv.out.lines().count() > 15 && csv.out.contains("variation_max_ns"), "{csv}");
 }
 
-/// Both directions of a call know half of their round trip, whatever the clocks say.
+/// Both directions of a call have a delay: half of the round trip, or one by the clock offset.
 #[test]
 fn a_call_between_real_hosts_states_its_delay_source() {
     let folder = TestDir::new();
@@ -261,7 +261,7 @@ fn a_call_between_real_hosts_states_its_delay_source() {
                 ("g729a", basis, 0),
                 "{own:?}"
             );
-            // A packet of 20 ms, 5 ms ahead, 60 ms in the buffer; next to nothing on loopback.
+            // A packet of 20 ms, 5 ms lookahead, 60 ms in the buffer; almost nothing on loopback.
             assert!(call.mouth_to_ear_ns.unwrap() >= 85_000_000, "{own:?}");
         }
     }
@@ -269,7 +269,7 @@ fn a_call_between_real_hosts_states_its_delay_source() {
     assert!(ended.code == Some(2) && ended.err.contains("`bitrate` does not apply"), "{ended}");
 }
 
-/// What nobody can be sent is refused before it begins, and what is wrong is said of what was typed.
+/// Datagrams beyond a limit are refused before the test, with the option that caused it.
 #[test]
 fn datagrams_beyond_limits_are_refused_with_a_hint() {
     let folder = TestDir::new();
@@ -342,7 +342,7 @@ fn the_nearest_server_is_used_and_silent_ones_are_named() {
     let meta = folder.stored("results/live-tcp-1.jsonl.zst").meta;
     let why = &meta.conditions["why this server"];
     assert!(why.contains("lowest median of 5 pings") && why.contains(&closed), "{why}");
-    // Without a list, with two servers, with nobody there: nothing is measured.
+    // Without a list, with two servers, or with no reply, nothing is measured.
     folder.write("servers.txt", format!("{closed}\nno-such-host.invalid\n"));
     let ended = run(&[]);
     assert_eq!(ended.code, Some(2), "{ended}");

@@ -1,5 +1,6 @@
-//! The account of capacity between two hosts of which nobody describes the links: server and client
-//! in emulated networks with one known limit.
+//! The account of capacity between two hosts without a description of their links.
+//!
+//! Server and client run in emulated networks with one known limit.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, s
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What a measurement's account says, and whether the machine had no time for it.
+/// Account of a measurement; `busy` is set if the machine was too busy.
 struct MeasuredAccount {
     account: AccountSummary,
-    /// What the client printed.
+    /// Output of the client.
     text: String,
     busy: bool,
 }
@@ -58,8 +59,7 @@ fn measure_account(paths: &str, transport: &str, options: &str) -> Option<Measur
     Some(MeasuredAccount { account, text, busy })
 }
 
-/// Fails unless what held a path's sender back for longest is one of `parts`, if the machine had
-/// time.
+/// Fails unless the longest limit of a path's sender is one of `parts`. Ignored on a busy machine.
 fn assert_limited_by(measured: &MeasuredAccount, path: &str, parts: &[Part]) {
     let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
     let longest = link.limit_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
@@ -98,11 +98,11 @@ fn an_application_at_a_constant_rate_is_named() {
 fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
     let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
     for transport in ["tcp", "quic"] {
-        // A host's own control may be BBR, which the window holds back only while it starts.
+        // The host's own congestion control may be BBR, which the window limits only at its start.
         let Some(measured) = measure_account(&slow, transport, "-t 3 -C cubic") else { return };
         let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::AfterLoss];
         assert_limited_by(&measured, "eth", &parts);
-        // What was estimated is what the link carries, within what bursts and headers make of it.
+        // The estimate is the link's rate, within the effects of bursts and headers.
         let bytes = measured.account.total.capacity_bytes as f64;
         let mbps = bytes * 8e3 / measured.account.span_ns as f64;
         assert!(measured.busy || (8.5..11.5).contains(&mbps), "{mbps}: {}", measured.text);
@@ -113,7 +113,7 @@ fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
     assert_limited_by(&measured, "eth", &[Part::AfterLoss]);
 }
 
-/// BBR, which many hosts have by default, keeps its window open and paces.
+/// BBR, a common default, keeps its window open and paces.
 #[test]
 fn bbr_is_held_back_by_its_pacing() {
     let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -143,8 +143,9 @@ fn a_blocking_path_is_named_between_two_hosts() {
     assert_eq!(measured.account.links.len(), 2, "{:#?}", measured.account);
 }
 
-/// What the monitor and the doctor of the sender's host say while it measures with these options:
-/// limits of subflows by look, and causes; and whether the machine had no time for it.
+/// Runs the monitor and the doctor on the sender's host during a measurement with these options.
+///
+/// Returns the limits of subflows in each sample, the causes, and true if the machine was too busy.
 fn monitor_and_doctor(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, bool)> {
     let _serial = emulator_for_times()?;
     let folder = TestDir::new();

@@ -1,5 +1,5 @@
-//! No lost path loses a result: server and client in an emulated network whose paths die while they
-//! measure.
+//! A lost path loses no result: server and client in an emulated network whose paths fail during a
+//! measurement.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use towpath_measure::result::{Record, SubflowEnd};
 
 use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, is_long};
 
-/// Whatever happens, client and scenario are over before that.
+/// Timeout for client and scenario.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 const TWO_PATHS: &str = r#"
@@ -34,12 +34,12 @@ rate = "50 Mbit/s"
 delay = "1 ms"
 "#;
 
-/// How a measurement ended.
+/// Outcome of a measurement.
 struct Measurement {
     code: i32,
-    /// What the client printed.
+    /// Output of the client.
     text: String,
-    /// Whether the network's own run says that the machine was busy.
+    /// Set when the network's own run reports a busy machine.
     busy: bool,
 }
 
@@ -75,7 +75,7 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
     let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
     let still = "iperf -t 5 --require-multipath --udping";
     let moving = "iperf -t 5 --require-multipath --udping --mobile";
-    // Only what the host itself sees of its network makes a measurement invalid.
+    // Only changes that the host itself sees make a measurement invalid.
     let ways = [
         ("mptcp", silent, still, 0),
         ("mpquic", interface, moving, 0),
@@ -100,7 +100,7 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
         let flow = &summary.flows[0];
         assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");
         assert!(summary.multipath.used, "{:?}", summary.multipath);
-        // Datagrams say the same without any transport: one path was lost, the other never.
+        // The datagrams show it for any transport: one path failed, the other never did.
         let [eth, wlan] = &summary.paths[..] else { panic!("{text}") };
         assert!(eth.path == "eth" && wlan.path == "wlan", "{text}");
         assert!(eth.answered < wlan.answered && eth.silence_ns > wlan.silence_ns, "{how}: {eth:?}");
@@ -151,13 +151,13 @@ fn after_losing_its_only_path_tcp_reports_the_missing_data() {
 
 #[test]
 fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network() {
-    // Gone with its interface, which the host sees; silently, which only the datagrams tell.
+    // Failed with its interface, which the host sees; silently, which only the datagrams show.
     for how in ["interface\"\nhost = \"client", "silent"] {
         let folder = TestDir::new();
         let down = format!(
             "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nhow = \"{how}\"\n"
         );
-        // Without a word on transports it is Multipath TCP and Multipath QUIC.
+        // Without an option for transports, it is Multipath TCP and Multipath QUIC.
         let options = if how == "silent" {
             "--mobile -t 30 --transport mptcp,tcp -B %wlan"
         } else {

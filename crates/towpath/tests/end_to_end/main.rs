@@ -1,9 +1,9 @@
-//! The command from outside: exit code, standard output, standard error, files, and that nothing
-//! stays behind.
+//! Tests of the command from outside: exit code, standard output, standard error, files, and
+//! cleanup.
 //!
 //! One binary, so that tests which need the emulator can wait for each other (see
-//! [`program::emulator`]). `TOWPATH_BIN` names the command to test; without it, cargo's own build is
-//! taken.
+//! [`program::emulator`]). `TOWPATH_BIN` names the command to test; the default is cargo's own
+//! build.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for real processes")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::program::{ProgramOutput, TestDir, missing, skip};
 
-/// A connection of two subflows over the loopback interface, which does `$1` in its middle.
+/// Script with a connection of two subflows over loopback, which runs `$1` in its middle.
 pub(crate) const CONNECTION: &str = r#"
 import socket, subprocess, sys
 def end(kind):
@@ -74,7 +74,7 @@ fn classic_events_are_those_of_iproute2() {
         kill $ours $theirs";
     let Some(ended) = on_a_host(test, &folder, script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
-    // Before its version 6.18, iproute2 has no words for the side and for listeners.
+    // Before version 6.18, iproute2 has no keywords for the side and for listeners.
     let newer = |line: &str| match line.strip_suffix(" flags=2") {
         Some(line) => format!("{line} server_side"),
         None => line.to_owned(),
@@ -114,10 +114,10 @@ fn a_round_is_printed_as_text_json_and_metrics() {
     assert!(page.contains("\ntowpath_mptcp_connections 2\n"), "{page}");
 }
 
-/// A name, labels, and a value.
+/// Name, labels and value of a metric.
 type Sample = (String, Vec<(String, String)>, f64);
 
-/// What a line of figures says.
+/// Parses a line of metrics.
 fn sample(line: &str) -> Sample {
     let is_name = |name: &str| {
         !name.is_empty()
@@ -156,7 +156,7 @@ fn sample(line: &str) -> Sample {
     (name.to_owned(), labels, value.unwrap_or_else(|| panic!("no value: {line}")))
 }
 
-/// Checks a page by the rules of the text format, version 0.0.4; its samples.
+/// Checks a page by the rules of the text format, version 0.0.4. Returns its samples.
 fn samples(page: &str) -> Vec<Sample> {
     assert!(page.ends_with('\n'), "the last line has an end too");
     let mut families: Vec<(String, String)> = Vec::new();
@@ -182,7 +182,7 @@ fn samples(page: &str) -> Vec<Sample> {
     found
 }
 
-/// An interface's name may have what a label's value may not.
+/// Interface names may contain characters that a label value must escape.
 #[test]
 fn the_metrics_are_in_prometheus_format() {
     let test = "the_metrics_are_in_prometheus_format";
@@ -214,7 +214,7 @@ fn the_metrics_are_in_prometheus_format() {
             |label: &(String, String)| *label == ("interface".to_owned(), r#"w"1\"#.to_owned());
         samples.iter().filter(|it| it.0 == name && it.1.iter().any(is_it)).count()
     };
-    // Both ends of the connection are here; the second subflow of each is between the two.
+    // Both ends of the connection are on this host; each has its second subflow between the two.
     for name in ["subflow_srtt_seconds", "subflow_received_bytes_total", "subflow_stale"] {
         assert!(on_link(name) >= 1, "{name}: {page}");
     }

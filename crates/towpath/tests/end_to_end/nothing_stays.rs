@@ -1,4 +1,4 @@
-//! Nothing stays behind, however a run ends, and what was measured until then is not lost.
+//! Cleanup: however a run ends, nothing stays behind and the measurements so far are kept.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use crate::processes::{Members, interfaces, signal};
 use crate::program::{Running, TWO_PATHS, TestDir, emulator, wait_for};
 
-/// Longer than anybody waits; with a program that would never end by itself.
+/// Flow longer than any test, and a program that never ends.
 const LONG: &str = r#"
 [[flows]]
 from = "phone"
@@ -20,7 +20,7 @@ run = "setsid sleep 86399"
 duration = "10 min"
 "#;
 
-/// A run in the middle of its traffic, as the leader of a process group.
+/// Starts a run as the leader of a process group, and waits for its traffic.
 fn under_way(folder: &TestDir) -> (Running, Members) {
     folder.write("long.toml", format!("{TWO_PATHS}{LONG}"));
     let mut command = folder.towpath(&["run", "long.toml", "-T", "mptcp", "-o", "results"]);
@@ -34,7 +34,7 @@ fn under_way(folder: &TestDir) -> (Running, Members) {
     (running, members)
 }
 
-/// What was written of a killed run is a result.
+/// Checks that the partial result of a killed run is readable.
 fn is_readable(folder: &TestDir) {
     let report = folder.run(&["report", "results", "--json"]);
     assert_eq!(report.code, Some(0), "{report}");
@@ -82,7 +82,7 @@ fn killing_the_inner_process_leaves_a_partial_result() {
     is_readable(&folder);
 }
 
-/// Signals the whole group, as a terminal does and `timeout`.
+/// Signals the whole group, as a terminal and `timeout` do.
 fn interrupted_by(name: &str) {
     let Some(_serial) = emulator() else { return };
     let (folder, before) = (TestDir::new(), interfaces());

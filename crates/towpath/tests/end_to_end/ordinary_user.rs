@@ -1,4 +1,4 @@
-//! Everything works without root, and what a machine forbids is said with the way out.
+//! Everything works without root. For each obstacle, the output has a reason and a hint.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::monitor::CONNECTION;
 use crate::program::{ProgramOutput, TestDir, emulator, is_root, missing, skip};
 
-/// A user and group that own nothing.
+/// User and group IDs without any files.
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
 const HANDOVER: &str = r#"name = "handover"
@@ -32,13 +32,15 @@ pattern = "bulk"
 duration = "2 s"
 "#;
 
-/// Runs a script as an ordinary user, or says why it cannot: `setup`, as root of its own mount
-/// namespace, and then `script`, in which `$TOWPATH` is the command.
+/// Runs a script as an ordinary user, or prints why the test is skipped.
+///
+/// `setup` runs first as root of a mount namespace, then `script`, in which `$TOWPATH` is the
+/// command.
 fn as_nobody(folder: &TestDir, test: &str, setup: &str, script: &str) -> Option<ProgramOutput> {
     as_nobody_in(&["--mount"], folder, test, setup, script)
 }
 
-/// In new namespaces of these kinds.
+/// Enters new namespaces of these kinds.
 fn as_nobody_in(
     kinds: &[&str],
     folder: &TestDir,
@@ -124,7 +126,7 @@ fn without_a_writable_directory_results_go_to_the_temporary_one() {
     assert!(place.join("report.html").is_file());
 }
 
-/// A host of root's: set up as a server, with a connection of two subflows until a file is there.
+/// Host of root's: a server's setup, with a connection of two subflows until a file appears.
 const ROOTS_HOST: &str = r#"
 mount -t tmpfs none /var/lib
 ip link set lo up
@@ -139,7 +141,7 @@ python3 connection.py 'touch open; until test -e over; do sleep 0.02; done' &
 until test -e open; do sleep 0.02; done
 "#;
 
-/// Every verb for hosts, once with and once without what only root may do.
+/// Runs every command for hosts, with and without an action that needs root.
 const VERBS: &str = r#"
 set -u
 verb() {
@@ -167,7 +169,7 @@ XDG_STATE_HOME=$PWD verb lab lab break join-dropped -- "$TOWPATH" setup --role c
 touch over
 "#;
 
-/// What a verb has left: exit code, standard output and standard error.
+/// Returns a command's exit code, standard output and standard error.
 fn left(folder: &TestDir, verb: &str) -> (i32, String, String) {
     let read =
         |ending: &str| fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap();
@@ -214,7 +216,7 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
         assert!(code == 2 && out.is_empty() && err.contains(text), "{verb}: {code}\n{out}{err}");
         assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{verb}: {err}");
     }
-    // The connection is another user's.
+    // The connection belongs to another user.
     for verb in ["lines", "json"] {
         let (code, _, err) = left(verb);
         let err = err.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! Which processes a run has, and whether they or what they hold outlive it.
+//! Finds the processes of a run, and checks that they and their namespaces do not outlive it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,24 +7,24 @@ use std::process::Command;
 
 use crate::program::{names, wait_for};
 
-/// A process that is not confused with a later one of the same number.
+/// Process, distinct from a later one with the same ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
     pub(crate) id: u32,
-    /// In clock ticks since the machine started.
+    /// Start time in clock ticks since boot.
     started: u64,
 }
 
-/// What one run consists of.
+/// Processes and namespaces of one run.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) processes: BTreeSet<Process>,
-    /// Network namespaces in which the processes live or which they hold, but not this test's own.
+    /// Network namespaces in which the processes run or which they hold, without this test's own.
     namespaces: BTreeSet<String>,
 }
 
 impl Members {
-    /// All descendants of a process, with their namespaces.
+    /// Finds all descendants of a process, with their namespaces.
     pub(crate) fn below(root: u32) -> Self {
         let mut processes = BTreeSet::new();
         let mut parents = vec![root];
@@ -39,7 +39,7 @@ impl Members {
         Self { namespaces: held.filter(|name| !own.contains(name)).collect(), processes }
     }
 
-    /// The run's processes when it is well under way: outer, inner, and the programs of its flows.
+    /// Waits until the run has all its processes: outer, inner, and the programs of its flows.
     pub(crate) fn wait_for(root: u32, program: &str) -> Self {
         wait_for(&format!("{program} below process {root}"), || {
             let members = Self::below(root);
@@ -53,14 +53,14 @@ impl Members {
         self.processes.iter().find(has).copied()
     }
 
-    /// Waits until all of it is gone.
+    /// Waits until all processes and namespaces are gone.
     pub(crate) fn wait_until_gone(&self) {
         let alive = || -> Vec<_> {
             all().into_iter().filter(|(process, _)| self.processes.contains(process)).collect()
         };
         wait_for("the end of the run's processes", || alive().is_empty().then_some(()));
-        // A number may be given again to another namespace, but only a process that was there
-        // before the end can still hold the old one.
+        // Another namespace may reuse a number. Only a process from before the end can still hold
+        // the old one.
         let Some(last) = self.processes.iter().map(|process| process.started).max() else { return };
         wait_for("the end of the run's namespaces", || {
             let older = all().into_iter().filter(|(process, _)| process.started <= last);
@@ -70,27 +70,26 @@ impl Members {
     }
 }
 
-/// Interfaces of the namespace in which these tests run.
+/// Returns the interfaces of the namespace in which these tests run.
 pub(crate) fn interfaces() -> Vec<String> {
     names(Path::new("/sys/class/net"))
 }
 
-/// Sends a signal; to a whole group if the number is negative, as a terminal does.
+/// Sends a signal; a negative number means the whole group, as from a terminal.
 pub(crate) fn signal(name: &str, id: i64) {
     let script = "kill -s \"$0\" -- \"$1\"";
     let status = Command::new("sh").args(["-c", script, name, &id.to_string()]).status();
     assert!(status.unwrap().success());
 }
 
-/// Every process with its parent. Those that end meanwhile are left out, and so are the dead that
-/// nobody has asked about yet.
+/// Returns every process with its parent, without zombies and processes that end meanwhile.
 fn all() -> Vec<(Process, u32)> {
     let ids = fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     ids.filter_map(|id| {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // The name before the last bracket may hold anything.
+        // The name before the last bracket may contain anything.
         let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let &[state, parent, ..] = fields.as_slice() else { return None };
         let started = fields.get(19)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Running the command, with a deadline, in a folder of its own.
+//! Runs the command with a deadline, in a folder of its own.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use serde_json::Value;
 use towpath_measure::result::{EventKind, Record};
 use towpath_measure::store::{RunResult, read_run};
 
-/// Far longer than anything here takes on a busy machine; what reaches it hangs.
+/// Timeout, far longer than any program here takes on a busy machine.
 pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Two paths, fast enough to be done soon and slow enough that an event falls into the middle.
+/// Scenario of two paths, fast enough for a short test and slow enough for an event in its middle.
 pub(crate) const TWO_PATHS: &str = r#"name = "two-paths"
 [hosts.phone]
 [hosts.server]
@@ -34,7 +34,7 @@ rate = "40 Mbit/s"
 delay = "10 ms"
 "#;
 
-/// What is sent over [`TWO_PATHS`], or any other network of these hosts.
+/// Flow over [`TWO_PATHS`], or any other network of these hosts.
 pub(crate) const SIZED: &str = r#"
 [[flows]]
 from = "phone"
@@ -43,23 +43,23 @@ pattern = "bulk"
 size = "1 MB"
 "#;
 
-/// Emulated networks that tests may use at the same time: they mostly wait.
+/// Upper bound of emulated networks at the same time; they mostly wait.
 const MAX_EMULATORS: u32 = 6;
-/// How many of these a test that measures times counts for.
+/// Permits that a test with measured times takes.
 const TIMED_TEST_PERMITS: u32 = 3;
 
 static QUEUE: Mutex<EmulatorQueue> =
     Mutex::new(EmulatorQueue { occupied: 0, next_ticket: 0, serving: 0 });
 static QUEUE_CHANGED: Condvar = Condvar::new();
 
-/// Tests that use emulated networks, in the order in which they asked.
+/// Queue of tests that use emulated networks, in the order of their requests.
 struct EmulatorQueue {
     occupied: u32,
     next_ticket: u64,
     serving: u64,
 }
 
-/// A test's share of the emulated networks.
+/// Permits of one test, released on drop.
 pub(crate) struct EmulatorPermit {
     size: u32,
 }
@@ -86,19 +86,23 @@ impl Drop for EmulatorPermit {
     }
 }
 
-/// Held by a test that uses an emulated network and measures no times: others may run at the same
-/// time. None, with a `SKIPPED` line, where this machine cannot emulate.
+/// Waits for an emulated network, for a test that measures no times; others may run at the same
+/// time.
+///
+/// Returns `None`, with a `SKIPPED` line, if this machine cannot emulate.
 pub(crate) fn emulator() -> Option<EmulatorPermit> {
     can_emulate().then(|| EmulatorPermit::acquire(1))
 }
 
-/// Held by a test that measures times, which many emulated networks would disturb. None where this
-/// machine cannot emulate.
+/// Waits for an emulated network, for a test that measures times, which many networks would
+/// disturb.
+///
+/// Returns `None` if this machine cannot emulate.
 pub(crate) fn emulator_for_times() -> Option<EmulatorPermit> {
     can_emulate().then(|| EmulatorPermit::acquire(TIMED_TEST_PERMITS))
 }
 
-/// Whether this machine can emulate; skips the calling test if not.
+/// Returns true if this machine can emulate. Otherwise it prints that the calling test is skipped.
 fn can_emulate() -> bool {
     static REFUSAL_REASON: OnceLock<Option<String>> = OnceLock::new();
     let obstacle = REFUSAL_REASON.get_or_init(|| {
@@ -114,7 +118,7 @@ fn can_emulate() -> bool {
     obstacle.is_none()
 }
 
-/// Says aloud that a test could not run; where everything must be tested, fails instead.
+/// Prints that a test is skipped. Fails where all tests must run.
 pub(crate) fn skip(test: &str, reason: &str) {
     assert!(!is_ci(), "{test} cannot run: {reason}");
     // Not `eprintln!`, which is hidden when a test passes.
@@ -125,12 +129,12 @@ fn is_ci() -> bool {
     env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
 }
 
-/// Whether everything is to be repeated as often as CI has time for: `cargo xtask test --all`.
+/// Returns true if tests repeat as often as in CI: `cargo xtask test --all`.
 pub(crate) fn is_long() -> bool {
     env::var("TOWPATH_REPEAT").is_ok_and(|value| value == "long")
 }
 
-/// Why a tool cannot be used, if it cannot: `cargo xtask test` may have said so already.
+/// Returns the reason if a tool cannot be used; `cargo xtask test` may have given it already.
 pub(crate) fn missing(tool: &str) -> Option<String> {
     if let Ok(reason) = env::var(format!("TOWPATH_SKIP_{}", tool.to_uppercase())) {
         return Some(reason);
@@ -141,20 +145,21 @@ pub(crate) fn missing(tool: &str) -> Option<String> {
     absent.or_else(|| (tool == "unshare").then(namespaces_refused).flatten())
 }
 
-/// Why `unshare` cannot make user namespaces here, if it cannot.
+/// Returns the reason if `unshare` cannot create user namespaces.
 fn namespaces_refused() -> Option<String> {
     let output = Command::new("unshare").args(["-Urn", "true"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     (!output.status.success()).then(|| format!("no user namespaces here: {}", said.trim()))
 }
 
-/// The command under test.
+/// Returns the path of the command under test.
 pub(crate) fn binary() -> PathBuf {
     env::var_os("TOWPATH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_towpath").into()).into()
 }
 
-/// Whether these tests run as root and may become other users: root of a small user namespace may
-/// not.
+/// Returns true if these tests run as root and can switch to other users.
+///
+/// Root of a small user namespace cannot.
 pub(crate) fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
@@ -163,7 +168,7 @@ pub(crate) fn is_root() -> bool {
     users.split_whitespace().nth(1) == Some("0") && sizes.sum::<u64>() >= 65_535
 }
 
-/// Asks again and again until there is an answer.
+/// Polls until a value is available.
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
@@ -175,11 +180,12 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder of one test, which goes with it. `work` in it is the command's working directory,
-/// `temporary` what it takes for the folder of temporary files.
+/// Folder of one test, removed on drop.
+///
+/// `work` in it is the command's working directory, `temporary` its folder for temporary files.
 pub(crate) struct TestDir {
     path: PathBuf,
-    /// Numbers the programs' outputs.
+    /// Number of the next program's output files.
     outputs: AtomicU32,
 }
 
@@ -195,7 +201,7 @@ impl TestDir {
         let folder = Self { path, outputs: AtomicU32::new(0) };
         for part in [folder.work(), folder.temporary()] {
             fs::create_dir_all(&part).unwrap();
-            // Everybody may write, as among temporary files: some programs run as another user.
+            // World-writable, like temporary folders: some programs run as another user.
             fs::set_permissions(&part, fs::Permissions::from_mode(0o1777)).unwrap();
         }
         folder
@@ -209,7 +215,7 @@ impl TestDir {
         self.path.join("temporary")
     }
 
-    /// Where its user's configuration files are.
+    /// Returns the folder of the user's configuration files.
     pub(crate) fn config(&self) -> PathBuf {
         self.path.join("config")
     }
@@ -218,15 +224,16 @@ impl TestDir {
         fs::write(self.work().join(name), content).unwrap();
     }
 
-    /// A file that nobody else may read.
+    /// Writes a file that only its owner can read.
     pub(crate) fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
         self.write(name, content);
         fs::set_permissions(self.work().join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// A file that can be run. Another process writes it: what this one holds open for writing,
-    /// every program that another test starts at that moment inherits until it begins to run, and
-    /// a file that somebody holds open cannot be run ("text file busy").
+    /// Writes an executable file, from another process.
+    ///
+    /// A process that another test starts inherits a descriptor that is open for writing here.
+    /// Until its exec, the file could not be run ("text file busy").
     pub(crate) fn write_program(&self, name: &str, content: &str) -> PathBuf {
         let path = self.work().join(name);
         let mut install = Command::new("install");
@@ -237,7 +244,7 @@ impl TestDir {
         path
     }
 
-    /// The command where everybody may read and run it; written by another process as above.
+    /// Copies the command to a place where every user can run it, also from another process.
     pub(crate) fn readable_binary(&self) -> PathBuf {
         let copy = self.temporary().join("towpath");
         let install = Command::new("install").args(["-m", "755"]).arg(binary()).arg(&copy).status();
@@ -245,12 +252,12 @@ impl TestDir {
         copy
     }
 
-    /// Names in the working directory.
+    /// Returns the names in the working directory.
     pub(crate) fn names(&self) -> Vec<String> {
         names(&self.work())
     }
 
-    /// Any program, in this folder and with nothing on standard input.
+    /// Prepares any program to run in this folder, with empty standard input.
     pub(crate) fn program(&self, name: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(name);
         command.current_dir(self.work()).env("TMPDIR", self.temporary()).stdin(Stdio::null());
@@ -270,7 +277,7 @@ impl TestDir {
         self.start(&mut self.towpath(arguments)).wait()
     }
 
-    /// Starts a program whose output can be looked at while it runs.
+    /// Starts a program whose output can be read while it runs.
     pub(crate) fn start(&self, command: &mut Command) -> Running {
         let number = self.outputs.fetch_add(1, Ordering::Relaxed);
         let [out, err] = ["out", "err"].map(|ending| self.path.join(format!("{number}.{ending}")));
@@ -279,7 +286,7 @@ impl TestDir {
         Running { child, shown: format!("{command:?}"), out, err }
     }
 
-    /// Runs a scenario over one transport, expects success, and reads the result back.
+    /// Runs a scenario over one transport, expects success, and reads the result.
     pub(crate) fn result(&self, scenario: &str, transport: &str) -> RunResult {
         self.write("scenario.toml", scenario);
         let ended = self.run(&["run", "scenario.toml", "-q", "-T", transport, "-o", "results"]);
@@ -310,7 +317,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A program that may still run; killed when it is forgotten.
+/// Program that may still run; killed on drop.
 pub(crate) struct Running {
     pub(crate) child: Child,
     shown: String,
@@ -323,12 +330,12 @@ impl Running {
         self.child.id()
     }
 
-    /// What it has written to standard output so far.
+    /// Returns its standard output so far.
     pub(crate) fn printed(&self) -> String {
         text(&self.out)
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         text(&self.err)
     }
@@ -368,10 +375,10 @@ fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
 }
 
-/// What a program left.
+/// Exit code and output of a program.
 #[derive(Debug)]
 pub(crate) struct ProgramOutput {
-    /// `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -379,7 +386,7 @@ pub(crate) struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// Standard output as JSON, one value a line.
+    /// Parses standard output as JSON, one value a line.
     pub(crate) fn json(&self) -> Vec<Value> {
         let read = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {self}"));
         self.out.lines().map(read).collect()
@@ -393,8 +400,9 @@ impl std::fmt::Display for ProgramOutput {
     }
 }
 
-/// Why the machine was too busy for a run's figures of time, if it was: such a run says so itself.
-/// What a test expects of them holds for the others; what else it expects, for all.
+/// Returns the reason if the machine was too busy for a run's timing metrics, as the run reports.
+///
+/// Expectations of times only hold for the other runs; all others hold for every run.
 pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     result.records.iter().find_map(|record| {
         let Record::Timing(noise) = record else { return None };
@@ -402,7 +410,7 @@ pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     })
 }
 
-/// The texts of the timeline's events that happened in a run.
+/// Returns the texts of the timeline's events that happened in a run.
 pub(crate) fn happened<'a>(result: &'a RunResult) -> Vec<&'a str> {
     let timeline = |record: &'a Record| {
         let Record::Event(event) = record else { return None };

@@ -90,9 +90,9 @@ fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
             (own && event.text.contains(text)).then_some(event.t_ns)
         })
     };
-    // Not when its silence is noticed: that would have another reason.
+    // Not at the idle timeout, which would have another reason.
     let gone = told("on wifi abandoned: its address is gone").unwrap();
-    // The first path has no event of its own when it begins, so this is the second one.
+    // The first path has no event at its start, so this is the second one.
     let back = told("on wifi established").unwrap();
     assert!(gone >= 1_000_000_000 && back > 2_000_000_000, "{gone} ns, {back} ns");
     let soon = gone < 1_500_000_000;

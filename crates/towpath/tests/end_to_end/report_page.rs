@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip};
 
-/// A browser takes its time where other programs want the processors, too.
+/// Timeout for a browser, which is slow when other programs need the processors.
 const BROWSER_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The browser, or why there is none.
+/// Returns the browser, or the reason why it is missing.
 pub(crate) fn browser() -> Result<String, String> {
     if let Ok(browser) = std::env::var("CHROMIUM") {
         return Ok(browser);
@@ -16,7 +16,7 @@ pub(crate) fn browser() -> Result<String, String> {
     missing("chromium").map_or(Ok("chromium".to_owned()), Err)
 }
 
-/// Opens a page at a width; gives the document after its scripts have run.
+/// Opens a page at a width. Returns the document after its scripts have run.
 pub(crate) fn open(folder: &TestDir, browser: &str, page: &Path, width: u32) -> ProgramOutput {
     let mut command = folder.program(browser);
     command
@@ -30,13 +30,14 @@ pub(crate) fn open(folder: &TestDir, browser: &str, page: &Path, width: u32) -> 
     folder.start(&mut command).wait_at_most(BROWSER_TIMEOUT)
 }
 
-/// What scripts complained about.
+/// Returns the errors that scripts logged.
 pub(crate) fn complaints(ended: &ProgramOutput) -> Vec<&str> {
     ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
-/// A document that shows the page in a frame of the same width and says how wide it became
-/// and how many other things it asked for.
+/// Returns a document that shows the page in a frame of the same width.
+///
+/// Its title has the page's actual width and the number of other resources requested.
 fn ruler(page: &str, width: u32) -> String {
     format!(
         "<!doctype html><title>ruler</title><body><script>\n\
@@ -81,8 +82,8 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         let title = measure(&folder, &browser, &text, width);
         assert_eq!(title, format!("wide {width}, loaded 0"));
     }
-    // What is not measured cannot be missed, so a page that does it wrong must be found out. Its own
-    // policy would not let it.
+    // A check of the test itself: it must detect a wrong page, without the policy that would
+    // prevent it.
     let free = text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
     assert_ne!(free, text, "the page has no policy");
     let wrong = free.replace(
@@ -93,7 +94,7 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
     assert!(title.ends_with(", loaded 1") && !title.starts_with("wide 390,"), "{title}");
 }
 
-/// What the ruler says of a page.
+/// Returns the title of the measuring document for a page.
 pub(crate) fn measure(folder: &TestDir, browser: &str, page: &str, width: u32) -> String {
     folder.write("ruler.html", ruler(page, width));
     let measured = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
@@ -127,7 +128,7 @@ fn every_table_of_a_result_is_printed_as_csv_by_its_name() {
     assert!(shares.contains(",greedy,") && shares.contains(",modest,"), "{shares}");
     assert!(printed("intervals").contains(",sim,mptcp,1,1,"));
     assert!(printed("recoveries").starts_with("file,world,transport,repeat,seed"));
-    // Without a name, also in front of the results, it is what it was.
+    // Without a table's name, or with it before the results, the output is the same.
     let seconds = printed("seconds");
     assert!(seconds.starts_with("transport,repeat,direction,0-1 s,"), "{seconds}");
     let ended = folder.run(&["report", "--csv", "results"]);

@@ -1,4 +1,4 @@
-//! `towpath reproduce`: a study of one's own, and every published figure with few runs.
+//! `towpath reproduce`: a custom study, and every published figure with few runs.
 
 use std::fs::{self, DirEntry};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::program::{TestDir, binary, emulator, is_long, names, wait_for};
 
-/// All of them together, on a busy machine.
+/// Timeout for all of them together, on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 const PLAN: &str = r#"
@@ -103,14 +103,14 @@ fn a_custom_study_is_drawn_checked_and_deterministic() {
     assert!(table.contains(",TCP,time (s),2.5,goodput (Mbit/s),"), "{table}");
     let page = String::from_utf8(read("one", "index.html")).unwrap();
     assert!(page.contains("here, there") && page.contains("mine.parquet"));
-    // What is there already stays on the page.
+    // Earlier figures stay on the page.
     let ended = folder.run(&["reproduce", "./mine", "-o", "one", "--thin", "--json"]);
     assert_eq!(ended.json()[0]["claims"][0]["holds"], true, "{ended}");
     let page = String::from_utf8(read("one", "index.html")).unwrap();
     assert_eq!(page.matches("<section class=\"study\"").count(), 2);
 }
 
-/// The parts of runs that are not all done yet.
+/// Returns the number of finished parts of unfinished runs.
 fn parts(out: &Path) -> usize {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     let unfinished = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(".mine");
@@ -119,7 +119,7 @@ fn parts(out: &Path) -> usize {
     files.filter(|file| file.file_name().to_string_lossy().starts_with("part-")).count()
 }
 
-/// Every file of a finished figure with its name.
+/// Returns every file of a finished figure with its name.
 fn content(out: &Path) -> Vec<(String, Vec<u8>)> {
     let files = names(out).into_iter();
     files.map(|name| (name.clone(), fs::read(out.join(&name)).unwrap())).collect()
@@ -130,17 +130,18 @@ fn many(out: &str) -> [&str; 8] {
     ["reproduce", "./mine", "--seeds", "50", "--jobs", "2", "-o", out]
 }
 
-/// Starts a reproduction twice and kills it each time when some parts are done; how many there are.
+/// Starts a reproduction twice and kills it each time after some parts. Returns the number of
+/// parts.
 fn killed_twice(folder: &TestDir) -> usize {
     let out = folder.work().join("out");
     for least in [1, 4] {
         let mut program = folder.program(binary());
         program.args(many("out")).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = program.spawn().unwrap();
-        // All of them are gone when the figure is drawn.
+        // The parts are removed when the figure is drawn.
         let some = || parts(&out) >= least || out.join("mine.svg").exists();
         wait_for("some runs", || some().then_some(()));
-        // SIGKILL: there is nothing that it could still do.
+        // SIGKILL, so that the process cannot clean up.
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -149,14 +150,14 @@ fn killed_twice(folder: &TestDir) -> usize {
 
 #[test]
 fn a_killed_reproduction_resumes_and_has_every_run_once() {
-    // Where this test had to wait for a processor, the reproduction may have come to its end.
+    // If this test had to wait for a processor, the reproduction may have finished.
     let folder = wait_for("a reproduction that was killed in its middle", || {
         let folder = TestDir::new();
         study(&folder, CLAIM);
         (4..20).contains(&killed_twice(&folder)).then_some(folder)
     });
     let (out, whole) = (folder.work().join("out"), folder.work().join("whole"));
-    // All is done, but the figure cannot be written: that loses nothing either.
+    // All runs are done, but the figure cannot be written: no run may be lost.
     fs::create_dir(out.join("mine.svg")).unwrap();
     let ended = folder.run(&many("out"));
     assert_eq!((ended.code, parts(&out)), (Some(2), 20), "{ended}");
@@ -202,7 +203,7 @@ fn both_worlds_share_one_plot_that_can_be_redrawn() {
     );
     assert!(table.contains("2,TCP (kernel),time (s),0.5,"), "{table}");
     let picture = read("mine-sim-emu.svg");
-    // Claims and drawings may change without a run.
+    // Claims and drawings may change without a new run.
     let again = folder.run(&[&both[..], &["--redraw"]].concat());
     assert_eq!(again.json(), ended.json(), "{again}");
     assert!(read("mine-sim-emu.svg") == picture);
@@ -240,11 +241,11 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
     }
 }
 
-/// One of each kind of study: a series, a table, a share, buffers; quick ones.
+/// Quick studies, one of each kind: a series, a table, a share, buffers.
 const SOME: [&str; 6] =
     ["seed000", "seed001", "seed002-6", "seed003-8", "seed004-b", "seed004-maximum"];
 
-/// All of them with `cargo xtask test --all`.
+/// All studies with `cargo xtask test --all`.
 #[test]
 fn every_published_figure_is_reproduced_with_few_runs() {
     let folder = TestDir::new();

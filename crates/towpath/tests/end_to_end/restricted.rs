@@ -1,23 +1,26 @@
-//! Machines that forbid what emulated runs need: runs are simulated instead, and the reason is shown.
+//! Machines without the features that emulated runs need: runs are simulated, with a printed
+//! reason.
 
 use std::process::Command;
 
 use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator, is_long, missing, skip};
 
-/// Programs that run another one in a restricted place, given behind them.
+/// Wrapper programs that run the command under a restriction.
 enum Restriction {
     /// `user.max_user_namespaces` is 0, and no capabilities.
     NoNamespaces,
     /// A seccomp filter refuses new namespaces with EPERM, as Docker's default profile does.
     Seccomp,
-    /// `/dev/net` is empty.
+    /// `/dev/net` is an empty folder.
     NoTun,
     /// `net.mptcp.enabled` is 0 on the host.
     MptcpOff,
 }
 
-/// Refuses `unshare` altogether and `clone` with any namespace flag, then runs its arguments. `clone3`
-/// is reported as unknown (ENOSYS), since a filter cannot read its flags.
+/// Script that installs a seccomp filter and runs its arguments.
+///
+/// The filter refuses `unshare`, and `clone` with any namespace flag. `clone3` is reported as
+/// unknown (ENOSYS), since a filter cannot read its flags.
 const REFUSE_NAMESPACES: &str = r"
 import ctypes, os, struct, sys
 ALLOW, EPERM, ENOSYS = 0x7fff0000, 0x00050001, 0x00050026
@@ -57,7 +60,7 @@ impl Restriction {
         }
     }
 
-    /// The command that runs `arguments` of the program there.
+    /// Returns the command that runs the program with `arguments` under the restriction.
     fn command(&self, folder: &TestDir, arguments: &[&str]) -> Command {
         let shell = |unshare: &str, script: &str| {
             let mut command = folder.program("unshare");
@@ -83,7 +86,7 @@ impl Restriction {
     }
 }
 
-/// Runs the program in a place; none, with a `SKIPPED` line, where that place cannot be made.
+/// Runs the program under a restriction; `None`, with a `SKIPPED` line, if it cannot be set up.
 fn run_in(
     place: &Restriction,
     folder: &TestDir,

@@ -8,7 +8,7 @@ use towpath_measure::scenario::DataDirection;
 
 use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, missing, skip};
 
-/// Its size makes it last at least 0.3 s; how much longer is up to the machine.
+/// Flow whose size takes at least 0.3 s; a busy machine takes longer.
 const SIZED: &str = r#"
 [[flows]]
 from = "phone"
@@ -131,7 +131,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
     ];
     for (keys, count) in flows {
         for stacks in ["", "[hosts.phone]\nstack = \"towpath\"", "[run]\nstack = \"towpath\""] {
-            // A host is there already; its table gets one key more.
+            // The host already exists; its table gets one more key.
             let text = match stacks.strip_prefix("[hosts.phone]") {
                 Some(key) => flow(keys).replace("[hosts.phone]", &format!("[hosts.phone]{key}")),
                 None => flow(&format!("{keys}\n{stacks}")),
@@ -148,7 +148,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
             for times in times {
                 assert!(times.is_sorted() && !times.contains(&None), "{keys} {stacks}: {times:?}");
             }
-            // A page that is there before the first sample leaves nobody to ask.
+            // A page that loads before the first sample leaves no socket to query.
             if count == 20 {
                 let controls = summary.flows.iter().map(|flow| flow.congestion_control.join(" "));
                 assert_eq!(controls.collect::<Vec<_>>(), ["cubic", "cubic"], "{stacks}");
@@ -199,7 +199,7 @@ size = "2 MB"
         for flow in &summary.flows {
             assert!(flow.completed, "{flow:#?}");
         }
-        // No faster than the bottleneck: 4 MB in at least 0.8 s, of which a tenth is for bursts.
+        // No faster than the bottleneck: 4 MB take at least 0.8 s; a tenth is for bursts.
         let last = summary.flows.iter().map(|flow| flow.duration_ns).max().unwrap();
         assert!(last > 700_000_000, "4 MB in {last} ns");
     }
@@ -253,7 +253,7 @@ fn a_queue_may_be_at_the_host() {
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
 }
 
-/// A scenario whose server does not speak Multipath TCP.
+/// Scenario whose server does not speak Multipath TCP.
 fn without_mptcp() -> TestDir {
     let folder = TestDir::new();
     let off = "[hosts.server]\nsysctl = { \"net.mptcp.enabled\" = 0 }";
@@ -307,12 +307,12 @@ fn datagrams_use_every_path_in_any_state_and_transport() {
     assert_eq!((wifi.path.as_str(), wifi.count, cellular.count), ("wifi", 30, 30));
     assert!((1..30).contains(&wifi.answered) && wifi.answered <= wifi.sent, "{wifi:?}");
     if busy(&result).is_none() {
-        // Ten are due while the interface is off; one or two may be on their way when it is switched.
+        // Ten are due while the interface is down; one or two may be in flight at the change.
         assert!((17..=21).contains(&wifi.answered), "{wifi:?}");
         assert!((wifi.answered..=21).contains(&wifi.sent), "{wifi:?}");
         assert!((900..1_400).contains(&(wifi.silence_ns / 1_000_000)), "{wifi:?}");
         assert!((900..1_200).contains(&(wifi.silence_at_ns / 1_000_000)), "{wifi:?}");
-        // From the new address it goes on at once.
+        // With the new address, traffic continues at once.
         assert!(cellular.answered >= 28, "{cellular:?}");
     }
     assert!(cellular.round_trip.unwrap().min_ns >= 20_000_000, "{cellular:?}");
@@ -320,7 +320,7 @@ fn datagrams_use_every_path_in_any_state_and_transport() {
     assert_eq!(probes.count(), 60);
 }
 
-/// The emulated link loses what the simulated one loses: both draw from the same seed.
+/// The emulated and the simulated link lose the same packets, as both use the same seed.
 #[test]
 fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
     let udp = "pattern = \"udp\"\ndirection = \"both\"\nlength = \"1000 B\"\nduration = \"2 s\"\n";
@@ -331,13 +331,13 @@ fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
     let simulated = datagrams_of(&text, ("sim", "sim-tcp-1"));
     for (own, other) in result.iter().zip(&simulated) {
         assert_eq!((own.sent + own.unsent, other.sent), (250, 250), "{own:?}");
-        // As long as no datagram is late by one that is due after it.
+        // Valid while no datagram is later than the next one.
         assert!(own.lost.abs_diff(other.lost) <= 3 && other.lost > 0, "{own:?} {other:?}");
         assert!(own.delay.unwrap().min_ns >= 5_000_000, "{own:?}");
     }
 }
 
-/// A call over a link whose delay and loss are known is rated as ITU-T G.107 says of them.
+/// A call over a link of known delay and loss gets the rating of ITU-T G.107.
 #[test]
 fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
     let call = "pattern = \"call\"\nvideo = \"500 kbit/s\"\nduration = \"4 s\"\n";
@@ -351,11 +351,11 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
         for own in &all[..2] {
             let call = own.call.as_ref().unwrap();
             assert_eq!((call.planned, call.basis), (200, DelayBasis::OneClock), "{own:?}");
-            // A packet of 20 ms, 40 ms on its way, 60 ms in the buffer.
+            // A packet of 20 ms, 40 ms of one-way delay, 60 ms in the buffer.
             let delay_ms = call.mouth_to_ear_ns.unwrap() / 1_000_000;
             assert!((120..135).contains(&delay_ms), "{own:?}");
-            // 93.2, less 3 for the delay and 95 × 5 ÷ (5 + 25.1) = 15.8 for 5 % of losses, which are
-            // 1 % to 10 % of 200 within four standard deviations: 3.7 to 27.
+            // 93.2, less 3 for the delay and 95 × 5 ÷ (5 + 25.1) = 15.8 for 5 % of losses.
+            // Of 200 packets, 1 % to 10 % may be lost within four standard deviations: 3.7 to 27.
             let (rating, score) = (call.rating.unwrap(), call.score.unwrap());
             assert!((60.0..90.0).contains(&rating), "{own:?}");
             assert!((3.0..4.4).contains(&score), "{own:?}");
@@ -371,7 +371,7 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
     }
 }
 
-/// Datagrams of both directions of a run over TCP.
+/// Returns the datagrams of both directions of a run over TCP.
 fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures> {
     let folder = TestDir::new();
     folder.write("udp.toml", text);
@@ -382,8 +382,8 @@ fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures>
     flows.into_iter().filter_map(|flow| flow.datagrams).collect()
 }
 
-/// A link with a known loss and jitter, 2 Mbit/s of 1,000 bytes for 6 s over it: 1,500 datagrams, a
-/// third of the time that jitter spans apart from each other.
+/// Link of known loss and jitter, with 2 Mbit/s of 1,000-byte datagrams for 6 s: 1,500 datagrams,
+/// 4 ms apart.
 const CONSTANT_RATE: &str = r#"
 name = "steady"
 [hosts.client]
@@ -402,9 +402,10 @@ bitrate = "2 Mbit/s"
 length = "1000 B"
 duration = "6 s"
 "#;
-/// Bounds for both programs, set before either was run: 5 % ± four standard deviations of 1,500
-/// trials; and around two thirds of 2 ms, which is how far apart two draws from ± 2 ms are on average,
-/// what a mean over sixteen of them may be.
+/// Bounds for both programs, set before either was run.
+///
+/// Loss: 5 % ± four standard deviations of 1,500 trials. Jitter: around two thirds of 2 ms, the
+/// mean distance of two draws from ± 2 ms, within the range of a mean over sixteen.
 const LOSS_BOUNDS: std::ops::Range<f64> = 0.027..0.073;
 const JITTER_BOUNDS_MS: std::ops::Range<f64> = 0.7..2.1;
 
@@ -443,7 +444,7 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
     }
 }
 
-/// The queue of the emulated link is what the load fills: bounds set before, as in the simulated world.
+/// The load fills the emulated link's queue. The bounds were set before, as in the simulated world.
 #[test]
 fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
     let Some(_serial) = emulator() else { return };

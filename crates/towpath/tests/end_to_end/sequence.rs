@@ -1,4 +1,4 @@
-//! Time–sequence pictures: what they show is what `tcpdump` reads and what the run counted.
+//! Time–sequence plots agree with `tcpdump` and with the run's counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,12 @@ use towpath_measure::store::RunResult;
 use crate::program::{SIZED, TWO_PATHS, TestDir, emulator, is_long, is_root, missing, skip};
 use crate::report_page::{browser, complaints, measure, open};
 
-/// A packet's payload, or a part of it: when it was sent (ns since the first packet), from which port,
-/// first number, the one behind the last, whether all of it had been sent before.
+/// Payload range of a packet: time (ns since the first packet), source port, first number, the one
+/// after the last, and true if all of it had been sent before.
 type SentRange = (u64, u16, i64, i64, bool);
 
-/// Why tcpdump cannot read a file here, if it cannot. As user 0 it becomes another user first.
+/// Returns the reason if tcpdump cannot read a file here. As user 0 it first switches to another
+/// user.
 fn tcpdump_refused() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let is_user_0 = status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"));
@@ -22,7 +23,7 @@ fn tcpdump_refused() -> Option<String> {
     missing("tcpdump").or_else(|| refused.then(reason))
 }
 
-/// What a capture's own host sent, as `tcpdump` reads it.
+/// Returns the packets sent by the capture's host, as `tcpdump` reads them.
 fn read_by_tcpdump(folder: &TestDir, file: &str) -> Vec<SentRange> {
     let mut command = folder.program("tcpdump");
     command.args(["-nr", file, "-ttSv", "--time-stamp-precision=nano", "-Q", "out", "tcp"]);
@@ -65,7 +66,7 @@ fn read_by_tcpdump(folder: &TestDir, file: &str) -> Vec<SentRange> {
     parts
 }
 
-/// Parts of a range that were seen, and that were not; simple and slow on purpose.
+/// Splits a range into parts that were seen and parts that were not; simple and slow on purpose.
 fn split_seen(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, i64, bool)> {
     known.sort_unstable();
     let mut joined: Vec<(i64, i64)> = Vec::new();
@@ -93,7 +94,7 @@ fn split_seen(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, 
     parts
 }
 
-/// The same as `towpath trace --csv sequence` has it.
+/// Returns the same from `towpath trace --csv sequence`.
 fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<SentRange> {
     let ended = folder.run(&["trace", file, "--csv", "sequence"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -131,7 +132,7 @@ fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> V
     found
 }
 
-/// Ports of the opener, by subflow of the capture.
+/// Returns the ports of the connecting host, by subflow of the capture.
 fn ports(folder: &TestDir, file: &str) -> BTreeMap<u32, u16> {
     let ended = folder.run(&["trace", file, "--json"]);
     let run = towpath_measure::store::read_run(ended.out.as_bytes()).unwrap();
@@ -147,7 +148,8 @@ fn sequences(run: &RunResult) -> Vec<&Sequence> {
     all.collect()
 }
 
-/// Holds the picture of a capture against `tcpdump`; the number of parts, and of those sent again.
+/// Compares the plot of a capture with `tcpdump`. Returns the number of ranges, and of
+/// retransmitted ones.
 fn compare(folder: &TestDir, file: &str) -> (usize, usize) {
     let read = read_by_tcpdump(folder, file);
     let drawn = plotted_ranges(folder, file, &ports(folder, file));
@@ -192,7 +194,7 @@ fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
     let stored = folder.stored("r/mptcp-1.jsonl.zst");
     let pictures = sequences(&stored);
     assert!(pictures.iter().any(|picture| picture.subflow.is_none()), "{pictures:?}");
-    // Times are the run's: nothing is sent before it begins, nothing long after it has ended.
+    // Times are those of the run: no packet before it begins, and none long after its end.
     let summary = stored.summary.as_ref().unwrap();
     for picture in &pictures {
         let known = summary.subflows.iter().any(|s| Some(s.subflow) == picture.subflow);
@@ -222,7 +224,7 @@ fn a_report_without_packets_explains_how_to_get_pictures() {
     assert!(page.contains("run it with <code>--pcap FOLDER</code>"));
 }
 
-/// Zooms in twice around the middle of the first picture, as a reader would, and says what is shown of
+/// Script that zooms in twice around the middle of the first plot and returns the visible part of
 /// its height.
 const ZOOM_SCRIPT: &str = r#"<script>
 const figure = document.querySelector(".sequences figure[data-chart]");
@@ -250,7 +252,7 @@ fn a_zoomed_picture_adapts_its_height_and_fits_on_a_phone() {
     assert_eq!(ended.code, Some(0), "{ended}");
     let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
     assert_eq!(measure(&folder, &browser, &page, 390), "wide 390, loaded 0");
-    // The page's policy lets no other script run.
+    // The page's policy allows no other script.
     let free = page.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
     folder.write("zoom.html", free.replace("</body>", ZOOM_SCRIPT));
     let opened = open(&folder, &browser, &folder.work().join("zoom.html"), 1_280);
@@ -259,7 +261,7 @@ fn a_zoomed_picture_adapts_its_height_and_fits_on_a_phone() {
     assert_eq!(title, Some("all 1000, top true, less true, levels true"));
 }
 
-/// What was drawn as sent again, and what the sender counted, subflow by subflow.
+/// Returns plotted and counted retransmissions for each subflow.
 fn retransmission_counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
     let subflows = &run.summary.as_ref().unwrap().subflows;
     let pair = |picture: &&Sequence| {
@@ -271,7 +273,7 @@ fn retransmission_counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
         let drawn = picture.views[0].marks.iter().filter(|marks| kinds.contains(&marks.kind));
         let drawn: u64 = drawn.flat_map(|marks| &marks.packets).map(|n| u64::from(*n)).sum();
         assert_eq!(drawn, picture.retransmitted_packets, "none is left out");
-        // The sender counts a FIN that it sends again, too.
+        // The sender also counts a retransmitted FIN.
         let fins = picture.views[0].marks.iter().filter(|marks| marks.kind == SequenceKind::Fin);
         let fins = fins.map(|marks| marks.t_ns.len()).sum::<usize>() as u64;
         Some((known.subflow, drawn + fins.saturating_sub(1), known.retransmissions))
@@ -285,7 +287,7 @@ fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
     for seed in 0..if is_long() { 24 } else { 6 } {
         let folder = TestDir::new();
         folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
-        // Drawn from the seed, as the last step of SplitMix64 does.
+        // Random number from the seed, by the last step of SplitMix64.
         let draw = |number: u64, most: u64| {
             let mixed = (seed * 16 + number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

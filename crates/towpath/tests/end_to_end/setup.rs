@@ -1,4 +1,4 @@
-//! `towpath setup` from outside; what it does to a host is tested where it is written.
+//! `towpath setup` from outside. Unit tests next to its code cover the changes to a host.
 
 use std::env;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::program::{ProgramOutput, TestDir, emulator, missing, skip};
 
-/// Two interfaces in one network, as in a lab with a switch.
+/// Script with two interfaces in one network, as in a lab with a switch.
 const HOST: &str = "
 ip link set lo up
 for link in eth0 wlan0; do
@@ -19,7 +19,7 @@ ip addr add 172.31.0.218/24 dev eth0
 ip addr add 172.31.0.237/24 dev wlan0
 ";
 
-/// Waits for the carrier: an interface without one is left out.
+/// Waits for the carrier, since an interface without one is left out.
 const UP: &str = "
 for link in eth0 wlan0; do
     until ip link show $link | grep -q 'state UP'; do sleep 0.01; done
@@ -42,7 +42,7 @@ fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput
 fn a_plan_is_a_script_that_does_what_apply_does() {
     let test = "a_plan_is_a_script_that_does_what_apply_does";
     let folder = TestDir::new();
-    // An endpoint of the other host, as in a description that many have copied.
+    // An endpoint with the other host's address, as in a widely copied guide.
     let script = "
         ip mptcp endpoint add 172.31.0.133 dev eth0 subflow
         show() { ip mptcp endpoint; ip mptcp limits; ip rule; ip -4 route show table all; }
@@ -115,13 +115,13 @@ fn files_for_the_next_start_are_written_where_they_are_wanted() {
     let Some(ended) = on_a_host(test, &folder, script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     assert!(ended.out.starts_with("files/towpath-mptcp\nfiles/towpath-mptcp.service\n"), "{ended}");
-    // What was applied already is in the files as well.
+    // Changes that are already applied are also in the files.
     assert!(ended.out.contains("\nsysctl -w net.ipv4.conf.eth0.arp_ignore=1\n"), "{ended}");
     assert!(ended.out.contains("\nip mptcp endpoint add 172.31.0.218 dev eth0 id"), "{ended}");
     assert!(ended.out.contains("connection.mptcp-flags enabled,"), "{ended}");
 }
 
-/// Runs what was stored on a host that has just started: a new network namespace.
+/// Runs the stored files on a freshly booted host: a new network namespace.
 #[test]
 fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
     let test = "stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again";
@@ -135,8 +135,8 @@ fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
             cat /proc/sys/net/mptcp/enabled
         }
     ";
-    // What it is called with when an interface is up, and when one is down; as NetworkManager would
-    // call the dispatcher's script, which knows no other programs here.
+    // Arguments when an interface is up, and when one is down.
+    // NetworkManager calls the dispatcher's script like this, without other programs here.
     let again = format!(
         "{HOST}{UP}{show}
         before=$(show)
@@ -179,12 +179,12 @@ fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
     assert_eq!(ended.code, Some(0), "{ended}");
     let flags = "connection.mptcp-flags enabled,also-without-default-route,signal\n";
     assert!(ended.out.contains(flags), "{ended}");
-    // The client's endpoints are laminar, so that NetworkManager is only kept from making others.
+    // The client's endpoints are laminar, so NetworkManager only has to be kept from making others.
     assert!(ended.out.contains("connection.mptcp-flags disabled\n"), "{ended}");
 }
 
-/// Sections and keys of a unit, each with what may stand there; after systemd.unit(5),
-/// systemd.service(5) and systemd.special(7).
+/// Sections and keys of a unit with their allowed values; from systemd.unit(5), systemd.service(5)
+/// and systemd.special(7).
 const UNIT: [(&str, &str, &[&str]); 7] = [
     ("[Unit]", "Description", &[]),
     ("[Unit]", "Wants", &["network-online.target"]),
@@ -207,7 +207,7 @@ fn the_unit_is_one_that_systemd_understands() {
     let script =
         format!("$TOWPATH setup --role server --persist systemd --out files 2>said\n{verify}");
     let Some(ended) = on_a_host(test, &folder, &script) else { return };
-    // It warns of what it does not know, and succeeds.
+    // systemd-analyze only warns of unknown keys, and succeeds.
     assert!(ended.code == Some(0) && ended.err.is_empty(), "{ended}");
     let unit = fs::read_to_string(folder.work().join("files/towpath-mptcp.service")).unwrap();
     let mut section = "";
@@ -226,7 +226,7 @@ fn the_unit_is_one_that_systemd_understands() {
     assert_eq!(found.len(), UNIT.len(), "{unit}");
 }
 
-/// Two hosts, each in a network namespace of its own, that `$one` and `$two` name.
+/// Script with two hosts, each in a network namespace that `$one` and `$two` name.
 const TWO_HOSTS: &str = r#"
 own=$(readlink /proc/self/ns/net)
 unshare -n sleep 300 & one=$!
@@ -241,7 +241,7 @@ up() { until on $1 ip link show $2 | grep -q 'state UP'; do sleep 0.01; done; }
 slow="root tbf rate 40mbit burst 32k latency 50ms"
 "#;
 
-/// `eth0` and `wlan0` of both hosts at one switch, 172.31.0.0/24.
+/// Script with `eth0` and `wlan0` of both hosts at one switch, 172.31.0.0/24.
 const ONE_SWITCH: &str = r#"
 ip link add switch type bridge && ip link set switch up
 plug() {
@@ -256,7 +256,7 @@ plug s $two wlan0 172.31.0.237
 for host in $one $two; do up $host eth0; up $host wlan0; done
 "#;
 
-/// `eno1` and `eno2` of both hosts, each pair a cable.
+/// Script with `eno1` and `eno2` of both hosts, each pair connected by a cable.
 const TWO_CABLES: &str = r#"
 cable() {
     nsenter -t $one -n ip link add $1 type veth peer name $1 netns $two
@@ -268,7 +268,7 @@ cable eno2 192.168.0
 for host in $one $two; do up $host eno1; up $host eno2; done
 "#;
 
-/// The commands of a section of docs/setup.md, as `host# command`, in order.
+/// Returns the commands of a section of docs/setup.md, as `host# command`, in order.
 fn transcript(section: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/setup.md");
     let document = fs::read_to_string(path).unwrap();
@@ -279,7 +279,7 @@ fn transcript(section: &str) -> Vec<(String, String)> {
     prompts.map(|(host, command)| (host.to_owned(), command.to_owned())).collect()
 }
 
-/// Plays a section between two hosts; what each command says is in `NUMBER.out` and `NUMBER.err`.
+/// Runs a section on two hosts; each command's output is in `NUMBER.out` and `NUMBER.err`.
 fn played(test: &str, section: &str, network: &str) -> Option<(TestDir, Vec<(String, String)>)> {
     // `tc` has no such option, but starts.
     let tools = ["ip", "tc", "unshare", "nsenter", "curl", "python3"];
@@ -325,7 +325,7 @@ fn output(folder: &TestDir, number: usize, ending: &str) -> String {
     fs::read_to_string(folder.work().join(format!("{number}.{ending}"))).unwrap()
 }
 
-/// What the last curl has used.
+/// Checks that the last curl used both paths.
 fn assert_both_paths(folder: &TestDir, commands: &[(String, String)]) {
     let curl = commands.iter().position(|(_, command)| command.contains("curl")).unwrap();
     let line = output(folder, curl, "err");
@@ -339,7 +339,7 @@ fn the_documented_hosts_at_one_switch_use_both_interfaces() {
     let Some((folder, commands)) = played(test, section, ONE_SWITCH) else { return };
     assert_both_paths(&folder, &commands);
     let server = output(&folder, 3, "out");
-    // The wrong block goes, and the server's own addresses are announced.
+    // Removes the wrong block, and announces the server's own addresses.
     assert!(server.contains("# 172.31.0.133 is no address of this host\n"), "{server}");
     assert!(server.contains("\nsysctl -w net.ipv4.conf.wlan0.arp_ignore=1\n"), "{server}");
     assert!(server.contains("\nip rule add from 172.31.0.237 lookup "), "{server}");

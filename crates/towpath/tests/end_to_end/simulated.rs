@@ -1,11 +1,11 @@
-//! `towpath run --world sim`: needs nothing of the machine, and is always the same.
+//! `towpath run --world sim`: needs no features of the machine, and is deterministic.
 
 use std::fs;
 
 use crate::program::{SIZED, TWO_PATHS, TestDir, names};
 use crate::wrong_scenarios::refused;
 
-/// Runs and returns every result and capture, with its name.
+/// Runs a scenario. Returns every result and capture, with its name.
 fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));

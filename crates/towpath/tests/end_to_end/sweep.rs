@@ -1,4 +1,4 @@
-//! `towpath sweep`: stopped, shared, and always the same.
+//! `towpath sweep`: interrupted, shared, and deterministic.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::program::{HANG_TIMEOUT, SIZED, TWO_PATHS, TestDir, binary, names, wait_for};
 
-/// 2 curves × 3 delays × 4 seeds.
+/// Plan of 2 curves × 3 delays × 4 seeds.
 const PLAN: &str = r#"name = "delays"
 scenario = "scenario.toml"
 seeds = 4
@@ -36,7 +36,7 @@ fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["sweep", "plan.toml", "--out", "rows", "--chunk", "2"], more].concat()
 }
 
-/// The rows that are there, which are also what the table is made of.
+/// Returns the stored rows, which the table also shows.
 fn rows(folder: &TestDir) -> Vec<Value> {
     let ended = folder.run(&["sweep", "status", "rows", "--json"]);
     ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -52,14 +52,14 @@ fn assert_whole(folder: &TestDir) {
     assert_eq!(files.len(), 12 + 2, "{files:?}");
 }
 
-/// Every file of a sweep, with its name.
+/// Returns every file of a sweep, with its name.
 fn content(folder: &TestDir) -> Vec<(String, Vec<u8>)> {
     let rows = folder.work().join("rows");
     let read = |name: String| (name.clone(), fs::read(rows.join(name)).unwrap());
     names(&rows).into_iter().map(read).collect()
 }
 
-/// Starts a sweep twice and kills it each time when it has written some files; how many there are.
+/// Starts a sweep twice and kills it each time after some files. Returns the number of files.
 fn killed_twice(folder: &TestDir) -> usize {
     let done = || {
         let there = fs::read_dir(folder.work().join("rows")).into_iter().flatten().flatten();
@@ -70,7 +70,7 @@ fn killed_twice(folder: &TestDir) -> usize {
         command.args(sweep(&["--jobs", "2"])).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         wait_for("some rows", || (done() >= least).then_some(()));
-        // SIGKILL: there is nothing that it could still do.
+        // SIGKILL, so that the process cannot clean up.
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -79,7 +79,7 @@ fn killed_twice(folder: &TestDir) -> usize {
 
 #[test]
 fn a_killed_sweep_loses_and_duplicates_nothing() {
-    // Where this test had to wait for a processor, the sweep may have come to its end.
+    // If this test had to wait for a processor, the sweep may have finished.
     let folder = wait_for("a sweep that was killed in its middle", || {
         let folder = folder(PLAN);
         (killed_twice(&folder) < 12).then_some(folder)
@@ -97,7 +97,7 @@ fn two_processes_share_a_sweep_without_duplicate_rows() {
         command.args(sweep(&["--shard", shard])).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().unwrap()
     };
-    // The same part, so that both want the same chunks at the same time.
+    // The same shard, so that both processes need the same chunks at the same time.
     let mut both = [start("1/2"), start("1/2")];
     for child in &mut both {
         let status = wait_for("the end of a process", || child.try_wait().unwrap());

@@ -1,8 +1,8 @@
-//! Everything that a timeline can do, in the middle of a transfer that Multipath TCP completes.
+//! Every timeline action, during a transfer that Multipath TCP completes.
 
 use crate::program::{TWO_PATHS, TestDir, emulator_for_times, happened};
 
-/// Runs the events during a transfer whose size alone makes it last longer than they do.
+/// Runs the events during a transfer whose size makes it longer than they are.
 fn survives(size: &str, events: &[&str], expected: &[&str]) {
     let Some(_serial) = emulator_for_times() else { return };
     let folder = TestDir::new();

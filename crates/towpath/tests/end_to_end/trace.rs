@@ -1,4 +1,4 @@
-//! `towpath trace`: a capture of a run says what the run's own counters say.
+//! `towpath trace`: the analysis of a run's capture agrees with the run's own counters.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pattern = "bulk"
 duration = "4 s"
 "#;
 
-/// Simulates, with captures; the run's result.
+/// Simulates with captures. Returns the run's result.
 fn simulate(folder: &TestDir, transport: &str) -> RunResult {
     folder.write("scenario.toml", format!("{TWO_PATHS}{TRAFFIC}"));
     let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
@@ -49,7 +49,7 @@ fn trace(folder: &TestDir, transport: &str, host: &str) -> (Vec<CapturedConnecti
     traced(&folder.run(&["trace", &file, "--json"]))
 }
 
-/// Within 0.1 %.
+/// Checks that two values agree within 0.1 %.
 #[track_caller]
 fn same(what: &str, seen: u64, told: u64) {
     assert!(seen.abs_diff(told) * 1_000 <= told, "{what}: {seen} in the capture, {told} told");
@@ -66,7 +66,7 @@ fn the_receivers_capture_agrees_with_the_receivers_counters() {
     let way = &connections[0].directions[0];
     same("bytes", way.bytes, flow.bytes);
     same("discarded", way.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
-    // The stack looks only when data has left its subflow's queue, so it may miss a little.
+    // The stack samples only when data has left its subflow's queue, so it may miss a little.
     let (seen_peak, peak) = (way.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
     assert!((peak..=peak + peak / 100).contains(&seen_peak), "{seen_peak} seen, {peak} told");
     same("longest stall", way.stall.longest_ns, flow.stall.longest_ns);
@@ -94,7 +94,7 @@ fn the_senders_capture_agrees_with_the_senders_counters() {
     }
 }
 
-/// Payload on each path, as a result and as the capture at its receiver say it.
+/// Returns the payload of each path, by the result and by the capture at its receiver.
 #[test]
 fn a_capture_of_an_emulated_run_agrees_with_kernel_counters() {
     let Some(_serial) = emulator() else { return };
@@ -153,7 +153,7 @@ fn two_captures_reveal_the_link_delays() {
     let ended = folder.run(&["trace", &files[0], &files[1], "--json"]);
     let (connections, _) = traced(&ended);
     assert!(ended.err.contains("packets are in both captures"), "{ended}");
-    // 5 ms and 10 ms one way, and the clocks are the same; a packet's own time on the link comes to it.
+    // 5 ms and 10 ms one way with equal clocks; a packet's transmission time adds to it.
     for (subflow, delay_ms) in connections[0].subflows.iter().zip([5, 10]) {
         for way in &subflow.directions {
             let least = way.one_way.unwrap().min_ns;
@@ -195,7 +195,7 @@ fn a_capture_that_is_missing_is_refused() {
     insta::assert_snapshot!(refused(&TestDir::new(), &["trace", "missing.pcap"]));
 }
 
-/// Takes one connection and reads it to its end; opens one and writes 3 MB.
+/// Script that accepts one connection and reads it to its end, or opens one and writes 3 MB.
 const ENDS: &str = r#"
 import socket, sys
 one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
@@ -209,7 +209,7 @@ else:
     one.sendall(bytes(3000000))
 "#;
 
-/// What passes the server's interfaces while a client sends 3 MB over both paths.
+/// Captures the server's interfaces while a client sends 3 MB over both paths.
 #[test]
 fn packets_of_an_interface_are_captured_live() {
     let (folder, test) = (TestDir::new(), "packets_of_an_interface_are_captured_live");
@@ -235,7 +235,7 @@ fn packets_of_an_interface_are_captured_live() {
     let captured = captured.unwrap_or_else(|| panic!("{ended}"));
     assert_eq!(captured.directions[0].bytes, 3_000_000);
     assert_eq!(captured.subflows.len(), 2);
-    // What was kept says the same.
+    // The stored capture gives the same result.
     let again = folder.run(&["trace", "kept.pcap", "--json"]);
     let (connections, _) = traced(&again);
     assert_eq!(connections[0].directions[0].bytes, 3_000_000);
@@ -251,7 +251,7 @@ fn an_interface_that_does_not_exist_is_named() {
     );
 }
 
-/// Two hosts, what limits the receiver, and paths.
+/// Returns a scenario of two hosts, with a limit of the receiver and paths.
 fn limited_scenario(receiver: &str, paths: &[(&str, &str)], more: &str) -> String {
     let paths = { paths.iter() }
         .map(|(name, keys)| format!("[paths.{name}]\nbetween = [\"left\", \"right\"]\n{keys}\n"))
@@ -263,7 +263,7 @@ fn limited_scenario(receiver: &str, paths: &[(&str, &str)], more: &str) -> Strin
     )
 }
 
-/// The account of a simulated run, and those of the captures at its sender and its receiver.
+/// Returns the account of a simulated run, and those of the captures at its sender and receiver.
 fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
     let folder = TestDir::new();
     folder.write("scenario.toml", scenario);
@@ -280,7 +280,7 @@ fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
     })
 }
 
-/// Parts of its capacity, by group.
+/// Returns the parts of its capacity, by group.
 fn share(account: &AccountSummary, group: PartGroup) -> f64 {
     account.total.of_group(group) as f64 / account.total.capacity_bytes as f64
 }
@@ -294,7 +294,7 @@ fn a_captures_account_is_that_of_its_run() {
     let two = [("one", slow), ("two", slow)];
     let down = "[[timeline]]\nat = \"1 s\"\npath = \"two\"\nset = \"down\"\n";
     let small = "receive-buffer = \"100 KB\"";
-    // What limits it, and whether a capture at the receiver can tell.
+    // The limit, and true if a capture at the receiver can detect it.
     let cases = [
         (limited_scenario(small, &[("one", fast)], ""), "tcp", Window, true),
         (limited_scenario("", &[("one", &lossy)], ""), "tcp", Congestion, true),
@@ -326,7 +326,7 @@ fn an_ack_only_direction_is_not_faster_than_its_link() {
         let connection = &connections[0];
         for way in &connection.directions {
             assert!(way.throughput_bps < 50e6, "{way:?}");
-            // The receiver does not see the way.
+            // The receiver does not see the links.
             let at_receiver = way.capture_point == CapturePoint::Receiver && way.bytes > 0;
             let (rtt, waits) = (way.rtt.is_some(), way.acknowledged_after.is_some());
             assert!(!at_receiver || (!rtt && waits), "{way:?}");

@@ -1,4 +1,4 @@
-//! What a user sees when the command line is wrong, or the machine does not do what is asked.
+//! Error messages for wrong command lines and missing features of the machine.
 
 use crate::program::TestDir;
 use crate::wrong_scenarios::refused;

@@ -1,10 +1,10 @@
-//! What a user sees when a scenario is wrong.
+//! Error messages for wrong scenarios.
 
 use std::fs;
 
 use crate::program::{TestDir, names};
 
-/// A correct beginning; what the cases below say follows it or replaces a part of it.
+/// Valid beginning of a scenario, which the cases below extend or change.
 const HEAD: &str = r#"name = "handover"
 [hosts.phone]
 [hosts.server]
@@ -18,8 +18,7 @@ rate = "20 Mbit/s"
 
 const FLOW: &str = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\n";
 
-/// Runs what is in a folder, expects that it is refused before anything is started, and gives what
-/// was said.
+/// Runs a folder's scenario and expects a refusal before any process starts. Returns the message.
 pub(crate) fn refused(folder: &TestDir, arguments: &[&str]) -> String {
     let before = folder.names();
     let ended = folder.run(arguments);

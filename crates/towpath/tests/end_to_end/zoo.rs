@@ -1,4 +1,4 @@
-//! The failure zoo: every situation is what it says.
+//! The catalogue of failures: each situation behaves as described.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -81,8 +81,7 @@ fn the_exit_code_is_passed_on_from_a_failure_case() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
 }
 
-/// Opens a connection over Multipath TCP, says something, and waits until one of some counters has
-/// moved.
+/// Script that opens a Multipath TCP connection, sends data, and waits until a counter changes.
 const SIGNATURE: &str = r#"
 moved() {
     awk -v wanted=" COUNTERS " '/^(TcpExt|MPTcpExt):/ {
@@ -99,12 +98,13 @@ until moved; do
 done
 "#;
 
-/// What the kernel counts in a situation, as it was recorded.
+/// Kernel counters of each situation, as recorded.
 ///
-/// A host whose path manager is a program's drops an announced address, unless somebody hears of it:
-/// then it is answered, and left to him. Linux has one list of those who listen, for all network
-/// namespaces, so that whatever listens elsewhere on this machine, as `towpath monitor` and
-/// `towpath run` do, makes the one of the other.
+/// A host with a user-space path manager drops an announced address if no program listens for
+/// events. With a listener, the kernel echoes the ADD_ADDR and leaves the address to the program.
+///
+/// Linux has one list of such listeners for all network namespaces. Any listener on this machine,
+/// such as `towpath monitor` or `towpath run`, therefore changes the counter.
 const SIGNATURES: [(&str, &str); 20] = [
     ("server-mptcp-disabled", "MPCapableFallbackSYNACK"),
     ("blackhole-fallback", "MPCapableSYNTXDisabled"),
@@ -148,25 +148,25 @@ fn failure_cases_leave_the_recorded_traces() {
     }
 }
 
-/// Who asks the doctor.
+/// User that runs the doctor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum User {
     /// Root of the client's namespaces.
     Root,
-    /// Somebody without any right over them.
+    /// User without privileges in them.
     Ordinary,
 }
 
-/// Nothing was found.
+/// Cause in the tables if none was found.
 const NO_FAILURE_CAUSE: &str = "healthy";
 
-/// What the doctor said of one situation.
+/// Output of the doctor for one situation.
 struct Diagnosis {
     situation: &'static FailureCase,
     user: User,
-    /// The cause that it named first.
+    /// First cause that the doctor named.
     named: Option<String>,
-    /// All of it, or why there is nothing.
+    /// Complete output, or the reason why it is missing.
     said: String,
 }
 
@@ -181,7 +181,7 @@ impl Diagnosis {
         let report: Option<Value> = serde_json::from_str(&ended.out).ok();
         let named = report.as_ref().and_then(|report| {
             let first = report["findings"].get(0).map(|finding| finding["cause"].clone());
-            // A machine that is busy may see too little data on a path to call it healthy.
+            // On a busy machine a path may carry too little data to be called healthy.
             first.map_or(Some(NO_FAILURE_CAUSE.to_owned()), |cause| {
                 cause.as_str().map(str::to_owned)
             })
@@ -198,7 +198,7 @@ impl Diagnosis {
     }
 }
 
-/// Asks the doctor about all, four at a time: it waits more than it works.
+/// Diagnoses all situations, four at a time, as each mostly waits.
 fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User) -> Vec<Diagnosis> {
     let waiting = Mutex::new(situations.collect::<Vec<_>>().into_iter().enumerate());
     let done = Mutex::new(Vec::new());
@@ -217,13 +217,13 @@ fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User)
     let mut done = done.into_inner().unwrap();
     done.sort_by_key(|(place, _)| *place);
     let all = done.into_iter().map(|(_, diagnosis)| diagnosis);
-    // Four networks and whatever else this machine does can starve one of them: what is wrong then
-    // must be right when it is alone.
+    // Four networks and other load can starve one of them. A wrong diagnosis must be right when
+    // repeated alone.
     all.map(|one| if one.is_right() { one } else { Diagnosis::make(one.situation, one.user) })
         .collect()
 }
 
-/// Expected cause, number of situations, what was named and how often, by whom.
+/// Returns the expected cause, the number of situations, and the named causes with counts, by user.
 fn confusion(diagnoses: &[Diagnosis]) -> String {
     let mut rows: BTreeMap<&str, [BTreeMap<&str, u32>; 2]> = BTreeMap::new();
     for diagnosis in diagnoses {
@@ -247,7 +247,7 @@ fn confusion(diagnoses: &[Diagnosis]) -> String {
     table
 }
 
-/// The part of a page between two marks, after its own update if that is wanted.
+/// Returns the part of a page between two marks; updates it first if requested.
 fn section(page: &Path, fresh: &str) -> String {
     const MARKS: [&str; 2] = ["<!-- zoo: made by a test -->\n", "<!-- end -->"];
     let text = fs::read_to_string(page).unwrap();
@@ -261,7 +261,7 @@ fn section(page: &Path, fresh: &str) -> String {
     old.to_owned()
 }
 
-/// Fails if one is wrong.
+/// Fails if a diagnosis is wrong.
 fn complain(diagnoses: &[Diagnosis]) {
     let wrong: Vec<_> = diagnoses.iter().filter(|one| !one.is_right()).collect();
     let text: Vec<_> = wrong
@@ -273,7 +273,7 @@ fn complain(diagnoses: &[Diagnosis]) {
     assert!(wrong == 0, "{wrong} of {all} wrong\n{table}{}", text.join("\n"));
 }
 
-/// Situations of which an ordinary user learns less, or by other evidence.
+/// Situations in which an ordinary user gets less, or other evidence.
 const ORDINARY: [&str; 25] = [
     "add-addr-limit",
     "announced-address-private",
@@ -302,13 +302,13 @@ const ORDINARY: [&str; 25] = [
     "syn-stripped",
 ];
 
-/// The first situation of each cause, and one healthy network.
+/// Returns the first situation of each cause, and one healthy network.
 fn one_of_each_cause() -> impl Iterator<Item = &'static FailureCase> {
     let mut known = BTreeSet::new();
     zoo::cases().filter(move |one| known.insert(one.cause))
 }
 
-/// Of every situation with `cargo xtask test --all`; then the table in the document is right, too.
+/// All situations with `cargo xtask test --all`, which also checks the table in the document.
 #[test]
 fn the_doctor_names_the_cause_of_every_failure_case() {
     if let Some(reason) = missing("unshare") {
@@ -330,7 +330,7 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
     assert_eq!(documented, table, "run this test with TOWPATH_UPDATE=1 and TOWPATH_REPEAT=long");
 }
 
-/// Of every variation with `cargo xtask test --all`.
+/// All variations with `cargo xtask test --all`.
 #[test]
 fn the_doctor_names_the_cause_of_unseen_cases() {
     let Some(_serial) = emulator_for_times() else { return };

@@ -1,7 +1,7 @@
-//! A server whose host has too little of something, and clients whose server lies.
+//! A server whose host lacks a resource, and clients whose server lies.
 //!
-//! What is missing is taken away from the one process that is looked at: by limits, namespaces and
-//! pipes of its own. Nothing of the machine changes.
+//! Limits, namespaces and pipes take the resource away from the tested process only. The machine
+//! itself does not change.
 
 mod host;
 mod liar;

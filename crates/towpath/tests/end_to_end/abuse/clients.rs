@@ -1,5 +1,5 @@
-//! Servers that mean harm to their clients: whatever they say or do not say, a client ends by itself
-//! within a stated time, and at an interrupt at once.
+//! Hostile servers. For any behaviour of a server, a client ends within a stated time, and on an
+//! interrupt at once.
 
 pub(crate) mod hostile;
 
@@ -12,13 +12,14 @@ use hostile::{ALL, Hostile, Misbehaviour, Phase, Trick};
 use crate::processes::signal;
 use crate::program::{ProgramOutput, Running, TestDir, wait_for};
 
-/// A client's wait for one answer is ten seconds, that for a result here four; the rest is for a busy
+/// Timeout for a client. A reply may take ten seconds, a result here four; the rest is for a busy
 /// machine.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(45);
-/// An interrupt ends everything within a second. The rest is for a busy machine.
+/// Timeout after an interrupt, which ends everything within a second; the rest is for a busy
+/// machine.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Phases that a server can spoil before the traffic.
+/// Phases before the traffic that a server can disturb.
 const PHASES_BEFORE_TRAFFIC: [Phase; 5] =
     [Phase::Connection, Phase::Hello, Phase::Plan, Phase::Ready, Phase::Probe];
 
@@ -26,7 +27,7 @@ fn hostile(phase: Phase, trick: Trick) -> Hostile {
     Hostile::start(Misbehaviour::Trick(phase, trick))
 }
 
-/// A short measurement, which waits two seconds for a result unless it is told otherwise.
+/// Starts a short measurement, which by default waits two seconds for a result.
 fn measure(folder: &TestDir, server: &Hostile, options: &[&str]) -> Running {
     let (port, print) = (server.port.to_string(), server.fingerprint.to_string());
     let out = format!("results-{port}");
@@ -41,7 +42,7 @@ fn measure(folder: &TestDir, server: &Hostile, options: &[&str]) -> Running {
     folder.start(&mut folder.towpath(&all))
 }
 
-/// A client of a hostile server has said clearly what is wrong.
+/// Checks that a client of a hostile server has printed a clear error.
 fn is_clear(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
     let told = ended.err.contains("error: ") || ended.err.contains("warning: ");
@@ -50,7 +51,7 @@ fn is_clear(ended: &ProgramOutput, what: &str) {
     assert!(!ended.err.contains(steers) && !ended.out.contains(steers), "{what}: {:?}", ended.err);
 }
 
-/// Runs many cases at the same time: most of them wait.
+/// Runs many cases at the same time, as most of them only wait.
 fn at_once<T: Sync>(cases: &[T], case: impl Fn(&T) + Sync) {
     thread::scope(|scope| {
         for one in cases {
@@ -68,7 +69,7 @@ fn a_measurement_survives_any_server_behaviour_before_traffic() {
             let what = format!("{phase:?}, {trick:?}");
             let ended =
                 measure(folder, &server, &["--transport", "tcp"]).wait_at_most(CLIENT_TIMEOUT);
-            // Whatever the server said there is no measurement.
+            // For any message of the server, nothing was measured.
             assert_eq!(ended.code, Some(2), "{what}: {ended}");
             is_clear(&ended, &what);
         });
@@ -83,7 +84,7 @@ fn a_measurement_terminates_for_any_server_report() {
             let server = hostile(Phase::Fetch, *trick);
             let what = format!("{options:?}, {trick:?}");
             let ended = measure(folder, &server, options).wait_at_most(CLIENT_TIMEOUT);
-            // What this host saw is there.
+            // The client's own measurements are kept.
             assert_eq!(ended.code, Some(1), "{what}: {ended}");
             assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
             is_clear(&ended, &what);
@@ -102,7 +103,7 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
             waits.iter().flat_map(|trick| [(*trick, plain), (*trick, secured)]).collect();
         at_once(&cases, |(trick, options)| {
             let server = hostile(phase, *trick);
-            // Long enough that the interrupt comes first.
+            // Long enough for the interrupt to come first.
             let patient = [*options, &["--patience", "60"]].concat();
             let mut client = measure(folder, &server, &patient);
             wait_for("the trick", || {
@@ -110,7 +111,7 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
                 (over || server.has_begun()).then_some(())
             });
             if client.child.try_wait().unwrap().is_some() {
-                // It has seen through it by then.
+                // The client has already detected the trick.
                 return;
             }
             signal("INT", client.id().into());
@@ -119,9 +120,9 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
             let took = began.elapsed();
             let what = format!("{phase:?}, {trick:?}, {options:?}");
             assert!(took < INTERRUPT_TIMEOUT, "{what}: {took:?}: {ended}");
-            // Some have given up at the moment of the interrupt.
+            // Some clients have already given up when the interrupt comes.
             assert!(matches!(ended.code, Some(130 | 1 | 2)), "{what}: {ended}");
-            // What is no TLS is seen at its first bytes.
+            // Invalid TLS is detected at its first bytes.
             let seen = phase == Phase::Connection && *options == secured;
             if *trick == Trick::Silence || (*trick == Trick::Trickle && !seen) {
                 assert_eq!(ended.code, Some(130), "{what}: {ended}");
@@ -179,7 +180,7 @@ fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
                 commands.iter().map(|command| folder.start(&mut folder.towpath(command))).collect();
             for client in started {
                 let ended = client.wait_at_most(CLIENT_TIMEOUT);
-                // What the doctor says of this host is another matter.
+                // The standard output of `doctor` describes this host, so it may differ.
                 assert!(matches!(ended.code, Some(0..=2)), "{what}: {ended}");
                 let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
                 assert!(!ended.err.contains(steers), "{what}: {:?}", ended.err);
@@ -189,7 +190,7 @@ fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
     }
 }
 
-/// The most memory that a program has had so far.
+/// Returns the peak memory of a program.
 fn peak_bytes(id: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -199,7 +200,7 @@ fn peak_bytes(id: u32) -> Option<u64> {
 #[test]
 fn no_server_report_fills_the_clients_memory() {
     let folder = &TestDir::new();
-    // The largest that is taken for a short test, and one byte more.
+    // The largest report accepted for a short test, and one byte more.
     let most = 16 << 20;
     let counter = r#"{"record":{"type":"counter","host":"","name":"","before":0,"after":1}}"#;
     let connection =

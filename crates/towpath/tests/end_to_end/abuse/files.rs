@@ -1,6 +1,7 @@
-//! Files of others, once more: what the sentences of SECURITY.md do not name and a reader takes them
-//! to promise. `pages` is what others see in a browser or on a terminal, `outputs` what is written
-//! and where, `hosts` what `setup` and `doctor` do as root, `labs` what leaves a namespace.
+//! Untrusted files, beyond the explicit sentences of SECURITY.md.
+//!
+//! `pages` covers browsers and terminals, `outputs` written files, `hosts` the actions of `setup`
+//! and `doctor` as root, `labs` leaks from a namespace.
 
 mod hosts;
 mod labs;
@@ -20,19 +21,19 @@ use serde_json::Value;
 use super::site::times;
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, binary, missing, skip};
 
-/// A result as it should be.
+/// Valid result, one record a line.
 const RESULT: &str = include_str!("../../../../towpath-measure/tests/fixtures/result-v1.jsonl");
-/// Address space for a reader of anything, kB, the program itself included.
+/// Address space of any reader in kB, including the program itself.
 const MAX_MEMORY_KB: u32 = 1_500_000;
-/// Far longer than any refusal takes, on a busy machine as well.
+/// Timeout, far longer than any refusal takes on a busy machine.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs the command with little memory; it must end by itself, and not by a panic.
+/// Runs the command with little memory. It must exit without a panic.
 fn ends(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     ends_with(folder, arguments, "")
 }
 
-/// As [`ends`], after a line of a shell.
+/// Runs the command as [`ends`] does, after a line of shell.
 fn ends_with(folder: &TestDir, arguments: &[&str], first: &str) -> ProgramOutput {
     let script = format!("ulimit -v {MAX_MEMORY_KB}; {first}\nexec \"$0\" \"$@\"");
     let mut command = folder.program("sh");
@@ -43,7 +44,7 @@ fn ends_with(folder: &TestDir, arguments: &[&str], first: &str) -> ProgramOutput
     ended
 }
 
-/// As [`ends`], with a refusal in words.
+/// Runs the command as [`ends`] does, and expects a refusal with a text.
 fn refused(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     let ended = ends(folder, arguments);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -55,14 +56,14 @@ fn words(text: &str) -> Vec<&str> {
     text.split(' ').collect()
 }
 
-/// Two hosts, one path, and a little to send.
+/// Scenario of two hosts, one path and a small transfer.
 const SMALL: &str = "name = \"small\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
     rate = \"10 Mbit/s\"\n[[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"bulk\"\nsize = \"10 KB\"\n";
-/// What is done with it.
+/// Study of that scenario.
 const PLAN: &str = "name = \"small\"\nscenario = \"scenario.toml\"\nseeds = 1\n[[variants]]\n\
     name = \"v\"\ntransport = \"tcp\"\n";
 
-/// A study whose sweep is done: `study` and `rows`.
+/// Creates a study whose sweep is complete: `study` and `rows`.
 fn study(folder: &TestDir) {
     fs::create_dir(folder.work().join("study")).unwrap();
     for (name, text) in [("scenario.toml", SMALL), ("plan.toml", PLAN), ("expected.toml", "")] {
@@ -72,7 +73,7 @@ fn study(folder: &TestDir) {
     assert_eq!(ended.code, Some(0), "{ended}");
 }
 
-/// The file with the rows of [`study`].
+/// Returns the file with the rows of [`study`].
 fn part(folder: &TestDir) -> String {
     let names = crate::program::names(&folder.work().join("rows"));
     let part = names.into_iter().find(|name| name.ends_with(".parquet")).unwrap();
@@ -83,7 +84,8 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
 
-/// F1: "only regular files are read; a FIFO … is refused at once", whichever option names it.
+/// F1: "only regular files are read; a FIFO … is refused at once", for every option that names a
+/// file.
 #[test]
 fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
     let folder = TestDir::new();
@@ -112,7 +114,7 @@ fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
     assert!(wrong.is_empty(), "not refused:\n{}", wrong.join("\n"));
 }
 
-/// F1: sockets, loops of links and folders, for what a sweep and a study consist of.
+/// F1: sockets, symbolic link loops and folders as parts of a sweep or study.
 #[test]
 fn non_files_in_sweep_and_study_directories_are_refused() {
     let folder = TestDir::new();
@@ -147,7 +149,7 @@ fn non_files_in_sweep_and_study_directories_are_refused() {
     }
 }
 
-/// F1, F2: files of `/proc` and `/sys` look like regular ones, and have no end, or none that is known.
+/// F1, F2: files of `/proc` and `/sys` look regular, and are endless or of unknown length.
 #[test]
 fn links_to_files_of_the_kernel_end() {
     let folder = TestDir::new();
@@ -172,7 +174,8 @@ fn raw(text: &[u8]) -> Vec<u8> {
     block
 }
 
-/// F2, F3: a frame's header names a window or a size; frames can be skipped, empty and many.
+/// F2, F3: frame headers with extreme windows or sizes; frames that are skippable, empty or
+/// numerous.
 #[test]
 fn the_size_declared_by_a_zstd_frame_allocates_nothing() {
     let folder = TestDir::new();
@@ -196,12 +199,12 @@ fn the_size_declared_by_a_zstd_frame_allocates_nothing() {
     for (name, file) in files {
         let name = format!("{name}.jsonl.zst");
         folder.write(&name, file);
-        // What the decoder has memory for may be read; what it has none for, is refused.
+        // The decoder may read a frame if its memory suffices, and refuses it otherwise.
         ends_with(&folder, &["report", &name], "ulimit -v 600000");
     }
 }
 
-/// F2, F3: blocks of nothing: three bytes each, and not one byte of text.
+/// F2, F3: empty blocks of three bytes each, without any text.
 #[test]
 fn a_sparse_terabyte_of_empty_blocks_ends() {
     let folder = TestDir::new();
@@ -214,7 +217,7 @@ fn a_sparse_terabyte_of_empty_blocks_ends() {
     assert_eq!(ended.code, Some(2), "{ended}");
 }
 
-/// F3: "nothing hangs": a capture of 24 bytes on the disk, whose records hold nothing.
+/// F3: "nothing hangs": a small sparse capture whose records are empty.
 #[test]
 fn a_sparse_terabyte_of_empty_packets_ends() {
     let folder = TestDir::new();
@@ -223,12 +226,12 @@ fn a_sparse_terabyte_of_empty_packets_ends() {
     let file = File::options().write(true).open(folder.work().join("c.pcap")).unwrap();
     file.set_len(4 << 40).unwrap();
     let mut command = folder.towpath(&["trace", "c.pcap"]);
-    // Were it only slow, it would have read gigabytes by now.
+    // A slow reader would have read gigabytes by now.
     let ended = folder.start(&mut command).wait_at_most(REFUSAL_TIMEOUT);
     assert!(ended.code.is_some_and(|code| code <= 2), "{ended}");
 }
 
-/// A block of pcapng.
+/// Returns a pcapng block.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let mut body = body.to_vec();
     body.resize(body.len().next_multiple_of(4), 0);
@@ -243,13 +246,13 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     option
 }
 
-/// A section, with options.
+/// Returns a section header block with options.
 fn section(options: &[u8]) -> Vec<u8> {
     let fixed = [0x1a2b_3c4d_u32.to_le_bytes(), [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
     block(0x0a0d_0d0a, &[&fixed[..], options].concat())
 }
 
-/// An interface of raw IP, with options.
+/// Returns an interface block for raw IP, with options.
 fn interface(options: &[u8]) -> Vec<u8> {
     block(1, &[&[101, 0, 0, 0, 0, 0, 0, 0][..], options].concat())
 }
@@ -260,7 +263,7 @@ fn packet(time: [u32; 2], captured: u32, data: &[u8]) -> Vec<u8> {
     block(6, &[&fields[..], data].concat())
 }
 
-/// A SYN between two addresses that a number gives.
+/// Returns a SYN between two addresses derived from a number.
 fn syn(number: u32) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
     ip.extend((0x0a00_0000 + number).to_be_bytes());
@@ -303,7 +306,7 @@ fn no_number_of_a_capture_panics_or_hangs() {
     }
 }
 
-/// F2: "captures are read as a stream": what it keeps of them has a bound, too.
+/// F2: "captures are read as a stream": the state kept for them is also bounded.
 #[test]
 fn a_capture_of_many_connections_takes_little_memory() {
     let folder = TestDir::new();
@@ -316,7 +319,7 @@ fn a_capture_of_many_connections_takes_little_memory() {
     assert_eq!(ended.code, Some(0), "{ended}");
 }
 
-/// Where the numbers of a record are, as paths of pointers.
+/// Collects the JSON pointers of all numbers in a record.
 fn numbers(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::Number(_) => found.push(at.to_owned()),
@@ -334,7 +337,7 @@ fn numbers(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// F3: each number of a valid result in turn, at bounds of its type and of others.
+/// F3: each number of a valid result in turn, at the bounds of its type and others.
 #[test]
 fn no_number_of_a_result_panics_or_hangs() {
     const VALUES: [&str; 8] = [
@@ -352,7 +355,7 @@ fn no_number_of_a_result_panics_or_hangs() {
         RESULT.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut cases = Vec::new();
     for (line, value) in lines.iter().enumerate() {
-        // One of each kind is enough, but the last of its kind says most.
+        // One record of each kind is enough; the last has the most content.
         let kind = &value["type"];
         if lines[line + 1..].iter().any(|later| &later["type"] == kind) {
             continue;
@@ -363,7 +366,7 @@ fn no_number_of_a_result_panics_or_hangs() {
     }
     assert!(cases.len() > 500, "{}", cases.len());
     let step = cases.len().div_ceil(times(50, 2_000));
-    // A step that is odd meets every value.
+    // An odd step reaches every value.
     for (line, at, number) in cases.into_iter().step_by(step | 1) {
         let mut changed = lines.clone();
         *changed[line].pointer_mut(&at).unwrap() = Value::from("@");
@@ -374,7 +377,7 @@ fn no_number_of_a_result_panics_or_hangs() {
     }
 }
 
-/// F3: "what is wrong is an error with its place": brackets without end, in each language.
+/// F3: "what is wrong is an error with its place": unclosed brackets in each language.
 #[test]
 fn deep_nesting_is_an_error_everywhere() {
     let folder = TestDir::new();
@@ -415,7 +418,7 @@ fn deep_nesting_is_an_error_everywhere() {
     }
 }
 
-/// F3: bytes that are no text, names that come twice, and lines without anything.
+/// F3: invalid UTF-8, duplicate names, and empty lines.
 #[test]
 fn invalid_utf8_and_duplicate_keys_are_errors() {
     let folder = TestDir::new();
@@ -445,7 +448,7 @@ fn invalid_utf8_and_duplicate_keys_are_errors() {
     }
 }
 
-/// F2: a limit that is no size is an error, and none that is.
+/// F2: an invalid limit is an error and never means "unlimited".
 #[test]
 fn an_invalid_limit_never_means_unlimited() {
     let folder = TestDir::new();
@@ -479,7 +482,7 @@ fn an_invalid_limit_never_means_unlimited() {
     }
 }
 
-/// F3: a list of servers is a file as any other; each line of it asks for a little of this host.
+/// F3: a list of servers is untrusted; each line costs this host only a little.
 #[test]
 fn a_list_of_many_servers_needs_no_more_than_there_is() {
     let folder = TestDir::new();
@@ -493,8 +496,8 @@ fn a_list_of_many_servers_needs_no_more_than_there_is() {
     assert_eq!(ended.code, Some(2), "{ended}");
 }
 
-/// Runs a script as root of new user, network and mount namespaces, with `$TOWPATH`; `None` where
-/// there are none.
+/// Runs a script as root of new user, network and mount namespaces, with `$TOWPATH`. Returns `None`
+/// without namespaces.
 fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);

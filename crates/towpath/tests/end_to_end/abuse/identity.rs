@@ -1,4 +1,5 @@
-//! Who a server and its clients are: pins, secrets, and what strangers are told.
+//! Authentication of server and client: pins, secrets, and the data that unauthenticated clients
+//! get.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,7 +19,7 @@ use crate::program::{ProgramOutput, Running, TestDir, wait_for};
 
 const SECRET: &str = "a secret of both hosts\n";
 
-/// A server on loopback, its port and its certificate's fingerprint.
+/// Starts a server on loopback. Returns it with its port and its certificate's fingerprint.
 fn server(folder: &TestDir, options: &[&str]) -> (Running, u16, String) {
     let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
     let running = folder.start(&mut folder.towpath(&arguments));
@@ -40,7 +41,7 @@ fn measure(folder: &TestDir, port: u16, options: &[&str]) -> ProgramOutput {
     folder.run(&[&ours[..], options].concat())
 }
 
-/// Control of a new test.
+/// Preamble of a control connection for a new test.
 const CONTROL: Preamble =
     Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
 
@@ -48,7 +49,7 @@ fn hello() -> ClientMessage {
     ClientMessage::Hello { towpath: String::new() }
 }
 
-/// Passes connections on to a server and keeps all that the client sent.
+/// Proxy that stores everything the client sent.
 struct Tap {
     port: u16,
     received: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -74,7 +75,7 @@ impl Tap {
                 thread::spawn(move || {
                     pass(client, server, |bytes| {
                         let kept = &mut all.lock().unwrap()[number];
-                        // What identifies is at the beginning.
+                        // The identifying bytes are at the beginning.
                         let room = 8_192_usize.saturating_sub(kept.len());
                         kept.extend(bytes.iter().take(room));
                     });
@@ -127,7 +128,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
         // A record of the handshake follows.
         assert_eq!(connection[Preamble::BYTES..][..2], [0x16, 0x03], "{preamble:?}");
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
-        // Whoever has read it cannot come back with it.
+        // An eavesdropper cannot reuse the token.
         if preamble.kind == ConnectionKind::Data {
             let mut stranger =
                 connect(port, Preamble { kind: ConnectionKind::Control, ..preamble }, false)
@@ -154,7 +155,7 @@ fn a_server_without_the_pinned_certificate_receives_nothing() {
         assert_eq!(ended.code, Some(2), "{ended}");
         assert!(ended.err.contains("is not the server that is expected"), "{ended}");
     }
-    // Not even TLS: it takes the first bytes and says what a server says.
+    // Not a TLS server: it accepts the first bytes and sends a server's messages.
     let plain = Hostile::start(Misbehaviour::Trick(Phase::Connection, Trick::Welcome));
     let ended =
         measure(&folder, plain.port, &["-t", "0.2", "--transport", "tcp", "--server-cert", &pin]);
@@ -163,7 +164,7 @@ fn a_server_without_the_pinned_certificate_receives_nothing() {
     assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
 }
 
-/// Passes datagrams on until so many bytes went to the client or came from it.
+/// Relays datagrams until a number of bytes has passed in both directions.
 fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
     let outer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let listening = outer.try_clone().unwrap();
@@ -202,7 +203,7 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
 fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
     let folder = TestDir::new();
     let (_server, port, print) = server(&folder, &[]);
-    // Who stands between has a port for both, cuts QUIC off and answers over TCP.
+    // An attacker on the path has a port for both, cuts QUIC off and replies over TCP.
     let (between, listener) = wait_for("a port", || {
         let between = pass_datagrams(port, 150_000);
         let address = between.local_addr().unwrap();
@@ -296,7 +297,7 @@ fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
     }
 }
 
-/// Says that it knows a secret; what the server says to that.
+/// Claims to know a secret. Returns the server's reply.
 fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>> {
     let mut wire = connect(port, CONTROL, tls)?;
     let mut frames = FrameDecoder::default();
@@ -331,19 +332,19 @@ fn wrong_secrets_are_logged_and_get_slower() {
     let guess = "a guess of a secret of both";
     let answers: Vec<_> = (0..60).map(|_| refusal(prove(port, guess, true))).collect();
     let looked_at = answers.iter().filter(|why| why.contains("is wrong")).count();
-    // On a busy machine all of them may take a while, in which some more are looked at.
+    // On a busy machine the guesses take a while, during which the server checks some more.
     assert!((3..=12).contains(&looked_at), "{answers:?}");
     let refused = answers.iter().filter(|why| why.contains("too many wrong secrets")).count();
     assert_eq!(looked_at + refused, answers.len(), "{answers:?}");
     let lines = server.stderr().lines().filter(|line| line.contains("not know the secret")).count();
     assert!((1..=20).contains(&lines), "{}", server.stderr());
-    // Soon the right one is heard again.
+    // Soon the right secret is accepted again.
     wait_for("the right secret", || {
         matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))).then_some(())
     });
 }
 
-/// What a server says of its host.
+/// Returns a server's snapshot of its host.
 fn snapshot(port: u16, asked: u16) -> HostSnapshot {
     let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), FrameDecoder::default());
     wire.send(&hello()).unwrap();
@@ -419,7 +420,7 @@ fn the_line_that_a_server_prints_can_be_pasted() {
     }
 }
 
-/// The server stops waiting after a few seconds, so that no thread is left with a silent handshake.
+/// The server drops silent handshakes after a few seconds, so that no thread stays behind.
 #[test]
 fn an_unfinished_handshake_times_out() {
     let folder = TestDir::new();

@@ -1,9 +1,10 @@
-//! Attacks: what SECURITY.md promises, against the program as it is installed.
+//! Attacks on the installed program, against the promises of SECURITY.md.
 //!
 //! Each is bounded in count and time, stays on loopback or in a network namespace of its own, and
-//! ends by itself. `server` are strangers at a default server, `identity` and `clients` servers that
-//! are not what they say, `readers` and `files` files of others, `root` what a privileged command may
-//! change.
+//! terminates.
+//!
+//! `server` covers unauthenticated clients, `identity` and `clients` dishonest servers, `readers`
+//! and `files` untrusted files. `root` covers the effects of privileged commands.
 
 mod adversity;
 mod clients;

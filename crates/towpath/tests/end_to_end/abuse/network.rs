@@ -1,5 +1,5 @@
-//! Strangers on the network: what SECURITY.md promises about them (S1 to S9), in orders and amounts
-//! that no honest client knows.
+//! Unauthenticated clients against the promises of SECURITY.md (S1 to S9), with message orders and
+//! amounts that no honest client uses.
 
 mod limits;
 mod orders;
@@ -24,12 +24,12 @@ use super::site::AttackedServer;
 use super::stranger::{ClientRoute, RawClient};
 use crate::program::{TestDir, wait_for};
 
-/// A test of a minute that moves what there is.
+/// Flow of one minute without a rate limit.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
-/// Linux's number of Multipath TCP.
+/// Linux's number of Multipath TCP, `IPPROTO_MPTCP`.
 const MULTIPATH: i32 = 262;
 
-/// A connection without a word.
+/// Opens a connection without sending anything.
 fn dial(way: ClientRoute, multipath: bool) -> io::Result<TcpStream> {
     let protocol = multipath.then(|| Protocol::from(MULTIPATH));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
@@ -54,7 +54,7 @@ fn hello() -> ClientMessage {
     ClientMessage::Hello { towpath: "0".to_owned() }
 }
 
-/// Control over plain TCP, of any test.
+/// Control client over plain TCP, for any test token.
 struct ControlClient {
     stream: TcpStream,
     frames: FrameDecoder,
@@ -84,7 +84,7 @@ impl ControlClient {
     }
 }
 
-/// Counts what comes until then, or until nothing comes any more.
+/// Returns the bytes received until the deadline or until nothing more arrives.
 fn take(mut socket: &TcpStream, until: Instant, taken: &AtomicU64) {
     let mut room = vec![0; 1 << 16];
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -98,7 +98,7 @@ fn take(mut socket: &TcpStream, until: Instant, taken: &AtomicU64) {
     }
 }
 
-/// Counts what goes until then, or until nothing goes any more.
+/// Returns the bytes sent until the deadline or until the peer accepts no more.
 fn give(mut socket: &TcpStream, until: Instant, given: &AtomicU64) {
     socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     while Instant::now() < until {
@@ -111,7 +111,7 @@ fn give(mut socket: &TcpStream, until: Instant, given: &AtomicU64) {
     }
 }
 
-/// The same for many at once.
+/// Counts the bytes of many connections at once.
 fn take_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
     let taken = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn give_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) ->
     given.into_inner()
 }
 
-/// Waits until the other end has closed; how long that took, if it did.
+/// Waits until the peer has closed. Returns the time that took; `None` if it did not close.
 fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
     let began = Instant::now();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -146,7 +146,7 @@ fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
     None
 }
 
-/// A test whose traffic runs, with all its connections.
+/// Starts a test with all its connections. Its traffic runs on return.
 fn running(
     way: ClientRoute,
     flows: &[&str],
@@ -164,14 +164,14 @@ fn running(
     Ok((stranger, data))
 }
 
-/// Nothing has failed inside, and somebody new is served.
+/// Checks that the server has not panicked and serves a new client.
 fn is_well(site: &AttackedServer) {
     site.serves(2);
     let said = site.running.stderr();
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// A server that listens on all addresses, as one does that is started without `-B`.
+/// Starts a server that listens on all addresses, as without `-B`.
 fn everywhere(options: &[&str]) -> AttackedServer {
     let folder = TestDir::new();
     let running = folder.start(&mut folder.towpath(&[&["server", "-p", "0"], options].concat()));

@@ -1,4 +1,4 @@
-//! Files of others.
+//! Untrusted files.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, skip};
 use crate::report_page::{browser, complaints, open};
 
-/// A result as it should be.
+/// Valid result, one record a line.
 const RESULT: &str = include_str!("../../../../towpath-measure/tests/fixtures/result-v1.jsonl");
-/// Kilobytes of address space that a reader of anything may take, the program itself included.
+/// Address space of any reader in kB, including the program itself.
 const MAX_MEMORY_KB: u32 = 1_500_000;
-/// Longer than any refusal takes on a busy machine, and far shorter than what hung took.
+/// Timeout, longer than any refusal takes on a busy machine, and far shorter than the former hangs.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs the command with little memory; it must end by itself and refuse in words, not by a panic.
+/// Runs the command with little memory. It must refuse with a message and without a panic.
 fn refused(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     let program = crate::program::binary();
     let script = format!("ulimit -v {MAX_MEMORY_KB}; exec \"$0\" \"$@\"");
@@ -30,8 +30,8 @@ fn refused(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     ended
 }
 
-/// A file compressed with zstd (RFC 8878) that begins with `text` and goes on with `blocks` times
-/// 128 KiB of one byte, each of which takes four bytes.
+/// Returns a zstd file (RFC 8878) of `text` and `blocks` times 128 KiB of one byte. Each block
+/// takes four bytes.
 fn bomb(text: &[u8], byte: u8, blocks: usize) -> Vec<u8> {
     const MAX_BLOCK: u32 = 128 << 10;
     let header = |kind: u32, size: u32| ((size << 3) | (kind << 1)).to_le_bytes()[..3].to_vec();
@@ -57,7 +57,7 @@ fn meta() -> String {
 fn a_decompression_bomb_is_refused_with_the_limit() {
     let folder = TestDir::new();
     let (meta, blocks) = (meta(), 12_250);
-    // Lines without anything, a line without an end, and a text without an end.
+    // Empty lines, a line without an end, and a text without an end.
     let text = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"";
     for (name, begin, byte, why) in [
         ("lines", meta.clone(), b'\n', "the limit here; TOWPATH_MAX_INPUT="),
@@ -103,7 +103,7 @@ fn numbers_in_a_result_allocate_nothing_beyond_its_data() {
         let ended = folder.run(arguments);
         assert_eq!(ended.code, Some(0), "{ended}");
     }
-    // What is only long is printed.
+    // A long but valid result is printed.
     folder.write("day.jsonl", format!("{}{}", meta(), interval(86_400_000_000_000)));
     let ended = folder.run(&["report", "day.jsonl", "--csv"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -128,7 +128,7 @@ fn a_result_with_more_paths_than_allowed_is_refused() {
     assert!(ended.err.contains("more than 2000 paths"), "{ended}");
 }
 
-/// Every way in which a file's name is given to the command, and what the file stands for there.
+/// Returns every argument that names a file, and the kind of the file.
 fn readers(name: &str) -> Vec<Vec<String>> {
     let words = |text: &str| text.split(' ').map(|word| word.replace("FILE", name)).collect();
     let all = [
@@ -152,7 +152,7 @@ fn readers(name: &str) -> Vec<Vec<String>> {
     all.into_iter().map(words).collect()
 }
 
-/// Puts what `make` makes wherever one of the [`readers`] looks.
+/// Puts a file made by `make` at each place that one of the [`readers`] opens.
 fn lay(folder: &TestDir, name: &str, make: &dyn Fn(&Path)) {
     let work = folder.work();
     for part in ["folder", "sweep", "study"] {
@@ -205,7 +205,7 @@ fn no_reader_waits_for_a_fifo_or_reads_a_device() {
 #[test]
 fn no_reader_accepts_an_oversized_file() {
     let folder = TestDir::new();
-    // Without a byte on the disk.
+    // A sparse file without a byte on the disk.
     lay(&folder, "large", &|path| File::create(path).unwrap().set_len(4 << 30).unwrap());
     for arguments in readers("large") {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -250,7 +250,7 @@ fn a_plan_with_more_runs_than_can_be_counted_is_refused() {
     assert!(ended.err.contains("expected at most 10000000"), "{ended}");
 }
 
-/// Ways to command a terminal: by its title, C1, reordered text, and what deletes.
+/// Terminal controls: title, C1, reordered text, and deletion.
 const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}live\u{2069}\u{8}\u{7f}";
 
@@ -269,7 +269,7 @@ fn no_text_of_a_file_controls_the_terminal() {
     let quoted = &quoted[1..quoted.len() - 1];
     let mut result = String::new();
     for line in RESULT.lines() {
-        // Every text of every record, but those that are words of the format.
+        // Every text of every record, except keywords of the format.
         let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
         poison(&mut value);
         let _ = writeln!(result, "{value}");
@@ -306,7 +306,7 @@ fn no_text_of_a_file_controls_the_terminal() {
         assert_harmless(&ended.out, &ended);
         assert_harmless(&ended.err, &ended);
     }
-    // Programs that read JSON get the names as they are.
+    // Programs that read JSON get the names unchanged.
     let ended = folder.run(&["report", &strange, "--json"]);
     assert_eq!(ended.json()[0]["file"].as_str().unwrap(), strange);
 }
@@ -318,7 +318,7 @@ fn toml(text: &str) -> String {
     })
 }
 
-/// Adds commands to every text that may be any.
+/// Adds terminal controls to every free text.
 fn poison(value: &mut serde_json::Value) {
     const KEYWORDS: [&str; 12] = [
         "type",
@@ -361,7 +361,7 @@ fn a_page_runs_and_loads_no_injected_content() {
         <svg onload=\"document.title = 'owned'\"></svg>\
         <iframe srcdoc=\"<script>parent.document.title = 'owned'</script>\"></iframe></body>";
     let poisoned = page.replace("</body>", injected);
-    // Without the policy it would: the test would see it.
+    // Without the policy the script would run and the test would detect it.
     let open_to_all = poisoned.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
     assert_ne!(open_to_all, poisoned);
     for (name, text, owned) in [("kept", &poisoned, false), ("open", &open_to_all, true)] {

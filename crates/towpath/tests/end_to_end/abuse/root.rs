@@ -1,8 +1,13 @@
-//! What a privileged command changes.
+//! Changes made by privileged commands.
 //!
-//! Whatever is in a state folder, whatever a peer says, whatever interfaces are called: `setup` and
-//! `doctor --fix` change endpoints and limits of the path manager, a few settings of the network,
-//! and routes and rules of tables of their own. All of it happens in namespaces of the test's.
+//! For any state folder, peer and interface name, `setup` and `doctor --fix` only change a fixed
+//! set of things:
+//!
+//! - endpoints and limits of the path manager,
+//! - a few network settings,
+//! - routes and rules of tables of their own.
+//!
+//! All tests run in namespaces of their own.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,8 +21,9 @@ use serde_json::{Value, json};
 
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, binary, is_root, missing, skip};
 
-/// A host with two interfaces in one network, one of them with a name that a shell would obey, and
-/// what it is like: `look` prints all that must not change, `listed` what setup and doctor change.
+/// Sets up a host with two interfaces in one network; one name contains shell syntax.
+///
+/// `look` prints all that must not change, `listed` all that setup and doctor may change.
 const HOST: &str = r#"
 # Addresses that come by themselves would come in the middle.
 echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
@@ -51,8 +57,9 @@ listed() {
 }
 "#;
 
-/// Runs a script as root of new user, network and mount namespaces: `$TOWPATH` is the command, the
-/// state is kept in `sandbox/state`, and `/var/lib` is empty.
+/// Runs a script as root of new user, network and mount namespaces.
+///
+/// `$TOWPATH` is the command, the state is in `sandbox/state`, and `/var/lib` is empty.
 fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
@@ -75,7 +82,7 @@ fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> 
 fn setup_writes_nothing_without_apply() {
     let test = "setup_writes_nothing_without_apply";
     let folder = TestDir::new();
-    // Once for root, who has /var/lib, and once for whoever may not write there.
+    // Once for root with /var/lib, and once without write access to it.
     let script = "
         before=$(look; listed)
         for state in /var/lib sandbox/state; do
@@ -92,7 +99,7 @@ fn setup_writes_nothing_without_apply() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
 }
 
-/// What is in a state file, and who could have put it there.
+/// Content of a planted state file, and the place where it could be planted.
 #[derive(Debug)]
 struct Planted {
     changes: Value,
@@ -123,7 +130,7 @@ fn hostile_change() -> impl Strategy<Value = Value> {
         "[ -~]{0,20}",
     ];
     let table = prop_oneof![Just(0_u32), Just(253), Just(254), Just(255), 0..1_000_u32];
-    // Taking back changes only what is as it was left.
+    // Undoing a change requires that its value is still the one that was set.
     let now = prop_oneof![
         Just("precious".to_owned()),
         Just("0".to_owned()),
@@ -163,7 +170,7 @@ fn planted() -> impl Strategy<Value = Planted> {
     (changes, place).prop_map(|(changes, place)| Planted { changes: Value::Array(changes), place })
 }
 
-/// Puts the state of case `$1` where `setup` looks for it: it is of this boot and namespace; from
+/// Puts the state of case `$1` where `setup` searches. It is of this boot and namespace; from
 /// `link` on, its place is wrong.
 const PLANT: &str = r"
 export XDG_STATE_HOME=$PWD/sandbox
@@ -188,7 +195,7 @@ plant() {
 }
 ";
 
-/// Writes the state of a case, as the kind of user who could have put it there.
+/// Writes the state of a case, as the user who could have planted it.
 fn lay(folder: &TestDir, number: usize, case: &Planted) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let content = json!({"version": 1, "boot": boot.trim(), "changes": case.changes}).to_string();
@@ -203,7 +210,7 @@ fn lay(folder: &TestDir, number: usize, case: &Planted) {
         let above = name.with_extension("folder");
         fs::create_dir(&above).unwrap();
         fs::write(above.join("state"), content).unwrap();
-        // What is in it may be ours, as a link to it would be.
+        // The content may be ours, as with a link to it.
         fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
         theirs(&above);
     }
@@ -216,7 +223,7 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
     let mut runner = TestRunner::deterministic();
     let mut cases: Vec<Planted> =
         (0..24).map(|_| planted().new_tree(&mut runner).unwrap().current()).collect();
-    // In the right place and of the right user: a file outside of /proc/sys would be written.
+    // Right place and right user: without the check, a file outside of /proc/sys would be written.
     let escape = "net/../../../$SANDBOX/victim";
     let escape = json!([{"do": "sysctl", "sysctl": escape, "from": "spoilt", "to": "precious"}]);
     cases.insert(0, Planted { changes: escape, place: "ours" });
@@ -267,12 +274,12 @@ fn hostile_interface_names_change_no_unlisted_settings() {
         $TOWPATH doctor --fix >said 2>&1 || test $? = 1
         look | grep -v '^[.]/state' >after; diff before after";
     let Some(ended) = as_root(test, &folder, script) else { return };
-    // The state folder is new, and its time is no matter.
+    // The state folder is new, so its time differs.
     let left: Vec<_> = ended.out.lines().filter(|line| !line.contains("./state")).collect();
     assert_eq!((ended.code, left), (Some(0), Vec::new()), "{ended}");
 }
 
-/// A server whose look says, truly here, that its receive buffer is small.
+/// A server whose snapshot truthfully reports a small receive buffer.
 const PEER: &str = r#"
 head -c 24 /dev/urandom | base64 >secret; chmod 600 secret
 unshare -n sleep 300 & there=$!
@@ -317,7 +324,7 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
     assert!(!ended.out.contains("mending: sysctl -w net.ipv4.tcp_rmem"), "{ended}");
 }
 
-/// Results of a simulated run, which needs no privilege.
+/// Creates results of a simulated run, which needs no privileges.
 fn simulated(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.write("scenario.toml", format!("{TWO_PATHS}{}", crate::program::SIZED));
     let all = ["run", "scenario.toml", "--world", "sim", "-T", "tcp", "-q"];
@@ -425,7 +432,7 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
             }
             let theirs = folder.work().join("theirs");
             fs::create_dir(&theirs).unwrap();
-            // Moving a folder takes the right to write to it.
+            // Renaming a folder requires write access to it.
             fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
             lchown(&theirs, Some(4_711), Some(4_711)).unwrap();
         }
@@ -452,21 +459,21 @@ fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
     let folder = TestDir::new();
     folder.write("lab.toml", TWO_PATHS);
     let inside = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";
-    // Root of a user namespace may forbid further ones in it, as an administrator does.
+    // Root of a user namespace can forbid nested ones, as an administrator can.
     let script = format!(
         "echo 0 >/proc/sys/user/max_user_namespaces
         $TOWPATH lab lab.toml -- sh -c '{inside}; unshare -n true && echo new; true'"
     );
     let Some(ended) = as_root(test, &folder, &script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
-    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, and those of a network.
+    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, and the network capabilities.
     assert_eq!(ended.out, "CapEff:\t0000000000003cfb\n", "{ended}");
     let said = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         said.contains("the program is root of this machine, with the capabilities alone"),
         "{ended}"
     );
-    // In a user namespace there is nothing to take.
+    // A user namespace has no privilege to drop.
     let ended = folder.run(&["lab", "lab.toml", "--", "unshare", "-n", "true"]);
     assert_eq!(ended.code, Some(0), "{ended}");
 }

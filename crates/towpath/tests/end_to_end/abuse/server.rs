@@ -1,4 +1,5 @@
-//! Strangers at a server: whatever they ask for, those beside them are served, and nothing grows.
+//! Unauthenticated clients of a server. For any request, other clients are served and memory stays
+//! bounded.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,10 +11,10 @@ use towpath_measure::live::{ClientMessage, ConnectionKind, TestToken, TransferSe
 use super::site::{AttackedServer, times};
 use super::stranger::{ClientRoute, RawClient};
 
-/// A test of a minute that moves what there is.
+/// Flow of one minute without a rate limit.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 
-/// Reads until nothing comes any more or the time is over; how many bytes.
+/// Reads until nothing more arrives or the time is over. Returns the number of bytes.
 fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
     let mut room = vec![0; 1 << 16];
     let mut all = 0;
@@ -29,7 +30,7 @@ fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
     all
 }
 
-/// Finding 1: `bye` during a test gave its place to others while its threads went on.
+/// Finding 1: `bye` during a test released its slot while its threads continued.
 #[test]
 fn a_leaving_client_holds_its_slot_until_its_threads_end() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
@@ -48,7 +49,7 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
     site.calms_down();
 }
 
-/// Finding 3: what is asked within the limits took as much memory as one liked.
+/// Finding 3: requests within the limits took unlimited memory.
 #[test]
 fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let site = AttackedServer::new(&[]);
@@ -57,7 +58,7 @@ fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
     let why = stranger.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
-    // Requests of a few bytes each, which nobody asked for.
+    // Small requests of a few bytes each, which the plan does not contain.
     let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let some = "pattern = \"reqres\"\nduration = \"60 s\"\nperiod = \"1 s\"\ndirection = \"up\"";
     assert_eq!(stranger.plan(&[some], TransferSettings::default()).unwrap(), None);
@@ -75,7 +76,7 @@ fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     site.stays_small();
 }
 
-/// Short messages as they are on the wire.
+/// Returns short messages as they are on the wire.
 fn requests(bytes: usize) -> Vec<u8> {
     // Length of the rest, kind, number, bytes of the reply.
     let request = [0, 0, 0, 9, b'Q', 0, 0, 0, 0, 0, 0, 0, 0];
@@ -104,7 +105,7 @@ fn no_test_gets_more_than_half_of_the_remaining_memory() {
     site.calms_down();
 }
 
-/// Finding 4: 288 one-byte echoes kept everybody else out.
+/// Finding 4: 288 one-byte echoes blocked all other clients.
 #[test]
 fn echo_connections_of_one_source_leave_slots_for_others() {
     let site = AttackedServer::new(&[]);
@@ -116,7 +117,7 @@ fn echo_connections_of_one_source_leave_slots_for_others() {
     site.calms_down();
 }
 
-/// Finding 4: hellos of a stranger kept out those who know the secret.
+/// Finding 4: hellos of unauthenticated clients blocked those with the secret.
 #[test]
 fn unauthenticated_hellos_block_no_client() {
     let site = AttackedServer::new(&[]);
@@ -144,7 +145,7 @@ fn unauthenticated_hellos_block_no_client() {
     site.calms_down();
 }
 
-/// Finding 5: sixteen places for an hour, by clients who are not there.
+/// Finding 5: absent clients occupied sixteen slots for an hour.
 #[test]
 fn absent_clients_lose_their_slots() {
     let site = AttackedServer::new(&[]);
@@ -160,13 +161,13 @@ fn absent_clients_lose_their_slots() {
     assert_eq!(places.len(), 8, "the last half is for those who have none");
     let others: Vec<_> = (2..20).filter_map(book).collect();
     assert_eq!(others.len(), 8);
-    // All are taken, all are attended, and nothing moves.
+    // All slots are taken, all clients are connected, and no data moves.
     site.serves_five();
     drop((places, others));
     site.calms_down();
 }
 
-/// Finding 6: `--max-rate` held for each flow, and not for echoes.
+/// Finding 6: `--max-rate` limited each flow alone, and no echoes.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
@@ -184,8 +185,8 @@ fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     let echoes = thread::spawn(move || drain(&other, until));
     echo.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     while Instant::now() < until {
-        let _ = echo.write(&[0; 4_096]); // fails if the buffer is full
-    }
+        let _ = echo.write(&[0; 4_096]);
+    } // fails if the buffer is full
     let moved: u64 = reading.into_iter().map(|one| one.join().unwrap()).sum();
     let sent_back = echoes.join().unwrap();
     let rate = (moved + sent_back) as f64 * 8.0 / began.elapsed().as_secs_f64();
@@ -193,7 +194,7 @@ fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     assert!(rate >= 8e6 * 0.7, "{rate} bit/s: {moved} bytes of data, {sent_back} of echoes");
 }
 
-/// Finding 6: a reply as large as one likes.
+/// Finding 6: replies of unlimited size.
 #[test]
 fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     let site = AttackedServer::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
@@ -217,7 +218,7 @@ fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     assert!(ended.code.is_some(), "{ended}");
 }
 
-/// Findings 4 and 5 at once, for as long as the honest clients take: words, echoes and tests of one
+/// Findings 4 and 5 at once, while honest clients measure: messages, echoes and tests of one
 /// source.
 #[test]
 fn a_greedy_source_leaves_enough_for_the_others() {

@@ -1,4 +1,4 @@
-//! A server under attack, and the honest clients beside it.
+//! A server under attack, and the honest clients next to it.
 
 use std::env;
 use std::fs;
@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 use super::stranger::ClientRoute;
 use crate::program::{ProgramOutput, Running, TestDir, binary, wait_for};
 
-/// No server takes more memory, whatever is asked (SECURITY.md, S1).
+/// Upper bound of a server's memory for any request (SECURITY.md, S1).
 const MAX_MEMORY_KB: u64 = 256 * 1024;
-/// So long after an attack all seats are free (S3).
+/// Time after an attack until all permits are free (S3).
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// No attack is longer.
+/// Upper bound of an attack's duration.
 const MAX_ATTACK_TIME: Duration = Duration::from_secs(60);
-/// What an honest client wants to send, bit/s.
+/// Rate offered by an honest client, bit/s.
 const OFFERED_BPS: f64 = 8e6;
 
-/// Attacks run in full, as `cargo xtask abuse` has them do.
+/// Returns true if attacks run in full, as with `cargo xtask abuse`.
 pub(super) fn is_full_scope() -> bool {
     env::var_os("TOWPATH_ABUSE").is_some_and(|how| how == "whole")
 }
 
-/// How many times something is done: `thinned` unless the whole suite runs.
+/// Returns the number of repetitions: `thinned` unless the full suite runs.
 pub(super) fn times(thinned: usize, in_full: usize) -> usize {
     if is_full_scope() { in_full } else { thinned }
 }
 
-/// An attack while honest clients measure.
+/// Attack that runs while honest clients measure.
 pub(super) struct Attack {
     ends: Instant,
     began: AtomicBool,
@@ -36,7 +36,7 @@ pub(super) struct Attack {
 }
 
 impl Attack {
-    /// It is in full swing: honest clients may come.
+    /// Signals that the attack is fully active, so that honest clients may start.
     pub(super) fn is_on(&self) {
         self.began.store(true, Ordering::Release);
     }
@@ -46,7 +46,7 @@ impl Attack {
     }
 }
 
-/// Ends an attack however the honest clients fared.
+/// Guard that ends the attack, also after a failed assertion.
 struct AttackGuard<'a>(&'a Attack);
 
 impl Drop for AttackGuard<'_> {
@@ -64,7 +64,7 @@ pub(super) struct AttackedServer {
 impl AttackedServer {
     pub(super) fn new(options: &[&str]) -> Self {
         let folder = TestDir::new();
-        // Whoever starts the tests with `nohup` has SIGHUP ignored in all that they start.
+        // `nohup` starts all tests with SIGHUP ignored.
         let mut command = folder.program("env");
         command.arg("--default-signal=HUP").arg(binary());
         command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
@@ -81,25 +81,28 @@ impl AttackedServer {
         ClientRoute::number(n, &self.port)
     }
 
-    /// A line of the server's `/proc/PID/status`, as a number.
+    /// Returns a value of the server's `/proc/PID/status`.
     pub(super) fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// An honest client from an address of its own.
+    /// Starts an honest client from an address of its own.
     pub(super) fn measure(&self, last: u8, options: &[&str]) -> ProgramOutput {
         let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
         let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
-        // In small blocks: of large ones, one that comes late is a tenth of the rate.
+        // Small blocks, since one late large block is a tenth of the rate.
         let ours = ["--transport", "tcp", "-t", "1", "-b", "8M", "-l", "16K"];
         self.folder.run(&[&fixed[..], &ours, options].concat())
     }
 
-    /// Has an attack run beside five honest clients at once: all are served at the rate that they want,
-    /// the server stays small, and is calm again soon after. The attack has to call
-    /// [`Attack::is_on`], and to return once it no longer [goes on](Attack::goes_on).
+    /// Runs an attack next to five simultaneous honest clients.
+    ///
+    /// All must be served at their offered rate, and the server must stay small and recover soon.
+    ///
+    /// The attack has to call [`Attack::is_on`], and to return once it no longer [goes
+    /// on](Attack::goes_on).
     pub(super) fn withstands(&self, attack: impl FnOnce(&Attack) + Send) {
         let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began, over };
@@ -120,7 +123,7 @@ impl AttackedServer {
         self.calms_down();
     }
 
-    /// An honest client is served at the rate that it wants; one that is told to come again does.
+    /// Checks that an honest client is served at its rate. A client refused as busy tries again.
     pub(super) fn serves(&self, last: u8) {
         let ended = wait_for("an honest client's turn", || {
             let ended = self.measure(last, &[]);
@@ -132,12 +135,12 @@ impl AttackedServer {
         assert!(goodput > 0.8 * OFFERED_BPS, "{goodput} of {OFFERED_BPS} bit/s");
     }
 
-    /// Five honest clients, one after the other: all are served, at the rate they want.
+    /// Checks five honest clients in sequence, at their offered rate.
     pub(super) fn serves_five(&self) {
         (2..7).for_each(|last| self.serves(last));
     }
 
-    /// Nothing of a test or of a connection is left.
+    /// Waits until no trace of a test or connection is left.
     pub(super) fn calms_down(&self) {
         let began = Instant::now();
         wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));

@@ -1,4 +1,4 @@
-//! Somebody who speaks the protocol of the live world, and means no good.
+//! Hostile client that speaks the protocol of the live world.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "every other answer is the same mistake")]
 
@@ -13,10 +13,10 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::Transport;
 
-/// Far longer than a server takes on a busy machine.
+/// Timeout for a reply, far longer than a server takes on a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where a stranger comes from, and whom he visits.
+/// Source address of a client, and the server it connects to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClientRoute {
     pub(super) from: IpAddr,
@@ -24,14 +24,14 @@ pub(super) struct ClientRoute {
 }
 
 impl ClientRoute {
-    /// From the `n`-th of many addresses of loopback.
+    /// Returns the route from the `n`-th of many loopback addresses.
     pub(super) fn number(n: u16, port: &str) -> Self {
         let [high, low] = n.to_be_bytes();
         let server = ([127, 0, 0, 1], port.parse().unwrap()).into();
         Self { from: [127, 1, high, low].into(), server }
     }
 
-    /// A connection with what it is for.
+    /// Opens a connection and sends its preamble.
     pub(super) fn connect(
         self,
         kind: ConnectionKind,
@@ -49,7 +49,7 @@ impl ClientRoute {
     }
 }
 
-/// One control connection.
+/// Client with one control connection.
 #[derive(Debug)]
 pub(super) struct RawClient {
     pub(super) route: ClientRoute,
@@ -59,7 +59,7 @@ pub(super) struct RawClient {
 }
 
 impl RawClient {
-    /// Connects and is welcome.
+    /// Connects and waits for the welcome.
     pub(super) fn enter(way: ClientRoute) -> io::Result<Self> {
         let control = way.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
         let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
@@ -88,7 +88,7 @@ impl RawClient {
         }
     }
 
-    /// Asks for a test; the reason if there is none.
+    /// Requests a test. Returns the reason of a refusal; `None` if it was accepted.
     pub(super) fn plan(
         &mut self,
         flows: &[&str],
@@ -112,18 +112,18 @@ impl RawClient {
         }
     }
 
-    /// One of the test's connections.
+    /// Opens one of the test's data connections.
     pub(super) fn data(&self, flow: u16, stream: u16) -> io::Result<TcpStream> {
         self.route.connect(ConnectionKind::Data, self.token.public_id(), (flow, stream))
     }
 
-    /// Waits until the server has all connections, then lets the traffic begin.
+    /// Waits until the server has all connections, then starts the traffic.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         while !matches!(self.recv()?, ServerMessage::Ready) {}
         self.send(&ClientMessage::Begin { at_ns: 0 })
     }
 
-    /// The server's half, as text; asks again until it is there.
+    /// Returns the server's report as text; repeats the request until it is ready.
     pub(super) fn fetch(&mut self) -> io::Result<String> {
         let mut whole = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! A server on a host that has too few descriptors, threads, memory, room on its disk or readers.
+//! A server on a host without enough descriptors, threads, memory, disk space or log readers.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,12 +18,12 @@ use super::super::stranger::{ClientRoute, RawClient};
 use crate::processes::signal;
 use crate::program::{ProgramOutput, TestDir, binary, is_root, missing, skip, wait_for};
 
-/// A server ends within a few seconds; the rest is for a busy machine.
+/// Timeout for the server's end, which takes a few seconds; the rest is for a busy machine.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 
-/// A server that another program starts in its own place.
+/// Starts a server through a wrapper program, which is replaced by it (exec).
 fn site_with(wrap: &[&str], options: &[&str]) -> AttackedServer {
     let folder = TestDir::new();
     let mut command = folder.program(wrap[0]);
@@ -44,14 +44,14 @@ fn site_of(folder: TestDir, command: &mut Command, options: &[&str]) -> Attacked
     AttackedServer { folder, running, port }
 }
 
-/// One honest client, or a few of them, and then nothing is left of anybody.
+/// Checks that honest clients are served and that nothing is left of earlier ones.
 fn assert_serving(site: &AttackedServer) {
     (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
     site.calms_down();
     site.stays_small();
 }
 
-/// As many connections as are taken, which say what they are for and stay.
+/// Opens connections that send a valid preamble and stay, as many as the server accepts.
 fn crowd(site: &AttackedServer, number: usize) -> Vec<TcpStream> {
     let echo = |_| site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).ok();
     (0..number).filter_map(echo).collect()
@@ -61,14 +61,15 @@ fn descriptors(site: &AttackedServer) -> usize {
     fs::read_dir(format!("/proc/{}/fd", site.running.id())).unwrap().count()
 }
 
-/// Ticks of processor time.
+/// Returns the processor time used so far, in ticks.
 fn busy_for(site: &AttackedServer) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
     let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// S2, S5: no more descriptors, none for whoever comes, and then all of them again.
+/// S2, S5: the server runs out of descriptors, accepts no connections, and recovers with free
+/// descriptors.
 #[test]
 fn a_server_without_descriptors_resumes_once_some_are_free() {
     if let Some(reason) = missing("prlimit") {
@@ -82,13 +83,14 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
         let crowd = crowd(&site, 200);
         assert!(crowd.len() >= 40, "{} connections", crowd.len());
         wait_for("the last descriptors", || (descriptors(&site) >= 38).then_some(()));
-        // It waits for some to be free, and does not ask in a circle.
+        // The server waits for free descriptors and does not poll in a loop.
         let (before, began) = (busy_for(&site), Instant::now());
         wait_for("a second", || (began.elapsed() > Duration::from_secs(1)).then_some(()));
         let busy = busy_for(&site) - before;
         assert!(busy <= 50, "{busy} of 100 ticks while it could take nobody");
         drop(crowd);
-        // Those who wait in the kernel are taken, and seen to be gone, before anybody honest comes.
+        // The server accepts the connections queued in the kernel and notices their end before
+        // honest clients connect.
         wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
         let refused = || RawClient::enter(site.way(3)).ok().map(|_| ());
         wait_for("room for somebody", refused);
@@ -97,8 +99,8 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
     }
 }
 
-/// S2: a crowd of one source keeps nobody out, also where the system gives fewer descriptors than
-/// there are seats.
+/// S2: many connections of one source block no other client, even with fewer descriptors than
+/// permits.
 #[test]
 fn a_crowd_does_not_block_a_server_with_few_descriptors() {
     if let Some(reason) = missing("prlimit") {
@@ -113,7 +115,7 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
     assert_serving(&site);
 }
 
-/// S2: a source that comes again and again, as fast as it can, keeps nobody out.
+/// S2: a source that reconnects as fast as it can blocks no other client.
 #[test]
 fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -132,7 +134,7 @@ fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
     assert!(came > 400, "{came} connections");
 }
 
-/// S3, S5: a test with more connections than there are descriptors gives its place back.
+/// S3, S5: a test with more connections than free descriptors releases its slot.
 #[test]
 fn a_test_without_descriptors_releases_its_slot() {
     if let Some(reason) = missing("prlimit") {
@@ -149,8 +151,10 @@ fn a_test_without_descriptors_releases_its_slot() {
     assert_serving(&site);
 }
 
-/// A server that may have so many threads. Root has no such limit, so it becomes somebody else; and
-/// whoever it is, its threads are counted in a user namespace of its own.
+/// Starts a server with a thread limit.
+///
+/// Root has no such limit, so the server becomes another user. A user namespace of its own counts
+/// its threads separately.
 fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<AttackedServer> {
     let tools = ["prlimit", "unshare", "setpriv"].into_iter().find_map(missing);
     if let Some(reason) = tools {
@@ -175,7 +179,7 @@ fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Attacked
     Some(site_of(folder, &mut command, options))
 }
 
-/// S5: when the system gives no more threads, the server refuses and goes on.
+/// S5: when the system refuses more threads, the server refuses clients and keeps running.
 #[test]
 fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
     let test = "a_server_at_its_thread_limit_refuses_and_keeps_running";
@@ -185,7 +189,7 @@ fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
         assert!(crowd.len() > 40, "{} connections", crowd.len());
         wait_for("its last thread", || (site.status("Threads:") + 2 >= most.into()).then_some(()));
         assert!(site.status("Threads:") <= most.into(), "no limit: {}", site.status("Threads:"));
-        // Whoever comes now gets an answer, or an end.
+        // A new client gets a reply or a closed connection.
         let answer = RawClient::enter(site.way(2)).map(|_| ());
         let late = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
@@ -196,8 +200,7 @@ fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
     }
 }
 
-/// S5: a test whose threads cannot start is refused or fails, its client reads it, and its place is
-/// free.
+/// S5: a test whose threads cannot start fails, its client gets the reason, and its slot is free.
 #[test]
 fn a_test_without_threads_fails_and_releases_its_slot() {
     let test = "a_test_without_threads_fails_and_releases_its_slot";
@@ -214,7 +217,8 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
     }
 }
 
-/// What becomes of a wide test: its refusal, its half, or how its connection ended.
+/// Returns the outcome of a test with many streams: its refusal, its report, or the connection's
+/// error.
 fn attend(stranger: &mut RawClient, flow: &str) -> String {
     match stranger.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
@@ -239,7 +243,7 @@ fn attend(stranger: &mut RawClient, flow: &str) -> String {
     }
 }
 
-/// S1, S5: no more address space, so no more stacks.
+/// S1, S5: no address space for further thread stacks.
 #[test]
 fn a_server_without_address_space_keeps_running() {
     if let Some(reason) = missing("prlimit") {
@@ -271,7 +275,7 @@ fn a_server_without_address_space_keeps_running() {
     }
 }
 
-/// S3: a host that has run for a year, and one that has just started, beside a client of neither.
+/// S3: the server's clock is far ahead, or has just started, unlike its client's.
 #[test]
 fn a_server_with_a_wrong_clock_still_serves() {
     let test = "a_server_with_a_wrong_clock_still_serves";
@@ -301,7 +305,8 @@ fn a_server_with_a_wrong_clock_still_serves() {
     }
 }
 
-/// Runs a script as root of a mount namespace, which ends with the server. `$TOWPATH` is the command.
+/// Runs a script as root of a mount namespace, which ends with the server. `$TOWPATH` is the
+/// command.
 fn site_after(test: &str, script: &str, options: &[&str]) -> Option<AttackedServer> {
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
@@ -318,7 +323,7 @@ fn site_after(test: &str, script: &str, options: &[&str]) -> Option<AttackedServ
     Some(site_of(folder, &mut command, options))
 }
 
-/// S2: no room for a certificate, nowhere to keep it, and no folder for temporary files.
+/// S2: no space for a certificate, no state folder, and no folder for temporary files.
 #[test]
 fn a_server_with_no_writable_storage_still_serves() {
     let test = "a_server_with_no_writable_storage_still_serves";
@@ -340,7 +345,7 @@ fn a_server_with_no_writable_storage_still_serves() {
     }
 }
 
-/// R5, S2: a certificate that was cut off by a full disk does not stand in the way later.
+/// R5, S2: a certificate truncated by a full disk does no harm to later servers.
 #[test]
 fn a_full_disk_leaves_no_partial_certificate() {
     let test = "a_full_disk_leaves_no_partial_certificate";
@@ -348,7 +353,7 @@ fn a_full_disk_leaves_no_partial_certificate() {
         skip(test, &reason);
         return;
     }
-    // As many free blocks of 4 KiB as are named.
+    // Leaves the given number of free blocks of 4 KiB.
     let script = "
         try() {
             \"$0\" server -B 127.0.0.1 -p 0 2>$1 & server=$!
@@ -377,7 +382,7 @@ fn a_full_disk_leaves_no_partial_certificate() {
     assert!(ended.out.contains("disk/towpath/"), "nothing was kept: {ended}");
 }
 
-/// A server whose output somebody else holds.
+/// Server whose output another process holds.
 struct PipedServer {
     folder: TestDir,
     child: Child,
@@ -407,7 +412,7 @@ impl PipedServer {
     }
 }
 
-/// Starts a server, both outputs of which go into one pipe that is read until it listens.
+/// Starts a server with both outputs in one pipe, which is read until the server listens.
 fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
     let folder = TestDir::new();
     let (reader, writer) = io::pipe().unwrap();
@@ -419,7 +424,7 @@ fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::Pip
     let mut reader = BufReader::new(reader);
     let mut held = PipedServer { folder, child, port: String::new() };
     let mut heard = String::new();
-    // The last line that it prints before somebody comes.
+    // The last line before the first client.
     while !heard.contains("towpath measure 127.0.0.1") {
         assert!(reader.read_line(&mut heard).unwrap() > 0, "no port: {heard}");
     }
@@ -428,7 +433,7 @@ fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::Pip
     (held, reader, writer)
 }
 
-/// Fills a pipe until no byte goes into it.
+/// Fills a pipe until a write would block.
 fn fill(mut writer: io::PipeWriter) {
     let written = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&written);
@@ -447,7 +452,7 @@ fn fill(mut writer: io::PipeWriter) {
     });
 }
 
-/// S2: strangers make a server write; nobody has to read it.
+/// S2: unauthenticated clients cause log lines that nothing reads.
 #[test]
 fn a_server_with_an_unread_log_keeps_serving() {
     let kinds = [&[][..], &["-J", "--secret-file", "secret"], &["-J"]];
@@ -466,7 +471,7 @@ fn a_server_with_an_unread_log_keeps_serving() {
         let _ = fs::remove_file(&path); // it may not exist
         fill(writer);
         if secret {
-            // Whoever knows nothing is logged; the server has to answer him all the same.
+            // Failed clients are logged, but the server must still reply.
             let way = ClientRoute::number(1, &held.port);
             for _ in 0..8 {
                 let _ = RawClient::enter(way); // may be refused
@@ -484,7 +489,7 @@ fn a_server_with_an_unread_log_keeps_serving() {
     }
 }
 
-/// S2: whoever read the log has gone.
+/// S2: the reader of the log has exited.
 #[test]
 fn a_server_with_a_closed_log_keeps_serving() {
     for options in [&[][..], &["-J"]] {
@@ -494,7 +499,7 @@ fn a_server_with_a_closed_log_keeps_serving() {
     }
 }
 
-/// S2: none of the three streams is there, or each is full.
+/// S2: all three standard streams are closed, or each is full.
 #[test]
 fn a_server_without_standard_streams_keeps_serving() {
     let port = || {
@@ -503,7 +508,7 @@ fn a_server_without_standard_streams_keeps_serving() {
     };
     for streams in ["<&- >&- 2>&-", "</dev/null >/dev/full 2>/dev/full"] {
         for json in [&["-J"][..], &[]] {
-            // Whoever asks for lines, and cannot have the first, is told at once.
+            // With `--json`, a server that cannot print its first line exits at once.
             if streams.contains("full") && !json.is_empty() {
                 continue;
             }
@@ -523,7 +528,7 @@ fn a_server_without_standard_streams_keeps_serving() {
     }
 }
 
-/// S2: the disk that the log is kept on is filled by what strangers do.
+/// S2: log lines of unauthenticated clients fill the disk.
 #[test]
 fn a_server_with_a_full_log_disk_keeps_serving() {
     let test = "a_server_with_a_full_log_disk_keeps_serving";
@@ -540,13 +545,13 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
     }
     let over = site.running.child.try_wait().unwrap();
     assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
-    // The last lines found no room.
+    // The last lines found no space.
     let log = fs::read(format!("/proc/{}/cwd/full/log", site.running.id())).unwrap();
     assert!((3_900..=4_096).contains(&log.len()), "{} bytes", log.len());
     site.calms_down();
 }
 
-/// S3, C2: a signal in the middle of tests ends the server soon, and its clients by themselves.
+/// S3, C2: a signal during tests ends the server soon, and its clients end on their own.
 #[test]
 fn a_signal_in_the_middle_of_tests_ends_both_ends() {
     for name in ["TERM", "INT", "HUP"].into_iter().take(times(1, 3)) {
@@ -582,8 +587,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
     }
 }
 
-/// S3: a server that stands still for a while in the middle of tests goes on afterwards, and keeps
-/// nothing of them.
+/// S3: a server suspended during tests resumes afterwards and keeps no state of them.
 #[test]
 fn a_server_suspended_by_a_signal_resumes() {
     let site = AttackedServer::new(&[]);
@@ -593,7 +597,7 @@ fn a_server_suspended_by_a_signal_resumes() {
         let command = [&long[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
         wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
-        // Not TSTP, which stops nothing where no terminal is.
+        // Not SIGTSTP, which has no effect without a terminal.
         signal("STOP", site.running.id().into());
         let state = format!("/proc/{}/stat", site.running.id());
         wait_for("it to stop", || {
@@ -601,7 +605,7 @@ fn a_server_suspended_by_a_signal_resumes() {
             stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
         });
         let began = Instant::now();
-        // Some come meanwhile and leave again.
+        // Some clients connect and leave meanwhile.
         let mut crowd = Vec::new();
         wait_for("a while", || {
             crowd
@@ -617,7 +621,7 @@ fn a_server_suspended_by_a_signal_resumes() {
     assert_serving(&site);
 }
 
-/// S2, S3: signals that mean nothing to a server change nothing.
+/// S2, S3: signals without a meaning for the server have no effect.
 #[test]
 fn ignored_signals_disturb_no_test() {
     let site = AttackedServer::new(&[]);
@@ -635,7 +639,7 @@ fn ignored_signals_disturb_no_test() {
     assert!(sent.load(Ordering::Relaxed) > 3);
 }
 
-/// S3: results that nobody can be given, since their clients are gone in the middle of them.
+/// S3: clients disconnect in every phase of a result's download.
 #[test]
 fn connections_that_break_in_every_phase_leave_nothing() {
     let site = AttackedServer::new(&[]);

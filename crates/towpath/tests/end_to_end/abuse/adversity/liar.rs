@@ -1,5 +1,5 @@
-//! Somebody between a client and a real server, who changes what the server says: everything up to
-//! the lie is as it should be.
+//! Proxy between a client and a real server that falsifies the server's messages. Everything before
+//! the lie is genuine.
 
 use std::io::{self, Read, Write};
 use std::iter;
@@ -14,23 +14,23 @@ use towpath_measure::live::{ConnectionKind, Preamble};
 
 use crate::program::wait_for;
 
-/// Words as they are on the wire: not all of them are JSON that a program would write.
+/// Messages as sent on the wire. Not all of them are JSON that a program would write.
 pub(super) type Messages = Box<dyn Iterator<Item = String> + Send>;
 
-/// One thing in place of another.
+/// Function that replaces a genuine item.
 pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
 
-/// What is changed.
+/// Replacements for each kind of traffic.
 pub(super) struct Lies {
-    /// What is said in place of a word, if it is not passed on.
+    /// Replacement for a control message; `None` passes it on.
     pub(super) word: Lie<Value, Option<Messages>>,
-    /// What is given in place of the server's half.
+    /// Replacement for the server's report.
     pub(super) report: Lie<str, String>,
-    /// What is sent in place of a datagram's answer.
+    /// Replacement for the reply to a datagram.
     pub(super) datagram: Lie<[u8], Vec<Vec<u8>>>,
-    /// What is sent in place of data; nothing ends the connection.
+    /// Replacement for data; an empty one ends the connection.
     pub(super) data: Lie<[u8], Vec<u8>>,
-    /// Comes before anything else on a data connection, in full.
+    /// Bytes sent before anything else on a data connection, in full.
     pub(super) before_data: Vec<u8>,
 }
 
@@ -46,13 +46,13 @@ impl Default for Lies {
     }
 }
 
-/// One word, or one after the other.
+/// Returns one message, or several in sequence.
 pub(super) fn messages(all: impl IntoIterator<Item = Value>) -> Messages {
     let all: Vec<_> = all.into_iter().map(|word| word.to_string()).collect();
     Box::new(all.into_iter())
 }
 
-/// The same word for ever.
+/// Returns the same message endlessly.
 pub(super) fn forever(word: &Value) -> Messages {
     Box::new(iter::repeat(word.to_string()))
 }
@@ -65,9 +65,9 @@ pub(super) struct Liar {
 struct LiarState {
     server: SocketAddr,
     lies: Lies,
-    /// Lies that were told, whole halves counted once.
+    /// Number of lies sent; a whole report counts once.
     lies_told: AtomicUsize,
-    /// Connections that came in.
+    /// Number of accepted connections.
     connections: AtomicUsize,
 }
 
@@ -95,24 +95,23 @@ impl Liar {
         Self { port, shared }
     }
 
-    /// How many lies it has told.
+    /// Returns the number of lies sent.
     pub(super) fn lies_told(&self) -> usize {
         self.shared.lies_told.load(Ordering::Relaxed)
     }
 
-    /// How many connections it has taken.
+    /// Returns the number of accepted connections.
     pub(super) fn met(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
-    // Nothing that is left behind lives for long.
+    // A timeout ends connections that are left behind.
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.set_write_timeout(Some(Duration::from_secs(60)))
 }
 
-/// Reads one frame.
 fn frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -121,7 +120,7 @@ fn frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Sends one frame, whatever is in it.
+/// Sends one frame with any content.
 pub(super) fn send(stream: &mut TcpStream, text: &str) -> io::Result<()> {
     let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
     bytes.extend(text.as_bytes());
@@ -192,7 +191,7 @@ impl LiarState {
         }
     }
 
-    /// Datagrams are passed on and come back changed; for one client, one at a time.
+    /// Relays datagrams and returns changed replies, for one client at a time.
     fn reflect(&self, outer: &UdpSocket) -> io::Result<()> {
         let inner = UdpSocket::bind("127.0.0.1:0")?;
         inner.set_read_timeout(Some(Duration::from_millis(200)))?;
@@ -211,7 +210,7 @@ impl LiarState {
     }
 }
 
-/// Gives a half in parts.
+/// Sends a report in parts.
 fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
     let mut rest = half;
     if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Servers that lie to their clients, in the middle of what is otherwise an honest measurement.
+//! Servers that lie to their clients during an otherwise honest measurement.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,24 +15,25 @@ use super::liar::{Liar, Lies, Messages, forever, messages, send};
 use crate::processes::signal;
 use crate::program::{ProgramOutput, Running, TestDir, binary, wait_for};
 
-/// Each wait of a client has a limit, and here it is patient for two seconds; the rest is for a busy
+/// Timeout for a client whose waits are limited, here to two seconds; the rest is for a busy
 /// machine.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// An interrupt ends everything within a second. The rest is for a busy machine.
+/// Timeout after an interrupt, which ends everything within a second; the rest is for a busy
+/// machine.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(4);
-/// What a client's memory stays below, whatever it hears.
+/// Upper bound of a client's memory for any input.
 const MAX_BYTES: u64 = 512 << 20;
-/// Commands a terminal, turns text around, and looks like a command, a tag and a path.
+/// Text that controls a terminal, reorders text, and looks like a command, a tag and a path.
 const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
 
-/// A measurement towards somebody, whose results have a folder of their own.
+/// Starts a measurement with a result folder of its own.
 fn start(folder: &TestDir, port: u16, options: &[&str]) -> Running {
     let (port, out) = (port.to_string(), format!("results-{port}"));
     let fixed = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
     let mut all = [&fixed[..], options].concat();
     for (name, value) in [("--transport", "tcp"), ("--patience", "2"), ("-t", "0.2")] {
-        // A count of pings has no other length.
+        // The number of pings determines the duration.
         let ends = name == "-t" && options.contains(&"ping");
         if !options.contains(&name) && !ends {
             all.extend([name, value]);
@@ -41,7 +42,7 @@ fn start(folder: &TestDir, port: u16, options: &[&str]) -> Running {
     folder.start(&mut folder.towpath(&all))
 }
 
-/// Waits for a client's end; it may not take more memory than it should meanwhile.
+/// Waits for a client's end and checks its memory meanwhile.
 fn end(mut client: Running, what: &str) -> ProgramOutput {
     let status = format!("/proc/{}/status", client.id());
     let mut peak = 0;
@@ -56,7 +57,7 @@ fn end(mut client: Running, what: &str) -> ProgramOutput {
     client.wait_at_most(CLIENT_TIMEOUT)
 }
 
-/// It has ended by itself, in one of the ways that are documented, and commands no terminal.
+/// Checks that a client ended in a documented way and printed no terminal controls.
 fn is_orderly(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(0..=2 | 130)), "{what}: {ended}");
     assert!(!ended.err.contains("panicked"), "{what}: {ended}");
@@ -66,7 +67,7 @@ fn is_orderly(ended: &ProgramOutput, what: &str) {
     }
 }
 
-/// Each result that was written can be read again.
+/// Checks that each written result can be read.
 fn can_be_read(folder: &TestDir, port: u16, what: &str) -> usize {
     let out = folder.work().join(format!("results-{port}"));
     let Ok(entries) = fs::read_dir(&out) else { return 0 };
@@ -81,7 +82,7 @@ fn can_be_read(folder: &TestDir, port: u16, what: &str) -> usize {
     results.len()
 }
 
-/// A few cases at the same time.
+/// Runs a few cases at the same time.
 fn at_once<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
     for (round, some) in cases.chunks(4).enumerate() {
         thread::scope(|scope| {
@@ -93,7 +94,8 @@ fn at_once<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
     }
 }
 
-/// A measurement through a liar ends in good order, and its result can be read.
+/// Measures through a lying proxy. Checks that the client ends in good order and its result is
+/// readable.
 fn run_through_liar(
     site: &AttackedServer,
     lies: Lies,
@@ -131,7 +133,7 @@ fn every_word() -> Vec<Value> {
     ]
 }
 
-/// C2: every word in place of every other.
+/// C2: every message replaced by every other one.
 #[test]
 fn unexpected_messages_end_a_measurement_early() {
     let site = AttackedServer::new(&[]);
@@ -155,7 +157,7 @@ fn unexpected_messages_end_a_measurement_early() {
     assert!(!site.folder.names().contains(&"owned".to_owned()));
 }
 
-/// C2, C5: a clock that stands still, runs backwards, or is at the end of all numbers.
+/// C2, C5: a clock that stops, runs backwards, or is at the maximum.
 #[test]
 fn no_clock_of_a_server_confuses_a_measurement() {
     let site = AttackedServer::new(&[]);
@@ -181,7 +183,7 @@ fn no_clock_of_a_server_confuses_a_measurement() {
     });
 }
 
-/// C2, F3: numbers that no clock has, and JSON that no program writes.
+/// C2, F3: numbers that no clock returns, and JSON that no program writes.
 #[test]
 fn values_that_are_not_numbers_are_refused() {
     let site = AttackedServer::new(&[]);
@@ -199,7 +201,7 @@ fn values_that_are_not_numbers_are_refused() {
     });
 }
 
-/// C2, C3: words without end instead of an answer count as no progress, and an interrupt is heard.
+/// C2, C3: endless messages instead of a reply count as no progress, and an interrupt works.
 #[test]
 fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     let site = AttackedServer::new(&[]);
@@ -227,7 +229,7 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     });
 }
 
-/// Draws numbers without a clock: each case is the same whenever it runs.
+/// Generates numbers without a clock, so that each case is the same in every run.
 struct Draw(u64);
 
 impl Draw {
@@ -237,7 +239,7 @@ impl Draw {
     }
 }
 
-/// Visits all that is neither a list nor an object.
+/// Visits all values that are neither a list nor an object.
 fn each_leaf(value: &mut Value, change: &mut impl FnMut(&mut Value)) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(|one| each_leaf(one, change)),
@@ -254,7 +256,7 @@ fn text_of(lines: &[Value]) -> String {
     lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect()
 }
 
-/// C4, C5: numbers of a half that nothing can have, one or all of a kind at once.
+/// C4, C5: impossible numbers in a report, one or all of a kind at once.
 #[test]
 fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
     let site = AttackedServer::new(&[]);
@@ -293,19 +295,19 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
     });
 }
 
-/// One way in which a half can contradict itself.
+/// Changes a report to contradict itself in one way.
 fn contradict(half: &str, case: usize) -> String {
     let mut lines = lines_of(half);
     let copies = lines.clone();
     match case {
-        // Everything twice, and backwards.
+        // Everything twice, and in reverse.
         0 => lines.extend(copies),
         1 => lines.reverse(),
-        // What it sums up is not there, or nothing but that.
+        // The report's items or its sums are missing.
         2 => lines.retain(|line| line.get("flow").is_none()),
         3 => lines.retain(|line| line.get("flow").is_some()),
         4 => lines.clear(),
-        // Flows, streams and subflows that there never were.
+        // Flows, streams and subflows that never existed.
         5..=7 => {
             let field = ["flow", "stream", "subflow"][case - 5];
             for (number, line) in lines.iter_mut().enumerate() {
@@ -318,12 +320,12 @@ fn contradict(half: &str, case: usize) -> String {
                 }
             }
         }
-        // A thousand subflows with the same ends.
+        // A thousand subflows with the same addresses.
         8 => {
             let subflow = copies.into_iter().find(|line| line.get("subflow").is_some());
             lines.extend(subflow.into_iter().flat_map(|one| vec![one; 1_000]));
         }
-        // A time runs backwards.
+        // A time that runs backwards.
         _ => {
             let mut time = u64::MAX / 2;
             for line in &mut lines {
@@ -340,7 +342,7 @@ fn contradict(half: &str, case: usize) -> String {
     text_of(&lines)
 }
 
-/// C5, F3: halves that contradict themselves, or the client's.
+/// C5, F3: reports that contradict themselves or the client's own report.
 #[test]
 fn an_inconsistent_server_report_still_gives_a_result() {
     let site = AttackedServer::new(&[]);
@@ -354,7 +356,7 @@ fn an_inconsistent_server_report_still_gives_a_result() {
     });
 }
 
-/// C5, F4: every text of a half, of a welcome and of a refusal.
+/// C5, F4: every text of a report, a welcome and a refusal.
 #[test]
 fn no_text_of_a_server_controls_the_terminal() {
     let site = AttackedServer::new(&[]);
@@ -384,7 +386,7 @@ fn no_text_of_a_server_controls_the_terminal() {
     };
     let lies = Lies { report: Box::new(keys), ..Lies::default() };
     let ended = run_through_liar(&site, lies, &["-b", "8M"], "texts of a half");
-    // They are shown, as the server's words.
+    // The texts are printed as quotes of the server.
     assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
     let welcome = || {
         instead_of("welcome", |_| {
@@ -399,7 +401,7 @@ fn no_text_of_a_server_controls_the_terminal() {
         &[],
         "a refusal",
     );
-    // Words and kinds that are none are told as well.
+    // Unknown messages and kinds are also printed.
     let strange = json!({"say": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
     let ended = run_through_liar(
         &site,
@@ -414,7 +416,7 @@ fn no_text_of_a_server_controls_the_terminal() {
     }
 }
 
-/// C2, C4: parts that overlap, shrink, end before they begin, or cut characters.
+/// C2, C4: parts that overlap, shrink, end before they begin, or split characters.
 #[test]
 fn mismatched_parts_do_not_form_a_server_report() {
     let site = AttackedServer::new(&[]);
@@ -442,7 +444,7 @@ fn mismatched_parts_do_not_form_a_server_report() {
     });
 }
 
-/// C3, C4: a half whose end moves away as fast as it comes is progress, but no reason not to stop.
+/// C3, C4: a report that grows as fast as it arrives is progress, but an interrupt must still work.
 #[test]
 fn an_endless_server_report_is_interruptible_and_bounded() {
     let site = AttackedServer::new(&[]);
@@ -464,11 +466,11 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
     let ended = end(client, "the end");
     assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {ended}", began.elapsed());
     is_orderly(&ended, "an endless half");
-    // What was measured is kept.
+    // Earlier measurements are kept.
     assert_eq!(can_be_read(&site.folder, liar.port, "an endless half"), 1, "{ended}");
 }
 
-/// C2, C4: data that nobody asked for, or that says of itself what cannot be.
+/// C2, C4: unrequested data, or data with impossible headers.
 #[test]
 fn unexpected_data_does_not_crash_the_client() {
     let site = AttackedServer::new(&[]);
@@ -503,7 +505,7 @@ fn unexpected_data_does_not_crash_the_client() {
     });
 }
 
-/// C5: answers to datagrams that were never asked, or asked tomorrow.
+/// C5: replies to datagrams that were never sent or have a future time.
 #[test]
 fn unsolicited_datagram_replies_are_not_counted() {
     let site = AttackedServer::new(&[]);
@@ -511,7 +513,7 @@ fn unsolicited_datagram_replies_are_not_counted() {
         let mut all = vec![answer.to_vec(); 50];
         for (number, one) in all.iter_mut().enumerate() {
             match number % 4 {
-                // The same again.
+                // A duplicate.
                 0 => {}
                 // Another number, another time, another test.
                 1 => one[20..24].copy_from_slice(&u32::MAX.to_be_bytes()),
@@ -532,7 +534,7 @@ fn unsolicited_datagram_replies_are_not_counted() {
     let summary = serde_json::to_value(result.summary.unwrap()).unwrap();
     let mut seen = Vec::new();
     numbers_named(&summary, "", &mut seen);
-    // Nothing took longer than the measurement, and no more came back than was asked.
+    // No reply took longer than the measurement, and replies do not outnumber requests.
     let took = |name: &str| name.contains("/round_trip/") || name.contains("/delay/");
     let times: Vec<_> = seen.iter().filter(|(name, _)| took(name)).collect();
     assert!(!times.is_empty(), "{summary}");
@@ -553,7 +555,7 @@ fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
     }
 }
 
-/// C2: a server that always says no is not asked for ever.
+/// C2: a client does not repeat its request endlessly to a server that refuses.
 #[test]
 fn many_refusals_are_reported_as_a_refusal() {
     let site = AttackedServer::new(&[]);
@@ -571,7 +573,7 @@ fn many_refusals_are_reported_as_a_refusal() {
     }
 }
 
-/// Passes the first connections on to one server, and all others to another.
+/// Relays the first connections to one server and all others to another.
 fn switch(first: u16, most: usize, then: u16) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -595,7 +597,7 @@ fn switch(first: u16, most: usize, then: u16) -> (u16, Arc<AtomicUsize>) {
     (port, met)
 }
 
-/// What a server says it is known by.
+/// Returns the fingerprint of a server's certificate.
 fn fingerprint(site: &AttackedServer) -> String {
     wait_for("the certificate", || {
         let said = site.running.stderr();
@@ -620,11 +622,11 @@ fn a_certificate_change_between_connections_is_detected() {
         assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
         can_be_read(&expected.folder, port, &what);
     }
-    // The other one has never heard of a test.
+    // The other server never received a test.
     assert!(!other.running.stderr().contains("measures"), "{}", other.running.stderr());
 }
 
-/// C1, C2: over QUIC, datagrams of whoever, broken ones, and such of another server.
+/// C1, C2: over QUIC, datagrams that are spoofed, damaged, or from another server.
 #[test]
 fn quic_ignores_spoofed_packets_and_times_out() {
     let (expected, other) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
@@ -659,7 +661,7 @@ fn quic_ignores_spoofed_packets_and_times_out() {
     assert!(matches!(ended.code, Some(130 | 2)), "{ended}");
 }
 
-/// Passes TLS on until so many bytes came from the server, then ends or breaks it.
+/// Relays TLS until a number of bytes came from the server, then ends or damages the stream.
 fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -697,7 +699,7 @@ fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
     (port, damaged)
 }
 
-/// C1, C2: half a certificate, and one with a bit turned.
+/// C1, C2: a truncated certificate, and one with a flipped bit.
 #[test]
 fn a_partial_or_damaged_handshake_is_refused() {
     let site = AttackedServer::new(&[]);
@@ -717,7 +719,7 @@ fn a_partial_or_damaged_handshake_is_refused() {
     assert!(!site.running.stderr().contains("measures"), "{}", site.running.stderr());
 }
 
-/// C5: no answer sends a client to somebody else.
+/// C5: no reply redirects a client to another host.
 #[test]
 fn a_client_follows_no_redirect() {
     let folder = TestDir::new();
@@ -766,7 +768,7 @@ fn a_client_follows_no_redirect() {
     assert!(came.is_err(), "{came:?}");
 }
 
-/// What a hostile server says of its host.
+/// Returns snapshots in which a hostile server describes its host.
 fn hostile_snapshots() -> Vec<Value> {
     let link = |index: i64, name: &str| {
         json!({"index": index, "name": name, "up": true, "running": true, "loopback": false,
@@ -797,7 +799,8 @@ fn hostile_snapshots() -> Vec<Value> {
     vec![whole, crowd, none, negative]
 }
 
-/// C5, F4, R6: what a host says of itself, with names that a shell, a terminal or a path would obey.
+/// C5, F4, R6: a host's own description, with names that a shell, a terminal or a path would
+/// interpret.
 #[test]
 fn a_diagnosis_survives_hostile_host_reports() {
     let site = AttackedServer::new(&["--tell-strangers"]);
@@ -823,7 +826,7 @@ fn a_diagnosis_survives_hostile_host_reports() {
         if !options.is_empty() {
             assert_eq!(ended.json().len(), 1, "{ended}");
         }
-        // A line that can be pasted has no name in it that a shell would obey.
+        // Lines to paste contain no name that a shell would interpret.
         let pasted = ended.out.lines().filter(|line| line.trim_start().starts_with("fix:"));
         for line in pasted {
             assert!(!line.contains("touch owned") && !line.contains("$(id)"), "{line}: {ended}");
@@ -833,7 +836,7 @@ fn a_diagnosis_survives_hostile_host_reports() {
     assert!(!names.iter().any(|name| name.contains("owned")), "{names:?}");
 }
 
-/// Answers a hello with a welcome, drop by drop; how many connections have come.
+/// Sends a welcome byte by byte. Returns the number of connections.
 fn dripping() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -854,7 +857,7 @@ fn dripping() -> (u16, Arc<AtomicUsize>) {
     (port, met)
 }
 
-/// C3: wherever `check`, `doctor` and the choice of a server wait.
+/// C3: all waits of `check`, `doctor` and the choice of a server.
 #[test]
 fn an_interrupt_ends_every_request_to_a_server() {
     let folder = TestDir::new();
@@ -870,7 +873,7 @@ fn an_interrupt_ends_every_request_to_a_server() {
     ];
     for command in commands {
         let before = met.load(Ordering::Relaxed);
-        // Whoever starts the tests in the background may have it ignored.
+        // A shell starts background processes with SIGINT ignored.
         let mut asks = folder.program("env");
         asks.arg("--default-signal=INT").arg(binary()).args(command);
         let client = folder.start(&mut asks);
@@ -880,13 +883,13 @@ fn an_interrupt_ends_every_request_to_a_server() {
         let ended = end(client, "an interrupt");
         let took = began.elapsed();
         assert!(took < INTERRUPT_TIMEOUT, "{command:?}: {took:?}: {ended}");
-        // What keeps nothing may be ended by the signal itself.
+        // The signal itself may end a command that has nothing to store.
         assert!(matches!(ended.code, Some(130) | None), "{command:?}: {ended}");
         assert!(!ended.err.contains("panicked"), "{command:?}: {ended}");
     }
 }
 
-/// C3: data that stands still, in either direction.
+/// C3: stalled data, in either direction.
 #[test]
 fn an_interrupt_ends_stalled_traffic() {
     let site = AttackedServer::new(&[]);
@@ -894,7 +897,7 @@ fn an_interrupt_ends_stalled_traffic() {
     let cases: [&[&str]; 4] = [&["-R"], &["ping", "--set", "count=999"], &["reqres"], &[]];
     let some = times(2, cases.len());
     at_once(&cases[..some], |_, options| {
-        // The server's data stays on the way.
+        // The server's data stays in flight.
         let still = |_: &[u8]| {
             thread::sleep(Duration::from_secs(20));
             Vec::new()
@@ -921,7 +924,7 @@ fn an_interrupt_ends_stalled_traffic() {
     });
 }
 
-/// C2: frames that say they are longer than any, and others of no length, one after the other.
+/// C2: frames longer than the limit, and empty ones, in sequence.
 #[test]
 fn reading_a_frame_of_any_length_terminates() {
     let folder = TestDir::new();
@@ -935,7 +938,7 @@ fn reading_a_frame_of_any_length_terminates() {
             for mut client in listener.incoming().map_while(Result::ok) {
                 let counted = Arc::clone(&counted);
                 thread::spawn(move || -> io::Result<()> {
-                    // Whitespace is no mistake of JSON.
+                    // Whitespace is valid in JSON.
                     let content = vec![b' '; (length as usize).min(65_536)];
                     loop {
                         client.write_all(&length.to_be_bytes())?;
@@ -953,7 +956,7 @@ fn reading_a_frame_of_any_length_terminates() {
     });
 }
 
-/// C3, C5: a host that cannot keep a result says so; what was measured is shown all the same.
+/// C3, C5: a host that cannot store a result reports it and still prints the measurements.
 #[test]
 fn a_client_reports_that_it_cannot_write() {
     let site = AttackedServer::new(&[]);
@@ -981,11 +984,11 @@ fn a_client_reports_that_it_cannot_write() {
     site.calms_down();
 }
 
-/// C5: a server's words may stand beside each other without changing what the client does next.
+/// C5: extra messages between the replies do not change the client's next step.
 #[test]
 fn messages_of_another_connection_are_not_accepted_as_replies() {
     let site = AttackedServer::new(&[]);
-    // A ready, a part and a pending before each answer.
+    // A ready, a part and a pending before each reply.
     let early = |word: &Value| -> Option<Messages> {
         let name = word["say"].as_str().unwrap_or_default();
         if !matches!(name, "accepted" | "clock" | "welcome") {
@@ -997,7 +1000,7 @@ fn messages_of_another_connection_are_not_accepted_as_replies() {
     let lies = Lies { word: Box::new(early), ..Lies::default() };
     run_through_liar(&site, lies, &["-q"], "words before each answer");
     let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
-    // The server closes whoever speaks as a server does.
+    // The server closes a connection that sends a server's message.
     answers.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
     send(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
     assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);

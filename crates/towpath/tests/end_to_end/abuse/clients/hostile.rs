@@ -1,4 +1,4 @@
-//! A server that speaks the protocol as far as it likes.
+//! A server that follows the protocol up to a chosen phase.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,37 +15,37 @@ use towpath_measure::live::{
 use towpath_quic::identity::PemIdentity;
 use towpath_quic::tls::TlsSession;
 
-/// What the client says before the trick.
+/// Last step of the client before the trick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing: the connection has just come in.
+    /// None: the connection was just accepted.
     Connection,
     Hello,
     Plan,
-    /// The plan was accepted, and the connections are there.
+    /// The plan was accepted and all connections exist.
     Ready,
     Probe,
     Fetch,
 }
 
-/// What the server does then.
+/// Action of the server after that phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trick {
     Silence,
-    /// A byte of a frame now and then.
+    /// One byte of a frame at a time, slowly.
     Trickle,
-    /// The same words without end.
+    /// The same message endlessly.
     Ready,
     Welcome,
     Pending,
     EmptyParts,
     WrongOffset,
-    /// A character of a result now and then.
+    /// One character of a result at a time, slowly.
     SlowParts,
     HugeTotal,
     Garbage,
     Close,
-    /// A refusal that steers terminals.
+    /// A refusal that controls terminals.
     Refusal,
 }
 
@@ -64,20 +64,20 @@ pub(crate) const ALL: [Trick; 12] = [
     Trick::Refusal,
 ];
 
-/// How a server misbehaves.
+/// Misbehaviour of the server.
 #[derive(Clone)]
 pub(crate) enum Misbehaviour {
     Trick(Phase, Trick),
-    /// It gives this as its half of the result.
+    /// Sends this text as its report.
     Half(Arc<str>),
-    /// It asks for a secret and says that it knows it, too.
+    /// Requests a secret and claims to know it.
     Liar,
 }
 
-/// A server in a thread, for as long as the test's process lives.
+/// Server in a thread, which lives until the test process ends.
 pub(crate) struct Hostile {
     pub(crate) port: u16,
-    /// What it is known by, if it has TLS.
+    /// Fingerprint of its certificate, for TLS.
     pub(crate) fingerprint: Fingerprint,
     shared: Arc<HostileState>,
 }
@@ -85,9 +85,9 @@ pub(crate) struct Hostile {
 struct HostileState {
     manner: Misbehaviour,
     identity: Identity,
-    /// The trick has begun.
+    /// Set when the trick has begun.
     begun: AtomicBool,
-    /// Kinds of the connections that came in, and the words that were heard.
+    /// Kinds of accepted connections and received messages.
     received: Mutex<Vec<String>>,
 }
 
@@ -122,14 +122,14 @@ impl Hostile {
     }
 }
 
-/// A connection, with TLS or without.
+/// Connection with or without TLS.
 pub(crate) struct TestConnection {
     stream: TcpStream,
     session: Option<TlsSession>,
 }
 
 impl TestConnection {
-    /// Waits for the handshake's end, at one of both ends.
+    /// Completes the handshake on either side.
     pub(crate) fn secure(stream: TcpStream, session: TlsSession) -> io::Result<Self> {
         let mut wire = Self { stream, session: Some(session) };
         loop {
@@ -147,7 +147,7 @@ impl TestConnection {
         }
     }
 
-    /// What both ends know and nobody else.
+    /// Returns the channel binding, which only both ends know.
     pub(crate) fn binding(&self) -> [u8; 32] {
         self.session.as_ref().unwrap().binding().unwrap()
     }
@@ -170,7 +170,7 @@ impl TestConnection {
         self.send_raw(&frame::to_bytes(word).unwrap())
     }
 
-    /// Some bytes; 0 at the end.
+    /// Reads some bytes; 0 at the end.
     pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(session) = &mut self.session
@@ -202,7 +202,7 @@ impl TestConnection {
         }
     }
 
-    /// The next word; `None` when the other end has closed.
+    /// Returns the next message; `None` when the peer has closed.
     pub(crate) fn recv<T: serde::de::DeserializeOwned>(
         &mut self,
         frames: &mut FrameDecoder,
@@ -221,7 +221,7 @@ impl TestConnection {
     }
 }
 
-/// A client of a real server.
+/// Connects as a client of a real server.
 pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<TestConnection> {
     let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -243,7 +243,7 @@ impl HostileState {
     }
 
     fn meet(&self, stream: TcpStream) -> io::Result<()> {
-        // Nothing that is left behind lives for long.
+        // A timeout ends connections that are left behind.
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;
         let mut wire = TestConnection { stream, session: None };

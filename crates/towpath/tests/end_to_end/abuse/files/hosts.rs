@@ -1,4 +1,4 @@
-//! `setup`, `doctor` and `exec` as root.
+//! Untrusted input to `setup`, `doctor` and `exec` as root.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use super::as_root;
 use crate::abuse::site::times;
 use crate::program::{TestDir, binary};
 
-/// Two interfaces in one network, rules and routes of somebody else, and what all of it is like.
+/// Sets up two interfaces in one network with foreign rules and routes, and prints their state.
 const HOST: &str = r"
 echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 for link in eth0 wlan0; do
@@ -33,7 +33,7 @@ others() {
 all() { settings; ip mptcp endpoint; ip mptcp limits; ip rule; ip -4 route show table all; ip -o link | sed 's/qlen.*//'; }
 ";
 
-/// R5, R4: what `setup` keeps is not for others to write, and so it can take it back: with any umask.
+/// R5, R4: with any umask, only the owner can write the state of `setup`, so that it can be undone.
 #[test]
 fn stored_setup_state_can_be_undone_with_any_umask() {
     let test = "stored_setup_state_can_be_undone_with_any_umask";
@@ -56,7 +56,7 @@ fn stored_setup_state_can_be_undone_with_any_umask() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
 }
 
-/// What nobody's plan has, for each field of a change.
+/// Returns values that no real plan has, for each field of a change.
 fn hostile(field: &str) -> Vec<Value> {
     let texts = |all: &[&str]| all.iter().map(|text| json!(text)).collect::<Vec<_>>();
     match field {
@@ -100,7 +100,7 @@ fn hostile(field: &str) -> Vec<Value> {
     }
 }
 
-/// Each field of each change of a stored state, with each of the [`hostile`] values.
+/// Plants each of the [`hostile`] values in each field of each change of a stored state.
 fn states(stored: &Value) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (index, change) in stored["changes"].as_array().unwrap().iter().enumerate() {
@@ -127,7 +127,7 @@ fn states(stored: &Value) -> Vec<(String, Value)> {
     all
 }
 
-/// R2, R4: "every change in it is one that `setup` can have made", and nothing else is ever changed.
+/// R2, R4: "every change in it is one that `setup` can have made", and nothing else ever changes.
 #[test]
 fn no_field_of_a_stored_state_affects_foreign_settings() {
     let test = "no_field_of_a_stored_state_affects_foreign_settings";
@@ -162,7 +162,7 @@ fn no_field_of_a_stored_state_affects_foreign_settings() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
 }
 
-/// R3, R6: no program is looked for where others could have put one.
+/// R3, R6: no program is searched in a place where others could have put one.
 #[test]
 fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
     let test = "no_program_of_the_current_folder_or_the_path_is_run_as_root";
@@ -199,7 +199,7 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
         folder.write_program(&name, &script);
     }
     folder.write("evil/lan.toml", super::SMALL);
-    // With something to mend, so that `--fix` runs what it does.
+    // The host has a problem to fix, so that `--fix` runs its commands.
     let script = format!(
         "{HOST}
         export WITNESS=$PWD/witness; cd evil
@@ -222,7 +222,7 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "1\n"), "{ended}");
 }
 
-/// R1: "`doctor` writes nothing": no setting, no file, however much is wrong and whoever asks.
+/// R1: "`doctor` writes nothing": no setting and no file, for any problem and any user.
 #[test]
 fn doctor_without_fix_writes_nothing() {
     let test = "doctor_without_fix_writes_nothing";
@@ -252,7 +252,7 @@ fn doctor_without_fix_writes_nothing() {
     assert_eq!((ended.code, left), (Some(0), Vec::new()), "{ended}");
 }
 
-/// R6: names of programs and variables are data, for `exec` as well.
+/// R6: names of programs and variables are data, also for `exec`.
 #[test]
 fn exec_hands_on_names_and_variables_as_they_are() {
     let folder = TestDir::new();
@@ -270,7 +270,7 @@ fn exec_hands_on_names_and_variables_as_they_are() {
     assert_eq!(ended.out, format!("{expected}[$(touch owned);\n`x`]1\n"), "{ended}");
     assert!(!ended.err.contains('\u{1b}'), "{ended}");
     assert!(!folder.work().join("owned").exists());
-    // A program that is not there is named as it is, and no shell looks for it.
+    // A missing program is named unchanged, and no shell searches for it.
     let missing = "no\u{1b}[2J;touch owned";
     let ended = folder.run(&["exec", "--", missing]);
     assert!(ended.code != Some(0) && !ended.err.contains('\u{1b}'), "{ended}");

@@ -1,4 +1,4 @@
-//! What leaves the namespaces of `lab` and `run`, and what is left of them.
+//! Isolation of the namespaces of `lab` and `run`, and their cleanup.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -11,7 +11,7 @@ use crate::abuse::site::times;
 use crate::processes::{Members, interfaces, signal};
 use crate::program::{TestDir, emulator, missing, names, skip, wait_for};
 
-/// This machine's own addresses, of whichever interface.
+/// Returns the IPv4 addresses of this machine's interfaces.
 fn addresses() -> Vec<String> {
     let out = Command::new("ip").args(["-o", "-4", "addr"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
@@ -19,7 +19,8 @@ fn addresses() -> Vec<String> {
     text.lines().filter_map(address).collect()
 }
 
-/// N2: "no interface of the machine is moved or bridged into them": nothing of it can be reached.
+/// N2: "no interface of the machine is moved or bridged into them": the lab cannot reach the
+/// machine.
 #[test]
 fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
     let test = "a_program_of_a_lab_reaches_no_listener_of_the_machine";
@@ -30,7 +31,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
     let (folder, before) = (TestDir::new(), interfaces());
     let all = addresses();
     assert!(!all.is_empty());
-    // One that is on all addresses, and does not wait.
+    // A non-blocking listener on all addresses.
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let datagrams = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -45,7 +46,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
         ports[0],
         ports[1],
     );
-    // From outside it is reached: by as many as there are addresses.
+    // From outside the listener is reachable, on every address.
     let outside = folder.program("bash").args(["-c", &script]).output().unwrap();
     let reached = String::from_utf8(outside.stdout).unwrap().lines().count();
     assert_eq!(reached, all.len());
@@ -64,7 +65,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
     assert_eq!(interfaces(), before);
 }
 
-/// N3, N4: a program of a lab sees and ends no process but its own; what it mounts is its own.
+/// N3, N4: a lab's program sees and kills only its own processes; its mounts are its own.
 #[test]
 fn a_lab_program_kills_and_mounts_nothing_outside() {
     let Some(_serial) = emulator() else { return };
@@ -95,7 +96,7 @@ fn a_lab_program_kills_and_mounts_nothing_outside() {
     assert_ne!(net.trim(), own.to_str().unwrap());
 }
 
-/// N3: the same where mounts are shared, as systemd has them, with user namespaces and without.
+/// N3: the same with shared mounts, as systemd sets them, with user namespaces and without.
 #[test]
 fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
     let test = "no_mount_of_a_lab_spreads_where_mounts_are_shared";
@@ -120,8 +121,8 @@ fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
 }
 
-/// N3: "nothing stays behind, also after `kill -9`", at whichever moment: no process, no namespace, no
-/// interface, no temporary file.
+/// N3: "nothing stays behind, also after `kill -9`", at any moment: no process, namespace,
+/// interface or temporary file.
 #[test]
 fn a_lab_killed_at_any_time_leaves_nothing_behind() {
     let Some(_serial) = emulator() else { return };
@@ -139,14 +140,14 @@ fn a_lab_killed_at_any_time_leaves_nothing_behind() {
         ];
         let mut command = folder.towpath(&lines[number % 2]);
         let mut running = folder.start(command.process_group(0));
-        // A moment that no sleep of ours decides: so many looks at what there is.
+        // The number of polls varies the moment more than a sleep would.
         let mut members = Members::below(running.id());
         for _ in 0..(number * 7) % 23 {
             std::thread::sleep(Duration::from_millis(3));
             members = Members::below(running.id());
         }
         seen += members.processes.len();
-        // Some hear it with the whole group, some alone.
+        // Some signals go to the whole group, some to one process.
         let target = i64::from(running.id());
         signal("KILL", if number % 3 == 0 { -target } else { target });
         let _ = running.child.wait().unwrap();
@@ -171,7 +172,7 @@ fn a_lab_killed_at_any_time_leaves_nothing_behind() {
     wait_for("the end of all programs", || left().is_empty().then_some(()));
 }
 
-/// N2: settings and names of a scenario reach nothing but a host's own namespace.
+/// N2: settings and names of a scenario only affect a host's own namespace.
 #[test]
 fn no_setting_of_a_scenario_reaches_beyond_its_host() {
     let Some(_serial) = emulator() else { return };
@@ -204,7 +205,7 @@ fn no_setting_of_a_scenario_reaches_beyond_its_host() {
         refused(&folder, &words("run s.toml -T tcp -q -o out"));
         refused(&folder, &words("lab s.toml -- true"));
     }
-    // A setting that is a host's own stays there.
+    // A host's setting stays in its namespace.
     let forward = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
     let kept = forward();
     let other = if kept.trim() == "0" { "1" } else { "0" };

@@ -1,4 +1,4 @@
-//! What is written, and where.
+//! Safety of written files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -10,7 +10,7 @@ use super::{PLAN, RESULT, SMALL, ends, study, words};
 use crate::abuse::site::times;
 use crate::program::{TestDir, is_root, names, skip, wait_for};
 
-/// Nobody's user.
+/// User ID without an account.
 const OTHER: Option<u32> = Some(4_711);
 
 fn mode(path: &Path, mode: u32) {
@@ -21,7 +21,7 @@ fn mode(path: &Path, mode: u32) {
 #[test]
 fn a_secret_that_others_may_read_or_write_is_refused() {
     let folder = TestDir::new();
-    // Not the sticky folder of all, in which the kernel itself is careful.
+    // Not a sticky folder such as `/tmp`, which the kernel itself protects.
     fs::create_dir(folder.work().join("d")).unwrap();
     mode(&folder.work().join("d"), 0o755);
     let mut wrong = Vec::new();
@@ -78,7 +78,7 @@ fn a_key_that_others_may_read_or_write_is_refused() {
     assert!(wrong.is_empty(), "taken: {wrong:?}");
 }
 
-/// R5: the same for a secret that belongs to somebody else, who can make it another at any time.
+/// R5: the same for a secret of another user, who could change it at any time.
 #[test]
 fn a_secret_owned_by_another_user_is_refused() {
     let test = "a_secret_owned_by_another_user_is_refused";
@@ -103,7 +103,7 @@ fn a_secret_owned_by_another_user_is_refused() {
     }
 }
 
-/// Everything that names a place to write to, which `PLACE` stands for.
+/// Commands with every option that names an output, where `PLACE` is its path.
 const WRITERS: [&str; 11] = [
     "report r.jsonl -o PLACE",
     "compare r.jsonl r.jsonl -o PLACE",
@@ -126,8 +126,9 @@ fn sources(folder: &TestDir) {
     folder.write("c.pcap", header.map(u32::to_le_bytes).concat());
 }
 
-/// R5: "no file is written through a link of somebody else", by whichever command and option; neither
-/// when the link is the file, nor when it is a folder above.
+/// R5: "no file is written through a link of somebody else", for every command and option.
+///
+/// The link is the file itself or a folder above it.
 #[test]
 fn no_command_writes_through_a_symlink_of_another_user() {
     let test = "no_command_writes_through_a_symlink_of_another_user";
@@ -153,7 +154,7 @@ fn no_command_writes_through_a_symlink_of_another_user() {
             lchown(&link, OTHER, OTHER).unwrap();
             let place = match kind {
                 "above" => link.join("deep/new"),
-                // A link of ours to one of theirs.
+                // Our link to another user's link.
                 "chain" => {
                     let ours = home.join(format!("ours-{number}"));
                     symlink(&link, &ours).unwrap();
@@ -176,8 +177,9 @@ fn no_command_writes_through_a_symlink_of_another_user() {
     }
 }
 
-/// R5: "a file is written beside its place and renamed": what has another name keeps its content,
-/// and whoever had the old one open reads the old one.
+/// R5: "a file is written beside its place and renamed".
+///
+/// Other hard links keep their content, and open readers continue with the old file.
 #[test]
 fn existing_files_are_replaced_and_not_overwritten() {
     let folder = TestDir::new();
@@ -200,14 +202,13 @@ fn existing_files_are_replaced_and_not_overwritten() {
         assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious", "{ended}");
         assert_ne!(fs::metadata(&other).unwrap().ino(), fs::metadata(&place).unwrap().ino());
-        // Nothing that was begun is left beside it.
+        // No partial file is left next to it.
         let left: Vec<_> = names(&work).into_iter().filter(|name| name.contains(".part")).collect();
         assert_eq!(left, [""; 0]);
     }
 }
 
-/// R5, against somebody who is fast: a folder that becomes his link, and a folder again, all the
-/// time.
+/// R5, against a race: a folder that alternates quickly with an attacker's link.
 #[test]
 fn a_directory_swapped_for_a_symlink_is_not_followed() {
     let test = "a_directory_swapped_for_a_symlink_is_not_followed";
@@ -251,7 +252,7 @@ fn a_directory_swapped_for_a_symlink_is_not_followed() {
     assert_eq!(names(&home.join("victim")), [""; 0], "written {written} of {flips}");
 }
 
-/// R5: what only the user may read stays so, and what he keeps stays his, whatever his umask is.
+/// R5: private files stay private and owned by the user, with any umask.
 #[test]
 fn keys_are_private_with_any_umask() {
     let folder = TestDir::new();
@@ -265,7 +266,7 @@ fn keys_are_private_with_any_umask() {
     assert_eq!(bits(&state.join("server.key")), 0o600);
 }
 
-/// R5: no part of a plan, a scenario or a result names a place to write to.
+/// R5: no part of a plan, a scenario or a result names an output path.
 #[test]
 fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
     let folder = TestDir::new();

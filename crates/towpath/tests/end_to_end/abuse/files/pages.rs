@@ -1,4 +1,4 @@
-//! What others see of a file: pages in a browser, lines on a terminal.
+//! Untrusted text of files, on pages in a browser and on lines of a terminal.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,12 +13,13 @@ use super::{PLAN, RESULT, SMALL, as_root, ends, interface, option, packet, secti
 use crate::program::{ProgramOutput, TestDir, binary, skip, wait_for};
 use crate::report_page::{browser, complaints, open};
 
-/// Leaves whatever text, attribute, comment, script or style it was put into, and says so.
+/// Text that escapes any text node, attribute, comment, script or style, and then changes the
+/// title.
 const BREAKS_OUT: &str = "'\"></title></style></script></textarea></text></svg>--!>--> ]]>\
     <script>document.title='owned'</script><img src='x:' onerror=\"document.title='owned'\">\
     <svg onload=\"document.title='owned'\"/>\\u003cscript>\u{2028}\u{202e}${owned}`";
 
-/// Words of the format, which are no text.
+/// Keys of the format whose values are keywords, not free text.
 const KEYWORDS: [&str; 14] = [
     "type",
     "world",
@@ -36,7 +37,7 @@ const KEYWORDS: [&str; 14] = [
     "scenario_toml",
 ];
 
-/// Adds a text to all others that may be any.
+/// Appends a text to every free text.
 fn poison(value: &mut Value, with: &str) {
     match value {
         Value::String(text) => text.push_str(with),
@@ -62,7 +63,7 @@ fn poisoned(with: &str) -> String {
     result
 }
 
-/// No text of a page has become anything else, with its policy and without.
+/// Checks that no text of a page became markup, with its policy and without.
 fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
     for page in pages {
         let shown = fs::read_to_string(folder.work().join(page)).unwrap();
@@ -80,7 +81,7 @@ fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
         let path = folder.work().join(page);
         let shown = fs::read_to_string(&path).unwrap();
         assert!(shown.contains("http-equiv=\"Content-Security-Policy\""), "{page} has no policy");
-        // What escapes its place would run.
+        // Escaped text would run as a script.
         let free = shown.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
         for version in [&shown, &free] {
             fs::write(&path, version).unwrap();
@@ -92,7 +93,7 @@ fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
     }
 }
 
-/// F5: "whatever stands in the result", in each of its texts at once.
+/// F5: "whatever stands in the result", in all of its texts at once.
 #[test]
 fn no_text_of_a_result_breaks_out_of_its_page() {
     let folder = TestDir::new();
@@ -108,7 +109,7 @@ fn no_text_of_a_result_breaks_out_of_its_page() {
     );
 }
 
-/// F5: a study's names and claims, in its page and in its picture, which has no policy.
+/// F5: a study's names and claims, in its page and in its plot, which has no policy.
 #[test]
 fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
     let folder = TestDir::new();
@@ -139,7 +140,7 @@ fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
     holds(&folder, "no_text_of_a_study_breaks_out_of_its_page_or_picture", &pages);
 }
 
-/// Ways to command a terminal: title, colours, C1, reordered text, the line itself.
+/// Terminal controls: title, colours, C1, reordered text, line editing.
 const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}x\u{2069}\u{8}\u{7f}\r\u{b}\u{c}";
 
@@ -152,7 +153,7 @@ fn is_harmless(ended: &ProgramOutput) {
     assert_eq!(ended.err.chars().find(commands), None, "{ended}");
 }
 
-/// F4, F5: a capture has texts, too: of its section, of interfaces and packets.
+/// F4, F5: texts of a capture's section, interfaces and packets.
 #[test]
 fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
     let folder = TestDir::new();
@@ -174,7 +175,7 @@ fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
     holds(&folder, "no_text_of_a_capture_controls_a_terminal_or_a_page", &["c.html"]);
 }
 
-/// F4: what is shown line by line: nobody's text begins a line of ours.
+/// F4: line-based output: no untrusted text starts a line of its own.
 #[test]
 fn no_text_of_a_result_forges_a_line() {
     let folder = TestDir::new();
@@ -256,7 +257,7 @@ fn no_text_of_a_plan_controls_the_terminal() {
     }
 }
 
-/// F4: "nothing that … a process says": names that a process gives itself, on lines and in metrics.
+/// F4: "nothing that … a process says": process names, on lines and in metrics.
 #[test]
 fn no_name_of_a_process_forges_a_line_of_the_monitor() {
     let test = "no_name_of_a_process_forges_a_line_of_the_monitor";
@@ -264,7 +265,7 @@ fn no_name_of_a_process_forges_a_line_of_the_monitor() {
     for name in ["x\nFORGED\"} 9\ny", "\u{1b}[2J$(id);`i"] {
         symlink(binary(), folder.work().join(name)).unwrap();
     }
-    // The name of a process is that of its file, here of a link.
+    // A process is named after its file, here a symbolic link.
     let script = "
         server=$(ls | grep -a 2J); client=$(printf 'x\\nFORGED\"} 9\\ny')
         PATH=$PWD:$PATH
@@ -291,7 +292,7 @@ fn no_name_of_a_process_forges_a_line_of_the_monitor() {
     }
 }
 
-/// F4: metrics are lines, too; a request of whoever reaches the port gets those and nothing else.
+/// F4: metrics are lines as well. Any client of the port gets only those.
 #[test]
 fn requests_for_metrics_cannot_stop_or_fool_them() {
     let folder = TestDir::new();

@@ -1,4 +1,4 @@
-//! `--max-rate`, `--max-bytes` and `--max-duration`, against the sum of all that a client can do.
+//! `--max-rate`, `--max-bytes` and `--max-duration`, against the sum of all traffic of a client.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -17,16 +17,16 @@ use super::{ControlClient, give, give_all, is_well, preamble, running, take, tak
 use crate::abuse::site::{AttackedServer, times};
 use crate::abuse::stranger::{ClientRoute, RawClient};
 
-/// What the server allows, bit/s.
+/// Rate limit of the server, bit/s.
 const RATE_LIMIT_BPS: f64 = 16e6;
 const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
 
-/// How long a rate is looked at.
+/// Returns the time over which a rate is measured.
 fn span() -> Duration {
     Duration::from_millis(times(3_000, 10_000) as u64)
 }
 
-/// A crowd of echoes of one source, each written to as fast as it takes: what comes back.
+/// Writes to many echo connections of one source at full speed. Returns the bytes received.
 fn echoes(way: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
     thread::scope(|scope| {
         for _ in 0..count {
@@ -40,7 +40,7 @@ fn echoes(way: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
     });
 }
 
-/// Datagrams of one source as fast as they are taken: what comes back.
+/// Sends datagrams of one source at full speed. Returns the bytes received.
 fn datagrams(way: ClientRoute, until: Instant, back: &AtomicU64) {
     let socket = UdpSocket::bind((way.from, 0)).unwrap();
     socket.connect(way.server).unwrap();
@@ -61,7 +61,7 @@ fn datagrams(way: ClientRoute, until: Instant, back: &AtomicU64) {
     }
 }
 
-/// Questions for the time, and for a result, on one control connection: what comes back.
+/// Sends time requests and result requests on one control connection. Returns the bytes received.
 fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
     let Ok(line) = ControlClient::open(way, token) else { return };
     let reader = line.stream.try_clone().unwrap();
@@ -72,7 +72,7 @@ fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU6
             while Instant::now() < until {
                 let asked = line.send(&ClientMessage::Probe { client_ns: u64::MAX });
                 if asked.is_err() {
-                    // A part of a word may have gone: nothing more makes sense on this one.
+                    // The last message may be incomplete, so this connection is of no further use.
                     return;
                 }
             }
@@ -81,7 +81,7 @@ fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU6
     });
 }
 
-/// Echoes over one connection of QUIC.
+/// Sends echoes over one QUIC connection. Returns the bytes received.
 fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
     let Some(mut visitor) = TlsClient::enter(way) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
@@ -106,13 +106,12 @@ fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
     assert!(seen >= rate * 0.3, "the attack did not happen: {what}: {seen:.0} bit/s");
 }
 
-/// S4: a source's rate holds for the sum of two tests, echoes, datagrams, questions, and echoes over
-/// QUIC at the same time.
+/// S4: a source's rate limits the sum of two tests, echoes, datagrams, requests and QUIC echoes.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
     let way = site.way(1);
-    // What comes before anybody reads is read at once afterwards.
+    // Bytes that arrive before the first read are read at once afterwards.
     let began = Instant::now();
     let tests: Vec<_> =
         (0..2).map(|_| running(way, &[DOWN; 8], 1, TransferSettings::default()).unwrap()).collect();
@@ -140,10 +139,10 @@ fn a_rate_limit_applies_to_all_traffic_together() {
     site.calms_down();
 }
 
-/// Counts what comes back of one kind.
+/// Type of a function that sends one kind of traffic and returns the bytes received.
 type Echoing = fn(ClientRoute, Instant, &AtomicU64);
 
-/// S4: each way of getting bytes back, alone.
+/// S4: each kind of traffic that sends bytes back, alone.
 #[test]
 fn a_rate_limit_applies_to_each_direction_separately() {
     let site = AttackedServer::new(&["--max-rate", "2M"]);
@@ -165,7 +164,7 @@ fn a_rate_limit_applies_to_each_direction_separately() {
     assert!(!site.running.stderr().contains("panicked"));
 }
 
-/// S4: who begins anew all the time begins with nothing.
+/// S4: a client that reconnects constantly gets no new initial credit.
 #[test]
 fn a_rate_limit_applies_across_consecutive_connections() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
@@ -204,7 +203,7 @@ fn a_rate_limit_applies_across_consecutive_connections() {
     is_well(&site);
 }
 
-/// S4: the rate holds upwards, too: tests and echoes together. What lies in buffers is not counted.
+/// S4: the rate also limits uploads, of tests and echoes together. Bytes in buffers do not count.
 #[test]
 fn a_rate_limit_applies_to_data_sent_to_the_server() {
     let site = AttackedServer::new(&["--max-rate", "40M"]);
@@ -216,13 +215,13 @@ fn a_rate_limit_applies_to_data_sent_to_the_server() {
     for one in &data {
         SockRef::from(*one).set_send_buffer_size(32 << 10).unwrap();
     }
-    // Buffers fill first.
+    // The buffers fill first.
     let full = Instant::now() + Duration::from_millis(700);
     give_all(data.iter().copied(), full);
     let began = Instant::now();
     let until = began + span();
     let given = give_all(data.iter().copied(), until);
-    // At most what the four receive buffers may have held less at first than in the end.
+    // The four receive buffers may have been less full at the start than at the end.
     let buffers = 4 * (128 << 10);
     let moved = given.saturating_sub(buffers);
     is_within(moved, 40e6, began.elapsed(), "four uploads");
@@ -230,7 +229,7 @@ fn a_rate_limit_applies_to_data_sent_to_the_server() {
     is_well(&site);
 }
 
-/// S4: the rate is each source's: another one has all of its own.
+/// S4: each source has a rate limit of its own.
 #[test]
 fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
     let site = AttackedServer::new(&["--max-rate", "10M"]);
@@ -281,7 +280,7 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     is_well(&site);
 }
 
-/// S4: a result that is fetched again and again counts, too.
+/// S4: repeated downloads of a result also count.
 #[test]
 fn the_byte_limit_holds_for_repeated_result_downloads() {
     const MAX_BYTES: u64 = 2 << 20;
@@ -314,7 +313,7 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
     is_well(&site);
 }
 
-/// S4: nothing that a plan says makes a test longer than allowed.
+/// S4: no plan makes a test longer than allowed.
 #[test]
 fn no_plan_is_longer_than_allowed() {
     let site = AttackedServer::new(&["--max-duration", "2 s"]);
@@ -347,7 +346,7 @@ fn no_plan_is_longer_than_allowed() {
     site.calms_down();
 }
 
-/// S4: a test ends when its time is over, whatever its client says and sends meanwhile.
+/// S4: a test ends at its time limit for any messages and data of its client.
 #[test]
 fn a_test_ends_in_time_for_any_messages_and_data() {
     let site = AttackedServer::new(&["--max-duration", "2 s"]);
@@ -372,7 +371,7 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
         for (n, flow) in [(1, up), (2, &down)] {
             scope.spawn(move || {
                 let took = ends(n, flow);
-                // Two seconds, and what a busy machine takes to close.
+                // Two seconds, plus the time that a busy machine takes to close.
                 assert!(took < Duration::from_secs(5), "{flow}: {took:?}");
             });
         }
@@ -381,12 +380,12 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
     site.calms_down();
 }
 
-/// S4: the rate of a source holds for tests over QUIC, beside one over TCP.
+/// S4: a source's rate also limits tests over QUIC, next to one over TCP.
 #[test]
 fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
     let way = site.way(1);
-    // What comes before anybody reads is read at once afterwards.
+    // Bytes that arrive before the first read are read at once afterwards.
     let began = Instant::now();
     let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
     let (_client, data) = running(way, &[DOWN; 2], 1, TransferSettings::default()).unwrap();
@@ -407,7 +406,7 @@ fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
     is_well(&site);
 }
 
-/// S4: no more bytes than allowed over QUIC, at full speed; its client reads why.
+/// S4: no more bytes than allowed over QUIC, at full speed; its client gets the reason.
 #[test]
 fn the_byte_limit_holds_over_quic_at_full_speed() {
     const MAX_BYTES: u64 = 8 << 20;

@@ -1,4 +1,4 @@
-//! Words in orders, with numbers and with tokens that nobody expects.
+//! Control messages in unexpected order, with unexpected numbers and tokens.
 
 use std::io::{Read, Write};
 use std::sync::atomic::AtomicU64;
@@ -29,7 +29,7 @@ fn flow(keys: &str) -> String {
     format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n")
 }
 
-/// Every word, with numbers from both ends of what they can be.
+/// Returns every message, with numbers from both ends of their ranges.
 fn words() -> Vec<ClientMessage> {
     let numbers = [0, 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];
     let mut all = vec![
@@ -46,8 +46,9 @@ fn words() -> Vec<ClientMessage> {
     all
 }
 
-/// S3, S5: any three words after each step of a test: what is out of turn ends its own connection, and
-/// leaves no place booked.
+/// S3, S5: any three messages after each step of a test.
+///
+/// A message out of order ends its own connection and leaves no reserved slot.
 #[test]
 fn messages_in_any_order_end_only_their_own_connection() {
     let site = AttackedServer::new(&[]);
@@ -56,7 +57,7 @@ fn messages_in_any_order_end_only_their_own_connection() {
     let mut said = 0;
     for step in 0..4 {
         for _ in 0..times(40, 400) {
-            // Steps that have no common divisor with the count of words go through all of them.
+            // A step size coprime to the number of messages reaches all of them.
             number += 1;
             let way = site.way(1 + (number % 5) as u16);
             let Ok(mut stranger) = RawClient::enter(way) else { continue };
@@ -82,7 +83,7 @@ fn messages_in_any_order_end_only_their_own_connection() {
     is_well(&site);
 }
 
-/// S3: a test that begins at the end of time, or ended before it began, gives its place up.
+/// S3: a test that begins at the end of time, or ended before it began, releases its slot.
 #[test]
 fn tests_with_impossible_times_release_their_slots() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
@@ -99,7 +100,7 @@ fn tests_with_impossible_times_release_their_slots() {
     let never = odd(1, &[ClientMessage::Begin { at_ns: u64::MAX }]);
     let over =
         odd(2, &[ClientMessage::Begin { at_ns: u64::MAX - 1 }, ClientMessage::End { at_ns: 0 }]);
-    // Both places are held by clients who are there; five seconds without a byte are enough.
+    // Both slots belong to connected clients; five seconds without a byte release them.
     let began = Instant::now();
     site.serves(2);
     let took = began.elapsed();
@@ -109,8 +110,9 @@ fn tests_with_impossible_times_release_their_slots() {
     is_well(&site);
 }
 
-/// S8: whoever does not know a test's token cannot end it, by its name, by tokens that are nearly its
-/// own, or by those of other tests; nor read its result.
+/// S8: a client without a test's token cannot end the test or read its result.
+///
+/// It tries the test's name, similar tokens, and tokens of other tests.
 #[test]
 fn only_its_own_token_stops_a_test_or_reads_its_result() {
     let site = AttackedServer::new(&[]);
@@ -144,7 +146,7 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
             assert!(heard.is_err(), "{heard:?} to {word:?} with {token}");
         }
     }
-    // Tokens of others open the tests of others only.
+    // A token of another test only controls that test.
     let mut line = ControlClient::open(site.way(3), other.token).unwrap();
     for word in &words {
         line.send(word).unwrap();
@@ -161,8 +163,10 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
     is_well(&site);
 }
 
-/// S8: what names a test opens a place for data at most: no second one of the same number, none of
-/// numbers that the plan has not, and the test goes on.
+/// S8: a test's public name opens at most data slots.
+///
+/// It opens no second connection of one number and no number outside the plan, and the test
+/// continues.
 #[test]
 fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     let site = AttackedServer::new(&[]);
@@ -186,8 +190,8 @@ fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     is_well(&site);
 }
 
-/// S8: in the place of somebody else's data one can be at most for that: his client can still end the
-/// test, and all is free afterwards.
+/// S8: a hijacked data connection cannot do more than data. Its client can still end the test, and
+/// everything is released.
 #[test]
 fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     let site = AttackedServer::new(&[]);
@@ -207,7 +211,7 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     is_well(&site);
 }
 
-/// S9: a plan runs nothing and names no file, however it is put.
+/// S9: a plan runs no command and names no file, in any form.
 #[test]
 fn no_plan_runs_a_command_or_reads_a_file() {
     let site = AttackedServer::new(&[]);
@@ -245,7 +249,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
     site.calms_down();
 }
 
-/// S1, S5: frames and plans with the largest numbers that can be written, many at once.
+/// S1, S5: frames and plans with the largest possible numbers, many at once.
 #[test]
 fn huge_frames_and_numbers_are_refused_at_no_cost() {
     let site = AttackedServer::new(&[]);
@@ -305,8 +309,9 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// S3: bye before everything, a second plan, a second begin: the first test ends or goes on, and no
-/// second one is booked beside it.
+/// S3: an early bye, a second plan, a second begin.
+///
+/// The first test ends or continues, and no second one is reserved.
 #[test]
 fn repeated_messages_reserve_nothing_twice() {
     let site = AttackedServer::new(&[]);
@@ -323,7 +328,7 @@ fn repeated_messages_reserve_nothing_twice() {
         let mut line = ControlClient::open(site.way(1), stranger.token).unwrap();
         let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
         if matches!(twice[round % twice.len()], ClientMessage::Bye) {
-            // Nobody is told any more that all is ready.
+            // The server does not announce readiness any more.
             let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
         } else {
             let _ = stranger.begin(); // the server may have closed it

@@ -1,4 +1,4 @@
-//! Seats, places, threads and memory: taken, held, and left in every way.
+//! Permits, slots, threads and memory: taken, held, and released in every way.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use crate::abuse::site::{AttackedServer, times};
 use crate::abuse::stranger::{ClientRoute, RawClient};
 use crate::program::{TestDir, binary, is_root, skip, wait_for};
 
-/// What somebody says slowly: where he begins, and the byte that he repeats.
+/// Returns the first bytes of slow clients; each then repeats the last byte.
 fn beginnings() -> [Vec<u8>; 4] {
     let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let tls = preamble(ConnectionKind::Tls, TestToken::NONE).to_bytes();
@@ -26,12 +26,12 @@ fn beginnings() -> [Vec<u8>; 4] {
         // A frame of 60,000 bytes.
         [&control[..], &[0, 0, 0xea, 0x60]].concat(),
         tls[..9].to_vec(),
-        // A first record of TLS, and in it a message of 64 kB.
+        // A first TLS record, with a message of 64 kB.
         [&tls[..], &[0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff]].concat(),
     ]
 }
 
-/// S2, S3: five seconds are five seconds, however busily somebody says nothing.
+/// S2, S3: the handshake timeout of five seconds also holds for clients that send single bytes.
 #[test]
 fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
     let site = AttackedServer::new(&[]);
@@ -64,7 +64,7 @@ fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
     site.calms_down();
 }
 
-/// S2: slow strangers of fewer sources than there are seats, each in the middle of a word.
+/// S2: slow clients of fewer sources than permits, each in the middle of a message.
 #[test]
 fn hundreds_of_slow_clients_block_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -92,7 +92,7 @@ fn hundreds_of_slow_clients_block_no_other_client() {
     });
 }
 
-/// Goes so far with a test, and stops there.
+/// Advances a test to a step and stops there.
 fn as_far_as(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
     let mut stranger = RawClient::enter(way)?;
     let mut data = Vec::new();
@@ -121,15 +121,14 @@ fn as_far_as(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStr
     Ok((stranger, data))
 }
 
-/// S3: a test whose client left is over after 8 s, wherever in it that was, by reset or without a word
-/// of leave.
+/// S3: a test ends 8 s after its client disconnected, at any step, by reset or without a goodbye.
 #[test]
 fn a_client_leaving_at_any_step_releases_its_slot() {
     let site = AttackedServer::new(&["--max-tests", "8"]);
     let mut went = 0;
     for step in 0..8 {
         for way in 1..=8 {
-            // A place of an earlier step may still be held; another one will do.
+            // A slot of an earlier step may still be occupied; another one is fine.
             let Ok((stranger, data)) = as_far_as(site.way(way), step) else { continue };
             went += 1;
             if way % 2 == 0 {
@@ -154,7 +153,7 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
     is_well(&site);
 }
 
-/// S2, S3: departures in the middle, one after the other, without end, over TCP and Multipath TCP.
+/// S2, S3: endless disconnects during tests, in sequence, over TCP and Multipath TCP.
 #[test]
 fn endless_disconnects_block_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -182,7 +181,7 @@ fn endless_disconnects_block_no_other_client() {
     assert!(!site.running.stderr().contains("panicked"), "{}", site.running.stderr());
 }
 
-/// S2: resets right after everything that can be said first, from hundreds of sources.
+/// S2: resets directly after each possible first message, from hundreds of sources.
 #[test]
 fn floods_of_resets_block_no_client() {
     let site = AttackedServer::new(&[]);
@@ -205,7 +204,7 @@ fn floods_of_resets_block_no_client() {
     });
 }
 
-/// S2, S4: many plans at the same moment get no more places than there are.
+/// S2, S4: simultaneous plans get no more slots than there are.
 #[test]
 fn simultaneous_plans_get_no_more_slots_than_exist() {
     let site = AttackedServer::new(&["--max-tests", "3"]);
@@ -235,7 +234,7 @@ fn simultaneous_plans_get_no_more_slots_than_exist() {
     is_well(&site);
 }
 
-/// Keeps what somebody has taken for as long as honest clients measure.
+/// Keeps a client's connections open while honest clients measure.
 fn holds<T: Send>(site: &AttackedServer, taken: T) {
     site.withstands(|attack| {
         attack.is_on();
@@ -246,7 +245,7 @@ fn holds<T: Send>(site: &AttackedServer, taken: T) {
     });
 }
 
-/// S2: tests with as many connections as they may have, of one source, which all stay busy.
+/// S2: tests of one source with the maximum number of connections, all of them busy.
 #[test]
 fn running_tests_at_full_size_block_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -274,7 +273,7 @@ fn running_tests_at_full_size_block_no_other_client() {
     holds(&site, tests);
 }
 
-/// S2: whoever has a test that runs comes back to it without end, and stays.
+/// S2: a client with a running test reconnects to it endlessly and keeps the connections.
 #[test]
 fn resuming_a_test_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -283,7 +282,7 @@ fn resuming_a_test_blocks_no_other_client() {
     for number in 0..times(700, 1_500) {
         let Ok(mut line) = ControlClient::open(site.way(1), stranger.token) else { continue };
         let sent = line.send(&ClientMessage::Probe { client_ns: 1 });
-        // Some of them are heard, so that they are there for sure.
+        // A reply shows that the server has accepted the connection.
         if sent.is_ok() && number % 100 == 0 {
             assert!(matches!(line.recv(), Ok(ServerMessage::Clock { .. }) | Err(_)));
         }
@@ -293,7 +292,7 @@ fn resuming_a_test_blocks_no_other_client() {
     holds(&site, (back, stranger, data));
 }
 
-/// S5: tests of as many threads as can be had, from as many sources as there are places.
+/// S5: tests with the maximum number of threads, from as many sources as slots.
 #[test]
 fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let site = AttackedServer::new(&[]);
@@ -328,7 +327,7 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
     is_well(&site);
 }
 
-/// S5: when the system gives no more descriptors, it refuses and goes on.
+/// S5: when the system refuses more descriptors, the server refuses clients and keeps running.
 #[test]
 fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     let site = AttackedServer::new(&[]);
@@ -361,7 +360,7 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     site.calms_down();
 }
 
-/// Processor time that the server has used.
+/// Returns the processor time that the server has used.
 fn cpu_seconds(site: &AttackedServer) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();
@@ -370,7 +369,7 @@ fn cpu_seconds(site: &AttackedServer) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// S1: results that nobody fetches, test after test, of many sources.
+/// S1: unfetched results, test after test, of many sources.
 #[test]
 fn unfetched_results_take_no_more_than_their_share() {
     let site = AttackedServer::new(&[]);
@@ -384,7 +383,7 @@ fn unfetched_results_take_no_more_than_their_share() {
             continue;
         };
         done += 1;
-        // The next one comes while this one runs.
+        // The next test starts while this one runs.
         let _ = stranger.send(&ClientMessage::Probe { client_ns: 1 });
         drop((stranger, data));
     }
@@ -394,7 +393,7 @@ fn unfetched_results_take_no_more_than_their_share() {
     site.stays_small();
 }
 
-/// S1, S2: a result is asked for hundreds of times at once, and never read.
+/// S1, S2: a result is requested hundreds of times at once, and never read.
 #[test]
 fn slow_readers_of_results_do_not_affect_others() {
     let site = AttackedServer::new(&[]);
@@ -431,7 +430,7 @@ fn slow_readers_of_results_do_not_affect_others() {
     });
 }
 
-/// S1: data that is sent to who does not read it, and echoes.
+/// S1: data and echoes to clients that do not read.
 #[test]
 fn slow_readers_of_data_do_not_affect_others() {
     let site = AttackedServer::new(&[]);
@@ -454,8 +453,9 @@ fn slow_readers_of_data_do_not_affect_others() {
     holds(&site, (deaf, echoes));
 }
 
-/// S1, S2: connections of QUIC with hundreds of streams each, which say nothing, a part of a
-/// preamble, or more than is read.
+/// S1, S2: QUIC connections with hundreds of streams each.
+///
+/// They send nothing, a part of a preamble, or more than is read.
 #[test]
 fn crowds_over_quic_block_no_other_client() {
     let site = AttackedServer::new(&[]);
@@ -493,7 +493,7 @@ fn crowds_over_quic_block_no_other_client() {
     });
 }
 
-/// S2: a server for all addresses of both families tells IPv4 sources apart as one for IPv4 does.
+/// S2: a dual-stack server distinguishes IPv4 sources as an IPv4 server does.
 #[test]
 fn a_dual_stack_server_distinguishes_sources() {
     let site = everywhere(&["--max-tests", "4", "--max-rate", "16M"]);
@@ -506,7 +506,7 @@ fn a_dual_stack_server_distinguishes_sources() {
     is_well(&site);
 }
 
-/// Starts a server that the system gives no more than so many threads, if that can be done here.
+/// Starts a server with a thread limit; `None` if this machine cannot.
 fn short_of_threads(most: u32) -> Option<AttackedServer> {
     let folder = TestDir::new();
     let user = if is_root() {
@@ -535,7 +535,7 @@ fn short_of_threads(most: u32) -> Option<AttackedServer> {
     Some(AttackedServer { folder, running, port })
 }
 
-/// S5: when the system gives no more threads, it refuses and goes on.
+/// S5: when the system refuses more threads, the server refuses clients and keeps running.
 #[test]
 fn a_server_out_of_threads_refuses_and_keeps_running() {
     let Some(site) = short_of_threads(40) else { return };

@@ -1,4 +1,4 @@
-//! Strangers at a server with a secret.
+//! Unauthenticated clients of a server with a secret.
 
 use std::io::{self, Read, Write};
 use std::net::UdpSocket;
@@ -25,7 +25,7 @@ use crate::program::TestDir;
 
 const SECRET: &str = "a secret of both hosts";
 
-/// A server with a secret. Its file is in a folder that has to live until it has been read.
+/// Starts a server with a secret. The file's folder must live until the server has read it.
 fn guarded() -> AttackedServer {
     with_secret(AttackedServer::new)
 }
@@ -38,7 +38,7 @@ fn with_secret(start: impl Fn(&[&str]) -> AttackedServer) -> AttackedServer {
     start(&["--secret-file", file.to_str().unwrap()])
 }
 
-/// A stranger on an encrypted connection who has said hello.
+/// Unauthenticated client on an encrypted connection that has sent its hello.
 struct UnauthenticatedClient {
     wire: TestConnection,
     frames: FrameDecoder,
@@ -75,7 +75,7 @@ impl UnauthenticatedClient {
         self.wire.recv(&mut self.frames)
     }
 
-    /// Gives a secret; why it was refused, if it was.
+    /// Sends a secret. Returns the reason of a refusal; `None` if it was accepted.
     fn guess(&mut self, secret: &str) -> io::Result<Option<String>> {
         let client = Challenge([5; 32]);
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
@@ -88,8 +88,10 @@ impl UnauthenticatedClient {
     }
 }
 
-/// So many wrong ones may have been looked at in that time: three, then one after 1 s, 2 s, 4 s; and
-/// one more, since both ends' clocks are read at other moments.
+/// Returns the maximum of checked guesses in that time.
+///
+/// Three are free, then waits of 1 s, 2 s, 4 s follow. One more, since client and server read their
+/// clocks at different times.
 fn max_attempts(took: Duration) -> usize {
     let waits = (1..).scan(0, |sum, n| {
         *sum += 1_u64 << (n - 1);
@@ -98,8 +100,7 @@ fn max_attempts(took: Duration) -> usize {
     3 + waits.take_while(|at| *at <= took.as_secs()).count() + 1
 }
 
-/// S7: guesses at the same moment, on connections that were all opened before the first of them, are
-/// no quicker than one after the other.
+/// S7: simultaneous guesses on connections that were opened earlier do not beat sequential ones.
 #[test]
 fn parallel_guesses_are_not_faster() {
     let site = guarded();
@@ -127,11 +128,11 @@ fn parallel_guesses_are_not_faster() {
     assert!(looked_at >= 1, "{answers:?}");
     assert!(looked_at <= max_attempts(took), "{looked_at} guesses were looked at in {took:?}");
     assert!(site.running.stderr().contains("127.1.0.1"), "{}", site.running.stderr());
-    // Other sources wait for nothing.
+    // Other sources do not wait.
     assert_eq!(UnauthenticatedClient::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
 }
 
-/// S7: a source that knows the secret is not kept out by hundreds that do not.
+/// S7: hundreds of clients without the secret do not block a source with it.
 #[test]
 fn guesses_from_many_sources_do_not_block_authenticated_clients() {
     let site = guarded();
@@ -170,7 +171,8 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
     site.calms_down();
 }
 
-/// S7: a proof opens one connection, from one end: not another one, not reflected, not twice.
+/// S7: a proof authenticates one connection in one direction: not another one, not reflected, not
+/// twice.
 #[test]
 fn replayed_and_reflected_proofs_are_refused() {
     let site = guarded();
@@ -182,7 +184,7 @@ fn replayed_and_reflected_proofs_are_refused() {
             matches!(&said, Some(ServerMessage::Refused { why, .. }) if why.contains("wrong")),
             "{said:?}"
         );
-        // What follows is not heard.
+        // The server ignores further messages.
         let _ = guest.wire.send(&ClientMessage::Snapshot { port: 1 });
         assert!(!matches!(guest.wire.recv::<ServerMessage>(&mut guest.frames), Ok(Some(_))));
     };
@@ -192,7 +194,8 @@ fn replayed_and_reflected_proofs_are_refused() {
     let Some(ServerMessage::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
         panic!("the right proof is refused");
     };
-    // The same on another connection, and another one's challenge or keys with one's own.
+    // The same proof on another connection, and another connection's challenge or keys with its
+    // own.
     let mut second = UnauthenticatedClient::enter(site.way(2)).unwrap();
     assert!(second.challenge != first.challenge, "a challenge was used twice");
     refused(&mut second, good, mine);
@@ -202,7 +205,7 @@ fn replayed_and_reflected_proofs_are_refused() {
     let mut fourth = UnauthenticatedClient::enter(site.way(4)).unwrap();
     let old = AuthTranscript { server: meeting.server, ..fourth.meeting(mine) };
     refused(&mut fourth, secret.prove(AuthRole::Client, &old).unwrap(), mine);
-    // What the server has said, or would say, as one's own.
+    // The server's own proof, sent back or computed for it.
     let mut fifth = UnauthenticatedClient::enter(site.way(5)).unwrap();
     refused(&mut fifth, theirs, mine);
     let mut sixth = UnauthenticatedClient::enter(site.way(6)).unwrap();
@@ -210,13 +213,14 @@ fn replayed_and_reflected_proofs_are_refused() {
     let reflected = secret.prove(AuthRole::Server, &reflected).unwrap();
     let challenge = sixth.challenge;
     refused(&mut sixth, reflected, challenge);
-    // A second one on the connection that is proved ends it.
+    // A second proof on an authenticated connection ends it.
     let again = first.prove(good, mine);
     assert!(!matches!(again, Ok(Some(ServerMessage::Proved { .. }))), "{again:?}");
 }
 
-/// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test,
-/// whatever is left out.
+/// S7: without the secret nothing comes back over TCP: no echo, no snapshot, no test.
+///
+/// This holds for any omitted message.
 #[test]
 fn without_the_secret_nothing_is_granted_over_tcp() {
     let site = guarded();
@@ -253,7 +257,7 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
     site.calms_down();
 }
 
-/// S7: nor over UDP or QUIC.
+/// S7: the same over UDP and QUIC.
 #[test]
 fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     let site = guarded();
@@ -296,7 +300,7 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     site.calms_down();
 }
 
-/// S7: at a server for both families, too, one IPv4 source's guesses are not another one's.
+/// S7: also on a dual-stack server, guesses of one IPv4 source do not count for another.
 #[test]
 fn a_dual_stack_server_counts_guesses_per_ipv4_source() {
     let site = with_secret(everywhere);

@@ -1,4 +1,4 @@
-//! What strangers hear who say nothing that makes sense.
+//! Replies to clients that send invalid data.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, UdpSocket};
@@ -15,7 +15,7 @@ use super::{dial, hello, is_well, preamble};
 use crate::abuse::clients::hostile::TestConnection;
 use crate::abuse::site::{AttackedServer, times};
 
-/// What is nearly a preamble of control, and what others begin with.
+/// Returns nearly valid control preambles, and the first bytes of other protocols.
 fn nearly() -> Vec<Vec<u8>> {
     let good = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let flipped = (0..12 * 8).filter(|bit| *bit != 8 * 8 + 1).map(|bit| {
@@ -41,8 +41,9 @@ fn nearly() -> Vec<Vec<u8>> {
     flipped.chain(strange).collect()
 }
 
-/// S6: nothing is said to whoever does not begin with a valid preamble, however nearly it is one,
-/// over TCP, Multipath TCP, and within TLS.
+/// S6: an invalid preamble gets no reply, even with a single wrong bit.
+///
+/// Over TCP, Multipath TCP and within TLS.
 #[test]
 fn an_invalid_preamble_gets_no_reply() {
     let site = AttackedServer::new(&[]);
@@ -54,7 +55,7 @@ fn an_invalid_preamble_gets_no_reply() {
         let mut said = Vec::new();
         let _ = socket.read_to_end(&mut said); // the server may reset it
         let shown = String::from_utf8_lossy(&said);
-        // Whoever gives a number to an echo of no test may get his own bytes back, and no more.
+        // An echo connection without a test returns the client's own bytes at most.
         let echo = first[8] == 3 && said.len() <= word.len();
         assert!(said.is_empty() || echo, "{number}: {first:?} heard {shown:?}");
     }
@@ -73,14 +74,14 @@ fn an_invalid_preamble_gets_no_reply() {
     is_well(&site);
 }
 
-/// All that has come back to a socket so far: bytes.
+/// Returns the number of bytes received so far on a socket.
 fn came_back(socket: &UdpSocket) -> u64 {
     socket.set_nonblocking(true).unwrap();
     let mut room = [0; 2_048];
     std::iter::from_fn(|| socket.recv(&mut room).ok()).map(|length| length as u64).sum()
 }
 
-/// All that comes back to a socket until nothing has come for a while: bytes.
+/// Returns the number of bytes received until a socket is silent for a while.
 fn received_bytes(socket: &UdpSocket, quiet: Duration) -> u64 {
     socket.set_read_timeout(Some(quiet)).unwrap();
     let mut room = vec![0; 1 << 16];
@@ -91,12 +92,12 @@ fn received_bytes(socket: &UdpSocket, quiet: Duration) -> u64 {
     all
 }
 
-/// Datagrams of many lengths that begin like any packet of QUIC, ours, or neither.
+/// Returns datagrams of many lengths that begin like QUIC, like ours, or like neither.
 fn strange_datagrams() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for first in [0x00, 0x01, 0x02, 0x3f, 0x40, 0x43, 0x80, 0xc0, 0xc3, 0xd0, 0xe0, 0xf0, 0xff] {
         for version in [[0, 0, 0, 0], [0, 0, 0, 1], [0x1a, 0x2a, 0x3a, 0x4a], [b't', b'p', 1, 0]] {
-            // Two identifiers of eight bytes or of none, no token.
+            // Two connection IDs of eight bytes or none, no token.
             let long = [8, 1, 2, 3, 4, 5, 6, 7, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
             for names in [&long[..], &[0, 0, 0]] {
                 for length in [1, 7, 8, 16, 23, 31, 32, 33, 60, 120, 600, 1_199, 1_200, 1_472] {
@@ -110,8 +111,9 @@ fn strange_datagrams() -> Vec<Vec<u8>> {
     all
 }
 
-/// S6: at most three times the bytes go to an address that has not answered, whatever came from it;
-/// a datagram of 32 bytes gets one of 32 bytes.
+/// S6: an unvalidated address gets at most three times the bytes it sent (RFC 9000 §8.1).
+///
+/// A datagram of 32 bytes gets one of 32 bytes.
 #[test]
 fn no_datagram_brings_more_than_three_times_its_bytes() {
     let site = AttackedServer::new(&[]);
@@ -126,7 +128,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
             socket
         })
         .collect();
-    // The last one first: its answer comes last.
+    // The last one first: its reply comes last.
     let first = received_bytes(sockets.last().unwrap(), Duration::from_millis(500));
     for (socket, bytes) in sockets.iter().zip(&all).rev().skip(1) {
         let back = came_back(socket);
@@ -142,8 +144,9 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
     is_well(&site);
 }
 
-/// S6: whoever begins handshakes of QUIC and never answers gets three times his bytes, repetitions
-/// included, over all handshakes of his address.
+/// S6: unfinished QUIC handshakes get three times their bytes, including retransmissions.
+///
+/// The limit covers all handshakes of an address.
 #[test]
 fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
     let site = AttackedServer::new(&[]);
@@ -166,7 +169,7 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
     is_well(&site);
 }
 
-/// S2, S6: a flood of datagrams of all kinds from hundreds of sources keeps nobody out.
+/// S2, S6: a flood of datagrams of all kinds from hundreds of sources blocks no client.
 #[test]
 fn floods_of_datagrams_from_many_sources_block_no_client() {
     let site = AttackedServer::new(&[]);

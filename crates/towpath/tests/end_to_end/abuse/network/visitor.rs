@@ -1,4 +1,4 @@
-//! A stranger who speaks QUIC.
+//! Unauthenticated client over QUIC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use towpath_quic::{
 
 use crate::abuse::stranger::ClientRoute;
 
-/// Far longer than a handshake takes on a busy machine.
+/// Timeout, far longer than a handshake takes on a busy machine.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One connection of QUIC.
+/// QUIC connection with its socket.
 pub(super) struct TlsClient {
     pub(super) socket: UdpSocket,
     host: QuicStack,
@@ -27,19 +27,19 @@ pub(super) struct TlsClient {
     server: SocketAddr,
     pub(super) connected: bool,
     pub(super) closed: bool,
-    /// UDP payload that came.
+    /// UDP payload received, in bytes.
     pub(super) came: u64,
 }
 
 impl TlsClient {
-    /// Begins a connection; nothing has been sent yet.
+    /// Creates a connection without sending anything yet.
     pub(super) fn knock(way: ClientRoute) -> Self {
         let socket = UdpSocket::bind((way.from, 0)).unwrap();
         socket.connect(way.server).unwrap();
         Self::over(socket, way.server)
     }
 
-    /// Begins another connection from a socket that is there.
+    /// Creates another connection on an existing socket.
     pub(super) fn knock_from(socket: &UdpSocket, server: SocketAddr) -> Self {
         Self::over(socket.try_clone().unwrap(), server)
     }
@@ -58,7 +58,7 @@ impl TlsClient {
         Self { socket, host, id, born, local, server, connected, closed, came }
     }
 
-    /// Connects.
+    /// Connects; `None` if the handshake failed or timed out.
     pub(super) fn enter(way: ClientRoute) -> Option<Self> {
         let mut visitor = Self::knock(way);
         visitor.until(HANDSHAKE_TIMEOUT, |visitor| visitor.connected || visitor.closed);
@@ -69,7 +69,7 @@ impl TlsClient {
         towpath_net::Instant::ZERO + self.born.elapsed()
     }
 
-    /// Sends what is to be sent; how many bytes.
+    /// Sends all pending datagrams. Returns their bytes.
     pub(super) fn write_all(&mut self) -> u64 {
         let socket = self.socket.try_clone().unwrap();
         self.speak_over(&socket)
@@ -86,7 +86,7 @@ impl TlsClient {
         sent
     }
 
-    /// Takes in what came and sends what is to be sent.
+    /// Handles received datagrams and sends pending ones.
     pub(super) fn turn(&mut self) {
         let mut room = vec![0; 1 << 16];
         while let Ok(length) = self.socket.recv(&mut room) {
@@ -112,7 +112,7 @@ impl TlsClient {
         self.write_all();
     }
 
-    /// Goes on until something is so, at most so long; whether it is.
+    /// Runs until a condition holds, at most `most`. Returns true if it holds.
     pub(super) fn until(&mut self, most: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
         let began = Instant::now();
         while !is_so(self) {
@@ -129,13 +129,13 @@ impl TlsClient {
         self.host.open_stream(self.id)
     }
 
-    /// Writes what fits; how much that was.
+    /// Writes as much as fits. Returns the number of bytes.
     pub(super) fn write(&mut self, stream: StreamId, bytes: &[u8]) -> usize {
         let now = self.now();
         self.host.write(now, self.id, stream, &mut bytes.to_vec().into()).unwrap_or(0)
     }
 
-    /// What is there now; `None` when the stream is at its end, or broken.
+    /// Returns the available bytes; `None` at the end of the stream or after an error.
     pub(super) fn read(&mut self, stream: StreamId) -> Option<Vec<u8>> {
         let now = self.now();
         match self.host.read(now, self.id, stream) {
@@ -146,7 +146,7 @@ impl TlsClient {
         }
     }
 
-    /// Takes leave properly.
+    /// Closes the connection with a CONNECTION_CLOSE frame.
     pub(super) fn leave(mut self) {
         let now = self.now();
         self.host.close(now, self.id);
@@ -154,7 +154,7 @@ impl TlsClient {
     }
 }
 
-/// A test over QUIC: a connection for control, and one for the data.
+/// Test over QUIC: a control connection and a data connection.
 pub(super) struct QuicTest {
     control: TlsClient,
     words: StreamId,
@@ -165,7 +165,7 @@ pub(super) struct QuicTest {
 }
 
 impl QuicTest {
-    /// A test of one flow whose traffic runs.
+    /// Starts a test of one flow. Its traffic runs on return.
     pub(super) fn begin(way: ClientRoute, keys: &str) -> Option<Self> {
         let (mut control, data) = (TlsClient::enter(way)?, TlsClient::enter(way)?);
         let words = control.open()?;
@@ -203,7 +203,7 @@ impl QuicTest {
         self.control.turn();
     }
 
-    /// The next word of that kind, while data and control go on.
+    /// Waits for the next message of a kind, while data and control continue.
     fn hear_until(&mut self, is_it: impl Fn(&ServerMessage) -> bool) -> Option<ServerMessage> {
         let began = Instant::now();
         while began.elapsed() < HANDSHAKE_TIMEOUT {
@@ -225,7 +225,7 @@ impl QuicTest {
         self.data.turn();
     }
 
-    /// The server's half, as text; asks again until it is there.
+    /// Returns the server's report as text; repeats the request until it is ready.
     pub(super) fn fetch(&mut self) -> Option<String> {
         let mut whole = String::new();
         loop {
@@ -245,7 +245,7 @@ impl QuicTest {
         }
     }
 
-    /// Data until then, or until there is none any more: bytes that came, or were taken.
+    /// Moves data until the deadline or the end of the stream. Returns the bytes received or sent.
     pub(super) fn moves(&mut self, down: bool, until: Instant) -> u64 {
         let mut moved = 0;
         while Instant::now() < until && !self.data.closed {
