@@ -8,7 +8,7 @@ use crate::{Result, cargo};
 
 /// Environment variable and value that make the attacks run in full. The tests read it in one
 /// place.
-const EXTENT: (&str, &str) = ("TOWPATH_ABUSE", "whole");
+const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ABUSE", "whole");
 
 /// Test selections: the installed program, our stack in virtual time, stored inputs of the fuzz
 /// targets.
@@ -25,7 +25,7 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
         writeln!(out, "\n== cargo test {}", part.join(" "))?;
         let mut test = cargo(root);
         test.args(["test", "--locked", "--no-fail-fast"]).args(part);
-        test.env(EXTENT.0, EXTENT.1).stdin(Stdio::null());
+        test.env(SCOPE_VARIABLE.0, SCOPE_VARIABLE.1).stdin(Stdio::null());
         held &= test.status()?.success();
     }
     writeln!(out, "\n== xtask abuse {}", if held { "passed" } else { "failed" })?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Violation to fix, printed as `path:line: problem, expected …`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Finding {
+pub(crate) struct LintFinding {
     pub(crate) path: String,
     pub(crate) line: usize,
     pub(crate) severity: Severity,
@@ -19,7 +19,7 @@ pub(crate) enum Severity {
     Warning,
 }
 
-impl Finding {
+impl LintFinding {
     pub(crate) fn error(path: &str, line: usize, text: impl Into<String>) -> Self {
         Self { path: path.into(), line, severity: Severity::Error, text: text.into() }
     }
@@ -29,7 +29,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for LintFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, line, severity, text } = self;
         match severity {
@@ -45,9 +45,9 @@ mod tests {
 
     #[test]
     fn a_finding_can_be_clicked() {
-        let finding = Finding::error("a/b.rs", 7, "`unsafe` here, expected it elsewhere");
+        let finding = LintFinding::error("a/b.rs", 7, "`unsafe` here, expected it elsewhere");
         assert_eq!(finding.to_string(), "a/b.rs:7: `unsafe` here, expected it elsewhere");
-        let finding = Finding::warning("a/b.rs", 1, "long");
+        let finding = LintFinding::warning("a/b.rs", 1, "long");
         assert_eq!(finding.to_string(), "a/b.rs:1: warning: long");
     }
 }

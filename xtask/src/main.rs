@@ -86,11 +86,11 @@ fn main() -> ExitCode {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
-        ["specs", arguments @ ..] => match specs::Options::parse(arguments) {
+        ["specs", arguments @ ..] => match specs::SpecOptions::parse(arguments) {
             Some(options) => root().and_then(|root| specs::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["test", arguments @ ..] => match test::Extent::parse(arguments) {
+        ["test", arguments @ ..] => match test::TestScope::parse(arguments) {
             Some(extent) => root().and_then(|root| test::run(&root, extent, &mut out)),
             None => return misused(&mut err),
         },
@@ -99,15 +99,15 @@ fn main() -> ExitCode {
             Some(options) => root().and_then(|root| fingerprint::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
+        ["oracle", arguments @ ..] => match oracle::VmOptions::parse(arguments) {
             Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["twin", arguments @ ..] => match twin::Options::parse(arguments) {
+        ["twin", arguments @ ..] => match twin::RandomOptions::parse(arguments) {
             Some(options) => root().and_then(|root| twin::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["zoo", arguments @ ..] => match zoo::Options::parse(arguments) {
+        ["zoo", arguments @ ..] => match zoo::FailureOptions::parse(arguments) {
             Some(options) => root().and_then(|root| zoo::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Names of folders without files of ours, in any place.
-const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
+const SKIPPED_DIRS: [&str; 3] = [".git", "target", "node_modules"];
 
 /// Every file by its path from the root, with its text if a rule reads it.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ fn walk(root: &Path, folder: &str) -> io::Result<Vec<String>> {
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         if !entry.file_type()?.is_dir() {
             paths.push(path);
-        } else if !SKIPPED.contains(&name.as_str()) {
+        } else if !SKIPPED_DIRS.contains(&name.as_str()) {
             paths.extend(walk(root, &path)?);
         }
     }

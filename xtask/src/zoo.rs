@@ -16,19 +16,19 @@ use std::thread;
 
 use serde_json::Value;
 
-use self::judge::{Asked, Judged};
+use self::judge::{DoctorRun, JudgedCase};
 use crate::Result;
 
 /// Command-line options of `cargo xtask zoo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct FailureOptions {
     /// Number of situations of each seed.
     random: u32,
     seeds: Vec<u64>,
     /// Number of concurrent doctor runs, which mostly wait.
     jobs: usize,
     /// Set to run the doctor as a user without privileges over the client's network.
-    ordinary: bool,
+    unprivileged: bool,
     /// Set to run the commands that the doctor prints, and then the doctor a second time.
     fix: bool,
     json: bool,
@@ -36,20 +36,20 @@ pub(crate) struct Options {
 }
 
 /// Shell script for the client's namespaces; prints the doctor's report and its duration.
-const ASK: &str = r#"
+const DOCTOR_SCRIPT: &str = r#"
 begin=$(date +%s%3N)
 $BECOME "$0" doctor --connect "$TOWPATH_CONNECT" --json
 echo "took $(($(date +%s%3N) - begin))"
 "#;
 
-impl Options {
+impl FailureOptions {
     /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self {
             random: 0,
             seeds: vec![1],
             jobs: 4,
-            ordinary: false,
+            unprivileged: false,
             fix: false,
             json: false,
             towpath: None,
@@ -63,7 +63,7 @@ impl Options {
                     let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
                     options.seeds = seeds.collect::<Option<_>>()?;
                 }
-                "--ordinary" => options.ordinary = true,
+                "--ordinary" => options.unprivileged = true,
                 "--fix" => options.fix = true,
                 "--json" => options.json = true,
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
@@ -75,7 +75,7 @@ impl Options {
 }
 
 /// Runs the doctor in all situations and prints the results; returns false if one was wrong.
-pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) -> Result<bool> {
     let towpath = match &options.towpath {
         Some(towpath) => towpath.clone(),
         None => crate::oracle::build(root)?,
@@ -95,7 +95,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
                 loop {
                     let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
                     let Some(name) = next else { return };
-                    match ask(&towpath, name, options) {
+                    match diagnose(&towpath, name, options) {
                         Ok(judged) => {
                             // Poisoned only after a panic.
                             let _ = done.lock().map(|mut done| done.insert(name.clone(), judged));
@@ -124,24 +124,29 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     } else {
         judge::print(&judged, options.fix, out)?;
     }
-    Ok(judged.iter().all(|one| one.is_right()))
+    Ok(judged.iter().all(|one| one.is_correct()))
 }
 
 /// Makes one network and runs the doctor in it.
-fn ask(towpath: &Path, name: &str, options: &Options) -> Result<Judged> {
+fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
     let told = Command::new(towpath).args(["lab", "break", name, "--json"]).output()?;
     let truth: Value = serde_json::from_slice(&told.stdout)?;
-    let asked = inside(towpath, name, ASK, options.ordinary)?;
+    let asked = run_inside(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
     let again = if options.fix && !asked.own_commands().is_empty() {
         let commands = asked.own_commands().join("\n");
-        Some(inside(towpath, name, &format!("{{\n{commands}\n}} >&2\n{ASK}"), options.ordinary)?)
+        Some(run_inside(
+            towpath,
+            name,
+            &format!("{{\n{commands}\n}} >&2\n{DOCTOR_SCRIPT}"),
+            options.unprivileged,
+        )?)
     } else {
         None
     };
-    Ok(Judged { name: name.to_owned(), truth, asked, again })
+    Ok(JudgedCase { name: name.to_owned(), truth, before_fix: asked, after_fix: again })
 }
 
-fn inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<Asked> {
+fn run_inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<DoctorRun> {
     let mut command = Command::new(towpath);
     command.args(["lab", "break", name, "--", "sh", "-c", script]).arg(towpath);
     command.env("BECOME", if ordinary { "unshare --user" } else { "" }).stdin(Stdio::null());
@@ -150,7 +155,7 @@ fn inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<As
     let (json, took) = text.rsplit_once("took ").ok_or_else(|| {
         format!("the doctor said nothing: {}", String::from_utf8_lossy(&output.stderr))
     })?;
-    Ok(Asked { report: serde_json::from_str(json)?, took_ms: took.trim().parse()? })
+    Ok(DoctorRun { report: serde_json::from_str(json)?, took_ms: took.trim().parse()? })
 }
 
 #[cfg(test)]
@@ -159,10 +164,10 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_refused() {
-        let options = Options::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
+        let options = FailureOptions::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
         assert_eq!((options.random, options.seeds, options.fix), (3, vec![4, 5], true));
         for wrong in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]] {
-            assert_eq!(Options::parse(wrong), None, "{wrong:?}");
+            assert_eq!(FailureOptions::parse(wrong), None, "{wrong:?}");
         }
     }
 }

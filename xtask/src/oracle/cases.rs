@@ -7,15 +7,15 @@ use crate::Result;
 
 /// One network with one receive buffer.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct VmCase {
     /// Name of the case and of its scenario file.
     pub(super) name: &'static str,
-    network: Network,
+    network: CaseNetwork,
 }
 
 /// Source of a case's network.
 #[derive(Debug)]
-enum Network {
+enum CaseNetwork {
     /// Two paths that `guest.sh` can also build from the kernel's own queues.
     TwoPaths {
         /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
@@ -29,25 +29,25 @@ enum Network {
     Scenario(String),
 }
 
-const fn wifi_3g(name: &'static str, receive_buffer_kb: u32) -> Case {
-    let network = Network::TwoPaths {
+const fn wifi_3g(name: &'static str, receive_buffer_kb: u32) -> VmCase {
+    let network = CaseNetwork::TwoPaths {
         paths: [(8, 10, 80), (2, 75, 2_000)],
         receive_buffer_kb: Some(receive_buffer_kb),
         control: "reno",
         seconds: 27,
     };
-    Case { name, network }
+    VmCase { name, network }
 }
 
 /// Wi-Fi and 3G with several receive buffers, and two equal links.
-pub(super) static CASES: [Case; 5] = [
+pub(super) static CASES: [VmCase; 5] = [
     wifi_3g("wifi-3g-100", 100),
     wifi_3g("wifi-3g-200", 200),
     wifi_3g("wifi-3g-400", 400),
     wifi_3g("wifi-3g-800", 800),
-    Case {
+    VmCase {
         name: "two-links",
-        network: Network::TwoPaths {
+        network: CaseNetwork::TwoPaths {
             paths: [(100, 5, 100), (100, 5, 100)],
             receive_buffer_kb: None,
             control: "cubic",
@@ -58,7 +58,7 @@ pub(super) static CASES: [Case; 5] = [
 
 /// Combination of packet carrier and sending stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum How {
+pub(super) enum Setup {
     /// The kernel's token bucket and netem, with its Multipath TCP.
     Kernel,
     /// As `Kernel`, but the receiver does not merge queued packets.
@@ -73,12 +73,12 @@ pub(super) enum How {
     Simulated,
 }
 
-impl How {
+impl Setup {
     /// Combinations that are compared with each other.
-    pub(super) const COMPARED: [Self; 4] =
+    pub(super) const COMPARED_SETUPS: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::Simulated];
     /// Combinations that run in the virtual machine.
-    pub(super) const PLAYED: [Self; 4] =
+    pub(super) const VM_CASES: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::KernelUnmerged];
 
     /// Returns the name for command lines and files.
@@ -93,7 +93,7 @@ impl How {
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::PLAYED.into_iter().find(|how| how.name() == name)
+        Self::VM_CASES.into_iter().find(|how| how.name() == name)
     }
 
     pub(super) fn text(self) -> &'static str {
@@ -109,17 +109,17 @@ impl How {
 
 /// One run in the virtual machine.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct VmJob {
     pub(super) case: &'static str,
     pub(super) transport: &'static str,
-    pub(super) how: How,
+    pub(super) how: Setup,
     /// Number of the run, from 0, for this case, transport and combination.
     pub(super) run: u32,
     /// Command line for `guest.sh` in the virtual machine.
     pub(super) command: String,
 }
 
-impl Job {
+impl VmJob {
     /// Returns the file name of the whole result with one kernel.
     pub(super) fn file_name(&self, kernel: &str) -> String {
         let Self { case, transport, how, run, .. } = self;
@@ -127,7 +127,7 @@ impl Job {
     }
 }
 
-impl fmt::Display for Job {
+impl fmt::Display for VmJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { case, transport, how, run, .. } = self;
         write!(f, "{case} over {transport}, {}, run {}", how.text(), run + 1)
@@ -138,14 +138,14 @@ impl fmt::Display for Job {
 ///
 /// Each job runs once before any runs again, so that after an interruption all have equally many
 /// runs. TCP hardly varies, and gets two runs.
-pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
+pub(super) fn jobs(cases: &[&VmCase], runs: u32) -> Vec<VmJob> {
     let mut jobs = Vec::new();
     for run in 0..runs.max(2) {
-        for how in How::PLAYED {
+        for how in Setup::VM_CASES {
             for case in cases {
                 for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
                     let command = case.command(transport, how).filter(|_| run < wanted);
-                    let job = |command| Job { case: case.name, transport, how, run, command };
+                    let job = |command| VmJob { case: case.name, transport, how, run, command };
                     jobs.extend(command.map(job));
                 }
             }
@@ -154,27 +154,28 @@ pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
     jobs
 }
 
-impl Case {
+impl VmCase {
     /// Reads a scenario file; the case is named after the file.
     pub(super) fn of_file(path: &Path) -> Result<Self> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         // Leaked: all names live as long as the program.
-        Ok(Self { name: name.leak(), network: Network::Scenario(text) })
+        Ok(Self { name: name.leak(), network: CaseNetwork::Scenario(text) })
     }
 
     /// Returns the command for `guest.sh`; `None` where that cannot run the case.
-    fn command(&self, transport: &str, how: How) -> Option<String> {
-        let stack = if how == How::OursEmulated { "towpath" } else { "kernel" };
+    fn command(&self, transport: &str, how: Setup) -> Option<String> {
+        let stack = if how == Setup::OursEmulated { "towpath" } else { "kernel" };
         let packets = match how {
-            How::Kernel => "merged",
-            How::KernelUnmerged => "single",
-            How::KernelEmulated | How::OursEmulated | How::Simulated => {
+            Setup::Kernel => "merged",
+            Setup::KernelUnmerged => "single",
+            Setup::KernelEmulated | Setup::OursEmulated | Setup::Simulated => {
                 return Some(format!("emulator {transport} {stack} {}", self.name));
             }
         };
-        let Network::TwoPaths { paths, receive_buffer_kb, control, seconds } = &self.network else {
+        let CaseNetwork::TwoPaths { paths, receive_buffer_kb, control, seconds } = &self.network
+        else {
             return None;
         };
         let buffer = receive_buffer_kb.map_or("-".to_owned(), |kb| (kb * 1_000).to_string());
@@ -199,8 +200,8 @@ impl Case {
 
     fn scenario_off_by(&self, microseconds: [u32; 2]) -> String {
         let (paths, receive_buffer_kb, control, seconds) = match &self.network {
-            Network::Scenario(text) => return text.clone(),
-            Network::TwoPaths { paths, receive_buffer_kb, control, seconds } => {
+            CaseNetwork::Scenario(text) => return text.clone(),
+            CaseNetwork::TwoPaths { paths, receive_buffer_kb, control, seconds } => {
                 (paths, receive_buffer_kb, control, seconds)
             }
         };
@@ -228,8 +229,8 @@ impl Case {
     /// Returns the receive buffer in KB; `None` for the system's.
     pub(super) fn receive_buffer_kb(&self) -> Option<u32> {
         match &self.network {
-            Network::TwoPaths { receive_buffer_kb, .. } => *receive_buffer_kb,
-            Network::Scenario(_) => None,
+            CaseNetwork::TwoPaths { receive_buffer_kb, .. } => *receive_buffer_kb,
+            CaseNetwork::Scenario(_) => None,
         }
     }
 }
@@ -242,14 +243,14 @@ mod tests {
     fn a_scenario_file_is_run_over_our_emulator_only_and_unchanged() {
         let file = std::env::temp_dir().join(format!("drawn-{}.toml", std::process::id()));
         fs::write(&file, "name = \"drawn\"\n").unwrap();
-        let case = Case::of_file(&file).unwrap();
+        let case = VmCase::of_file(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert_eq!(case.scenario_of_run(3), "name = \"drawn\"\n");
         let ways: Vec<_> =
             jobs(&[&case], 1).into_iter().map(|job| (job.transport, job.how)).collect();
         let twice = |how| [("tcp", how), ("mptcp", how)];
-        let first = [twice(How::KernelEmulated), twice(How::OursEmulated)].concat();
-        let second = [("tcp", How::KernelEmulated), ("tcp", How::OursEmulated)];
+        let first = [twice(Setup::KernelEmulated), twice(Setup::OursEmulated)].concat();
+        let second = [("tcp", Setup::KernelEmulated), ("tcp", Setup::OursEmulated)];
         assert_eq!(ways, [first, second.to_vec()].concat());
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::cases::{Case, Job};
+use super::cases::{VmCase, VmJob};
 use super::machine::Kernel;
 use crate::Result;
 
@@ -39,8 +39,8 @@ pub(super) fn make(
     folder: &Path,
     kernel: &Kernel,
     towpath: &Path,
-    cases: &[&Case],
-    jobs: &[Job],
+    cases: &[&VmCase],
+    jobs: &[VmJob],
 ) -> Result<PathBuf> {
     let path = folder.join("initramfs.cpio");
     let mut archive = Archive { out: BufWriter::new(File::create(&path)?), number: 0 };

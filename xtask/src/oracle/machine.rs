@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::cases::Job;
+use super::cases::VmJob;
 use super::results::Results;
 use super::{goodput_mbps, longest_stall_ms, succeed};
 use crate::Result;
@@ -66,7 +66,7 @@ fn find_image(files: &Path) -> Option<(PathBuf, String)> {
 pub(super) fn boot(
     kernel: &Kernel,
     image: &Path,
-    jobs: &[Job],
+    jobs: &[VmJob],
     results: &mut Results,
     out: &mut dyn Write,
 ) -> Result<()> {
@@ -89,7 +89,7 @@ pub(super) fn boot(
     let log = image.with_file_name("console.log");
     fs::create_dir_all(image.with_file_name("runs"))?;
     let facts = File::create(image.with_file_name(format!("facts-{}.txt", kernel.version)))?;
-    let mut told = Told { version: &kernel.version, log: &log, facts: Box::new(facts), out };
+    let mut told = ConsoleSink { version: &kernel.version, log: &log, facts: Box::new(facts), out };
     let read = listen(console, jobs, results, &mut told);
     if read.is_err() {
         machine.kill()?;
@@ -102,7 +102,7 @@ pub(super) fn boot(
 }
 
 /// Destinations of the virtual machine's console output.
-struct Told<'a> {
+struct ConsoleSink<'a> {
     /// Release of the virtual machine's kernel.
     version: &'a str,
     /// File for the whole output; full results go into a folder next to this file.
@@ -116,9 +116,9 @@ struct Told<'a> {
 /// Keeps the results from the console; returns true if all jobs were run.
 fn listen(
     console: impl Read,
-    jobs: &[Job],
+    jobs: &[VmJob],
     results: &mut Results,
-    told: &mut Told<'_>,
+    told: &mut ConsoleSink<'_>,
 ) -> Result<bool> {
     let mut log = File::create(told.log)?;
     for line in BufReader::new(console).split(b'\n') {
@@ -201,7 +201,7 @@ mod tests {
         let mut results = Results::open(&kept, "6.12").unwrap();
         let mut out = Vec::new();
         let facts = Box::new(std::io::sink());
-        let mut told = Told { version: "6.12", log: &log, facts, out: &mut out };
+        let mut told = ConsoleSink { version: "6.12", log: &log, facts, out: &mut out };
         let ended = listen(console.as_bytes(), &jobs, &mut results, &mut told).unwrap();
         fs::remove_file(log).unwrap();
         fs::remove_file(kept).unwrap();

@@ -24,20 +24,20 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::{Result, cargo};
-use cases::{CASES, How};
+use cases::{CASES, Setup};
 use machine::Kernel;
 pub(crate) use picture::svg;
 use results::Results;
 
 /// Command-line options of the oracle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct VmOptions {
     /// Number of runs of each Multipath TCP case in each combination.
     runs: u32,
     /// Prefix of the names of the cases to run.
     only: String,
     /// Combination to run in the virtual machine; `None` runs all.
-    way: Option<How>,
+    setup: Option<Setup>,
     /// Transport to run in the virtual machine; both when empty.
     transport: String,
     /// Path of an existing towpath binary; `None` builds one.
@@ -58,7 +58,7 @@ pub(crate) struct Options {
     svg: Option<PathBuf>,
 }
 
-impl Options {
+impl VmOptions {
     /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self { runs: 6, ..Self::default() };
@@ -67,7 +67,7 @@ impl Options {
             match *argument {
                 "--runs" => options.runs = rest.next()?.parse().ok().filter(|runs| *runs > 0)?,
                 "--case" => options.only = rest.next()?.to_string(),
-                "--way" => options.way = Some(How::named(rest.next()?)?),
+                "--way" => options.setup = Some(Setup::named(rest.next()?)?),
                 "--transport" => options.transport = rest.next()?.to_string(),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--kernel" => options.kernel = Some(rest.next()?.to_string()),
@@ -85,7 +85,7 @@ impl Options {
 }
 
 /// Runs the jobs without results, and prints the table.
-pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &VmOptions, out: &mut dyn Write) -> Result<bool> {
     let folder = root.join("target/oracle");
     fs::create_dir_all(&folder)?;
     let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
@@ -98,7 +98,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     };
     let packages = package::fetch(&folder, options.kernel.as_deref(), options.suite.as_deref())?;
     let kernel = Kernel::unpack(&folder, &packages)?;
-    let drawn = options.scenarios.iter().map(|file| cases::Case::of_file(file));
+    let drawn = options.scenarios.iter().map(|file| cases::VmCase::of_file(file));
     let drawn = drawn.collect::<Result<Vec<_>>>()?;
     // Scenario files replace the fixed cases; a name with them adds those cases.
     let fixed = CASES.iter().filter(|_| drawn.is_empty() || !options.only.is_empty());
@@ -108,7 +108,8 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let mut jobs = results.missing(cases::jobs(&cases, options.runs));
     jobs.retain(|job| {
         let transport = options.transport.is_empty() || options.transport == job.transport;
-        let way = options.way.map_or(How::COMPARED.contains(&job.how), |way| way == job.how);
+        let way =
+            options.setup.map_or(Setup::COMPARED_SETUPS.contains(&job.how), |way| way == job.how);
         transport && way
     });
     if !jobs.is_empty() && !options.show {
@@ -119,7 +120,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     for case in &cases {
         for transport in ["tcp", "mptcp"] {
             let runs = simulate(&towpath, &folder, case, transport, options.runs)?;
-            goodput.insert((case.name, transport, How::Simulated), runs);
+            goodput.insert((case.name, transport, Setup::Simulated), runs);
         }
     }
     table::write(&cases, &goodput, out)?;
@@ -130,7 +131,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
 }
 
 /// Goodput of each run in Mbit/s, by case, transport and combination.
-type Goodput = BTreeMap<(&'static str, &'static str, How), Vec<f64>>;
+type Goodput = BTreeMap<(&'static str, &'static str, Setup), Vec<f64>>;
 
 /// Builds towpath, optimised; returns its path.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
@@ -168,7 +169,7 @@ fn longest_stall_ms(result: &Value) -> Option<f64> {
 fn simulate(
     towpath: &Path,
     folder: &Path,
-    case: &cases::Case,
+    case: &cases::VmCase,
     transport: &str,
     runs: u32,
 ) -> Result<Vec<f64>> {
@@ -194,11 +195,11 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_refused() {
-        let options = Options::parse(&["--runs", "3", "--case", "two"]).unwrap();
+        let options = VmOptions::parse(&["--runs", "3", "--case", "two"]).unwrap();
         assert_eq!((options.runs, options.only.as_str()), (3, "two"));
-        let options = Options::parse(&["--kernel", "6.18", "--scenario", "drawn.toml"]).unwrap();
+        let options = VmOptions::parse(&["--kernel", "6.18", "--scenario", "drawn.toml"]).unwrap();
         assert_eq!((options.kernel.as_deref(), options.scenarios.len()), (Some("6.18"), 1));
-        assert_eq!(Options::parse(&["--runs", "0"]), None);
-        assert_eq!(Options::parse(&["--walk"]), None);
+        assert_eq!(VmOptions::parse(&["--runs", "0"]), None);
+        assert_eq!(VmOptions::parse(&["--walk"]), None);
     }
 }

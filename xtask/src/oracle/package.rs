@@ -11,7 +11,7 @@ use crate::Result;
 const FLAVOUR: &str = "cloud-amd64";
 
 /// Keyring of Debian's archive, for all releases.
-const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Downloads or finds the packages of a kernel.
 ///
@@ -30,17 +30,17 @@ pub(super) fn fetch(
     let apt = Apt::of(folder, suite)?;
     let name = match wanted {
         None => {
-            let depends = apt.ask(&["depends", &format!("linux-image-{FLAVOUR}")])?;
+            let depends = apt.query(&["depends", &format!("linux-image-{FLAVOUR}")])?;
             let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
             name.map(str::to_owned)
         }
         Some(version) => {
             let pattern = format!("^linux-image-{}[.].*-{FLAVOUR}$", version.replace('.', "[.]"));
-            newest(&apt.ask(&["search", "--names-only", &pattern])?)
+            newest(&apt.query(&["search", "--names-only", &pattern])?)
         }
     };
     let name = name.ok_or_else(|| format!("apt knows no kernel {}", wanted.unwrap_or(FLAVOUR)))?;
-    let depends = apt.ask(&["depends", &name])?;
+    let depends = apt.query(&["depends", &name])?;
     let mut names = parts(&depends);
     names.push(name);
     let found = names.into_iter().map(|name| apt.download(folder, &name));
@@ -84,7 +84,7 @@ impl Apt {
         let own = folder.join("apt");
         fs::create_dir_all(own.join("lists/partial"))?;
         let list = own.join(format!("{suite}.list"));
-        fs::write(&list, format!("deb [signed-by={KEYS}] {address} {suite} main\n"))?;
+        fs::write(&list, format!("deb [signed-by={KEYRING}] {address} {suite} main\n"))?;
         let option = |key: &str, path: &Path| format!("-oDir::{key}={}", path.display());
         let other = Self {
             options: vec![
@@ -104,7 +104,7 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn ask(&self, words: &[&str]) -> Result<String> {
+    fn query(&self, words: &[&str]) -> Result<String> {
         self.run("apt-cache", words)
     }
 

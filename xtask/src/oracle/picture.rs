@@ -7,13 +7,13 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use super::Goodput;
-use super::cases::{Case, How};
-use super::table::Mean;
+use super::cases::{Setup, VmCase};
+use super::table::MeanInterval;
 use crate::{Result, cargo};
 
 /// Returns the figure in the form that `towpath-report` draws.
-pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
-    let (buffers, others): (Vec<&Case>, Vec<&Case>) =
+pub(super) fn figure(cases: &[&VmCase], goodput: &Goodput) -> Value {
+    let (buffers, others): (Vec<&VmCase>, Vec<&VmCase>) =
         cases.iter().partition(|case| case.receive_buffer_kb().is_some());
     let sizes = buffers.iter().map(|case| case.receive_buffer_kb().unwrap_or_default());
     let sizes: Vec<_> = sizes.map(f64::from).collect();
@@ -47,13 +47,15 @@ fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) ->
 }
 
 /// Returns one curve for each combination that has points: means with their intervals.
-fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> Vec<Value> {
+fn curves(goodput: &Goodput, what: &[(&VmCase, &'static str)], places: &[f64]) -> Vec<Value> {
     let mut curves = Vec::new();
-    for (style, how) in How::COMPARED.into_iter().enumerate() {
+    for (style, how) in Setup::COMPARED_SETUPS.into_iter().enumerate() {
         let mut points = Vec::new();
         for ((case, transport), x) in what.iter().zip(places) {
             let Some(runs) = goodput.get(&(case.name, *transport, how)) else { continue };
-            let Some(Mean { middle, half, .. }) = Mean::of(runs) else { continue };
+            let Some(MeanInterval { middle, half_width: half, .. }) = MeanInterval::of(runs) else {
+                continue;
+            };
             let spread = [middle - half, middle + half];
             points.push(json!({"x": x, "middle": middle, "spread": spread, "runs": runs.len()}));
         }
@@ -89,7 +91,7 @@ mod tests {
     fn points_without_runs_are_not_drawn() {
         let cases: Vec<_> = CASES.iter().collect();
         let mut goodput = Goodput::new();
-        goodput.insert(("wifi-3g-200", "mptcp", How::Kernel), vec![5.0, 6.0]);
+        goodput.insert(("wifi-3g-200", "mptcp", Setup::Kernel), vec![5.0, 6.0]);
         let figure = figure(&cases, &goodput);
         assert_eq!(figure["panels"].as_array().unwrap().len(), 1);
         let curves = figure["panels"][0]["curves"].as_array().unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Goodput;
-use super::cases::{Case, How, Job};
+use super::cases::{Setup, VmCase, VmJob};
 use crate::Result;
 
 /// Results of one kernel, and the file that keeps them.
@@ -18,12 +18,12 @@ use crate::Result;
 pub(super) struct Results {
     file: File,
     kernel: String,
-    runs: Vec<Run>,
+    runs: Vec<VmRun>,
 }
 
 /// One line of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Run {
+pub(super) struct VmRun {
     /// Release of the virtual machine's kernel.
     pub(super) kernel: String,
     pub(super) case: String,
@@ -39,7 +39,7 @@ pub(super) struct Run {
 
 impl Results {
     /// Reads the runs of all kernels from `path`; a missing file has none.
-    pub(super) fn of_all(path: &Path) -> Result<Vec<Run>> {
+    pub(super) fn of_all(path: &Path) -> Result<Vec<VmRun>> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
@@ -49,7 +49,7 @@ impl Results {
     /// A truncated line is not a result.
     pub(super) fn open(path: &Path, kernel: &str) -> Result<Self> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Run>(line).ok());
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<VmRun>(line).ok());
         let runs = lines.filter(|run| run.kernel == kernel).collect();
         let mut file = File::options().create(true).append(true).open(path)?;
         if !text.is_empty() && !text.ends_with('\n') {
@@ -59,18 +59,18 @@ impl Results {
     }
 
     /// Returns the jobs without a result.
-    pub(super) fn missing(&self, jobs: Vec<Job>) -> Vec<Job> {
+    pub(super) fn missing(&self, jobs: Vec<VmJob>) -> Vec<VmJob> {
         let key =
-            |run: &Run| (run.case.clone(), run.transport.clone(), run.how.clone(), run.number);
+            |run: &VmRun| (run.case.clone(), run.transport.clone(), run.how.clone(), run.number);
         let done: BTreeSet<_> = self.runs.iter().map(key).collect();
-        let is_done = |job: &Job| done.contains(&key(&self.line(job, 0.0, None)));
+        let is_done = |job: &VmJob| done.contains(&key(&self.line(job, 0.0, None)));
         jobs.into_iter().filter(|job| !is_done(job)).collect()
     }
 
     /// Keeps the result of a job.
     pub(super) fn add(
         &mut self,
-        job: &Job,
+        job: &VmJob,
         goodput_mbps: f64,
         stall_ms: Option<f64>,
     ) -> Result<()> {
@@ -80,8 +80,8 @@ impl Results {
         Ok(())
     }
 
-    fn line(&self, job: &Job, goodput_mbps: f64, longest_stall_ms: Option<f64>) -> Run {
-        Run {
+    fn line(&self, job: &VmJob, goodput_mbps: f64, longest_stall_ms: Option<f64>) -> VmRun {
+        VmRun {
             kernel: self.kernel.clone(),
             case: job.case.to_owned(),
             transport: job.transport.to_owned(),
@@ -93,12 +93,12 @@ impl Results {
     }
 
     /// Returns the goodput of all runs of these cases.
-    pub(super) fn goodput(&self, cases: &[&Case]) -> Goodput {
+    pub(super) fn goodput(&self, cases: &[&VmCase]) -> Goodput {
         let mut goodput = Goodput::new();
         for case in cases {
             for transport in ["tcp", "mptcp"] {
-                for how in How::PLAYED {
-                    let is_one = |run: &&Run| {
+                for how in Setup::VM_CASES {
+                    let is_one = |run: &&VmRun| {
                         (&*run.case, &*run.transport, &*run.how)
                             == (case.name, transport, how.name())
                     };

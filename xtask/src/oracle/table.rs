@@ -4,53 +4,54 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use super::Goodput;
-use super::cases::{Case, How};
-use super::results::Run;
+use super::cases::{Setup, VmCase};
+use super::results::VmRun;
 use crate::Result;
 
 /// Two-sided 95 % quantiles of Student's distribution for 1, 2, … degrees of freedom.
-const STUDENT: [f64; 11] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20];
+const T_QUANTILES: [f64; 11] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20];
 
 /// The mean of runs and half of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Mean {
+pub(super) struct MeanInterval {
     runs: usize,
     pub(super) middle: f64,
-    pub(super) half: f64,
+    pub(super) half_width: f64,
 }
 
-impl Mean {
+impl MeanInterval {
     pub(super) fn of(runs: &[f64]) -> Option<Self> {
         let count = runs.len();
         let mean = runs.iter().sum::<f64>() / count as f64;
         let freedom = count.checked_sub(1)?;
         let square = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>();
-        let quantile = |before: usize| STUDENT.get(before).copied().unwrap_or(2.0);
+        let quantile = |before: usize| T_QUANTILES.get(before).copied().unwrap_or(2.0);
         let half = freedom.checked_sub(1).map_or(0.0, |before| {
             quantile(before) * (square / freedom as f64 / count as f64).sqrt()
         });
-        Some(Self { runs: count, middle: mean, half })
+        Some(Self { runs: count, middle: mean, half_width: half })
     }
 
     fn text(self) -> String {
-        format!("{:.2} ± {:.2} ({})", self.middle, self.half, self.runs)
+        format!("{:.2} ± {:.2} ({})", self.middle, self.half_width, self.runs)
     }
 
     /// Returns true if the means are within `share` of each other, or their intervals overlap.
     fn agrees(self, other: Self, share: f64, intervals: bool) -> bool {
         let apart = (self.middle - other.middle).abs();
-        apart <= share * other.middle || intervals && apart <= self.half + other.half
+        apart <= share * other.middle || intervals && apart <= self.half_width + other.half_width
     }
 }
 
 /// Prints the table in Markdown.
-pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
-    let heads = How::COMPARED.map(|how| format!(" {} |", how.text())).concat();
+pub(super) fn write(cases: &[&VmCase], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
+    let heads = Setup::COMPARED_SETUPS.map(|how| format!(" {} |", how.text())).concat();
     writeln!(out, "\n| case | transport |{heads} agree |\n|---|---|{}---|", "---|".repeat(4))?;
     for case in cases {
         for transport in ["tcp", "mptcp"] {
             let means = means(case, transport, goodput);
-            let cells = means.map(|mean| mean.map_or("none".to_owned(), Mean::text)).join(" | ");
+            let cells =
+                means.map(|mean| mean.map_or("none".to_owned(), MeanInterval::text)).join(" | ");
             let agrees = match agree(transport, means) {
                 Some(true) => "yes",
                 Some(false) => "**no**",
@@ -59,10 +60,10 @@ pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> 
             writeln!(out, "| `{}` | {transport} | {cells} | {agrees} |", case.name)?;
         }
     }
-    let how = How::KernelUnmerged;
+    let how = Setup::KernelUnmerged;
     for case in cases {
         let runs = goodput.get(&(case.name, "mptcp", how)).map_or(&[][..], Vec::as_slice);
-        if let Some(mean) = Mean::of(runs) {
+        if let Some(mean) = MeanInterval::of(runs) {
             writeln!(out, "\n`{}` over mptcp, {}: {}", case.name, how.text(), mean.text())?;
         }
     }
@@ -70,7 +71,7 @@ pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> 
 }
 
 /// Prints all kernels side by side: a row for each case, transport and combination.
-pub(super) fn kernels(runs: &[Run], only: &str, out: &mut dyn Write) -> Result<()> {
+pub(super) fn kernels(runs: &[VmRun], only: &str, out: &mut dyn Write) -> Result<()> {
     let numbers = |version: &str| -> Vec<u32> {
         version.split(['.', '-', '+']).filter_map(|part| part.parse().ok()).collect()
     };
@@ -82,13 +83,13 @@ pub(super) fn kernels(runs: &[Run], only: &str, out: &mut dyn Write) -> Result<(
     let rows: BTreeSet<_> = runs.iter().map(|run| (&run.case, &run.transport, &run.how)).collect();
     for (case, transport, how) in rows.into_iter().filter(|(case, ..)| case.starts_with(only)) {
         let cells = versions.iter().map(|version| {
-            let same = |run: &&Run| {
+            let same = |run: &&VmRun| {
                 (&run.case, &run.transport, &run.how, &*run.kernel)
                     == (case, transport, how, *version)
             };
-            let of = |figure: fn(&Run) -> Option<f64>| {
+            let of = |figure: fn(&VmRun) -> Option<f64>| {
                 let found: Vec<_> = runs.iter().filter(same).filter_map(figure).collect();
-                Mean::of(&found)
+                MeanInterval::of(&found)
             };
             let Some(goodput) = of(|run| Some(run.goodput_mbps)) else {
                 return " – |".to_owned();
@@ -103,17 +104,17 @@ pub(super) fn kernels(runs: &[Run], only: &str, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-fn means(case: &Case, transport: &'static str, goodput: &Goodput) -> [Option<Mean>; 4] {
-    How::COMPARED.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
+fn means(case: &VmCase, transport: &'static str, goodput: &Goodput) -> [Option<MeanInterval>; 4] {
+    Setup::COMPARED_SETUPS.map(|how| MeanInterval::of(goodput.get(&(case.name, transport, how))?))
 }
 
 /// Compares goodput with the kernel's: TCP within 1 %, Multipath TCP within 10 % or with a common
 /// interval.
 ///
 /// `None` when nothing disagrees, but something is missing.
-fn agree(transport: &str, [kernel, others @ ..]: [Option<Mean>; 4]) -> Option<bool> {
+fn agree(transport: &str, [kernel, others @ ..]: [Option<MeanInterval>; 4]) -> Option<bool> {
     let (share, intervals) = if transport == "tcp" { (0.01, false) } else { (0.1, true) };
-    let agrees = |other: Option<Mean>| Some(other?.agrees(kernel?, share, intervals));
+    let agrees = |other: Option<MeanInterval>| Some(other?.agrees(kernel?, share, intervals));
     let all = others.map(agrees);
     if all.contains(&Some(false)) {
         return Some(false);
@@ -122,8 +123,8 @@ fn agree(transport: &str, [kernel, others @ ..]: [Option<Mean>; 4]) -> Option<bo
 }
 
 /// Returns true if all cases agree.
-pub(super) fn agrees(cases: &[&Case], goodput: &Goodput) -> bool {
-    let all = |case: &&&Case| {
+pub(super) fn agrees(cases: &[&VmCase], goodput: &Goodput) -> bool {
+    let all = |case: &&&VmCase| {
         ["tcp", "mptcp"]
             .iter()
             .all(|transport| agree(transport, means(case, transport, goodput)) == Some(true))
@@ -137,9 +138,9 @@ mod tests {
 
     #[test]
     fn an_interval_is_students() {
-        let mean = Mean::of(&[1.0, 2.0, 3.0]).unwrap();
+        let mean = MeanInterval::of(&[1.0, 2.0, 3.0]).unwrap();
         assert!((mean.middle - 2.0).abs() < 1e-9);
-        assert!((mean.half - 4.30 / 3f64.sqrt()).abs() < 1e-9);
+        assert!((mean.half_width - 4.30 / 3f64.sqrt()).abs() < 1e-9);
     }
 
     #[test]
@@ -150,7 +151,7 @@ mod tests {
                  \"number\":0,\"goodput_mbps\":{goodput_mbps},\"longest_stall_ms\":41}}"
             )
         };
-        let runs: Vec<Run> = [run("6.12.1", 5.5), run("6.1.9", 8.25)]
+        let runs: Vec<VmRun> = [run("6.12.1", 5.5), run("6.1.9", 8.25)]
             .iter()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
@@ -164,13 +165,16 @@ mod tests {
 
     #[test]
     fn one_run_has_no_interval_and_no_runs_have_no_mean() {
-        assert_eq!(Mean::of(&[5.0]), Some(Mean { runs: 1, middle: 5.0, half: 0.0 }));
-        assert_eq!(Mean::of(&[]), None);
+        assert_eq!(
+            MeanInterval::of(&[5.0]),
+            Some(MeanInterval { runs: 1, middle: 5.0, half_width: 0.0 })
+        );
+        assert_eq!(MeanInterval::of(&[]), None);
     }
 
     #[test]
     fn tcp_must_agree_more_closely_than_multipath_tcp() {
-        let mean = |middle| Some(Mean { runs: 2, middle, half: 0.0 });
+        let mean = |middle| Some(MeanInterval { runs: 2, middle, half_width: 0.0 });
         let five = [mean(10.0), mean(10.0), mean(10.0), mean(10.5)];
         assert_eq!(agree("mptcp", five), Some(true));
         assert_eq!(agree("tcp", five), Some(false));

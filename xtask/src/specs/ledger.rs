@@ -6,8 +6,8 @@ use std::fmt;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{FOLDER, proof};
-use crate::finding::Finding;
+use super::{LEDGER_DIR, proof};
+use crate::finding::LintFinding;
 use crate::repository::Repository;
 
 /// A document and its requirements.
@@ -30,7 +30,7 @@ pub(super) struct Requirement {
     section: String,
     pub(super) level: Level,
     summary: String,
-    pub(super) status: Status,
+    pub(super) status: RequirementStatus,
     tests: Vec<String>,
     reason: Option<String>,
 }
@@ -76,7 +76,7 @@ pub(super) enum Strength {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Status {
+pub(super) enum RequirementStatus {
     /// Implemented, and shown by tests.
     Done,
     /// Left out deliberately, with a reason.
@@ -138,7 +138,7 @@ struct RawRequirement {
     section: String,
     level: Level,
     summary: String,
-    status: Status,
+    status: RequirementStatus,
     test: Option<OneOrMore>,
     reason: Option<String>,
 }
@@ -152,15 +152,15 @@ enum OneOrMore {
 
 impl Ledger {
     /// Parses a ledger; its content is not checked yet.
-    pub(super) fn parse(path: &str, text: &str) -> Result<Self, Finding> {
-        let name = path.strip_prefix(FOLDER).and_then(|name| name.strip_suffix(".toml"));
+    pub(super) fn parse(path: &str, text: &str) -> Result<Self, LintFinding> {
+        let name = path.strip_prefix(LEDGER_DIR).and_then(|name| name.strip_suffix(".toml"));
         let Some(document) = name.filter(|name| is_document(name)) else {
             let text = "not called after a document, expected `rfcNNNN.toml`";
-            return Err(Finding::error(path, 1, text));
+            return Err(LintFinding::error(path, 1, text));
         };
         let raw: RawLedger = toml::from_str(text).map_err(|error| {
             let line = line_of(text, error.span().map_or(0, |span| span.start));
-            Finding::error(path, line, error.message())
+            LintFinding::error(path, line, error.message())
         })?;
         let requirements = raw.requirement.into_iter().map(|raw| Requirement::from(raw, text));
         Ok(Self {
@@ -174,18 +174,19 @@ impl Ledger {
     /// Iterates over the open requirements of this strength.
     pub(super) fn open(&self, strength: Strength) -> impl Iterator<Item = &Requirement> {
         self.requirements.iter().filter(move |requirement| {
-            requirement.status == Status::Todo && requirement.level.strength() == strength
+            requirement.status == RequirementStatus::Todo
+                && requirement.level.strength() == strength
         })
     }
 
     /// Finds violations of the ledger's rules.
-    pub(super) fn check(&self, repository: &Repository) -> Vec<Finding> {
+    pub(super) fn check(&self, repository: &Repository) -> Vec<LintFinding> {
         let mut findings = Vec::new();
         let mut seen = BTreeSet::new();
         for requirement in &self.requirements {
             let mut broken = |text: String| {
                 let text = format!("`{}` {text}", requirement.id);
-                findings.push(Finding::error(&self.path, requirement.line, text));
+                findings.push(LintFinding::error(&self.path, requirement.line, text));
             };
             if !seen.insert(&requirement.id) {
                 broken("is there twice, expected one entry for each requirement".into());
@@ -228,23 +229,23 @@ impl Requirement {
             broken("has an empty summary, expected what is to be done".into());
         }
         match self.status {
-            Status::Done if self.tests.is_empty() => {
+            RequirementStatus::Done if self.tests.is_empty() => {
                 broken("is done but names no test, expected `PATH::TEST`".into());
             }
-            Status::Todo if !self.tests.is_empty() => {
+            RequirementStatus::Todo if !self.tests.is_empty() => {
                 broken("names a test but is to do, expected the status `done`".into());
             }
-            Status::Done | Status::Exception | Status::Todo => {}
+            RequirementStatus::Done | RequirementStatus::Exception | RequirementStatus::Todo => {}
         }
         let reasoned = self.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
         match self.status {
-            Status::Exception if !reasoned => {
+            RequirementStatus::Exception if !reasoned => {
                 broken("is an exception, expected a `reason`".into());
             }
-            Status::Done | Status::Todo if self.reason.is_some() => {
+            RequirementStatus::Done | RequirementStatus::Todo if self.reason.is_some() => {
                 broken("has a reason, expected it only with the status `exception`".into());
             }
-            Status::Done | Status::Exception | Status::Todo => {}
+            RequirementStatus::Done | RequirementStatus::Exception | RequirementStatus::Todo => {}
         }
         for test in &self.tests {
             if let Err(fault) = proof::find(repository, test) {

@@ -13,24 +13,24 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::Result;
-use crate::finding::Finding;
+use crate::finding::LintFinding;
 use crate::repository::Repository;
 use ledger::{Ledger, Strength};
 use scripts::Scripts;
 
 /// Folder of the ledgers.
-const FOLDER: &str = "specs/";
+const LEDGER_DIR: &str = "specs/";
 
 /// Command-line options of `cargo xtask specs`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct SpecOptions {
     /// Set to list the open requirements of strength MUST.
     open: bool,
     /// Documents without open requirements of strength MUST, such as `rfc8684`.
     strict: Vec<String>,
 }
 
-impl Options {
+impl SpecOptions {
     /// Parses the arguments after `specs`; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self::default();
@@ -47,7 +47,7 @@ impl Options {
 }
 
 /// Prints the table; returns false if a ledger is invalid or less complete than requested.
-pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &SpecOptions, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let (ledgers, mut findings) = read(&repository);
     write!(out, "{}", table::of(&ledgers))?;
@@ -70,16 +70,17 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
 }
 
 /// Checks all ledgers, as `cargo xtask tidy` does.
-pub(crate) fn check(repository: &Repository) -> Vec<Finding> {
+pub(crate) fn check(repository: &Repository) -> Vec<LintFinding> {
     let mut findings = read(repository).1;
     findings.extend(Scripts::read(repository).findings);
     findings
 }
 
 /// Returns the valid ledgers, and the violations of all.
-fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
+fn read(repository: &Repository) -> (Vec<Ledger>, Vec<LintFinding>) {
     let (mut ledgers, mut findings) = (Vec::new(), Vec::new());
-    let is_ledger = |path: &&str| path.starts_with(FOLDER) && !path.starts_with(scripts::FOLDER);
+    let is_ledger =
+        |path: &&str| path.starts_with(LEDGER_DIR) && !path.starts_with(scripts::SCRIPT_DIR);
     for path in repository.paths().filter(is_ledger) {
         let Some(text) = repository.text(path) else { continue };
         match Ledger::parse(path, text) {
@@ -94,17 +95,21 @@ fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
 }
 
 /// Finds open requirements in documents that were requested to be complete.
-fn too_early(ledgers: &[Ledger], documents: &[String]) -> Vec<Finding> {
+fn too_early(ledgers: &[Ledger], documents: &[String]) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for document in documents {
         let Some(ledger) = ledgers.iter().find(|ledger| ledger.document == *document) else {
-            let path = format!("{FOLDER}{document}.toml");
-            findings.push(Finding::error(&path, 1, "no such ledger, expected it to be complete"));
+            let path = format!("{LEDGER_DIR}{document}.toml");
+            findings.push(LintFinding::error(
+                &path,
+                1,
+                "no such ledger, expected it to be complete",
+            ));
             continue;
         };
         for requirement in ledger.open(Strength::Must) {
             let text = format!("still to do: {requirement}");
-            findings.push(Finding::error(&ledger.path, requirement.line, text));
+            findings.push(LintFinding::error(&ledger.path, requirement.line, text));
         }
     }
     findings
@@ -121,16 +126,16 @@ mod tests {
         )
     }
 
-    fn with(files: &[(&str, &str)]) -> (Vec<Ledger>, Vec<Finding>) {
+    fn with(files: &[(&str, &str)]) -> (Vec<Ledger>, Vec<LintFinding>) {
         read(&Repository::of(files))
     }
 
     #[test]
     fn arguments_are_two_and_nothing_else() {
         let strict = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let parse = Options::parse;
-        assert_eq!(parse(&[]), Some(Options::default()));
-        let all = Options { open: true, strict: strict(&["rfc1", "rfc2"]) };
+        let parse = SpecOptions::parse;
+        assert_eq!(parse(&[]), Some(SpecOptions::default()));
+        let all = SpecOptions { open: true, strict: strict(&["rfc1", "rfc2"]) };
         assert_eq!(parse(&["--strict", "rfc1", "--open", "--strict", "rfc2"]), Some(all));
         assert_eq!(parse(&["--strict"]), None);
         assert_eq!(parse(&["--closed"]), None);

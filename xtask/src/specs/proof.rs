@@ -5,7 +5,7 @@ use crate::repository::Repository;
 
 /// Finds `PATH::TEST` or a script, all of which run; returns the problem otherwise.
 pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static str> {
-    if test.starts_with(scripts::FOLDER) && test.ends_with(scripts::ENDING) {
+    if test.starts_with(scripts::SCRIPT_DIR) && test.ends_with(scripts::ENDING) {
         return repository.text(test).map(drop).ok_or("no such file");
     }
     let (path, name) = test.rsplit_once("::").ok_or("expected `PATH::TEST`")?;

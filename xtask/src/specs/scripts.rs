@@ -8,23 +8,23 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
-use crate::finding::Finding;
+use crate::finding::LintFinding;
 use crate::repository::Repository;
 
 /// Folder of the packet scripts.
-pub(super) const FOLDER: &str = "specs/scripts/";
+pub(super) const SCRIPT_DIR: &str = "specs/scripts/";
 /// Table of the known differences.
-const TABLE: &str = "specs/scripts/differences.toml";
+const DIFFERENCES_FILE: &str = "specs/scripts/differences.toml";
 /// File name extension of a script.
 pub(super) const ENDING: &str = ".script";
 
 /// Side that a difference is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Kind {
+enum DifferenceKind {
     /// Our stack violates the document.
     #[serde(rename = "to-mend")]
-    ToMend,
+    OurBug,
     /// The kernel violates the document, and our stack does not.
     Kernel,
     /// The document allows both.
@@ -33,12 +33,12 @@ enum Kind {
     Absent,
 }
 
-impl Kind {
-    const ALL: [Self; 4] = [Self::ToMend, Self::Kernel, Self::Legal, Self::Absent];
+impl DifferenceKind {
+    const ALL: [Self; 4] = [Self::OurBug, Self::Kernel, Self::Legal, Self::Absent];
 
     fn words(self) -> &'static str {
         match self {
-            Self::ToMend => "our stack is to be mended",
+            Self::OurBug => "our stack is to be mended",
             Self::Kernel => "the kernel leaves the document",
             Self::Legal => "the document allows both",
             Self::Absent => "our stack leaves it out",
@@ -48,7 +48,7 @@ impl Kind {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct DifferenceTable {
     #[serde(default)]
     difference: Vec<Difference>,
 }
@@ -57,7 +57,7 @@ struct Table {
 #[serde(deny_unknown_fields)]
 struct Difference {
     name: String,
-    kind: Kind,
+    kind: DifferenceKind,
     section: String,
     text: String,
 }
@@ -68,19 +68,23 @@ pub(super) struct Scripts {
     table: Vec<Difference>,
     /// Names of the differences of each script, by path.
     found: BTreeMap<String, BTreeSet<String>>,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<LintFinding>,
 }
 
 impl Scripts {
     pub(super) fn read(repository: &Repository) -> Self {
         let mut all = Self::default();
-        let mut texts = repository.paths().filter(|path| path.starts_with(FOLDER)).peekable();
+        let mut texts = repository.paths().filter(|path| path.starts_with(SCRIPT_DIR)).peekable();
         if texts.peek().is_none() {
             return all;
         }
-        match toml::from_str::<Table>(repository.text(TABLE).unwrap_or_default()) {
+        match toml::from_str::<DifferenceTable>(
+            repository.text(DIFFERENCES_FILE).unwrap_or_default(),
+        ) {
             Ok(table) => all.table = table.difference,
-            Err(error) => all.findings.push(Finding::error(TABLE, 1, error.message())),
+            Err(error) => {
+                all.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, error.message()))
+            }
         }
         for path in texts.filter(|path| path.ends_with(ENDING)) {
             let differences = all.differences(path, repository.text(path).unwrap_or_default());
@@ -100,8 +104,8 @@ impl Scripts {
             };
             let name = tag.split_once(':').map_or("", |(_, name)| name.trim());
             if !self.table.iter().any(|known| known.name == name) {
-                let text = format!("difference `{name}` is not in `{TABLE}`");
-                self.findings.push(Finding::error(path, index + 1, text));
+                let text = format!("difference `{name}` is not in `{DIFFERENCES_FILE}`");
+                self.findings.push(LintFinding::error(path, index + 1, text));
             }
             found.insert(name.to_owned());
         }
@@ -112,7 +116,7 @@ impl Scripts {
         for known in &self.table {
             let mut broken = |text: &str| {
                 let text = format!("`{}` {text}", known.name);
-                self.findings.push(Finding::error(TABLE, 1, text));
+                self.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, text));
             };
             if !self.found.values().any(|names| names.contains(&known.name)) {
                 broken("is in no script, expected it to be deleted with its last step");
@@ -130,7 +134,7 @@ impl Scripts {
             return text;
         }
         let of = |kind: &str| {
-            let folder = format!("{FOLDER}{kind}/");
+            let folder = format!("{SCRIPT_DIR}{kind}/");
             self.found.keys().filter(|path| path.starts_with(&folder)).count()
         };
         let alike = self.found.values().filter(|names| names.is_empty()).count();
@@ -142,7 +146,7 @@ impl Scripts {
             of("mptcp"),
             self.found.len() - alike,
         );
-        for kind in Kind::ALL {
+        for kind in DifferenceKind::ALL {
             let own: Vec<_> = self.table.iter().filter(|known| known.kind == kind).collect();
             let named = |names: &&BTreeSet<String>| own.iter().any(|one| names.contains(&one.name));
             let count = self.found.values().filter(named).count();

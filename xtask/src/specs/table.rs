@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::ledger::{Ledger, Status, Strength};
+use super::ledger::{Ledger, RequirementStatus, Strength};
 
 /// Columns of the table: strength and heading.
 const COLUMNS: [(Strength, &str); 4] = [
@@ -14,21 +14,21 @@ const COLUMNS: [(Strength, &str); 4] = [
 
 /// Requirements of one strength.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Count {
+struct StatusCount {
     done: usize,
     exception: usize,
     todo: usize,
 }
 
-impl Count {
+impl StatusCount {
     fn of(ledger: &Ledger, strength: Strength) -> Self {
         let mut count = Self::default();
         for requirement in &ledger.requirements {
             if requirement.level.strength() == strength {
                 match requirement.status {
-                    Status::Done => count.done += 1,
-                    Status::Exception => count.exception += 1,
-                    Status::Todo => count.todo += 1,
+                    RequirementStatus::Done => count.done += 1,
+                    RequirementStatus::Exception => count.exception += 1,
+                    RequirementStatus::Todo => count.todo += 1,
                 }
             }
         }
@@ -55,15 +55,15 @@ impl Count {
 pub(super) fn of(ledgers: &[Ledger]) -> String {
     let mut text = String::from("done/exception/todo\n");
     row(&mut text, "", COLUMNS.map(|(_, name)| name.into()), "");
-    let mut sums = [Count::default(); COLUMNS.len()];
+    let mut sums = [StatusCount::default(); COLUMNS.len()];
     for ledger in ledgers {
-        let counts = COLUMNS.map(|(strength, _)| Count::of(ledger, strength));
+        let counts = COLUMNS.map(|(strength, _)| StatusCount::of(ledger, strength));
         for (sum, count) in sums.iter_mut().zip(counts) {
             sum.add(count);
         }
-        row(&mut text, &ledger.document, counts.map(Count::cell), &ledger.title);
+        row(&mut text, &ledger.document, counts.map(StatusCount::cell), &ledger.title);
     }
-    row(&mut text, "all", sums.map(Count::cell), "");
+    row(&mut text, "all", sums.map(StatusCount::cell), "");
     text
 }
 

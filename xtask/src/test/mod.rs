@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use self::retry::{Retried, Runner};
+use self::retry::{RetriedTest, TargetRunner};
 use crate::{Result, cargo, tidy};
 
 /// Extent of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum TestScope {
     /// Tests that need neither kernel features nor long repetition: for use during development.
     Quick,
     /// Every test, each with as few repetitions as can still find its errors.
@@ -27,7 +27,7 @@ pub(crate) enum Extent {
     All,
 }
 
-impl Extent {
+impl TestScope {
     /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         match arguments {
@@ -64,18 +64,18 @@ impl Extent {
 const REPEAT: &str = "TOWPATH_REPEAT";
 
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
-const WITH_A_KERNEL: [&str; 2] = ["towpath", "towpath-linux"];
+const KERNEL_CRATES: [&str; 2] = ["towpath", "towpath-linux"];
 
 /// Other slow integration tests: hours of virtual time, twenty seeds of QUIC.
-const SLOW: [&str; 2] = ["fairness", "quic"];
+const SLOW_TESTS: [&str; 2] = ["fairness", "quic"];
 
 /// Runs all steps; stops at the first that fails.
-pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, extent: TestScope, out: &mut dyn Write) -> Result<bool> {
     let start = now();
     let mut steps = Steps { out, failed: false };
     let retried = match extent {
-        Extent::Quick => quick(root, &mut steps).map(|()| Vec::new())?,
-        Extent::Usual | Extent::All => whole(root, extent, &mut steps)?,
+        TestScope::Quick => quick(root, &mut steps).map(|()| Vec::new())?,
+        TestScope::Usual | TestScope::All => run_all(root, extent, &mut steps)?,
     };
     let (verdict, took) =
         (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
@@ -92,19 +92,19 @@ pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bo
 fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     steps.cargo(root, &["fmt", "--all", "--check"])?;
     steps.tidy(root)?;
-    let pure = |name: &str| !WITH_A_KERNEL.contains(&name);
+    let pure = |name: &str| !KERNEL_CRATES.contains(&name);
     let mut names = integration_tests(&tidy::metadata(root)?, pure);
-    names.retain(|name| !SLOW.contains(&name.as_str()));
+    names.retain(|name| !SLOW_TESTS.contains(&name.as_str()));
     let mut test = cargo(root);
     test.args(["test", "--locked", "--workspace", "--lib", "--bins"]);
     test.args(names.iter().flat_map(|name| ["--test", name]));
-    test.envs(Extent::Quick.environment()).stdin(Stdio::null());
+    test.envs(TestScope::Quick.environment()).stdin(Stdio::null());
     steps.run("tests that need no kernel", |_| expect_success(test.status()?))?;
     Ok(())
 }
 
 /// Runs all tests; returns those that passed only when they ran again.
-fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retried>> {
+fn run_all(root: &Path, extent: TestScope, steps: &mut Steps<'_>) -> Result<Vec<RetriedTest>> {
     let mut environment: Vec<_> = extent.environment().into_iter().collect();
     steps.run("tools: what the tests need beside Rust", |out| {
         environment.extend(tools::prepare(out)?);
@@ -120,13 +120,13 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retri
     // No other crate has examples (`tidy` checks that), and searching for them takes minutes. They
     // run before the long step, whose failure would hide theirs. For a single crate, cargo compiles
     // some dependencies again.
-    if extent == Extent::All {
+    if extent == TestScope::All {
         steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     }
-    let lanes = Lanes::of(root)?;
+    let lanes = ParallelTests::of(root)?;
     let mut retried = Vec::new();
     steps.run("tests: pure ones, towpath-linux and end_to_end at the same time", |out| {
-        let runner = Runner { root, environment: &environment };
+        let runner = TargetRunner { root, environment: &environment };
         lanes.run(&runner, extent, &mut retried, out)
     })?;
     Ok(retried)
@@ -136,7 +136,7 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retri
 ///
 /// Pure tests occupy the processors; the others mostly wait for real time. The lanes are pure
 /// tests, the kernel tests of `towpath-linux`, and the tests of the whole command.
-struct Lanes {
+struct ParallelTests {
     /// Integration tests that depend on nothing but their input: a failure is never retried.
     pure: Vec<String>,
     /// Integration tests of `towpath-linux`, one target after the other.
@@ -146,17 +146,17 @@ struct Lanes {
 }
 
 /// Integration test target of the whole command.
-const WHOLE: &str = "end_to_end";
+const END_TO_END: &str = "end_to_end";
 
 /// Attacks beyond one for each known mistake, which take four minutes.
 const FURTHER_ATTACKS: [&str; 3] = ["abuse::adversity", "abuse::files", "abuse::network"];
 
-impl Lanes {
+impl ParallelTests {
     fn of(root: &Path) -> Result<Self> {
         let metadata = tidy::metadata(root)?;
-        let with_a_kernel = |name: &str| WITH_A_KERNEL.contains(&name);
+        let with_a_kernel = |name: &str| KERNEL_CRATES.contains(&name);
         let mut kernel = integration_tests(&metadata, with_a_kernel);
-        kernel.retain(|name| name != WHOLE);
+        kernel.retain(|name| name != END_TO_END);
         let mut pure = integration_tests(&metadata, |name| !with_a_kernel(name));
         pure.retain(|name| !kernel.contains(name));
         let folder = metadata.get("target_directory").and_then(Value::as_str);
@@ -166,14 +166,14 @@ impl Lanes {
     /// Runs all tests; adds those that ran again to `retried`, also after a final failure.
     fn run(
         &self,
-        runner: &Runner<'_>,
-        extent: Extent,
-        retried: &mut Vec<Retried>,
+        runner: &TargetRunner<'_>,
+        extent: TestScope,
+        retried: &mut Vec<RetriedTest>,
         out: &mut dyn Write,
     ) -> Result<()> {
         let threads = format!("--test-threads={}", waiting_threads());
         let mut harness = vec![threads.as_str()];
-        if extent != Extent::All {
+        if extent != TestScope::All {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
             harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
         }
@@ -182,7 +182,7 @@ impl Lanes {
             runner.run(target, harness).map_err(|error| error.to_string())
         };
         let (pure, kernel, whole) = thread::scope(|scope| {
-            let whole = scope.spawn(|| run(WHOLE, &harness));
+            let whole = scope.spawn(|| run(END_TO_END, &harness));
             let kernel = scope.spawn(|| {
                 let targets = self.kernel.iter();
                 targets.map(|target| run(target, &[threads.as_str()])).collect::<Vec<_>>()
@@ -211,7 +211,7 @@ impl Lanes {
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
     }
 
-    fn run_pure(&self, runner: &Runner<'_>) -> Result<ExitStatus> {
+    fn run_pure(&self, runner: &TargetRunner<'_>) -> Result<ExitStatus> {
         let mut pure = cargo(runner.root);
         pure.args(["test", "--locked", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
         pure.args(self.pure.iter().flat_map(|name| ["--test", name]));
@@ -335,26 +335,26 @@ mod tests {
 
     #[test]
     fn the_extent_is_parsed_and_other_words_are_refused() {
-        assert_eq!(Extent::parse(&[]), Some(Extent::Usual));
-        for extent in [Extent::Quick, Extent::All] {
-            assert_eq!(Extent::parse(&[extent.options().trim()]), Some(extent));
+        assert_eq!(TestScope::parse(&[]), Some(TestScope::Usual));
+        for extent in [TestScope::Quick, TestScope::All] {
+            assert_eq!(TestScope::parse(&[extent.options().trim()]), Some(extent));
         }
         for wrong in [&["--quickly"][..], &["--all", "--quick"], &["all"], &[""]] {
-            assert_eq!(Extent::parse(wrong), None, "{wrong:?}");
+            assert_eq!(TestScope::parse(wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
     fn every_integration_test_has_its_lane() {
         let target = |kind: &str, name: &str| serde_json::json!({"kind": [kind], "name": name});
-        let one = [target("lib", "x"), target("test", "peer"), target("test", WHOLE)];
+        let one = [target("lib", "x"), target("test", "peer"), target("test", END_TO_END)];
         let metadata = serde_json::json!({"packages": [
             {"name": "towpath-x", "targets": one},
             {"name": "towpath", "targets": [target("test", "live"), target("bench", "speed")]},
         ]});
-        assert_eq!(integration_tests(&metadata, |_| true), [WHOLE, "live", "peer"]);
-        let pure = integration_tests(&metadata, |name| !WITH_A_KERNEL.contains(&name));
-        assert_eq!(pure, [WHOLE, "peer"]);
+        assert_eq!(integration_tests(&metadata, |_| true), [END_TO_END, "live", "peer"]);
+        let pure = integration_tests(&metadata, |name| !KERNEL_CRATES.contains(&name));
+        assert_eq!(pure, [END_TO_END, "peer"]);
     }
 
     #[test]

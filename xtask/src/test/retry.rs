@@ -1,6 +1,6 @@
 //! Tests whose outcome also depends on the kernel, on real time or on a browser.
 //!
-//! They run like all others. The few that fail run again, alone, up to [`ATTEMPTS`] times in all. A
+//! They run like all others. The few that fail run again, alone, up to [`MAX_ATTEMPTS`] times in all. A
 //! test that passes then is reported as flaky and does not fail the gate; a test that fails every
 //! time does. Other tests never run twice.
 
@@ -16,15 +16,15 @@ use serde::Serialize;
 use crate::{Result, cargo};
 
 /// Maximum number of attempts, the first one included.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// More failures than this in one target are a fault of the change, not of the machine: none of
 /// them runs again.
-const MAX_RETRIED: usize = 12;
+const MAX_RETRIED_TESTS: usize = 12;
 
 /// A test that failed at its first attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Retried {
+pub(super) struct RetriedTest {
     /// Name of the integration test target, as `cargo test --test` takes it.
     pub(super) target: String,
     pub(super) test: String,
@@ -36,41 +36,41 @@ pub(super) struct Retried {
 
 /// Runs integration tests of the workspace, one target at a time.
 #[derive(Debug)]
-pub(super) struct Runner<'a> {
+pub(super) struct TargetRunner<'a> {
     pub(super) root: &'a Path,
     pub(super) environment: &'a [(OsString, OsString)],
 }
 
 /// One target that was run.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct TargetRun {
     target: String,
     output: Output,
 }
 
-impl Runner<'_> {
+impl TargetRunner<'_> {
     /// Runs a target with further arguments for its test harness.
-    pub(super) fn run(&self, target: &str, harness: &[&str]) -> Result<Ran> {
+    pub(super) fn run(&self, target: &str, harness: &[&str]) -> Result<TargetRun> {
         let mut command = cargo(self.root);
         // The whole workspace: for one package, cargo would compile dependencies again.
         command.args(["test", "--locked", "--workspace", "--test", target, "--"]).args(harness);
         command.envs(self.environment.iter().cloned()).stdin(Stdio::null());
         let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
-        Ok(Ran { target: target.to_owned(), output })
+        Ok(TargetRun { target: target.to_owned(), output })
     }
 
     /// Runs the failed tests of `ran` again, each alone; see [`retry`] for the errors.
-    pub(super) fn retry(&self, ran: &Ran, out: &mut dyn Write) -> Result<Vec<Retried>> {
+    pub(super) fn retry(&self, ran: &TargetRun, out: &mut dyn Write) -> Result<Vec<RetriedTest>> {
         retry(ran, &mut |test| self.run(&ran.target, &["--exact", test]), out)
     }
 }
 
 /// Reruns the failed tests of `ran` with `run`.
 fn retry(
-    ran: &Ran,
-    run: &mut dyn FnMut(&str) -> Result<Ran>,
+    ran: &TargetRun,
+    run: &mut dyn FnMut(&str) -> Result<TargetRun>,
     out: &mut dyn Write,
-) -> Result<Vec<Retried>> {
+) -> Result<Vec<RetriedTest>> {
     if ran.output.status.success() {
         return Ok(Vec::new());
     }
@@ -80,7 +80,7 @@ fn retry(
         let status = ran.output.status;
         return Err(format!("`{target}` ended with {status} and named no failed test").into());
     }
-    if failed.len() > MAX_RETRIED {
+    if failed.len() > MAX_RETRIED_TESTS {
         let count = failed.len();
         return Err(format!("{count} tests of `{target}` failed: too many to retry").into());
     }
@@ -88,7 +88,7 @@ fn retry(
     for test in failed {
         let mut causes = vec![cause(&said, &test)];
         let mut passed_on = None;
-        for attempt in 2..=ATTEMPTS {
+        for attempt in 2..=MAX_ATTEMPTS {
             writeln!(out, "\n{target}: {test} failed; attempt {attempt}, alone")?;
             let again = run(&test)?;
             again.print(out)?;
@@ -99,12 +99,12 @@ fn retry(
             }
             causes.push(cause(&said, &test));
         }
-        all.push(Retried { target: target.clone(), test, passed_on, causes });
+        all.push(RetriedTest { target: target.clone(), test, passed_on, causes });
     }
     Ok(all)
 }
 
-impl Ran {
+impl TargetRun {
     /// Prints the target's output.
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<()> {
         out.write_all(&self.output.stderr)?;
@@ -114,10 +114,10 @@ impl Ran {
 }
 
 /// Prints one line for each target and reason for which tests were skipped.
-pub(super) fn report_skipped(ran: &[Ran], out: &mut dyn Write) -> Result<()> {
+pub(super) fn report_skipped(ran: &[TargetRun], out: &mut dyn Write) -> Result<()> {
     let mut groups: BTreeMap<(String, String), usize> = BTreeMap::new();
     for one in ran {
-        for reason in skipped(&text(&one.output.stderr)) {
+        for reason in skip_reasons(&text(&one.output.stderr)) {
             *groups.entry((one.target.clone(), reason)).or_default() += 1;
         }
     }
@@ -129,7 +129,7 @@ pub(super) fn report_skipped(ran: &[Ran], out: &mut dyn Write) -> Result<()> {
 }
 
 /// Writes `flaky.json` into cargo's target folder.
-pub(super) fn write(retried: &[Retried], folder: &Path) -> Result<PathBuf> {
+pub(super) fn write(retried: &[RetriedTest], folder: &Path) -> Result<PathBuf> {
     let path = folder.join("flaky.json");
     fs::create_dir_all(folder)?;
     fs::write(&path, serde_json::to_string_pretty(retried)? + "\n")?;
@@ -137,12 +137,12 @@ pub(super) fn write(retried: &[Retried], folder: &Path) -> Result<PathBuf> {
 }
 
 /// One line for each test that ran again, in the words of the report.
-pub(super) fn describe(retried: &Retried) -> String {
-    let Retried { target, test, passed_on, causes } = retried;
+pub(super) fn describe(retried: &RetriedTest) -> String {
+    let RetriedTest { target, test, passed_on, causes } = retried;
     let first = causes.first().map_or("", String::as_str);
     match passed_on {
         Some(attempt) => format!("flaky: {target}::{test}, passed on attempt {attempt} ({first})"),
-        None => format!("failed: {target}::{test}, on each of {ATTEMPTS} attempts ({first})"),
+        None => format!("failed: {target}::{test}, on each of {MAX_ATTEMPTS} attempts ({first})"),
     }
 }
 
@@ -166,7 +166,7 @@ fn cause(said: &str, test: &str) -> String {
 }
 
 /// Returns the reasons in lines of the form `SKIPPED test: reason`.
-fn skipped(said: &str) -> Vec<String> {
+fn skip_reasons(said: &str) -> Vec<String> {
     let lines = said.lines().filter_map(|line| line.split_once("SKIPPED ").map(|(_, rest)| rest));
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    const SAID: &str = "
+    const LIBTEST_OUTPUT: &str = "
 running 3 tests
 test a::fine ... ok
 test a::broken ... FAILED
@@ -211,7 +211,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn failed_tests_are_read_from_the_last_list() {
-        assert_eq!(failed_tests(SAID), ["a::broken", "late"]);
+        assert_eq!(failed_tests(LIBTEST_OUTPUT), ["a::broken", "late"]);
         assert!(failed_tests("test a ... ok\n\ntest result: ok. 1 passed").is_empty());
         assert!(failed_tests("").is_empty());
     }
@@ -219,15 +219,15 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn the_cause_is_the_panic_message_of_that_test() {
         let expected = "crates/x/tests/y.rs:10:5: assertion failed: it was 3";
-        assert_eq!(cause(SAID, "a::broken"), expected);
-        assert_eq!(cause(SAID, "late"), "no panic message");
-        assert_eq!(cause(SAID, "unknown"), "no panic message");
+        assert_eq!(cause(LIBTEST_OUTPUT, "a::broken"), expected);
+        assert_eq!(cause(LIBTEST_OUTPUT, "late"), "no panic message");
+        assert_eq!(cause(LIBTEST_OUTPUT, "unknown"), "no panic message");
     }
 
-    fn ran(code: i32, said: &str) -> Ran {
+    fn target_run(code: i32, said: &str) -> TargetRun {
         let (stdout, stderr) = (said.as_bytes().to_vec(), Vec::new());
         let output = Output { status: ExitStatus::from_raw(code << 8), stdout, stderr };
-        Ran { target: "live".to_owned(), output }
+        TargetRun { target: "live".to_owned(), output }
     }
 
     const PASSED: &str = "test late ... ok\n\ntest result: ok. 1 passed; 0 failed;";
@@ -238,9 +238,13 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         let mut attempts = Vec::new();
         let mut again = |test: &str| {
             attempts.push(test.to_owned());
-            Ok(if test == "late" && attempts.len() > 3 { ran(0, PASSED) } else { ran(101, SAID) })
+            Ok(if test == "late" && attempts.len() > 3 {
+                target_run(0, PASSED)
+            } else {
+                target_run(101, LIBTEST_OUTPUT)
+            })
         };
-        let found = retry(&ran(101, SAID), &mut again, &mut Vec::new()).unwrap();
+        let found = retry(&target_run(101, LIBTEST_OUTPUT), &mut again, &mut Vec::new()).unwrap();
         assert_eq!(attempts, ["a::broken", "a::broken", "late", "late"]);
         let outcomes: Vec<_> = found.iter().map(|one| (one.test.as_str(), one.passed_on)).collect();
         assert_eq!(outcomes, [("a::broken", None), ("late", Some(3))]);
@@ -249,27 +253,28 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn a_retry_that_ran_no_test_has_not_passed() {
-        let mut again = |_: &str| Ok(ran(0, NONE_RAN));
-        let found = retry(&ran(101, SAID), &mut again, &mut Vec::new()).unwrap();
+        let mut again = |_: &str| Ok(target_run(0, NONE_RAN));
+        let found = retry(&target_run(101, LIBTEST_OUTPUT), &mut again, &mut Vec::new()).unwrap();
         assert!(found.iter().all(|one| one.passed_on.is_none()), "{found:?}");
     }
 
     #[test]
     fn crashes_and_many_failures_are_not_retried() {
         let mut again = |test: &str| panic!("{test} ran again");
-        let mut retried = |first: Ran| retry(&first, &mut again, &mut Vec::new());
-        assert!(retried(ran(0, PASSED)).unwrap().is_empty());
-        let crash = retried(ran(139, "test a ... ")).unwrap_err().to_string();
+        let mut retried = |first: TargetRun| retry(&first, &mut again, &mut Vec::new());
+        assert!(retried(target_run(0, PASSED)).unwrap().is_empty());
+        let crash = retried(target_run(139, "test a ... ")).unwrap_err().to_string();
         assert!(crash.contains("named no failed test"), "{crash}");
-        let names: Vec<_> = (0..=MAX_RETRIED).map(|number| format!("    t{number}")).collect();
+        let names: Vec<_> =
+            (0..=MAX_RETRIED_TESTS).map(|number| format!("    t{number}")).collect();
         let list = format!("\nfailures:\n{}\n", names.join("\n"));
-        let many = retried(ran(101, &list)).unwrap_err().to_string();
+        let many = retried(target_run(101, &list)).unwrap_err().to_string();
         assert!(many.contains("13 tests of `live` failed"), "{many}");
     }
 
     #[test]
     fn a_retried_test_is_one_line() {
-        let mut one = Retried {
+        let mut one = RetriedTest {
             target: "live".into(),
             test: "quic::many".into(),
             passed_on: Some(2),
@@ -286,6 +291,6 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn skipped_tests_have_a_reason() {
         let said = "x\nSKIPPED lab::shell: no user namespaces: EPERM\ntest a ... SKIPPED b: c\n";
-        assert_eq!(skipped(said), ["no user namespaces: EPERM", "c"]);
+        assert_eq!(skip_reasons(said), ["no user namespaces: EPERM", "c"]);
     }
 }

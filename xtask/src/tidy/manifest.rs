@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::Finding;
+use super::LintFinding;
 use crate::repository::Repository;
 use crate::{Result, cargo};
 
@@ -66,12 +66,12 @@ pub(crate) fn metadata(root: &Path) -> Result<Value> {
 }
 
 /// Checks every crate of the workspace.
-pub(super) fn check(metadata: &Value, repository: &Repository) -> Vec<Finding> {
+pub(super) fn check(metadata: &Value, repository: &Repository) -> Vec<LintFinding> {
     let root = text(metadata, "workspace_root");
     list(metadata, "packages").flat_map(|package| check_crate(package, root, repository)).collect()
 }
 
-fn check_crate(package: &Value, root: &str, repository: &Repository) -> Vec<Finding> {
+fn check_crate(package: &Value, root: &str, repository: &Repository) -> Vec<LintFinding> {
     let name = text(package, "name");
     let path = text(package, "manifest_path");
     let path = path.strip_prefix(root).unwrap_or(path).trim_start_matches(['/', '\\']);
@@ -80,25 +80,25 @@ fn check_crate(package: &Value, root: &str, repository: &Repository) -> Vec<Find
     let folder = path.rsplit('/').nth(1).unwrap_or_default();
     if folder != name {
         let text = format!("crate `{name}` in folder `{folder}`, expected the same name");
-        findings.push(Finding::error(path, line_of(manifest, "name"), text));
+        findings.push(LintFinding::error(path, line_of(manifest, "name"), text));
     }
     for (key, what) in [("description", "a description"), ("license", "a licence")] {
         if text(package, key).is_empty() {
-            findings.push(Finding::error(path, 1, format!("no `{key}`, expected {what}")));
+            findings.push(LintFinding::error(path, 1, format!("no `{key}`, expected {what}")));
         }
     }
     if !uses_workspace_lints(manifest) {
         let text = "own lints or none, expected `[lints]` with `workspace = true`";
-        findings.push(Finding::error(path, 1, text));
+        findings.push(LintFinding::error(path, 1, text));
     }
     findings
 }
 
-fn dependencies(package: &Value, name: &str, path: &str, manifest: &str) -> Vec<Finding> {
+fn dependencies(package: &Value, name: &str, path: &str, manifest: &str) -> Vec<LintFinding> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(user, _)| *user == name) else {
         let text =
             format!("crate `{name}` is new, expected a row in `MAY_USE` of `cargo xtask tidy`");
-        return vec![Finding::error(path, line_of(manifest, "name"), text)];
+        return vec![LintFinding::error(path, line_of(manifest, "name"), text)];
     };
     list(package, "dependencies")
         .map(|dependency| text(dependency, "name"))
@@ -109,7 +109,7 @@ fn dependencies(package: &Value, name: &str, path: &str, manifest: &str) -> Vec<
                 _ => format!("only {}", allowed.join(", ")),
             };
             let text = format!("`{name}` uses `{used}`, expected {expected}");
-            Finding::error(path, line_of(manifest, used), text)
+            LintFinding::error(path, line_of(manifest, used), text)
         })
         .collect()
 }

@@ -3,40 +3,40 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Finding;
+use super::LintFinding;
 use crate::repository::Repository;
 
 /// Prefixes of paths on a developer's machine.
-const MACHINE: [&str; 3] = ["/work/", "/root/", "/home/"];
+const MACHINE_PATHS: [&str; 3] = ["/work/", "/root/", "/home/"];
 
 /// Folder of the attack tests.
 const ATTACKS: &str = "crates/towpath/tests/end_to_end/abuse";
 
 /// Checks one document and returns its violations.
-pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Finding> {
+pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         if line.ends_with([' ', '\t']) {
-            findings.push(Finding::error(
+            findings.push(LintFinding::error(
                 path,
                 number,
                 "space at the end of the line, expected none",
             ));
         }
-        for folder in MACHINE.iter().filter(|folder| has_path(line, folder)) {
+        for folder in MACHINE_PATHS.iter().filter(|folder| has_path(line, folder)) {
             let text =
                 format!("`{folder}` of somebody's machine, expected a path in the repository");
-            findings.push(Finding::error(path, number, text));
+            findings.push(LintFinding::error(path, number, text));
         }
     }
     for (number, line) in prose(text) {
         for test in attacks(line).filter(|test| !exists(test, repository)) {
             let text = format!("`{test}` is no test, expected one of those in `{ATTACKS}`");
-            findings.push(Finding::error(path, number, text));
+            findings.push(LintFinding::error(path, number, text));
         }
         for target in links(&without_code(line)) {
             if let Some(problem) = follow(path, text, &target, repository) {
-                findings.push(Finding::error(path, number, problem));
+                findings.push(LintFinding::error(path, number, problem));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Rules of the repository that the compiler does not check.
 //!
-//! Every rule is a pure function from texts to [`Finding`]s. `source` checks Rust files, `scan`
+//! Every rule is a pure function from texts to [`LintFinding`]s. `source` checks Rust files, `scan`
 //! separates their code from comments, and `markdown` checks documents. `manifest` checks the
 //! crates and their dependencies, `names` the names of files and modules.
 
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::Result;
-use crate::finding::{Finding, Severity};
+use crate::finding::{LintFinding, Severity};
 use crate::repository::Repository;
 use crate::specs;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
 }
 
 /// Checks all rules that need only the files.
-fn check(repository: &Repository) -> Vec<Finding> {
+fn check(repository: &Repository) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for path in repository.paths() {
         findings.extend(names::check(path));

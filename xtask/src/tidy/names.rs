@@ -1,22 +1,22 @@
 //! Names without information about their content.
 
-use super::Finding;
+use super::LintFinding;
 
 /// Names that a file or module must not have, alone or as the suffix `something_…`.
-const EMPTY: [&str; 6] = ["util", "utils", "common", "helpers", "manager", "managers"];
+const VAGUE_NAMES: [&str; 6] = ["util", "utils", "common", "helpers", "manager", "managers"];
 
 /// Returns true for a meaningless name. A path manager is RFC 8684's term and therefore allowed.
 pub(super) fn is_empty(name: &str) -> bool {
     let last = name.rsplit(['_', '-']).next().unwrap_or(name);
-    !matches!(name, "path_manager" | "path-manager") && EMPTY.contains(&last)
+    !matches!(name, "path_manager" | "path-manager") && VAGUE_NAMES.contains(&last)
 }
 
 /// Checks the names of a file and its folders.
-pub(super) fn check(path: &str) -> Option<Finding> {
+pub(super) fn check(path: &str) -> Option<LintFinding> {
     // `tests/common/` is the only way in cargo to share code between integration tests.
     let checked = path.replacen("/tests/common/", "/tests/", 1);
     let name = checked.split('/').map(stem).find(|name| is_empty(name))?;
-    Some(Finding::error(
+    Some(LintFinding::error(
         path,
         1,
         format!("called `{name}`, expected a name that says what it does"),

@@ -4,7 +4,7 @@
 
 /// Parts of a Rust file, each with as many lines as the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Scanned {
+pub(super) struct ScannedSource {
     /// Code without comments and without the content of strings.
     pub(super) code: String,
     /// Comments without the code, line by line.
@@ -16,7 +16,7 @@ pub(super) struct Scanned {
 /// Code ─/*▶ BlockComment(1…n) ─*/▶ Code       Code ─r#"▶ RawText(1) ─"#▶ Code
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScanState {
     Code,
     LineComment,
     /// Nested block comments, with their depth.
@@ -27,19 +27,19 @@ enum State {
 }
 
 /// Splits a file into its parts.
-pub(super) fn scan(text: &str) -> Scanned {
-    let mut scanned = Scanned::default();
-    let (mut state, mut rest) = (State::Code, text);
+pub(super) fn scan(text: &str) -> ScannedSource {
+    let mut scanned = ScannedSource::default();
+    let (mut state, mut rest) = (ScanState::Code, text);
     while !rest.is_empty() {
         let (next, length) = step(state, rest);
         // An opening `//` or `/*` is part of the comment.
-        let kind = if state == State::Code { next } else { state };
+        let kind = if state == ScanState::Code { next } else { state };
         let (taken, left) = rest.split_at_checked(length.max(1)).unwrap_or((rest, ""));
-        let Scanned { code, comments } = &mut scanned;
+        let ScannedSource { code, comments } = &mut scanned;
         let (keeps, other) = match kind {
-            State::Code => (Some(code), comments),
-            State::LineComment | State::BlockComment(_) => (Some(comments), code),
-            State::Text | State::RawText(_) => {
+            ScanState::Code => (Some(code), comments),
+            ScanState::LineComment | ScanState::BlockComment(_) => (Some(comments), code),
+            ScanState::Text | ScanState::RawText(_) => {
                 blank(code, taken);
                 (None, comments)
             }
@@ -60,49 +60,53 @@ fn blank(out: &mut String, taken: &str) {
 }
 
 /// Returns the next state, and the number of bytes before it.
-fn step(state: State, rest: &str) -> (State, usize) {
+fn step(state: ScanState, rest: &str) -> (ScanState, usize) {
     let first = rest.chars().next().map_or(1, char::len_utf8);
     match state {
-        State::Code => code(rest),
-        State::LineComment => match rest.find('\n') {
-            Some(end) => (State::Code, end + 1),
-            None => (State::Code, rest.len()),
+        ScanState::Code => code(rest),
+        ScanState::LineComment => match rest.find('\n') {
+            Some(end) => (ScanState::Code, end + 1),
+            None => (ScanState::Code, rest.len()),
         },
-        State::BlockComment(1) if rest.starts_with("*/") => (State::Code, 2),
-        State::BlockComment(depth) if rest.starts_with("*/") => (State::BlockComment(depth - 1), 2),
-        State::BlockComment(depth) if rest.starts_with("/*") => (State::BlockComment(depth + 1), 2),
-        State::Text if rest.starts_with('\\') => {
-            (State::Text, 1 + rest.chars().nth(1).map_or(0, char::len_utf8))
+        ScanState::BlockComment(1) if rest.starts_with("*/") => (ScanState::Code, 2),
+        ScanState::BlockComment(depth) if rest.starts_with("*/") => {
+            (ScanState::BlockComment(depth - 1), 2)
         }
-        State::Text if rest.starts_with('"') => (State::Code, 1),
-        State::RawText(hashes) if closes(rest, hashes) => (State::Code, 1 + hashes),
-        State::BlockComment(_) | State::Text | State::RawText(_) => (state, first),
+        ScanState::BlockComment(depth) if rest.starts_with("/*") => {
+            (ScanState::BlockComment(depth + 1), 2)
+        }
+        ScanState::Text if rest.starts_with('\\') => {
+            (ScanState::Text, 1 + rest.chars().nth(1).map_or(0, char::len_utf8))
+        }
+        ScanState::Text if rest.starts_with('"') => (ScanState::Code, 1),
+        ScanState::RawText(hashes) if closes(rest, hashes) => (ScanState::Code, 1 + hashes),
+        ScanState::BlockComment(_) | ScanState::Text | ScanState::RawText(_) => (state, first),
     }
 }
 
-fn code(rest: &str) -> (State, usize) {
+fn code(rest: &str) -> (ScanState, usize) {
     if rest.starts_with("//") {
-        return (State::LineComment, 2);
+        return (ScanState::LineComment, 2);
     }
     if rest.starts_with("/*") {
-        return (State::BlockComment(1), 2);
+        return (ScanState::BlockComment(1), 2);
     }
     if rest.starts_with('"') {
-        return (State::Text, 1);
+        return (ScanState::Text, 1);
     }
     if rest.starts_with('\'') {
-        return (State::Code, quote(rest));
+        return (ScanState::Code, quote(rest));
     }
     let word = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
     if word == 0 {
-        return (State::Code, rest.chars().next().map_or(1, char::len_utf8));
+        return (ScanState::Code, rest.chars().next().map_or(1, char::len_utf8));
     }
     let (name, after) = rest.split_at(word);
     let hashes = after.len() - after.trim_start_matches('#').len();
     if matches!(name, "r" | "br" | "cr") && after.trim_start_matches('#').starts_with('"') {
-        return (State::RawText(hashes), word + hashes + 1);
+        return (ScanState::RawText(hashes), word + hashes + 1);
     }
-    (State::Code, word)
+    (ScanState::Code, word)
 }
 
 /// Returns the length of a character literal, or of a lifetime's quote.
@@ -162,7 +166,7 @@ mod tests {
     #[test]
     fn every_part_has_the_lines_of_the_file() {
         let text = "a\n// b\n/* c\nd */ e\n\"f\ng\"\nh\n";
-        let Scanned { code, comments } = scan(text);
+        let ScannedSource { code, comments } = scan(text);
         assert_eq!(code.lines().count(), text.lines().count());
         assert_eq!(comments.lines().count(), text.lines().count());
         assert_eq!(code.lines().position(|line| line.trim() == "h"), Some(6));

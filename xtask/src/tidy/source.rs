@@ -1,14 +1,14 @@
 //! Rules of Rust files.
 
-use super::Finding;
+use super::LintFinding;
 use super::names;
-use super::scan::{Scanned, has_word, scan};
+use super::scan::{ScannedSource, has_word, scan};
 
 /// Lines of a file that cause a warning, and lines that are an error; tests are not counted.
-const LONG: usize = 600;
-const TOO_LONG: usize = 1_000;
+const WARN_LINES: usize = 600;
+const MAX_LINES: usize = 1_000;
 /// Maximum lines of a crate's documentation: an overview, not a manual.
-const LONGEST_CRATE_DOCS: usize = 40;
+const MAX_CRATE_DOC_LINES: usize = 40;
 /// The only crate that may make system calls directly.
 const UNSAFE_CRATE: &str = "crates/towpath-linux/";
 /// The only crate whose documentation has examples that `cargo xtask test` runs.
@@ -20,7 +20,7 @@ const UNFINISHED_COMMENTS: [&str; 2] = ["FIXME", "XXX"];
 const ALLOW: [&str; 2] = ["#[allow(", "#![allow("];
 
 /// Checks one source file.
-pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
+pub(super) fn check(path: &str, text: &str) -> Vec<LintFinding> {
     let scanned = scan(text);
     let mut findings = Vec::new();
     findings.extend(size(path, text));
@@ -35,7 +35,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
 }
 
 /// Finds examples in documentation of other crates, where CI does not run them.
-fn doc_examples(path: &str, text: &str) -> Vec<Finding> {
+fn doc_examples(path: &str, text: &str) -> Vec<LintFinding> {
     if path.starts_with(EXAMPLES_CRATE) {
         return Vec::new();
     }
@@ -48,20 +48,20 @@ fn doc_examples(path: &str, text: &str) -> Vec<Finding> {
         inside = !inside;
         if inside && (language.is_empty() || language.starts_with("rust")) {
             let text = format!("an example in Rust, expected a test, or it in {EXAMPLES_CRATE}");
-            findings.push(Finding::error(path, number, text));
+            findings.push(LintFinding::error(path, number, text));
         }
     }
     findings
 }
 
-fn line_of_code(path: &str, number: usize, line: &str) -> Vec<Finding> {
+fn line_of_code(path: &str, number: usize, line: &str) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     if has_word(line, "unsafe") && !path.starts_with(UNSAFE_CRATE) {
         let text = format!("`unsafe` here, expected it in {UNSAFE_CRATE} only");
-        findings.push(Finding::error(path, number, text));
+        findings.push(LintFinding::error(path, number, text));
     }
     for mark in UNFINISHED_CODE.iter().filter(|mark| line.contains(**mark)) {
-        findings.push(Finding::error(
+        findings.push(LintFinding::error(
             path,
             number,
             format!("`{mark}` left, expected finished code"),
@@ -70,11 +70,11 @@ fn line_of_code(path: &str, number: usize, line: &str) -> Vec<Finding> {
     // Also clippy's `too_many_lines`: a function over 60 lines must say why.
     for mark in ALLOW.iter().filter(|mark| line.contains(**mark)) {
         let text = format!("`{mark}` here, expected `expect(…, reason = \"…\")`");
-        findings.push(Finding::error(path, number, text));
+        findings.push(LintFinding::error(path, number, text));
     }
     if let Some(name) = inline_module(line).filter(|name| names::is_empty(name)) {
         let text = format!("module `{name}`, expected a name that says what it does");
-        findings.push(Finding::error(path, number, text));
+        findings.push(LintFinding::error(path, number, text));
     }
     findings
 }
@@ -87,14 +87,14 @@ fn inline_module(line: &str) -> Option<&str> {
 }
 
 /// Finds tests that never run. A test that another one runs, such as in a namespace, names it.
-fn ignored_tests(path: &str, text: &str, scanned: &Scanned) -> Vec<Finding> {
+fn ignored_tests(path: &str, text: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
     let lines = (1..).zip(text.lines().zip(scanned.code.lines()));
     lines
         .filter(|(_, (_, code))| code.contains("#[ignore"))
         .filter(|(_, (line, _))| !runner(line).is_some_and(|name| is_function(name, &scanned.code)))
         .map(|(number, _)| {
             let expected = "expected it to run, or `#[ignore = \"run by `other_test`\"]`";
-            Finding::error(path, number, format!("an ignored test, {expected}"))
+            LintFinding::error(path, number, format!("an ignored test, {expected}"))
         })
         .collect()
 }
@@ -110,28 +110,29 @@ fn runner(line: &str) -> Option<&str> {
     Some(rest.split_once('`')?.0)
 }
 
-fn unfinished_comments(path: &str, scanned: &Scanned) -> Vec<Finding> {
+fn unfinished_comments(path: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(scanned.comments.lines()) {
         for mark in UNFINISHED_COMMENTS.iter().filter(|mark| has_word(line, mark)) {
             let text = format!("`{mark}` left, expected it done or written down as an issue");
-            findings.push(Finding::error(path, number, text));
+            findings.push(LintFinding::error(path, number, text));
         }
     }
     findings
 }
 
-fn size(path: &str, text: &str) -> Option<Finding> {
+fn size(path: &str, text: &str) -> Option<LintFinding> {
     if is_test(path) {
         return None;
     }
     let lines = lines_before_tests(text);
     let found = format!("{lines} lines without tests");
-    if lines > TOO_LONG {
-        let text = format!("{found}, expected at most {TOO_LONG}, better {LONG}");
-        return Some(Finding::error(path, lines, text));
+    if lines > MAX_LINES {
+        let text = format!("{found}, expected at most {MAX_LINES}, better {WARN_LINES}");
+        return Some(LintFinding::error(path, lines, text));
     }
-    (lines > LONG).then(|| Finding::warning(path, lines, format!("{found}, expected {LONG}")))
+    (lines > WARN_LINES)
+        .then(|| LintFinding::warning(path, lines, format!("{found}, expected {WARN_LINES}")))
 }
 
 fn is_test(path: &str) -> bool {
@@ -148,14 +149,14 @@ fn lines_before_tests(text: &str) -> usize {
     tests.unwrap_or(lines.len())
 }
 
-fn crate_docs(path: &str, text: &str) -> Option<Finding> {
+fn crate_docs(path: &str, text: &str) -> Option<LintFinding> {
     if !path.starts_with("crates/") || !path.ends_with("/src/lib.rs") {
         return None;
     }
     let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
-    (lines > LONGEST_CRATE_DOCS).then(|| {
+    (lines > MAX_CRATE_DOC_LINES).then(|| {
         let text = format!("{lines} lines of crate documentation, expected at most 40");
-        Finding::error(path, lines, text)
+        LintFinding::error(path, lines, text)
     })
 }
 

@@ -22,25 +22,25 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use self::pages::Pages;
-use self::row::{Row, Runs};
-use self::runs::{Job, Runner};
-use self::scenario::Scenario;
-use self::store::{Found, Side, Store};
+use self::pages::ComparisonPages;
+use self::row::{ComparisonRow, SideRuns};
+use self::runs::{ComparisonJob, Runner};
+use self::scenario::ComparedScenario;
+use self::store::{RunStore, StackUnderTest, StoredRunState};
 use crate::Result;
 
 /// Folder of named scenarios, in addition to the drawn ones.
 const CASES: &str = "xtask/src/twin/cases";
 
 /// Simulated runs of each scenario: they cost little.
-const SIMULATED: u32 = 3;
+const SIM_RUNS: u32 = 3;
 
 /// Ratio of a side's highest to its lowest goodput above which more runs are made.
-const DIFFERENT: f64 = 1.05;
+const DISAGREEMENT_RATIO: f64 = 1.05;
 
 /// Output of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
+enum OutputFormat {
     /// List of the scenarios; nothing is run.
     List,
     /// Tables of the results.
@@ -51,7 +51,7 @@ enum Output {
 
 /// Command-line options of `cargo xtask twin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct RandomOptions {
     /// Number of scenarios of each seed.
     random: u32,
     seeds: Vec<u64>,
@@ -64,21 +64,21 @@ pub(crate) struct Options {
     /// Number of concurrent emulated runs, as far as their rates allow.
     jobs: usize,
     /// Side that is compared with the kernel.
-    ours: Side,
+    ours: StackUnderTest,
     /// Side to run alone; `None` runs both.
-    only: Option<Side>,
+    only: Option<StackUnderTest>,
     /// Profile of our stack, where a scenario has none.
     profile: Option<String>,
     files: Vec<PathBuf>,
     cases: bool,
     show: bool,
-    output: Output,
+    output: OutputFormat,
     towpath: Option<PathBuf>,
     keep: Option<PathBuf>,
     svg: Option<PathBuf>,
 }
 
-impl Options {
+impl RandomOptions {
     /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self {
@@ -88,13 +88,13 @@ impl Options {
             own_runs: None,
             most: 5,
             jobs: 1,
-            ours: Side::Simulated,
+            ours: StackUnderTest::Simulated,
             only: None,
             profile: None,
             files: Vec::new(),
             cases: false,
             show: false,
-            output: Output::Tables,
+            output: OutputFormat::Tables,
             towpath: None,
             keep: None,
             svg: None,
@@ -113,16 +113,16 @@ impl Options {
                     options.seeds = seeds.collect::<Option<_>>()?;
                 }
                 "--stack" => {
-                    options.ours =
-                        Side::named(rest.next()?).filter(|side| *side != Side::Kernel)?;
+                    options.ours = StackUnderTest::named(rest.next()?)
+                        .filter(|side| *side != StackUnderTest::Kernel)?;
                 }
-                "--only" => options.only = Some(Side::named(rest.next()?)?),
+                "--only" => options.only = Some(StackUnderTest::named(rest.next()?)?),
                 "--profile" => options.profile = Some((*rest.next()?).to_owned()),
                 "--file" => options.files.push(rest.next()?.into()),
                 "--cases" => options.cases = true,
-                "--list" => options.output = Output::List,
+                "--list" => options.output = OutputFormat::List,
                 "--show" => options.show = true,
-                "--json" => options.output = Output::Json,
+                "--json" => options.output = OutputFormat::Json,
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--svg" => options.svg = Some(rest.next()?.into()),
                 "--keep" => options.keep = Some(rest.next()?.into()),
@@ -135,9 +135,9 @@ impl Options {
 }
 
 /// Runs what is missing, and prints the results of all runs.
-pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &RandomOptions, out: &mut dyn Write) -> Result<bool> {
     let scenarios = scenarios(root, options)?;
-    if options.output == Output::List {
+    if options.output == OutputFormat::List {
         return list(&scenarios, out);
     }
     let towpath = match &options.towpath {
@@ -146,7 +146,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     };
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let folder = options.keep.clone().unwrap_or_else(|| root.join("target/twin"));
-    let store = Store::open(&folder, kernel.trim(), &towpath)?;
+    let store = RunStore::open(&folder, kernel.trim(), &towpath)?;
     if !options.show {
         let runner = Runner { towpath: &towpath, store: &store, jobs: options.jobs };
         // The second pass adds runs where the first ones differed.
@@ -154,19 +154,19 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
             runner.run(jobs(&scenarios, options, &store))?;
         }
     }
-    if options.only == Some(Side::Kernel) {
+    if options.only == Some(StackUnderTest::Kernel) {
         // A developer who fits a stack must not see the results that it will be judged by.
         return collected(&scenarios, options, &store, out);
     }
     let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, &store)).collect();
-    if options.output == Output::Json {
+    if options.output == OutputFormat::Json {
         for row in rows.iter().filter(|row| row.is_whole()) {
             writeln!(out, "{}", row.json())?;
         }
     } else {
         table::rows(&rows, options.ours.name(), out)?;
         table::classes(&rows, out)?;
-        let pages = Pages { towpath: &towpath, store: &store, ours: options.ours };
+        let pages = ComparisonPages { towpath: &towpath, store: &store, ours: options.ours };
         table::worst(&rows, &|row| pages.page(row.scenario), out)?;
         let left_out: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
         for row in &left_out {
@@ -181,7 +181,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     Ok(rows.iter().all(|row| !row.is_whole() || row.agrees()))
 }
 
-fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
+fn scenarios(root: &Path, options: &RandomOptions) -> Result<Vec<ComparedScenario>> {
     let mut files = options.files.clone();
     if options.cases {
         files.extend(scenario::folder(&root.join(CASES))?);
@@ -199,70 +199,89 @@ fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
     Ok(scenarios)
 }
 
-fn list(scenarios: &[Scenario], out: &mut dyn Write) -> Result<bool> {
+fn list(scenarios: &[ComparedScenario], out: &mut dyn Write) -> Result<bool> {
     writeln!(out, "{}", draw::describe())?;
     for scenario in scenarios {
         let marks: Vec<_> = scenario.marks.iter().map(String::as_str).collect();
-        let Scenario { name, rate_mbps, .. } = scenario;
+        let ComparedScenario { name, rate_mbps, .. } = scenario;
         writeln!(out, "{name}: {rate_mbps:.1} Mbit/s, {}", marks.join(", "))?;
     }
     Ok(true)
 }
 
 /// Returns the number of runs that a scenario needs: more where runs differ.
-fn wanted(scenario: &Scenario, side: Side, options: &Options, store: &Store) -> u32 {
+fn wanted(
+    scenario: &ComparedScenario,
+    side: StackUnderTest,
+    options: &RandomOptions,
+    store: &RunStore,
+) -> u32 {
     let least = match side {
-        Side::Kernel => options.runs,
-        Side::Towpath => options.own_runs.unwrap_or(options.runs),
-        Side::Simulated => options.own_runs.unwrap_or(SIMULATED),
+        StackUnderTest::Kernel => options.runs,
+        StackUnderTest::Towpath => options.own_runs.unwrap_or(options.runs),
+        StackUnderTest::Simulated => options.own_runs.unwrap_or(SIM_RUNS),
     };
     let mut goodput = found(scenario, side, least, store).0.goodput;
     goodput.sort_by(f64::total_cmp);
     let ends = goodput.first().zip(goodput.last());
-    let differ = ends.is_some_and(|(low, high)| *high > DIFFERENT * low);
+    let differ = ends.is_some_and(|(low, high)| *high > DISAGREEMENT_RATIO * low);
     if differ { least.max(options.most) } else { least }
 }
 
 /// Reads the first `count` runs of a side; also returns how many of them were left out.
-fn found(scenario: &Scenario, side: Side, count: u32, store: &Store) -> (Runs, u32) {
-    let (mut runs, mut left_out) = (Runs::default(), 0);
+fn found(
+    scenario: &ComparedScenario,
+    side: StackUnderTest,
+    count: u32,
+    store: &RunStore,
+) -> (SideRuns, u32) {
+    let (mut runs, mut left_out) = (SideRuns::default(), 0);
     for run in 0..count {
         match store.find(scenario, side, run) {
-            Found::Run(records, _) => runs.add(&records),
-            Found::LeftOut => left_out += 1,
-            Found::Missing(_) => {}
+            StoredRunState::Run(records, _) => runs.add(&records),
+            StoredRunState::LeftOut => left_out += 1,
+            StoredRunState::Missing(_) => {}
         }
     }
     (runs, left_out)
 }
 
-fn jobs<'a>(scenarios: &'a [Scenario], options: &Options, store: &Store) -> Vec<Job<'a>> {
-    let sides = [Side::Kernel, options.ours];
+fn jobs<'a>(
+    scenarios: &'a [ComparedScenario],
+    options: &RandomOptions,
+    store: &RunStore,
+) -> Vec<ComparisonJob<'a>> {
+    let sides = [StackUnderTest::Kernel, options.ours];
     let sides = sides.into_iter().filter(|side| options.only.is_none_or(|only| only == *side));
     let of_side = |side| {
         scenarios.iter().flat_map(move |scenario| {
             let count = wanted(scenario, side, options, store);
-            (0..count).map(move |run| Job { scenario, side, run })
+            (0..count).map(move |run| ComparisonJob { scenario, side, run })
         })
     };
     sides.flat_map(of_side).collect()
 }
 
-fn row<'a>(scenario: &'a Scenario, options: &Options, store: &Store) -> Row<'a> {
-    let [(ours, ours_out), (kernel, kernel_out)] = [options.ours, Side::Kernel]
+fn row<'a>(
+    scenario: &'a ComparedScenario,
+    options: &RandomOptions,
+    store: &RunStore,
+) -> ComparisonRow<'a> {
+    let [(ours, ours_out), (kernel, kernel_out)] = [options.ours, StackUnderTest::Kernel]
         .map(|side| found(scenario, side, wanted(scenario, side, options, store), store));
-    Row { scenario, ours, kernel, left_out: ours_out + kernel_out }
+    ComparisonRow { scenario, ours, kernel, left_out: ours_out + kernel_out }
 }
 
 /// Reports how many of the kernel's runs are done.
 fn collected(
-    scenarios: &[Scenario],
-    options: &Options,
-    store: &Store,
+    scenarios: &[ComparedScenario],
+    options: &RandomOptions,
+    store: &RunStore,
     out: &mut dyn Write,
 ) -> Result<bool> {
     let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, store)).collect();
-    let all = scenarios.iter().map(|scenario| wanted(scenario, Side::Kernel, options, store));
+    let all =
+        scenarios.iter().map(|scenario| wanted(scenario, StackUnderTest::Kernel, options, store));
     let all: u32 = all.sum();
     let there: usize = rows.iter().map(|row| row.kernel.goodput.len()).sum();
     let left_out: u32 = rows.iter().map(|row| row.left_out).sum();
@@ -280,11 +299,11 @@ mod tests {
     #[test]
     fn options_are_understood_or_refused() {
         let options =
-            Options::parse(&["--random", "40", "--seed", "0,7", "--only", "kernel"]).unwrap();
+            RandomOptions::parse(&["--random", "40", "--seed", "0,7", "--only", "kernel"]).unwrap();
         assert_eq!((options.random, &options.seeds[..]), (40, &[0, 7][..]));
-        assert_eq!(options.only, Some(Side::Kernel));
-        assert_eq!(Options::parse(&["--random", "0"]), None);
-        assert_eq!(Options::parse(&["--stack", "kernel", "--cases"]), None);
-        assert_eq!(Options::parse(&["--seed", "7"]), None);
+        assert_eq!(options.only, Some(StackUnderTest::Kernel));
+        assert_eq!(RandomOptions::parse(&["--random", "0"]), None);
+        assert_eq!(RandomOptions::parse(&["--stack", "kernel", "--cases"]), None);
+        assert_eq!(RandomOptions::parse(&["--seed", "7"]), None);
     }
 }

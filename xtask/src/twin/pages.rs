@@ -3,26 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::scenario::Scenario;
-use super::store::{Found, Side, Store};
+use super::scenario::ComparedScenario;
+use super::store::{RunStore, StackUnderTest, StoredRunState};
 
 /// Inputs of the report pages.
 #[derive(Debug)]
-pub(super) struct Pages<'a> {
+pub(super) struct ComparisonPages<'a> {
     pub(super) towpath: &'a Path,
-    pub(super) store: &'a Store,
-    pub(super) ours: Side,
+    pub(super) store: &'a RunStore,
+    pub(super) ours: StackUnderTest,
 }
 
-impl Pages<'_> {
+impl ComparisonPages<'_> {
     /// Makes the page of a scenario from the first run of each side, and returns its path.
     ///
     /// Returns the folder of the scenario's runs if that fails.
-    pub(super) fn page(&self, scenario: &Scenario) -> PathBuf {
+    pub(super) fn page(&self, scenario: &ComparedScenario) -> PathBuf {
         let folder = self.store.folder(scenario);
         let name = format!("{}-{}.html", self.ours.name(), scenario.transport);
         let page = folder.join(name);
-        let results = [Side::Kernel, self.ours].map(|side| self.first(scenario, side));
+        let results = [StackUnderTest::Kernel, self.ours].map(|side| self.first(scenario, side));
         let [Some(kernel), Some(ours)] = results else { return folder };
         let made = Command::new(self.towpath)
             .args([Path::new("report"), &kernel, &ours, Path::new("--output"), &page])
@@ -32,11 +32,11 @@ impl Pages<'_> {
         if made.is_ok_and(|status| status.success()) { page } else { folder }
     }
 
-    fn first(&self, scenario: &Scenario, side: Side) -> Option<PathBuf> {
+    fn first(&self, scenario: &ComparedScenario, side: StackUnderTest) -> Option<PathBuf> {
         // The first run may be left out; ten numbers are enough, as there are only a few runs.
         (0..10).find_map(|run| match self.store.find(scenario, side, run) {
-            Found::Run(_, whole) => Some(whole),
-            Found::Missing(_) | Found::LeftOut => None,
+            StoredRunState::Run(_, whole) => Some(whole),
+            StoredRunState::Missing(_) | StoredRunState::LeftOut => None,
         })
     }
 }

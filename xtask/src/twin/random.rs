@@ -8,14 +8,14 @@
 /// Each question has a stream of its own, so that a change in one distribution leaves all other
 /// draws unchanged.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct RngStream {
     state: u64,
 }
 
 /// Bits of the exponent in a logarithmic draw.
-const FINENESS: u32 = 24;
+const EXPONENT_BITS: u32 = 24;
 
-impl Stream {
+impl RngStream {
     /// Makes the random stream for a question about scenario `number` of `seed`.
     pub(super) fn new(seed: u64, number: u32, question: &str) -> Self {
         let mut state = mix(seed ^ 0x7457_494e_5f31_3400).wrapping_add(u64::from(number));
@@ -50,10 +50,10 @@ impl Stream {
 
     /// Draws evenly by logarithm from `from` to `to`, to three significant digits.
     pub(super) fn log_even(&mut self, [from, to]: [u64; 2]) -> u64 {
-        let exponent = self.next() >> (64 - FINENESS);
+        let exponent = self.next() >> (64 - EXPONENT_BITS);
         let mut root = to as f64 / from as f64;
         let mut factor = 1.0;
-        for bit in (0..FINENESS).rev() {
+        for bit in (0..EXPONENT_BITS).rev() {
             root = root.sqrt();
             if exponent >> bit & 1 == 1 {
                 factor *= root;
@@ -104,9 +104,10 @@ mod tests {
 
     #[test]
     fn equal_draw_keys_give_equal_values_and_others_differ() {
-        let first = Stream::new(1, 0, "rate").next();
-        assert_eq!(first, Stream::new(1, 0, "rate").next());
-        for other in [Stream::new(2, 0, "rate"), Stream::new(1, 1, "rate"), Stream::new(1, 0, "r")]
+        let first = RngStream::new(1, 0, "rate").next();
+        assert_eq!(first, RngStream::new(1, 0, "rate").next());
+        for other in
+            [RngStream::new(2, 0, "rate"), RngStream::new(1, 1, "rate"), RngStream::new(1, 0, "r")]
         {
             assert_ne!(first, other.clone().next());
         }
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_draw_by_logarithm_fills_each_decade_alike() {
-        let mut stream = Stream::new(7, 0, "x");
+        let mut stream = RngStream::new(7, 0, "x");
         let mut decades = [0; 3];
         for _ in 0..3_000 {
             let value = stream.log_even([1_000, 1_000_000]);
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn weights_are_respected() {
-        let mut stream = Stream::new(7, 0, "x");
+        let mut stream = RngStream::new(7, 0, "x");
         let drawn: Vec<_> =
             (0..1_000).filter_map(|_| stream.weighted(&[(20, 'a'), (80, 'b')])).collect();
         let first = drawn.iter().filter(|letter| ***letter == 'a').count();

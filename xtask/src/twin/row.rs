@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::scenario::Scenario;
+use super::scenario::ComparedScenario;
 
 /// Goodput agrees within this factor, or when the intervals overlap.
-pub(super) const GOODPUT: f64 = 1.12;
+pub(super) const MAX_GOODPUT_FACTOR: f64 = 1.12;
 /// Longest stalls agree within this share, or this many ms.
 pub(super) const STALL: (f64, f64) = (0.3, 200.0);
 /// Retransmissions agree within this factor, or this many.
@@ -15,7 +15,7 @@ pub(super) const RETRANSMISSIONS: (f64, f64) = (2.0, 50.0);
 
 /// Results of the runs of one side.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Runs {
+pub(super) struct SideRuns {
     /// Goodput in Mbit/s, both directions together.
     pub(super) goodput: Vec<f64>,
     /// Longest stall in ms.
@@ -28,7 +28,7 @@ pub(super) struct Runs {
     pub(super) shares: BTreeMap<String, Vec<f64>>,
 }
 
-impl Runs {
+impl SideRuns {
     /// Adds the records of a run. A run without counters delivered nothing.
     pub(super) fn add(&mut self, records: &Value) {
         let summary = records.get("summary").unwrap_or(&Value::Null);
@@ -64,7 +64,7 @@ impl Runs {
     }
 
     /// Splits the runs into odd and even ones, as if they were two sides.
-    fn halves(&self) -> [Self; 2] {
+    fn split_in_two(&self) -> [Self; 2] {
         [0, 1].map(|first| {
             let half = |all: &[f64]| all.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
             // A run without received data has no shares, so they cannot be assigned to runs.
@@ -94,18 +94,18 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 
 /// A scenario with the runs of both sides.
 #[derive(Debug, Clone)]
-pub(super) struct Row<'a> {
-    pub(super) scenario: &'a Scenario,
-    pub(super) ours: Runs,
-    pub(super) kernel: Runs,
+pub(super) struct ComparisonRow<'a> {
+    pub(super) scenario: &'a ComparedScenario,
+    pub(super) ours: SideRuns,
+    pub(super) kernel: SideRuns,
     /// Number of runs that were left out, on both sides.
     pub(super) left_out: u32,
 }
 
-impl Row<'_> {
+impl ComparisonRow<'_> {
     /// Compares one half of the kernel's runs with the other: no model can be closer than that.
-    pub(super) fn kernel_beside_itself(&self) -> Option<Self> {
-        let [ours, kernel] = self.kernel.halves();
+    pub(super) fn kernel_self_comparison(&self) -> Option<Self> {
+        let [ours, kernel] = self.kernel.split_in_two();
         let row = Self { scenario: self.scenario, ours, kernel, left_out: self.left_out };
         row.is_whole().then_some(row)
     }
@@ -121,9 +121,9 @@ impl Row<'_> {
     }
 
     /// Returns true if the kernel's own runs are within the bound of each other.
-    pub(super) fn kernel_is_certain(&self) -> bool {
+    pub(super) fn kernel_is_repeatable(&self) -> bool {
         let [least, most] = span(&self.kernel.goodput);
-        factor(most, least) <= GOODPUT
+        factor(most, least) <= MAX_GOODPUT_FACTOR
     }
 
     /// Returns true if the goodput intervals of both sides overlap.
@@ -133,7 +133,7 @@ impl Row<'_> {
     }
 
     pub(super) fn goodput_agrees(&self) -> bool {
-        self.factor() <= GOODPUT || self.overlaps()
+        self.factor() <= MAX_GOODPUT_FACTOR || self.overlaps()
     }
 
     /// Returns true if the longest stall is within 30 % or 200 ms of the kernel's.
@@ -163,7 +163,7 @@ impl Row<'_> {
     /// Returns the maximum deviation of a path's share of the bytes.
     pub(super) fn share_off(&self) -> f64 {
         let paths = self.ours.shares.keys().chain(self.kernel.shares.keys());
-        let share = |runs: &Runs, path: &str| {
+        let share = |runs: &SideRuns, path: &str| {
             let found = runs.shares.get(path).map_or(0.0, |shares| shares.iter().sum());
             found / runs.goodput.len().max(1) as f64
         };
@@ -223,8 +223,8 @@ pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn scenario() -> Scenario {
-        Scenario {
+    fn scenario() -> ComparedScenario {
+        ComparedScenario {
             name: "x".to_owned(),
             transport: "mptcp".to_owned(),
             text: String::new(),
@@ -237,15 +237,15 @@ mod tests {
         }
     }
 
-    fn runs(goodput: &[f64], stall: f64, retransmissions: f64) -> Runs {
+    fn runs(goodput: &[f64], stall: f64, retransmissions: f64) -> SideRuns {
         let (goodput, stall, retransmissions) =
             (goodput.to_vec(), vec![stall], vec![retransmissions]);
-        Runs { goodput, stall, retransmissions, ..Runs::default() }
+        SideRuns { goodput, stall, retransmissions, ..SideRuns::default() }
     }
 
-    fn verdicts(ours: Runs, kernel: Runs) -> [bool; 3] {
+    fn verdicts(ours: SideRuns, kernel: SideRuns) -> [bool; 3] {
         let scenario = scenario();
-        let row = Row { scenario: &scenario, ours, kernel, left_out: 0 };
+        let row = ComparisonRow { scenario: &scenario, ours, kernel, left_out: 0 };
         [row.goodput_agrees(), row.stall_agrees(), row.retransmissions_agree()]
     }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_run_without_metrics_delivered_nothing() {
-        let mut ours = Runs::default();
+        let mut ours = SideRuns::default();
         ours.add(&json!({"summary": null, "noise": null}));
         assert_eq!(ours.goodput, [0.0]);
         assert!(!verdicts(ours.clone(), runs(&[1.0], 0.0, 0.0))[0]);
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn metrics_of_a_result_are_found() {
-        let mut runs = Runs::default();
+        let mut runs = SideRuns::default();
         runs.add(&json!({"summary": {
             "flows": [
                 {"bytes": 5, "goodput_bps": 2e6, "retransmissions": 3, "stall": {"longest_ns": 7_000_000},
@@ -301,15 +301,16 @@ mod tests {
     #[test]
     fn the_kernel_is_compared_with_itself_run_by_run() {
         let scenario = scenario();
-        let kernel = Runs {
+        let kernel = SideRuns {
             goodput: vec![10.0, 20.0, 12.0],
             stall: vec![1.0, 500.0, 3.0],
             retransmissions: vec![0.0, 90.0, 0.0],
             p99: vec![],
             shares: [("a".to_owned(), vec![0.5, 0.7, 0.5]), ("b".to_owned(), vec![1.0])].into(),
         };
-        let row = Row { scenario: &scenario, ours: Runs::default(), kernel, left_out: 0 };
-        let halves = row.kernel_beside_itself().unwrap();
+        let row =
+            ComparisonRow { scenario: &scenario, ours: SideRuns::default(), kernel, left_out: 0 };
+        let halves = row.kernel_self_comparison().unwrap();
         assert_eq!(
             (&halves.ours.goodput[..], &halves.kernel.goodput[..]),
             (&[10.0, 12.0][..], &[20.0][..])
@@ -318,10 +319,10 @@ mod tests {
             !halves.goodput_agrees() && !halves.stall_agrees() && !halves.retransmissions_agree()
         );
         assert!((halves.share_off() - 0.2).abs() < 1e-9);
-        assert!(!row.kernel_is_certain());
-        let one = Row { kernel: runs(&[1.0], 0.0, 0.0), ..row };
-        assert!(one.kernel_is_certain());
-        assert!(one.kernel_beside_itself().is_none());
+        assert!(!row.kernel_is_repeatable());
+        let one = ComparisonRow { kernel: runs(&[1.0], 0.0, 0.0), ..row };
+        assert!(one.kernel_is_repeatable());
+        assert!(one.kernel_self_comparison().is_none());
     }
 
     #[test]

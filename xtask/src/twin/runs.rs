@@ -7,20 +7,20 @@ use std::process::{Command, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
-use super::scenario::Scenario;
-use super::store::{Found, Side, Store};
+use super::scenario::ComparedScenario;
+use super::store::{RunStore, StackUnderTest, StoredRunState};
 use crate::Result;
 
 /// Total rate of concurrent emulated runs for each processor; a single run may exceed it.
-const MBPS_PER_PROCESSOR: f64 = 200.0;
+const MAX_MBPS_PER_PROCESSOR: f64 = 200.0;
 /// Seconds beyond its traffic after which a run counts as hung and is killed.
-const PATIENCE: f64 = 120.0;
+const HANG_TIMEOUT_S: f64 = 120.0;
 
 /// One run that must exist.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Job<'a> {
-    pub(super) scenario: &'a Scenario,
-    pub(super) side: Side,
+pub(super) struct ComparisonJob<'a> {
+    pub(super) scenario: &'a ComparedScenario,
+    pub(super) side: StackUnderTest,
     /// Number of the run, from 0.
     pub(super) run: u32,
 }
@@ -29,15 +29,15 @@ pub(super) struct Job<'a> {
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     pub(super) towpath: &'a Path,
-    pub(super) store: &'a Store,
+    pub(super) store: &'a RunStore,
     /// Number of concurrent emulated runs.
     pub(super) jobs: usize,
 }
 
 /// Queue of jobs, with the capacity in use.
 #[derive(Debug)]
-struct Queue<'a> {
-    waiting: VecDeque<Job<'a>>,
+struct JobQueue<'a> {
+    waiting: VecDeque<ComparisonJob<'a>>,
     /// Capacity for concurrent runs in Mbit/s, and the part in use.
     room: f64,
     used: f64,
@@ -45,11 +45,12 @@ struct Queue<'a> {
     failure: Option<String>,
 }
 
-impl<'a> Queue<'a> {
+impl<'a> JobQueue<'a> {
     /// Returns the first job that fits the capacity, and its number; any job when none is running.
-    fn next(&mut self) -> Option<(Job<'a>, usize)> {
+    fn next(&mut self) -> Option<(ComparisonJob<'a>, usize)> {
         let alone = self.used < 0.001;
-        let fits = |job: &Job<'_>| alone || self.used + job.scenario.rate_mbps <= self.room;
+        let fits =
+            |job: &ComparisonJob<'_>| alone || self.used + job.scenario.rate_mbps <= self.room;
         let place = self.waiting.iter().position(fits)?;
         let job = self.waiting.remove(place)?;
         self.used += job.scenario.rate_mbps;
@@ -63,22 +64,22 @@ impl Runner<'_> {
     ///
     /// Emulated jobs run first, as nothing may disturb them. Each scenario runs once before any
     /// runs again, so that after an interruption all have equally many runs.
-    pub(super) fn run(&self, mut jobs: Vec<Job<'_>>) -> Result<()> {
+    pub(super) fn run(&self, mut jobs: Vec<ComparisonJob<'_>>) -> Result<()> {
         jobs.retain(|job| {
-            matches!(self.store.find(job.scenario, job.side, job.run), Found::Missing(_))
+            matches!(self.store.find(job.scenario, job.side, job.run), StoredRunState::Missing(_))
         });
         jobs.sort_by_key(|job| job.run);
         let (simulated, emulated): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| job.side == Side::Simulated);
+            jobs.into_iter().partition(|job| job.side == StackUnderTest::Simulated);
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        self.all(emulated, self.jobs, MBPS_PER_PROCESSOR * processors as f64)?;
+        self.all(emulated, self.jobs, MAX_MBPS_PER_PROCESSOR * processors as f64)?;
         self.all(simulated, processors, f64::INFINITY)
     }
 
     /// Runs all jobs, at most `at_once` concurrently and with at most `room` Mbit/s in total.
-    fn all(&self, jobs: Vec<Job<'_>>, at_once: usize, room: f64) -> Result<()> {
+    fn all(&self, jobs: Vec<ComparisonJob<'_>>, at_once: usize, room: f64) -> Result<()> {
         let count = jobs.len();
-        let queue = Queue { waiting: jobs.into(), room, used: 0.0, begun: 0, failure: None };
+        let queue = JobQueue { waiting: jobs.into(), room, used: 0.0, begun: 0, failure: None };
         let (queue, changed) = (Mutex::new(queue), Condvar::new());
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
         thread::scope(|scope| {
@@ -108,45 +109,54 @@ impl Runner<'_> {
     }
 
     /// Repeats one run until it is not degraded or the attempts are exhausted.
-    fn until_good(&self, job: Job<'_>, worker: usize, place: (usize, usize)) -> Result<()> {
-        let Job { scenario, side, run } = job;
-        while let Found::Missing(attempt) = self.store.find(scenario, side, run) {
+    fn until_good(
+        &self,
+        job: ComparisonJob<'_>,
+        worker: usize,
+        place: (usize, usize),
+    ) -> Result<()> {
+        let ComparisonJob { scenario, side, run } = job;
+        while let StoredRunState::Missing(attempt) = self.store.find(scenario, side, run) {
             let result = self.result(job, worker)?;
-            if result.is_none() && side == Side::Kernel {
+            if result.is_none() && side == StackUnderTest::Kernel {
                 // Not an error of our stack: the kernel run prints its reason, and is tried again
                 // next time.
-                say(&format!("{} over the kernel has no result", scenario.name));
+                print_progress(&format!("{} over the kernel has no result", scenario.name));
                 return Ok(());
             }
             self.store.add(scenario, side, (run, attempt), result.as_deref())?;
-            if side != Side::Simulated {
+            if side != StackUnderTest::Simulated {
                 let (number, count) = place;
                 let what = match self.store.find(scenario, side, run) {
-                    Found::Run(..) => "",
-                    Found::Missing(_) => ", degraded: again",
-                    Found::LeftOut => ", degraded: left out",
+                    StoredRunState::Run(..) => "",
+                    StoredRunState::Missing(_) => ", degraded: again",
+                    StoredRunState::LeftOut => ", degraded: left out",
                 };
                 let name = &scenario.name;
-                say(&format!("{number}/{count} {name} {} run {}{what}", side.name(), run + 1));
+                print_progress(&format!(
+                    "{number}/{count} {name} {} run {}{what}",
+                    side.name(),
+                    run + 1
+                ));
             }
         }
         Ok(())
     }
 
     /// Returns the file with the result of one run; `None` without a result.
-    fn result(&self, job: Job<'_>, worker: usize) -> Result<Option<PathBuf>> {
-        let Job { scenario, side, run } = job;
+    fn result(&self, job: ComparisonJob<'_>, worker: usize) -> Result<Option<PathBuf>> {
+        let ComparisonJob { scenario, side, run } = job;
         let folder = self.store.workshop(worker)?;
         let file = folder.join(format!("{}.toml", scenario.name));
-        let limit = format!("{}", scenario.seconds + PATIENCE);
+        let limit = format!("{}", scenario.seconds + HANG_TIMEOUT_S);
         let mut command = Command::new("timeout");
         // Stay in the caller's process group, so that an interrupt reaches the child.
         command.arg("--foreground");
         command.arg(limit);
         let text = match side {
-            Side::Kernel => scenario.text.clone(),
-            Side::Towpath => scenario.text_for_us(),
-            Side::Simulated => {
+            StackUnderTest::Kernel => scenario.text.clone(),
+            StackUnderTest::Towpath => scenario.text_for_us(),
+            StackUnderTest::Simulated => {
                 // Emulated runs have priority on the processors.
                 command.args(["nice", "-n", "19"]);
                 scenario.text_of_run(run)
@@ -155,9 +165,9 @@ impl Runner<'_> {
         fs::write(&file, text)?;
         let out = folder.join("out");
         let (world, stack) = match side {
-            Side::Kernel => ("emu", "kernel"),
-            Side::Towpath => ("emu", "towpath"),
-            Side::Simulated => ("sim", "towpath"),
+            StackUnderTest::Kernel => ("emu", "kernel"),
+            StackUnderTest::Towpath => ("emu", "towpath"),
+            StackUnderTest::Simulated => ("sim", "towpath"),
         };
         let output = command
             .arg(self.towpath)
@@ -174,7 +184,7 @@ impl Runner<'_> {
             .filter_map(|entry| Some(entry.ok()?.path()));
         let whole = found.filter(|path| path.to_string_lossy().ends_with(".jsonl.zst")).last();
         if whole.is_none() {
-            say(String::from_utf8_lossy(&output.stderr).trim());
+            print_progress(String::from_utf8_lossy(&output.stderr).trim());
         }
         let kept = folder.join("result");
         if let Some(whole) = &whole {
@@ -187,6 +197,6 @@ impl Runner<'_> {
 
 /// Prints a line of progress to standard error.
 #[expect(clippy::print_stderr, reason = "progress; what is asked for goes to the standard output")]
-fn say(text: &str) {
+fn print_progress(text: &str) {
     eprintln!("{text}");
 }

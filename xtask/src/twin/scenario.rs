@@ -12,7 +12,7 @@ use crate::Result;
 
 /// A scenario with one transport.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scenario {
+pub(super) struct ComparedScenario {
     /// Name of the scenario and of the folder with its runs.
     pub(super) name: String,
     /// Transport: `tcp` or `mptcp`.
@@ -34,13 +34,13 @@ pub(super) struct Scenario {
 }
 
 /// Returns the first `count` scenarios of `seed`.
-pub(super) fn drawn(seed: u64, count: u32) -> Result<Vec<Scenario>> {
+pub(super) fn drawn(seed: u64, count: u32) -> Result<Vec<ComparedScenario>> {
     let all = (0..count).map(|number| read(&draw::scenario(seed, number), Path::new("")));
     Ok(all.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Reads a file: one scenario for each of its transports.
-pub(super) fn file(path: &Path) -> Result<Vec<Scenario>> {
+pub(super) fn file(path: &Path) -> Result<Vec<ComparedScenario>> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     read(&text, path)
 }
@@ -53,7 +53,7 @@ pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-fn read(text: &str, path: &Path) -> Result<Vec<Scenario>> {
+fn read(text: &str, path: &Path) -> Result<Vec<ComparedScenario>> {
     let table: Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
     let name = table.get("name").and_then(Value::as_str).ok_or("a scenario without a name")?;
     let run = table.get("run").and_then(Value::as_table);
@@ -67,7 +67,7 @@ fn read(text: &str, path: &Path) -> Result<Vec<Scenario>> {
     let rates: Vec<f64> = rates.collect();
     let flow = table.get("flows").and_then(Value::as_array).and_then(|flows| flows.first());
     let seconds = flow.and_then(|flow| quantity(flow.get("duration")?)).unwrap_or(10.0);
-    let scenario = |transport: String| Scenario {
+    let scenario = |transport: String| ComparedScenario {
         name: name.to_owned(),
         marks: marks(&table, &paths, &transport),
         text: text.to_owned(),
@@ -188,7 +188,7 @@ fn happenings(table: &Table, mark: &mut impl FnMut(bool, &str)) {
     }
 }
 
-impl Scenario {
+impl ComparedScenario {
     /// Returns the scenario for a simulated run.
     ///
     /// From the second run on, delays are up to half a millisecond and 2 % longer. The simulator is

@@ -13,19 +13,19 @@ use ruzstd::decoding::StreamingDecoder;
 use serde_json::{Value, json};
 
 use super::random::hash;
-use super::scenario::Scenario;
+use super::scenario::ComparedScenario;
 use crate::Result;
 
 /// Attempts of an emulated run until it is not degraded.
-pub(super) const ATTEMPTS: u32 = 3;
+pub(super) const MAX_ATTEMPTS: u32 = 3;
 /// Maximum lateness of the emulator at the 99th percentile, in ns; a run above it is degraded.
-pub(super) const LATE_NS: f64 = 1e6;
+pub(super) const MAX_LATENESS_NS: f64 = 1e6;
 /// Maximum lateness at the 99.9th percentile, in ns. A packet lost by the emulator also counts.
-pub(super) const VERY_LATE_NS: f64 = 20e6;
+pub(super) const MAX_TAIL_LATENESS_NS: f64 = 20e6;
 
 /// Sending stack, and the network below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(super) enum StackUnderTest {
     /// The kernel's stack over the emulator.
     Kernel,
     /// Our stack over the emulator.
@@ -34,7 +34,7 @@ pub(super) enum Side {
     Simulated,
 }
 
-impl Side {
+impl StackUnderTest {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -50,7 +50,7 @@ impl Side {
 
 /// Store of results for one kernel and one binary.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct RunStore {
     folder: PathBuf,
     /// Release of the running kernel.
     kernel: String,
@@ -60,7 +60,7 @@ pub(super) struct Store {
 
 /// State of one run in the store.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Found {
+pub(super) enum StoredRunState {
     /// Not done yet; the next attempt has this number.
     Missing(u32),
     /// All attempts were degraded, so the run is left out.
@@ -69,7 +69,7 @@ pub(super) enum Found {
     Run(Value, PathBuf),
 }
 
-impl Store {
+impl RunStore {
     pub(super) fn open(folder: &Path, kernel: &str, towpath: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let mut binary = Vec::new();
@@ -82,22 +82,22 @@ impl Store {
     }
 
     /// Returns the folder of a scenario.
-    pub(super) fn folder(&self, scenario: &Scenario) -> PathBuf {
+    pub(super) fn folder(&self, scenario: &ComparedScenario) -> PathBuf {
         self.folder.join(format!("{}-{:016x}", scenario.name, scenario.hash))
     }
 
     /// Returns a file's name without attempt and extension. Runs of the kernel do not depend on our
     /// binary.
-    fn stem(&self, scenario: &Scenario, side: Side, run: u32) -> PathBuf {
+    fn stem(&self, scenario: &ComparedScenario, side: StackUnderTest, run: u32) -> PathBuf {
         let transport = &scenario.transport;
         let who = match side {
-            Side::Kernel => self.kernel.clone(),
-            Side::Towpath => {
+            StackUnderTest::Kernel => self.kernel.clone(),
+            StackUnderTest::Towpath => {
                 let profile = scenario.profile.as_ref();
                 let profile = profile.map_or_else(String::new, |profile| format!("-{profile}"));
                 format!("towpath-{:016x}{profile}", self.binary)
             }
-            Side::Simulated => {
+            StackUnderTest::Simulated => {
                 let text = scenario.text_of_run(run);
                 let key = hash([&self.binary.to_le_bytes()[..], text.as_bytes()]);
                 format!("sim-{key:016x}")
@@ -107,25 +107,30 @@ impl Store {
     }
 
     /// Finds run `run`, counted from 0.
-    pub(super) fn find(&self, scenario: &Scenario, side: Side, run: u32) -> Found {
+    pub(super) fn find(
+        &self,
+        scenario: &ComparedScenario,
+        side: StackUnderTest,
+        run: u32,
+    ) -> StoredRunState {
         let stem = self.stem(scenario, side, run);
-        for attempt in 1..=ATTEMPTS {
+        for attempt in 1..=MAX_ATTEMPTS {
             let (small, whole) = files(&stem, attempt);
             let records = fs::read(&small).ok().and_then(|text| serde_json::from_slice(&text).ok());
             match records {
-                None => return Found::Missing(attempt),
-                Some(records) if !degraded(&records) => return Found::Run(records, whole),
+                None => return StoredRunState::Missing(attempt),
+                Some(records) if !degraded(&records) => return StoredRunState::Run(records, whole),
                 Some(_) => {}
             }
         }
-        Found::LeftOut
+        StoredRunState::LeftOut
     }
 
     /// Keeps an attempt: moves the result at `result`, or records a failure.
     pub(super) fn add(
         &self,
-        scenario: &Scenario,
-        side: Side,
+        scenario: &ComparedScenario,
+        side: StackUnderTest,
         (run, attempt): (u32, u32),
         result: Option<&Path>,
     ) -> Result<()> {
@@ -196,8 +201,8 @@ fn read(path: &Path) -> Result<Value> {
 /// Returns true if the emulator itself was late or lost packets.
 fn degraded(records: &Value) -> bool {
     let noise = |field: &str| records.pointer(&format!("/noise/{field}")).and_then(Value::as_f64);
-    noise("lateness_p99_ns").is_some_and(|late| late > LATE_NS)
-        || noise("lateness_p999_ns").is_some_and(|late| late > VERY_LATE_NS)
+    noise("lateness_p99_ns").is_some_and(|late| late > MAX_LATENESS_NS)
+        || noise("lateness_p999_ns").is_some_and(|late| late > MAX_TAIL_LATENESS_NS)
         || noise("lost_packets").is_some_and(|lost| lost > 0.0)
 }
 
@@ -224,27 +229,30 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let binary = folder.join("binary");
         fs::write(&binary, "a program").unwrap();
-        let open = || Store::open(&folder, "6.18", &binary).unwrap();
+        let open = || RunStore::open(&folder, "6.18", &binary).unwrap();
         let scenario = &super::super::scenario::drawn(1, 1).unwrap()[0];
-        let find = |run| open().find(scenario, Side::Kernel, run);
-        for attempt in 1..=ATTEMPTS {
-            assert_eq!(find(0), Found::Missing(attempt));
+        let find = |run| open().find(scenario, StackUnderTest::Kernel, run);
+        for attempt in 1..=MAX_ATTEMPTS {
+            assert_eq!(find(0), StoredRunState::Missing(attempt));
             let late = result(&folder, 2_000_000);
-            open().add(scenario, Side::Kernel, (0, attempt), Some(&late)).unwrap();
+            open().add(scenario, StackUnderTest::Kernel, (0, attempt), Some(&late)).unwrap();
         }
-        assert_eq!(find(0), Found::LeftOut);
-        assert_eq!(find(1), Found::Missing(1));
+        assert_eq!(find(0), StoredRunState::LeftOut);
+        assert_eq!(find(1), StoredRunState::Missing(1));
         let good = result(&folder, 90_000);
-        open().add(scenario, Side::Kernel, (1, 1), Some(&good)).unwrap();
-        let Found::Run(records, whole) = find(1) else { panic!("not kept") };
+        open().add(scenario, StackUnderTest::Kernel, (1, 1), Some(&good)).unwrap();
+        let StoredRunState::Run(records, whole) = find(1) else { panic!("not kept") };
         assert_eq!(records.pointer("/summary/ok"), Some(&Value::Bool(true)));
         assert!(whole.exists() && !good.exists());
         // Another binary needs another simulated run; the kernel's run stays.
-        open().add(scenario, Side::Simulated, (0, 1), None).unwrap();
-        assert!(matches!(open().find(scenario, Side::Simulated, 0), Found::Run(..)));
+        open().add(scenario, StackUnderTest::Simulated, (0, 1), None).unwrap();
+        assert!(matches!(
+            open().find(scenario, StackUnderTest::Simulated, 0),
+            StoredRunState::Run(..)
+        ));
         fs::write(&binary, "another program").unwrap();
-        assert_eq!(open().find(scenario, Side::Simulated, 0), Found::Missing(1));
-        assert!(matches!(find(1), Found::Run(..)));
+        assert_eq!(open().find(scenario, StackUnderTest::Simulated, 0), StoredRunState::Missing(1));
+        assert!(matches!(find(1), StoredRunState::Run(..)));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use super::row::{Row, Runs, median, quantile, span};
+use super::row::{ComparisonRow, SideRuns, median, quantile, span};
 use crate::Result;
 
 /// Number of the worst scenarios that are named.
-const WORST: usize = 10;
+const WORST_SHOWN: usize = 10;
 
 /// Prints a line for each scenario.
-pub(super) fn rows(rows: &[Row<'_>], ours: &str, out: &mut dyn Write) -> Result<()> {
+pub(super) fn rows(rows: &[ComparisonRow<'_>], ours: &str, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
         "\n| scenario | {ours} Mbit/s | kernel Mbit/s | factor | stall ms | kernel | sent again | \
@@ -22,7 +22,7 @@ pub(super) fn rows(rows: &[Row<'_>], ours: &str, out: &mut dyn Write) -> Result<
     for row in rows.iter().filter(|row| row.is_whole()) {
         let (ours, kernel) = (&row.ours, &row.kernel);
         let marks: Vec<_> = row.scenario.marks.iter().map(String::as_str).collect();
-        let p99 = |runs: &Runs| match runs.p99.as_slice() {
+        let p99 = |runs: &SideRuns| match runs.p99.as_slice() {
             [] => "—".to_owned(),
             delays => figure(median(delays)),
         };
@@ -47,7 +47,7 @@ pub(super) fn rows(rows: &[Row<'_>], ours: &str, out: &mut dyn Write) -> Result<
     Ok(())
 }
 
-fn verdict(row: &Row<'_>) -> String {
+fn verdict(row: &ComparisonRow<'_>) -> String {
     let misses = [
         (row.goodput_agrees(), "goodput"),
         (row.stall_agrees(), "stall"),
@@ -78,8 +78,8 @@ fn interval(values: &[f64]) -> String {
 }
 
 /// Prints the distributions over all scenarios and in each class.
-pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
-    let mut classes = BTreeMap::<&str, Vec<&Row<'_>>>::new();
+pub(super) fn classes(rows: &[ComparisonRow<'_>], out: &mut dyn Write) -> Result<()> {
+    let mut classes = BTreeMap::<&str, Vec<&ComparisonRow<'_>>>::new();
     let whole: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
     for row in &whole {
         for mark in &row.scenario.marks {
@@ -93,10 +93,10 @@ pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
          |---|---|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     class("**all**", &whole, out)?;
-    let halves: Vec<_> = whole.iter().filter_map(|row| row.kernel_beside_itself()).collect();
+    let halves: Vec<_> = whole.iter().filter_map(|row| row.kernel_self_comparison()).collect();
     class("the kernel beside itself", &halves.iter().collect::<Vec<_>>(), out)?;
     let (certain, uncertain): (Vec<_>, Vec<_>) =
-        whole.iter().copied().partition(|row| row.kernel_is_certain());
+        whole.iter().copied().partition(|row| row.kernel_is_repeatable());
     class("the kernel's runs within 1.12", &certain, out)?;
     class("the kernel's runs further apart", &uncertain, out)?;
     for (name, rows) in classes {
@@ -108,12 +108,12 @@ pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn class(name: &str, rows: &[&Row<'_>], out: &mut dyn Write) -> Result<()> {
+fn class(name: &str, rows: &[&ComparisonRow<'_>], out: &mut dyn Write) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     let factors: Vec<_> = rows.iter().map(|row| row.factor()).collect();
-    let percent = |is: &dyn Fn(&Row<'_>) -> bool| {
+    let percent = |is: &dyn Fn(&ComparisonRow<'_>) -> bool| {
         let count = rows.iter().filter(|row| is(row)).count();
         format!("{:.0} %", 100.0 * count as f64 / rows.len() as f64)
     };
@@ -130,7 +130,7 @@ fn class(name: &str, rows: &[&Row<'_>], out: &mut dyn Write) -> Result<()> {
         times(median(&factors)),
         times(quantile(&factors, 0.9)),
         times(quantile(&factors, 1.0)),
-        percent(&|row| row.factor() <= super::row::GOODPUT),
+        percent(&|row| row.factor() <= super::row::MAX_GOODPUT_FACTOR),
         percent(&|row| row.goodput_agrees()),
         percent(&|row| row.stall_agrees()),
         percent(&|row| row.retransmissions_agree()),
@@ -145,14 +145,14 @@ fn class(name: &str, rows: &[&Row<'_>], out: &mut dyn Write) -> Result<()> {
 /// Prints the scenarios with the largest deviation in goodput, with the page that compares both
 /// runs.
 pub(super) fn worst(
-    rows: &[Row<'_>],
-    page: &dyn Fn(&Row<'_>) -> PathBuf,
+    rows: &[ComparisonRow<'_>],
+    page: &dyn Fn(&ComparisonRow<'_>) -> PathBuf,
     out: &mut dyn Write,
 ) -> Result<()> {
     let mut whole: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
     whole.sort_by(|one, other| other.factor().total_cmp(&one.factor()));
     writeln!(out, "\nThe worst:\n")?;
-    for row in whole.iter().take(WORST) {
+    for row in whole.iter().take(WORST_SHOWN) {
         let marks: Vec<_> = row.scenario.marks.iter().map(String::as_str).collect();
         writeln!(
             out,
@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn the_worst_is_first_and_missing_metrics_have_no_row() {
         let scenarios = scenario::drawn(1, 3).unwrap();
-        let runs = |goodput: &[f64]| Runs { goodput: goodput.to_vec(), ..Runs::default() };
+        let runs = |goodput: &[f64]| SideRuns { goodput: goodput.to_vec(), ..SideRuns::default() };
         let figures =
             [([10.0, 12.0], vec![10.0]), ([10.0, 10.0], vec![20.0, 22.0]), ([1.0, 2.0], vec![])];
         let row = |scenario, (ours, kernel): &([f64; 2], Vec<f64>)| {
             let (ours, kernel) = (runs(ours), runs(kernel));
-            Row { scenario, ours, kernel, left_out: 0 }
+            ComparisonRow { scenario, ours, kernel, left_out: 0 }
         };
         let rows = scenarios.iter().zip(&figures).map(|(scenario, both)| row(scenario, both));
         let rows: Vec<_> = rows.collect();

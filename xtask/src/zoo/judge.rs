@@ -9,19 +9,19 @@ use crate::Result;
 
 /// Report of the doctor, with its duration.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct DoctorRun {
     pub(super) report: Value,
     pub(super) took_ms: u64,
 }
 
 /// One situation: the injected faults and the doctor's reports.
 #[derive(Debug, Clone)]
-pub(super) struct Judged {
+pub(super) struct JudgedCase {
     pub(super) name: String,
     pub(super) truth: Value,
-    pub(super) asked: Asked,
+    pub(super) before_fix: DoctorRun,
     /// Second report, after its commands were run; `None` without a second run.
-    pub(super) again: Option<Asked>,
+    pub(super) after_fix: Option<DoctorRun>,
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -32,7 +32,7 @@ fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-impl Asked {
+impl DoctorRun {
     fn findings(&self) -> &[Value] {
         list(&self.report, "findings")
     }
@@ -42,7 +42,7 @@ impl Asked {
     }
 
     /// Returns the cause of the first finding, or the verdict without findings.
-    fn named(&self) -> &str {
+    fn first_cause(&self) -> &str {
         let first = self.findings().first().map(|finding| text(finding, "cause"));
         first.unwrap_or_else(|| self.verdict())
     }
@@ -60,7 +60,7 @@ impl Asked {
     }
 }
 
-impl Judged {
+impl JudgedCase {
     fn texts(&self, field: &str) -> Vec<&str> {
         list(&self.truth, field).iter().filter_map(Value::as_str).collect()
     }
@@ -75,32 +75,32 @@ impl Judged {
 
     /// Returns true if the doctor reported a fault in a healthy network.
     fn is_false_alarm(&self) -> bool {
-        self.is_healthy() && !self.asked.findings().is_empty()
+        self.is_healthy() && !self.before_fix.findings().is_empty()
     }
 
     /// Returns true if the doctor reported a faulty network as healthy.
     fn is_missed(&self) -> bool {
-        !self.is_healthy() && self.asked.named() == "healthy"
+        !self.is_healthy() && self.before_fix.first_cause() == "healthy"
     }
 
-    pub(super) fn is_right(&self) -> bool {
+    pub(super) fn is_correct(&self) -> bool {
         if self.is_healthy() {
             return !self.is_false_alarm();
         }
         let certain = |one: &Value| text(one, "confidence") == "certain";
-        let unsure = || self.asked.findings().first().is_some_and(|one| !certain(one));
-        self.texts("accepted").contains(&self.asked.named())
+        let unsure = || self.before_fix.findings().first().is_some_and(|one| !certain(one));
+        self.texts("accepted").contains(&self.before_fix.first_cause())
             || (self.truth.get("all_decidable").and_then(Value::as_bool) == Some(false) && unsure())
     }
 
-    fn is_right_area(&self) -> bool {
-        self.is_right() || self.texts("areas").contains(&self.asked.area())
+    fn is_correct_area(&self) -> bool {
+        self.is_correct() || self.texts("areas").contains(&self.before_fix.area())
     }
 
     /// Returns true if the first finding is gone after its commands; `None` without a second run.
-    fn is_cured(&self) -> Option<bool> {
-        let first = self.asked.findings().first()?;
-        let again = self.again.as_ref()?;
+    fn is_fixed(&self) -> Option<bool> {
+        let first = self.before_fix.findings().first()?;
+        let again = self.after_fix.as_ref()?;
         let same = |other: &Value| {
             ["cause", "where"].iter().all(|field| other.get(field) == first.get(field))
         };
@@ -114,20 +114,20 @@ impl Judged {
     pub(super) fn json(&self) -> Value {
         json!({
             "name": self.name, "expected": self.expected(), "decidable": self.is_decidable(),
-            "drawn": text(&self.truth, "drawn"), "named": self.asked.named(), "right": self.is_right(),
-            "area": self.is_right_area(), "took_ms": self.asked.took_ms, "cured": self.is_cured(),
-            "report": self.asked.report,
-            "again": self.again.as_ref().map(|again| &again.report),
+            "drawn": text(&self.truth, "drawn"), "named": self.before_fix.first_cause(), "right": self.is_correct(),
+            "area": self.is_correct_area(), "took_ms": self.before_fix.took_ms, "cured": self.is_fixed(),
+            "report": self.before_fix.report,
+            "again": self.after_fix.as_ref().map(|again| &again.report),
         })
     }
 }
 
 /// Prints the matrix of expected and named causes, the wrong reports, and the sums.
-pub(super) fn print(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print(all: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
     let mut matrix: BTreeMap<(bool, String), BTreeMap<&str, u32>> = BTreeMap::new();
     for one in all {
         let row = matrix.entry((one.is_decidable(), one.expected())).or_default();
-        *row.entry(one.asked.named()).or_default() += 1;
+        *row.entry(one.before_fix.first_cause()).or_default() += 1;
     }
     for (decidable, title) in [(true, "can be decided"), (false, "cannot be decided")] {
         writeln!(out, "{title} at the client\n")?;
@@ -137,10 +137,10 @@ pub(super) fn print(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<(
         }
         writeln!(out)?;
     }
-    let wrong: Vec<_> = all.iter().filter(|one| !one.is_right()).collect();
+    let wrong: Vec<_> = all.iter().filter(|one| !one.is_correct()).collect();
     for one in &wrong {
         let drawn = text(&one.truth, "drawn");
-        writeln!(out, "{}: {drawn}: named {}", one.name, one.asked.named())?;
+        writeln!(out, "{}: {drawn}: named {}", one.name, one.before_fix.first_cause())?;
     }
     if !wrong.is_empty() {
         writeln!(out)?;
@@ -148,38 +148,38 @@ pub(super) fn print(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<(
     sums(all, fix, out)
 }
 
-fn sums(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
-    let count = |what: &dyn Fn(&Judged) -> bool| all.iter().filter(|one| what(one)).count();
+fn sums(all: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
+    let count = |what: &dyn Fn(&JudgedCase) -> bool| all.iter().filter(|one| what(one)).count();
     let share = |part: usize, whole: usize| {
         let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
         format!("{part} of {whole} ({percent:.0} %)")
     };
-    let faulty = |one: &Judged| !one.is_healthy() && one.is_decidable();
+    let faulty = |one: &JudgedCase| !one.is_healthy() && one.is_decidable();
     let decidable = count(&faulty);
-    let first = count(&|one| faulty(one) && one.is_right());
-    let area = count(&|one| faulty(one) && one.is_right_area());
+    let first = count(&|one| faulty(one) && one.is_correct());
+    let area = count(&|one| faulty(one) && one.is_correct_area());
     let hidden = count(&|one| !one.is_healthy() && !one.is_decidable());
-    let honest = count(&|one| !one.is_healthy() && !one.is_decidable() && one.is_right());
-    let healthy = count(&Judged::is_healthy);
-    let seen = count(&|one| one.is_healthy() && one.asked.verdict() == "healthy");
+    let honest = count(&|one| !one.is_healthy() && !one.is_decidable() && one.is_correct());
+    let healthy = count(&JudgedCase::is_healthy);
+    let seen = count(&|one| one.is_healthy() && one.before_fix.verdict() == "healthy");
     writeln!(out, "cause named first:          {}", share(first, decidable))?;
     writeln!(out, "right area:                 {}", share(area, decidable))?;
     writeln!(out, "cannot be decided, honest:  {}", share(honest, hidden))?;
-    writeln!(out, "\"healthy\" and is not:       {}", count(&Judged::is_missed))?;
+    writeln!(out, "\"healthy\" and is not:       {}", count(&JudgedCase::is_missed))?;
     writeln!(
         out,
         "healthy, false alarms:      {}",
-        share(count(&Judged::is_false_alarm), healthy)
+        share(count(&JudgedCase::is_false_alarm), healthy)
     )?;
     writeln!(out, "healthy, seen to be:        {}", share(seen, healthy))?;
-    let slowest = all.iter().map(|one| one.asked.took_ms).max().unwrap_or_default();
+    let slowest = all.iter().map(|one| one.before_fix.took_ms).max().unwrap_or_default();
     writeln!(out, "slowest:                    {slowest} ms")?;
     if fix {
-        let tried = count(&|one| one.is_cured().is_some());
-        let cured = count(&|one| one.is_cured() == Some(true));
+        let tried = count(&|one| one.is_fixed().is_some());
+        let cured = count(&|one| one.is_fixed() == Some(true));
         writeln!(out, "commands that cured:        {}", share(cured, tried))?;
-        for one in all.iter().filter(|one| one.is_cured() == Some(false)) {
-            writeln!(out, "  not cured: {}: {}", one.name, one.asked.named())?;
+        for one in all.iter().filter(|one| one.is_fixed() == Some(false)) {
+            writeln!(out, "  not cured: {}: {}", one.name, one.before_fix.first_cause())?;
         }
     }
     Ok(())
@@ -189,43 +189,49 @@ fn sums(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn judged(causes: &[&str], accepted: &[&str], verdict: &str, findings: &Value) -> Judged {
+    fn judged_case(
+        causes: &[&str],
+        accepted: &[&str],
+        verdict: &str,
+        findings: &Value,
+    ) -> JudgedCase {
         let truth = json!({
             "causes": causes, "accepted": accepted, "areas": ["path"], "decidable": true,
             "drawn": "as drawn",
         });
         let report = json!({"verdict": verdict, "findings": findings});
-        let asked = Asked { report, took_ms: 1_000 };
-        Judged { name: "random-1-1".to_owned(), truth, asked, again: None }
+        let asked = DoctorRun { report, took_ms: 1_000 };
+        JudgedCase { name: "random-1-1".to_owned(), truth, before_fix: asked, after_fix: None }
     }
 
     #[test]
     fn a_cause_a_related_cause_and_a_false_alarm_are_distinguished() {
         let finding = |cause: &str, layer: &str| json!([{"cause": cause, "layer": layer}]);
-        let right = judged(&["x"], &["x"], "impaired", &finding("x", "path"));
-        assert!(right.is_right() && right.is_right_area() && !right.is_missed());
-        let near = judged(&["x"], &["x"], "impaired", &finding("y", "path"));
-        assert!(!near.is_right() && near.is_right_area());
-        let far = judged(&["x"], &["x"], "impaired", &finding("y", "kernel"));
-        assert!(!far.is_right_area());
-        let missed = judged(&["x"], &["x"], "healthy", &json!([]));
-        assert!(!missed.is_right() && missed.is_missed());
-        let alarm = judged(&[], &["healthy"], "impaired", &finding("x", "path"));
-        assert!(!alarm.is_right() && alarm.is_false_alarm());
-        let unsure = judged(&[], &["healthy"], "not-judged", &json!([]));
-        assert!(unsure.is_right() && !unsure.is_false_alarm());
+        let right = judged_case(&["x"], &["x"], "impaired", &finding("x", "path"));
+        assert!(right.is_correct() && right.is_correct_area() && !right.is_missed());
+        let near = judged_case(&["x"], &["x"], "impaired", &finding("y", "path"));
+        assert!(!near.is_correct() && near.is_correct_area());
+        let far = judged_case(&["x"], &["x"], "impaired", &finding("y", "kernel"));
+        assert!(!far.is_correct_area());
+        let missed = judged_case(&["x"], &["x"], "healthy", &json!([]));
+        assert!(!missed.is_correct() && missed.is_missed());
+        let alarm = judged_case(&[], &["healthy"], "impaired", &finding("x", "path"));
+        assert!(!alarm.is_correct() && alarm.is_false_alarm());
+        let unsure = judged_case(&[], &["healthy"], "not-judged", &json!([]));
+        assert!(unsure.is_correct() && !unsure.is_false_alarm());
     }
 
     #[test]
     fn only_commands_for_this_host_are_carried_out() {
         let finding = json!([{"cause": "x", "where": "here", "layer": "path", "fix": ["a", "b   # on the other host"]}]);
-        let mut one = judged(&["x"], &["x"], "impaired", &finding);
-        assert_eq!(one.asked.own_commands(), ["a"]);
-        assert_eq!(one.is_cured(), None);
-        let again = |findings| Some(Asked { report: json!({"findings": findings}), took_ms: 1 });
-        one.again = again(finding);
-        assert_eq!(one.is_cured(), Some(false));
-        one.again = again(json!([]));
-        assert_eq!(one.is_cured(), Some(true));
+        let mut one = judged_case(&["x"], &["x"], "impaired", &finding);
+        assert_eq!(one.before_fix.own_commands(), ["a"]);
+        assert_eq!(one.is_fixed(), None);
+        let again =
+            |findings| Some(DoctorRun { report: json!({"findings": findings}), took_ms: 1 });
+        one.after_fix = again(finding);
+        assert_eq!(one.is_fixed(), Some(false));
+        one.after_fix = again(json!([]));
+        assert_eq!(one.is_fixed(), Some(true));
     }
 }

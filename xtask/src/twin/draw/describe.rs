@@ -1,11 +1,11 @@
 //! The distributions in words, derived from the same constants.
 
 use super::{
-    ASKED, BURST, BURST_LOSS, CONTROLS, DELAY, DELAY_CHANGE, DIRECTIONS, DURATIONS, FAMILIES,
-    FLAPPING, JITTER, JITTER_IN_ORDER, JITTER_REORDERS, JITTER_SHAPES, LONG_DELAY, LOSS, MTU_RANGE,
-    MTU_V6, MULTIPATH, NEW_ADDRESS, ODD_MTU, OUTAGE, OUTAGES, PATHS, PATTERNS, PERIOD, Pattern,
-    QUEUE, QUEUE_PACKETS, QUEUES, RATE_CHANGE, RATE_SUM, RATES, RECEIVE_BUFFERS, REPLY, REQUEST,
-    SEND_BUFFER, VIDEO,
+    BURST, BURST_LOSS, CONTROLS, DELAY, DELAY_CHANGE, DIRECTIONS, DURATIONS, FAMILIES, FLAPPING,
+    JITTER, JITTER_IN_ORDER, JITTER_REORDERS, JITTER_SHAPES, LONG_DELAY_US, LOSS,
+    MAX_APP_LOAD_PERCENT, MAX_RATE_SUM_KBPS, MIN_MTU_V6, MIN_QUEUE_PACKETS, MTU_RANGE, MULTIPATH,
+    NEW_ADDRESS, ODD_MTU, OUTAGE, OUTAGES, PATHS, PATTERNS, PatternKind, QUEUE, QUEUES,
+    RATE_CHANGE, RATES, RECEIVE_BUFFERS, REPLY, REQUEST, REQUEST_PERIOD, SEND_BUFFER, VIDEO,
 };
 
 /// Returns the distributions as a Markdown table.
@@ -16,22 +16,22 @@ pub(in super::super) fn describe() -> String {
 }
 
 /// Property and its distribution.
-type Row = (&'static str, String);
+type ScenarioRow = (&'static str, String);
 
 /// Describes paths and their queues.
-fn paths() -> Vec<Row> {
+fn paths() -> Vec<ScenarioRow> {
     vec![
         ("paths", weights(&PATHS, usize::to_string)),
         (
             "rate of each",
             weights(&RATES, |range| between(range, 1_000, "Mbit/s"))
-                + &format!("; {} Mbit/s together at most", RATE_SUM / 1_000),
+                + &format!("; {} Mbit/s together at most", MAX_RATE_SUM_KBPS / 1_000),
         ),
         ("one-way delay of each", between(&DELAY, 1_000, "ms")),
         (
             "queue of each",
             format!(
-                "droptail {} %, `tbf` {} % (burst {}), CoDel {} %; {}, {QUEUE_PACKETS} packets at least",
+                "droptail {} %, `tbf` {} % (burst {}), CoDel {} %; {}, {MIN_QUEUE_PACKETS} packets at least",
                 QUEUES[0].0,
                 QUEUES[1].0,
                 between(&BURST, 1_000, "KB"),
@@ -43,7 +43,7 @@ fn paths() -> Vec<Row> {
 }
 
 /// Describes the impairments of paths.
-fn impairments() -> Vec<Row> {
+fn impairments() -> Vec<ScenarioRow> {
     vec![
         ("random loss on one path", with(LOSS.0, &between(&LOSS.1, 1_000_000, "%"))),
         (
@@ -70,7 +70,7 @@ fn impairments() -> Vec<Row> {
         (
             "MTU, on one path or on all",
             format!(
-                "{} % 1500, else 576, 1280, 1400, 4000, 9000 or even from {} to {}; IPv6 {MTU_V6} at \
+                "{} % 1500, else 576, 1280, 1400, 4000, 9000 or even from {} to {}; IPv6 {MIN_MTU_V6} at \
                  least",
                 100 - ODD_MTU,
                 MTU_RANGE[0],
@@ -81,7 +81,7 @@ fn impairments() -> Vec<Row> {
 }
 
 /// Describes the events during a run.
-fn events() -> Vec<Row> {
+fn events() -> Vec<ScenarioRow> {
     vec![
         (
             "outage of one path",
@@ -104,7 +104,7 @@ fn events() -> Vec<Row> {
 }
 
 /// Describes buffers, congestion control and traffic of the hosts.
-fn hosts() -> Vec<Row> {
+fn hosts() -> Vec<ScenarioRow> {
     vec![
         (
             "receiver's buffer",
@@ -127,13 +127,13 @@ fn hosts() -> Vec<Row> {
                 "{} s; {} s with a delay above {} ms",
                 DURATIONS[0] / 1_000,
                 DURATIONS[1] / 1_000,
-                LONG_DELAY / 1_000
+                LONG_DELAY_US / 1_000
             ),
         ),
     ]
 }
 
-impl Pattern {
+impl PatternKind {
     fn text(self) -> String {
         match self {
             Self::Bulk => "bulk".to_owned(),
@@ -141,10 +141,10 @@ impl Pattern {
                 "requests of {}, replies of {}, each {}",
                 between(&REQUEST, 1_000, "KB"),
                 between(&REPLY, 1_000, "KB"),
-                between(&PERIOD, 1, "ms")
+                between(&REQUEST_PERIOD, 1, "ms")
             ),
             Self::Video => format!(
-                "video of {} (both at most {ASKED} % of the rates)",
+                "video of {} (both at most {MAX_APP_LOAD_PERCENT} % of the rates)",
                 between(&VIDEO, 1_000, "Mbit/s")
             ),
         }

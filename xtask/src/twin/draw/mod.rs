@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 pub(super) use describe::describe;
 
-use super::random::Stream;
+use super::random::RngStream;
 
 /// Percent and number of paths.
 const PATHS: [(u32, usize); 4] = [(20, 1), (40, 2), (20, 3), (20, 4)];
@@ -15,14 +15,15 @@ const PATHS: [(u32, usize); 4] = [(20, 1), (40, 2), (20, 3), (20, 4)];
 const RATES: [(u32, [u64; 2]); 3] =
     [(10, [1_000, 2_000]), (80, [2_000, 200_000]), (10, [200_000, 1_000_000])];
 /// Maximum sum of a scenario's rates in kbit/s: above it, rates are halved, from the largest on.
-const RATE_SUM: u64 = 1_200_000;
+const MAX_RATE_SUM_KBPS: u64 = 1_200_000;
 /// One-way delay in µs, by logarithm.
 const DELAY: [u64; 2] = [1_000, 300_000];
 /// Percent and kind of a path's queue.
-const QUEUES: [(u32, Queue); 3] = [(70, Queue::DropTail), (15, Queue::Tbf), (15, Queue::CoDel)];
-/// Range of a queue's length in µs, by logarithm. A queue always has room for [`QUEUE_PACKETS`].
+const QUEUES: [(u32, QueueKind); 3] =
+    [(70, QueueKind::DropTail), (15, QueueKind::Tbf), (15, QueueKind::CoDel)];
+/// Range of a queue's length in µs, by logarithm. A queue always has room for [`MIN_QUEUE_PACKETS`].
 const QUEUE: [u64; 2] = [10_000, 2_000_000];
-const QUEUE_PACKETS: u64 = 4;
+const MIN_QUEUE_PACKETS: u64 = 4;
 /// Burst of `tbf` in bytes, by logarithm, at least two packets.
 const BURST: [u64; 2] = [5_000, 50_000];
 /// Percent of scenarios with random loss on a drawn path, and the loss in millionths of percent.
@@ -43,7 +44,7 @@ const ODD_MTU: u32 = 20;
 const MTUS: [(u32, u64); 6] = [(1, 576), (1, 1_280), (1, 1_400), (1, 4_000), (1, 9_000), (1, 0)];
 const MTU_RANGE: [u64; 2] = [576, 9_000];
 /// Minimum MTU of IPv6.
-const MTU_V6: u64 = 1_280;
+const MIN_MTU_V6: u64 = 1_280;
 /// Percent of scenarios with an outage of a drawn path, and its duration in ms.
 const OUTAGE: (u32, [u64; 2]) = (15, [300, 3_000]);
 const OUTAGES: [(u32, &str); 3] = [(70, "silent"), (15, "carrier"), (15, "interface")];
@@ -65,29 +66,29 @@ const DIRECTIONS: [(u32, &str); 2] = [(50, "up"), (50, "down")];
 const FAMILIES: [(u32, &str); 2] = [(80, "v4"), (20, "v6")];
 /// Percent of scenarios over Multipath TCP, for one path and for several; the others use TCP.
 const MULTIPATH: [u32; 2] = [50, 80];
-const PATTERNS: [(u32, Pattern); 3] =
-    [(80, Pattern::Bulk), (12, Pattern::Requests), (8, Pattern::Video)];
+const PATTERNS: [(u32, PatternKind); 3] =
+    [(80, PatternKind::Bulk), (12, PatternKind::Requests), (8, PatternKind::Video)];
 /// Bytes of a request and of a reply, and the time between two requests in ms, by logarithm.
 const REQUEST: [u64; 2] = [100, 10_000];
 const REPLY: [u64; 2] = [100, 200_000];
-const PERIOD: [u64; 2] = [50, 500];
+const REQUEST_PERIOD: [u64; 2] = [50, 500];
 /// Rate of a video in kbit/s, by logarithm.
 const VIDEO: [u64; 2] = [1_000, 20_000];
 /// Maximum rate of requests and video, in percent of the paths' total rate.
-const ASKED: u64 = 60;
+const MAX_APP_LOAD_PERCENT: u64 = 60;
 /// Duration of the traffic in ms: longer where a path's delay is above this limit in µs.
 const DURATIONS: [u64; 2] = [8_000, 12_000];
-const LONG_DELAY: u64 = 100_000;
+const LONG_DELAY_US: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Queue {
+enum QueueKind {
     DropTail,
     Tbf,
     CoDel,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pattern {
+enum PatternKind {
     Bulk,
     Requests,
     Video,
@@ -95,7 +96,7 @@ enum Pattern {
 
 /// Drawn properties of one path.
 #[derive(Debug, Clone)]
-struct Path {
+struct DrawnPath {
     rate_kbps: u64,
     delay_us: u64,
     mtu: u64,
@@ -111,10 +112,10 @@ pub(super) fn name(seed: u64, number: u32) -> String {
 
 /// Returns scenario `number` of `seed` as a scenario file, which depends on nothing else.
 pub(super) fn scenario(seed: u64, number: u32) -> String {
-    let draw = Draw { seed, number };
+    let draw = ScenarioDraw { seed, number };
     let family = draw.one("family", &FAMILIES);
     let paths = draw.paths(family);
-    let slow = paths.iter().any(|path| path.delay_us > LONG_DELAY);
+    let slow = paths.iter().any(|path| path.delay_us > LONG_DELAY_US);
     let [short, long] = DURATIONS;
     let duration = if slow { long } else { short };
     let direction = draw.one("direction", &DIRECTIONS);
@@ -128,8 +129,8 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
     let pattern = draw.pattern(&paths);
     // In flows of requests and video, the replies are large.
     let (sender, receiver) = match (pattern.0, direction) {
-        (Pattern::Bulk, "up") | (Pattern::Requests, "down") => ("client", "server"),
-        (Pattern::Bulk | Pattern::Requests | Pattern::Video, _) => ("server", "client"),
+        (PatternKind::Bulk, "up") | (PatternKind::Requests, "down") => ("client", "server"),
+        (PatternKind::Bulk | PatternKind::Requests | PatternKind::Video, _) => ("server", "client"),
     };
     for host in ["client", "server"] {
         let _ = write!(text, "\n[hosts.{host}]\n");
@@ -141,7 +142,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
         }
     }
     for (number, path) in paths.iter().enumerate() {
-        let Path { rate_kbps, delay_us, mtu, queue, more } = path;
+        let DrawnPath { rate_kbps, delay_us, mtu, queue, more } = path;
         let _ = write!(
             text,
             "\n[paths.p{number}]\nbetween = [\"client\", \"server\"]\nrate = \"{rate_kbps} kbit/s\"\n\
@@ -149,7 +150,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
         );
     }
     text += &draw.timeline(&paths, duration);
-    let direction = if pattern.0 == Pattern::Video {
+    let direction = if pattern.0 == PatternKind::Video {
         String::new()
     } else {
         format!("direction = \"{direction}\"\n")
@@ -165,18 +166,18 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
 
 /// Random draws of one scenario.
 #[derive(Debug, Clone, Copy)]
-struct Draw {
+struct ScenarioDraw {
     seed: u64,
     number: u32,
 }
 
-impl Draw {
-    fn of(self, question: &str) -> Stream {
-        Stream::new(self.seed, self.number, question)
+impl ScenarioDraw {
+    fn of(self, question: &str) -> RngStream {
+        RngStream::new(self.seed, self.number, question)
     }
 
     /// Returns the random stream for a question about one path.
-    fn of_path(self, question: &str, path: usize) -> Stream {
+    fn of_path(self, question: &str, path: usize) -> RngStream {
         self.of(&format!("{question} {path}"))
     }
 
@@ -184,7 +185,7 @@ impl Draw {
         self.of(question).weighted(entries).copied().unwrap_or_default()
     }
 
-    fn paths(self, family: &str) -> Vec<Path> {
+    fn paths(self, family: &str) -> Vec<DrawnPath> {
         let count = self.of("paths").weighted(&PATHS).copied().unwrap_or(1);
         let mut rates: Vec<u64> = (0..count)
             .map(|path| {
@@ -193,7 +194,7 @@ impl Draw {
                 stream.log_even(range)
             })
             .collect();
-        while rates.iter().sum::<u64>() > RATE_SUM {
+        while rates.iter().sum::<u64>() > MAX_RATE_SUM_KBPS {
             if let Some(largest) = rates.iter_mut().max() {
                 *largest /= 2;
             }
@@ -206,7 +207,7 @@ impl Draw {
             .map(|(number, (rate_kbps, mtu))| {
                 let delay_us = self.of_path("delay", number).log_even(DELAY);
                 let queue = self.queue(number, rate_kbps, mtu);
-                Path { rate_kbps, delay_us, mtu, queue, more: String::new() }
+                DrawnPath { rate_kbps, delay_us, mtu, queue, more: String::new() }
             })
             .collect();
         self.loss(&mut paths);
@@ -223,7 +224,7 @@ impl Draw {
             Some(0) | None => stream.even(MTU_RANGE),
             Some(mtu) => *mtu,
         };
-        let odd = if family == "v6" { odd.max(MTU_V6) } else { odd };
+        let odd = if family == "v6" { odd.max(MIN_MTU_V6) } else { odd };
         let all = stream.chance(50);
         let place = stream.below(count as u64) as usize;
         (0..count).map(|path| if all || path == place { odd } else { 1_500 }).collect()
@@ -231,21 +232,23 @@ impl Draw {
 
     fn queue(self, number: usize, rate_kbps: u64, mtu: u64) -> String {
         let mut stream = self.of_path("queue", number);
-        let kind = stream.weighted(&QUEUES).copied().unwrap_or(Queue::DropTail);
+        let kind = stream.weighted(&QUEUES).copied().unwrap_or(QueueKind::DropTail);
         let packet = mtu + 14;
-        let least = QUEUE_PACKETS * packet * 8_000 / rate_kbps;
+        let least = MIN_QUEUE_PACKETS * packet * 8_000 / rate_kbps;
         let micros = stream.log_even(QUEUE).max(least);
         let burst = stream.log_even(BURST).max(2 * packet);
         match kind {
-            Queue::DropTail => format!("\"{micros} us\""),
-            Queue::Tbf => {
+            QueueKind::DropTail => format!("\"{micros} us\""),
+            QueueKind::Tbf => {
                 format!("{{ tbf = {{ burst = \"{burst} B\", latency = \"{micros} us\" }} }}")
             }
-            Queue::CoDel => "{ codel = { target = \"5 ms\", interval = \"100 ms\" } }".to_owned(),
+            QueueKind::CoDel => {
+                "{ codel = { target = \"5 ms\", interval = \"100 ms\" } }".to_owned()
+            }
         }
     }
 
-    fn loss(self, paths: &mut [Path]) {
+    fn loss(self, paths: &mut [DrawnPath]) {
         let mut stream = self.of("burst loss");
         let (percent, start, length) = BURST_LOSS;
         let bursts = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
@@ -266,7 +269,7 @@ impl Draw {
         }
     }
 
-    fn jitter(self, paths: &mut [Path]) {
+    fn jitter(self, paths: &mut [DrawnPath]) {
         let mut taken = None;
         for (percent, reorder) in [(JITTER_REORDERS, true), (JITTER_IN_ORDER, false)] {
             let mut stream = self.of(&format!("jitter {reorder}"));
@@ -303,14 +306,15 @@ impl Draw {
         format!("send-buffer = \"{} KB\"\n", stream.log_even(range))
     }
 
-    fn pattern(self, paths: &[Path]) -> (Pattern, String) {
-        let pattern = self.of("pattern").weighted(&PATTERNS).copied().unwrap_or(Pattern::Bulk);
-        let most = paths.iter().map(|path| path.rate_kbps).sum::<u64>() * ASKED / 100;
+    fn pattern(self, paths: &[DrawnPath]) -> (PatternKind, String) {
+        let pattern = self.of("pattern").weighted(&PATTERNS).copied().unwrap_or(PatternKind::Bulk);
+        let most =
+            paths.iter().map(|path| path.rate_kbps).sum::<u64>() * MAX_APP_LOAD_PERCENT / 100;
         let mut stream = self.of("pattern's figures");
         let lines = match pattern {
-            Pattern::Bulk => "pattern = \"bulk\"\n".to_owned(),
-            Pattern::Requests => {
-                let period = stream.log_even(PERIOD);
+            PatternKind::Bulk => "pattern = \"bulk\"\n".to_owned(),
+            PatternKind::Requests => {
+                let period = stream.log_even(REQUEST_PERIOD);
                 // kbit/s by ms is bits.
                 let room = period * most / 8;
                 let request = stream.log_even(REQUEST).min(room).max(REQUEST[0]);
@@ -320,7 +324,7 @@ impl Draw {
                      period = \"{period} ms\"\n"
                 )
             }
-            Pattern::Video => format!(
+            PatternKind::Video => format!(
                 "pattern = \"video\"\nbitrate = \"{} kbit/s\"\nsegment = \"1 s\"\nbuffer = \"4 s\"\n",
                 stream.log_even(VIDEO).min(most)
             ),
@@ -329,7 +333,7 @@ impl Draw {
     }
 
     /// Draws the events of paths, in order of time.
-    fn timeline(self, paths: &[Path], duration: u64) -> String {
+    fn timeline(self, paths: &[DrawnPath], duration: u64) -> String {
         let mut events: Vec<(u64, usize, String)> = Vec::new();
         // Events begin after slow start as a rule, and leave time to observe their effects.
         let when = [1_500, duration - 3_500];
@@ -347,7 +351,11 @@ impl Draw {
         }
         if let Some((mut stream, path, at, old)) = place("rate change", RATE_CHANGE.0) {
             let rate = (old.rate_kbps * stream.log_even(RATE_CHANGE.1) / 100).max(200);
-            events.push((at, path, set("rate", &format!("{} kbit/s", rate.min(RATE_SUM)))));
+            events.push((
+                at,
+                path,
+                set("rate", &format!("{} kbit/s", rate.min(MAX_RATE_SUM_KBPS))),
+            ));
         }
         if let Some((mut stream, path, at, old)) = place("delay change", DELAY_CHANGE.0) {
             let delay = old.delay_us * stream.log_even(DELAY_CHANGE.1) / 100;
