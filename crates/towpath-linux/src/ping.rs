@@ -90,7 +90,7 @@ impl<P: PingPath> PathPinger<P> {
                     let answer = EchoDatagram::parse_reply(room.get(..length).unwrap_or_default());
                     if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
                         let now = pace.now();
-                        self.pinger.on_answer(now, answer.number);
+                        self.pinger.on_reply(now, answer.number);
                         self.path.on_answer(now);
                     }
                 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{DatagramFigures, DatagramRow, Message, Probe};
+use towpath_measure::result::{DatagramRow, DatagramStats, Message, Probe};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
 use towpath_measure::traffic::{TransferSender, directions, streams};
 use towpath_net::Instant;
@@ -137,7 +137,7 @@ pub(crate) struct DirectionDelivery {
 #[derive(Debug, Clone)]
 pub(crate) struct UdpFlowResult {
     pub(crate) direction: DataDirection,
-    pub(crate) stats: DatagramFigures,
+    pub(crate) stats: DatagramStats,
     pub(crate) rows: Vec<DatagramRow>,
 }
 

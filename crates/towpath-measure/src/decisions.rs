@@ -163,7 +163,7 @@ pub struct StackTotals {
 
 impl StackTotals {
     /// Records an interval of its connection.
-    pub fn note(&mut self, interval: &Interval) {
+    pub fn record(&mut self, interval: &Interval) {
         let Some(state) = &interval.connection else { return };
         let key = (interval.flow, interval.stream, interval.direction);
         let before = self.connections.get(&key).map_or(0, |(_, blocked)| *blocked);
@@ -172,7 +172,7 @@ impl StackTotals {
     }
 
     /// Returns a flow's statistics in one direction; `None` if its stack reported none.
-    pub fn figures(&self, flow: u32, direction: DataDirection) -> Option<StackStats> {
+    pub fn stats(&self, flow: u32, direction: DataDirection) -> Option<StackStats> {
         let mut sum: Option<StackStats> = None;
         for ((of, _, way), (state, blocked_ns)) in &self.connections {
             if (*of, *way) != (flow, direction) {
@@ -266,7 +266,7 @@ mod tests {
         for (stream, connection) in
             [(0, Some(state.clone())), (0, Some(state.clone())), (1, Some(state)), (2, None)]
         {
-            log.note(&Interval {
+            log.record(&Interval {
                 t_ns: 1,
                 span_ns: 1,
                 flow: 0,
@@ -276,9 +276,9 @@ mod tests {
                 connection,
             });
         }
-        let figures = log.figures(0, DataDirection::Up).expect("told");
+        let figures = log.stats(0, DataDirection::Up).expect("told");
         assert_eq!((figures.reinjected_bytes, figures.switches), (Some(10), Some(6)));
         assert_eq!((figures.window_blocked_ns, figures.reorder_peak_bytes), (Some(20), Some(70)));
-        assert_eq!(log.figures(0, DataDirection::Down), None);
+        assert_eq!(log.stats(0, DataDirection::Down), None);
     }
 }

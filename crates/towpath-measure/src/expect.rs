@@ -27,7 +27,7 @@ pub enum Metric {
     /// `completed`: 1 when every flow completed, else 0.
     Completed,
     /// `delay.p50`, `unanswered`, `video.stalls`, …: metrics of request-reply messages.
-    Answers(MessageMetric),
+    Messages(MessageMetric),
     /// `stall.longest`: seconds, of bulk transfers.
     StallLongest,
     /// `stall.total`: seconds, of bulk transfers.
@@ -124,7 +124,7 @@ impl Metric {
             }
             _ if name.starts_with("latency.") => Self::Latency(LatencyMetric::parse(name)?),
             _ => match (name.strip_prefix("share."), MessageMetric::parse(name)) {
-                (None, Some(answers)) => Self::Answers(answers),
+                (None, Some(answers)) => Self::Messages(answers),
                 (None, None) | (Some(""), _) => return None,
                 (Some(path), _) => Self::Share(path.into()),
             },
@@ -148,7 +148,7 @@ impl Metric {
             Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
                 MetricUnit::Count
             }
-            Self::Answers(answers) => answers.unit(),
+            Self::Messages(answers) => answers.unit(),
             Self::Share(_) => MetricUnit::Share,
             Self::Path(figure, _) => figure.unit(),
             Self::Datagrams(figure) => figure.unit(),
@@ -175,9 +175,9 @@ impl Metric {
             _ if flows.is_empty() => None,
             Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
             Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
-            Self::Answers(answers) => answers.value(flows),
-            Self::StallLongest => worst(arrived(flows).map(|flow| flow.stall.longest_ns)),
-            Self::StallTotal => worst(arrived(flows).map(|flow| flow.stall.total_ns)),
+            Self::Messages(answers) => answers.value(flows),
+            Self::StallLongest => worst(flows_with_stalls(flows).map(|flow| flow.stall.longest_ns)),
+            Self::StallTotal => worst(flows_with_stalls(flows).map(|flow| flow.stall.total_ns)),
             Self::Recovery => {
                 let all = || flows.iter().flat_map(|flow| &flow.recoveries);
                 let never = all().any(|recovery| recovery.t90_ns.is_none());
@@ -274,7 +274,7 @@ fn check(expectation: &Expectation, figures: &MetricInputs<'_>) -> ExpectationRe
 }
 
 /// Returns the flows that can stall: between messages, silence means nothing.
-fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
+fn flows_with_stalls(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
     flows.iter().filter(|flow| flow.bytes > 0 && flow.messages.is_none())
 }
 

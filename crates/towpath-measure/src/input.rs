@@ -56,14 +56,14 @@ impl From<InputError> for io::Error {
 /// Symbolic links are followed. Devices are never opened, since opening alone can have an effect.
 /// If the file becomes a FIFO after the check, `O_NONBLOCK` prevents the open from blocking.
 pub fn open(path: &Path) -> io::Result<File> {
-    regular(fs::metadata(path)?.file_type())?;
+    check_regular(fs::metadata(path)?.file_type())?;
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    regular(file.metadata()?.file_type())?;
+    check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-fn regular(kind: FileType) -> io::Result<()> {
+fn check_regular(kind: FileType) -> io::Result<()> {
     let kind = match kind {
         kind if kind.is_file() => return Ok(()),
         kind if kind.is_dir() => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
@@ -77,8 +77,8 @@ fn regular(kind: FileType) -> io::Result<()> {
 /// Remaining number of bytes that may be read.
 #[derive(Debug)]
 pub struct ReadBudget {
-    most: u64,
-    left: AtomicU64,
+    limit: u64,
+    remaining: AtomicU64,
 }
 
 impl ReadBudget {
@@ -91,20 +91,20 @@ impl ReadBudget {
     }
 
     /// Creates a budget of exactly `most` bytes.
-    pub fn of(most: u64) -> Self {
-        Self { most, left: AtomicU64::new(most) }
+    pub fn of(limit: u64) -> Self {
+        Self { limit, remaining: AtomicU64::new(limit) }
     }
 
     /// Returns the maximum length of a result line: 8 MB with the default limit.
     pub fn line_bytes(&self) -> u64 {
-        (self.most / 32).max(64_000)
+        (self.limit / 32).max(64_000)
     }
 
     /// Charges bytes to the budget; fails when it is exhausted.
     pub fn take(&self, bytes: u64) -> Result<(), InputError> {
         let take = |left: u64| left.checked_sub(bytes);
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| InputError::TooMuch(self.most))
+        let taken = self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| InputError::TooMuch(self.limit))
     }
 
     /// Returns a reader that charges its bytes to this budget.

@@ -33,7 +33,7 @@ pub use capture::{
     SubflowHandover,
 };
 pub use connection::{ConnectionState, ReinjectionCause, StackStats};
-pub use datagrams::{CallFigures, DatagramFigures, DatagramRow, DelayBasis};
+pub use datagrams::{CallStats, DatagramRow, DatagramStats, DelayBasis};
 pub use latency::{Load, LoadPath, LoadPhase};
 pub use message::{DelayStats, Message, MessageStats, PageStats, VideoPlan, VideoStats};
 pub use probe::{PathStats, Probe};
@@ -524,7 +524,7 @@ pub struct FlowSummary {
     pub messages: Option<MessageStats>,
     /// Loss, jitter and delay of a constant-rate datagram flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub datagrams: Option<DatagramFigures>,
+    pub datagrams: Option<DatagramStats>,
 }
 
 /// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.

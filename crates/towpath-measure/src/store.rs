@@ -16,7 +16,7 @@ pub(crate) use variety::{CardinalityLimiter, MAX_SUBFLOWS};
 /// Minimum cost of a line in bytes: about the memory of its record.
 pub(crate) const MIN_LINE_BYTES: u64 = 256;
 /// Cost of each field of a record on top of its text, about the memory of an empty string.
-const PART_BYTES: u64 = 32;
+const FIELD_BYTES: u64 = 32;
 
 /// Reason why a result could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +53,12 @@ pub enum StoreError {
         source: InputError,
     },
     /// A line is longer than any record can be.
-    #[error("line {line}: the line has more than {}, which no record has", format::bytes(*most))]
+    #[error("line {line}: the line has more than {}, which no record has", format::bytes(*max_bytes))]
     LongLine {
         /// Number of the line, from 1.
         line: usize,
         /// Maximum length of a line in bytes.
-        most: u64,
+        max_bytes: u64,
     },
     /// The result has more distinct items than any run, and its readers keep a series for each.
     #[error("line {line}: {source}")]
@@ -123,9 +123,9 @@ pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunRe
     let mut lines = ResultReader {
         input,
         budget,
-        variety: CardinalityLimiter::default(),
+        cardinality: CardinalityLimiter::default(),
         number: 0,
-        cut: false,
+        truncated: false,
         skipped: 0,
     };
     let Some(Record::Meta(meta)) = lines.next_record()? else {
@@ -151,7 +151,7 @@ pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunRe
             | Record::Timing(_) => records.push(record),
         }
     }
-    let truncated = lines.cut || summary.is_none();
+    let truncated = lines.truncated || summary.is_none();
     Ok(RunResult { meta: *meta, records, summary, truncated, skipped: lines.skipped })
 }
 
@@ -163,15 +163,15 @@ pub fn result_schema() -> serde_json::Value {
 struct ResultReader<'a, R> {
     input: R,
     budget: &'a ReadBudget,
-    variety: CardinalityLimiter,
+    cardinality: CardinalityLimiter,
     number: usize,
     /// Set if the last line was cut off.
-    cut: bool,
+    truncated: bool,
     skipped: usize,
 }
 
 /// Returns true if a record may have any number of fields.
-fn has_lists(record: &Record) -> bool {
+fn has_unbounded_fields(record: &Record) -> bool {
     match record {
         Record::Meta(_)
         | Record::Account(_)
@@ -237,14 +237,14 @@ impl<R: BufRead> ResultReader<'_, R> {
             match self.parse(&bytes)? {
                 Some(record) => {
                     let line = self.number;
-                    let known = self.variety.take(&record);
+                    let known = self.cardinality.take(&record);
                     known.map_err(|source| StoreError::TooMany { line, source })?;
-                    let parts = if has_lists(&record) { max_fields(&bytes) } else { 0 };
-                    let taken = self.budget.take(parts.saturating_mul(PART_BYTES));
+                    let parts = if has_unbounded_fields(&record) { max_fields(&bytes) } else { 0 };
+                    let taken = self.budget.take(parts.saturating_mul(FIELD_BYTES));
                     taken.map_err(|source| StoreError::TooMuch { line, source })?;
                     return Ok(Some(record));
                 }
-                None if self.cut => return Ok(None),
+                None if self.truncated => return Ok(None),
                 None => self.skipped += 1,
             }
         }
@@ -262,7 +262,7 @@ impl<R: BufRead> ResultReader<'_, R> {
         self.number += 1;
         let line = self.number;
         if length > most {
-            return Err(StoreError::LongLine { line, most });
+            return Err(StoreError::LongLine { line, max_bytes: most });
         }
         // An empty line takes no memory, but reading it takes time.
         let taken = self.budget.take(length.max(MIN_LINE_BYTES));
@@ -281,8 +281,8 @@ impl<R: BufRead> ResultReader<'_, R> {
         };
         let Ok(head) = serde_json::from_slice::<RecordHead>(bytes) else {
             // A complete line ends with a line feed; a truncated file ends anywhere.
-            self.cut = !bytes.ends_with(b"\n") && line > 1;
-            return if self.cut { Ok(None) } else { Err(StoreError::Line { line, source }) };
+            self.truncated = !bytes.ends_with(b"\n") && line > 1;
+            return if self.truncated { Ok(None) } else { Err(StoreError::Line { line, source }) };
         };
         match head.schema {
             Some(found) if head.kind == "meta" && found > SCHEMA_VERSION => {

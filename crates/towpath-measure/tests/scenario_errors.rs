@@ -45,7 +45,7 @@ macro_rules! wrong {
     };
 }
 
-fn alone(text: &str) -> Vec<u8> {
+fn to_bytes(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
@@ -80,24 +80,24 @@ fn unknown_keys(count: u32) -> Vec<u8> {
 }
 
 wrong! {
-    empty_file: alone("");
-    only_comments: alone("# to be written\n\n");
+    empty_file: to_bytes("");
+    only_comments: to_bytes("# to be written\n\n");
     ten_megabytes_of_garbage: vec![b'{'; 10_000_000];
     a_megabyte_of_garbage: vec![b'{'; 1_000_000];
     a_megabyte_of_unknown_keys:
         unknown_keys(60_000);
-    not_utf8: [alone("name = \"a\"\n"), vec![0xff, 0xfe]].concat();
-    not_toml: alone("<scenario name=\"handover\"/>\n");
+    not_utf8: [to_bytes("name = \"a\"\n"), vec![0xff, 0xfe]].concat();
+    not_toml: to_bytes("<scenario name=\"handover\"/>\n");
     quantity_without_quotes: path("rate = 40 Mbit/s");
     value_missing: path("rate =");
     unclosed_text: path("rate = \"40 Mbit/s");
     duplicate_key: path("rate = \"40 Mbit/s\"\nrate = \"50 Mbit/s\"");
-    nothing_but_a_name: alone("name = \"handover\"\n");
-    no_name: alone(HEAD.trim_start_matches("name = \"handover\"\n"));
-    capital_name: alone(&HEAD.replace("\"handover\"", "\"Wi-Fi handover\""));
-    one_host: alone("name = \"lonely\"\n[hosts.phone]\n[paths]\n");
+    nothing_but_a_name: to_bytes("name = \"handover\"\n");
+    no_name: to_bytes(HEAD.trim_start_matches("name = \"handover\"\n"));
+    capital_name: to_bytes(&HEAD.replace("\"handover\"", "\"Wi-Fi handover\""));
+    one_host: to_bytes("name = \"lonely\"\n[hosts.phone]\n[paths]\n");
     host_without_path: after_head("[hosts.laptop]");
-    unknown_top_level_key: alone(&format!("hostnames = [\"a\"]\n{HEAD}"));
+    unknown_top_level_key: to_bytes(&format!("hostnames = [\"a\"]\n{HEAD}"));
     unknown_key_near: path("rate = \"40 Mbit/s\"\ndely = \"15 ms\"");
     unknown_key_of_another_tool: path("bandwidth = \"40 Mbit/s\"");
     unknown_key_far: path("colour = \"blue\"");
@@ -134,13 +134,13 @@ wrong! {
     preset_with_queue_kind: path("rate = \"1 Mbit/s\"\npreset = \"tbf\"\nqueue = { pie = {} }");
     link_mtu_too_large: path("link-mtu = 1500");
     mtu_too_small: path("mtu = 512");
-    path_to_itself: alone(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"phone\"", 1));
+    path_to_itself: to_bytes(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"phone\"", 1));
     path_with_three_ends:
-        alone(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"server\", \"phone\"", 1));
-    path_to_unknown_host: alone(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"sever\"", 1));
+        to_bytes(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"server\", \"phone\"", 1));
+    path_to_unknown_host: to_bytes(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"sever\"", 1));
     path_name_too_long: after_head("[paths.satellite-link]\nbetween = [\"phone\", \"server\"]");
     path_is_a_list:
-        alone("name = \"a\"\n[hosts.a]\n[hosts.b]\n[[paths]]\nbetween = [\"a\", \"b\"]\n");
+        to_bytes("name = \"a\"\n[hosts.a]\n[hosts.b]\n[[paths]]\nbetween = [\"a\", \"b\"]\n");
     through_unknown_bottleneck: path("through = [\"uplink\"]");
     unused_bottleneck: after_head("[bottlenecks.uplink]\nrate = \"10 Mbit/s\"");
     buffer_of_two_sizes: host("receive-buffer = [\"4 KB\", \"1 MB\"]");
@@ -198,7 +198,7 @@ wrong! {
         "pattern = \"video\"\nbuffer = \"4 s\"\nstartup = \"6 s\"");
     objects_of_a_transfer: flow("pattern = \"iperf\"\nobjects = 3\nperiod = \"1 s\"");
     flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
-    flow_v6_on_small_mtu: alone(&format!("{HEAD}mtu = 1000\n\
+    flow_v6_on_small_mtu: to_bytes(&format!("{HEAD}mtu = 1000\n\
         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
         via = \"cellular\"\nfamily = \"v6\"\n"));
     flow_in_both_directions: flow("pattern = \"bulk\"\nsize = \"1 MB\"\ndirection = \"both\"");

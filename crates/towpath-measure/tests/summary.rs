@@ -43,7 +43,7 @@ fn path(name: &str, mbit: u64) -> Path {
         mtu_bytes: 1_500,
         backup: false,
         through: vec![],
-        segments: SegmentationMode::Auto,
+        segmentation: SegmentationMode::Auto,
     }
 }
 
@@ -310,7 +310,7 @@ fn everything_that_makes_a_result_doubtful_is_a_warning() {
         .flow(flow)
         .subflows([subflow(0, "wifi", 120_000_000), subflow(1, "cellular", 0)])
         .multipath(used())
-        .noise(&noise)
+        .emulator_timing(&noise)
         .counters(&[Counter { host: "phone".into(), name, before: 0, after: 1 }])
         .finish();
     assert_eq!(

@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_hmac_is_right_only_as_a_whole(
+        fn an_hmac_is_valid_only_if_every_byte_matches(
             keys: (u64, u64), nonces: (u32, u32), id: u8, port: Option<u16>, at in 0..20_usize, mask in 1..=255_u8,
         ) {
             let ((own, peer), (ours, theirs)) = (keys, nonces);

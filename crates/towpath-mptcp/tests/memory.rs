@@ -165,9 +165,9 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
             pair.note_accepted();
             let server = pair.accepted.pop().unwrap();
             pair.stacks[0].abort(pair.now, client);
-            pair.stacks[0].forget(pair.now, client);
+            pair.stacks[0].release(pair.now, client);
             pair.exchange();
-            pair.stacks[1].forget(pair.now, server);
+            pair.stacks[1].release(pair.now, server);
             pair.exchange();
             assert!(pair.stacks[0].status(client).is_none());
             assert!(pair.stacks[1].status(server).is_none());

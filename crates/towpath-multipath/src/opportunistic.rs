@@ -64,7 +64,7 @@ pub struct OpportunisticActions {
 /// State of M1 and M2 for one connection.
 #[derive(Debug, Clone, Default)]
 pub struct Opportunistic {
-    switches: OpportunisticConfig,
+    config: OpportunisticConfig,
     /// Times of the last penalties, by the path whose round trips limit them: the slow one (paper)
     /// or the fast one (mptcp.org).
     penalised: Vec<(PathId, Instant)>,
@@ -72,18 +72,18 @@ pub struct Opportunistic {
 
 impl Opportunistic {
     /// Creates the state for these modes.
-    pub fn new(switches: OpportunisticConfig) -> Self {
-        Self { switches, penalised: Vec::new() }
+    pub fn new(config: OpportunisticConfig) -> Self {
+        Self { config, penalised: Vec::new() }
     }
 
     /// Returns true if both switches are off.
     pub fn is_off(&self) -> bool {
-        self.switches == OpportunisticConfig::default()
+        self.config == OpportunisticConfig::default()
     }
 
     /// Returns true if the window that M2 leaves is also the new slow start threshold.
     pub fn ends_slow_start(&self) -> bool {
-        self.switches.penalisation == OpportunisticMode::Nsdi12
+        self.config.penalisation == OpportunisticMode::Nsdi12
     }
 
     /// Decides when no new data can be sent because of `why`; `fast` is the path that the scheduler
@@ -110,7 +110,7 @@ impl Opportunistic {
         head: DataRange,
         sent_on: PathSet,
     ) -> Option<(PathId, DataRange)> {
-        let worthwhile = match self.switches.retransmission {
+        let worthwhile = match self.config.retransmission {
             OpportunisticMode::Off => false,
             OpportunisticMode::Nsdi12 => {
                 slowest(view, fast, sent_on).is_some_and(|slow| slow.srtt > fast.srtt)
@@ -136,7 +136,7 @@ impl Opportunistic {
         sent_on: PathSet,
     ) -> Option<PathId> {
         let slow = slowest(view, fast, sent_on)?;
-        let (justified, clock) = match self.switches.penalisation {
+        let (justified, clock) = match self.config.penalisation {
             OpportunisticMode::Off => return None,
             OpportunisticMode::Nsdi12 => (is_slower(slow, fast), slow),
             OpportunisticMode::MptcpOrg => {

@@ -162,7 +162,7 @@ pub struct ConnectionView<'a> {
     /// which it was sent.
     pub head: Option<(DataRange, PathSet)>,
     /// Parts of the send buffer that each path has not sent.
-    pub store: &'a dyn Unsent,
+    pub unsent: &'a dyn Unsent,
 }
 
 impl ConnectionView<'_> {

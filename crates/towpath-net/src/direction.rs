@@ -26,8 +26,8 @@ pub struct Direction<P> {
     mtu_bytes: u32,
     overhead_bytes: u32,
     impairments: Impairments,
-    stage: Qdisc<P>,
-    wire: DelayLine<P>,
+    qdisc: Qdisc<P>,
+    delay_line: DelayLine<P>,
     /// Packets that have left and wait for [`Self::pop`], with their departure times.
     departed: VecDeque<(Instant, P)>,
     counters: DirectionCounters,
@@ -48,8 +48,8 @@ impl<P: Packet> Direction<P> {
             mtu_bytes: config.mtu_bytes,
             overhead_bytes: config.overhead_bytes,
             impairments: Impairments::new(&config, seed),
-            stage: Qdisc::new(config.shaper, config.queue, seed),
-            wire: DelayLine::new(config.delay, seed),
+            qdisc: Qdisc::new(config.shaper, config.queue, seed),
+            delay_line: DelayLine::new(config.delay, seed),
             departed: VecDeque::new(),
             counters: DirectionCounters::default(),
             served_bytes: 0,
@@ -64,7 +64,7 @@ impl<P: Packet> Direction<P> {
         if !self.is_up && self.when_down == WhenDown::Drop {
             return self.dropped(DropReason::Down, bytes);
         }
-        if bytes > self.mtu_bytes || self.stage.never_passes(self.charged(&packet)) {
+        if bytes > self.mtu_bytes || self.qdisc.never_passes(self.charged(&packet)) {
             return self.dropped(DropReason::Mtu, bytes);
         }
         if !self.impairments.is_transparent() {
@@ -88,7 +88,7 @@ impl<P: Packet> Direction<P> {
         let has_departed = self.departed.front().is_some_and(|(departure, _)| *departure <= now);
         let gone = match self.order {
             _ if has_departed => self.departed.pop_front(),
-            PipelineOrder::ServerThenDelay => self.wire.pop(now),
+            PipelineOrder::ServerThenDelay => self.delay_line.pop(now),
             PipelineOrder::DelayThenServer => None,
         };
         if let Some((_, packet)) = &gone {
@@ -103,7 +103,7 @@ impl<P: Packet> Direction<P> {
         self.now = self.now.max(now);
         match self.order {
             PipelineOrder::ServerThenDelay => self.serve_until_now(self.now),
-            PipelineOrder::DelayThenServer => self.move_until_now(),
+            PipelineOrder::DelayThenServer => self.advance_delay_first(),
         }
     }
 
@@ -114,7 +114,7 @@ impl<P: Packet> Direction<P> {
         let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
         match self.order {
             PipelineOrder::ServerThenDelay => {
-                room && self.stage.has_room(bytes.saturating_add(self.overhead_bytes))
+                room && self.qdisc.has_room(bytes.saturating_add(self.overhead_bytes))
             }
             PipelineOrder::DelayThenServer => room,
         }
@@ -130,8 +130,8 @@ impl<P: Packet> Direction<P> {
         match (self.when_down, up) {
             (WhenDown::Drop, true) => {}
             (WhenDown::Drop, false) => self.drop_all(),
-            (WhenDown::Hold, true) => self.stage.resume(self.now),
-            (WhenDown::Hold, false) => self.stage.pause(self.now),
+            (WhenDown::Hold, true) => self.qdisc.resume(self.now),
+            (WhenDown::Hold, false) => self.qdisc.pause(self.now),
         }
         self.advance(now);
     }
@@ -146,14 +146,14 @@ impl<P: Packet> Direction<P> {
     /// caused a burst. A trace starts at its beginning.
     pub fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
         self.advance(now);
-        self.stage.set_shaper(self.now, shaper);
+        self.qdisc.set_shaper(self.now, shaper);
         self.advance(now);
     }
 
     /// Changes the delay of packets that enter the delay line from now on.
     pub fn set_delay(&mut self, now: Instant, delay: Delay) {
         self.advance(now);
-        self.wire.set(delay);
+        self.delay_line.set(delay);
     }
 
     /// Changes the loss of packets that enter from now on.
@@ -171,24 +171,24 @@ impl<P: Packet> Direction<P> {
     /// server.
     pub fn served_bytes(&mut self, now: Instant) -> (u64, u64) {
         self.advance(now);
-        (self.served_bytes, self.stage.partial_packet_bytes(self.now))
+        (self.served_bytes, self.qdisc.partial_packet_bytes(self.now))
     }
 
     /// Returns true if the server is certainly busy until `until`, regardless of arrivals.
     #[inline]
     pub fn is_busy_until(&self, until: Instant) -> bool {
-        self.stage.is_busy_until(until)
+        self.qdisc.is_busy_until(until)
     }
 
     /// Returns the number of packets that wait for the shaper, without the one being sent.
     pub fn queue_packets(&self) -> u64 {
-        self.stage.waiting_packets() as u64
+        self.qdisc.waiting_packets() as u64
     }
 
     /// Returns the bytes of [`Self::queue_packets`] as the queue limit counts them, overhead
     /// included.
     pub fn queue_bytes(&self) -> u64 {
-        self.stage.waiting_bytes()
+        self.qdisc.waiting_bytes()
     }
 
     /// Returns [`Self::next_due`] and the packet concerned.
@@ -196,11 +196,11 @@ impl<P: Packet> Direction<P> {
         if let Some((departure, packet)) = self.departed.front() {
             return Some((*departure, packet));
         }
-        let (served, arriving) = (self.stage.upcoming(), self.wire.upcoming());
+        let (served, arriving) = (self.qdisc.upcoming(), self.delay_line.upcoming());
         match (self.position, self.order) {
             (QueuePosition::Host, _) => earliest(served, arriving),
             (QueuePosition::Network, PipelineOrder::ServerThenDelay) => {
-                let shortest = self.wire.min_nanos();
+                let shortest = self.delay_line.min_nanos();
                 let served = served.map(|(time, packet)| (time.plus_nanos(shortest), packet));
                 earliest(served, arriving)
             }
@@ -271,7 +271,7 @@ impl<P: Packet> Direction<P> {
     /// Returns the number of packets that netem's `limit` counts: in the delay line and waiting,
     /// not the one being sent.
     fn in_flight(&self) -> usize {
-        self.wire.len() + self.stage.waiting_packets()
+        self.delay_line.len() + self.qdisc.waiting_packets()
     }
 
     fn is_over_limit(&mut self) -> bool {
@@ -280,7 +280,7 @@ impl<P: Packet> Direction<P> {
         };
         if self.in_flight() >= limit && self.order == PipelineOrder::ServerThenDelay {
             // For the limit, packets that have arrived but are not fetched yet have left.
-            while let Some(gone) = self.wire.pop(self.now) {
+            while let Some(gone) = self.delay_line.pop(self.now) {
                 self.departed.push_back(gone);
             }
         }
@@ -293,8 +293,8 @@ impl<P: Packet> Direction<P> {
             PipelineOrder::ServerThenDelay => self.queue(self.now, packet, bytes),
             PipelineOrder::DelayThenServer => {
                 let charged = self.charged(&packet);
-                self.wire.push(self.now, packet, charged);
-                self.move_until_now();
+                self.delay_line.push(self.now, packet, charged);
+                self.advance_delay_first();
                 EnqueueOutcome::Queued
             }
         }
@@ -302,12 +302,12 @@ impl<P: Packet> Direction<P> {
 
     /// Passes a packet to the queue at its logical time `at`.
     fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> EnqueueOutcome {
-        if self.stage.is_passthrough() {
+        if self.qdisc.is_passthrough() {
             self.leave_server(at, packet);
             return EnqueueOutcome::Queued;
         }
         let charged = self.charged(&packet);
-        if let Err(reason) = self.stage.enqueue(at, packet, charged) {
+        if let Err(reason) = self.qdisc.enqueue(at, packet, charged) {
             return self.dropped(reason, bytes);
         }
         self.serve_until_now(at);
@@ -315,23 +315,23 @@ impl<P: Packet> Direction<P> {
     }
 
     fn serve_until_now(&mut self, until: Instant) {
-        while let Some(at) = self.stage.next().filter(|at| *at <= until) {
+        while let Some(at) = self.qdisc.next().filter(|at| *at <= until) {
             self.serve(at);
         }
     }
 
     /// Serves the queue and moves packets from the delay line to it, in order of time. At equal
     /// times the server makes room first.
-    fn move_until_now(&mut self) {
+    fn advance_delay_first(&mut self) {
         loop {
-            let served = self.stage.next().filter(|at| *at <= self.now);
-            let arrived = self.wire.next().filter(|at| *at <= self.now);
+            let served = self.qdisc.next().filter(|at| *at <= self.now);
+            let arrived = self.delay_line.next().filter(|at| *at <= self.now);
             match (served, arrived) {
                 (Some(at), arrived) if arrived.is_none_or(|arrived| at <= arrived) => {
                     self.serve(at);
                 }
                 (_, Some(at)) => {
-                    if let Some((at, packet)) = self.wire.pop(at) {
+                    if let Some((at, packet)) = self.delay_line.pop(at) {
                         let bytes = packet.len_bytes();
                         // A drop by the queue shows in the counters.
                         let _ = self.queue(at, packet, bytes);
@@ -344,7 +344,7 @@ impl<P: Packet> Direction<P> {
 
     /// Does what is due in the server at `at`.
     fn serve(&mut self, at: Instant) {
-        match self.stage.step() {
+        match self.qdisc.step() {
             Some(QdiscEvent::Sent(packet)) => self.leave_server(at, packet),
             Some(QdiscEvent::Dropped(packet)) => {
                 self.counters.count_drop(DropReason::Aqm, packet.len_bytes());
@@ -359,7 +359,7 @@ impl<P: Packet> Direction<P> {
         packet.on_served(0, at);
         match self.order {
             PipelineOrder::ServerThenDelay => {
-                self.wire.push(at, packet, charged);
+                self.delay_line.push(at, packet, charged);
             }
             PipelineOrder::DelayThenServer => self.departed.push_back((at, packet)),
         }
@@ -368,8 +368,8 @@ impl<P: Packet> Direction<P> {
     /// Drops everything except packets that have already arrived.
     fn drop_all(&mut self) {
         let counters = &mut self.counters;
-        self.stage.clear(|packet| counters.count_drop(DropReason::Down, packet.len_bytes()));
-        self.wire.drop_after(self.now, |packet| {
+        self.qdisc.clear(|packet| counters.count_drop(DropReason::Down, packet.len_bytes()));
+        self.delay_line.drop_after(self.now, |packet| {
             counters.count_drop(DropReason::Down, packet.len_bytes());
         });
     }

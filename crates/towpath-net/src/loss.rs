@@ -71,7 +71,7 @@ enum LossModel {
     },
     /// `left` packets of the current burst are still to be lost.
     Burst {
-        left: u32,
+        remaining: u32,
         start: Probability,
         length: u32,
     },
@@ -86,7 +86,7 @@ impl LossModel {
                 Self::GilbertElliott { good: true, to_bad, to_good, loss_in_bad, loss_in_good }
             }
             Loss::Burst { start, length_packets } => {
-                Self::Burst { left: 0, start, length: length_packets }
+                Self::Burst { remaining: 0, start, length: length_packets }
             }
         }
     }
@@ -104,7 +104,7 @@ impl LossModel {
                 }
                 stream.happens(loss)
             }
-            Self::Burst { left, start, length } => {
+            Self::Burst { remaining: left, start, length } => {
                 if *left == 0 && stream.happens(*start) {
                     *left = *length;
                 }

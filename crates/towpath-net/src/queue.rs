@@ -29,7 +29,7 @@ pub(crate) struct Qdisc<P> {
     next: Option<Instant>,
     server: ShaperState,
     limit: QueueLimit,
-    bound: EffectiveLimit,
+    effective_limit: EffectiveLimit,
     aqm: Aqm,
 }
 
@@ -84,7 +84,7 @@ impl<P> Qdisc<P> {
             unsent: 0,
             next: None,
             limit,
-            bound: EffectiveLimit::new(limit, &shaper),
+            effective_limit: EffectiveLimit::new(limit, &shaper),
             server: ShaperState::new(shaper, Instant::ZERO),
             aqm,
         }
@@ -143,7 +143,7 @@ impl<P> Qdisc<P> {
         let starts_at_once =
             self.packets.is_empty() && !self.paused && self.server.is_work_conserving();
         starts_at_once
-            || match self.bound {
+            || match self.effective_limit {
                 EffectiveLimit::None => true,
                 EffectiveLimit::Bytes(limit) => {
                     self.waiting_bytes.saturating_add(u64::from(charged_bytes)) <= limit
@@ -271,7 +271,7 @@ impl<P> Qdisc<P> {
             (true, true) => Some(self.unsent),
             (true, false) => self.server.unsent(now),
         };
-        self.bound = EffectiveLimit::new(self.limit, &shaper);
+        self.effective_limit = EffectiveLimit::new(self.limit, &shaper);
         let mut server = ShaperState::new(shaper, now);
         server.inherit(&self.server, now);
         self.server = server;

@@ -127,7 +127,7 @@ impl ControllerFactory for CongestionFactory {
     fn build(self: Arc<Self>, now: time::Instant, current_mtu: u16) -> Box<dyn Controller> {
         let control = self.group.kind().make(now, current_mtu);
         let place = self.group.add(PathCongestion::new(control, current_mtu));
-        Box::new(PathControllerHandle { group: self.group.clone(), place, clock: self.clock })
+        Box::new(PathControllerHandle { group: self.group.clone(), slot: place, clock: self.clock })
     }
 }
 
@@ -174,9 +174,9 @@ enum PathController {
 struct PathCongestion {
     control: PathController,
     /// Number of controllers for this path: the library clones them when it tries a new address.
-    handles: usize,
+    handle_count: usize,
     /// Set when the path carries no more data and does not count for the others.
-    left: bool,
+    abandoned: bool,
     mtu_bytes: u16,
     in_flight_bytes: u64,
     waiting: UnackedPackets,
@@ -206,8 +206,8 @@ impl PathCongestion {
     fn new(control: PathController, mtu_bytes: u16) -> Self {
         Self {
             control,
-            handles: 1,
-            left: false,
+            handle_count: 1,
+            abandoned: false,
             mtu_bytes,
             in_flight_bytes: 0,
             waiting: UnackedPackets::default(),
@@ -297,7 +297,7 @@ impl PathCongestion {
 
     fn forget_old(&mut self, newest_acked: time::Instant) {
         let patience = MAX_UNACKED_AGE + 2 * self.srtt;
-        self.waiting.forget(|sent| newest_acked.saturating_duration_since(sent) > patience);
+        self.waiting.drop_older(|sent| newest_acked.saturating_duration_since(sent) > patience);
     }
 }
 
@@ -316,7 +316,7 @@ pub(crate) struct PathMetrics {
     pub(crate) waiting_since: Option<Instant>,
     /// Sending time of the newest acknowledged packet, when the path worked. The acknowledgement
     /// may have come late and on another path.
-    pub(crate) worked: Option<Instant>,
+    pub(crate) newest_acked_sent_at: Option<Instant>,
     pub(crate) srtt: Duration,
     pub(crate) rttvar: Duration,
     pub(crate) min_rtt: Duration,
@@ -326,7 +326,7 @@ pub(crate) struct PathMetrics {
 #[derive(Debug)]
 pub(crate) struct PathControllerHandle {
     group: PathGroup,
-    place: usize,
+    slot: usize,
     clock: TimeConverter,
 }
 
@@ -338,7 +338,7 @@ impl PathControllerHandle {
 
     fn with<R>(&self, act: impl FnOnce(&mut PathCongestion) -> R) -> Option<R> {
         let mut members = self.group.lock();
-        members.get_mut(self.place).and_then(Option::as_mut).map(act)
+        members.get_mut(self.slot).and_then(Option::as_mut).map(act)
     }
 
     fn library(&self, act: impl FnOnce(&mut (dyn Controller + 'static))) {
@@ -361,7 +361,7 @@ impl PathControllerHandle {
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
             waiting_since: member.waiting.oldest().map(|sent| clock.from_std(sent)),
-            worked: member.newest_acked.map(|at| clock.from_std(at)),
+            newest_acked_sent_at: member.newest_acked.map(|at| clock.from_std(at)),
             srtt: member.srtt,
             rttvar: member.rttvar,
             min_rtt: member.min_rtt,
@@ -393,7 +393,7 @@ impl PathControllerHandle {
     /// Marks the path as abandoned: the others no longer count it.
     pub(crate) fn abandon(&self) {
         self.with(|member| {
-            member.left = true;
+            member.abandoned = true;
             member.waiting.clear();
         });
     }
@@ -406,10 +406,10 @@ impl PathControllerHandle {
             .enumerate()
             .filter_map(|(place, member)| Some((place, member.as_ref()?)))
             // A path without a round-trip time has not carried anything yet.
-            .filter(|(place, m)| *place == self.place || (!m.left && !m.srtt.is_zero()))
+            .filter(|(place, m)| *place == self.slot || (!m.abandoned && !m.srtt.is_zero()))
             .map(|(place, member)| member.sibling(place))
             .collect();
-        if let Some(member) = members.get_mut(self.place).and_then(Option::as_mut) {
+        if let Some(member) = members.get_mut(self.slot).and_then(Option::as_mut) {
             act(member, &views);
         }
     }
@@ -418,10 +418,10 @@ impl PathControllerHandle {
 impl Drop for PathControllerHandle {
     fn drop(&mut self) {
         let mut members = self.group.lock();
-        if let Some(slot) = members.get_mut(self.place) {
+        if let Some(slot) = members.get_mut(self.slot) {
             let last = slot.as_mut().is_some_and(|member| {
-                member.handles -= 1;
-                member.handles == 0
+                member.handle_count -= 1;
+                member.handle_count == 0
             });
             if last {
                 *slot = None;
@@ -476,7 +476,7 @@ impl Controller for PathControllerHandle {
         self.library(|library| {
             library.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         });
-        let (ours, place) = (self.clock.from_std(now), path_id(self.place));
+        let (ours, place) = (self.clock.from_std(now), path_id(self.slot));
         self.with_group(|member, views| {
             member.in_flight_bytes = in_flight;
             if let Some(newest) = member.batch.newest_sent {
@@ -503,7 +503,7 @@ impl Controller for PathControllerHandle {
         self.library(|library| {
             library.on_congestion_event(now, sent, persistent, is_ecn, lost_bytes, largest_lost_pn);
         });
-        let (ours, place) = (self.clock.from_std(now), path_id(self.place));
+        let (ours, place) = (self.clock.from_std(now), path_id(self.slot));
         self.with_group(|member, views| {
             // RFC 9002 §7.3.2: once for all packets of a window.
             if member.recovery_start.is_some_and(|start| sent <= start) {
@@ -576,8 +576,8 @@ impl Controller for PathControllerHandle {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        self.with(|member| member.handles += 1);
-        Box::new(Self { group: self.group.clone(), place: self.place, clock: self.clock })
+        self.with(|member| member.handle_count += 1);
+        Box::new(Self { group: self.group.clone(), slot: self.slot, clock: self.clock })
     }
 
     fn initial_window(&self) -> u64 {

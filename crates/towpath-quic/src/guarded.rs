@@ -216,11 +216,11 @@ fn an_unvalidated_address_gets_at_most_three_times_its_bytes() {
 }
 
 #[test]
-fn a_forgotten_connection_leaves_no_state() {
+fn a_released_connection_leaves_no_state() {
     let mut pair = Pair::new(serving(&identity()), trusting(Trust::Any));
     pair.run(50);
     assert_eq!(pair.client.ports().count(), 1);
-    pair.client.forget(Instant::ZERO + Duration::from_millis(50), pair.connection);
+    pair.client.release(Instant::ZERO + Duration::from_millis(50), pair.connection);
     pair.run(2_000);
     assert_eq!(pair.client.ports().count(), 0);
     assert!(pair.client.status(pair.connection).is_none());

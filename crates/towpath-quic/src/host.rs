@@ -64,13 +64,13 @@ pub struct QuicStack {
     /// Replies of endpoints outside of connections.
     replies: VecDeque<Datagram>,
     /// Accepted connections whose handshake is not complete.
-    unfinished: BTreeSet<ConnectionId>,
+    handshaking: BTreeSet<ConnectionId>,
     /// Connections that may have something to send.
     ready: BTreeSet<ConnectionId>,
     /// Connections whose events the application no longer wants.
-    forgotten: BTreeSet<ConnectionId>,
+    released: BTreeSet<ConnectionId>,
     /// The connection that sends next.
-    turn: ConnectionId,
+    next_sender: ConnectionId,
     buffer: Vec<u8>,
     outgoing: Vec<u8>,
 }
@@ -99,10 +99,10 @@ impl QuicStack {
             next_port: FIRST_EPHEMERAL_PORT,
             events: VecDeque::new(),
             replies: VecDeque::new(),
-            unfinished: BTreeSet::new(),
+            handshaking: BTreeSet::new(),
             ready: BTreeSet::new(),
-            forgotten: BTreeSet::new(),
-            turn: ConnectionId(0),
+            released: BTreeSet::new(),
+            next_sender: ConnectionId(0),
             buffer: Vec::new(),
             outgoing: Vec::new(),
         }
@@ -315,7 +315,7 @@ impl QuicStack {
             socket.endpoint.ignore(incoming);
             return;
         };
-        let unfinished = self.unfinished.len();
+        let unfinished = self.handshaking.len();
         if unfinished >= config.validation.max_handshakes
             || self.connections.len() >= config.validation.max_connections
         {
@@ -350,7 +350,7 @@ impl QuicStack {
         let birth =
             ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
-        self.unfinished.insert(id);
+        self.handshaking.insert(id);
         self.events.push_back(QuicEvent::Accepted { listener, connection: id });
         self.drive(now, id);
     }
@@ -374,9 +374,9 @@ impl QuicStack {
         }
         self.ready.insert(id);
         if connection.established || connection.is_closed() {
-            self.unfinished.remove(&id);
+            self.handshaking.remove(&id);
         }
-        if connection.is_drained() && self.forgotten.remove(&id) {
+        if connection.is_drained() && self.released.remove(&id) {
             self.remove(id);
         }
     }
@@ -390,18 +390,18 @@ impl QuicStack {
 
     /// Releases a connection that the application no longer needs. It is removed once its peer
     /// knows that it is closed, together with its own socket, if any.
-    pub fn forget(&mut self, now: Instant, id: ConnectionId) {
+    pub fn release(&mut self, now: Instant, id: ConnectionId) {
         if !self.connections.contains_key(&id) {
             return;
         }
-        self.forgotten.insert(id);
+        self.released.insert(id);
         self.close(now, id);
         self.drive(now, id);
     }
 
     fn remove(&mut self, id: ConnectionId) {
         self.ready.remove(&id);
-        self.unfinished.remove(&id);
+        self.handshaking.remove(&id);
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(socket) = self.sockets.get_mut(&connection.socket) {
             socket.by_handle.remove(&connection.handle.0);
@@ -463,10 +463,10 @@ impl QuicStack {
             return Some(OutgoingDatagrams { local, remote, ecn, segment_bytes });
         }
         loop {
-            let later = self.ready.range(self.turn..).next();
+            let later = self.ready.range(self.next_sender..).next();
             let id = later.or_else(|| self.ready.first()).copied()?;
             if let Some(departure) = self.transmit(now, id, payload) {
-                self.turn = ConnectionId(id.0.saturating_add(1));
+                self.next_sender = ConnectionId(id.0.saturating_add(1));
                 return Some(departure);
             }
             self.ready.remove(&id);
@@ -568,7 +568,7 @@ impl QuicStack {
         {
             socket.endpoint.handle_event(own.handle, EndpointEvent::drained());
         }
-        self.forgotten.remove(&connection);
+        self.released.remove(&connection);
         self.remove(connection);
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct PathRecord {
     /// True if the opener prefers this path over others.
     primary: bool,
     /// Set when the peer has sent its first status of this path.
-    asked: bool,
+    status_received: bool,
     /// Time at which a datagram last arrived on the path.
     last_received_at: Instant,
     /// Metrics at the last poll.
@@ -73,8 +73,17 @@ impl PathRecord {
             lost_packets: 0,
             mtu_bytes: 0,
         };
-        let (established, asked) = (false, false);
-        Self { id, number, established, ended: None, primary, asked, last_received_at: now, last }
+        let (established, status_received) = (false, false);
+        Self {
+            id,
+            number,
+            established,
+            ended: None,
+            primary,
+            status_received,
+            last_received_at: now,
+            last,
+        }
     }
 
     fn is_live(&self) -> bool {
@@ -126,7 +135,7 @@ impl Connection {
                 if self.opener && !primary {
                     self.send_path_status(id);
                 }
-                self.note(told, PathNotice::Established { path: number });
+                self.emit_notice(told, PathNotice::Established { path: number });
                 self.next_path_check = Some(now);
             }
             PathEvent::Abandoned { id, reason, .. } => {
@@ -153,14 +162,17 @@ impl Connection {
         let follows = !self.opener;
         let dynamic = self.policy.is_dynamic();
         let path = self.record(now, id);
-        let first = !std::mem::replace(&mut path.asked, true);
+        let first = !std::mem::replace(&mut path.status_received, true);
         if !follows || (dynamic && !first) {
             return;
         }
         let number = path.number;
         path.primary = !backup;
         if self.set_backup(id, backup) && !first {
-            self.note(told, PathNotice::Switched { path: number, backup, why: SwitchReason::Peer });
+            self.emit_notice(
+                told,
+                PathNotice::Switched { path: number, backup, reason: SwitchReason::Peer },
+            );
         }
     }
 
@@ -196,7 +208,9 @@ impl Connection {
 
     fn is_active(&self, now: Instant) -> bool {
         now.saturating_since(self.active) < policy::ACTIVE_WITHIN
-            || self.live().any(|path| path.established && self.figures(path.id).in_flight_bytes > 0)
+            || self
+                .live()
+                .any(|path| path.established && self.path_metrics(path.id).in_flight_bytes > 0)
     }
 
     /// Opens missing paths and closes those whose address is gone. Returns the time of the next
@@ -288,7 +302,7 @@ impl Connection {
             path.last.local = local;
         }
         self.inner.handle_network_change(None, self.clock.to_std(now));
-        self.note(told, PathNotice::Migrated { local });
+        self.emit_notice(told, PathNotice::Migrated { local });
     }
 
     /// Sends pings, abandons silent paths, and applies the policy.
@@ -321,21 +335,21 @@ impl Connection {
             let found = self.paths.iter().find(|path| path.number == switch.number);
             let Some(id) = found.map(|path| path.id) else { continue };
             if self.set_backup(id, switch.backup) {
-                let (path, backup, why) = (switch.number, switch.backup, switch.why);
-                self.note(told, PathNotice::Switched { path, backup, why });
+                let (path, backup, why) = (switch.number, switch.backup, switch.reason);
+                self.emit_notice(told, PathNotice::Switched { path, backup, reason: why });
             }
         }
     }
 
     fn view(&self, id: PathId) -> Option<PolicyPathView> {
         let path = self.live().find(|path| path.id == id)?;
-        let figures = self.figures(id);
+        let figures = self.path_metrics(id);
         Some(PolicyPathView {
             number: path.number,
             primary: path.primary,
             backup: self.is_backup(id)?,
             last_received_at: figures
-                .worked
+                .newest_acked_sent_at
                 .map_or(path.last_received_at, |at| at.max(path.last_received_at)),
             waiting_since: figures.waiting_since,
             srtt: figures.srtt,
@@ -343,7 +357,7 @@ impl Connection {
         })
     }
 
-    fn figures(&self, id: PathId) -> PathMetrics {
+    fn path_metrics(&self, id: PathId) -> PathMetrics {
         let handle = self.inner.congestion_state(id).and_then(PathControllerHandle::of);
         handle.map_or_else(PathMetrics::default, |handle| handle.path_metrics())
     }
@@ -403,10 +417,10 @@ impl Connection {
         let (number, local) = (path.number, path.last.local.ip());
         self.reopen.insert(local, now + REOPEN_DELAY);
         self.next_path_check = Some(now);
-        self.note(told, PathNotice::Abandoned { path: number, why });
+        self.emit_notice(told, PathNotice::Abandoned { path: number, reason: why });
     }
 
-    fn note(&self, told: &mut VecDeque<QuicEvent>, notice: PathNotice) {
+    fn emit_notice(&self, told: &mut VecDeque<QuicEvent>, notice: PathNotice) {
         told.push_back(QuicEvent::Notice { connection: self.id, notice });
     }
 
@@ -427,7 +441,7 @@ impl Connection {
 
     /// Updates a path's metrics, while the library has them.
     fn refresh(&mut self, id: PathId) {
-        let figures = self.figures(id);
+        let figures = self.path_metrics(id);
         let Some(stats) = self.inner.path_stats(id) else { return };
         let tuple = self.inner.network_path(id).ok();
         let backup = self.is_backup(id);
@@ -462,7 +476,7 @@ impl Connection {
             self.refresh(id);
         }
         let state = |path: &PathRecord| match path.ended {
-            Some((at, why)) => PathState::Abandoned { at, why },
+            Some((at, why)) => PathState::Abandoned { at, reason: why },
             None if path.established => PathState::Established,
             None => PathState::Validating,
         };

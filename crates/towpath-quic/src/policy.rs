@@ -58,7 +58,7 @@ pub(crate) struct PolicyPathView {
 }
 
 impl PolicyPathView {
-    fn silence(&self, now: Instant) -> Duration {
+    fn idle_time(&self, now: Instant) -> Duration {
         now.saturating_since(self.last_received_at)
     }
 
@@ -81,9 +81,9 @@ impl PolicyPathView {
 
 /// Returns the path to abandon now, and its silence; never the last one that works.
 pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<(u32, Duration)> {
-    let other_works = paths.iter().any(|path| path.silence(now) < ALIVE_WITHIN);
-    let worst = paths.iter().max_by_key(|path| path.silence(now)).filter(|_| other_works)?;
-    let silence = worst.silence(now);
+    let other_works = paths.iter().any(|path| path.idle_time(now) < ALIVE_WITHIN);
+    let worst = paths.iter().max_by_key(|path| path.idle_time(now)).filter(|_| other_works)?;
+    let silence = worst.idle_time(now);
     (silence > SILENCE_TIMEOUT).then_some((worst.number, silence))
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<
 pub(crate) struct PathSwitch {
     pub(crate) number: u32,
     pub(crate) backup: bool,
-    pub(crate) why: SwitchReason,
+    pub(crate) reason: SwitchReason,
 }
 
 /// State of a connection's policy.
@@ -100,7 +100,7 @@ pub(crate) struct PathSwitch {
 pub(crate) struct Policy {
     kind: PathPolicy,
     /// `ios`: reason for using the backup, and the time since when the primary is good again.
-    fled: Option<(SwitchReason, Option<Instant>)>,
+    switched_since: Option<(SwitchReason, Option<Instant>)>,
     /// Suspected paths: silent, and nothing received since.
     silent: Vec<u32>,
 }
@@ -128,27 +128,31 @@ impl Policy {
     /// Returns the changes that are due now.
     pub(crate) fn switches(&mut self, now: Instant, paths: &[PolicyPathView]) -> Vec<PathSwitch> {
         self.update_backup_use(now, paths);
-        let lively = paths.iter().any(|path| path.silence(now) < RECENT_WITHIN);
+        let lively = paths.iter().any(|path| path.idle_time(now) < RECENT_WITHIN);
         self.silent = paths
             .iter()
-            .filter(|path| path.silence(now) > SUSPECT_AFTER)
+            .filter(|path| path.idle_time(now) > SUSPECT_AFTER)
             .map(|path| path.number)
             .filter(|number| lively || self.silent.contains(number))
             .collect();
         let suspicious = |path: &PolicyPathView| self.silent.contains(&path.number);
-        let fled = self.fled;
+        let fled = self.switched_since;
         let second = |path: &PolicyPathView| path.primary == fled.is_some();
         let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));
         let wanted = |path: &PolicyPathView| {
             let silent = suspicious(path);
             let backup = silent || (first_works && second(path));
             let why = match fled {
-                _ if silent => SwitchReason::Silent(path.silence(now)),
+                _ if silent => SwitchReason::Silent(path.idle_time(now)),
                 _ if !backup && second(path) => SwitchReason::NothingElse,
                 Some((why, _)) => why,
                 None => SwitchReason::Recovered,
             };
-            (path.backup != backup).then_some(PathSwitch { number: path.number, backup, why })
+            (path.backup != backup).then_some(PathSwitch {
+                number: path.number,
+                backup,
+                reason: why,
+            })
         };
         paths.iter().filter_map(wanted).collect()
     }
@@ -158,11 +162,11 @@ impl Policy {
         if !self.is_dynamic() {
             return;
         }
-        let works = |path: &PolicyPathView| !path.primary && path.silence(now) < ALIVE_WITHIN;
+        let works = |path: &PolicyPathView| !path.primary && path.idle_time(now) < ALIVE_WITHIN;
         let has_backup = paths.iter().any(works);
         let primaries = || paths.iter().filter(|path| path.primary);
         let complaint = primaries().find_map(|path| path.switch_reason(now));
-        self.fled = match (self.fled, complaint) {
+        self.switched_since = match (self.switched_since, complaint) {
             (None, Some(why)) if has_backup => Some((why, None)),
             (None, _) => None,
             // No working backup or no primary is left.
@@ -236,7 +240,7 @@ mod tests {
             let switches = policy.switches(at(5_000), &paths);
             let statuses: Vec<_> = switches.iter().map(|s| (s.number, s.backup)).collect();
             assert!(switches.is_empty() || statuses == [(0, true), (1, false)], "{switches:?}");
-            switches.first().map(|switch| switch.why)
+            switches.first().map(|switch| switch.reason)
         };
         let millis = Duration::from_millis;
         assert_eq!(reason(Some(4_950), 30, 80), None);
@@ -257,7 +261,7 @@ mod tests {
         let back = policy.switches(at(550), &pair(550, 550, None, 100, true));
         let expected = [(0, false), (1, true)];
         assert_eq!(back.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>(), expected);
-        assert!(back.iter().all(|switch| switch.why == SwitchReason::Recovered));
+        assert!(back.iter().all(|switch| switch.reason == SwitchReason::Recovered));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum PathNotice {
         /// Number of the path in the protocol.
         path: u32,
         /// Reason for abandoning the path.
-        why: AbandonReason,
+        reason: AbandonReason,
     },
     /// The local path policy uses the path from now on, or only if nothing else works.
     Switched {
@@ -85,7 +85,7 @@ pub enum PathNotice {
         /// True if the path is a backup now.
         backup: bool,
         /// Reason for the switch.
-        why: SwitchReason,
+        reason: SwitchReason,
     },
     /// The single path continues from another address (RFC 9000 §9).
     Migrated {
@@ -207,7 +207,7 @@ pub enum PathState {
         /// Time at which it was abandoned.
         at: Instant,
         /// Reason for abandoning the path.
-        why: AbandonReason,
+        reason: AbandonReason,
     },
 }
 

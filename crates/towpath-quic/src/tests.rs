@@ -42,14 +42,14 @@ struct Link {
     byte: Duration,
     busy_until: [Instant; 2],
     /// Outage: nothing passes between these times.
-    dark: (Instant, Instant),
+    outage: (Instant, Instant),
 }
 
 impl Link {
     fn new(delay_millis: u64, megabits: u64) -> Self {
         let byte = Duration::from_nanos(8_000 / megabits);
-        let dark = (Instant::MAX, Instant::MAX);
-        Self { delay: millis(delay_millis), byte, busy_until: [Instant::ZERO; 2], dark }
+        let outage = (Instant::MAX, Instant::MAX);
+        Self { delay: millis(delay_millis), byte, busy_until: [Instant::ZERO; 2], outage }
     }
 }
 
@@ -58,13 +58,13 @@ struct TestNetwork {
     client: QuicStack,
     server: QuicStack,
     links: BTreeMap<IpAddr, Link>,
-    flying: BTreeMap<(Instant, u64), (bool, Datagram)>,
+    in_flight: BTreeMap<(Instant, u64), (bool, Datagram)>,
     sent: u64,
     connection: ConnectionId,
     accepted: Option<ConnectionId>,
     stream: Option<StreamId>,
     /// Bytes that the client writes and the server reads.
-    wanted: u64,
+    transfer_bytes: u64,
     written: u64,
     read: u64,
     ended: bool,
@@ -75,7 +75,7 @@ struct TestNetwork {
 }
 
 impl TestNetwork {
-    fn new(config: &QuicConfig, links: &[(u8, Link)], wanted: u64) -> Self {
+    fn new(config: &QuicConfig, links: &[(u8, Link)], transfer_bytes: u64) -> Self {
         let (mut client, mut server) = (QuicStack::new(1), QuicStack::new(2));
         for (last, _) in links {
             client.set_address(Instant::ZERO, local(*last));
@@ -91,12 +91,12 @@ impl TestNetwork {
             client,
             server,
             links: links.iter().map(|(last, link)| (address(*last), *link)).collect(),
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sent: 0,
             connection,
             accepted: None,
             stream: None,
-            wanted,
+            transfer_bytes,
             written: 0,
             read: 0,
             ended: false,
@@ -113,7 +113,7 @@ impl TestNetwork {
         let mut still = (self.now, 0);
         while !self.ended {
             let timers = [self.client.poll_timeout(), self.server.poll_timeout()];
-            let arrival = self.flying.keys().next().map(|(at, _)| *at);
+            let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
             // `None` when both ends have closed the connection.
             let next = timers.into_iter().flatten().chain(arrival).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -123,7 +123,7 @@ impl TestNetwork {
             self.now = next.max(self.now);
             still = if still.0 == self.now { (self.now, still.1 + 1) } else { (self.now, 0) };
             assert!(still.1 < 10_000, "time stands still at {:?}", self.now);
-            while let Some(entry) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
+            while let Some(entry) = self.in_flight.first_entry().filter(|e| e.key().0 <= self.now) {
                 let (to_client, datagram) = entry.remove();
                 let host = if to_client { &mut self.client } else { &mut self.server };
                 host.handle_datagram(self.now, &datagram);
@@ -168,7 +168,7 @@ impl TestNetwork {
         self.lengths.push((self.now, datagram.payload.len()));
         let ip = if to_client { datagram.remote.ip() } else { datagram.local.ip() };
         let Some(link) = self.links.get_mut(&ip) else { return };
-        if link.dark.0 <= self.now && self.now < link.dark.1 {
+        if link.outage.0 <= self.now && self.now < link.outage.1 {
             return;
         }
         let way = &mut link.busy_until[usize::from(to_client)];
@@ -180,7 +180,7 @@ impl TestNetwork {
         let at = *way + link.delay;
         self.sent += 1;
         let turned = Datagram { local: datagram.remote, remote: datagram.local, ..datagram };
-        self.flying.insert((at, self.sent), (to_client, turned));
+        self.in_flight.insert((at, self.sent), (to_client, turned));
     }
 
     fn on_client(&mut self, event: QuicEvent) {
@@ -201,8 +201,8 @@ impl TestNetwork {
 
     fn write(&mut self) {
         let Some(stream) = self.stream else { return };
-        while self.written < self.wanted {
-            let most = usize::try_from(self.wanted - self.written).unwrap().min(50_000);
+        while self.written < self.transfer_bytes {
+            let most = usize::try_from(self.transfer_bytes - self.written).unwrap().min(50_000);
             let mut data = Bytes::from(vec![7; most]);
             let taken = self.client.write(self.now, self.connection, stream, &mut data).unwrap();
             self.written += taken as u64;
@@ -303,7 +303,7 @@ fn a_path_that_goes_silent_is_given_up_and_comes_back() {
         for dark in [1, 2] {
             let mut links = wifi_and_cellular();
             let link = links.iter_mut().find(|(last, _)| *last == dark).unwrap();
-            link.1.dark = (Instant::ZERO + millis(1_000), Instant::ZERO + millis(5_000));
+            link.1.outage = (Instant::ZERO + millis(1_000), Instant::ZERO + millis(5_000));
             let mut world = TestNetwork::new(&multipath(policy), &links, 30_000_000);
             world.run(millis(60_000));
             let about = format!("{policy:?}, {dark} dark: {} bytes", world.read);
@@ -324,13 +324,13 @@ fn a_path_that_goes_silent_is_given_up_and_comes_back() {
 #[test]
 fn ios_uses_the_backup_before_the_primary_is_given_up() {
     let mut links = wifi_and_cellular();
-    links[0].1.dark = (Instant::ZERO + millis(1_000), Instant::MAX);
+    links[0].1.outage = (Instant::ZERO + millis(1_000), Instant::MAX);
     let mut world = TestNetwork::new(&multipath(PathPolicy::Ios), &links, 6_000_000);
     world.run(millis(30_000));
     assert!(world.ended);
     let of_the_first = |notice: &PathNotice| match notice {
-        PathNotice::Switched { path: 0, backup: true, why } => Some((None, Some(*why))),
-        PathNotice::Abandoned { path: 0, why } => Some((Some(*why), None)),
+        PathNotice::Switched { path: 0, backup: true, reason: why } => Some((None, Some(*why))),
+        PathNotice::Abandoned { path: 0, reason: why } => Some((Some(*why), None)),
         PathNotice::SinglePath
         | PathNotice::Established { .. }
         | PathNotice::Abandoned { .. }
@@ -364,7 +364,7 @@ fn a_removed_address_ends_its_path_at_once() {
         TestNetwork::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 6_000_000);
     world.run(millis(1_000));
     world.client.set_up(world.now, 1, false);
-    let notice = PathNotice::Abandoned { path: 0, why: AbandonReason::AddressGone };
+    let notice = PathNotice::Abandoned { path: 0, reason: AbandonReason::AddressGone };
     world.run(millis(20_000));
     assert!(world.ended && world.notices[0].iter().any(|(_, seen)| *seen == notice));
 }
@@ -403,7 +403,7 @@ fn a_version_negotiation_is_not_longer_than_its_trigger() {
 fn equal_seeds_give_datagrams_of_equal_lengths_at_equal_times() {
     let run = || {
         let mut links = wifi_and_cellular();
-        links[0].1.dark = (Instant::ZERO + millis(600), Instant::ZERO + millis(2_500));
+        links[0].1.outage = (Instant::ZERO + millis(600), Instant::ZERO + millis(2_500));
         let mut world = TestNetwork::new(&multipath(PathPolicy::Aggregate), &links, 8_000_000);
         world.run(millis(30_000));
         assert!(world.ended);
@@ -444,13 +444,13 @@ proptest! {
         let mut world = TestNetwork::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 300_000);
         for flip in flips {
             world.run(millis(3));
-            let Some((key, (_, datagram))) = world.flying.iter().next() else { continue };
+            let Some((key, (_, datagram))) = world.in_flight.iter().next() else { continue };
             let (key, mut bytes) = (*key, datagram.payload.to_vec());
             let at = flip % (bytes.len() * 8).max(1);
             if let Some(byte) = bytes.get_mut(at / 8) {
                 *byte ^= 1 << (at % 8);
             }
-            if let Some((_, datagram)) = world.flying.get_mut(&key) {
+            if let Some((_, datagram)) = world.in_flight.get_mut(&key) {
                 datagram.payload = bytes.into();
             }
         }

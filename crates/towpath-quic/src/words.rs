@@ -28,7 +28,7 @@ impl PathNotice {
     /// Returns the new backup status of a switched path, and the name of the reason.
     pub fn switch(&self) -> Option<(bool, &'static str)> {
         match self {
-            Self::Switched { backup, why, .. } => Some((*backup, why.name())),
+            Self::Switched { backup, reason: why, .. } => Some((*backup, why.name())),
             Self::Established { .. }
             | Self::Abandoned { .. }
             | Self::Migrated { .. }
@@ -40,8 +40,8 @@ impl PathNotice {
     pub fn text(&self, name: Option<&str>) -> String {
         let what = match self {
             Self::Established { .. } => "established".to_owned(),
-            Self::Abandoned { why, .. } => format!("abandoned: {why}"),
-            Self::Switched { backup, why, .. } => {
+            Self::Abandoned { reason: why, .. } => format!("abandoned: {why}"),
+            Self::Switched { backup, reason: why, .. } => {
                 format!("{}: {why}", if *backup { "is a backup now" } else { "is used now" })
             }
             Self::Migrated { local } => format!("path 0 goes on from {local}"),

@@ -166,7 +166,7 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     };
     let mut goodput =
         of("Goodput", "application bytes that the receiver read, over the time", |f| {
-            figure(f.iter().map(|flow| flow.goodput_bps), number::rate)
+            median_cell(f.iter().map(|flow| flow.goodput_bps), number::rate)
         });
     bars(&mut goodput, groups, key);
     let exchange = answers::is_exchange(groups, key);
@@ -177,7 +177,7 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     rows.extend([
         goodput,
         of("Received", "application bytes that the receiver read", |f| {
-            figure(f.iter().map(|flow| flow.bytes as f64), number::bytes)
+            median_cell(f.iter().map(|flow| flow.bytes as f64), number::bytes)
         }),
         of(
             "Completed",
@@ -197,7 +197,7 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             "from the start of the flow until the connection was open",
             |f| {
                 let known = f.iter().filter_map(|flow| flow.connect_ns);
-                figure(known.map(|ns| ns as f64), number::time)
+                median_cell(known.map(|ns| ns as f64), number::time)
             },
         ));
     }
@@ -224,7 +224,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     };
     let mut rows = Vec::new();
     rows.push(of("Retransmitted", "retransmitted packets of all subflows", |f| {
-        figure(f.iter().map(|flow| flow.retransmissions as f64), number::count)
+        median_cell(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
     rows.extend(stack_rows(groups, key));
     rows.push(row("Paths used", "share of the payload that arrived on each path", {
@@ -284,7 +284,7 @@ fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let shown = all.into_iter().filter(|(_, _, pick, _)| happened(*pick));
     shown
         .map(|(label, meaning, pick, format)| {
-            let cell = |group| figure(told(group, pick).into_iter().map(|n| n as f64), format);
+            let cell = |group| median_cell(told(group, pick).into_iter().map(|n| n as f64), format);
             row(label, meaning, groups.iter().map(cell))
         })
         .collect()
@@ -299,7 +299,7 @@ fn missing() -> Cell {
 }
 
 /// Formats a median, with its range when there are several values.
-fn figure(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Cell {
+fn median_cell(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Cell {
     let Some(spread) = MedianRange::of(values) else { return missing() };
     let (text, low, high) = (format(spread.median), format(spread.min), format(spread.max));
     // Repetitions that agree in every digit shown need no range.
@@ -344,7 +344,7 @@ fn longest_stall(flows: &[&FlowSummary]) -> Cell {
             note: format!("at {}", number::short_moment(flow.stall.longest_at_ns as f64 / 1e9)),
             ..Cell::default()
         },
-        _ => figure(flows.iter().map(|flow| flow.stall.longest_ns as f64), stall_time),
+        _ => median_cell(flows.iter().map(|flow| flow.stall.longest_ns as f64), stall_time),
     }
 }
 
@@ -359,7 +359,7 @@ fn stalls(flows: &[&FlowSummary]) -> Cell {
             },
             ..Cell::default()
         },
-        _ => figure(flows.iter().map(|flow| flow.stall.total_ns as f64), stall_time),
+        _ => median_cell(flows.iter().map(|flow| flow.stall.total_ns as f64), stall_time),
     }
 }
 
@@ -412,7 +412,7 @@ fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -
             "Bytes missed by then",
             "what the reference would have delivered more until then, or until the end",
             groups.iter().map(|group| {
-                figure(found(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
+                median_cell(found(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
             }),
         ),
     ]
@@ -435,11 +435,11 @@ fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) 
         (_, 0) => missing(),
         (0, _) => Cell { text: "never".to_owned(), tone: Tone::Bad, ..Cell::default() },
         (some, all) if some < all => {
-            let cell = figure(times, number::time);
+            let cell = median_cell(times, number::time);
             let note = format!("{some} of {all} recovered");
             Cell { note, tone: Tone::Bad, ..cell }
         }
-        _ => figure(times, number::time),
+        _ => median_cell(times, number::time),
     }
 }
 
@@ -512,7 +512,7 @@ pub(crate) struct ExpectationRow {
     /// Measured values of the repetitions, equal texts once.
     pub(crate) measured: String,
     /// Summary of the outcomes: `yes`, `no`, `3 of 5`.
-    pub(crate) met: String,
+    pub(crate) outcome: String,
     pub(crate) runs: usize,
     pub(crate) tone: Tone,
 }
@@ -552,7 +552,7 @@ fn check(group: &RunGroup<'_>, text: &str) -> ExpectationRow {
         label: group.label.clone(),
         text: clean(text),
         measured,
-        met: said,
+        outcome: said,
         runs: all.len(),
         tone,
     }

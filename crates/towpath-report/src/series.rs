@@ -80,7 +80,7 @@ impl Grid {
     }
 
     /// Records a state; of several in one point the largest stays, so that peaks are kept.
-    fn note(&self, values: &mut Values, t_ns: u64, state: f64) {
+    fn store_max(&self, values: &mut Values, t_ns: u64, state: f64) {
         if let Some(value) = values.get_mut(self.index(t_ns)) {
             *value = Some(value.map_or(state, |old| old.max(state)));
         }
@@ -280,7 +280,7 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
                 if value <= 0.0 {
                     continue;
                 }
-                grid.note(values, record.t_ns, value);
+                grid.store_max(values, record.t_ns, value);
                 let held = values.iter_mut().take(grid.index(record.t_ns)).skip(first + 1);
                 held.for_each(|held| *held = held.or(Some(value)));
             }
@@ -361,7 +361,7 @@ pub(crate) fn links(run: &StoredRun, grid: &Grid, direction: DataDirection) -> V
 
 /// Adds a link's record; `before` is the drop count of its previous record.
 fn note_link(grid: &Grid, series: &mut LinkSeries, before: &mut u64, link: &Link) {
-    grid.note(&mut series.backlog_bytes, link.t_ns, link.backlog_bytes as f64);
+    grid.store_max(&mut series.backlog_bytes, link.t_ns, link.backlog_bytes as f64);
     let total = link
         .dropped_queue_packets
         .saturating_add(link.dropped_loss_packets)

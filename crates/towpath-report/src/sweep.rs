@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use towpath_measure::expect::MetricUnit;
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Sample, too_few};
+use towpath_measure::metrics::statistics::{
+    ConfidenceInterval, Estimate, Sample, missing_interval_reason,
+};
 
 use crate::chart::values::{ValueAxis, ValueRow, rows};
 use crate::number;
@@ -180,7 +182,7 @@ fn cells(figure: &SweepMetric, sample: &Sample, estimate: Option<&Estimate>) -> 
         ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
     let interval = match estimate.interval {
         Some(ConfidenceInterval { low, high }) => spread(low, high),
-        None => too_few(estimate.count).unwrap_or_default(),
+        None => missing_interval_reason(estimate.count).unwrap_or_default(),
     };
     [text(estimate.median), spread(low, high), interval, spread(least, most)]
 }

@@ -425,7 +425,7 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: Te
             Tone::Bad => "✗",
             Tone::Plain => "?",
         };
-        let held = if check.runs > 1 { format!(" ({})", check.met) } else { String::new() };
+        let held = if check.runs > 1 { format!(" ({})", check.outcome) } else { String::new() };
         let text = format!("{}: {}, measured {}{held}", check.label, check.text, check.measured);
         let _ = writeln!(out, "  {} {}", ink.tone(sign, check.tone), cut(&text, width - 4));
     }

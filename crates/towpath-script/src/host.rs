@@ -7,7 +7,7 @@ use crate::script::{Call, FailureReason, HostKind, Setting};
 /// A host behind a wire, with one socket (and a listening one).
 pub trait HostUnderTest {
     /// Returns the kind of host.
-    fn world(&self) -> HostKind;
+    fn kind(&self) -> HostKind;
 
     /// Returns the precision with which its times can be compared.
     fn tolerance(&self) -> Tolerance;

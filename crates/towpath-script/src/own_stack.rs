@@ -36,7 +36,7 @@ pub struct OwnStack {
     connected: bool,
     closed: Option<Result<(), ConnectionError>>,
     sent: VecDeque<(Duration, Vec<u8>)>,
-    begun: bool,
+    configured: bool,
     finished: bool,
 }
 
@@ -58,14 +58,14 @@ impl OwnStack {
             connected: false,
             closed: None,
             sent: VecDeque::new(),
-            begun: false,
+            configured: false,
             finished: false,
         }
     }
 
     /// Configures interfaces and addresses, once all settings are known.
-    fn begin(&mut self) {
-        if std::mem::replace(&mut self.begun, true) {
+    fn configure_addresses(&mut self) {
+        if std::mem::replace(&mut self.configured, true) {
             return;
         }
         for path in 0..MAX_PATHS {
@@ -168,7 +168,7 @@ impl OwnStack {
 }
 
 impl HostUnderTest for OwnStack {
-    fn world(&self) -> HostKind {
+    fn kind(&self) -> HostKind {
         HostKind::Towpath
     }
 
@@ -236,7 +236,7 @@ impl HostUnderTest for OwnStack {
     }
 
     fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
-        self.begin();
+        self.configure_addresses();
         let whole = Bytes::copy_from_slice(packet);
         // A packet that cannot be parsed at all is lost, as at any device.
         if let Ok(packet) = Packet::from_bytes(&whole, false, 0) {
@@ -251,7 +251,7 @@ impl HostUnderTest for OwnStack {
     }
 
     fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String> {
-        self.begin();
+        self.configure_addresses();
         self.drain();
         let until = Instant::from_nanos(until.as_nanos() as u64);
         while self.sent.is_empty() {
@@ -269,7 +269,7 @@ impl HostUnderTest for OwnStack {
     }
 
     fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String> {
-        self.begin();
+        self.configure_addresses();
         let answer = match (call, self.id) {
             (Call::Listen, _) => {
                 let listener = self.stack.listen(PORT, self.config.clone());
@@ -303,7 +303,7 @@ impl HostUnderTest for OwnStack {
                 CallResult::Done
             }
             (Call::Close, Some(id)) => {
-                self.stack.forget(self.now, id);
+                self.stack.release(self.now, id);
                 CallResult::Done
             }
             (Call::Abort, Some(id)) => {

@@ -57,7 +57,7 @@ pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Fail
             })?;
         }
     }
-    let world = run.host.world();
+    let world = run.host.kind();
     let mine = |step: &&ScriptStep| step.only.as_ref().is_none_or(|(only, _)| *only == world);
     for step in script.steps.iter().filter(mine) {
         run.step(step)
@@ -104,28 +104,30 @@ impl ScriptRunner<'_> {
         }
     }
 
-    fn note(&mut self, at: Duration, text: &str) {
+    fn trace_line(&mut self, at: Duration, text: &str) {
         let _ = writeln!(self.trace, "  {:9.3} ms {text}", at.as_secs_f64() * 1e3);
     }
 
     fn step(&mut self, step: &ScriptStep) -> StepResult {
         let TimeWindow { from, to } = step.when;
         match &step.action {
-            StepAction::Expect { line, packet } => self.expect(*line, packet, from, to),
-            StepAction::Silence(time) => self.silence(from + *time),
+            StepAction::Expect { subflow: line, packet } => self.expect(*line, packet, from, to),
+            StepAction::Silence(time) => self.expect_silence(from + *time),
             StepAction::Ignore(time) => {
                 self.wait(from + *time)?;
                 self.queue.clear();
                 Ok(())
             }
             // A path with some latency, unless the script states another time.
-            StepAction::Handshake(packet) => self.handshake(packet, or_usual(from)),
-            StepAction::Join { line, backup } => self.join(*line, *backup, or_usual(from)),
-            StepAction::Inject { line, packet } => {
+            StepAction::Handshake(packet) => self.handshake(packet, or_default(from)),
+            StepAction::Join { subflow: line, backup } => {
+                self.join(*line, *backup, or_default(from))
+            }
+            StepAction::Inject { subflow: line, packet } => {
                 self.wait(from)?;
                 self.inject(*line, packet, &step.text)
             }
-            StepAction::Icmp { line, message } => {
+            StepAction::Icmp { subflow: line, message } => {
                 self.wait(from)?;
                 self.icmp(*line, *message, &step.text)
             }
@@ -172,7 +174,7 @@ impl ScriptRunner<'_> {
         self.peer.at(at);
         if let Some((line, segment)) = self.peer.observe(&bytes)? {
             let text = self.peer.describe(line, &segment);
-            self.note(at, &text);
+            self.trace_line(at, &text);
             self.queue.push_back(UnmatchedPacket { at, line, segment });
         }
         Ok(true)
@@ -212,7 +214,7 @@ impl ScriptRunner<'_> {
         Ok(())
     }
 
-    fn silence(&mut self, time: Duration) -> StepResult {
+    fn expect_silence(&mut self, time: Duration) -> StepResult {
         self.wait(time)?;
         match self.queue.front() {
             None => Ok(()),
@@ -229,7 +231,7 @@ impl ScriptRunner<'_> {
         self.collect(now)?;
         self.peer.at(self.host.now());
         let bytes = self.peer.send(line, packet)?;
-        self.note(self.host.now(), text);
+        self.trace_line(self.host.now(), text);
         self.host.inject(&bytes)?;
         self.base = self.host.now();
         Ok(())
@@ -252,7 +254,7 @@ impl ScriptRunner<'_> {
         let about = about.map_err(|error| error.to_string())?;
         let router = script::peer_address(line as u8);
         let error = kind.emit(router, &about).ok_or("no ICMP error about that")?;
-        self.note(self.host.now(), text);
+        self.trace_line(self.host.now(), text);
         self.host.inject(&error.to_vec())?;
         self.base = self.host.now();
         Ok(())
@@ -273,16 +275,16 @@ impl ScriptRunner<'_> {
         let mut got = 0;
         loop {
             let answer = self.host.call(call, &data)?;
-            let answer = self.account(answer, &mut got)?;
-            let verdict = judge(&answer, call, outcome, got);
+            let answer = self.count_bytes(answer, &mut got)?;
+            let verdict = call_verdict(&answer, call, outcome, got);
             let now = self.host.now();
             match verdict {
-                CallVerdict::Right => {
-                    self.note(now, text);
+                CallVerdict::Expected => {
+                    self.trace_line(now, text);
                     self.base = now;
                     return Ok(());
                 }
-                CallVerdict::Wrong => {
+                CallVerdict::Unexpected => {
                     return Err(format!("it gave {answer:?}, {got} bytes in all"));
                 }
                 CallVerdict::NotYet if now >= deadline => {
@@ -294,7 +296,7 @@ impl ScriptRunner<'_> {
     }
 
     /// Counts the bytes of both directions, and checks those that were read.
-    fn account(&mut self, answer: CallResult, got: &mut usize) -> Result<CallResult, String> {
+    fn count_bytes(&mut self, answer: CallResult, got: &mut usize) -> Result<CallResult, String> {
         match &answer {
             CallResult::Taken(count) => {
                 self.written += *count as u64;
@@ -351,8 +353,8 @@ impl ScriptRunner<'_> {
 
     fn join(&mut self, line: usize, backup: bool, delay: Duration) -> StepResult {
         let (by_peer, path) = self.peer.route(line)?;
-        let own = JoinPattern { address_id: Some(path + 1), backup: Some(backup), right: true };
-        let theirs = JoinPattern { address_id: None, backup: None, right: true };
+        let own = JoinPattern { address_id: Some(path + 1), backup: Some(backup), valid: true };
+        let theirs = JoinPattern { address_id: None, backup: None, valid: true };
         let syn = |flags| PacketPattern {
             flags,
             options: vec![
@@ -386,21 +388,21 @@ impl ScriptRunner<'_> {
     }
 }
 
-fn or_usual(round_trip: Duration) -> Duration {
+fn or_default(round_trip: Duration) -> Duration {
     if round_trip.is_zero() { DEFAULT_ROUND_TRIP } else { round_trip }
 }
 
 enum CallVerdict {
-    Right,
-    Wrong,
+    Expected,
+    Unexpected,
     /// The call may still succeed.
     NotYet,
 }
 
-fn judge(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> CallVerdict {
-    let when = |right: bool| if right { CallVerdict::Right } else { CallVerdict::Wrong };
+fn call_verdict(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> CallVerdict {
+    let when = |right: bool| if right { CallVerdict::Expected } else { CallVerdict::Unexpected };
     match (answer, outcome) {
-        (CallResult::Done, CallOutcome::Done) => CallVerdict::Right,
+        (CallResult::Done, CallOutcome::Done) => CallVerdict::Expected,
         (CallResult::Taken(_), CallOutcome::Done) => {
             when(matches!(call, Call::Write(len) if len == got))
         }
@@ -408,10 +410,10 @@ fn judge(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> C
         (CallResult::Nothing, CallOutcome::Bytes(wanted)) if matches!(call, Call::Write(_)) => {
             when(wanted == 0)
         }
-        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got == wanted => CallVerdict::Right,
+        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got == wanted => CallVerdict::Expected,
         (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got < wanted => CallVerdict::NotYet,
         (CallResult::End, CallOutcome::End) => when(got == 0),
-        (CallResult::Nothing, CallOutcome::Nothing) => CallVerdict::Right,
+        (CallResult::Nothing, CallOutcome::Nothing) => CallVerdict::Expected,
         (
             CallResult::Nothing,
             CallOutcome::Done | CallOutcome::Bytes(_) | CallOutcome::End | CallOutcome::Error(_),
@@ -419,6 +421,6 @@ fn judge(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> C
         (CallResult::Failed(reason), CallOutcome::Error(wanted)) => {
             when(wanted.is_none_or(|wanted| wanted == *reason))
         }
-        _ => CallVerdict::Wrong,
+        _ => CallVerdict::Unexpected,
     }
 }

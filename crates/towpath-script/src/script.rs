@@ -92,7 +92,7 @@ pub struct SubflowRoute {
 
 impl SubflowRoute {
     /// Returns the default route of a subflow.
-    pub fn usual(number: usize, role: Role) -> Self {
+    pub fn default_for(number: usize, role: Role) -> Self {
         let path = u8::try_from(number).unwrap_or(u8::MAX);
         Self { number, host: path, peer: path, port: 80, by_peer: role == Role::Server }
     }
@@ -144,28 +144,28 @@ pub enum StepAction {
     /// A whole MP_JOIN on this subflow, opened by the end that its route names.
     Join {
         /// Number of the subflow.
-        line: usize,
+        subflow: usize,
         /// B flag of the peer.
         backup: bool,
     },
     /// The peer sends a packet.
     Inject {
         /// Number of the subflow.
-        line: usize,
+        subflow: usize,
         /// Packet that the peer sends.
         packet: PacketPattern,
     },
     /// A router sends an ICMP error about the last packet of the host.
     Icmp {
         /// Number of the subflow.
-        line: usize,
+        subflow: usize,
         /// Error that the router reports.
         message: Icmp,
     },
     /// The host sends a packet.
     Expect {
         /// Number of the subflow.
-        line: usize,
+        subflow: usize,
         /// Fields that the host's packet must have.
         packet: PacketPattern,
     },
@@ -290,7 +290,7 @@ pub struct PacketPattern {
     /// Options that must be absent.
     pub without: Vec<OptionName>,
     /// True to send a wrong TCP checksum.
-    pub damaged: bool,
+    pub bad_checksum: bool,
     /// Urgent pointer to send; `None` is 0. The URG flag is in `flags`.
     pub urgent: Option<u16>,
 }
@@ -314,7 +314,7 @@ impl NumberRange {
     pub const ANY: Self = Self { from: 0, to: u64::MAX };
 
     /// Returns true if the range contains `number`.
-    pub const fn holds(self, number: u64) -> bool {
+    pub const fn contains(self, number: u64) -> bool {
         self.from <= number && number <= self.to
     }
 }
@@ -381,7 +381,7 @@ pub enum OptionPattern {
     /// MP_FASTCLOSE, with the right key or a wrong one.
     FastClose {
         /// True if the key is the receiver's.
-        right: bool,
+        valid: bool,
     },
     /// MP_TCPRST with reason and flags.
     Reset {
@@ -448,7 +448,7 @@ pub struct JoinPattern {
     /// B flag; `None` sends it clear, or matches either.
     pub backup: Option<bool>,
     /// True if token or HMAC is valid.
-    pub right: bool,
+    pub valid: bool,
 }
 
 /// Fields of a DSS option.
@@ -469,7 +469,7 @@ pub struct DssPattern {
 pub enum Presence<T> {
     /// The default is sent; an expected packet may have the field or not.
     #[default]
-    Usual,
+    Default,
     /// The field is absent.
     Absent,
     /// The field is present with this value.
@@ -498,9 +498,9 @@ pub enum Checksum {
     #[default]
     None,
     /// The correct checksum of the mapping.
-    Right,
+    Valid,
     /// A checksum that does not match.
-    Wrong,
+    Invalid,
 }
 
 /// Fields of an ADD_ADDR option.
@@ -515,5 +515,5 @@ pub struct AddAddressPattern {
     /// E flag: an echo, without HMAC.
     pub echo: bool,
     /// True if the HMAC is valid.
-    pub right: bool,
+    pub valid: bool,
 }

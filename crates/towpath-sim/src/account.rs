@@ -176,7 +176,7 @@ impl CapacityAccounts {
 
     /// Moves data that no application has read from goodput to undelivered.
     fn separate_unread(&mut self, read: &ReadTotals) {
-        for (key, place) in &self.streams.places {
+        for (key, place) in &self.streams.indices {
             let Some(known) = self.streams.all.get(*place) else { continue };
             let read = read.stream_bytes.get(key).copied().unwrap_or(known.bytes);
             for ((row, number), mut bytes) in known.unread(read) {
@@ -383,7 +383,7 @@ fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
 #[derive(Debug, Default)]
 struct StreamTable {
     all: Vec<StreamArrivals>,
-    places: BTreeMap<(usize, ConnectionId), usize>,
+    indices: BTreeMap<(usize, ConnectionId), usize>,
     /// Cache of the last lookup: consecutive packets mostly belong to the same connection.
     last: Option<((usize, ConnectionId), usize)>,
 }
@@ -392,7 +392,7 @@ impl StreamTable {
     fn entry(&mut self, key: (usize, ConnectionId)) -> Option<&mut StreamArrivals> {
         let place = match self.last {
             Some((last, place)) if last == key => place,
-            _ => *self.places.entry(key).or_insert(self.all.len()),
+            _ => *self.indices.entry(key).or_insert(self.all.len()),
         };
         self.last = Some((key, place));
         if place >= self.all.len() {

@@ -27,7 +27,7 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
     recorder.sample_final(*now, network, hosts, streams);
     let subflows = world.recorder.totals(&world.streams);
     let counters = counters(&world);
-    let multipath = proof(&world, transport, &counters);
+    let multipath = multipath_use(&world, transport, &counters);
     let noise =
         EmulatorTiming { packets: world.network.delivered_packets, ..EmulatorTiming::default() };
     let mut summarizer = Summarizer::new(world.scenario, transport);
@@ -78,7 +78,7 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
         .probes(&probes)
         .multipath(multipath)
         .account(account)
-        .noise(&noise)
+        .emulator_timing(&noise)
         .counters(&counters)
         .finish();
     recorder.add(&Record::Summary(Box::new(summary)));
@@ -109,7 +109,7 @@ fn finish_datagrams(
 fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
     for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
-        let talked = run.talks.as_ref();
+        let talked = run.sessions.as_ref();
         let messages = talked.map_or_else(Vec::new, |[c, s]| messages(index as u32, c, s));
         for direction in summary_directions(&flow.pattern) {
             let until = world.now.min(run.deadline);
@@ -142,7 +142,7 @@ fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowI
                     .into_iter()
                     .collect(),
                 retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
-                stack: world.recorder.log.figures(index as u32, *direction),
+                stack: world.recorder.log.stats(index as u32, *direction),
                 messages: messages.clone(),
             });
         }
@@ -239,7 +239,11 @@ fn counters(world: &Simulation<'_>) -> Vec<Counter> {
 }
 
 /// Returns the evidence that Multipath TCP was used, or the reason why not.
-fn proof(world: &Simulation<'_>, transport: Transport, counters: &[Counter]) -> MultipathUse {
+fn multipath_use(
+    world: &Simulation<'_>,
+    transport: Transport,
+    counters: &[Counter],
+) -> MultipathUse {
     let requested = match transport {
         Transport::Tcp | Transport::Quic => return MultipathUse::default(),
         Transport::Mpquic => return quic_proof(world, transport),

@@ -257,7 +257,7 @@ impl SimHost {
     /// Sets whether the host's own queue in front of a path has room.
     pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, room: bool) {
         self.stack.set_tx_ready(now, interface(path), room);
-        self.quic.set_room(path, room);
+        self.quic.set_tx_ready(path, room);
         self.touched = true;
     }
 

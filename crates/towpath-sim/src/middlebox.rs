@@ -42,7 +42,7 @@ struct MiddleboxState {
     /// Address translations: inside, outside.
     translations: Vec<(SocketAddr, SocketAddr)>,
     /// Packets with data seen so far.
-    seen: u64,
+    data_packets: u64,
     /// Segment held for coalescing, by direction, with the time of its release.
     held: [Option<(Instant, Segment)>; 2],
 }
@@ -54,7 +54,7 @@ impl MiddleboxChain {
             side: middlebox.side,
             action: middlebox.action,
             translations: Vec::new(),
-            seen: 0,
+            data_packets: 0,
             held: [None, None],
         };
         Self { boxes: own.map(make).collect(), identification: 0 }
@@ -82,7 +82,7 @@ impl MiddleboxChain {
             out.push_back(packet); // damaged on the way: not a box's business
             return;
         };
-        self.lead(now, direction, 0, segment, out);
+        self.pass_segment(now, direction, 0, segment, out);
     }
 
     /// Releases segments that boxes have held until `now`.
@@ -97,13 +97,13 @@ impl MiddleboxChain {
             let index = if direction == PathDirection::Up { place } else { count - 1 - place };
             let held = self.boxes.get_mut(index).and_then(|own| own.take_expired(now, direction));
             if let Some(segment) = held {
-                self.lead(now, direction, place + 1, segment, out);
+                self.pass_segment(now, direction, place + 1, segment, out);
             }
         }
     }
 
     /// Returns the inside address that the boxes translate to `outside`.
-    pub(crate) fn inside(&self, outside: SocketAddr) -> SocketAddr {
+    pub(crate) fn untranslated_address(&self, outside: SocketAddr) -> SocketAddr {
         self.boxes.iter().rev().fold(outside, |address, own| {
             let found = own.translations.iter().find(|(_, outside)| *outside == address);
             found.map_or(address, |(inside, _)| *inside)
@@ -111,7 +111,7 @@ impl MiddleboxChain {
     }
 
     /// Passes a segment through the boxes from the one at `place` in its direction.
-    fn lead(
+    fn pass_segment(
         &mut self,
         now: Instant,
         direction: PathDirection,
@@ -242,8 +242,8 @@ impl MiddleboxState {
         if segment.payload.is_empty() {
             return;
         }
-        self.seen += 1;
-        if !self.seen.is_multiple_of(REWRITE_INTERVAL_PACKETS) {
+        self.data_packets += 1;
+        if !self.data_packets.is_multiple_of(REWRITE_INTERVAL_PACKETS) {
             return;
         }
         let mut data = segment.payload.to_bytes().to_vec();

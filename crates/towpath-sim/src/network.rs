@@ -81,12 +81,12 @@ pub(crate) struct SimNetwork<'a> {
     captures: Vec<PcapWriter<'a>>,
     /// Set when captures keep headers only, so that checksums over the payload are not computed.
     pub(crate) headers_only: bool,
-    passing: VecDeque<wire::Packet>,
+    chain_output: VecDeque<wire::Packet>,
     /// Cached paths of IPv4 address pairs, in the byte order of the header.
-    pairs: Vec<([u8; 8], usize)>,
+    path_cache: Vec<([u8; 8], usize)>,
     /// Freed packets for reuse.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept: they travel as they are")]
-    spare: Vec<Box<wire::Packet>>,
+    free_packets: Vec<Box<wire::Packet>>,
     arrived: VecDeque<DeliveredPacket>,
     pub(crate) delivered_packets: u64,
     pub(crate) accounts: CapacityAccounts,
@@ -142,9 +142,9 @@ impl<'a> SimNetwork<'a> {
                 .collect(),
             captures,
             headers_only: false,
-            passing: VecDeque::new(),
-            pairs: Vec::new(),
-            spare: Vec::new(),
+            chain_output: VecDeque::new(),
+            path_cache: Vec::new(),
+            free_packets: Vec::new(),
             arrived: VecDeque::new(),
             delivered_packets: 0,
         })
@@ -185,7 +185,7 @@ impl<'a> SimNetwork<'a> {
             return self.send_one(now, path, end, packet);
         };
         loop {
-            let mut part = self.blank();
+            let mut part = self.empty_packet();
             if !cutter.next(&packet, &mut part) {
                 self.recycle(part);
                 break;
@@ -199,45 +199,45 @@ impl<'a> SimNetwork<'a> {
         let v4 = packet.header.first().is_some_and(|first| first >> 4 == 4);
         let pair = packet.header.get(12..).and_then(<[u8]>::first_chunk).filter(|_| v4);
         if let Some(pair) = pair
-            && let Some((_, path)) = self.pairs.iter().find(|(known, _)| known == pair)
+            && let Some((_, path)) = self.path_cache.iter().find(|(known, _)| known == pair)
         {
             return Some(*path);
         }
         let path = packet.addresses().and_then(|(source, target)| path_of(source, target))?;
-        if let Some(pair) = pair.filter(|_| self.pairs.len() < PATH_CACHE_SLOTS) {
-            self.pairs.push((*pair, path));
+        if let Some(pair) = pair.filter(|_| self.path_cache.len() < PATH_CACHE_SLOTS) {
+            self.path_cache.push((*pair, path));
         }
         Some(path)
     }
 
     /// Returns an empty packet, from reused memory if possible.
-    pub(crate) fn blank(&mut self) -> Box<wire::Packet> {
-        self.spare.pop().unwrap_or_default()
+    pub(crate) fn empty_packet(&mut self) -> Box<wire::Packet> {
+        self.free_packets.pop().unwrap_or_default()
     }
 
     /// Keeps the memory of a packet for reuse.
     pub(crate) fn recycle(&mut self, mut packet: Box<wire::Packet>) {
-        if self.spare.len() < MAX_SPARE_PACKETS {
+        if self.free_packets.len() < MAX_SPARE_PACKETS {
             packet.payload = wire::Payload::EMPTY;
-            self.spare.push(packet);
+            self.free_packets.push(packet);
         }
     }
 
     fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
-        self.note(now, path, end, PacketDirection::Outbound, &packet);
+        self.capture_packet(now, path, end, PacketDirection::Outbound, &packet);
         let no_boxes = self.boxes.get(path).is_none_or(MiddleboxChain::is_empty);
         if end == 1 || no_boxes {
             self.push(now, path, end, packet);
             return;
         }
-        let mut passing = std::mem::take(&mut self.passing);
+        let mut passing = std::mem::take(&mut self.chain_output);
         if let Some(boxes) = self.boxes.get_mut(path) {
             boxes.pass(now, PathDirection::Up, *packet, &mut passing);
         }
         for packet in passing.drain(..) {
             self.push(now, path, end, Box::new(packet));
         }
-        self.passing = passing;
+        self.chain_output = passing;
     }
 
     fn push(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
@@ -274,7 +274,7 @@ impl<'a> SimNetwork<'a> {
                 }
                 continue;
             }
-            let mut passing = std::mem::take(&mut self.passing);
+            let mut passing = std::mem::take(&mut self.chain_output);
             if let Some(boxes) = self.boxes.get_mut(path) {
                 boxes.pass(time, PathDirection::Down, *packet, &mut passing);
             }
@@ -282,7 +282,7 @@ impl<'a> SimNetwork<'a> {
                 let arrival = self.arrive(time, path, end, Box::new(packet));
                 self.arrived.extend(arrival);
             }
-            self.passing = passing;
+            self.chain_output = passing;
         }
     }
 
@@ -303,11 +303,11 @@ impl<'a> SimNetwork<'a> {
         interface.totals.rx_bytes += packet.len() as u64;
         let host = interface.host;
         self.delivered_packets += 1;
-        self.note(now, path, end, PacketDirection::Inbound, &packet);
+        self.capture_packet(now, path, end, PacketDirection::Inbound, &packet);
         Some(DeliveredPacket { host, path, packet })
     }
 
-    fn note(
+    fn capture_packet(
         &mut self,
         now: Instant,
         path: usize,
@@ -337,7 +337,7 @@ impl<'a> SimNetwork<'a> {
                 continue;
             }
             for direction in [PathDirection::Up, PathDirection::Down] {
-                let mut passing = std::mem::take(&mut self.passing);
+                let mut passing = std::mem::take(&mut self.chain_output);
                 if let Some(boxes) = self.boxes.get_mut(path) {
                     boxes.expired(now, direction, &mut passing);
                 }
@@ -351,7 +351,7 @@ impl<'a> SimNetwork<'a> {
                         }
                     }
                 }
-                self.passing = passing;
+                self.chain_output = passing;
             }
         }
     }
@@ -374,7 +374,7 @@ impl<'a> SimNetwork<'a> {
                     continue;
                 }
                 let small = small_queues.get(interface.host).copied().unwrap_or(false);
-                let room = self.has_room(path, end, interface, small);
+                let room = self.is_tx_ready(path, end, interface, small);
                 let (host, stopped) = (interface.host, interface.stopped);
                 if room == stopped {
                     tell(host, path, room);
@@ -387,7 +387,7 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    fn has_room(&self, path: usize, end: usize, interface: &PathEnd, small: bool) -> bool {
+    fn is_tx_ready(&self, path: usize, end: usize, interface: &PathEnd, small: bool) -> bool {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         let mtu_bytes = self.mtu_bytes.get(path).copied().unwrap_or(1_500);
         if !route.is_some_and(|route| self.topology.has_room(*route, mtu_bytes)) {
@@ -401,12 +401,12 @@ impl<'a> SimNetwork<'a> {
     }
 
     /// Returns the first host's real address, before any address translation.
-    pub(crate) fn inside(
+    pub(crate) fn untranslated_address(
         &self,
         path: usize,
         address: std::net::SocketAddr,
     ) -> std::net::SocketAddr {
-        self.boxes.get(path).map_or(address, |boxes| boxes.inside(address))
+        self.boxes.get(path).map_or(address, |boxes| boxes.untranslated_address(address))
     }
 
     /// Applies a timeline event to links and interfaces.

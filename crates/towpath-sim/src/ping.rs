@@ -105,7 +105,7 @@ impl FlowPinger {
             if let (Some((_, pinger)), Some(back)) =
                 (pinger, EchoDatagram::parse_reply(&udp.payload))
             {
-                pinger.on_answer(now, back.number);
+                pinger.on_reply(now, back.number);
             }
             return true;
         }

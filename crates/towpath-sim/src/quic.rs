@@ -68,7 +68,7 @@ impl QuicHost {
     }
 
     /// Sets whether the queue in this host at the start of a path has room.
-    pub(crate) fn set_room(&mut self, path: usize, room: bool) {
+    pub(crate) fn set_tx_ready(&mut self, path: usize, room: bool) {
         self.full.retain(|full| *full != path);
         if !room {
             self.full.push(path);

@@ -115,7 +115,7 @@ impl Simulation<'_> {
         let Some(end) = end else { return };
         end.socket = Some(socket);
         end.open = true;
-        let talks = self.flows.get(flow).is_some_and(|flow| flow.talks.is_some());
+        let talks = self.flows.get(flow).is_some_and(|flow| flow.sessions.is_some());
         if talks {
             self.notify_open(place, side);
         } else if side == 0 {

@@ -182,7 +182,7 @@ impl<'a> SimRecorder<'a> {
     ) {
         let decisions = self.decisions.entry((host, connection)).or_default();
         let blocked = match trace {
-            StackDecision::Scheduled { number, run_bytes, why } => {
+            StackDecision::Scheduled { number, run_bytes, reason: why } => {
                 decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
                 None
             }
@@ -233,7 +233,12 @@ impl<'a> SimRecorder<'a> {
             let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
             for (end, status) in status.iter().enumerate() {
                 for subflow in status.iter().flat_map(|status| &status.subflows) {
-                    self.note((now, Duration::ZERO), (index, stream), (end, subflow), network);
+                    self.update_subflow(
+                        (now, Duration::ZERO),
+                        (index, stream),
+                        (end, subflow),
+                        network,
+                    );
                 }
             }
         }
@@ -259,7 +264,7 @@ impl<'a> SimRecorder<'a> {
                 bytes: total - before,
                 connection,
             };
-            self.log.note(&interval);
+            self.log.record(&interval);
             self.add(&Record::Interval(interval));
         }
     }
@@ -306,7 +311,7 @@ impl<'a> SimRecorder<'a> {
         let directions = flow.map_or(&[][..], |flow| directions(&flow.pattern));
         for (end, status) in status.iter().enumerate() {
             for subflow in status.iter().flat_map(|status| &status.subflows) {
-                let noted = self.note(when, (index, stream), (end, subflow), network);
+                let noted = self.update_subflow(when, (index, stream), (end, subflow), network);
                 let Some((key, before)) = noted else { continue };
                 let Some(known) = self.subflows.get(&key) else { continue };
                 let describe = |direction: &DataDirection| {
@@ -323,7 +328,7 @@ impl<'a> SimRecorder<'a> {
 
     /// Stores a subflow's statistics; returns its key and the previous ones, unless the subflow
     /// was already closed.
-    fn note(
+    fn update_subflow(
         &mut self,
         (at, _): (Instant, Duration),
         (index, stream): (usize, &SimStream),
@@ -331,7 +336,8 @@ impl<'a> SimRecorder<'a> {
         network: &SimNetwork<'_>,
     ) -> Option<(SubflowKey, SubflowStats)> {
         let path = path_used(subflow);
-        let inside = |address| path.map_or(address, |path| network.inside(path, address));
+        let inside =
+            |address| path.map_or(address, |path| network.untranslated_address(path, address));
         let number = if is_quic(stream.transport) { subflow.number } else { 0 };
         let key = match end {
             0 => (index, subflow.local, subflow.remote, number),

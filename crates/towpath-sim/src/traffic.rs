@@ -82,7 +82,7 @@ impl AppEnd {
         }
     }
 
-    fn is_shut(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.writing == WriteState::Closed
     }
 
@@ -99,7 +99,7 @@ impl AppEnd {
         content: &TestPattern,
         talk: Option<SessionStream<'_>>,
     ) -> bool {
-        let (Some(socket), true, false) = (self.socket, self.open, self.is_shut()) else {
+        let (Some(socket), true, false) = (self.socket, self.open, self.is_closed()) else {
             return false;
         };
         if let Some(speech) = talk {
@@ -201,7 +201,8 @@ impl AppEnd {
 
     /// Closes the sending direction if this end only receives.
     pub(crate) fn close_if_receive_only(&mut self, now: Instant, own: &mut SimHost) {
-        let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_shut()) else {
+        let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_closed())
+        else {
             return;
         };
         self.writing = WriteState::Closed;
@@ -218,7 +219,7 @@ impl AppEnd {
 
     /// Returns the time at which the sender needs a call even without any event.
     fn deadline(&self, talk: Option<(&MessageSession, u32)>) -> Option<Instant> {
-        if !self.open || self.is_shut() {
+        if !self.open || self.is_closed() {
             return None;
         }
         match talk {
@@ -255,7 +256,7 @@ pub(crate) struct FlowRun {
     pub(crate) failure: Option<String>,
     pub(crate) over: bool,
     /// Message sessions of client and server; `None` if the flow exchanges no messages.
-    pub(crate) talks: Option<[MessageSession; 2]>,
+    pub(crate) sessions: Option<[MessageSession; 2]>,
     /// Request-reply datagrams; `None` if the pattern is another one.
     pub(crate) pings: Option<FlowPinger>,
     /// Datagrams at a constant rate; `None` if the pattern is another one.
@@ -274,7 +275,7 @@ impl FlowRun {
             connect: None,
             failure: None,
             over: false,
-            talks: MessageSession::new(&flow.pattern, FlowRole::Client, start)
+            sessions: MessageSession::new(&flow.pattern, FlowRole::Client, start)
                 .zip(MessageSession::new(&flow.pattern, FlowRole::Server, start))
                 .map(|(client, server)| [client, server]),
             pings: FlowPinger::new(scenario, (index, flow)),
@@ -283,8 +284,8 @@ impl FlowRun {
     }
 
     /// Returns one side's message session for a stream; `None` without messages.
-    pub(crate) fn speech(&mut self, side: usize, stream: u32) -> Option<SessionStream<'_>> {
-        self.talks.as_mut()?.get_mut(side).map(|talk| SessionStream { session: talk, stream })
+    pub(crate) fn session_stream(&mut self, side: usize, stream: u32) -> Option<SessionStream<'_>> {
+        self.sessions.as_mut()?.get_mut(side).map(|talk| SessionStream { session: talk, stream })
     }
 
     /// Returns the time of the flow's next action without a packet, such as its start or end.
@@ -340,7 +341,7 @@ impl SimStream {
 
     /// Returns the time at which a sender needs a call.
     pub(crate) fn next_due(&self, flows: &[FlowRun]) -> Option<Instant> {
-        let talks = flows.get(self.flow).and_then(|flow| flow.talks.as_ref());
+        let talks = flows.get(self.flow).and_then(|flow| flow.sessions.as_ref());
         let talk = |side| Some((talks?.get(side)?, self.number));
         self.ends.iter().enumerate().filter_map(|(side, end)| end.deadline(talk(side))).min()
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use towpath_measure::live::TestToken;
 use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{DatagramFigures, DatagramRow, Interval};
+use towpath_measure::result::{DatagramRow, DatagramStats, Interval};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as Plan};
 use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{self, UdpReceiver, UdpSender};
@@ -24,7 +24,7 @@ use crate::traffic::port;
 const UDP_HEADER_BYTES: u32 = 8;
 
 /// Result of one direction of a flow.
-type DirectionResult = (DataDirection, DatagramFigures, Vec<DatagramRow>);
+type DirectionResult = (DataDirection, DatagramStats, Vec<DatagramRow>);
 
 /// Constant-rate datagrams of one flow.
 #[derive(Debug)]

@@ -42,12 +42,12 @@ pub(crate) struct Simulation<'a> {
     small_queues: Vec<bool>,
     pub(crate) flows: Vec<FlowRun>,
     /// Set when a flow sends datagrams without a stack; otherwise packets need no inspection.
-    pings: bool,
+    has_datagram_flows: bool,
     pub(crate) streams: Vec<SimStream>,
-    content: TestPattern,
+    pattern: TestPattern,
     listeners: Vec<(usize, ListenerId, usize)>,
     /// Next timer of a flow or a sender, as of the last jump in time.
-    clock: Option<Instant>,
+    next_timer: Option<Instant>,
     /// Number of timeline events that have happened.
     timeline_index: usize,
     pub(crate) now: Instant,
@@ -83,7 +83,7 @@ impl<'a> Simulation<'a> {
                 .map(|host| host.settings.small_queues && !is_quic(transport))
                 .collect(),
             hosts,
-            pings: scenario.flows.iter().any(|flow| {
+            has_datagram_flows: scenario.flows.iter().any(|flow| {
                 let plan = FlowGoal::from(&flow.pattern);
                 matches!(plan, FlowGoal::Datagrams(_) | FlowGoal::ConstantRate(_))
             }),
@@ -91,9 +91,9 @@ impl<'a> Simulation<'a> {
                 .map(|flow| FlowRun::new(scenario, flow))
                 .collect(),
             streams: Vec::new(),
-            content: TestPattern::new(),
+            pattern: TestPattern::new(),
             listeners,
-            clock: None,
+            next_timer: None,
             timeline_index: 0,
             now: Instant::ZERO,
             recorder: SimRecorder::new(scenario, write),
@@ -140,8 +140,8 @@ impl<'a> Simulation<'a> {
         let senders = self.streams.iter().filter_map(|stream| stream.next_due(&self.flows));
         // A deadline in the past is due now.
         let senders = senders.map(|due| due.max(self.now));
-        self.clock = flows.chain(senders).min();
-        let all = hosts.chain(self.clock).chain(timeline);
+        self.next_timer = flows.chain(senders).min();
+        let all = hosts.chain(self.next_timer).chain(timeline);
         all.chain(self.network.next_due()).min()
     }
 
@@ -169,13 +169,13 @@ impl<'a> Simulation<'a> {
         let ends = self.scenario.paths.get(path).map(|path| path.between);
         for host in ends.into_iter().flatten() {
             match &happened.change {
-                TimelineChange::Down(DownMode::Carrier) => self.switch(path, host, false),
+                TimelineChange::Down(DownMode::Carrier) => self.set_interface_up(path, host, false),
                 TimelineChange::Down(DownMode::Interface { host: off }) if *off == host => {
-                    self.switch(path, host, false);
+                    self.set_interface_up(path, host, false);
                 }
-                TimelineChange::Up => self.switch(path, host, true),
+                TimelineChange::Up => self.set_interface_up(path, host, true),
                 TimelineChange::Address { host: moved } if *moved == host => {
-                    self.move_host(path, host)
+                    self.change_address(path, host)
                 }
                 TimelineChange::Down(_)
                 | TimelineChange::Rate(..)
@@ -186,14 +186,14 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn switch(&mut self, path: usize, host: usize, up: bool) {
+    fn set_interface_up(&mut self, path: usize, host: usize, up: bool) {
         self.network.set_interface(path, host, up);
         if let Some(own) = self.hosts.get_mut(host) {
             own.set_up(self.now, path, up);
         }
     }
 
-    fn move_host(&mut self, path: usize, host: usize) {
+    fn change_address(&mut self, path: usize, host: usize) {
         let Some(own) = self.hosts.get_mut(host) else { return };
         let told = own.change_address(self.now, self.scenario, host, path);
         let name = own.name.clone();
@@ -206,7 +206,7 @@ impl<'a> Simulation<'a> {
     /// Delivers packets that leave the network to their hosts.
     fn deliver(&mut self) {
         while let Some(arrival) = self.network.arrival(self.now) {
-            if self.pings && self.is_ping(&arrival) {
+            if self.has_datagram_flows && self.is_ping(&arrival) {
                 self.network.recycle(arrival.packet);
                 continue;
             }
@@ -234,7 +234,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn begin_and_end_flows(&mut self) {
-        if self.clock.is_none_or(|clock| clock > self.now) {
+        if self.next_timer.is_none_or(|clock| clock > self.now) {
             return;
         }
         for index in 0..self.flows.len() {
@@ -378,7 +378,7 @@ impl<'a> Simulation<'a> {
                 self.on_quic_event(index, event);
             }
             did |= self.write_at_deadlines(index);
-            let (now, mut packet) = (self.now, self.network.blank());
+            let (now, mut packet) = (self.now, self.network.empty_packet());
             if self.hosts.get_mut(index).is_some_and(|host| host.transmit(now, &mut packet)) {
                 self.network.send(self.now, index, packet);
                 self.update_backpressure();
@@ -398,7 +398,7 @@ impl<'a> Simulation<'a> {
     /// Ends the data of senders whose time is over.
     fn write_at_deadlines(&mut self, index: usize) -> bool {
         let mut did = false;
-        if self.clock.is_none_or(|clock| clock > self.now) {
+        if self.next_timer.is_none_or(|clock| clock > self.now) {
             return false;
         }
         for stream in &mut self.streams {
@@ -408,9 +408,9 @@ impl<'a> Simulation<'a> {
             let ends = stream.ends.iter_mut().enumerate();
             for (side, end) in ends.filter(|(_, end)| end.host == index) {
                 let flow = self.flows.get_mut(stream.flow);
-                let talk = flow.and_then(|flow| flow.speech(side, stream.number));
+                let talk = flow.and_then(|flow| flow.session_stream(side, stream.number));
                 if let Some(host) = self.hosts.get_mut(index) {
-                    did |= end.write(self.now, host, &self.content, talk);
+                    did |= end.write(self.now, host, &self.pattern, talk);
                 }
             }
         }
@@ -438,7 +438,7 @@ impl<'a> Simulation<'a> {
                 let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
                 self.recorder.notice(self.now, name, status.as_ref(), notice);
             }
-            stack::StackEvent::Trace { connection, trace } => {
+            stack::StackEvent::Trace { connection, decision: trace } => {
                 let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
                 self.recorder.trace(self.now, (index, name), connection, trace);
             }
@@ -451,7 +451,7 @@ impl<'a> Simulation<'a> {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some(status) = host.stack.status(connection) else { return };
         let via = self.scenario.flows.get(flow).map_or(0, |flow| flow.via);
-        let opener = self.network.inside(via, status.remote);
+        let opener = self.network.untranslated_address(via, status.remote);
         let own = |stream: &SimStream| stream.flow == flow && stream.opener == Some(opener);
         let Some(number) = self.streams.iter().position(own) else { return };
         host.ends.insert(StreamSocket::Tcp(connection), (number, 1));
@@ -492,7 +492,9 @@ impl<'a> Simulation<'a> {
         let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
             return;
         };
-        if let Some(speech) = self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number)) {
+        if let Some(speech) =
+            self.flows.get_mut(flow).and_then(|flow| flow.session_stream(side, number))
+        {
             speech.session.on_open(self.now, number);
         }
     }
@@ -517,7 +519,7 @@ impl<'a> Simulation<'a> {
         end.end(self.now);
         let number_in_flow = stream.number;
         if let Some(speech) =
-            self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number_in_flow))
+            self.flows.get_mut(flow).and_then(|flow| flow.session_stream(side, number_in_flow))
         {
             speech.session.on_end(number_in_flow);
         }
@@ -549,11 +551,11 @@ impl<'a> Simulation<'a> {
         let Some(end) = stream.ends.get_mut(side) else { return };
         // After a flow's end, its receiver no longer counts data.
         if !flow.over {
-            let talk = flow.speech(side, stream.number);
-            end.read(self.now, host, &self.content, talk);
+            let talk = flow.session_stream(side, stream.number);
+            end.read(self.now, host, &self.pattern, talk);
         }
-        let talk = flow.speech(side, stream.number);
-        end.write(self.now, host, &self.content, talk);
+        let talk = flow.session_stream(side, stream.number);
+        end.write(self.now, host, &self.pattern, talk);
     }
 
     /// Marks a flow as over when no end waits for data.

@@ -173,7 +173,7 @@ fn the_number_of_threads_changes_nothing() {
 }
 
 #[test]
-fn a_box_that_strips_the_option_makes_it_plain_tcp() {
+fn a_middlebox_that_strips_the_option_causes_fallback_to_tcp() {
     for action in ["strip-mptcp", "strip-mptcp-syn"] {
         let boxes = format!("[[middleboxes]]\npath = \"wifi\"\ndo = \"{action}\"");
         let ended = mptcp(&two_paths(&boxes));

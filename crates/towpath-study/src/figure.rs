@@ -25,7 +25,7 @@ pub fn figure(
         let here = move |point: &&PublishedPoint| point.panel.is_none_or(|panel| panel == number);
         published.iter().filter(here).collect::<Vec<_>>()
     };
-    let each = plan.figures.iter().enumerate();
+    let each = plan.panels.iter().enumerate();
     let panels = each.map(|(number, drawing)| panel(plan, drawing, rows, &of_panel(number)));
     let mut panels: Vec<Panel> = panels.collect();
     style_given(&mut panels);
@@ -47,7 +47,7 @@ fn panel(
         PlotKind::Scatter => CurveKind::Scatter,
     };
     let references = references(drawing, &place, &curves, published);
-    let only = plan.figures.len() == 1;
+    let only = plan.panels.len() == 1;
     curves.extend(published_curves(drawing, &place, &curves, published, only));
     let [_, size] = sizes(drawing);
     let y = if drawing.kind == PlotKind::Cdf {

@@ -88,7 +88,7 @@ impl SwitchReason {
 /// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by
 ///   direction of the requests. With the suffix `.ratio`: the same divided by that of flow 0. This
 ///   compares two flows under the same conditions, at once or one after the other.
-pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
+pub(crate) fn handover_metrics(records: &[Record], found: &mut BTreeMap<String, f64>) {
     for record in records {
         if let Record::Summary(summary) = record {
             summary.flows.iter().for_each(|flow| delays(flow, found));
@@ -113,7 +113,7 @@ pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
     if let Some(told) = opener.stated_reason(records) {
         share("reason", told, found);
     }
-    if let Some(guess) = start.guess {
+    if let Some(guess) = start.inferred_reason {
         share("guess", guess, found);
     }
 }
@@ -179,7 +179,7 @@ struct OpenerView<'a> {
 #[derive(Debug, Clone, Copy)]
 struct FirstSwitch {
     at_ns: u64,
-    guess: Option<SwitchReason>,
+    inferred_reason: Option<SwitchReason>,
 }
 
 #[derive(Debug, Default)]
@@ -230,7 +230,7 @@ impl OpenerView<'_> {
                 && self.switched_away(event).is_some()
                 && activity.start.is_none()
             {
-                activity.start = Some(FirstSwitch { at_ns: event.t_ns, guess: None });
+                activity.start = Some(FirstSwitch { at_ns: event.t_ns, inferred_reason: None });
             }
         }
         // A stack may retransmit on an interface that is down, but nothing of it leaves the host.
@@ -271,7 +271,7 @@ impl OpenerView<'_> {
                 .values()
                 .find(|subflow| subflow.stream == now.stream && subflow.path == self.flow.via);
             let guess = first.map(|state| SwitchReason::inferred(state));
-            activity.start = Some(FirstSwitch { at_ns: now.t_ns, guess });
+            activity.start = Some(FirstSwitch { at_ns: now.t_ns, inferred_reason: guess });
         }
     }
 
@@ -395,7 +395,7 @@ mod tests {
     /// Returns the metrics as text, with three decimals.
     fn found(records: impl IntoIterator<Item = Record>) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
-        figures(&records.into_iter().collect::<Vec<_>>(), &mut found);
+        handover_metrics(&records.into_iter().collect::<Vec<_>>(), &mut found);
         found.into_iter().map(|(name, value)| (name, format!("{value:.3}"))).collect()
     }
 

@@ -52,7 +52,7 @@ pub struct Plan {
     /// Random samples at each point of the grid, if any.
     pub random: Option<RandomSampling>,
     /// Panels of the figure.
-    pub figures: Vec<PanelSpec>,
+    pub panels: Vec<PanelSpec>,
 }
 
 /// One curve: the changes of its runs to the scenario.
@@ -120,7 +120,7 @@ pub struct RandomDraw {
     /// Lower and upper limit in base units; draws outside are repeated.
     pub limits: [Option<f64>; 2],
     /// Name of an earlier draw whose value is added.
-    pub after: Option<String>,
+    pub added_draw: Option<String>,
 }
 
 /// A distribution; numbers are in base units.
@@ -189,7 +189,7 @@ impl Plan {
 impl Axis {
     /// Returns the values of the runs in a world, all or only those of a quick sweep. If no value
     /// is both quick and emulated, the quick ones are used.
-    pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&AxisValue> {
+    pub(crate) fn selected_values(&self, world: World, thin: bool) -> Vec<&AxisValue> {
         let emulated = world != World::Sim;
         let kept = |setting: &&AxisValue| {
             (!thin || self.quick.contains(setting))

@@ -114,8 +114,8 @@ impl Reproduction {
         let claims = self.expected.claims.iter().enumerate();
         let claims = claims.flat_map(|(number, claim)| claim_entries(claim, number, &verdicts));
         let point = |point: &PublishedPoint| {
-            let PublishedPoint { panel, variant, x, y, place } = point.clone();
-            let panel = panel.and_then(|number| self.plan.figures.get(number));
+            let PublishedPoint { panel, variant, x, y, source_place: place } = point.clone();
+            let panel = panel.and_then(|number| self.plan.panels.get(number));
             let panel = panel.map_or_else(String::new, |drawing| drawing.title.clone());
             [panel, variant, x.text, y.text, place]
         };
@@ -127,7 +127,7 @@ impl Reproduction {
             quick: thin,
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
-            degraded: rows.iter().filter(|row| row.figures.get("degraded") == Some(&1.0)).count(),
+            degraded: rows.iter().filter(|row| row.metrics.get("degraded") == Some(&1.0)).count(),
             made_by: ENGINE_VERSION.to_owned(),
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),
@@ -216,7 +216,7 @@ mod tests {
             assert!(!read.plan.title.is_empty(), "{name} has no title");
             assert!(read.readme.contains("\nSource:"), "{name} does not say its source");
             assert!(!read.expected.claims.is_empty(), "{name} claims nothing");
-            assert!(!read.plan.figures.is_empty(), "{name} draws nothing");
+            assert!(!read.plan.panels.is_empty(), "{name} draws nothing");
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
             seed: 1,
             parameters: std::collections::BTreeMap::new(),
             error: None,
-            figures: [("goodput".to_owned(), goodput)].into(),
+            metrics: [("goodput".to_owned(), goodput)].into(),
         };
         let rows = [row(World::Sim, 3e6), row(World::Emu, 1e6)];
         let entry = read.entry(&rows, &[World::Sim, World::Emu], false);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use towpath_measure::scenario::{Transport, World};
 
-pub use figures::figures;
+pub use figures::run_metrics;
 pub use series::{SECOND_PREFIX, per_second};
 
 /// Result of one run; failed runs also have a row.
@@ -31,8 +31,8 @@ pub struct RunRow {
     /// Metrics in base units (bit/s, seconds, bytes, counts, shares from 0 to 1) by name, such as
     /// `goodput` or `path.wifi.goodput`. Unmeasured metrics are absent. A time that was never
     /// reached is infinite, and `null` as JSON.
-    #[serde(serialize_with = "finite", deserialize_with = "or_infinite")]
-    pub figures: BTreeMap<String, f64>,
+    #[serde(rename = "figures", serialize_with = "finite", deserialize_with = "or_infinite")]
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// The value of an axis in one run.

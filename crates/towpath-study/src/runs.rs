@@ -14,7 +14,7 @@ use towpath_measure::scenario::{Scenario, Transport, World};
 use crate::plan::{
     Axis, AxisValue, DocumentError, FileLoader, KeyPath, Plan, PlotKind, Variant, remove, set,
 };
-use crate::row::{Parameter, RunRow, figures, per_second};
+use crate::row::{Parameter, RunRow, per_second, run_metrics};
 
 /// Name of the parameter that distinguishes samples.
 pub const SAMPLE_PARAMETER: &str = "sample";
@@ -64,7 +64,7 @@ pub struct StudyRun {
 impl Plan {
     /// Returns true if rows need the goodput of each second.
     fn draws_seconds(&self) -> bool {
-        self.figures.iter().any(|drawing| drawing.kind == PlotKind::Series)
+        self.panels.iter().any(|drawing| drawing.kind == PlotKind::Series)
     }
 
     /// Returns the selected runs of this plan.
@@ -83,7 +83,7 @@ impl Plan {
             load,
             selection,
             variants: self.variants.iter().filter(here).collect(),
-            axes: self.axes.iter().map(|axis| (axis, axis.chosen(world, thin))).collect(),
+            axes: self.axes.iter().map(|axis| (axis, axis.selected_values(world, thin))).collect(),
             samples: self.random.as_ref().map(samples),
             seeds: seeds.unwrap_or(usual).max(1),
         }
@@ -140,7 +140,7 @@ impl RunGrid<'_> {
     fn draws(&self, number: u64) -> Vec<(String, &[KeyPath], AxisValue)> {
         let mut drawn: Vec<(String, &[KeyPath], AxisValue)> = Vec::new();
         for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
-            let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.after.as_ref());
+            let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.added_draw.as_ref());
             let before = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
             let setting = draw.sample(&self.plan.name, number, before);
             drawn.push((draw.name.clone(), draw.keys.as_slice(), setting));
@@ -183,7 +183,7 @@ impl RunGrid<'_> {
             seed,
             parameters,
             error: None,
-            figures: BTreeMap::new(),
+            metrics: BTreeMap::new(),
         };
         let scenario = scenario.map(Box::new);
         let seconds = self.plan.draws_seconds();
@@ -301,7 +301,7 @@ impl StudyRun {
         let done = match &self.scenario {
             Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {
                 perform(self).map(|records| {
-                    let mut found = figures(&records, scenario, self.window);
+                    let mut found = run_metrics(&records, scenario, self.window);
                     if self.seconds {
                         found.extend(per_second(&records));
                     }
@@ -312,7 +312,7 @@ impl StudyRun {
             Err(error) => Err(error.clone()),
         };
         match done {
-            Ok(figures) => RunRow { figures, ..self.row.clone() },
+            Ok(figures) => RunRow { metrics: figures, ..self.row.clone() },
             Err(error) => RunRow { error: Some(error), ..self.row.clone() },
         }
     }

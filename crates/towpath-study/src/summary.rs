@@ -31,7 +31,7 @@ pub fn unit(figure: &str) -> Option<MetricUnit> {
 /// plan's order.
 pub fn table(rows: &[RunRow], plan: &Plan, figures: &[String]) -> String {
     let usual =
-        DEFAULT_METRICS.iter().find(|name| rows.iter().any(|row| row.figures.contains_key(**name)));
+        DEFAULT_METRICS.iter().find(|name| rows.iter().any(|row| row.metrics.contains_key(**name)));
     let usual: Vec<_> = usual.iter().map(|name| (**name).to_owned()).collect();
     let figures = if figures.is_empty() { &usual } else { figures };
     let axes: Vec<_> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -75,7 +75,7 @@ pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> Str
     let points = points(rows, &axes);
     let mut names: Vec<&str> = asked.iter().map(String::as_str).collect();
     names.extend(PAGE_METRICS.into_iter().filter(|name| !asked.iter().any(|other| other == name)));
-    names.retain(|name| rows.iter().any(|row| row.figures.contains_key(*name)));
+    names.retain(|name| rows.iter().any(|row| row.metrics.contains_key(*name)));
     let style = |variant: &str| {
         plan.variants.iter().position(|one| one.name == variant).unwrap_or_default()
     };
@@ -86,7 +86,7 @@ pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> Str
             .iter()
             .filter_map(|(point, rows)| {
                 let (variant, parameters) = point.split_first()?;
-                let values = rows.iter().filter_map(|row| row.figures.get(name).copied());
+                let values = rows.iter().filter_map(|row| row.metrics.get(name).copied());
                 Some(SweepPoint {
                     variant: variant.clone(),
                     style: style(variant),
@@ -126,7 +126,7 @@ fn points<'a>(rows: &'a [RunRow], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a Ru
 }
 
 fn cell(rows: &[&RunRow], figure: &str) -> String {
-    let sample = Sample::of(rows.iter().filter_map(|row| row.figures.get(figure).copied()));
+    let sample = Sample::of(rows.iter().filter_map(|row| row.metrics.get(figure).copied()));
     let text = |value: f64| unit(figure).map_or_else(|| plain(value), |unit| unit.text(value));
     match (sample.median(), sample.quartiles()) {
         (Some(median), Some([low, high])) if low < high => {

@@ -45,12 +45,12 @@ pub enum SweepError {
     #[error("{0}")]
     Plan(#[from] ScenarioErrors),
     /// A point of the plan yields an invalid scenario.
-    #[error("{at}: {why}")]
+    #[error("{at}: {reason}")]
     Point {
         /// Variant and parameters of the point.
         at: String,
         /// Mistake in the scenario.
-        why: String,
+        reason: String,
     },
     /// The selection contains no run.
     #[error("the plan `{0}` has no run in the world `{1}`")]
@@ -59,12 +59,12 @@ pub enum SweepError {
     #[error("`{}` holds another sweep", .0.display())]
     Another(PathBuf),
     /// The folder was created by a version with possibly different results.
-    #[error("`{}` was begun by {begun}, this is {ENGINE_VERSION}", folder.display())]
+    #[error("`{}` was begun by {created_by}, this is {ENGINE_VERSION}", folder.display())]
     Version {
         /// Path of the folder.
         folder: PathBuf,
         /// Version that created the folder.
-        begun: String,
+        created_by: String,
     },
     /// The folder contains no sweep.
     #[error("`{}` holds no sweep", .0.display())]
@@ -118,7 +118,7 @@ pub struct SweepSpec {
 #[derive(Debug)]
 pub struct Sweep {
     folder: PathBuf,
-    order: SweepSpec,
+    spec: SweepSpec,
     plan: Plan,
     /// Path of every chunk's file, computed on first use because it depends on its runs' keys.
     paths: OnceLock<Vec<PathBuf>>,
@@ -220,7 +220,7 @@ fn check(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
     }
     let wrong = points.into_iter().filter_map(|(at, (place, wrong))| Some((place, at, wrong?)));
     let wrong = wrong.min_by_key(|(place, ..)| *place).map(|(_, at, why)| (at, why));
-    wrong.map_or(Ok(keys), |(at, why)| Err(SweepError::Point { at, why }))
+    wrong.map_or(Ok(keys), |(at, why)| Err(SweepError::Point { at, reason: why }))
 }
 
 impl Sweep {
@@ -235,10 +235,10 @@ impl Sweep {
         let mut found = Self::open(folder)?;
         let keys = std::mem::take(&mut order.keys);
         // The chunk size does not affect the rows.
-        if (SweepSpec { chunk: found.order.chunk, ..order }) != found.order {
+        if (SweepSpec { chunk: found.spec.chunk, ..order }) != found.spec {
             return Err(SweepError::Another(folder.to_owned()));
         }
-        found.order.keys = keys;
+        found.spec.keys = keys;
         Ok(found)
     }
 
@@ -261,10 +261,10 @@ impl Sweep {
         }
         if order.engine != ENGINE_VERSION {
             let folder = folder.to_owned();
-            return Err(SweepError::Version { folder, begun: order.engine });
+            return Err(SweepError::Version { folder, created_by: order.engine });
         }
         let plan = Plan::parse("plan.toml", &order.plan, &|name| order.load(name))?;
-        Ok(Self { folder: folder.to_owned(), order, plan, paths: OnceLock::new() })
+        Ok(Self { folder: folder.to_owned(), spec: order, plan, paths: OnceLock::new() })
     }
 
     /// Returns the plan of the sweep.
@@ -274,7 +274,7 @@ impl Sweep {
 
     /// Returns the world in which it is run.
     pub fn world(&self) -> World {
-        self.order.world
+        self.spec.world
     }
 
     /// Returns names and texts of the files that the scenario uses, named relative to it.
@@ -282,7 +282,7 @@ impl Sweep {
         let scenario = &self.plan.scenario_name;
         let folder =
             scenario.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-        let others = self.order.files.iter().filter(|(name, _)| *name != scenario);
+        let others = self.spec.files.iter().filter(|(name, _)| *name != scenario);
         let relative = |(name, text): (&String, &String)| {
             (name.strip_prefix(&folder).unwrap_or(name).to_owned(), text.clone())
         };
@@ -290,13 +290,13 @@ impl Sweep {
     }
 
     fn with_runs<T>(&self, work: impl FnOnce(&RunGrid<'_>) -> T) -> T {
-        let SweepSpec { world, quick: thin, seeds, .. } = self.order;
-        let load = |name: &str| self.order.load(name);
+        let SweepSpec { world, quick: thin, seeds, .. } = self.spec;
+        let load = |name: &str| self.spec.load(name);
         work(&self.plan.runs(RunSelection { world, quick: thin, seeds }, &load))
     }
 
     fn chunks(&self, runs: &RunGrid<'_>) -> Vec<RunChunk> {
-        let size = self.order.chunk.max(1) as usize;
+        let size = self.spec.chunk.max(1) as usize;
         let starts = (0..runs.len()).step_by(size);
         let spans = starts.map(|start| start..(start + size).min(runs.len()));
         let paths = self.paths.get_or_init(|| {
@@ -311,7 +311,7 @@ impl Sweep {
 
     /// Returns the path of a chunk's file.
     fn path(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> PathBuf {
-        let known = self.order.keys.get(span.clone()).map(<[String]>::to_vec);
+        let known = self.spec.keys.get(span.clone()).map(<[String]>::to_vec);
         let made = || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
         let keys: Vec<_> = known.unwrap_or_else(made);
         let id = hexadecimal(keys.join("\n").as_bytes());

@@ -95,7 +95,7 @@ enum ColumnData {
 /// Returns a table as the bytes of a file; `metadata` is stored with it.
 pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
-    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
+    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
     let columns = columns(rows, &parameters, &figures);
     let of_columns = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
     let mut about = vec![
@@ -154,7 +154,7 @@ fn columns(
     }
     for &name in figures {
         let column = figure_column(name, parameters.contains(name));
-        columns.push((column, numbers(&|row| row.figures.get(name).copied())));
+        columns.push((column, numbers(&|row| row.metrics.get(name).copied())));
     }
     columns
 }
@@ -251,7 +251,7 @@ fn memory_bytes(row: &RunRow) -> u64 {
     let parameters = row.parameters.iter().map(|(name, parameter)| {
         entry(size_of::<Parameter>()) + text(name) + text(&parameter.text)
     });
-    let figures = row.figures.keys().map(|name| entry(size_of::<f64>()) + text(name));
+    let figures = row.metrics.keys().map(|name| entry(size_of::<f64>()) + text(name));
     let texts = [&row.key, &row.variant].into_iter().chain(&row.error);
     size_of::<RunRow>() as u64
         + texts.map(|each| text(each)).sum::<u64>()
@@ -348,7 +348,7 @@ fn row(
         seed: seed.and_then(|seed| u64::try_from(seed).ok()).ok_or_else(|| wrong("seed"))?,
         parameters: of_row,
         error: text("error")?,
-        figures: figures
+        metrics: figures
             .iter()
             .filter_map(|name| {
                 let column = figure_column(name, parameters.contains(name));
@@ -361,7 +361,7 @@ fn row(
 /// Returns the same columns as comma-separated text, for programs without Parquet.
 pub fn csv(rows: &[RunRow]) -> String {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
-    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
+    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
     let columns = columns(rows, &parameters, &figures);
     let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
     let mut out = names.join(",") + "\n";
@@ -404,7 +404,7 @@ mod tests {
             seed: 3,
             parameters: BTreeMap::new(),
             error: None,
-            figures: BTreeMap::new(),
+            metrics: BTreeMap::new(),
         };
         let parameter = |text: &str, number| {
             [("receive buffer".to_owned(), Parameter { text: text.to_owned(), number })]
@@ -414,7 +414,7 @@ mod tests {
         vec![
             RunRow {
                 parameters: parameter("600 KB", Some(6e5)).into(),
-                figures: figures.into(),
+                metrics: figures.into(),
                 ..row("a")
             },
             RunRow {
@@ -422,7 +422,7 @@ mod tests {
                 error: Some("no\nway".to_owned()),
                 ..row("b")
             },
-            RunRow { figures: few.into(), transport: Transport::Tcp, ..row("c") },
+            RunRow { metrics: few.into(), transport: Transport::Tcp, ..row("c") },
         ]
     }
 
@@ -467,9 +467,9 @@ mod tests {
     /// levels.
     #[test]
     fn cells_without_a_value_count_as_the_memory_they_take() {
-        let row = RunRow { figures: BTreeMap::new(), ..rows()[2].clone() };
+        let row = RunRow { metrics: BTreeMap::new(), ..rows()[2].clone() };
         let mut table = vec![row; 40_000];
-        table[0].figures = (0..100).map(|number| (number.to_string(), 0.0)).collect();
+        table[0].metrics = (0..100).map(|number| (number.to_string(), 0.0)).collect();
         let bytes = write(&table, &[]).unwrap();
         assert!(bytes.len() < 100_000, "{}", bytes.len());
         let refused = read(bytes, 40_000, &ReadBudget::of(u64::MAX)).unwrap_err();
@@ -487,7 +487,7 @@ mod tests {
         for row in &mut rows {
             let parameter = Parameter { text: "2".to_owned(), number: Some(2.0) };
             row.parameters.insert("subflows".to_owned(), parameter);
-            row.figures.insert("subflows".to_owned(), 1.0);
+            row.metrics.insert("subflows".to_owned(), 1.0);
         }
         assert_eq!(read_all(write(&rows, &[]).unwrap()).unwrap(), rows);
         assert!(is_taken("key") && is_taken("x (number)") && !is_taken("subflows"));

@@ -95,7 +95,7 @@ pub(crate) struct RunArguments {
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// How the emulator exchanges packets with the kernel
+    /// Interface between the emulator and the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// Print summaries as JSON, one line a run, in place of the table
@@ -109,7 +109,7 @@ pub(crate) struct RunArguments {
     pub(crate) explain: bool,
 }
 
-/// What is kept of the packets.
+/// Options of packet capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureArguments {
     /// Folder for captures (pcapng, one file for each host)
@@ -118,7 +118,7 @@ pub(crate) struct CaptureArguments {
     /// Bytes of each packet that captures keep; 100 hold all headers [default: whole packets]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = snap())]
     pub(crate) snap: Option<u32>,
-    /// Whether time–sequence pictures are made of what is simulated.
+    /// True if simulated runs get time–sequence plots.
     #[arg(skip = true)]
     pub(crate) pictures: bool,
 }
@@ -127,7 +127,7 @@ fn snap() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(MIN_SNAP_BYTES)..=65_535)
 }
 
-/// How a scenario's runs are made, whatever is done with their results.
+/// Options of a scenario's runs, common to all commands that run one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunOptions {
     /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and sim
@@ -143,12 +143,12 @@ pub(crate) struct RunOptions {
     /// Simulated runs at once [default: the number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) jobs: Option<u32>,
-    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
+    /// TCP and MPTCP stack instead of the scenario's: kernel, towpath, or towpath:HOST for one host
     #[arg(long, value_delimiter = ',', value_name = "STACK")]
     pub(crate) stack: Vec<StackChoice>,
     #[command(flatten)]
     pub(crate) changes: ScenarioChanges,
-    /// Why runs are simulated that would be emulated on another machine.
+    /// Reason why runs are simulated that another machine would emulate.
     #[arg(skip)]
     pub(crate) fallback: Option<String>,
 }
@@ -178,7 +178,7 @@ pub(crate) struct CompareArguments {
     /// the first one is]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// How the emulator exchanges packets with the kernel [default: auto]
+    /// Interface between the emulator and the kernel [default: auto]
     #[arg(long, value_enum)]
     pub(crate) backend: Option<BackendChoice>,
     /// Print the comparison as JSON, in place of the tables
@@ -226,7 +226,7 @@ pub(crate) struct LabArguments {
     /// No table at the end
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// How the emulator exchanges packets with the kernel
+    /// Interface between the emulator and the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// Program and its arguments, after those of `--on`; without any of them your shell
@@ -275,7 +275,7 @@ pub(crate) struct FailureArguments {
 /// the program's own exit code.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArguments {
-    /// How the sockets are changed
+    /// Method that changes the sockets
     #[arg(long, value_enum, default_value_t = ExecMethod::Seccomp)]
     pub(crate) method: ExecMethod,
     /// Record what every subflow does, for `towpath report FILE`
@@ -307,7 +307,7 @@ pub(crate) struct ReportArguments {
     /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
     #[arg(required_unless_present = "csv", value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
-    /// Where the report is written [default: report.html beside the first result]
+    /// File of the report [default: report.html next to the first result]
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Print summaries as JSON, one line a run, in place of the table
@@ -346,7 +346,7 @@ pub(crate) struct TraceArguments {
     /// Keep the headers of what was captured, as pcap
     #[arg(long, value_name = "FILE", requires = "interface")]
     pub(crate) write: Option<PathBuf>,
-    /// Where it was taken, if the capture does not show that by itself
+    /// Capture point, if the capture does not show it
     #[arg(long, value_enum, value_name = "END")]
     pub(crate) taken_at: Option<TakenAtChoice>,
     /// Connections to show, those with most data first
@@ -401,7 +401,7 @@ pub(crate) struct ScenariosArguments {
 pub(crate) enum ScenariosAction {
     /// Print a built-in scenario, to read or to start your own from
     Show {
-        /// Its name
+        /// Name of the scenario
         name: String,
     },
     /// Check a scenario file and say what it holds

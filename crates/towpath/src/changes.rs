@@ -17,7 +17,7 @@ pub(crate) struct ScenarioChanges {
     /// `*` stands for all: `paths.*.delay=30ms`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// How long flows last, as `5s`; short for `--set flows.duration=5s`
+    /// Duration of flows, as `5s`; short for `--set flows.duration=5s`
     #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Scheduler of towpath's own stack; short for `--set run.scheduler=NAME`
@@ -26,7 +26,7 @@ pub(crate) struct ScenarioChanges {
     /// Congestion control; short for `--set run.congestion-control=NAME`
     #[arg(short = 'C', long, alias = "congestion", value_name = "NAME")]
     congestion_control: Option<String>,
-    /// What came from the configuration file, for the result's conditions.
+    /// Options from the configuration file, for the result's conditions.
     #[arg(skip)]
     pub(crate) defaults: Vec<String>,
 }

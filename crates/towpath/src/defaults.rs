@@ -36,7 +36,7 @@ static FILE_SHAPE: TableSchema = TableSchema {
     noun: "the configuration file",
     heading: "config.toml",
     doc: "Options by verb.",
-    groups: &[&[
+    key_groups: &[&[
         command_key("run"),
         command_key("compare"),
         command_key("sweep"),

@@ -25,7 +25,7 @@ use crate::ui::Ui;
 /// is left alone.
 #[derive(Debug, Args)]
 pub(crate) struct SetupArguments {
-    /// What this host does with connections
+    /// Role of this host for connections
     #[arg(long, value_enum, required_unless_present = "undo")]
     role: Option<RoleChoice>,
     /// The other host: its addresses, or a name
@@ -66,9 +66,9 @@ struct SetupMode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RoleChoice {
-    /// It opens connections: subflows from each address
+    /// Opens connections: subflows from each address
     Client,
-    /// It accepts connections: its addresses are announced
+    /// Accepts connections: announces its addresses
     Server,
     /// Both
     Both,

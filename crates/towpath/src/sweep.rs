@@ -92,7 +92,7 @@ enum SweepAction {
     Verify {
         /// Folder of the sweep
         folder: PathBuf,
-        /// How many, drawn at random
+        /// Number of runs, drawn at random
         #[arg(long, value_name = "N", default_value_t = 10)]
         runs: usize,
         /// Seed of the draw
@@ -303,15 +303,15 @@ fn change(old: &RunRow, new: &RunRow) -> String {
         let text = |row: &RunRow| row.error.clone().unwrap_or_else(|| "no error".to_owned());
         return format!("{} was {}", text(new), text(old));
     }
-    let mut names: Vec<_> = old.figures.keys().chain(new.figures.keys()).collect();
+    let mut names: Vec<_> = old.metrics.keys().chain(new.metrics.keys()).collect();
     names.sort();
     names.dedup();
-    names.retain(|name| old.figures.get(*name) != new.figures.get(*name));
+    names.retain(|name| old.metrics.get(*name) != new.metrics.get(*name));
     match names.as_slice() {
         [] => "parameters differ".to_owned(),
         [name, ..] => {
             let value = |row: &RunRow| {
-                row.figures.get(*name).map_or_else(|| "nothing".to_owned(), ToString::to_string)
+                row.metrics.get(*name).map_or_else(|| "nothing".to_owned(), ToString::to_string)
             };
             format!("`{name}` is {}, was {} ({} figures)", value(new), value(old), names.len())
         }
@@ -320,7 +320,7 @@ fn change(old: &RunRow, new: &RunRow) -> String {
 /// Warns about metrics that no row has.
 fn warn_missing_metrics(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
     let known: BTreeSet<&str> =
-        rows.iter().flat_map(|row| row.figures.keys().map(String::as_str)).collect();
+        rows.iter().flat_map(|row| row.metrics.keys().map(String::as_str)).collect();
     if known.is_empty() {
         return;
     }

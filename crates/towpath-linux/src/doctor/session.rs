@@ -123,7 +123,7 @@ pub(super) fn identify_peer(
     match (challenge, secret) {
         (None, None) => PeerKind::Server(ServerSession { speaker, port, echoes: true }),
         (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
-        (None, Some(_)) => stranger(introduction::secret_not_required().why),
+        (None, Some(_)) => stranger(introduction::secret_not_required().reason),
         // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
             Ok(Ok(speaker)) => PeerKind::Server(ServerSession { speaker, port, echoes: false }),
@@ -157,14 +157,14 @@ fn authenticated_connection(
     let Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) =
         speaker.recv(REPLY_TIMEOUT)?
     else {
-        return Ok(Err(introduction::secret_not_required().why));
+        return Ok(Err(introduction::secret_not_required().reason));
     };
     let introduction = Authenticator::new(secret, challenge, &speaker)?;
     speaker.send(&introduction.proof_message()?)?;
     Ok(match speaker.recv(REPLY_TIMEOUT)? {
         Some(said) if introduction.verify_reply(&said) => Ok(speaker),
-        Some(ServerMessage::Refused { why, .. }) => Err(sanitize(&why)),
-        Some(_) | None => Err(introduction::server_unproven().why),
+        Some(ServerMessage::Refused { reason: why, .. }) => Err(sanitize(&why)),
+        Some(_) | None => Err(introduction::server_unproven().reason),
     })
 }
 
@@ -187,7 +187,7 @@ impl ServerSession {
                 Err(REDACTED_HINT.to_owned())
             }
             Ok(Some(ServerMessage::Snapshot(look))) => Ok(sanitize_snapshot(*look)),
-            Ok(Some(ServerMessage::Refused { why, .. })) => Err(sanitize(&why)),
+            Ok(Some(ServerMessage::Refused { reason: why, .. })) => Err(sanitize(&why)),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
         }

@@ -350,11 +350,14 @@ mod tests {
         let asks = |mib: u64| ResourceDemand { threads: 2, bytes: mib << 20 };
         assert!(asks(50).check(ResourceDemand::default(), &limits).is_ok());
         let refused = asks(51).check(ResourceDemand::default(), &limits).unwrap_err();
-        assert!(refused.why.contains("51 MiB") && refused.why.contains("has 50"), "{refused:?}");
+        assert!(
+            refused.reason.contains("51 MiB") && refused.reason.contains("has 50"),
+            "{refused:?}"
+        );
         assert!(asks(25).check(asks(50), &limits).is_ok());
         let wide = ResourceDemand { threads: MAX_THREADS / 2 + 1, bytes: 0 };
         assert!(
-            wide.check(ResourceDemand::default(), &limits).unwrap_err().why.contains("threads")
+            wide.check(ResourceDemand::default(), &limits).unwrap_err().reason.contains("threads")
         );
     }
 

@@ -216,8 +216,8 @@ fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
     speaker.send_raw(&preamble.to_bytes())?;
     speaker.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     match speaker.recv::<ServerMessage>(CONNECT_TIMEOUT)? {
-        Some(ServerMessage::Welcome { seen, quic, .. }) => Ok(ServerHello { seen, quic }),
-        Some(ServerMessage::Refused { why, .. }) => {
+        Some(ServerMessage::Welcome { observed: seen, quic, .. }) => Ok(ServerHello { seen, quic }),
+        Some(ServerMessage::Refused { reason: why, .. }) => {
             Err(io::Error::other(format!("it refuses: {}", sanitize(&why))))
         }
         Some(_) => Err(io::Error::other("it says something else than a towpath server")),

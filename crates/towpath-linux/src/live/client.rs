@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::limits::length;
+use towpath_measure::live::limits::max_duration;
 use towpath_measure::live::{
     ClientMessage, ClockOffset, HOSTS, HostReport, MergedRun, Secret, TestPlan, account, merge,
 };
@@ -284,7 +284,7 @@ fn finish(
     let left = if interrupted {
         Duration::ZERO
     } else {
-        length(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
+        max_duration(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
     };
     let deadline = now + left + order.result_timeout * 2;
     let most = max_result_bytes(&order.scenario);

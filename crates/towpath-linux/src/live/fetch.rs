@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::live::limits::length;
+use towpath_measure::live::limits::max_duration;
 use towpath_measure::live::message::sanitize;
 use towpath_measure::live::{ClientMessage, HostReport, ServerMessage, TestToken};
 use towpath_measure::scenario::{Scenario, Transport};
@@ -49,7 +49,7 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 /// Returns the maximum size of the server's report for a scenario.
 pub(super) fn max_result_bytes(scenario: &Scenario) -> u64 {
     let sample_ns = scenario.run.sample.as_nanos().max(1);
-    let samples = length(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
+    let samples = max_duration(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
     let lines = samples.saturating_mul(expected_streams(scenario).len() as u128);
     let bytes = u64::try_from(lines).unwrap_or(u64::MAX).saturating_mul(SAMPLE_BYTES);
     bytes.saturating_add(SHORT_BYTES).min(MAX_RESULT_BYTES)

@@ -92,7 +92,7 @@ pub enum LiveError {
     #[error("{0}")]
     Protocol(String),
     /// The server refused the request.
-    #[error("the server refuses: {}", .0.why)]
+    #[error("the server refuses: {}", .0.reason)]
     Refused(AdmissionError),
     /// Opening a listening socket failed.
     #[error("cannot listen on {address}: {source}")]

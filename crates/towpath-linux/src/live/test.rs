@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 use towpath_measure::live::stamp::DatagramHeader;
-use towpath_measure::live::{AdmissionError, ServerLimits, TestPlan, TestToken, length};
+use towpath_measure::live::{AdmissionError, ServerLimits, TestPlan, TestToken, max_duration};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
 use towpath_measure::traffic::talk::{RECEIVED_REQUEST_BYTES, SENT_REQUEST_BYTES};
 use towpath_measure::traffic::udp::{RECEIVER_MEMORY_BYTES, ROW_MEMORY_BYTES, planned_rows};
@@ -159,7 +159,7 @@ impl ServerTest {
             TestState::Gathering(_) => (now.saturating_since(self.signs.admitted) > SETUP_TIMEOUT)
                 .then_some("its traffic has not begun"),
             TestState::Running(pace) => (pace.now()
-                > Instant::ZERO + length(&self.scenario) + RETURN_TIMEOUT)
+                > Instant::ZERO + max_duration(&self.scenario) + RETURN_TIMEOUT)
                 .then_some("it takes longer than planned"),
             TestState::Ended { .. } => None,
         }

@@ -234,7 +234,7 @@ impl DriverContext<'_> {
 
     /// Closes a connection immediately, discarding unacknowledged data.
     pub fn close(&mut self, connection: ConnectionId) {
-        self.host.forget(self.now, connection);
+        self.host.release(self.now, connection);
         self.end(connection, None);
         self.ends.hear.remove(&connection);
     }

@@ -521,7 +521,7 @@ fn conclude(
         .multipath(multipath)
         .cpu(played.cpu)
         .account(account)
-        .noise(&noise)
+        .emulator_timing(&noise)
         .counters(&counters)
         .finish();
     write(&Record::Summary(Box::new(summary))).map_err(RunError::Write)
@@ -598,7 +598,7 @@ fn flow_inputs(played: &RunOutput) -> Vec<FlowInput> {
                     .filter(own(flow, delivered.direction))
                     .map(|subflow| subflow.retransmissions)
                     .sum(),
-                stack: played.totals.stack.figures(flow, delivered.direction),
+                stack: played.totals.stack.stats(flow, delivered.direction),
                 messages: outcome.messages.clone(),
             });
         }

@@ -253,7 +253,7 @@ impl RunSeries {
                 bytes,
                 connection,
             };
-            self.log.note(&interval);
+            self.log.record(&interval);
             self.emit(Record::Interval(interval));
         }
     }

@@ -179,7 +179,7 @@ pub(crate) struct DecisionTrace {
 impl DecisionTrace {
     fn record(&mut self, now: Instant, trace: StackDecision) {
         match trace {
-            StackDecision::Scheduled { number, run_bytes, why } => {
+            StackDecision::Scheduled { number, run_bytes, reason: why } => {
                 self.decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
             }
             StackDecision::Reinjected { number, bytes, cause } => {
@@ -244,7 +244,7 @@ impl Handlers {
                     Some(None) => {}
                     None => {
                         stack.abort(now, *connection);
-                        stack.forget(now, *connection);
+                        stack.release(now, *connection);
                     }
                 }
             }
@@ -269,7 +269,7 @@ impl Handlers {
                     hear(now, *connection, *notice);
                 }
             }
-            StackEvent::Trace { connection, trace } => {
+            StackEvent::Trace { connection, decision: trace } => {
                 self.decisions.entry(*connection).or_default().record(now, *trace);
             }
         }

@@ -20,7 +20,8 @@ fn found(target: SocketAddr) -> Vec<(ProbeKind, ProbeOutcome)> {
 fn welcome(quic: bool) -> Vec<u8> {
     let towpath = "0".to_owned();
     let (challenge, seen, datagrams) = (None, None, quic);
-    frame::to_bytes(&ServerMessage::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
+    frame::to_bytes(&ServerMessage::Welcome { towpath, challenge, observed: seen, datagrams, quic })
+        .unwrap()
 }
 
 /// Welcomes every TCP client, on a port that is not bound for UDP.

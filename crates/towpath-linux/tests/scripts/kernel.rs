@@ -269,7 +269,7 @@ fn reason(error: &io::Error) -> Option<FailureReason> {
 }
 
 impl HostUnderTest for Kernel {
-    fn world(&self) -> HostKind {
+    fn kind(&self) -> HostKind {
         HostKind::Linux
     }
 

@@ -1,7 +1,7 @@
 //! Expectations about constant-rate datagrams.
 
 use super::MetricUnit;
-use crate::result::{DatagramFigures, DelayStats, FlowSummary};
+use crate::result::{DatagramStats, DelayStats, FlowSummary};
 
 /// Metric of `udp` or `call`. Over several flows and directions, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl DatagramMetric {
     }
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
-        let of = |figures: &DatagramFigures| {
+        let of = |figures: &DatagramStats| {
             let p99 = |delays: Option<DelayStats>| delays.map(|delays| delays.p99_ns as f64 / 1e9);
             match self {
                 Self::Lost => Some(figures.lost_share()),

@@ -52,7 +52,7 @@ mod tests {
     use crate::result::DelayStats;
 
     #[test]
-    fn a_path_is_judged_by_its_own_datagrams_and_by_the_worst_flow() {
+    fn a_path_is_measured_by_its_own_datagrams_and_by_the_worst_flow() {
         let figures = |path: &str, answered, silence_ns| PathStats {
             path: path.into(),
             count: 100,

@@ -289,7 +289,7 @@ mod tests {
         Record::Subflow(Box::new(subflow))
     }
 
-    fn held(kilobytes: u64, limits: &[(Part, u64)]) -> SenderActivity {
+    fn sender_activity(kilobytes: u64, limits: &[(Part, u64)]) -> SenderActivity {
         SenderActivity {
             limits_ns: limits.iter().map(|(part, ms)| (*part, ms * 1_000_000)).collect(),
             delivered_bytes: kilobytes * 1_000,
@@ -311,10 +311,13 @@ mod tests {
         let blocked = SenderActivity {
             blocked_by_ns: vec![(1, 60_000_000)],
             peer_window_max_bytes: 64_000,
-            ..held(100, &[(Part::HeadOfLineBlocking, 60), (Part::CongestionAvoidance, 40)])
+            ..sender_activity(
+                100,
+                &[(Part::HeadOfLineBlocking, 60), (Part::CongestionAvoidance, 40)],
+            )
         };
         let records = (1..=10).flat_map(|at| {
-            let slow = held(20, &[(Part::CongestionAvoidance, 100)]);
+            let slow = sender_activity(20, &[(Part::CongestionAvoidance, 100)]);
             [record(at, 0, "wifi", &blocked), record(at, 1, "lte", &slow)]
         });
         let (accounts, summary) = account_of(records.collect());
@@ -330,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_missing_subflow_is_counted_only_if_it_existed() {
-        let busy = || held(100, &[(Part::CongestionAvoidance, 100)]);
+        let busy = || sender_activity(100, &[(Part::CongestionAvoidance, 100)]);
         let mut records: Vec<_> = (1..=10).map(|at| record(at, 0, "wifi", &busy())).collect();
         records.extend((6..=10).map(|at| record(at, 1, "lte", &busy())));
         let (_, summary) = account_of(records);

@@ -32,7 +32,7 @@ pub enum ControlAction {
         /// Port whose listener to include.
         port: u16,
         /// True for a complete snapshot, false for one redacted for unauthenticated clients.
-        whole: bool,
+        complete: bool,
     },
     /// Record a failed authentication attempt.
     AuthFailed,
@@ -60,15 +60,15 @@ pub struct ControlSession {
     state: ControlState,
     secret: Option<Secret>,
     challenge: Challenge,
-    seen: Option<ObservedProtocol>,
+    observed: Option<ObservedProtocol>,
     datagrams: bool,
     quic: bool,
     /// Channel binding of the connection, if it is encrypted.
     binding: Option<ChannelBinding>,
     /// Set if unauthenticated clients get complete snapshots.
-    open: bool,
+    public_diagnostics: bool,
     /// Number of snapshot requests received.
-    looks: u32,
+    snapshot_requests: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ enum ControlState {
     Greeting,
     Proving,
     Planning,
-    Gathering(TestToken),
+    SetUp(TestToken),
     Running(TestToken),
     Closed,
 }
@@ -87,9 +87,19 @@ impl ControlSession {
     /// `test` is the public ID of an existing test whose client lost its first connection.
     pub fn new(test: Option<TestToken>, secret: Option<Secret>, challenge: Challenge) -> Self {
         let state = test.map_or(ControlState::Greeting, ControlState::Running);
-        let (seen, datagrams, quic) = (None, false, false);
-        let (binding, open, looks) = (None, false, 0);
-        Self { state, secret, challenge, seen, datagrams, quic, binding, open, looks }
+        let (observed, datagrams, quic) = (None, false, false);
+        let (binding, public_diagnostics, snapshot_requests) = (None, false, 0);
+        Self {
+            state,
+            secret,
+            challenge,
+            observed,
+            datagrams,
+            quic,
+            binding,
+            public_diagnostics,
+            snapshot_requests,
+        }
     }
 
     /// Sets the channel binding of an encrypted connection; authentication requires one.
@@ -101,7 +111,7 @@ impl ControlSession {
     /// Sets whether unauthenticated clients get complete snapshots, as authenticated ones do.
     #[must_use]
     pub fn with_public_diagnostics(self, open: bool) -> Self {
-        Self { open, ..self }
+        Self { public_diagnostics: open, ..self }
     }
 
     /// Sets the greeting: the observed protocol, and support for datagram echo and QUIC on this
@@ -113,7 +123,7 @@ impl ControlSession {
         datagrams: bool,
         quic: bool,
     ) -> Self {
-        Self { seen, datagrams, quic, ..self }
+        Self { observed: seen, datagrams, quic, ..self }
     }
 
     /// Returns the maximum time that the client may be silent in this state.
@@ -122,7 +132,7 @@ impl ControlSession {
             ControlState::Greeting | ControlState::Proving | ControlState::Planning => {
                 limits.preamble_timeout
             }
-            ControlState::Gathering(_) => SETUP_TIMEOUT,
+            ControlState::SetUp(_) => SETUP_TIMEOUT,
             ControlState::Running(_) | ControlState::Closed => IDLE_TIMEOUT,
         }
     }
@@ -130,7 +140,7 @@ impl ControlSession {
     /// Returns the test that is aborted when this connection closes, because it has not begun.
     pub fn pending_test(&self) -> Option<TestToken> {
         match self.state {
-            ControlState::Gathering(token) => Some(token),
+            ControlState::SetUp(token) => Some(token),
             ControlState::Greeting
             | ControlState::Proving
             | ControlState::Planning
@@ -146,7 +156,7 @@ impl ControlSession {
             ControlState::Greeting
             | ControlState::Proving
             | ControlState::Planning
-            | ControlState::Gathering(_)
+            | ControlState::SetUp(_)
             | ControlState::Closed => None,
         }
     }
@@ -159,7 +169,7 @@ impl ControlSession {
 
     /// Handles the admission of the test; returns the reply.
     pub fn on_admitted(&mut self, token: TestToken) -> ServerMessage {
-        self.state = ControlState::Gathering(token.public_id());
+        self.state = ControlState::SetUp(token.public_id());
         ServerMessage::Accepted { token }
     }
 
@@ -169,9 +179,10 @@ impl ControlSession {
         message: ClientMessage,
         limits: &ServerLimits,
     ) -> Vec<ControlAction> {
-        self.looks =
-            self.looks.saturating_add(u32::from(matches!(message, ClientMessage::Snapshot { .. })));
-        if self.looks > MAX_SNAPSHOT_REQUESTS {
+        self.snapshot_requests = self
+            .snapshot_requests
+            .saturating_add(u32::from(matches!(message, ClientMessage::Snapshot { .. })));
+        if self.snapshot_requests > MAX_SNAPSHOT_REQUESTS {
             self.state = ControlState::Closed;
             return vec![ControlAction::Close];
         }
@@ -183,8 +194,8 @@ impl ControlSession {
     fn welcome(&self) -> ServerMessage {
         let challenge = self.secret.as_ref().map(|_| self.challenge);
         let towpath = env!("CARGO_PKG_VERSION").to_owned();
-        let Self { seen, datagrams, quic, .. } = *self;
-        ServerMessage::Welcome { towpath, challenge, seen, datagrams, quic }
+        let Self { observed: seen, datagrams, quic, .. } = *self;
+        ServerMessage::Welcome { towpath, challenge, observed: seen, datagrams, quic }
     }
 
     /// Verifies a client's proof. A wrong guess reveals nothing about the secret.
@@ -242,25 +253,25 @@ impl ControlSession {
             },
             (ControlState::Planning, ClientMessage::Snapshot { port }) => {
                 // A client that gets here has proved the secret, if there is one.
-                let whole = self.secret.is_some() || self.open;
-                (ControlState::Planning, vec![ControlAction::Snapshot { port, whole }])
+                let complete = self.secret.is_some() || self.public_diagnostics;
+                (ControlState::Planning, vec![ControlAction::Snapshot { port, complete }])
             }
             (ControlState::Proving, ClientMessage::Plan(_) | ClientMessage::Snapshot { .. }) => {
-                let why = "this server wants a secret".to_owned();
+                let reason = "this server wants a secret".to_owned();
                 let hint = Some("give it with --secret-file".to_owned());
                 (
                     ControlState::Closed,
                     vec![
-                        ControlAction::Send(ServerMessage::Refused { why, hint }),
+                        ControlAction::Send(ServerMessage::Refused { reason, hint }),
                         ControlAction::Close,
                     ],
                 )
             }
-            (ControlState::Gathering(token), ClientMessage::Begin { at_ns }) => {
+            (ControlState::SetUp(token), ClientMessage::Begin { at_ns }) => {
                 (ControlState::Running(token), vec![ControlAction::Begin(token, at_ns)])
             }
             (
-                state @ (ControlState::Gathering(_) | ControlState::Running(_)),
+                state @ (ControlState::SetUp(_) | ControlState::Running(_)),
                 ClientMessage::Probe { client_ns },
             ) => (state, vec![ControlAction::SendClock { client_ns }]),
             (state @ ControlState::Running(token), ClientMessage::Stop) => {
@@ -388,7 +399,7 @@ mod tests {
         assert_eq!(acts.first(), Some(&ControlAction::AuthFailed), "{acts:?}");
         let acts =
             control.clone().with_binding(None).on_message(proof(KEY, BINDING, server), &limits);
-        let [ControlAction::Send(ServerMessage::Refused { why, .. }), ControlAction::Close] =
+        let [ControlAction::Send(ServerMessage::Refused { reason: why, .. }), ControlAction::Close] =
             &acts[..]
         else {
             panic!("{acts:?}")
@@ -406,7 +417,8 @@ mod tests {
 
     #[test]
     fn a_host_snapshot_is_sent_only_after_authentication() {
-        const UNAUTHENTICATED: ControlAction = ControlAction::Snapshot { port: 80, whole: false };
+        const UNAUTHENTICATED: ControlAction =
+            ControlAction::Snapshot { port: 80, complete: false };
         let limits = ServerLimits::default();
         let look = ClientMessage::Snapshot { port: 80 };
         let mut open = control(None);
@@ -416,7 +428,7 @@ mod tests {
             assert_eq!(open.on_message(look.clone(), &limits), [UNAUTHENTICATED]);
         }
         let told = open.clone().with_public_diagnostics(true).on_message(look.clone(), &limits);
-        assert_eq!(told, [ControlAction::Snapshot { port: 80, whole: true }]);
+        assert_eq!(told, [ControlAction::Snapshot { port: 80, complete: true }]);
         assert!(matches!(&open.clone().on_message(plan(), &limits)[..], [ControlAction::Admit(_)]));
         let answers =
             (0..100).filter(|_| open.on_message(look.clone(), &limits) == [UNAUTHENTICATED]);
@@ -431,7 +443,7 @@ mod tests {
         closed.on_message(proof(KEY, BINDING, Challenge([9; 32])), &limits);
         assert_eq!(
             closed.on_message(look, &limits),
-            [ControlAction::Snapshot { port: 80, whole: true }]
+            [ControlAction::Snapshot { port: 80, complete: true }]
         );
     }
 

@@ -88,7 +88,7 @@ pub fn datagram(data: &[u8]) {
     let now = Instant::ZERO + Duration::from_millis(250);
     let asked = std::iter::from_fn(|| pinger.poll(now)).count();
     if let Some(answer) = EchoDatagram::parse_reply(data) {
-        pinger.on_answer(now, answer.number);
+        pinger.on_reply(now, answer.number);
     }
     let probes = pinger.finish(now, 0, "path");
     assert!(probes.len() <= asked && probes.iter().all(|probe| probe.answered_ns.is_some()));
@@ -99,7 +99,7 @@ pub fn datagram(data: &[u8]) {
 pub fn host_report(data: &[u8]) {
     let Ok(half) = HostReport::from_text(&String::from_utf8_lossy(data)) else { return };
     assert_eq!(HostReport::from_text(&half.clone().into_text()).as_ref(), Ok(&half));
-    let Ok(scenario) = Scenario::parse("half", TESTED, &no_files) else { return };
+    let Ok(scenario) = Scenario::parse("half", SCENARIO, &no_files) else { return };
     for client in [&HostReport::default(), &half] {
         let merged = merge(&scenario, client, Ok(&half));
         let start = Summarizer::new(&scenario, Transport::Mptcp);
@@ -117,7 +117,7 @@ pub fn host_report(data: &[u8]) {
 }
 
 /// A test with a flow of each kind, and an event between them.
-const TESTED: &str = r#"
+const SCENARIO: &str = r#"
 name = "half"
 [hosts.client]
 [hosts.server]
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn merged_reports_form_a_consistent_result() {
-        let scenario = Scenario::parse("half", TESTED, &no_files).unwrap();
+        let scenario = Scenario::parse("half", SCENARIO, &no_files).unwrap();
         assert_eq!((scenario.flows.len(), scenario.timeline.len()), (8, 1));
     }
 }

@@ -30,7 +30,7 @@ struct FailedAttempts {
 }
 
 impl FailedAttempts {
-    fn until(self) -> Instant {
+    fn backoff_end(self) -> Instant {
         let doubled =
             self.count.checked_sub(FREE_ATTEMPTS).map(|over| INITIAL_BACKOFF * (1 << over.min(16)));
         self.last + doubled.unwrap_or_default().min(MAX_BACKOFF)
@@ -43,7 +43,7 @@ pub struct AuthRateLimiter {
     sources: BTreeMap<IpAddr, FailedAttempts>,
     /// Time of the last log line; `untold` counts the failures not logged since.
     last_logged_at: Option<Instant>,
-    untold: u64,
+    unlogged: u64,
 }
 
 /// Returns the source of an address: IPv4 itself, or the IPv6 /64.
@@ -60,8 +60,10 @@ pub fn source_prefix(address: IpAddr) -> IpAddr {
 impl AuthRateLimiter {
     /// Checks that a source may try now; the error is the remaining backoff.
     pub fn check(&self, from: IpAddr, now: Instant) -> Result<(), Duration> {
-        let left =
-            self.sources.get(&source_prefix(from)).map(|wrong| wrong.until().saturating_since(now));
+        let left = self
+            .sources
+            .get(&source_prefix(from))
+            .map(|wrong| wrong.backoff_end().saturating_since(now));
         left.filter(|left| !left.is_zero()).map_or(Ok(()), Err)
     }
 
@@ -88,11 +90,11 @@ impl AuthRateLimiter {
     /// due.
     pub fn record_rejected(&mut self, now: Instant) -> Option<u64> {
         if self.last_logged_at.is_some_and(|told| now.saturating_since(told) < LOG_INTERVAL) {
-            self.untold = self.untold.saturating_add(1);
+            self.unlogged = self.unlogged.saturating_add(1);
             return None;
         }
         self.last_logged_at = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 

@@ -63,7 +63,8 @@ impl Default for ServerLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionError {
     /// Reason, as sent to the client.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
     /// Suggested fix, if there is one.
     pub hint: Option<String>,
 }
@@ -71,13 +72,13 @@ pub struct AdmissionError {
 impl AdmissionError {
     /// Creates a refusal with a suggested fix.
     pub fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: Some(hint.into()) }
+        Self { reason: why.into(), hint: Some(hint.into()) }
     }
 }
 
 impl From<AdmissionError> for ServerMessage {
-    fn from(AdmissionError { why, hint }: AdmissionError) -> Self {
-        Self::Refused { why, hint }
+    fn from(AdmissionError { reason: why, hint }: AdmissionError) -> Self {
+        Self::Refused { reason: why, hint }
     }
 }
 
@@ -85,13 +86,13 @@ impl ServerLimits {
     /// Parses a plan and checks it against the limits.
     pub fn admit(&self, plan: &TestPlan) -> Result<Scenario, AdmissionError> {
         let scenario = Scenario::parse("the plan", &plan.scenario, &no_files)
-            .map_err(|errors| AdmissionError { why: errors.to_string(), hint: None })?;
+            .map_err(|errors| AdmissionError { reason: errors.to_string(), hint: None })?;
         let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
         let leads = |flow: &crate::scenario::Flow| (flow.from, flow.to) == (0, 1);
         let fits = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
         if names != HOSTS || !fits || !scenario.flows.iter().all(leads) {
             let why = "a plan leads from `client` to `server`, with one flow to sixteen";
-            return Err(AdmissionError { why: why.to_owned(), hint: None });
+            return Err(AdmissionError { reason: why.to_owned(), hint: None });
         }
         if scenario.flows.iter().any(|flow| matches!(flow.pattern, Pattern::Run { .. })) {
             let hint = "measure with one of the patterns";
@@ -108,7 +109,7 @@ impl ServerLimits {
             let why = format!("{all} connections, and this server takes {}", self.streams);
             return Err(AdmissionError::new(why, "use fewer streams (-P)"));
         }
-        let longest = length(scenario);
+        let longest = max_duration(scenario);
         if longest > self.duration {
             let (asked, most) = (format::seconds(longest), format::seconds(self.duration));
             let why = format!("the test may take {asked}, and this server allows {most}");
@@ -172,7 +173,7 @@ fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
 }
 
 /// Returns the maximum duration of a test.
-pub fn length(scenario: &Scenario) -> Duration {
+pub fn max_duration(scenario: &Scenario) -> Duration {
     let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.limit());
     ends.max().unwrap_or_default()
 }
@@ -194,15 +195,15 @@ mod tests {
         }
     }
 
-    fn why(limits: &ServerLimits, plan: &TestPlan) -> String {
-        limits.admit(plan).unwrap_err().why
+    fn refusal_reason(limits: &ServerLimits, plan: &TestPlan) -> String {
+        limits.admit(plan).unwrap_err().reason
     }
 
     #[test]
     fn an_ordinary_plan_is_accepted() {
         let plan = plan("pattern = \"iperf\"\nstreams = 4\n");
         let scenario = ServerLimits::default().admit(&plan).unwrap();
-        assert_eq!(length(&scenario), Duration::from_secs(10));
+        assert_eq!(max_duration(&scenario), Duration::from_secs(10));
     }
 
     #[test]
@@ -213,26 +214,30 @@ mod tests {
             bytes: Some(1_000),
             ..ServerLimits::default()
         };
-        let long = why(&limits, &plan("pattern = \"iperf\"\nduration = \"10 s\"\n"));
+        let long = refusal_reason(&limits, &plan("pattern = \"iperf\"\nduration = \"10 s\"\n"));
         assert!(long.contains("10.0 s") && long.contains("5.00 s"), "{long}");
         let wide = plan("pattern = \"iperf\"\nduration = \"1 s\"\nstreams = 3\n");
-        assert!(why(&limits, &wide).contains("3 connections"));
+        assert!(refusal_reason(&limits, &wide).contains("3 connections"));
         let large = plan("pattern = \"bulk\"\nduration = \"1 s\"\nsize = \"2 KB\"\n");
-        assert!(why(&limits, &large).contains("2.00 kB"), "{}", why(&limits, &large));
+        assert!(
+            refusal_reason(&limits, &large).contains("2.00 kB"),
+            "{}",
+            refusal_reason(&limits, &large)
+        );
     }
 
     #[test]
     fn a_server_runs_no_commands_of_others() {
         let limits = ServerLimits::default();
-        assert!(why(&limits, &plan("run = \"reboot\"\n")).contains("no commands"));
+        assert!(refusal_reason(&limits, &plan("run = \"reboot\"\n")).contains("no commands"));
         let mut strange = plan("pattern = \"iperf\"\n");
         strange.settings.congestion_control = Some("../etc".into());
-        assert!(why(&limits, &strange).contains("congestion control"));
+        assert!(refusal_reason(&limits, &strange).contains("congestion control"));
         strange.settings =
             super::super::TransferSettings { block_bytes: Some(0), ..Default::default() };
-        assert!(why(&limits, &strange).contains("4 MiB"));
+        assert!(refusal_reason(&limits, &strange).contains("4 MiB"));
         strange.scenario = strange.scenario.replace("client", "router");
-        assert!(why(&limits, &strange).contains("from `client` to `server`"));
+        assert!(refusal_reason(&limits, &strange).contains("from `client` to `server`"));
         strange.scenario = "garbage".into();
         assert!(limits.admit(&strange).is_err());
     }

@@ -11,7 +11,7 @@ use super::half::{DatagramReport, FlowReport, HostReport, SubflowReport};
 use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
 use crate::result::{
-    Counter, DatagramFigures, DatagramRow, DelayBasis, EventKind, Message, Probe, Record,
+    Counter, DatagramRow, DatagramStats, DelayBasis, EventKind, Message, Probe, Record,
     SubflowSummary,
 };
 use crate::scenario::{DataDirection, Flow, Pattern, Scenario};
@@ -28,7 +28,7 @@ pub struct MergedRun {
     /// Datagrams over single paths, in order of their due times.
     pub probes: Vec<Probe>,
     /// Statistics of constant-rate datagrams, by flow and direction.
-    pub datagrams: Vec<(u32, DataDirection, DatagramFigures)>,
+    pub datagrams: Vec<(u32, DataDirection, DatagramStats)>,
     /// Time series of those datagrams.
     pub datagram_rows: Vec<DatagramRow>,
     /// Counters of both hosts.
@@ -85,7 +85,7 @@ pub fn merge(
     for (number, flow) in (0_u32..).zip(&scenario.flows) {
         let messages = messages(number, client, server.ok());
         for direction in directions(&flow.pattern) {
-            merged.inputs.push(input((number, flow), *direction, (client, server), &pairs));
+            merged.inputs.push(flow_input((number, flow), *direction, (client, server), &pairs));
         }
         for input in merged.inputs.iter_mut().filter(|input| input.flow == number) {
             input.messages.clone_from(&messages);
@@ -109,7 +109,7 @@ pub fn merge(
     for (side, half) in [(0, Some(client)), (1, server.ok())] {
         let records = half.into_iter().flat_map(|half| &half.records);
         for record in records {
-            take(&mut merged, record.clone(), (side == 1).then_some(&numbers));
+            merge_record(&mut merged, record.clone(), (side == 1).then_some(&numbers));
         }
     }
     merged.records.sort_by_key(time_of);
@@ -225,10 +225,10 @@ fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
 fn messages(flow: u32, client: &HostReport, server: Option<&HostReport>) -> Vec<Message> {
     let talk = |half: &HostReport| half.flow(flow).and_then(|flow| flow.exchange.clone());
     let server = server.and_then(talk);
-    talk(client).map_or_else(Vec::new, |own| talk::half::join(flow, &own, server.as_ref()))
+    talk(client).map_or_else(Vec::new, |own| talk::half::merge_reports(flow, &own, server.as_ref()))
 }
 
-fn input(
+fn flow_input(
     (number, flow): (u32, &Flow),
     direction: DataDirection,
     (client, server): (&HostReport, Result<&HostReport, &str>),
@@ -348,7 +348,7 @@ fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&Host
 
 /// Takes a record of one host; for the server's, `numbers` maps its subflow numbers to the
 /// client's.
-fn take(
+fn merge_record(
     merged: &mut MergedRun,
     mut record: Record,
     numbers: Option<&BTreeMap<SubflowKey, &SubflowPair<'_>>>,
@@ -459,7 +459,10 @@ mod tests {
         }
     }
 
-    fn half(subflows: Vec<SubflowReport>, delivered: Option<(DataDirection, u64)>) -> HostReport {
+    fn host_report(
+        subflows: Vec<SubflowReport>,
+        delivered: Option<(DataDirection, u64)>,
+    ) -> HostReport {
         let log = |(direction, bytes)| {
             let mut log = DeliveryLog::new(Instant::ZERO);
             log.record(Instant::from_nanos(1_000), bytes);
@@ -481,11 +484,11 @@ mod tests {
 
     #[test]
     fn each_end_contributes_only_its_own_observations() {
-        let client = half(
+        let client = host_report(
             vec![subflow(0, "a:1", "s:5", Some("wifi")), subflow(1, "b:2", "s:5", Some("lte"))],
             None,
         );
-        let server = half(
+        let server = host_report(
             vec![subflow(0, "s:5", "b:2", None), subflow(1, "s:5", "a:1", None)],
             Some((DataDirection::Up, 500)),
         );
@@ -501,8 +504,8 @@ mod tests {
 
     #[test]
     fn behind_an_address_translator_subflows_are_paired_in_their_order() {
-        let client = half(vec![subflow(0, "10.0.0.1:1", "s:5", Some("wifi"))], None);
-        let server = half(vec![subflow(0, "s:5", "192.0.2.1:77", None)], None);
+        let client = host_report(vec![subflow(0, "10.0.0.1:1", "s:5", Some("wifi"))], None);
+        let server = host_report(vec![subflow(0, "s:5", "192.0.2.1:77", None)], None);
         let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
         assert_eq!(merged.subflows.len(), 1);
         assert_eq!(merged.subflows[0].local, "10.0.0.1:1");
@@ -515,7 +518,7 @@ mod tests {
             stream_frames: Some(frames),
             ..subflow
         };
-        let client = half(
+        let client = host_report(
             vec![
                 numbered(subflow(0, "10.0.0.1:1", "s:5", Some("wifi")), 0, 0),
                 numbered(subflow(1, "10.0.1.1:1", "s:5", Some("lte")), 1, 0),
@@ -523,7 +526,7 @@ mod tests {
             ],
             None,
         );
-        let server = half(
+        let server = host_report(
             vec![
                 numbered(subflow(0, "s:5", "192.0.2.1:9", None), 2, 0),
                 numbered(subflow(1, "s:5", "192.0.2.1:7", None), 0, 0),
@@ -541,7 +544,7 @@ mod tests {
     #[test]
     fn without_the_servers_report_received_bytes_are_unknown() {
         let own = vec![subflow(0, "a:1", "s:5", Some("wifi"))];
-        let client = half(own, Some((DataDirection::Down, 700)));
+        let client = host_report(own, Some((DataDirection::Down, 700)));
         let both = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");
         let merged = merge(&both, &client, Err("no answer for 15 s"));
         assert!(merged.one_sided);

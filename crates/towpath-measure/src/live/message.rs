@@ -82,8 +82,8 @@ pub enum ServerMessage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         challenge: Option<Challenge>,
         /// Protocol that the server observed on this connection.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        seen: Option<ObservedProtocol>,
+        #[serde(rename = "seen", default, skip_serializing_if = "Option::is_none")]
+        observed: Option<ObservedProtocol>,
         /// Set if the server echoes [datagrams](super::datagram) on this port.
         #[serde(default)]
         datagrams: bool,
@@ -104,7 +104,8 @@ pub enum ServerMessage {
     /// The request is rejected.
     Refused {
         /// Reason for the rejection.
-        why: String,
+        #[serde(rename = "why")]
+        reason: String,
         /// Suggested fix, if there is one.
         hint: Option<String>,
     },

@@ -30,7 +30,7 @@ pub use control::{ControlAction, ControlSession};
 pub use frame::{FrameDecoder, FrameError};
 pub use guesses::AuthRateLimiter;
 pub use half::{ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, SubflowReport};
-pub use limits::{AdmissionError, ServerLimits, length};
+pub use limits::{AdmissionError, ServerLimits, max_duration};
 pub use look::HostSnapshot;
 pub use merge::{MergedRun, merge};
 pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, TransferSettings};

@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn meeting(bytes: [u8; 96]) -> AuthTranscript {
+    fn transcript(bytes: [u8; 96]) -> AuthTranscript {
         let (parts, _) = bytes.as_chunks();
         AuthTranscript {
             binding: ChannelBinding(parts[0]),
@@ -190,7 +190,7 @@ mod tests {
             let stranger = Secret::from_text(other.as_bytes()).unwrap();
             let mut elsewhere = met;
             elsewhere[change] ^= 1;
-            let (met, elsewhere) = (meeting(met), meeting(elsewhere));
+            let (met, elsewhere) = (transcript(met), transcript(elsewhere));
             for (side, across) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
                 let proof = secret.prove(side, &met).unwrap();
                 prop_assert!(secret.accepts(side, &met, proof));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_line_end_is_not_part_of_a_secret() {
         let prove = |text: &[u8]| {
-            Secret::from_text(text).unwrap().prove(AuthRole::Client, &meeting([7; 96])).unwrap()
+            Secret::from_text(text).unwrap().prove(AuthRole::Client, &transcript([7; 96])).unwrap()
         };
         assert_eq!(prove(b" sixteen bytes it is\n"), prove(b"sixteen bytes it is"));
         assert_eq!(from_hex::<1>("+7"), None);

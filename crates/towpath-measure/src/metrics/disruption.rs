@@ -87,7 +87,7 @@ pub fn disruptions(
             Some(chain) => {
                 // The last step of a fade may come with the end of the path.
                 let (ends, steps): (Vec<_>, Vec<_>) =
-                    hits.into_iter().partition(|event| goes_down(event));
+                    hits.into_iter().partition(|event| is_path_down(event));
                 if !steps.is_empty() {
                     chain.last_at = at;
                     chain.events.extend(steps);
@@ -107,7 +107,7 @@ pub fn disruptions(
 
 /// Returns true for the end of a path, which is always a disruption of its own, even at the end of
 /// a fade.
-fn goes_down(event: &TimelineEvent) -> bool {
+fn is_path_down(event: &TimelineEvent) -> bool {
     matches!(event.change, TimelineChange::Down(_))
 }
 
@@ -195,7 +195,7 @@ struct PathCapacity<'a> {
 struct FlowPath {
     /// True if the data goes from the path's first host to its second.
     forward: bool,
-    server: LinkState,
+    link: LinkState,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -270,7 +270,7 @@ impl<'a> PathCapacity<'a> {
             let forward = path.between == hosts;
             let backward = path.between == [hosts[1], hosts[0]];
             let config = if forward { &path.up } else { &path.down };
-            (forward || backward).then(|| FlowPath { forward, server: LinkState::new(config) })
+            (forward || backward).then(|| FlowPath { forward, link: LinkState::new(config) })
         });
         let bottlenecks = scenario
             .bottlenecks
@@ -286,7 +286,7 @@ impl<'a> PathCapacity<'a> {
             TimelineTarget::Path(index) => {
                 let own = self.may_use(index);
                 let member = self.paths.get_mut(index).and_then(Option::as_mut);
-                member.is_some_and(|path| path.server.apply(&event.change, path.forward)) && own
+                member.is_some_and(|path| path.link.apply(&event.change, path.forward)) && own
             }
             TimelineTarget::Bottleneck(index) => {
                 let Some([first, second]) = self.bottlenecks.get_mut(index) else { return false };
@@ -323,7 +323,7 @@ impl<'a> PathCapacity<'a> {
     fn is_up(&self, path: usize, member: FlowPath) -> bool {
         let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
         let passes = |index: &usize| self.bottleneck(*index, member.forward).is_none_or(|b| b.up);
-        member.server.up && through.iter().all(passes)
+        member.link.up && through.iter().all(passes)
     }
 
     /// Returns the payload capacity available to the flow now; `None` when unlimited or when
@@ -343,17 +343,17 @@ impl<'a> PathCapacity<'a> {
         }
         let mut amounts: Vec<_> = usable
             .iter()
-            .map(|(path, m)| (*path, m.forward, self.payload(*path, m.server)))
+            .map(|(path, m)| (*path, m.forward, self.payload(*path, m.link)))
             .collect();
         for index in 0..self.bottlenecks.len() {
-            self.squeeze(index, &mut amounts);
+            self.share_bottleneck(index, &mut amounts);
         }
         let sum: f64 = amounts.iter().map(|(_, _, amount)| amount).sum();
         (sum > 0.0 && sum.is_finite()).then_some(sum)
     }
 
     /// Shares the capacity of a bottleneck among the paths through it.
-    fn squeeze(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
+    fn share_bottleneck(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
         for forward in [true, false] {
             let Some(server) = self.bottleneck(bottleneck, forward) else { continue };
             let passes = |path: usize, way: bool| {

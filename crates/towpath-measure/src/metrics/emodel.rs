@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn impairments_by_hand() {
+    fn impairments_match_manual_calculation() {
         assert_near(Codec::G711.effective_impairment(0.01, 1.0), 95.0 / 5.3, 1e-9);
         assert_near(Codec::G711_PLC.effective_impairment(0.01, 1.0), 95.0 / 26.1, 1e-9);
         assert_near(Codec::G729A.effective_impairment(0.02, 1.0), 11.0 + 84.0 * 2.0 / 21.0, 1e-9);

@@ -9,7 +9,7 @@ use crate::scenario::{DataDirection, Pattern};
 
 /// Returns the metrics of one direction's requests; `None` without any request. Requests without a
 /// reply count as waiting until `until`.
-pub fn figures(
+pub fn message_stats(
     messages: &[Message],
     direction: DataDirection,
     pattern: &Pattern,

@@ -5,7 +5,7 @@ use crate::result::{PathStats, Probe};
 use crate::scenario::Udping;
 
 /// Returns the metrics of every path of a flow, in order of first appearance.
-pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {
+pub fn all_path_stats(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {
     let mut paths: Vec<&str> = Vec::new();
     for probe in probes.iter().filter(|probe| probe.flow == flow) {
         if !paths.contains(&probe.path.as_str()) {
@@ -16,12 +16,12 @@ pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {
         let mut own: Vec<&Probe> =
             probes.iter().filter(|probe| probe.flow == flow && probe.path == path).collect();
         own.sort_by_key(|probe| probe.due_ns);
-        path_figures(&own, plan)
+        path_stats(&own, plan)
     };
     paths.into_iter().filter_map(of).collect()
 }
 
-fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathStats> {
+fn path_stats(own: &[&Probe], plan: &Udping) -> Option<PathStats> {
     let (first, last) = (own.first()?, own.last()?);
     let patience = plan.reply_timeout.as_nanos() as u64;
     let delay = own.iter().map(|p| p.answered_ns.map_or(patience, |at| at - at.min(p.due_ns)));
@@ -85,7 +85,7 @@ mod tests {
         let wifi = (0..10).map(|n| probe("wifi", n, alive(n).then_some(20)));
         let mut all: Vec<_> = wifi.chain((0..10).map(|n| probe("cellular", n, Some(50)))).collect();
         all.push(Probe { flow: 0, ..probe("wifi", 11, None) });
-        let figures = figures(&all, 1, &plan());
+        let figures = all_path_stats(&all, 1, &plan());
         let [wifi, cellular] = figures.as_slice() else { panic!("{figures:?}") };
         assert_eq!((wifi.count, wifi.sent, wifi.answered, wifi.lost()), (10, 10, 6, 4));
         assert_eq!((wifi.delay.min_ns, wifi.delay.max_ns), (21 * MILLI, 3_000 * MILLI));
@@ -101,7 +101,7 @@ mod tests {
     fn a_path_that_never_answers_is_silent_from_first_to_last() {
         let all: Vec<_> =
             (0..10).map(|n| Probe { sent_ns: None, ..probe("wifi", n, None) }).collect();
-        let figures = figures(&all, 1, &plan());
+        let figures = all_path_stats(&all, 1, &plan());
         let [wifi] = figures.as_slice() else { panic!("{figures:?}") };
         assert_eq!((wifi.sent, wifi.answered, wifi.round_trip), (0, 0, None));
         assert_eq!((wifi.silence_at_ns, wifi.silence_ns), (0, 1_000 * MILLI));

@@ -18,7 +18,7 @@ pub struct Playout {
     buffered: Duration,
     at: Instant,
     received: u32,
-    figures: VideoStats,
+    stats: VideoStats,
     waits: Vec<RebufferInterval>,
 }
 
@@ -47,7 +47,7 @@ impl Playout {
             buffered: Duration::ZERO,
             at: begin,
             received: 0,
-            figures: VideoStats::default(),
+            stats: VideoStats::default(),
             waits: Vec::new(),
         }
     }
@@ -73,10 +73,10 @@ impl Playout {
             self.state = PlayoutState::Playing;
             self.waits.push(RebufferInterval { from: since, until: now });
             let waited = now.saturating_since(since).as_nanos() as u64;
-            if self.figures.startup_ns.is_none() {
-                self.figures.startup_ns = Some(waited);
+            if self.stats.startup_ns.is_none() {
+                self.stats.startup_ns = Some(waited);
             } else {
-                self.figures.rebuffer_ns = self.figures.rebuffer_ns.saturating_add(waited);
+                self.stats.rebuffer_ns = self.stats.rebuffer_ns.saturating_add(waited);
             }
         }
     }
@@ -88,7 +88,7 @@ impl Playout {
         if self.state == PlayoutState::Playing && now > empty && self.received < self.plan.segments
         {
             self.state = PlayoutState::Filling(empty);
-            self.figures.stalls += 1;
+            self.stats.stalls += 1;
         }
         self.at = self.at.max(now);
     }
@@ -105,12 +105,12 @@ impl Playout {
         self.play(until);
         if let PlayoutState::Filling(since) = self.state {
             self.waits.push(RebufferInterval { from: since, until });
-            if self.figures.startup_ns.is_some() {
+            if self.stats.startup_ns.is_some() {
                 let waited = until.saturating_since(since).as_nanos() as u64;
-                self.figures.rebuffer_ns = self.figures.rebuffer_ns.saturating_add(waited);
+                self.stats.rebuffer_ns = self.stats.rebuffer_ns.saturating_add(waited);
             }
         }
-        (VideoStats { segments: self.received, ..self.figures }, self.waits)
+        (VideoStats { segments: self.received, ..self.stats }, self.waits)
     }
 }
 

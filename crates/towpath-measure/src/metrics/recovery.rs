@@ -79,13 +79,17 @@ pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> O
         t90_ns: t90.map(|t90| t90.as_nanos() as u64),
         deficit_bytes: missing.max(0.0).round() as u64,
         longest_gap_ns: gaps().map(Gap::length).max().unwrap_or_default().as_nanos() as u64,
-        last_stall_end_ns: smooth_from(gaps(), at, until).map(|at| at.as_nanos() as u64),
+        last_stall_end_ns: last_stall_end(gaps(), at, until).map(|at| at.as_nanos() as u64),
     })
 }
 
 /// Returns the time from `at` until the end of the last stall in an unbroken chain; `None` if it
 /// lasts to `until`.
-fn smooth_from(gaps: impl Iterator<Item = Gap>, at: Instant, until: Instant) -> Option<Duration> {
+fn last_stall_end(
+    gaps: impl Iterator<Item = Gap>,
+    at: Instant,
+    until: Instant,
+) -> Option<Duration> {
     let mut end = at;
     for gap in gaps.filter(|gap| gap.length() >= MIN_STALL) {
         if gap.start > end + STALL_CHAIN_GAP {

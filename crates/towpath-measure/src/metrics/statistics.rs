@@ -106,7 +106,7 @@ pub struct ConfidenceInterval {
 
 impl ConfidenceInterval {
     /// Returns true if the interval contains the value.
-    pub fn holds(self, value: f64) -> bool {
+    pub fn contains(self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 }
@@ -140,7 +140,7 @@ impl Estimate {
 }
 
 /// Returns the reason for a missing interval, `n = 3: no interval`; `None` with enough values.
-pub fn too_few(count: usize) -> Option<String> {
+pub fn missing_interval_reason(count: usize) -> Option<String> {
     (count < MIN_SAMPLES).then(|| format!("n = {count}: no interval"))
 }
 
@@ -175,7 +175,7 @@ pub struct Ratio {
 impl Ratio {
     /// Returns true if the interval excludes 1.
     pub fn is_clear(&self) -> bool {
-        self.interval.is_some_and(|interval| !interval.holds(1.0))
+        self.interval.is_some_and(|interval| !interval.contains(1.0))
     }
 
     /// Computes the ratio of pairs (numerator, denominator). `None` without pairs, or when any
@@ -293,10 +293,10 @@ mod tests {
         let five = sample(&[1.0, 2.0, 3.0, 4.0, 5.0]);
         let estimate = Estimate::of(&five, 1).unwrap();
         assert_eq!((estimate.median, estimate.interval), (3.0, None));
-        assert_eq!(too_few(3).as_deref(), Some("n = 3: no interval"));
+        assert_eq!(missing_interval_reason(3).as_deref(), Some("n = 3: no interval"));
         let six = sample(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-        assert!(median_interval(&six, 1).unwrap().holds(3.5));
-        assert_eq!(too_few(MIN_SAMPLES), None);
+        assert!(median_interval(&six, 1).unwrap().contains(3.5));
+        assert_eq!(missing_interval_reason(MIN_SAMPLES), None);
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
         for (count, bimodal) in [(6, false), (10, false), (20, false), (10, true), (20, true)] {
             let truth = if bimodal { 0.1 + 0.5 / 4.0 } else { std::f64::consts::LN_2 };
             let hits = |seed: &u64| {
-                median_interval(&draws(count, *seed, bimodal), *seed).unwrap().holds(truth)
+                median_interval(&draws(count, *seed, bimodal), *seed).unwrap().contains(truth)
             };
             let covered = (0..REPEATED).filter(hits).count() as f64 / REPEATED as f64;
             assert!((0.85..=1.0).contains(&covered), "n = {count}: {covered}");

@@ -14,7 +14,7 @@ use super::{DeliveryLog, latency, messages, paths, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    AccountSummary, Counter, CpuTime, DatagramFigures, EmulatorTiming, ExpectationResult,
+    AccountSummary, Counter, CpuTime, DatagramStats, EmulatorTiming, ExpectationResult,
     FlowSummary, Interface, Message, MessageStats, MultipathUse, PathStats, Probe, StackStats,
     Stall, SubflowSummary, Summary, Warning,
 };
@@ -53,7 +53,7 @@ pub struct FlowInput {
 /// Flow with its metrics, and the context needed for sentences.
 #[derive(Debug)]
 pub(super) struct MeasuredFlow {
-    pub(super) figures: FlowSummary,
+    pub(super) stats: FlowSummary,
     pub(super) plan: FlowGoal,
     pub(super) last: Option<Instant>,
     pub(super) end: Instant,
@@ -71,7 +71,7 @@ pub struct Summarizer<'a> {
     pub(super) multipath: MultipathUse,
     cpu: Option<CpuTime>,
     account: Option<Box<AccountSummary>>,
-    pub(super) noise: Option<EmulatorTiming>,
+    pub(super) emulator_timing: Option<EmulatorTiming>,
     pub(super) counters: Vec<Counter>,
     pub(super) interfaces: Vec<Interface>,
     pub(super) warnings: Vec<Warning>,
@@ -93,7 +93,7 @@ impl<'a> Summarizer<'a> {
             multipath: MultipathUse { requested, ..MultipathUse::default() },
             cpu: None,
             account: None,
-            noise: None,
+            emulator_timing: None,
             counters: Vec::new(),
             interfaces: Vec::new(),
             warnings: Vec::new(),
@@ -120,12 +120,12 @@ impl<'a> Summarizer<'a> {
     pub fn probes(mut self, probes: &[Probe]) -> Self {
         for (number, flow) in (0_u32..).zip(&self.scenario.flows) {
             if let Pattern::Udping(plan) = &flow.pattern {
-                self.paths.extend(paths::figures(probes, number, plan));
+                self.paths.extend(paths::all_path_stats(probes, number, plan));
                 // The datagrams of `latency` are the flow after its requests.
                 let asks =
-                    |flow: &&mut MeasuredFlow| flow.figures.flow.checked_add(1) == Some(number);
+                    |flow: &&mut MeasuredFlow| flow.stats.flow.checked_add(1) == Some(number);
                 let asking = self.flows.iter_mut().find(asks);
-                if let Some(figures) = asking.and_then(|flow| flow.figures.messages.as_mut()) {
+                if let Some(figures) = asking.and_then(|flow| flow.stats.messages.as_mut()) {
                     latency::add_paths(&mut figures.phases, probes, number);
                 }
             }
@@ -134,12 +134,12 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Adds the results of datagrams that a flow sent at a constant rate.
-    pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramFigures) {
+    pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramStats) {
         let own = |measured: &&mut MeasuredFlow| {
-            (measured.figures.flow, measured.figures.direction) == (flow, direction)
+            (measured.stats.flow, measured.stats.direction) == (flow, direction)
         };
         if let Some(measured) = self.flows.iter_mut().find(own) {
-            measured.figures.datagrams = Some(figures);
+            measured.stats.datagrams = Some(figures);
         }
     }
 
@@ -167,8 +167,8 @@ impl<'a> Summarizer<'a> {
 
     /// Sets the timing accuracy of the emulator.
     #[must_use]
-    pub fn noise(mut self, noise: &EmulatorTiming) -> Self {
-        self.noise = Some(noise.clone());
+    pub fn emulator_timing(mut self, noise: &EmulatorTiming) -> Self {
+        self.emulator_timing = Some(noise.clone());
         self
     }
 
@@ -197,7 +197,7 @@ impl<'a> Summarizer<'a> {
     /// was missed.
     pub fn finish(mut self) -> Summary {
         self.share_out();
-        let flows: Vec<_> = self.flows.iter().map(|flow| flow.figures.clone()).collect();
+        let flows: Vec<_> = self.flows.iter().map(|flow| flow.stats.clone()).collect();
         let expectations = expect::evaluate(
             &self.scenario.expect,
             self.transport,
@@ -244,7 +244,7 @@ impl<'a> Summarizer<'a> {
             described.filter(|flow| !request_directions(&flow.pattern).is_empty()).map(|flow| {
                 let all = &input.messages;
                 let mut figures =
-                    messages::figures(all, direction, &flow.pattern, end).unwrap_or_default();
+                    messages::message_stats(all, direction, &flow.pattern, end).unwrap_or_default();
                 if let Pattern::Exchange(MessageExchange { phases: Some(plan), .. }) = &flow.pattern
                     && direction == DataDirection::Up
                 {
@@ -283,7 +283,7 @@ impl<'a> Summarizer<'a> {
             messages,
             datagrams: None,
         };
-        MeasuredFlow { figures, plan, last: delivery.last(), end, disruptions }
+        MeasuredFlow { stats: figures, plan, last: delivery.last(), end, disruptions }
     }
 
     /// Computes each subflow's share of its direction, and the paths used.

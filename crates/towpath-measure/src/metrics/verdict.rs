@@ -7,7 +7,7 @@ use towpath_net::Instant;
 use super::summary::{MeasuredFlow, Summarizer};
 use crate::format;
 use crate::result::{
-    CallFigures, DatagramFigures, DelayStats, ExpectationResult, FlowSummary, Interface, Load,
+    CallStats, DatagramStats, DelayStats, ExpectationResult, FlowSummary, Interface, Load,
     LoadPhase, PathStats, Recovery,
 };
 use crate::scenario::DataDirection;
@@ -20,7 +20,7 @@ const STOPPED_AFTER: Duration = Duration::from_secs(1);
 const LATE_GAP: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
-    let who = who(run);
+    let who = transport_text(run);
     let over = over_paths(&run.multipath.paths_used);
     let (steady, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
         run.flows.iter().partition(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
@@ -29,8 +29,8 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) 
         [] if run.paths.is_empty() => String::new(),
         [] => datagrams(&run.paths),
         flows if of_one_command(flows) => format!("{who} {}", command(run, flows, &over)),
-        [only] => format!("{who} {}", one(only, &over)),
-        flows if flows.iter().any(|flow| flow.figures.messages.is_some()) => {
+        [only] => format!("{who} {}", transfer_text(only, &over)),
+        flows if flows.iter().any(|flow| flow.stats.messages.is_some()) => {
             format!("{who} {}", reply_delays(flows, &over))
         }
         flows => several_transfers_text(&who, flows, &over),
@@ -57,10 +57,10 @@ fn single_outcome(what: &str) -> &str {
 }
 
 /// Returns the transport, with the fallback if it differs from the requested one.
-fn who(run: &Summarizer<'_>) -> String {
+fn transport_text(run: &Summarizer<'_>) -> String {
     let proof = &run.multipath;
     let carried = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
-    let delivered = run.flows.iter().any(|flow| carried(flow) && flow.figures.bytes > 0);
+    let delivered = run.flows.iter().any(|flow| carried(flow) && flow.stats.bytes > 0);
     match (&proof.fallback, proof.requested && !proof.used && delivered) {
         (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
         (None, true) => format!("{} (not used)", run.transport),
@@ -72,8 +72,8 @@ fn over_paths(paths: &[String]) -> String {
     if paths.is_empty() { String::new() } else { format!(" over {}", format::list(paths)) }
 }
 
-fn one(flow: &MeasuredFlow, over: &str) -> String {
-    let figures = &flow.figures;
+fn transfer_text(flow: &MeasuredFlow, over: &str) -> String {
+    let figures = &flow.stats;
     let (amount, speed) = (format::bytes(figures.bytes), format::rate(figures.goodput_bps));
     let time = format::seconds(Duration::from_nanos(figures.duration_ns));
     if figures.completed {
@@ -119,19 +119,19 @@ fn one(flow: &MeasuredFlow, over: &str) -> String {
 }
 
 fn of_one_command(flows: &[&MeasuredFlow]) -> bool {
-    let first = flows.first().map(|flow| flow.figures.flow);
+    let first = flows.first().map(|flow| flow.stats.flow);
     let own = |flow: &&MeasuredFlow| matches!(flow.plan, FlowGoal::Command(_));
-    flows.iter().all(|flow| own(flow) && Some(flow.figures.flow) == first)
+    flows.iter().all(|flow| own(flow) && Some(flow.stats.flow) == first)
 }
 
 /// Describes the data moved by a command's connections. A direction that carried only control data
 /// is omitted.
 fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String {
-    let most = flows.iter().map(|flow| flow.figures.bytes).max().unwrap_or_default();
-    let worth = flows.iter().filter(|flow| flow.figures.bytes > most / 100);
+    let most = flows.iter().map(|flow| flow.stats.bytes).max().unwrap_or_default();
+    let worth = flows.iter().filter(|flow| flow.stats.bytes > most / 100);
     let moved: Vec<_> = worth
         .map(|flow| {
-            let FlowSummary { bytes, goodput_bps, direction, .. } = &flow.figures;
+            let FlowSummary { bytes, goodput_bps, direction, .. } = &flow.stats;
             let way = if *direction == DataDirection::Down { "down" } else { "up" };
             format!("{} {way} at {}", format::bytes(*bytes), format::rate(*goodput_bps))
         })
@@ -141,11 +141,11 @@ fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String 
     } else {
         format!("moved {}{over}", format::list(&moved))
     };
-    if let Some(failure) = flows.iter().find_map(|flow| flow.figures.failure.as_deref()) {
+    if let Some(failure) = flows.iter().find_map(|flow| flow.stats.failure.as_deref()) {
         text = format!("{text}, but {failure}");
     }
     // A program may pause on its own, so only the effect of an event is reported.
-    let hit = flows.iter().any(|flow| !flow.figures.recoveries.is_empty());
+    let hit = flows.iter().any(|flow| !flow.stats.recoveries.is_empty());
     if hit { text + &aftermath(flows.iter().copied()) } else { text }
 }
 
@@ -183,33 +183,33 @@ fn datagrams(paths: &[PathStats]) -> String {
 
 /// Describes the outcome of constant-rate datagrams in one direction.
 fn at_constant_rate(flow: &MeasuredFlow) -> String {
-    let way = if flow.figures.direction == DataDirection::Down { "down" } else { "up" };
-    let Some(figures) = &flow.figures.datagrams else {
-        let failure = flow.figures.failure.as_deref().unwrap_or("nothing is known of them");
+    let way = if flow.stats.direction == DataDirection::Down { "down" } else { "up" };
+    let Some(figures) = &flow.stats.datagrams else {
+        let failure = flow.stats.failure.as_deref().unwrap_or("nothing is known of them");
         return format!("datagrams {way}: {failure}");
     };
     if let Some(call) = &figures.call {
         let text = call_text((way, figures), call);
-        return match &flow.figures.failure {
+        return match &flow.stats.failure {
             Some(failure) => format!("{text}: {failure}"),
             None => text,
         };
     }
-    let DatagramFigures { sent, received, lost, jitter_ns, path, .. } = figures;
+    let DatagramStats { sent, received, lost, jitter_ns, path, .. } = figures;
     let jitter = format::time(Duration::from_nanos(*jitter_ns));
     let mut text = format!("{received} of {sent} datagrams arrived {way} over {path}");
     if *lost > 0 {
         let (share, row) = (format::share(figures.lost_share()), figures.longest_loss_run);
         text = format!("{text}, {share} were lost, {row} in a row at most");
     }
-    match &flow.figures.failure {
+    match &flow.stats.failure {
         Some(failure) => format!("{text}: {failure}"),
         None => format!("{text}; jitter {jitter}"),
     }
 }
 
 /// Describes the quality of a call in one direction.
-fn call_text((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> String {
+fn call_text((way, figures): (&str, &DatagramStats), call: &CallStats) -> String {
     let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
     let path = &figures.path;
     let Some((score, rating)) = call.score.zip(call.rating) else {
@@ -228,11 +228,11 @@ fn call_text((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> St
 
 /// Describes the reply delays of requests; concurrent transfers are only the load.
 fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
-    let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
+    let all: Vec<_> = flows.iter().filter_map(|flow| flow.stats.messages.as_ref()).collect();
     let (count, answered) =
         all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
     if count == 0 {
-        let failure = flows.iter().find_map(|flow| flow.figures.failure.as_deref());
+        let failure = flows.iter().find_map(|flow| flow.stats.failure.as_deref());
         return format!("asked for nothing: {}", failure.unwrap_or("unknown failure"));
     }
     let time = |ns| format::time(Duration::from_nanos(ns));
@@ -266,10 +266,9 @@ fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
         });
         text = format!("{text}; {load}");
     }
-    let failed =
-        flows.iter().find(|flow| flow.figures.messages.is_none() && !flow.figures.completed);
+    let failed = flows.iter().find(|flow| flow.stats.messages.is_none() && !flow.stats.completed);
     match failed {
-        Some(load) => format!("{text}; the load beside it {}", one(load, "")),
+        Some(load) => format!("{text}; the load beside it {}", transfer_text(load, "")),
         None => text,
     }
 }
@@ -308,17 +307,17 @@ fn cause(flow: &MeasuredFlow, last: Instant) -> Option<&str> {
 }
 
 fn several_transfers_text(who: &str, flows: &[&MeasuredFlow], over: &str) -> String {
-    let failed: Vec<_> = flows.iter().filter(|flow| !flow.figures.completed).collect();
+    let failed: Vec<_> = flows.iter().filter(|flow| !flow.stats.completed).collect();
     let count = flows.len();
     let Some(first) = failed.first() else {
-        let bytes = flows.iter().map(|flow| flow.figures.bytes).fold(0, u64::saturating_add);
-        let rate = flows.iter().map(|flow| flow.figures.goodput_bps).sum();
+        let bytes = flows.iter().map(|flow| flow.stats.bytes).fold(0, u64::saturating_add);
+        let rate = flows.iter().map(|flow| flow.stats.goodput_bps).sum();
         let (amount, speed) = (format::bytes(bytes), format::rate(rate));
         let after = aftermath(flows.iter().copied());
         return format!("{who} delivered {amount} at {speed} in {count} transfers{over}{after}");
     };
-    let direction = format!("{:?}", first.figures.direction).to_lowercase();
-    let (number, what) = (first.figures.flow, one(first, ""));
+    let direction = format!("{:?}", first.stats.direction).to_lowercase();
+    let (number, what) = (first.stats.flow, transfer_text(first, ""));
     let failed = failed.len();
     format!(
         "{who}: {failed} of {count} transfers did not complete: flow {number} ({direction}) {what}"
@@ -327,7 +326,7 @@ fn several_transfers_text(who: &str, flows: &[&MeasuredFlow], over: &str) -> Str
 
 /// Describes the effect of the worst event; without events, the longest stall if there was one.
 fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> String {
-    let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
+    let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.stats.recoveries);
     let never_last = |recovery: &&Recovery| {
         let never = |time: Option<u64>| time.unwrap_or(u64::MAX);
         (never(recovery.last_stall_end_ns), never(recovery.t90_ns))
@@ -336,7 +335,7 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> S
         let last = recoveries().all(|other| other.event_ns <= worst.event_ns);
         return recovery_text(worst, if last { "never" } else { "not before the next event" });
     }
-    let stalls = flows.into_iter().map(|flow| flow.figures.stall);
+    let stalls = flows.into_iter().map(|flow| flow.stats.stall);
     match stalls.filter(|stall| stall.count > 0).max_by_key(|stall| stall.longest_ns) {
         Some(stall) => {
             format!("; longest stall {}", format::seconds(Duration::from_nanos(stall.longest_ns)))

@@ -28,7 +28,7 @@ fn warning(text: String, hint: &str) -> Warning {
 }
 
 fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
-    let Some(noise) = &run.noise else { return };
+    let Some(noise) = &run.emulator_timing else { return };
     if noise.unreliable {
         let late = format::time(Duration::from_nanos(noise.lateness_p99_ns));
         let reason = noise
@@ -82,7 +82,7 @@ fn available<'a>(
     run: &'a Summarizer<'_>,
     flow: &super::summary::MeasuredFlow,
 ) -> impl Iterator<Item = &'a str> {
-    let hosts = run.scenario.flows.get(flow.figures.flow as usize).map(|flow| [flow.from, flow.to]);
+    let hosts = run.scenario.flows.get(flow.stats.flow as usize).map(|flow| [flow.from, flow.to]);
     run.scenario.paths.iter().filter_map(move |path| {
         let [from, to] = hosts?;
         let joins = path.between == [from, to] || path.between == [to, from];
@@ -92,8 +92,8 @@ fn available<'a>(
 
 fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     for flow in &run.flows {
-        let Some(described) = run.scenario.flows.get(flow.figures.flow as usize) else { continue };
-        let sender = match flow.figures.direction {
+        let Some(described) = run.scenario.flows.get(flow.stats.flow as usize) else { continue };
+        let sender = match flow.stats.direction {
             DataDirection::Up | DataDirection::Both => described.from,
             DataDirection::Down => described.to,
         };
@@ -107,13 +107,13 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
             .and_then(|host| host.congestion_control.as_ref())
             .unwrap_or(&run.scenario.run.congestion_control);
         let others: BTreeSet<_> =
-            flow.figures.congestion_control.iter().filter(|name| *name != asked).collect();
+            flow.stats.congestion_control.iter().filter(|name| *name != asked).collect();
         if !others.is_empty() {
             let others: Vec<_> = others.into_iter().collect();
             let told = warning(
                 format!(
                     "flow {} ran {} where {asked} was asked for",
-                    flow.figures.flow,
+                    flow.stats.flow,
                     format::list(&others)
                 ),
                 "the system may not have it, or not allow it; compare runs with equal ones only",

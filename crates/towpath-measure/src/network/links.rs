@@ -139,7 +139,7 @@ fn emulated(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
 /// Returns true if the emulator splits super-segments on this path.
 pub fn split(index: usize, scenario: &Scenario) -> bool {
     let Some(path) = scenario.paths.get(index) else { return true };
-    match path.segments {
+    match path.segmentation {
         SegmentationMode::Split => true,
         SegmentationMode::Coalesced => false,
         SegmentationMode::Auto => {
@@ -148,7 +148,7 @@ pub fn split(index: usize, scenario: &Scenario) -> bool {
             [&path.up, &path.down]
                 .into_iter()
                 .chain(bottlenecks.flat_map(|bottleneck| [&bottleneck.up, &bottleneck.down]))
-                .any(treats_packets_one_by_one)
+                .any(needs_packet_granularity)
                 || will_treat_packets_one_by_one(index, path, scenario)
         }
     }
@@ -169,7 +169,7 @@ fn will_treat_packets_one_by_one(index: usize, path: &Path, scenario: &Scenario)
     })
 }
 
-fn treats_packets_one_by_one(config: &DirectionConfig) -> bool {
+fn needs_packet_granularity(config: &DirectionConfig) -> bool {
     let slow = match &config.shaper {
         Shaper::Unlimited => false,
         Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {

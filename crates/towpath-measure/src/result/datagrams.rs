@@ -46,7 +46,7 @@ pub struct DatagramRow {
 
 /// Outcome of a flow's datagrams in one direction; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct DatagramFigures {
+pub struct DatagramStats {
     /// Path over which the datagrams were sent.
     pub path: String,
     /// Payload of each datagram.
@@ -82,12 +82,12 @@ pub struct DatagramFigures {
     pub variation: Option<DelayStats>,
     /// Voice or video quality, if the datagrams belong to a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<CallFigures>,
+    pub call: Option<CallStats>,
 }
 
 /// Quality of one direction of a call; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct CallFigures {
+pub struct CallStats {
     /// Codec of the sound, `g711` or `g729a`; or `video`.
     pub medium: String,
     /// Size of the jitter buffer: a datagram may take this much longer than the fastest one.
@@ -134,14 +134,14 @@ pub enum DelayBasis {
     HalfRoundTrip,
 }
 
-impl CallFigures {
+impl CallStats {
     /// Returns the share of due datagrams or frames that could not be played, 0 to 1.
     pub fn unplayed_share(&self) -> f64 {
         self.planned.saturating_sub(self.played) as f64 / self.planned.max(1) as f64
     }
 }
 
-impl DatagramFigures {
+impl DatagramStats {
     /// Returns the share of sent datagrams that did not arrive, 0 to 1.
     pub fn lost_share(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64

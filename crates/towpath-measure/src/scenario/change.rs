@@ -15,16 +15,16 @@ pub use resolve::known_keys;
 
 /// Reason why a scenario cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
+#[error("{message}")]
 pub struct ChangeError {
-    what: String,
+    message: String,
     /// Suggested fix, shown after the error.
     pub hint: String,
 }
 
 impl ChangeError {
     fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: hint.into() }
+        Self { message: what.into(), hint: hint.into() }
     }
 }
 

@@ -26,7 +26,7 @@ pub fn read<T>(
     let mut top = Section::new(shape, root.get_ref(), 0..0, &problems, noun.to_owned());
     let decoded = decode(&mut top, &problems);
     top.finish();
-    let findings = problems.into_findings();
+    let findings = problems.into_problems();
     if findings.is_empty() { Ok(decoded) } else { Err(refuse(findings)) }
 }
 

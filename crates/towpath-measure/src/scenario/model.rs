@@ -158,7 +158,7 @@ pub struct Path {
     /// Indices of the bottlenecks that it passes through, in order from the first host.
     pub through: Vec<usize>,
     /// Emulator handling of super-segments on this path.
-    pub segments: SegmentationMode,
+    pub segmentation: SegmentationMode,
 }
 
 /// Emulator handling of the kernel's super-segments (up to 64 KiB).

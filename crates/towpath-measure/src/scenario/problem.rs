@@ -219,7 +219,7 @@ impl Problems {
         self.0.borrow_mut().push(finding);
     }
 
-    pub(super) fn into_findings(self) -> Vec<SpannedProblem> {
+    pub(super) fn into_problems(self) -> Vec<SpannedProblem> {
         self.0.into_inner()
     }
 }

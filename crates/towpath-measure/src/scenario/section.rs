@@ -43,30 +43,30 @@ pub(super) static SYNONYMS: [(&str, &str); 16] = [
 /// A table that is being parsed.
 #[derive(Debug)]
 pub struct Section<'a> {
-    shape: &'static TableSchema,
+    schema: &'static TableSchema,
     table: &'a DeTable<'a>,
     span: Range<usize>,
     problems: &'a Problems,
     taken: Vec<&'static str>,
     /// Label of this table for messages: “path `wifi`”.
-    what: String,
+    label: String,
 }
 
 impl<'a> Section<'a> {
     /// Creates a reader for a table with the keys of `shape`; `what` is its label in messages.
     pub fn new(
-        shape: &'static TableSchema,
+        schema: &'static TableSchema,
         table: &'a DeTable<'a>,
         span: Range<usize>,
         problems: &'a Problems,
-        what: String,
+        label: String,
     ) -> Self {
-        Self { shape, table, span, problems, taken: Vec::new(), what }
+        Self { schema, table, span, problems, taken: Vec::new(), label }
     }
 
     /// Takes the value of `key`, if the table has it.
     pub fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
-        debug_assert!(self.shape.has(key), "`{key}` is not in the table of {}", self.shape.noun);
+        debug_assert!(self.schema.has(key), "`{key}` is not in the table of {}", self.schema.noun);
         self.taken.push(key);
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, value)| Value {
             key: key.to_owned(),
@@ -78,7 +78,7 @@ impl<'a> Section<'a> {
 
     /// Marks all keys of the schema as used.
     pub fn take_all(&mut self) {
-        self.taken.extend(self.shape.keys().map(|key| key.name));
+        self.taken.extend(self.schema.keys().map(|key| key.name));
     }
 
     /// Takes the value of `key`; if missing, reports a problem with `example` as a hint.
@@ -86,7 +86,7 @@ impl<'a> Section<'a> {
         let value = self.take(key);
         if value.is_none() {
             let place = Some(self.span.clone()).filter(|span| !span.is_empty());
-            let finding = SpannedProblem::new(place, format!("{} has no `{key}`", self.what), "");
+            let finding = SpannedProblem::new(place, format!("{} has no `{key}`", self.label), "");
             self.problems.push(finding.hint(format!("add `{example}`")));
         }
         value
@@ -104,7 +104,7 @@ impl<'a> Section<'a> {
 
     /// Sets the label of the table in messages.
     pub fn set_label(&mut self, what: String) {
-        self.what = what;
+        self.label = what;
     }
 
     /// Reports all keys that were not taken: unknown ones, and known ones that do not apply here.
@@ -115,11 +115,11 @@ impl<'a> Section<'a> {
             if self.taken.contains(&key) {
                 continue;
             }
-            let finding = if self.shape.has(key) {
-                let message = format!("{} does not apply to {}", quote(key), self.what);
+            let finding = if self.schema.has(key) {
+                let message = format!("{} does not apply to {}", quote(key), self.label);
                 SpannedProblem::new(name.span(), message, "remove it")
             } else {
-                let expected = format!("not a key of {}", self.shape.noun);
+                let expected = format!("not a key of {}", self.schema.noun);
                 let finding = SpannedProblem::new(
                     name.span(),
                     format!("unknown key {}", quote(key)),
@@ -144,13 +144,13 @@ impl<'a> Section<'a> {
     }
 
     fn suggestion(&self, key: &str) -> Option<&'static str> {
-        let synonym = SYNONYMS.iter().find(|(other, ours)| *other == key && self.shape.has(ours));
-        synonym.map(|&(_, ours)| ours).or_else(|| nearest(key, self.shape.keys().map(|k| k.name)))
+        let synonym = SYNONYMS.iter().find(|(other, ours)| *other == key && self.schema.has(ours));
+        synonym.map(|&(_, ours)| ours).or_else(|| nearest(key, self.schema.keys().map(|k| k.name)))
     }
 
     fn all_keys(&self) -> String {
-        let names: Vec<_> = self.shape.keys().map(|k| format!("`{}`", k.name)).collect();
-        format!("the keys of {} are {}", self.shape.noun, names.join(", "))
+        let names: Vec<_> = self.schema.keys().map(|k| format!("`{}`", k.name)).collect();
+        format!("the keys of {} are {}", self.schema.noun, names.join(", "))
     }
 }
 
@@ -362,7 +362,7 @@ impl<'a> Value<'a> {
     }
 
     /// Returns a time above zero, or reports a problem.
-    pub fn some_time(&self, longest: Duration) -> Option<Duration> {
+    pub fn positive_duration(&self, longest: Duration) -> Option<Duration> {
         let span = self.duration(longest)?;
         if span.is_zero() {
             self.fail(format!("`{}` is zero", self.key), Dimension::Duration.expectation());
@@ -374,16 +374,19 @@ impl<'a> Value<'a> {
     /// Returns a size above zero in bytes, or reports a problem.
     pub fn size(&self) -> Option<u64> {
         let bytes = self.quantity(Dimension::Size, units::size)?;
-        self.some(self.at_most(bytes, &MAX_BYTES, "1000 TB")?, Dimension::Size)
+        self.positive(self.at_most(bytes, &MAX_BYTES, "1000 TB")?, Dimension::Size)
     }
 
     /// Returns a number of packets above zero, or reports a problem.
     pub fn packets(&self) -> Option<u64> {
         let packets = self.quantity(Dimension::Packets, units::packets)?;
-        self.some(self.at_most(packets, &MAX_PACKETS, "a thousand million")?, Dimension::Packets)
+        self.positive(
+            self.at_most(packets, &MAX_PACKETS, "a thousand million")?,
+            Dimension::Packets,
+        )
     }
 
-    fn some(&self, value: u64, dimension: Dimension) -> Option<u64> {
+    fn positive(&self, value: u64, dimension: Dimension) -> Option<u64> {
         if value == 0 {
             self.fail(format!("`{}` is zero", self.key), dimension.expectation());
             return None;

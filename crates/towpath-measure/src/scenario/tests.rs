@@ -83,7 +83,7 @@ fn every_key_of_a_link_reaches_the_link_model() {
         segments = \"split\"
         ",
     );
-    let Path { up, down, mtu_bytes, backup, segments, .. } = &scenario.paths[0];
+    let Path { up, down, mtu_bytes, backup, segmentation: segments, .. } = &scenario.paths[0];
     assert!(matches!(&up.shaper, Shaper::Trace(trace) if trace.opportunities_ms == [1, 2, 9]));
     assert_eq!(down.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
     assert_eq!(down.delay.base, Duration::from_millis(20));

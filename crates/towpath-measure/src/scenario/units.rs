@@ -55,12 +55,12 @@ pub enum UnitError {
     #[error("has the unknown unit {}", quote(.0))]
     UnknownUnit(String),
     /// A unit of the wrong dimension.
-    #[error("is {got}, not {wanted}", got = .got.noun(), wanted = .wanted.noun())]
+    #[error("is {got}, not {expected}", got = .got.noun(), expected = .expected.noun())]
     WrongDimension {
         /// Dimension of the value as written.
         got: Dimension,
         /// Dimension that was expected.
-        wanted: Dimension,
+        expected: Dimension,
     },
     /// A value that is not a whole number of base units.
     #[error("is not a whole number of {}", .0.base())]
@@ -285,7 +285,7 @@ impl Quantity {
         } else if got == Dimension::Count {
             Err(UnitError::NoUnit)
         } else {
-            Err(UnitError::WrongDimension { got, wanted })
+            Err(UnitError::WrongDimension { got, expected: wanted })
         }
     }
 
@@ -409,7 +409,8 @@ mod tests {
         assert_eq!(duration(&format!("{} s", "9".repeat(99))), Err(UnitError::TooLong));
         assert_eq!(probability("101 %"), Err(UnitError::MoreThanAll));
         assert_eq!(probability("0.000000001 %"), Err(UnitError::TooSmall));
-        let wrong = UnitError::WrongDimension { got: Dimension::Duration, wanted: Dimension::Rate };
+        let wrong =
+            UnitError::WrongDimension { got: Dimension::Duration, expected: Dimension::Rate };
         assert_eq!(rate("15 ms"), Err(wrong));
     }
 

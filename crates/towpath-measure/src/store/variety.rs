@@ -19,10 +19,10 @@ const MAX_DETAILS: usize = 256;
 
 /// More distinct items than any run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("more than {most} {what}, which no result has")]
+#[error("more than {max} {items}, which no result has")]
 pub struct CardinalityError {
-    what: &'static str,
-    most: usize,
+    items: &'static str,
+    max: usize,
 }
 
 /// Distinct items of a result so far.
@@ -37,48 +37,49 @@ impl CardinalityLimiter {
     pub(crate) fn take(&mut self, record: &Record) -> Result<(), CardinalityError> {
         match record {
             Record::Meta(meta) => {
-                few("paths", meta.paths.len(), MAX_PATHS)?;
-                few("hosts", meta.hosts.len(), MAX_SUBFLOWS)?;
-                few("flows", meta.flows.len(), MAX_SUBFLOWS)?;
-                few("planned events", meta.timeline.len(), MAX_EVENTS)
+                check_limit("paths", meta.paths.len(), MAX_PATHS)?;
+                check_limit("hosts", meta.hosts.len(), MAX_SUBFLOWS)?;
+                check_limit("flows", meta.flows.len(), MAX_SUBFLOWS)?;
+                check_limit("planned events", meta.timeline.len(), MAX_EVENTS)
             }
             Record::Subflow(subflow) => {
                 let numbers = (subflow.flow, subflow.stream, subflow.subflow);
                 self.subflows.insert((subflow.direction, numbers.0, numbers.1, numbers.2));
-                few("subflows", self.subflows.len(), MAX_SUBFLOWS)?;
+                check_limit("subflows", self.subflows.len(), MAX_SUBFLOWS)?;
                 let waits =
                     subflow.sender_activity.as_ref().map_or(0, |held| held.blocked_by_ns.len());
-                few("subflows waited for", waits, MAX_SUBFLOWS)?;
+                check_limit("subflows waited for", waits, MAX_SUBFLOWS)?;
                 self.path(&subflow.path)
             }
             Record::Link(link) => self.path(&link.path),
             Record::Account(account) => {
-                few("paths waited for", account.parts.blocked_by.len(), MAX_PATHS)?;
+                check_limit("paths waited for", account.parts.blocked_by.len(), MAX_PATHS)?;
                 self.path(&account.path)
             }
             Record::Probe(probe) => self.path(&probe.path),
             Record::Datagrams(row) => self.path(&row.path),
             Record::Event(event) => {
-                few("fields of an event", event.detail.len(), MAX_DETAILS)?;
+                check_limit("fields of an event", event.detail.len(), MAX_DETAILS)?;
                 event.path.as_deref().map_or(Ok(()), |path| self.path(path))
             }
             Record::Capture(captured) => {
-                few("subflows of a connection", captured.subflows.len(), MAX_SUBFLOWS)
+                check_limit("subflows of a connection", captured.subflows.len(), MAX_SUBFLOWS)
             }
             Record::Sequence(sequence) => {
-                few("paths of a sequence", sequence.paths.len(), MAX_SUBFLOWS)?;
-                few("views of a sequence", sequence.views.len(), MAX_VIEWS)?;
-                let groups =
-                    |view: &SequenceView| few("kinds of a view", view.marks.len(), MAX_SUBFLOWS);
+                check_limit("paths of a sequence", sequence.paths.len(), MAX_SUBFLOWS)?;
+                check_limit("views of a sequence", sequence.views.len(), MAX_VIEWS)?;
+                let groups = |view: &SequenceView| {
+                    check_limit("kinds of a view", view.marks.len(), MAX_SUBFLOWS)
+                };
                 sequence.views.iter().try_for_each(groups)
             }
             Record::Summary(summary) => {
-                few("flows", summary.flows.len(), MAX_SUBFLOWS)?;
-                few("subflows", summary.subflows.len(), MAX_SUBFLOWS)?;
-                few("paths", summary.paths.len(), MAX_PATHS)?;
+                check_limit("flows", summary.flows.len(), MAX_SUBFLOWS)?;
+                check_limit("subflows", summary.subflows.len(), MAX_SUBFLOWS)?;
+                check_limit("paths", summary.paths.len(), MAX_PATHS)?;
                 if let Some(account) = &summary.account {
                     let links = account.links.len() + account.unlimited.len();
-                    few("links with an account", links, 2 * MAX_PATHS)?;
+                    check_limit("links with an account", links, 2 * MAX_PATHS)?;
                 }
                 summary.subflows.iter().try_for_each(|subflow| self.path(&subflow.path))
             }
@@ -94,10 +95,10 @@ impl CardinalityLimiter {
         if !self.paths.contains(name) {
             self.paths.insert(name.to_owned());
         }
-        few("paths", self.paths.len(), MAX_PATHS)
+        check_limit("paths", self.paths.len(), MAX_PATHS)
     }
 }
 
-fn few(what: &'static str, found: usize, most: usize) -> Result<(), CardinalityError> {
-    if found > most { Err(CardinalityError { what, most }) } else { Ok(()) }
+fn check_limit(what: &'static str, found: usize, most: usize) -> Result<(), CardinalityError> {
+    if found > most { Err(CardinalityError { items: what, max: most }) } else { Ok(()) }
 }

@@ -81,7 +81,7 @@ pub enum StreamAction {
 /// State of a request at the end that sent it.
 #[derive(Debug, Clone, Copy)]
 struct PendingRequest {
-    ask: Request,
+    request: Request,
     sent: Option<Instant>,
     acked: Option<Instant>,
     replied: Option<Instant>,
@@ -90,7 +90,7 @@ struct PendingRequest {
 impl PendingRequest {
     /// Returns the time of the reply, or of the acknowledgement for a request without a reply.
     fn finished(&self) -> Option<Instant> {
-        if self.ask.reply_bytes > 0 { self.replied } else { self.acked }
+        if self.request.reply_bytes > 0 { self.replied } else { self.acked }
     }
 }
 
@@ -132,8 +132,8 @@ struct MessageStream {
 /// One end of a request-reply flow.
 #[derive(Debug)]
 pub struct MessageSession {
-    lines: Vec<MessageStream>,
-    asker: Option<Box<dyn RequestGenerator>>,
+    streams: Vec<MessageStream>,
+    generator: Option<Box<dyn RequestGenerator>>,
     limit: Instant,
     /// Time for which replies are awaited after the last request.
     reply_timeout: Duration,
@@ -169,8 +169,8 @@ impl MessageSession {
             }
         };
         Some(Self {
-            lines: (0..streams(pattern)).map(line).collect(),
-            asker: asker.filter(|_| asks.contains(&own)),
+            streams: (0..streams(pattern)).map(line).collect(),
+            generator: asker.filter(|_| asks.contains(&own)),
             limit: start + pattern.limit(),
             reply_timeout: pattern.limit().saturating_sub(pattern.duration()),
             until: start + pattern.limit(),
@@ -194,9 +194,9 @@ impl MessageSession {
                 line.outbox.push(MessageFrame::Hello);
             }
         }
-        if !self.begun && self.lines.iter().all(|line| line.phase != StreamPhase::Opening) {
+        if !self.begun && self.streams.iter().all(|line| line.phase != StreamPhase::Opening) {
             self.begun = true;
-            if let Some(asker) = &mut self.asker {
+            if let Some(asker) = &mut self.generator {
                 asker.begin(now);
             }
         }
@@ -204,7 +204,7 @@ impl MessageSession {
 
     /// Processes bytes read from a stream.
     pub fn on_bytes(&mut self, now: Instant, stream: u32, mut data: &[u8]) {
-        let Self { lines, asker, .. } = self;
+        let Self { streams: lines, generator: asker, .. } = self;
         let Some(line) = lines.get_mut(stream as usize).filter(|line| line.broken.is_none()) else {
             return;
         };
@@ -238,7 +238,7 @@ impl MessageSession {
     /// [`StreamAction::Write`] that was taken in full.
     pub fn poll_output(&mut self, now: Instant, stream: u32) -> StreamAction {
         let (limit, until) = (self.limit, self.until);
-        let Self { lines, asker, begun, .. } = self;
+        let Self { streams: lines, generator: asker, begun, .. } = self;
         let Some(line) =
             lines.get_mut(stream as usize).filter(|line| line.phase == StreamPhase::Open)
         else {
@@ -282,11 +282,12 @@ impl MessageSession {
     /// Pending output is always due; a caller whose stream is blocked waits for the stream instead.
     pub fn next_due(&self, stream: u32) -> Option<Instant> {
         let line =
-            self.lines.get(stream as usize).filter(|line| line.phase == StreamPhase::Open)?;
-        if !line.outbox.is_empty() || line.may_close(self.asker.as_deref(), stream, self.until) {
+            self.streams.get(stream as usize).filter(|line| line.phase == StreamPhase::Open)?;
+        if !line.outbox.is_empty() || line.may_close(self.generator.as_deref(), stream, self.until)
+        {
             return Some(Instant::ZERO);
         }
-        let asker = self.asker.as_ref().filter(|_| self.begun && line.is_requester);
+        let asker = self.generator.as_ref().filter(|_| self.begun && line.is_requester);
         let asks = asker.and_then(|asker| asker.next_due(stream));
         Some(asks.map_or(self.limit, |due| due.min(self.limit)))
     }
@@ -305,16 +306,16 @@ impl MessageSession {
                 + line.received_requests.len() * RECEIVED_REQUEST_SIZE
                 + line.outbox.memory_bytes()
         };
-        self.lines.iter().map(line).sum::<usize>() as u64
+        self.streams.iter().map(line).sum::<usize>() as u64
     }
 
     /// Returns the first framing error: the other end sent something unexpected.
     pub fn broken(&self) -> Option<FramingError> {
-        self.lines.iter().find_map(|line| line.broken)
+        self.streams.iter().find_map(|line| line.broken)
     }
 
     fn line_mut(&mut self, stream: u32) -> Option<&mut MessageStream> {
-        self.lines.get_mut(stream as usize)
+        self.streams.get_mut(stream as usize)
     }
 }
 
@@ -323,7 +324,7 @@ impl MessageStream {
         let number = self.requests.len() as u32;
         let Request { request_bytes, reply_bytes, ack, .. } = ask;
         self.outbox.push(MessageFrame::Request { number, bytes: request_bytes, reply_bytes, ack });
-        self.requests.push(PendingRequest { ask, sent: None, acked: None, replied: None });
+        self.requests.push(PendingRequest { request: ask, sent: None, acked: None, replied: None });
         self.waiting += 1;
     }
 
@@ -384,7 +385,7 @@ fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
 
 /// Returns the records of a flow's messages by due time, from both ends. Both must share one clock.
 pub fn messages(flow: u32, client: &MessageSession, server: &MessageSession) -> Vec<Message> {
-    half::join(flow, &ExchangeReport::of(client), Some(&ExchangeReport::of(server)))
+    half::merge_reports(flow, &ExchangeReport::of(client), Some(&ExchangeReport::of(server)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
 
-use crate::result::{DatagramFigures, DatagramRow, DelayStats};
+use crate::result::{DatagramRow, DatagramStats, DelayStats};
 use crate::scenario::{DataDirection, Udp};
 
 mod call;
@@ -547,7 +547,7 @@ pub fn merge_reports(
     (flow, start, sample): (u32, Instant, Duration),
     (direction, path): (DataDirection, &str),
     (sent, received): (Option<&UdpSenderReport>, Option<&UdpReceiverReport>),
-) -> Option<(DatagramFigures, Vec<DatagramRow>)> {
+) -> Option<(DatagramStats, Vec<DatagramRow>)> {
     let received = received?;
     let known = received.highest.map_or(0, |highest| highest.saturating_add(1));
     let count = sent.map_or(known, |sent| sent.sent).max(received.received);
@@ -557,7 +557,7 @@ pub fn merge_reports(
     let behind = numbered - known;
     let call = plan.call.zip(received.playout);
     let [jitter_ns, jitter_mean_ns, jitter_max_ns] = received.jitter_ns;
-    let figures = DatagramFigures {
+    let figures = DatagramStats {
         path: path.to_owned(),
         payload_bytes: plan.bytes,
         rate_bps: plan.rate_bps,

@@ -16,23 +16,23 @@ pub struct Pinger {
     start: Instant,
     /// Total number of requests in the schedule.
     count: u32,
-    asked: Vec<SentProbe>,
+    requests: Vec<SentProbe>,
     /// Number of leading requests that have a reply or have timed out.
-    settled: usize,
+    finished_requests: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct SentProbe {
     due: Instant,
     sent: Option<Instant>,
-    answered: Option<Instant>,
+    replied: Option<Instant>,
 }
 
 impl Pinger {
     /// Creates a pinger that follows `plan` from `start` on.
     pub fn new(plan: Udping, start: Instant) -> Self {
         let count = requests_in(plan.duration, plan.period);
-        Self { plan, start, count, asked: Vec::new(), settled: 0 }
+        Self { plan, start, count, requests: Vec::new(), finished_requests: 0 }
     }
 
     /// Stops new requests; replies to earlier ones are still awaited.
@@ -45,7 +45,7 @@ impl Pinger {
     }
 
     fn next(&self) -> u32 {
-        u32::try_from(self.asked.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.requests.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns the number of a request to be sent now, once.
@@ -55,29 +55,29 @@ impl Pinger {
         if number >= self.count || due > now {
             return None;
         }
-        self.asked.push(SentProbe { due, sent: None, answered: None });
+        self.requests.push(SentProbe { due, sent: None, replied: None });
         Some(number)
     }
 
     /// Records that the system accepted the request.
     pub fn on_sent(&mut self, now: Instant, number: u32) {
-        if let Some(asked) = self.asked.get_mut(number as usize) {
+        if let Some(asked) = self.requests.get_mut(number as usize) {
             asked.sent.get_or_insert(now);
         }
     }
 
     /// Records a reply. A late or duplicate reply is ignored.
-    pub fn on_answer(&mut self, now: Instant, number: u32) {
+    pub fn on_reply(&mut self, now: Instant, number: u32) {
         let patience = self.plan.reply_timeout;
-        if let Some(asked) = self.asked.get_mut(number as usize)
+        if let Some(asked) = self.requests.get_mut(number as usize)
             && now <= asked.due + patience
         {
-            asked.answered.get_or_insert(now);
+            asked.replied.get_or_insert(now);
         }
-        while let Some(asked) = self.asked.get(self.settled)
-            && (asked.answered.is_some() || now > asked.due + patience)
+        while let Some(asked) = self.requests.get(self.finished_requests)
+            && (asked.replied.is_some() || now > asked.due + patience)
         {
-            self.settled += 1;
+            self.finished_requests += 1;
         }
     }
 
@@ -87,8 +87,8 @@ impl Pinger {
         if self.next() < self.count {
             return Some(self.due(self.next()));
         }
-        let missing = self.asked.iter().skip(self.settled).rev();
-        let last = { missing }.find(|asked| asked.answered.is_none())?;
+        let missing = self.requests.iter().skip(self.finished_requests).rev();
+        let last = { missing }.find(|asked| asked.replied.is_none())?;
         Some(last.due + self.plan.reply_timeout)
     }
 
@@ -100,11 +100,11 @@ impl Pinger {
     /// Returns the outcome of every request. After an early end, requests that could still get a
     /// reply are omitted.
     pub fn finish(&self, now: Instant, flow: u32, path: &str) -> Vec<Probe> {
-        let all = (0_u32..).zip(&self.asked);
+        let all = (0_u32..).zip(&self.requests);
         let known = all
-            .filter(|(_, one)| one.answered.is_some() || one.due + self.plan.reply_timeout <= now);
+            .filter(|(_, one)| one.replied.is_some() || one.due + self.plan.reply_timeout <= now);
         known
-            .map(|(number, SentProbe { due, sent, answered })| Probe {
+            .map(|(number, SentProbe { due, sent, replied: answered })| Probe {
                 flow,
                 path: path.to_owned(),
                 number,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((pinger.poll(at(999)), pinger.next_due()), (None, Some(at(1_000))));
         assert_eq!(pinger.poll(at(1_000)), Some(0));
         pinger.on_sent(at(1_001), 0);
-        pinger.on_answer(at(1_030), 0);
+        pinger.on_reply(at(1_030), 0);
         // The pinger was not polled for 250 ms: overdue requests are sent late, with their original
         // due times.
         let late: Vec<_> = std::iter::from_fn(|| pinger.poll(at(1_350))).collect();
@@ -149,10 +149,10 @@ mod tests {
         assert!(!pinger.is_over(at(2_399)) && pinger.is_over(at(2_400)));
         pinger.on_sent(at(1_400), 4);
         // The first reply is too late, the second is not.
-        pinger.on_answer(at(2_101), 1);
-        pinger.on_answer(at(2_400), 4);
-        pinger.on_answer(at(2_450), 4);
-        pinger.on_answer(at(2_450), 77);
+        pinger.on_reply(at(2_101), 1);
+        pinger.on_reply(at(2_400), 4);
+        pinger.on_reply(at(2_450), 4);
+        pinger.on_reply(at(2_450), 77);
         let probes = pinger.finish(at(2_400), 7, "wifi");
         let seen: Vec<_> =
             probes.iter().map(|p| (p.due_ns / 1_000_000, p.answered_ns.is_some())).collect();
@@ -168,7 +168,7 @@ mod tests {
         while pinger.poll(at(100)).is_some() {}
         pinger.stop();
         assert_eq!((pinger.poll(at(400)), pinger.next_due()), (None, Some(at(1_100))));
-        pinger.on_answer(at(450), 1);
+        pinger.on_reply(at(450), 1);
         assert!(!pinger.is_over(at(999)) && pinger.is_over(at(1_000)));
         assert_eq!(pinger.finish(at(1_000), 0, "wifi").len(), 2);
     }
@@ -177,7 +177,7 @@ mod tests {
     fn after_an_early_end_only_known_outcomes_count() {
         let mut pinger = Pinger::new(plan(), at(0));
         while pinger.poll(at(300)).is_some() {}
-        pinger.on_answer(at(310), 2);
+        pinger.on_reply(at(310), 2);
         let numbers = |now| -> Vec<u32> {
             pinger.finish(at(now), 0, "wifi").iter().map(|probe| probe.number).collect()
         };
@@ -200,7 +200,7 @@ mod tests {
                     pinger.on_sent(at(now), number);
                 }
                 if let Some(answer) = answer {
-                    pinger.on_answer(at(now), u32::from(answer));
+                    pinger.on_reply(at(now), u32::from(answer));
                 }
             }
             while let Some(number) = pinger.poll(at(5_000)) {

@@ -14,28 +14,28 @@ pub struct VideoPlayer {
     video: Video,
     playout: Option<Playout>,
     /// Segments requested so far.
-    asked: u32,
+    requested_segments: u32,
     /// Time at which the next segment is due; `None` while one is in flight.
-    wanted: Option<Instant>,
+    next_due: Option<Instant>,
 }
 
 impl VideoPlayer {
     /// Creates a player of `video`.
     pub fn new(video: &Video) -> Self {
-        Self { video: video.clone(), playout: None, asked: 0, wanted: None }
+        Self { video: video.clone(), playout: None, requested_segments: 0, next_due: None }
     }
 }
 
 impl RequestGenerator for VideoPlayer {
     fn begin(&mut self, now: Instant) {
         self.playout.get_or_insert_with(|| Playout::new(self.video.plan(), now));
-        self.wanted = Some(now);
+        self.next_due = Some(now);
     }
 
     fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
-        self.wanted = None;
-        self.asked += 1;
+        self.next_due = None;
+        self.requested_segments += 1;
         let Video { request_bytes, segment_bytes, .. } = self.video;
         let reply_bytes = segment_bytes;
         Some(Request { due, request_bytes, reply_bytes, ack: false, warm_up: false })
@@ -48,15 +48,15 @@ impl RequestGenerator for VideoPlayer {
         let room = self.video.buffer.saturating_sub(self.video.segment);
         let above = playout.buffered(now).saturating_sub(room);
         // A player that has not started, or is stalled, does not drain its buffer.
-        self.wanted = Some(now + above);
+        self.next_due = Some(now + above);
     }
 
     fn next_due(&self, _: u32) -> Option<Instant> {
-        self.wanted.filter(|_| self.asked < self.video.segments)
+        self.next_due.filter(|_| self.requested_segments < self.video.segments)
     }
 
     fn is_done(&self, _: u32) -> bool {
-        self.asked >= self.video.segments
+        self.requested_segments >= self.video.segments
     }
 }
 

@@ -10,10 +10,10 @@ use crate::scenario::Web;
 pub struct Browser {
     web: Web,
     /// Time at which the page, or later its objects, became due.
-    wanted: Option<Instant>,
+    due_at: Option<Instant>,
     page: PageState,
     /// Objects not requested yet.
-    left: u32,
+    remaining_objects: u32,
     /// True for each connection that waits for a reply.
     busy: Vec<bool>,
 }
@@ -30,9 +30,9 @@ impl Browser {
     /// Creates a browser that loads `web`.
     pub fn new(web: &Web) -> Self {
         Self {
-            wanted: None,
+            due_at: None,
             page: PageState::Wanted,
-            left: web.objects,
+            remaining_objects: web.objects,
             busy: vec![false; web.connections as usize],
             web: web.clone(),
         }
@@ -45,7 +45,7 @@ impl Browser {
 
 impl RequestGenerator for Browser {
     fn begin(&mut self, now: Instant) {
-        self.wanted.get_or_insert(now);
+        self.due_at.get_or_insert(now);
     }
 
     /// Returns the next request. Every object is due when the page has arrived, so the wait for a
@@ -56,7 +56,7 @@ impl RequestGenerator for Browser {
             self.page = PageState::OnItsWay;
             self.web.page_bytes
         } else {
-            self.left = self.left.saturating_sub(1);
+            self.remaining_objects = self.remaining_objects.saturating_sub(1);
             self.web.object_bytes
         };
         if let Some(busy) = self.busy.get_mut(stream as usize) {
@@ -72,7 +72,7 @@ impl RequestGenerator for Browser {
         }
         if self.page == PageState::OnItsWay {
             self.page = PageState::There;
-            self.wanted = Some(now);
+            self.due_at = Some(now);
         }
     }
 
@@ -80,13 +80,13 @@ impl RequestGenerator for Browser {
         let something = match self.page {
             PageState::Wanted => stream == 0,
             PageState::OnItsWay => false,
-            PageState::There => self.left > 0,
+            PageState::There => self.remaining_objects > 0,
         };
-        self.wanted.filter(|_| something && !self.is_busy(stream))
+        self.due_at.filter(|_| something && !self.is_busy(stream))
     }
 
     fn is_done(&self, _: u32) -> bool {
-        self.page == PageState::There && self.left == 0
+        self.page == PageState::There && self.remaining_objects == 0
     }
 }
 

@@ -65,7 +65,7 @@ impl Connection {
         let subflows: Vec<SubflowView> = self
             .flows
             .iter()
-            .filter(|flow| flow.closed.is_none() && !flow.closing)
+            .filter(|flow| flow.closed.is_none() && !flow.closed_locally)
             .map(super::SubflowContext::path_manager_view)
             .collect();
         let view = PathManagerView {
@@ -254,7 +254,7 @@ impl Connection {
         for flow in &mut self.flows {
             if flow.local.ip() == address && flow.closed.is_none() {
                 flow.closed = Some(CloseReason::Aborted);
-                flow.closing = true;
+                flow.closed_locally = true;
                 any = true;
             }
         }
@@ -262,7 +262,7 @@ impl Connection {
             // Plain TCP does not end with its address: keep trying until a timeout, as Linux does.
             for flow in &mut self.flows {
                 flow.closed = None;
-                flow.closing = false;
+                flow.closed_locally = false;
             }
             return;
         }
@@ -302,7 +302,7 @@ impl Connection {
         }
         if due {
             for flow in &mut self.flows {
-                flow.signals = 0; // long ago
+                flow.option_acks = 0; // long ago
             }
             self.request_ack_on_any();
         }

@@ -88,11 +88,11 @@ impl Connection {
     pub(super) fn begin_plain_fin(&mut self, now: Instant) -> bool {
         let plain = matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
             && self.closed.is_none();
-        if !plain || self.flows.first().is_none_or(|flow| flow.closing) {
+        if !plain || self.flows.first().is_none_or(|flow| flow.closed_locally) {
             return false;
         }
         self.progress_plain_close(now);
-        self.flows.first().is_some_and(|flow| flow.closing)
+        self.flows.first().is_some_and(|flow| flow.closed_locally)
     }
 
     fn progress_plain_close(&mut self, now: Instant) {
@@ -100,8 +100,8 @@ impl Connection {
         let fin = self.send.fin().is_some();
         let Some(flow) = self.flows.first_mut() else { return };
         // Closing in SYN-SENT would withdraw the connection (RFC 9293 §3.10.4).
-        if fin && all_pushed && !flow.closing && flow.tcp.state() != TcpState::SynSent {
-            flow.closing = true;
+        if fin && all_pushed && !flow.closed_locally && flow.tcp.state() != TcpState::SynSent {
+            flow.closed_locally = true;
             if self.read_closed {
                 flow.tcp.set_orphaned(now);
             }
@@ -116,8 +116,8 @@ impl Connection {
     }
 
     fn progress_multipath_close(&mut self, now: Instant) {
-        if self.read_closed && self.send.fin_acked() && self.give_up_at.is_none() {
-            self.give_up_at = Some(now + self.config.close_timeout);
+        if self.read_closed && self.send.fin_acked() && self.close_deadline.is_none() {
+            self.close_deadline = Some(now + self.config.close_timeout);
         }
         if self.send.fin_acked() && self.receive.finished() && !self.finishing {
             self.finishing = true;
@@ -127,7 +127,7 @@ impl Connection {
             // Nothing is open at connection level. The subflows close gracefully for the data in
             // flight (§3.3.3); a dead one delays nothing.
             self.finish();
-            self.give_up_at = Some(now + self.config.close_timeout);
+            self.close_deadline = Some(now + self.config.close_timeout);
         }
     }
 
@@ -135,7 +135,7 @@ impl Connection {
     pub(crate) fn enters_time_wait(&mut self) -> bool {
         let in_time_wait = |flow: &SubflowContext| flow.tcp.state() == TcpState::TimeWait;
         let waits = self.closed.is_some() && self.flows.iter().all(in_time_wait);
-        waits && !std::mem::replace(&mut self.waiting_told, true)
+        waits && !std::mem::replace(&mut self.time_wait_reported, true)
     }
 
     /// Ends TIME-WAIT early for all subflows.
@@ -170,7 +170,7 @@ impl Connection {
         }
         self.closed = Some(error.map_or(Ok(()), Err));
         self.retransmit_at = None;
-        self.give_up_at = None;
+        self.close_deadline = None;
         self.reinjections.clear();
         self.announcements.clear();
         self.event(StackEvent::Readable(self.id));

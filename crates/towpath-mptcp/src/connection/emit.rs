@@ -37,8 +37,8 @@ impl Connection {
         if self.offer.changed {
             self.update_windows();
         }
-        if std::mem::take(&mut self.signals_held) && self.signals_again_at.is_none() {
-            self.signals_again_at = Some(host.now + OPTION_ACK_PAUSE);
+        if std::mem::take(&mut self.option_acks_held) && self.option_acks_resume_at.is_none() {
+            self.option_acks_resume_at = Some(host.now + OPTION_ACK_PAUSE);
         }
         self.feed_probe_data(host);
         loop {
@@ -200,7 +200,9 @@ impl Connection {
             options.mptcp.push(MptcpOption::Fail { dsn });
             return;
         }
-        let (Some((from, shift)), Some(sent)) = (self.sent_shift, transmit.data) else { return };
+        let (Some((from, shift)), Some(sent)) = (self.infinite_shift, transmit.data) else {
+            return;
+        };
         if flow.tcp.acked_until() > from {
             return;
         }
@@ -258,7 +260,7 @@ impl Connection {
         self.fin_after_keys = fin && !fin_is_next;
         if let Some(option) = self.third_option(None).filter(|_| !(fin && fin_is_next)) {
             options.mptcp.push(option);
-            self.want_fin(index, fin);
+            self.request_fin_packet(index, fin);
             return;
         }
         let mapping = fin.then(|| self.fin_mapping());
@@ -268,16 +270,16 @@ impl Connection {
             options.mptcp.push(option);
             if options.encoded_len() > OPTION_BYTES && fin {
                 options.dss = Some(ack);
-                self.want_fin(index, fin);
+                self.request_fin_packet(index, fin);
             }
             shrink(options);
             // The DATA_ACK may acknowledge data: without another packet the peer would wait for it.
-            self.want_fin(index, options.dss.is_none());
+            self.request_fin_packet(index, options.dss.is_none());
         }
     }
 
     /// Requests another packet for a DATA_FIN that did not fit into this one.
-    fn want_fin(&mut self, index: usize, fin: bool) {
+    fn request_fin_packet(&mut self, index: usize, fin: bool) {
         if let Some(flow) = self.flows.get_mut(index).filter(|_| fin) {
             flow.tcp.want_ack();
         }
@@ -316,15 +318,15 @@ impl Connection {
             let dsn = self.remote_idsn.wrapping_add(dsn);
             return Some(MptcpOption::Fail { dsn });
         }
-        if flow.signals >= MAX_OPTION_ACKS {
-            self.signals_held |= self.address_option_bytes(index) > 0;
+        if flow.option_acks >= MAX_OPTION_ACKS {
+            self.option_acks_held |= self.address_option_bytes(index) > 0;
             return None; // only the option waits
         }
         let option = self.next_signal(index)?;
         if let Some(flow) = self.flows.get_mut(index) {
-            flow.signals += 1;
+            flow.option_acks += 1;
         }
-        self.want_more(index);
+        self.request_packet(index);
         Some(option)
     }
 
@@ -346,21 +348,21 @@ impl Connection {
     }
 
     /// Allows options in acknowledgements again, after a packet from the peer or the pause.
-    pub(super) fn release_signals(&mut self, index: usize) {
+    pub(super) fn resume_option_acks(&mut self, index: usize) {
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if std::mem::take(&mut flow.signals) >= MAX_OPTION_ACKS && flow.usable() {
-            self.want_more(index);
+        if std::mem::take(&mut flow.option_acks) >= MAX_OPTION_ACKS && flow.usable() {
+            self.request_packet(index);
         }
     }
 
     /// Requests another packet if another option is due, and not too many were sent in a row.
-    fn want_more(&mut self, index: usize) {
+    fn request_packet(&mut self, index: usize) {
         let more = self.address_option_bytes(index) > 0;
         let Some(flow) = self.flows.get_mut(index).filter(|_| more) else { return };
-        if flow.signals < MAX_OPTION_ACKS {
+        if flow.option_acks < MAX_OPTION_ACKS {
             flow.tcp.want_ack();
         } else {
-            self.signals_held = true;
+            self.option_acks_held = true;
         }
     }
 }

@@ -75,7 +75,7 @@ impl Connection {
         self.send.rewind(offset);
         let Some(flow) = self.flows.get_mut(index) else { return };
         let from = flow.tcp.pushed_until();
-        self.sent_shift = Some((from, offset.wrapping_sub(from)));
+        self.infinite_shift = Some((from, offset.wrapping_sub(from)));
         let already = self.fallback_state.awaiting_infinite;
         self.enter_infinite_mapping(if already {
             FallbackReason::Checksum
@@ -123,11 +123,11 @@ impl Connection {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
         }
-        if self.sent_shift.is_none() {
+        if self.infinite_shift.is_none() {
             // Our own data continues without change: none of it was lost.
             let flow = self.flows.get(index);
             let from = flow.map_or(1, |flow| flow.tcp.pushed_until());
-            self.sent_shift = Some((from, self.send.next().wrapping_sub(from)));
+            self.infinite_shift = Some((from, self.send.next().wrapping_sub(from)));
         }
         self.enter_infinite_mapping(if failed {
             FallbackReason::Checksum
@@ -268,7 +268,7 @@ impl Connection {
         let (path, number) = (flow.path, flow.number);
         self.notice(StackNotice::SubflowClosed { path, number, reason });
         self.scheduler.on_event(SchedulerEvent::Closed { path });
-        let failed = !flow.closing && reason != CloseReason::Finished;
+        let failed = !flow.closed_locally && reason != CloseReason::Finished;
         let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
         let subflow = flow.path_manager_view();
         self.path_event(
@@ -317,8 +317,8 @@ impl Connection {
         // The dropped data was never acknowledged: it is reinjected on another subflow, with
         // mappings.
         self.fallback_state.awaiting_infinite = false;
-        if self.give_up_at.is_none() {
-            self.give_up_at = Some(host.now + self.config.close_timeout);
+        if self.close_deadline.is_none() {
+            self.close_deadline = Some(host.now + self.config.close_timeout);
         }
     }
 }

@@ -94,7 +94,7 @@ impl Connection {
         let first = received.data.first().map(|(ssn, _)| *ssn);
         let unmapped = first.is_some_and(|ssn| !flow.mappings.covers(ssn));
         // Data that was never acknowledged by a DATA_ACK, even if other segments carried one.
-        let unanswered = flow.tcp.acked_until() > 1 && !flow.data_answered;
+        let unanswered = flow.tcp.acked_until() > 1 && !flow.data_ack_confirmed;
         let why = match (unmapped, self.is_confirmed()) {
             (true, _) => FallbackReason::NoDss,
             (false, false) => FallbackReason::NoCapableInAck,
@@ -138,7 +138,7 @@ impl Connection {
         self.fall_back_to_tcp(Some(why));
         self.mode = ConnectionMode::Infinite;
         let from = self.flows.get(index).map_or(1, |flow| flow.tcp.pushed_until());
-        self.sent_shift = Some((from, 0));
+        self.infinite_shift = Some((from, 0));
         self.reinjections.clear();
         self.retransmit_at = None;
         self.update_data_options();

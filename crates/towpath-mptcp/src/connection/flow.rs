@@ -35,7 +35,7 @@ pub(crate) struct SubflowContext {
     /// Rounds of the connection's timer without a packet from the peer, and the time of the last
     /// one.
     pub(super) silent_rounds: u32,
-    pub(super) heard_at: Instant,
+    pub(super) last_received_at: Instant,
     pub(super) tcp: Subflow,
     /// State of the MP_JOIN handshake, or `None` for the first subflow.
     pub(super) join: Option<JoinHandshake>,
@@ -49,12 +49,12 @@ pub(crate) struct SubflowContext {
     /// Data offset for an MP_FAIL that must be sent.
     pub(super) fail_due: Option<u64>,
     /// Consecutive acknowledgements that only carried an option.
-    pub(super) signals: u8,
+    pub(super) option_acks: u8,
     /// Set after the first DATA_ACK on the subflow: options pass.
     pub(super) data_ack_seen: bool,
     /// Set when a DATA_ACK came with an acknowledgement of data: options pass in both directions
     /// (RFC 8684 §3.7).
-    pub(super) data_answered: bool,
+    pub(super) data_ack_confirmed: bool,
     /// Set when the last segment that should have carried a DATA_ACK had none.
     pub(super) without_data_ack: bool,
     /// Reason for MP_TCPRST in our RST.
@@ -76,7 +76,7 @@ pub(crate) struct SubflowContext {
     /// Close reason; `Some` until the subflow is removed at the next opportunity.
     pub(super) closed: Option<CloseReason>,
     /// Set when we closed it on purpose: its end does not count as a failure.
-    pub(super) closing: bool,
+    pub(super) closed_locally: bool,
 }
 
 impl SubflowContext {
@@ -88,13 +88,13 @@ impl SubflowContext {
     pub(super) fn usable(&self) -> bool {
         let joined = self.join.as_ref().is_none_or(JoinHandshake::is_established);
         let open = matches!(self.tcp.state(), TcpState::Established | TcpState::CloseWait);
-        joined && open && !self.closing && self.closed.is_none()
+        joined && open && !self.closed_locally && self.closed.is_none()
     }
 
     /// Closes the subflow while the connection continues or is over. Data that the peer still sends
     /// here is not awaited.
     pub(super) fn close(&mut self, now: Instant) {
-        self.closing = true;
+        self.closed_locally = true;
         self.tcp.close(now);
         self.tcp.set_orphaned(now);
     }

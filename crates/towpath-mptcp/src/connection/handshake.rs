@@ -252,7 +252,7 @@ impl Connection {
         }
         flow.announced = true;
         let (path, number) = (flow.path, flow.number);
-        self.give_up_at = None;
+        self.close_deadline = None;
         if self.retransmit_at.is_some() && self.backoff > 0 {
             // The subflow may carry data that has waited with a growing back-off.
             self.backoff = 0;
@@ -276,7 +276,7 @@ impl Connection {
         now: Instant,
     ) -> bool {
         // The peer may have opened subflows in the meantime.
-        let others = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
+        let others = self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
         let room = others.count() <= usize::from(self.config.subflow_limit)
             && self.flows.len() < usize::from(PathId::SLOTS);
         if !room || !self.path_manager_active() {

@@ -46,7 +46,7 @@ impl Connection {
         }
         self.on_tcp_progress(host, index, &received);
         if received.acceptable {
-            self.release_signals(index);
+            self.resume_option_acks(index);
             if bare {
                 ignore_mapping_of_nothing(segment);
             }
@@ -71,7 +71,7 @@ impl Connection {
 
     /// Returns true for plain TCP whose application has closed both directions, with the FIN sent.
     fn is_closed_for_reading(&self, index: usize) -> bool {
-        let closing = self.flows.get(index).is_some_and(|flow| flow.closing);
+        let closing = self.flows.get(index).is_some_and(|flow| flow.closed_locally);
         self.read_closed && self.is_single() && closing && self.closed.is_none()
     }
 
@@ -155,7 +155,7 @@ impl Connection {
         if flow.tcp.state() == TcpState::SynSent || flow.tcp.state() == TcpState::SynReceived {
             return;
         }
-        let (from, shift) = self.sent_shift.unwrap_or((1, 0));
+        let (from, shift) = self.infinite_shift.unwrap_or((1, 0));
         let until = flow.tcp.acked_until();
         if until < from && shift != 0 {
             return;
@@ -213,7 +213,7 @@ impl Connection {
         if let Some(ack) = dss.data_ack {
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.data_ack_seen = true;
-                flow.data_answered |= flow.tcp.acked_until() > 1;
+                flow.data_ack_confirmed |= flow.tcp.acked_until() > 1;
             }
             let until = relative(ack, self.local_idsn, self.send.acked());
             let oversteps = self.config.exceeds_peer_window;
@@ -227,7 +227,7 @@ impl Connection {
             self.on_data_ack(host, until, bytes);
             if window == 0 && until <= self.send.acked() {
                 // A peer that keeps its window closed is alive (RFC 9293 §3.8.6.1).
-                self.unanswered_since = None;
+                self.unacked_since = None;
             }
         }
     }
@@ -317,7 +317,7 @@ impl Connection {
         let Some(acked) = self.send.on_data_ack(until, window) else { return };
         if acked.bytes > 0 || acked.fin {
             self.backoff = 0;
-            self.unanswered_since = None;
+            self.unacked_since = None;
             self.arm_retransmission(host.now);
         }
         if acked.window_opened || acked.bytes > 0 {
@@ -402,8 +402,8 @@ impl Connection {
     }
 
     pub(super) fn on_arrived(&mut self, arrived: super::receive::ReceiveProgress) {
-        if (arrived.in_order > 0 && !self.readable_told) || arrived.finished {
-            self.readable_told = true;
+        if (arrived.in_order > 0 && !self.readable_notified) || arrived.finished {
+            self.readable_notified = true;
             self.event(StackEvent::Readable(self.id));
         }
     }

@@ -125,7 +125,7 @@ impl Connection {
     ) -> impl Iterator<Item = SubflowLimit> + 'a {
         let between = |flow: &SubflowContext| (flow.local.ip(), flow.remote.ip());
         let whole = self.send_state();
-        let open = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
+        let open = self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
         open.map(move |flow| {
             let (limit, waits_for) = whole.subflow_limit(flow, now, &room);
             let other = self.flows.iter().find(|other| Some(other.path) == waits_for);

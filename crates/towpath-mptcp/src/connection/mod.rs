@@ -177,14 +177,14 @@ pub(crate) struct Connection {
     retransmit_after: Duration,
     backoff: u32,
     /// Time when the timer first fired since the last acknowledgement.
-    unanswered_since: Option<Instant>,
+    unacked_since: Option<Instant>,
     /// Deadline of a connection that has no subflows or no reader.
-    give_up_at: Option<Instant>,
+    close_deadline: Option<Instant>,
     established: bool,
     fallback: Option<FallbackReason>,
     /// After a fallback during the connection: data offset minus subflow offset of our data, from
     /// that subflow offset on.
-    sent_shift: Option<(u64, u64)>,
+    infinite_shift: Option<(u64, u64)>,
     fallback_state: FallbackState,
     /// Result of the connection; `Some` after the application was notified of its end.
     closed: Option<Result<(), ConnectionError>>,
@@ -193,21 +193,21 @@ pub(crate) struct Connection {
     /// Set when both sides have ended their data; subflows are being closed.
     finishing: bool,
     /// Set when the stack knows that it is in TIME-WAIT.
-    waiting_told: bool,
+    time_wait_reported: bool,
     /// Set when the keys were just sent, and DATA_FIN must follow them.
     fin_after_keys: bool,
     /// Set when the application reads no more data.
     pub(crate) read_closed: bool,
     writer: WriterState,
     /// Set when the application was notified of readable data and has not read since.
-    readable_told: bool,
+    readable_notified: bool,
     /// Unsent bytes, as last reported to the subflows.
     waiting_bytes: u64,
     scheduling: SchedulerState,
     /// Set when options wait, because too many consecutive acknowledgements would carry one (RFC
     /// 8684 §3).
-    signals_held: bool,
-    signals_again_at: Option<Instant>,
+    option_acks_held: bool,
+    option_acks_resume_at: Option<Instant>,
     end_was_read: bool,
     offer: WindowAdvertisement,
     out: Vec<ConnectionOutput>,
@@ -249,7 +249,7 @@ struct WriterState {
     /// Set when not all of the written data was taken.
     blocked: bool,
     /// Time of the next attempt without a notification.
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// Bytes written into the last packet, see [`Connection::writable_bytes`].
     packet_bytes: u16,
     /// Bytes written since everything was pushed.
@@ -262,9 +262,9 @@ struct WriterState {
 #[derive(Debug, Clone, Copy, Default)]
 struct SchedulerState {
     /// Latest time to query the scheduler again while it waits for a better path.
-    ask_at: Option<Instant>,
+    query_at: Option<Instant>,
     /// Consecutive waits that ended without a better path.
-    waits: u32,
+    expired_waits: u32,
     /// The subflow whose queue is being filled.
     filling: Option<PathId>,
 }
@@ -324,24 +324,24 @@ impl Connection {
             retransmit_at: None,
             retransmit_after: timers::MIN_RTO,
             backoff: 0,
-            unanswered_since: None,
-            give_up_at: None,
+            unacked_since: None,
+            close_deadline: None,
             established: false,
             fallback: None,
-            sent_shift: None,
+            infinite_shift: None,
             fallback_state: FallbackState::new(),
             closed: None,
             fin_begun: false,
             finishing: false,
-            waiting_told: false,
+            time_wait_reported: false,
             fin_after_keys: false,
             read_closed: false,
             writer: WriterState::default(),
-            readable_told: false,
+            readable_notified: false,
             waiting_bytes: u64::MAX,
             scheduling: SchedulerState::default(),
-            signals_held: false,
-            signals_again_at: None,
+            option_acks_held: false,
+            option_acks_resume_at: None,
             end_was_read: false,
             offer: WindowAdvertisement::new(),
             out: Vec::new(),
@@ -459,7 +459,7 @@ impl Connection {
     fn trace(&mut self, host: &HostContext<'_>, trace: StackDecision) {
         if host.trace {
             let connection = self.id;
-            self.event(StackEvent::Trace { connection, trace });
+            self.event(StackEvent::Trace { connection, decision: trace });
         }
     }
 
@@ -502,16 +502,16 @@ impl Connection {
             remote_backup: false,
             stale: false,
             silent_rounds: 0,
-            heard_at: now,
+            last_received_at: now,
             tcp,
             join,
             mappings: mapping::ReceiveMappings::default(),
             payloads: VecDeque::new(),
             priority_due: false,
             fail_due: None,
-            signals: 0,
+            option_acks: 0,
             data_ack_seen: false,
-            data_answered: false,
+            data_ack_confirmed: false,
             without_data_ack: false,
             reset_reason: None,
             fast_close: false,
@@ -521,7 +521,7 @@ impl Connection {
             last_data_at: now,
             window_limit: INITIAL_WINDOW_BYTES,
             closed: None,
-            closing: false,
+            closed_locally: false,
         });
         self.offer.changed = true;
         self.update_data_options();

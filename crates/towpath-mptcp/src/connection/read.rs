@@ -10,7 +10,7 @@ use crate::subflow::TcpState;
 impl Connection {
     /// Reads the next data in order; see [`crate::stack::Stack::read`].
     pub(crate) fn read(&mut self, now: Instant) -> Option<Bytes> {
-        self.readable_told = false;
+        self.readable_notified = false;
         if let Some(bytes) = self.receive.read() {
             self.tune_receive_buffer(now);
             (self.offer.changed, self.offer.was_read) = (true, true);

@@ -33,7 +33,7 @@ pub(super) fn view<'a>(
         head: send
             .head()
             .map(|sent| (DataRange { start: sent.start, bytes: sent.bytes }, sent.sent_on)),
-        store: send,
+        unsent: send,
     }
 }
 
@@ -224,13 +224,13 @@ impl Connection {
     /// Starts the scheduler's wait. Every arrival also wakes the scheduler, so the wait may double
     /// after each one that expires.
     fn wait_for_scheduler(&mut self, now: Instant, until: Option<Instant>) {
-        if self.scheduling.ask_at.is_some() {
+        if self.scheduling.query_at.is_some() {
             return;
         }
         let wait = until.map(|until| until.saturating_since(now)).filter(|wait| !wait.is_zero());
-        let longer = 2_u32.saturating_pow(self.scheduling.waits.min(MAX_WAIT_DOUBLINGS));
-        self.scheduling.ask_at = wait.map(|wait| now + wait.saturating_mul(longer));
-        self.scheduling.waits = self.scheduling.waits.saturating_add(1);
+        let longer = 2_u32.saturating_pow(self.scheduling.expired_waits.min(MAX_WAIT_DOUBLINGS));
+        self.scheduling.query_at = wait.map(|wait| now + wait.saturating_mul(longer));
+        self.scheduling.expired_waits = self.scheduling.expired_waits.saturating_add(1);
     }
 
     /// Feeds new data to a probe. A probe with new data reveals more than one with old data. This
@@ -263,7 +263,7 @@ impl Connection {
                 bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
             }
         }
-        bytes = self.without_nagles_rest(bytes, paths);
+        bytes = self.nagle_allowed_bytes(bytes, paths);
         if bytes == 0 || self.nagle_holds(bytes, paths) {
             return false;
         }
@@ -271,7 +271,7 @@ impl Connection {
         self.push_new(host, paths, bytes);
         // As in Linux, a subflow gets all its data before it sends.
         self.scheduling.filling = paths.iter().next().filter(|_| ahead);
-        (self.scheduling.ask_at, self.scheduling.waits) = (None, 0);
+        (self.scheduling.query_at, self.scheduling.expired_waits) = (None, 0);
         if self.retransmit_at.is_none() {
             self.arm_retransmission(host.now);
         }
@@ -282,7 +282,7 @@ impl Connection {
     }
 
     /// Returns the part of `bytes` that Nagle allows while data is outstanding: full packets.
-    fn without_nagles_rest(&self, bytes: u64, paths: PathSet) -> u64 {
+    fn nagle_allowed_bytes(&self, bytes: u64, paths: PathSet) -> u64 {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
         let packet = view.map_or(1, |view| u64::from(view.mss_bytes.max(1)));
@@ -512,7 +512,7 @@ impl Connection {
                 *last = Some((path, bytes));
                 let number = self.flows.iter().find(|flow| flow.path == path);
                 let number = number.map_or(0, |flow| flow.number);
-                self.trace(host, StackDecision::Scheduled { number, run_bytes, why });
+                self.trace(host, StackDecision::Scheduled { number, run_bytes, reason: why });
             }
         }
     }

@@ -21,7 +21,7 @@ impl Connection {
 
     /// Returns the SYN/ACK to a SYN with MP_JOIN, see [`Connection::accepts_join`]. `nonces`: ours,
     /// then the peer's.
-    pub(crate) fn answer_join(
+    pub(crate) fn join_syn_ack(
         &self,
         tuple: &SubflowParams,
         syn: &Segment,

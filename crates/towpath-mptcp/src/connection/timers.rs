@@ -27,10 +27,10 @@ const REINJECT_HEAD_BYTES: u64 = 32_728;
 impl Connection {
     /// Returns the earliest deadline, with its reason.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let (wait, signals) = (self.scheduling.ask_at, self.signals_again_at);
-        let write = self.writer.again_at;
+        let (wait, signals) = (self.scheduling.query_at, self.option_acks_resume_at);
+        let write = self.writer.retry_at;
         let announce = self.announcement_timeout();
-        let own = [self.retransmit_at, self.give_up_at, announce, wait, signals, write];
+        let own = [self.retransmit_at, self.close_deadline, announce, wait, signals, write];
         let joins = self.flows.iter().filter_map(|flow| flow.join.as_ref()?.poll_timeout());
         let own = own.into_iter().flatten().chain(joins);
         let own = own.map(|at| (at, TimeoutReason::Connection));
@@ -52,10 +52,10 @@ impl Connection {
         }
         let own = [
             self.retransmit_at,
-            self.give_up_at,
-            self.scheduling.ask_at,
-            self.signals_again_at,
-            self.writer.again_at,
+            self.close_deadline,
+            self.scheduling.query_at,
+            self.option_acks_resume_at,
+            self.writer.retry_at,
             self.path_manager_deadline(),
         ];
         first = own.into_iter().flatten().fold(first, Instant::min);
@@ -78,10 +78,10 @@ impl Connection {
         }
         self.remove_closed(host);
         self.retransmit_add_addr(host.now);
-        if self.signals_again_at.is_some_and(|at| at <= host.now) {
-            self.signals_again_at = None;
+        if self.option_acks_resume_at.is_some_and(|at| at <= host.now) {
+            self.option_acks_resume_at = None;
             for index in 0..self.flows.len() {
-                self.release_signals(index);
+                self.resume_option_acks(index);
             }
         }
         if self.path_manager.poll_timeout().is_some_and(|at| at <= host.now) {
@@ -91,15 +91,15 @@ impl Connection {
         if self.retransmit_at.is_some_and(|at| at <= host.now) {
             self.on_retransmission(host);
         }
-        if self.give_up_at.is_some_and(|at| at <= host.now) {
-            self.give_up_at = None;
+        if self.close_deadline.is_some_and(|at| at <= host.now) {
+            self.close_deadline = None;
             if self.closed.is_some() {
                 self.reset_lingering_subflows(host);
             } else {
                 self.fail(host, ConnectionError::NoPath);
             }
         }
-        self.scheduling.ask_at = self.scheduling.ask_at.filter(|at| *at > host.now);
+        self.scheduling.query_at = self.scheduling.query_at.filter(|at| *at > host.now);
         self.progress_close(host);
     }
 
@@ -195,7 +195,7 @@ impl Connection {
             }
             return;
         }
-        let since = *self.unanswered_since.get_or_insert(host.now);
+        let since = *self.unacked_since.get_or_insert(host.now);
         let silent = host.now.saturating_since(since) >= MAX_UNACKED_TIME;
         if silent {
             // Subflows may be alive, and acknowledge, without any progress of the connection.
@@ -246,7 +246,7 @@ impl Connection {
                 flow.silent_rounds = 0;
                 continue;
             }
-            let silent = std::mem::replace(&mut flow.heard_at, heard) == heard;
+            let silent = std::mem::replace(&mut flow.last_received_at, heard) == heard;
             flow.silent_rounds =
                 if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
         }

@@ -141,21 +141,21 @@ impl Connection {
         self.counts.written_bytes += taken as u64;
         self.writer.blocked = !data.is_empty();
         if sends {
-            self.writer.again_at = Some(now);
+            self.writer.retry_at = Some(now);
             return taken;
         }
         let waits = self.config.write_retry.filter(|_| self.writer.blocked);
-        let pending = self.writer.again_at.filter(|at| *at > now);
-        self.writer.again_at = waits.map(|time| pending.unwrap_or(now + time));
+        let pending = self.writer.retry_at.filter(|at| *at > now);
+        self.writer.retry_at = waits.map(|time| pending.unwrap_or(now + time));
         taken
     }
 
     /// Lets a blocked writer try again, even without a notification of room.
     pub(super) fn retry_write(&mut self, now: Instant) {
-        if self.writer.again_at.is_none_or(|at| at > now) {
+        if self.writer.retry_at.is_none_or(|at| at > now) {
             return;
         }
-        self.writer.again_at = None;
+        self.writer.retry_at = None;
         if !self.writer.blocked || self.send.fin().is_some() || self.closed.is_some() {
             return;
         }
@@ -164,7 +164,7 @@ impl Connection {
             self.event(StackEvent::Writable(self.id));
         } else {
             self.writer.packet_leaves = false;
-            self.writer.again_at = self.config.write_retry.map(|time| now + time);
+            self.writer.retry_at = self.config.write_retry.map(|time| now + time);
         }
     }
 }

@@ -134,7 +134,7 @@ impl FuzzNetwork {
         let Some(stack) = self.hosts.get_mut(host) else { return };
         match value & 3 {
             0 => stack.abort(self.now, id),
-            1 => stack.forget(self.now, id),
+            1 => stack.release(self.now, id),
             _ => stack.shutdown(self.now, id),
         }
     }

@@ -45,7 +45,7 @@ impl OwnSubflow {
 pub(super) struct Rejoin {
     endpoints: Endpoints,
     home: InitialAddress,
-    mine: Vec<OwnSubflow>,
+    own_subflows: Vec<OwnSubflow>,
 }
 
 impl Rejoin {
@@ -53,10 +53,10 @@ impl Rejoin {
     /// client does not listen.
     fn adopt_first(&mut self, view: &PathManagerView<'_>) {
         let first = view.subflows.iter().find(|one| one.local_id == 0 && one.remote_id == 0);
-        if let (true, true, Some(first)) = (view.client, self.mine.is_empty(), first) {
+        if let (true, true, Some(first)) = (view.client, self.own_subflows.is_empty(), first) {
             let remote = RemoteAddress { address_id: 0, address: first.remote };
             let (local, backup) = (first.local.ip(), first.backup);
-            self.mine.push(OwnSubflow::new(SubflowEndpoints {
+            self.own_subflows.push(OwnSubflow::new(SubflowEndpoints {
                 local_id: 0,
                 local,
                 remote,
@@ -72,15 +72,15 @@ impl Rejoin {
             let same = |mine: &&mut OwnSubflow| {
                 (mine.pair.local, mine.pair.remote) == (local, pair.remote)
             };
-            match self.mine.iter_mut().find(same) {
+            match self.own_subflows.iter_mut().find(same) {
                 Some(mine) => *mine = OwnSubflow { pair, due: None, address_lost: false, ..*mine },
-                None => self.mine.push(OwnSubflow::new(pair)),
+                None => self.own_subflows.push(OwnSubflow::new(pair)),
             }
         }
     }
 
     fn on_closed(&mut self, now: Instant, subflow: &SubflowView, failed: bool, retry: bool) {
-        let Some(mine) = self.mine.iter_mut().find(|mine| mine.is(subflow)) else { return };
+        let Some(mine) = self.own_subflows.iter_mut().find(|mine| mine.is(subflow)) else { return };
         mine.given_up |= failed && !retry;
         if failed && !mine.given_up {
             mine.due = Some(now + mine.pause);
@@ -93,7 +93,7 @@ impl Rejoin {
     fn open_due(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         let closed = |remote: RemoteAddress| remote.address_id == 0 && view.no_join_to_initial;
         let mut opening = SubflowOpener::new(view, actions);
-        for mine in &mut self.mine {
+        for mine in &mut self.own_subflows {
             if mine.due.is_none_or(|due| due > view.now) {
                 continue;
             }
@@ -112,7 +112,7 @@ impl Rejoin {
 
     /// Makes all subflows due whose address has returned.
     fn on_local_changed(&mut self, view: &PathManagerView<'_>) {
-        for mine in self.mine.iter_mut().filter(|mine| mine.address_lost) {
+        for mine in self.own_subflows.iter_mut().filter(|mine| mine.address_lost) {
             if view.local.iter().any(|local| local.address == mine.pair.local && local.up) {
                 *mine = OwnSubflow { due: Some(view.now), ..OwnSubflow::new(mine.pair) };
             }
@@ -120,7 +120,7 @@ impl Rejoin {
     }
 
     fn on_local_gone(&mut self, id: u8) {
-        for mine in self.mine.iter_mut().filter(|mine| mine.pair.local_id == id) {
+        for mine in self.own_subflows.iter_mut().filter(|mine| mine.pair.local_id == id) {
             *mine = OwnSubflow { address_lost: true, ..OwnSubflow::new(mine.pair) };
         }
     }
@@ -141,7 +141,7 @@ impl PathManager for Rejoin {
             PathManagerEvent::SubflowEstablished(id) => {
                 let subflow = view.subflows.iter().find(|subflow| subflow.id == id);
                 let mine = |mine: &&mut OwnSubflow| subflow.is_some_and(|subflow| mine.is(subflow));
-                if let Some(mine) = self.mine.iter_mut().find(mine) {
+                if let Some(mine) = self.own_subflows.iter_mut().find(mine) {
                     *mine = OwnSubflow::new(mine.pair);
                 }
             }
@@ -153,7 +153,7 @@ impl PathManager for Rejoin {
             }
             PathManagerEvent::LocalChanged => self.on_local_changed(view),
             PathManagerEvent::Withdrawn(id) => {
-                self.mine.retain(|mine| mine.pair.remote.address_id != id)
+                self.own_subflows.retain(|mine| mine.pair.remote.address_id != id)
             }
             PathManagerEvent::Established
             | PathManagerEvent::Announced(_)
@@ -166,6 +166,6 @@ impl PathManager for Rejoin {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.mine.iter().filter_map(|mine| mine.due).min()
+        self.own_subflows.iter().filter_map(|mine| mine.due).min()
     }
 }

@@ -193,7 +193,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cookie_is_good_for_one_to_two_periods(offer in offers(), made in 0_u64..10_000, age in 0_u64..300) {
+        fn a_cookie_is_valid_for_one_to_two_periods(offer in offers(), made in 0_u64..10_000, age in 0_u64..300) {
             let Some(carried) = offer.cookie_subset(true, false) else { return Ok(()) };
             let cookie = build(&secrets(), at(made), tuple(1), 5, &carried);
             let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cookie_is_good_for_nothing_else(
+        fn a_cookie_is_invalid_with_any_other_input(
             offer in offers(), other_port in 2_u16.., number in 1_u32.., flipped in 0_u32..32,
         ) {
             let Some(carried) = offer.cookie_subset(true, true) else { return Ok(()) };

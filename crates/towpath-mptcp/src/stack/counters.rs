@@ -22,5 +22,5 @@ pub struct StackCounters {
     /// Segments that arrived while cookies were outstanding and carried no valid one.
     pub cookies_refused: u64,
     /// Replies to packets of no connection that were dropped, because too many waited.
-    pub answers_dropped: u64,
+    pub replies_dropped: u64,
 }

@@ -47,7 +47,7 @@ pub enum StackEvent {
         /// Connection that made the decision.
         connection: ConnectionId,
         /// Decision, such as a switch of the subflow.
-        trace: StackDecision,
+        decision: StackDecision,
     },
 }
 
@@ -155,7 +155,7 @@ pub enum StackDecision {
         /// Bytes that the previous subflow got in a row.
         run_bytes: u64,
         /// Reason why the scheduler's preferred subflow was not used; `None` if it was.
-        why: Option<SwitchReason>,
+        reason: Option<SwitchReason>,
     },
     /// Data was reinjected on another subflow.
     Reinjected {

@@ -37,9 +37,9 @@ pub(super) struct PendingJoin {
     pub(super) backup: bool,
     pub(super) offer: SynOptions,
     /// Time of the last SYN/ACK.
-    pub(super) answered_at: Instant,
+    pub(super) syn_ack_sent_at: Instant,
     /// Set when the SYN came more than once.
-    pub(super) repeated: bool,
+    pub(super) syn_repeated: bool,
 }
 
 impl PendingJoin {
@@ -47,8 +47,8 @@ impl PendingJoin {
         SourcePrefix::of(self.tuple.1.ip())
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        now.saturating_since(self.answered_at) > PENDING_JOIN_TIMEOUT
+    fn is_expired(&self, now: Instant) -> bool {
+        now.saturating_since(self.syn_ack_sent_at) > PENDING_JOIN_TIMEOUT
     }
 }
 
@@ -59,24 +59,24 @@ type JoinBucket = ArrayVec<PendingJoin, BUCKET_SLOTS>;
 #[derive(Debug, Default)]
 pub(super) struct PendingJoinTable {
     /// Buckets; empty before the first join.
-    rows: Vec<JoinBucket>,
+    buckets: Vec<JoinBucket>,
 }
 
 impl PendingJoinTable {
     /// Returns the entry between these addresses.
     pub(super) fn get(&self, hash: u64, tuple: FourTuple, now: Instant) -> Option<PendingJoin> {
-        let row = self.rows.get(bucket(hash))?;
-        row.iter().find(|known| known.tuple == tuple && !known.is_over(now)).copied()
+        let row = self.buckets.get(bucket(hash))?;
+        row.iter().find(|known| known.tuple == tuple && !known.is_expired(now)).copied()
     }
 
     /// Adds an entry and replaces an earlier one between the same addresses. In a full bucket it
     /// replaces the oldest entry of the source that has most.
     pub(super) fn insert(&mut self, hash: u64, half: PendingJoin, now: Instant) {
-        if self.rows.is_empty() {
-            self.rows = vec![JoinBucket::new(); BUCKETS];
+        if self.buckets.is_empty() {
+            self.buckets = vec![JoinBucket::new(); BUCKETS];
         }
-        let Some(row) = self.rows.get_mut(bucket(hash)) else { return };
-        row.retain(|known| known.tuple != half.tuple && !known.is_over(now));
+        let Some(row) = self.buckets.get_mut(bucket(hash)) else { return };
+        row.retain(|known| known.tuple != half.tuple && !known.is_expired(now));
         if row.is_full() {
             let share = |of: &PendingJoin| {
                 let source = of.source();
@@ -93,14 +93,14 @@ impl PendingJoinTable {
     }
 
     pub(super) fn remove(&mut self, hash: u64, tuple: FourTuple) {
-        if let Some(row) = self.rows.get_mut(bucket(hash)) {
+        if let Some(row) = self.buckets.get_mut(bucket(hash)) {
             row.retain(|known| known.tuple != tuple);
         }
     }
 
     /// Returns the number of entries that have not expired.
     pub(super) fn len(&self, now: Instant) -> usize {
-        self.rows.iter().flatten().filter(|known| !known.is_over(now)).count()
+        self.buckets.iter().flatten().filter(|known| !known.is_expired(now)).count()
     }
 }
 
@@ -112,7 +112,7 @@ fn bucket(hash: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn half(host: u8, port: u16, secs: u64) -> PendingJoin {
+    fn pending_join(host: u8, port: u16, secs: u64) -> PendingJoin {
         PendingJoin {
             tuple: (([10, 0, 0, 1], 80).into(), ([10, 0, 0, host], port).into()),
             connection: ConnectionId(1),
@@ -129,8 +129,8 @@ mod tests {
                 timestamp: None,
                 window: 0,
             },
-            answered_at: at(secs),
-            repeated: false,
+            syn_ack_sent_at: at(secs),
+            syn_repeated: false,
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn has(joins: &PendingJoinTable, host: u8, port: u16, secs: u64) -> bool {
-        joins.get(0, half(host, port, 0).tuple, at(secs)).is_some()
+        joins.get(0, pending_join(host, port, 0).tuple, at(secs)).is_some()
     }
 
     #[test]
@@ -155,15 +155,15 @@ mod tests {
     #[test]
     fn one_source_evicts_only_its_own_entries() {
         let mut joins = PendingJoinTable::default();
-        joins.insert(0, half(2, 1, 0), at(0));
+        joins.insert(0, pending_join(2, 1, 0), at(0));
         for port in 1..1_000 {
-            joins.insert(0, half(3, port, 1), at(1));
+            joins.insert(0, pending_join(3, port, 1), at(1));
         }
         assert!(has(&joins, 2, 1, 1), "the other one in its row");
         assert!(has(&joins, 3, 999, 1) && !has(&joins, 3, 1, 1), "its latest, and not its first");
         assert_eq!(joins.len(at(1)), BUCKET_SLOTS);
         // The other source also displaces an entry of the source with most.
-        joins.insert(0, half(2, 2, 1), at(1));
+        joins.insert(0, pending_join(2, 2, 1), at(1));
         assert!(has(&joins, 2, 1, 1) && has(&joins, 2, 2, 1));
     }
 
@@ -171,7 +171,7 @@ mod tests {
     fn of_many_sources_the_oldest_goes_first() {
         let mut joins = PendingJoinTable::default();
         for host in 1..=9 {
-            joins.insert(0, half(host, 1, 0), at(0));
+            joins.insert(0, pending_join(host, 1, 0), at(0));
         }
         assert!(!has(&joins, 1, 1, 0));
         assert!((2..=9).all(|host| has(&joins, host, 1, 0)));
@@ -181,13 +181,13 @@ mod tests {
     fn a_repeated_join_takes_no_second_entry_and_all_entries_expire() {
         let mut joins = PendingJoinTable::default();
         for _ in 0..20 {
-            joins.insert(0, half(2, 1, 0), at(0));
+            joins.insert(0, pending_join(2, 1, 0), at(0));
         }
         assert_eq!(joins.len(at(15)), 1);
         assert_eq!(joins.len(at(16)), 0);
         assert!(!has(&joins, 2, 1, 16));
-        joins.insert(0, half(2, 1, 0), at(0));
-        joins.remove(0, half(2, 1, 0).tuple);
+        joins.insert(0, pending_join(2, 1, 0), at(0));
+        joins.remove(0, pending_join(2, 1, 0).tuple);
         assert_eq!(joins.len(at(0)), 0);
     }
 }

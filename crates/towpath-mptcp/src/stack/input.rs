@@ -115,7 +115,7 @@ impl Stack {
         // continue.
         if used_until.is_none()
             && (is_full || self.source_limit_reached(source))
-            && self.guard.is_some()
+            && self.syn_flood_state.is_some()
         {
             return self.reply_with_cookie(now, interface, syn);
         }
@@ -133,7 +133,7 @@ impl Stack {
         }
         let key = self.fresh_key();
         if let Ok(mut known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
-            if let Some(guard) = &self.guard {
+            if let Some(guard) = &self.syn_flood_state {
                 known.limit_syn_acks(guard.syn_ack_retries);
             }
             self.insert(id, known, (tuple.local, tuple.remote));
@@ -170,8 +170,8 @@ impl Stack {
         let local_id = self.get(id).and_then(|known| known.local_id_of(syn.destination.ip()));
         let local_id = local_id.or(own.map(|known| known.address_id)).unwrap_or(0);
         let tuple = self.tuple_of(interface, syn, local_id, remote_id);
-        if self.guard.is_some() {
-            return self.answer_join(now, id, &tuple, syn);
+        if self.syn_flood_state.is_some() {
+            return self.reply_to_join(now, id, &tuple, syn);
         }
         let isn = self.secrets.isn(now, tuple.local, tuple.remote);
         let nonce = self.secrets.next() as u32;
@@ -202,7 +202,7 @@ impl Stack {
     }
 
     /// Reports an accepted connection to its listener when its handshake is complete.
-    pub(super) fn note_established(&mut self, id: ConnectionId) {
+    pub(super) fn report_established(&mut self, id: ConnectionId) {
         if let Some(listener) = self.half_open.remove(id) {
             self.events.push_back(StackEvent::Accepted { listener, connection: id });
         }

@@ -95,7 +95,7 @@ const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 struct InterfaceState {
     mtu_bytes: u32,
     up: bool,
-    room: bool,
+    tx_ready: bool,
 }
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ pub struct Stack {
     tokens: HashMap<u32, ConnectionId>,
     half_open: HalfOpen,
     /// State of the SYN flood protection; `None` without it.
-    guard: Option<Box<SynFloodState>>,
+    syn_flood_state: Option<Box<SynFloodState>>,
     timeouts: BTreeSet<(Instant, ConnectionId)>,
     /// Connections that may have packets to send.
     ready: VecDeque<ConnectionId>,
@@ -159,7 +159,7 @@ impl Stack {
     fn from_parts(
         config: StackConfig,
         secrets: SecretGenerator,
-        guard: Option<Box<SynFloodState>>,
+        syn_flood_state: Option<Box<SynFloodState>>,
     ) -> Self {
         Self {
             secrets,
@@ -172,7 +172,7 @@ impl Stack {
             subflows: Demultiplexer::new(),
             tokens: HashMap::new(),
             half_open: HalfOpen::default(),
-            guard,
+            syn_flood_state,
             timeouts: BTreeSet::new(),
             ready: VecDeque::new(),
             stray: VecDeque::new(),
@@ -189,7 +189,7 @@ impl Stack {
 
     /// Adds an interface, up, with its MTU (or changes its MTU).
     pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
-        let fresh = InterfaceState { mtu_bytes, up: true, room: true };
+        let fresh = InterfaceState { mtu_bytes, up: true, tx_ready: true };
         match self.interface_mut(interface) {
             Some(known) => *known = fresh,
             None => self.interfaces.push((interface, fresh)),
@@ -235,8 +235,8 @@ impl Stack {
     /// Schedulers see its subflows without room (as TCP small queues do).
     pub fn set_tx_ready(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
         let Some(known) = self.interface_mut(interface) else { return };
-        let opened = room && !known.room;
-        known.room = room;
+        let opened = room && !known.tx_ready;
+        known.tx_ready = room;
         if opened {
             for (id, known) in &mut self.connections {
                 if !std::mem::replace(&mut known.queued, true) {
@@ -342,7 +342,7 @@ impl Stack {
     }
 
     fn free_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
-        if self.guard.is_some() {
+        if self.syn_flood_state.is_some() {
             // RFC 6056 §3.3.1: the first port must be unpredictable.
             let ports = u64::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
             self.next_port = EPHEMERAL_PORTS.start() + (self.secrets.next() % ports) as u16;
@@ -391,7 +391,7 @@ impl Stack {
 
     /// Forgets a closed connection. An open one is first shut down and forgotten when it ends; with
     /// unread data it is aborted.
-    pub fn forget(&mut self, now: Instant, connection: ConnectionId) {
+    pub fn release(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(known) = self.get_mut(connection) {
             known.read_closed = true;
         }
@@ -440,7 +440,7 @@ impl Stack {
         while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
             let before = self.get(id).and_then(|known| known.registered_timeout);
             self.with(now, id, Connection::on_timeout);
-            self.settle(now, id);
+            self.run_requests_and_store_deadline(now, id);
             let after = self.get(id).and_then(|known| known.registered_timeout);
             if before == after && after.is_some_and(|at| at <= now) {
                 // Waits for another condition than time, such as room: not due again before that.
@@ -483,7 +483,7 @@ impl Stack {
                 let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
                 self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
                 if !self.scratch.out.is_empty() {
-                    self.carry_out_all(now, id);
+                    self.run_requests(now, id);
                 }
                 return Some(interface);
             }
@@ -492,7 +492,7 @@ impl Stack {
                 known.queued = false;
             }
             self.drain_count += 1;
-            self.settle(now, id);
+            self.run_requests_and_store_deadline(now, id);
         }
         None
     }
@@ -552,7 +552,7 @@ impl Stack {
         }
         // The connection has no more output.
         if !self.scratch.out.is_empty() {
-            self.carry_out_all(now, id);
+            self.run_requests(now, id);
         }
     }
 
@@ -567,7 +567,7 @@ impl Stack {
     /// Queues a connection for sending and updates its timers.
     fn reschedule(&mut self, now: Instant, id: ConnectionId) {
         self.make_ready(id);
-        self.carry_out_all(now, id);
+        self.run_requests(now, id);
     }
 
     fn make_ready(&mut self, id: ConnectionId) {
@@ -579,7 +579,7 @@ impl Stack {
     }
 
     /// Carries out all requests of a connection.
-    fn carry_out_all(&mut self, now: Instant, id: ConnectionId) {
+    fn run_requests(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
             let mut output = std::mem::take(&mut self.scratch.out);
             for item in output.drain(..) {
@@ -596,9 +596,9 @@ impl Stack {
     }
 
     /// Carries out the latest requests of a connection, and stores its deadline.
-    fn settle(&mut self, now: Instant, id: ConnectionId) {
+    fn run_requests_and_store_deadline(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
-            self.carry_out_all(now, id);
+            self.run_requests(now, id);
         }
         let Some(known) = self.get_mut(id) else { return };
         let timeout = known.next_deadline();
@@ -614,7 +614,7 @@ impl Stack {
         }
         if gone {
             self.remove(id);
-        } else if self.guard.is_some() {
+        } else if self.syn_flood_state.is_some() {
             self.track_time_wait(now, id);
         }
     }
@@ -644,7 +644,7 @@ impl Stack {
                     self.events.push_back(event);
                 }
             }
-            ConnectionOutput::Accepted => self.note_established(id),
+            ConnectionOutput::Accepted => self.report_established(id),
             ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
             ConnectionOutput::Gone(local, remote) => {
                 // Another connection may already use the four-tuple.
@@ -677,8 +677,8 @@ impl Stack {
 
 fn tx_readiness(interfaces: &[(InterfaceId, InterfaceState)], id: InterfaceId) -> TxReadiness {
     match find(interfaces, id) {
-        Some(InterfaceState { up: true, room: true, .. }) => TxReadiness::Ready,
-        Some(InterfaceState { up: true, room: false, .. }) => TxReadiness::Blocked,
+        Some(InterfaceState { up: true, tx_ready: true, .. }) => TxReadiness::Ready,
+        Some(InterfaceState { up: true, tx_ready: false, .. }) => TxReadiness::Blocked,
         Some(InterfaceState { up: false, .. }) | None => TxReadiness::Down,
     }
 }

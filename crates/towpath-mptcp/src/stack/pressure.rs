@@ -28,12 +28,12 @@ impl Stack {
     /// Returns the subflows whose SYN was accepted and whose peers are not authenticated yet.
     /// Always 0 without SYN flood protection.
     pub fn half_open_joins(&self, now: Instant) -> usize {
-        self.guard.as_ref().map_or(0, |guard| guard.joins.len(now))
+        self.syn_flood_state.as_ref().map_or(0, |guard| guard.joins.len(now))
     }
 
     /// Returns true if a source may have no more half-open connections.
     pub(super) fn source_limit_reached(&self, source: SourcePrefix) -> bool {
-        let limit = self.guard.as_ref().map(|guard| guard.half_open_per_source);
+        let limit = self.syn_flood_state.as_ref().map(|guard| guard.half_open_per_source);
         limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
     }
 
@@ -79,7 +79,7 @@ impl Stack {
         interface: InterfaceId,
         segment: &mut Segment,
     ) -> bool {
-        let Some(guard) = &self.guard else { return false };
+        let Some(guard) = &self.syn_flood_state else { return false };
         let third = segment.flags.contains(Flags::ACK)
             && !segment.flags.contains(Flags::SYN)
             && !segment.flags.contains(Flags::RST);
@@ -137,7 +137,7 @@ impl Stack {
         let made = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
         let Ok(mut known) = made else { return false };
         known.on_syn_ack_sent(now, None);
-        if let Some(guard) = &self.guard {
+        if let Some(guard) = &self.syn_flood_state {
             known.limit_syn_acks(guard.syn_ack_retries);
         }
         self.counters.cookies_accepted += 1;
@@ -149,7 +149,7 @@ impl Stack {
 
     /// Replies to a SYN with MP_JOIN that its connection would accept. The connection learns of it
     /// once the peer is authenticated.
-    pub(super) fn answer_join(
+    pub(super) fn reply_to_join(
         &mut self,
         now: Instant,
         connection: ConnectionId,
@@ -159,7 +159,8 @@ impl Stack {
         let Some((remote_nonce, backup)) = join_syn(syn) else { return };
         let addresses = (tuple.local, tuple.remote);
         let hash = self.secrets.source_hash(SourcePrefix::of(tuple.remote.ip()));
-        let known = self.guard.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
+        let known =
+            self.syn_flood_state.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
         let same = |known: &PendingJoin| {
             (known.connection, known.peer_isn, known.nonces.1)
                 == (connection, syn.seq, remote_nonce)
@@ -178,12 +179,12 @@ impl Stack {
             address_ids: (tuple.local_id, tuple.remote_id),
             backup,
             offer: SynOptions::of(syn),
-            answered_at: now,
-            repeated: known.is_some(),
+            syn_ack_sent_at: now,
+            syn_repeated: known.is_some(),
         };
         let answer = self.get(connection);
-        let answer = answer.and_then(|known| known.answer_join(tuple, syn, isn, half.nonces, now));
-        let (Some(answer), Some(guard)) = (answer, &mut self.guard) else { return };
+        let answer = answer.and_then(|known| known.join_syn_ack(tuple, syn, isn, half.nonces, now));
+        let (Some(answer), Some(guard)) = (answer, &mut self.syn_flood_state) else { return };
         guard.joins.insert(hash, half, now);
         self.send_stray_reply(tuple.interface, &answer);
     }
@@ -201,7 +202,7 @@ impl Stack {
         if (segment.seq, segment.ack) != expected {
             return; // forged: must not end the handshake
         }
-        if let Some(guard) = &mut self.guard {
+        if let Some(guard) = &mut self.syn_flood_state {
             guard.joins.remove(hash, half.tuple);
         }
         let hmac = segment.options.mptcp.iter().find_map(|option| {
@@ -222,7 +223,7 @@ impl Stack {
         let syn = half.offer.syn(segment, half.peer_isn, Some(MptcpOption::Join(option)));
         if let Some(known) = self.get_mut(half.connection) {
             known.accept_join(&tuple, &syn, half.isn, nonce, now);
-            known.on_syn_ack_sent(now, (!half.repeated).then_some(half.answered_at));
+            known.on_syn_ack_sent(now, (!half.syn_repeated).then_some(half.syn_ack_sent_at));
             self.subflows.insert(half.tuple, half.connection);
         }
         self.with(now, half.connection, |known, host| {
@@ -236,7 +237,7 @@ impl Stack {
     /// ends. RFC 9293 §3.4.2 requires it to last, but a peer that opens and closes thousands would
     /// fill the memory.
     pub(super) fn track_time_wait(&mut self, now: Instant, id: ConnectionId) {
-        let Some(guard) = &mut self.guard else { return };
+        let Some(guard) = &mut self.syn_flood_state else { return };
         let Some(known) = self.connections.get_mut(&id) else { return };
         if !known.enters_time_wait() {
             return;
@@ -258,8 +259,8 @@ impl Stack {
 
     /// Queues a reply that belongs to no connection.
     pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, answer: &Segment) {
-        if self.guard.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
-            self.counters.answers_dropped += 1;
+        if self.syn_flood_state.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
+            self.counters.replies_dropped += 1;
             return;
         }
         self.stray.push_back((interface, Packet::emit(answer, 0)));

@@ -110,8 +110,8 @@ impl Subflow {
             self.establish(now, segment, received);
         }
         received.acceptable = true;
-        self.last_heard = now;
-        (self.unanswered, self.unanswered_probes) = (0, 0);
+        self.last_received_at = now;
+        (self.unacked_keepalives, self.unacked_probes) = (0, 0);
         self.note_ecn(segment.flags, marked);
         self.timestamps.update(now, start, segment.options.timestamps);
         self.measure_as_receiver(now, segment);

@@ -20,13 +20,13 @@ pub(super) struct AckState {
     /// Time when data last arrived; zero: never.
     data_at: Instant,
     /// Packets that are still acknowledged immediately.
-    quick: u16,
+    quickack: u16,
     /// Delay in milliseconds, if it is adaptive; zero: no data came yet.
     delay_ms: u16,
     /// Pending packets that came with PSH, or are smaller than others.
     pushed: u8,
     /// Request-reply exchange: acknowledgements wait for the next reply.
-    exchange: bool,
+    pingpong: bool,
 }
 
 /// Maximum delay of an acknowledgement (Linux `TCP_DELACK_MAX`; RFC 9293 §3.8.6.3 allows half a
@@ -34,16 +34,16 @@ pub(super) struct AckState {
 const DELACK_MAX: Duration = Duration::from_millis(200);
 
 impl AckState {
-    pub(super) fn new(quick: u16) -> Self {
+    pub(super) fn new(quickack: u16) -> Self {
         Self {
             due: false,
             pending_bytes: 0,
             packet_bytes: 536,
             data_at: Instant::ZERO,
-            quick,
+            quickack,
             delay_ms: 0,
             pushed: 0,
-            exchange: false,
+            pingpong: false,
         }
     }
 
@@ -193,7 +193,7 @@ impl Subflow {
     pub fn acknowledges_when_read(&self, drained: bool) -> bool {
         let acks = &self.acks;
         let waits = self.timers.is_set(Timer::DelayedAck);
-        let pushed = acks.pushed > u8::from(acks.exchange);
+        let pushed = acks.pushed > u8::from(acks.pingpong);
         waits && (acks.pending_bytes > acks.packet_bytes || (drained && pushed))
     }
 
@@ -226,9 +226,9 @@ impl Subflow {
         acks.pushed = acks.pushed.saturating_add(is_pushed.into());
         acks.pending_bytes = acks.pending_bytes.saturating_add(small(bytes));
         acks.packet_bytes = acks.packet_bytes.max(small(packet));
-        let quick = acks.quick > 0 && !acks.exchange;
+        let quick = acks.quickack > 0 && !acks.pingpong;
         let packets = bytes.div_ceil(packet.max(1));
-        acks.quick = acks.quick.saturating_sub(u16::try_from(packets).unwrap_or(u16::MAX));
+        acks.quickack = acks.quickack.saturating_sub(u16::try_from(packets).unwrap_or(u16::MAX));
         // More than one full packet's bytes: at least every second packet is acknowledged.
         if at_once
             || quick
@@ -249,7 +249,7 @@ impl Subflow {
         let timeout = self.rtt.timeout();
         // After a pause the peer begins with a small window, and needs each acknowledgement.
         if self.config.counts_memory && !first && pause > timeout {
-            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
+            self.acks.quickack = self.acks.quickack.max(self.config.quick_acks);
         }
         let least = self.config.delayed_ack;
         let delay = Duration::from_millis(self.acks.delay_ms.into());
@@ -293,7 +293,7 @@ impl Subflow {
         self.acks.due = true;
         let least = self.config.delayed_ack;
         let doubled = Duration::from_millis(2 * u64::from(self.acks.delay_ms));
-        let ended = std::mem::take(&mut self.acks.exchange);
+        let ended = std::mem::take(&mut self.acks.pingpong);
         self.set_ack_delay(if ended { least } else { doubled.min(self.rtt.timeout()) });
     }
 
@@ -301,7 +301,7 @@ impl Subflow {
     pub(super) fn on_data_answered(&mut self, now: Instant) {
         let pause = now.saturating_since(self.acks.data_at);
         let delay = Duration::from_millis(self.acks.delay_ms.into());
-        self.acks.exchange |= self.config.adapts_ack_delay && pause < delay;
+        self.acks.pingpong |= self.config.adapts_ack_delay && pause < delay;
     }
 
     /// Acknowledges every packet immediately: the peer retransmits data that has arrived, so it
@@ -309,8 +309,8 @@ impl Subflow {
     pub(super) fn enter_quickack(&mut self) {
         self.acks.due = true;
         if self.config.adapts_ack_delay {
-            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
-            self.acks.exchange = false;
+            self.acks.quickack = self.acks.quickack.max(self.config.quick_acks);
+            self.acks.pingpong = false;
             self.set_ack_delay(self.config.delayed_ack);
         }
     }

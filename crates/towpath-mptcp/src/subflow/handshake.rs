@@ -63,7 +63,7 @@ impl Subflow {
         self.peer_window.begin(syn.window);
         self.path_mtu.negotiate(*mss, self.timestamps.on);
         self.on_packet_size();
-        self.last_heard = now;
+        self.last_received_at = now;
     }
 
     /// Processes a segment in SYN-SENT (RFC 9293 §3.10.7.3).
@@ -128,7 +128,7 @@ impl Subflow {
         }
         self.size_send_buffer();
         self.acks.expect_packets(self.mss());
-        self.last_sent = now;
+        self.last_sent_at = now;
         self.arm_user_timeout(now);
         self.arm_keep_alive(now);
         self.arm_window_probe(now);

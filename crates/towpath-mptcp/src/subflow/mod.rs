@@ -122,12 +122,12 @@ pub struct Subflow {
     /// Set when ICMP reported the peer as unreachable, perhaps temporarily.
     unreachable: bool,
     /// Keep-alive probes without a reply.
-    unanswered: u16,
+    unacked_keepalives: u16,
     /// Window probes without a reply; `probes` counts all since the window was closed.
-    unanswered_probes: u16,
+    unacked_probes: u16,
     probes: u16,
-    last_heard: Instant,
-    last_sent: Instant,
+    last_received_at: Instant,
+    last_sent_at: Instant,
     sent_bytes: u64,
     acked_bytes: u64,
     duplicate_bytes: u64,
@@ -198,11 +198,11 @@ impl Subflow {
             small_until: 0,
             orphaned: false,
             unreachable: false,
-            unanswered: 0,
-            unanswered_probes: 0,
+            unacked_keepalives: 0,
+            unacked_probes: 0,
             probes: 0,
-            last_heard: now,
-            last_sent: now,
+            last_received_at: now,
+            last_sent_at: now,
             sent_bytes: 0,
             acked_bytes: 0,
             duplicate_bytes: 0,
@@ -256,7 +256,7 @@ impl Subflow {
     pub fn push(&mut self, now: Instant, mapping: DataMapping, psh: bool) -> u64 {
         if let Some(idle) = self.idle_for(now) {
             self.congestion.on_idle(now, idle, self.rtt.timeout());
-            self.last_sent = now;
+            self.last_sent_at = now;
         }
         let ssn = self.send.push(mapping, psh);
         if !self.timers.is_set(Timer::UserTimeout) {
@@ -283,7 +283,7 @@ impl Subflow {
         if self.send.outstanding() > 0 || self.send.next_unsent().is_some() {
             return None;
         }
-        let idle = now.saturating_since(self.last_sent);
+        let idle = now.saturating_since(self.last_sent_at);
         let long = self.sent_bytes > 0 && idle > self.rtt.timeout();
         (self.config.restart_after_idle && long).then_some(idle)
     }
@@ -336,7 +336,7 @@ impl Subflow {
 
     /// Returns the time of the last segment received from the peer.
     pub fn last_received_at(&self) -> Instant {
-        self.last_heard
+        self.last_received_at
     }
 
     /// Returns the time of the next loss check, if data is in flight.

@@ -5,7 +5,7 @@ use super::send_queue::SendRecord;
 
 impl Subflow {
     /// Returns the part of the next `len` bytes that Nagle allows: all, whole packets, or `None`.
-    pub(super) fn without_nagles_rest(&self, len: u32) -> Option<u32> {
+    pub(super) fn nagle_allowed_bytes(&self, len: u32) -> Option<u32> {
         let rest = len % self.mss();
         // A partial packet with more data behind it is sent unchanged: a mapping ends there.
         let last = self.send.queued() <= u64::from(len) && self.send.fin_ssn().is_none();

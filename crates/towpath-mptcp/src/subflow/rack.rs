@@ -33,7 +33,7 @@ pub(super) struct Rack {
     /// Reordering window in quarters of the smallest round-trip time, minus one.
     widened: u32,
     /// Recoveries until the window shrinks.
-    wide_for: u32,
+    reo_wnd_persist: u32,
     /// Offset whose acknowledgement lets the next DSACK count.
     round_end: Option<u64>,
     probe: Option<TailProbe>,
@@ -54,7 +54,7 @@ struct TailProbe {
 
 impl Rack {
     /// Records delivered data (RFC 8985 §6.2 steps 1 to 3).
-    pub(super) fn note(&mut self, now: Instant, delivery: &Delivery) {
+    pub(super) fn record_delivery(&mut self, now: Instant, delivery: &Delivery) {
         if let Some(newest) = delivery.newest {
             self.rtt = now.saturating_since(newest.0);
             self.newest = self.newest.max(Some(newest));
@@ -64,18 +64,18 @@ impl Rack {
     }
 
     /// Widens the reordering window after a DSACK: it was too small (step 4).
-    pub(super) fn note_duplicate(&mut self, acked_until: u64, sent_until: u64) {
+    pub(super) fn widen_reo_wnd(&mut self, acked_until: u64, sent_until: u64) {
         if self.round_end.is_none_or(|end| acked_until >= end) {
             self.round_end = Some(sent_until);
             self.widened = self.widened.saturating_add(1);
-            self.wide_for = REO_WND_PERSIST;
+            self.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
     /// Records the end of a recovery.
-    pub(super) fn note_recovered(&mut self) {
-        self.wide_for = self.wide_for.saturating_sub(1);
-        if self.wide_for == 0 {
+    pub(super) fn record_recovery(&mut self) {
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
             self.widened = 0;
         }
     }
@@ -87,7 +87,7 @@ impl Rack {
     }
 
     /// Records that a probe was sent.
-    pub(super) fn note_probe(&mut self, end: u64, repeated: bool) {
+    pub(super) fn record_probe(&mut self, end: u64, repeated: bool) {
         self.probe_due = false;
         self.probe = Some(TailProbe { end, repeated });
         self.unmeasured = true;
@@ -99,7 +99,7 @@ impl Rack {
     }
 
     /// Records that a round-trip time was measured.
-    pub(super) fn note_measured(&mut self) {
+    pub(super) fn record_rtt_sample(&mut self) {
         self.unmeasured = false;
     }
 }

@@ -20,8 +20,8 @@ pub(super) struct Rtt {
     smallest: u64,
     smallest_at: Instant,
     initial_us: u32,
-    least_us: u32,
-    most_us: u32,
+    min_rto_us: u32,
+    max_rto_us: u32,
     rounds: MdevTracker,
 }
 
@@ -71,8 +71,8 @@ impl Rtt {
             smallest: u64::MAX,
             smallest_at: Instant::ZERO,
             initial_us: micros(initial),
-            least_us: micros(least),
-            most_us: micros(most),
+            min_rto_us: micros(least),
+            max_rto_us: micros(most),
             rounds: MdevTracker::default(),
         }
     }
@@ -85,10 +85,10 @@ impl Rtt {
             Some(expected) => {
                 self.rounds.sample(expected, micros(rtt));
                 if (acked as u32).wrapping_sub(self.rounds.end).cast_signed() > 0 {
-                    self.rounds.end(self.least_us, sent_until);
+                    self.rounds.end(self.min_rto_us, sent_until);
                 }
             }
-            None => self.rounds = MdevTracker::first(micros(rtt), self.least_us, sent_until),
+            None => self.rounds = MdevTracker::first(micros(rtt), self.min_rto_us, sent_until),
         }
         self.sample(rtt);
         self.deviation = u64::from(self.rounds.mdev_us / 4) * 1_000;
@@ -132,20 +132,20 @@ impl Rtt {
     }
 
     fn timeout_nanos(&self) -> u64 {
-        let least = u64::from(self.least_us) * 1_000;
+        let least = u64::from(self.min_rto_us) * 1_000;
         let kept = u64::from(self.rounds.rttvar_us) * 1_000;
         let deviation = if kept > 0 { kept } else { self.deviation.saturating_mul(4) };
         let timeout = match self.smoothed {
             0 => u64::from(self.initial_us) * 1_000,
             srtt => srtt.saturating_add(deviation.max(least)),
         };
-        timeout.min(u64::from(self.most_us) * 1_000)
+        timeout.min(u64::from(self.max_rto_us) * 1_000)
     }
 
     /// Returns the timeout after `count` timeouts (§5.5).
     pub(super) fn backed_off(&self, count: u32) -> Duration {
         let timeout = self.timeout_nanos().saturating_mul(1 << count.min(20));
-        Duration::from_nanos(timeout.min(u64::from(self.most_us) * 1_000))
+        Duration::from_nanos(timeout.min(u64::from(self.max_rto_us) * 1_000))
     }
 
     pub(super) fn smoothed(&self) -> Option<Duration> {

@@ -55,7 +55,7 @@ pub(super) struct SendRecord {
     sacked: bool,
     lost: bool,
     /// Set when the latest transmission is a retransmission that is not known to be lost.
-    repeated: bool,
+    retransmitted: bool,
 }
 
 impl SendRecord {
@@ -109,9 +109,9 @@ pub(super) struct SendQueue {
     /// First offsets of records that are lost and not retransmitted.
     lost: BTreeSet<u64>,
     /// Retransmissions in the order of their times: time and range of offsets.
-    repeats: VecDeque<(Instant, u64, u64)>,
+    retransmissions: VecDeque<(Instant, u64, u64)>,
     /// Offset below which loss detection has checked all originals.
-    judged_until: u64,
+    checked_until: u64,
 }
 
 impl SendQueue {
@@ -129,8 +129,8 @@ impl SendQueue {
             repeated_bytes: 0,
             sacked: Ranges::default(),
             lost: BTreeSet::new(),
-            repeats: VecDeque::new(),
-            judged_until: 1,
+            retransmissions: VecDeque::new(),
+            checked_until: 1,
         }
     }
 
@@ -263,7 +263,7 @@ impl SendQueue {
             fin,
             sacked: false,
             lost: false,
-            repeated: false,
+            retransmitted: false,
         });
     }
 
@@ -299,7 +299,7 @@ impl SendQueue {
         let mut index = self.records.len().checked_sub(1)?;
         let record = self.records.get(index)?;
         let whole = record.len.saturating_sub(1) / packet.max(1) * packet;
-        if record.sacked || record.repeated {
+        if record.sacked || record.retransmitted {
             return None;
         }
         if whole > 0 {
@@ -318,14 +318,14 @@ impl SendQueue {
     ) -> Option<SendRecord> {
         self.split(index, len);
         let record = self.records.get_mut(index)?;
-        if !record.repeated {
-            record.repeated = true;
+        if !record.retransmitted {
+            record.retransmitted = true;
             self.repeated_bytes += record.bytes();
         }
         self.lost.remove(&record.ssn);
         (record.sent_at, record.packet_bytes) = (now, packet.max(1));
         record.transmissions = record.transmissions.saturating_add(1);
-        self.repeats.push_back((now, record.ssn, record.end()));
+        self.retransmissions.push_back((now, record.ssn, record.end()));
         Some(*record)
     }
 
@@ -334,7 +334,7 @@ impl SendQueue {
         while let Some(record) = self.records.front_mut()
             && record.ssn < ack
         {
-            let waits = record.lost && !record.repeated;
+            let waits = record.lost && !record.retransmitted;
             if waits {
                 self.lost.remove(&record.ssn);
             }
@@ -346,7 +346,7 @@ impl SendQueue {
             if record.lost {
                 self.lost_bytes -= bytes;
             }
-            if record.repeated {
+            if record.retransmitted {
                 self.repeated_bytes -= bytes;
             }
             record.ssn += bytes;
@@ -364,12 +364,12 @@ impl SendQueue {
             self.unsent.shrink_to_fit();
         }
         self.acked_until = self.acked_until.max(ack);
-        self.judged_until = self.judged_until.max(ack);
+        self.checked_until = self.checked_until.max(ack);
         if !self.sacked.is_empty() {
             self.sacked.remove_below(ack);
         }
-        while self.repeats.front().is_some_and(|(_, _, end)| *end <= ack) {
-            self.repeats.pop_front();
+        while self.retransmissions.front().is_some_and(|(_, _, end)| *end <= ack) {
+            self.retransmissions.pop_front();
         }
     }
 
@@ -414,14 +414,14 @@ impl SendQueue {
         delivery.selectively_acknowledged(record);
         if record.lost {
             self.lost_bytes -= bytes;
-            if !record.repeated {
+            if !record.retransmitted {
                 self.lost.remove(&record.ssn);
             }
         }
-        if record.repeated {
+        if record.retransmitted {
             self.repeated_bytes -= bytes;
         }
-        (record.lost, record.repeated, record.sacked) = (false, false, true);
+        (record.lost, record.retransmitted, record.sacked) = (false, false, true);
         self.sacked_bytes += bytes;
     }
 
@@ -432,9 +432,9 @@ impl SendQueue {
         let RackWindow { newest, wait } = *horizon;
         let mut again: Option<Instant> = None;
         let mut open = None;
-        let mut index = self.index(self.judged_until);
+        let mut index = self.index(self.checked_until);
         while let Some(record) = self.records.get(index) {
-            if !record.sacked && !record.lost && !record.repeated {
+            if !record.sacked && !record.lost && !record.retransmitted {
                 let original = record.transmissions == 1;
                 let newer = (record.sent_at, record.end()) >= newest;
                 let due = record.sent_at + wait;
@@ -452,7 +452,7 @@ impl SendQueue {
             index += 1;
         }
         let judged = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
-        self.judged_until = open.unwrap_or(judged);
+        self.checked_until = open.unwrap_or(judged);
         let repeats = self.detect_lost_retransmissions(now, horizon);
         again.into_iter().chain(repeats).min()
     }
@@ -464,7 +464,7 @@ impl SendQueue {
         horizon: &RackWindow,
     ) -> Option<Instant> {
         let RackWindow { newest, wait } = *horizon;
-        while let Some((at, start, end)) = self.repeats.front().copied() {
+        while let Some((at, start, end)) = self.retransmissions.front().copied() {
             if at > newest.0 {
                 return None;
             }
@@ -473,7 +473,7 @@ impl SendQueue {
             while let Some(record) = self.records.get(index)
                 && record.ssn < end
             {
-                if record.repeated && record.sent_at == at {
+                if record.retransmitted && record.sent_at == at {
                     if (at, record.end()) >= newest {
                         return None;
                     }
@@ -487,7 +487,7 @@ impl SendQueue {
             if open && !due {
                 return Some(at + wait);
             }
-            self.repeats.pop_front();
+            self.retransmissions.pop_front();
         }
         None
     }
@@ -501,7 +501,7 @@ impl SendQueue {
             (above > bytes).then(|| start + (above - bytes))
         });
         let Some(boundary) = boundary else { return };
-        let mut index = self.index(self.judged_until);
+        let mut index = self.index(self.checked_until);
         while let Some(record) = self.records.get(index)
             && record.ssn < boundary
         {
@@ -513,7 +513,7 @@ impl SendQueue {
             }
             index += 1;
         }
-        self.judged_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+        self.checked_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
     }
 
     /// Marks the oldest packet as lost (RFC 6582).
@@ -541,8 +541,8 @@ impl SendQueue {
             record.lost = true;
             self.lost_bytes += record.bytes();
         }
-        if record.repeated {
-            record.repeated = false;
+        if record.retransmitted {
+            record.retransmitted = false;
             self.repeated_bytes -= record.bytes();
         }
         self.lost.insert(record.ssn);
@@ -555,7 +555,7 @@ impl SendQueue {
         }
         self.lost.clear();
         self.lost_bytes = 0;
-        self.judged_until = self.acked_until;
+        self.checked_until = self.acked_until;
     }
 
     /// Returns true if the peer has reneged on a selective acknowledgement: the oldest byte is
@@ -571,7 +571,7 @@ impl SendQueue {
         }
         self.sacked.clear();
         self.sacked_bytes = 0;
-        self.judged_until = self.acked_until;
+        self.checked_until = self.acked_until;
     }
 
     /// Returns the index of the record with `offset`, or of the first after it.
@@ -591,7 +591,7 @@ impl SendQueue {
         }
         let rest = record.behind(len);
         (record.len, record.psh) = (len, false);
-        if rest.lost && !rest.repeated {
+        if rest.lost && !rest.retransmitted {
             self.lost.insert(rest.ssn);
         }
         self.records.insert(index + 1, rest);
@@ -607,10 +607,10 @@ impl SendQueue {
         assert_eq!(sum(|_| true), self.outstanding());
         assert_eq!(sum(|r| r.sacked), self.sacked_bytes);
         assert_eq!(sum(|r| r.lost), self.lost_bytes);
-        assert_eq!(sum(|r| r.repeated), self.repeated_bytes);
-        let waiting = sent().filter(|r| r.lost && !r.repeated).map(|r| r.ssn);
+        assert_eq!(sum(|r| r.retransmitted), self.repeated_bytes);
+        let waiting = sent().filter(|r| r.lost && !r.retransmitted).map(|r| r.ssn);
         assert!(waiting.eq(self.lost.iter().copied()), "the set of lost records is wrong");
-        assert!(sent().all(|r| !(r.sacked && (r.lost || r.repeated))));
+        assert!(sent().all(|r| !(r.sacked && (r.lost || r.retransmitted))));
         let mut at = self.acked_until;
         for record in self.records.iter().chain(&self.unsent) {
             assert_eq!(record.ssn, at);

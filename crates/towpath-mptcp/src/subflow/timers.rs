@@ -174,10 +174,10 @@ impl Subflow {
         if !self.window_blocked() {
             return;
         }
-        if u32::from(self.unanswered_probes) > self.config.retries {
+        if u32::from(self.unacked_probes) > self.config.retries {
             return self.finish(CloseReason::TimedOut);
         }
-        self.unanswered_probes = self.unanswered_probes.saturating_add(1);
+        self.unacked_probes = self.unacked_probes.saturating_add(1);
         self.probes = self.probes.saturating_add(1);
         let usable = self.peer_window.usable(self.send.sent_until());
         if usable > 0 && !self.override_silly_window {
@@ -190,16 +190,16 @@ impl Subflow {
 
     fn on_keep_alive(&mut self, now: Instant) {
         let Some((idle, interval, count)) = self.config.keepalive else { return };
-        let due = self.last_heard + idle;
-        if self.send.outstanding() > 0 || (self.unanswered == 0 && due > now) {
+        let due = self.last_received_at + idle;
+        if self.send.outstanding() > 0 || (self.unacked_keepalives == 0 && due > now) {
             self.timers.set(Timer::KeepAlive, due.max(now + interval.min(idle)));
             return;
         }
-        if u32::from(self.unanswered) >= count.min(u16::MAX.into()) {
+        if u32::from(self.unacked_keepalives) >= count.min(u16::MAX.into()) {
             self.abort(now);
             return self.close_as(CloseReason::TimedOut);
         }
-        self.unanswered = self.unanswered.saturating_add(1);
+        self.unacked_keepalives = self.unacked_keepalives.saturating_add(1);
         self.probe = Some(TransmitReason::KeepAlive);
         self.timers.set(Timer::KeepAlive, now + interval);
     }

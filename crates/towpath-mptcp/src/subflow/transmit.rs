@@ -132,7 +132,7 @@ impl Subflow {
         }
         let packet = self.mss();
         let record = self.send.retransmit_last(now, packet);
-        self.rack.note_probe(self.send.sent_until(), true);
+        self.rack.record_probe(self.send.sent_until(), true);
         self.rearm_retransmission(now);
         Some(self.compose_repeated(now, &record?, reason))
     }
@@ -200,22 +200,22 @@ impl Subflow {
                 return None;
             }
         };
-        let len = if probing.is_some() { len } else { self.without_nagles_rest(len)? };
+        let len = if probing.is_some() { len } else { self.nagle_allowed_bytes(len)? };
         self.override_silly_window = false;
         if self.sent_bytes > 0 && self.in_flight() == 0 {
-            self.congestion.on_start(now.saturating_since(self.last_sent));
+            self.congestion.on_start(now.saturating_since(self.last_sent_at));
         }
         let record = self.send.send(now, len, packet)?;
         self.track_small_packet(&record);
         if probing.is_some() {
-            self.rack.note_probe(self.send.sent_until(), false);
+            self.rack.record_probe(self.send.sent_until(), false);
         }
         let bytes = u64::from(record.len);
         let full = self.in_flight() + u64::from(packet) > self.cwnd();
         self.recovery.note_sent(bytes, self.send.sent_until(), full);
         let (out, acked) = (self.send.outstanding(), self.send.acked_until());
         self.recovery.note_outstanding(out, acked, self.send.sent_until());
-        self.last_sent = now;
+        self.last_sent_at = now;
         self.arm_retransmission(now);
         self.arm_tail_probe_behind(now);
         if !self.timers.is_set(super::Timer::UserTimeout) {
@@ -250,7 +250,7 @@ impl Subflow {
         let full =
             !self.config.counts_memory && self.in_flight() + u64::from(self.mss()) > self.cwnd();
         self.recovery.on_retransmitted(now, bytes, self.send.sent_until(), full);
-        self.last_sent = now;
+        self.last_sent_at = now;
         self.retransmissions += bytes.div_ceil(u64::from(self.mss()));
         self.retransmitted_bytes += if record.fin { 0 } else { bytes };
         let mut transmit = self.compose_record(now, record, reason);

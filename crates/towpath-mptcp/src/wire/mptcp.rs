@@ -69,8 +69,8 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
         // The variant of RFC 6824, which is followed by an address identifier, is ignored.
         MP_PRIO if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
         MP_PRIO => None,
-        MP_FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
-        MP_FASTCLOSE => long_behind_zero(rest).map(|key| MptcpOption::FastClose { key }),
+        MP_FAIL => parse_reserved_then_u64(rest).map(|dsn| MptcpOption::Fail { dsn }),
+        MP_FASTCLOSE => parse_reserved_then_u64(rest).map(|key| MptcpOption::FastClose { key }),
         MP_TCPRST => match *rest {
             [reason] => Some(MptcpOption::Reset(MpTcpRst {
                 transient: low & TRANSIENT != 0,
@@ -183,7 +183,7 @@ fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
 }
 
 /// Parses the body of MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
-fn long_behind_zero(rest: &[u8]) -> Option<u64> {
+fn parse_reserved_then_u64(rest: &[u8]) -> Option<u64> {
     let (_, long) = rest.split_first()?;
     Some(u64::from_be_bytes(long.try_into().ok()?))
 }

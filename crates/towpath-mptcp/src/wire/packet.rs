@@ -345,7 +345,7 @@ pub struct Segmenter {
     count: u16,
     /// Set when the checksum of the whole was present and wrong: the checksum of each part must
     /// then also be wrong.
-    damaged: bool,
+    bad_checksum: bool,
 }
 
 impl Segmenter {
@@ -358,7 +358,7 @@ impl Segmenter {
         }
         let ip = IpHeader::parse(&whole.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
         let damaged = !whole.checksum_offloaded && !whole.verify_checksum(&ip);
-        Some(Self { ip: Some(ip), done_bytes: 0, count: 0, damaged })
+        Some(Self { ip: Some(ip), done_bytes: 0, count: 0, bad_checksum: damaged })
     }
 
     /// Makes `part` the next packet of `whole`; returns false after the last one.
@@ -405,7 +405,7 @@ impl Segmenter {
         if !whole.checksum_offloaded {
             part.complete_checksum();
         }
-        if self.damaged
+        if self.bad_checksum
             && let Some(low) = part.header.get_mut(ip.header_bytes + 17)
         {
             *low ^= 1;

@@ -93,7 +93,7 @@ pub(crate) struct Application {
     /// Set when it may end its data.
     pub(crate) may_end: bool,
     may_read: usize,
-    pub(crate) shut: bool,
+    pub(crate) write_closed: bool,
     pub(crate) received: Vec<u8>,
     pub(crate) ended: bool,
 }
@@ -133,7 +133,7 @@ pub(crate) struct Network {
     pub(crate) packets: u64,
     free_at: Vec<[Instant; 2]>,
     /// Packets in flight by time; to the server (1) or the client (0), over this path.
-    on_the_way: BTreeMap<(Instant, u64), (usize, usize, Bytes)>,
+    in_flight: BTreeMap<(Instant, u64), (usize, usize, Bytes)>,
     sequence: u64,
     random: Random,
     read_at: Instant,
@@ -183,7 +183,7 @@ impl Network {
             server_closed: None,
             notices: Vec::new(),
             packets: 0,
-            on_the_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
             random: Random::new(seed),
             read_at: Instant::ZERO,
@@ -217,7 +217,7 @@ impl Network {
     pub(crate) fn join(&mut self, path: usize, to: SocketAddr, backup: bool) -> bool {
         let (now, local) = (foreign(self.now), client_address(path));
         let joined = self.client.add_subflow(now, self.handle, local, to, MTU_BYTES, backup);
-        self.note(format_args!("join from path {path} to {to}: {joined:?}"));
+        self.print_trace(format_args!("join from path {path} to {to}: {joined:?}"));
         if let Ok(subflow) = joined {
             self.subflows.push(ClientSubflow { id: subflow, path, remote: to, up: false });
         }
@@ -227,7 +227,7 @@ impl Network {
     pub(crate) fn remove_client_address(&mut self, path: usize) {
         let (now, local) = (foreign(self.now), client_address(path));
         let done = self.client.remove_address(now, self.handle, local);
-        self.note(format_args!("client removes address of path {path}: {done:?}"));
+        self.print_trace(format_args!("client removes address of path {path}: {done:?}"));
     }
 
     pub(crate) fn close_subflow(&mut self, subflow: SubflowId) {
@@ -236,29 +236,29 @@ impl Network {
         for known in self.subflows.iter_mut().filter(|known| known.id == subflow && done.is_ok()) {
             known.up = false;
         }
-        self.note(format_args!("client closes {subflow:?}: {done:?}"));
+        self.print_trace(format_args!("client closes {subflow:?}: {done:?}"));
     }
 
     pub(crate) fn set_backup(&mut self, subflow: SubflowId, backup: bool) {
         let done = self.client.set_backup(foreign(self.now), self.handle, subflow, backup);
-        self.note(format_args!("client sets backup of {subflow:?} to {backup}: {done:?}"));
+        self.print_trace(format_args!("client sets backup of {subflow:?} to {backup}: {done:?}"));
     }
 
     pub(crate) fn abort_client(&mut self) {
-        self.note(format_args!("client aborts"));
+        self.print_trace(format_args!("client aborts"));
         if let Some(connection) = self.client.connection(self.handle) {
             connection.abort();
         }
     }
 
     pub(crate) fn abort_server(&mut self) {
-        self.note(format_args!("server aborts"));
+        self.print_trace(format_args!("server aborts"));
         if let Some(connection) = self.connection {
             self.server.abort(self.now, connection);
         }
     }
 
-    pub(crate) fn note(&self, what: std::fmt::Arguments<'_>) {
+    pub(crate) fn print_trace(&self, what: std::fmt::Arguments<'_>) {
         if self.trace {
             println!("{} {what}", self.now);
         }
@@ -299,7 +299,7 @@ impl Network {
     }
 
     fn next(&self) -> Option<Instant> {
-        let arrival = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
         let client = self.client.poll_timeout().map(|at| Instant::from_nanos(at.as_nanos()));
         let server = self.server.poll_timeout().map(|(at, _)| at);
         let slow = self.applications.iter().any(|one| one.reads.is_some() && !one.ended);
@@ -309,7 +309,7 @@ impl Network {
 
     fn run_client(&mut self) {
         while let Some((_, event)) = self.client.poll_event() {
-            self.note(format_args!("client: {event:?}"));
+            self.print_trace(format_args!("client: {event:?}"));
             self.on_client_event(&event);
         }
         let Some(connection) = self.client.connection(self.handle) else { return };
@@ -326,13 +326,13 @@ impl Network {
                 Err(ReadError::WouldBlock | ReadError::Reset | _) => break,
             }
         }
-        if self.client_connected.is_some() && !end.shut {
+        if self.client_connected.is_some() && !end.write_closed {
             if !end.to_send.is_empty() {
                 let taken = connection.write(&end.to_send).unwrap_or(0);
                 let _ = end.to_send.split_to(taken);
             }
             if end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last) {
-                end.shut = true;
+                end.write_closed = true;
                 connection.close();
             }
         }
@@ -359,7 +359,7 @@ impl Network {
     fn run_server(&mut self) {
         while let Some(event) = self.server.poll_event() {
             if !matches!(event, StackEvent::Readable(_)) {
-                self.note(format_args!("server: {event:?}"));
+                self.print_trace(format_args!("server: {event:?}"));
             }
             match event {
                 StackEvent::Accepted { connection, .. } => self.connection = Some(connection),
@@ -384,8 +384,8 @@ impl Network {
             self.server.write(self.now, id, &mut end.to_send);
         }
         let over = end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last);
-        if over && !end.shut {
-            end.shut = true;
+        if over && !end.write_closed {
+            end.write_closed = true;
             self.server.shutdown(self.now, id);
         }
     }
@@ -426,12 +426,12 @@ impl Network {
             let extra = Duration::from_nanos(self.random.below(line.jitter.as_nanos() as u64));
             self.sequence += 1;
             let at = free + line.delay + extra;
-            self.on_the_way.insert((at, self.sequence), (to, path, packet.clone()));
+            self.in_flight.insert((at, self.sequence), (to, path, packet.clone()));
         }
     }
 
     fn arrive(&mut self) {
-        while let Some(entry) = self.on_the_way.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }

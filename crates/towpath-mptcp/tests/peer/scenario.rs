@@ -177,7 +177,7 @@ impl Scenario {
 
     /// Runs the whole scenario, up to the close of both ends.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
-        self.network.note(format_args!("{:?} {:?}", self.refuge, self.actions));
+        self.network.print_trace(format_args!("{:?} {:?}", self.refuge, self.actions));
         while !self.actions.is_empty() || self.topic == Topic::Mobile && !self.has_refuge() {
             if self.network.now > Instant::ZERO + TRANSFER_TIMEOUT {
                 return Err("the refuge was never reached".to_owned());
@@ -196,7 +196,7 @@ impl Scenario {
             application.may_end = true;
         }
         if self.topic == Topic::Abort {
-            return self.judge_abort();
+            return self.check_abort();
         }
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
             network.applications.iter().all(|one| one.ended) && network.server_closed.is_some()
@@ -205,7 +205,7 @@ impl Scenario {
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT + CLOSE_TIMEOUT, |network| {
             network.client_closed.is_some() && network.server_closed.is_some()
         });
-        self.judge(data_at)
+        self.check_outcome(data_at)
     }
 
     /// Runs until the next planned change and applies it.
@@ -253,7 +253,7 @@ impl Scenario {
     }
 
     fn act(&mut self, action: Action) {
-        self.network.note(format_args!("{action:?}"));
+        self.network.print_trace(format_args!("{action:?}"));
         match action {
             Action::Join { path, server, backup } => {
                 if !self.removed.contains(&server) {
@@ -294,20 +294,20 @@ impl Scenario {
         }
     }
 
-    fn judge(&self, data_at: Duration) -> Result<Outcome, String> {
+    fn check_outcome(&self, data_at: Duration) -> Result<Outcome, String> {
         let network = &self.network;
         if self.end_is_stuck() {
-            self.judge_data(false)?;
+            self.check_data(false)?;
             return Ok(Outcome { joined: network.joined, packets: network.packets, data_at });
         }
-        self.judge_data(true)?;
+        self.check_data(true)?;
         if network.server_closed != Some(Ok(())) {
             return Err(format!("server closed {:?}: {}", network.server_closed, self.state()));
         }
         if network.client_closed != Some(CloseReason::Normal) {
             return Err(format!("client closed {:?}: {}", network.client_closed, self.state()));
         }
-        self.judge_multipath()?;
+        self.check_multipath()?;
         Ok(Outcome { joined: network.joined, packets: network.packets, data_at })
     }
 
@@ -320,14 +320,14 @@ impl Scenario {
         let gone = |remote| self.removed.iter().any(|server| server_address(*server) == remote);
         let client = &network.applications[0];
         let bytes = [0, 1].map(|host: usize| network.applications[1 - host].received.len());
-        client.shut
+        client.write_closed
             && !network.applications[1].ended
             && bytes == self.sent
             && network.subflows.iter().any(|one| gone(one.remote))
     }
 
     /// Checks that no end fell back to TCP, as options pass on all paths.
-    fn judge_multipath(&self) -> Result<(), String> {
+    fn check_multipath(&self) -> Result<(), String> {
         let network = &self.network;
         let fallback = network.notices.iter().find(|one| matches!(one, StackNotice::Fallback(_)));
         if network.client_connected == Some(false) || network.client_fell_back || fallback.is_some()
@@ -337,7 +337,7 @@ impl Scenario {
         Ok(())
     }
 
-    fn judge_data(&self, all: bool) -> Result<(), String> {
+    fn check_data(&self, all: bool) -> Result<(), String> {
         for (host, application) in self.network.applications.iter().enumerate() {
             let sent = pattern(self.sent[1 - host], 1 - host as u64);
             let got = &application.received;
@@ -354,11 +354,11 @@ impl Scenario {
 
     /// Checks an abort. MP_FASTCLOSE may be lost, and an end without data to send may miss it. But
     /// all notices of the aborting side must be correct, and both ends must be able to close.
-    fn judge_abort(mut self) -> Result<Outcome, String> {
+    fn check_abort(mut self) -> Result<Outcome, String> {
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
             network.client_closed.is_some() && network.server_closed.is_some()
         });
-        self.judge_data(false)?;
+        self.check_data(false)?;
         let ended = |scenario: &Self| {
             (scenario.network.client_closed.is_some(), scenario.network.server_closed.is_some())
         };
@@ -379,7 +379,7 @@ impl Scenario {
         }) {
             return Err(format!("a subflow stays: {}", self.state()));
         }
-        self.judge_multipath()?;
+        self.check_multipath()?;
         let (joined, packets) = (self.network.joined, self.network.packets);
         Ok(Outcome { joined, packets, data_at: Duration::ZERO })
     }

@@ -103,7 +103,7 @@ fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
 
 /// Feeds the steps to a server and waits. Returns the half-open connections and joins that are
 /// left.
-fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
+fn remaining_after(steps: &[Step], backlog: usize) -> (usize, usize) {
     let config = stack::StackConfig {
         syn_backlog: backlog,
         time_wait_limit: 2,
@@ -133,7 +133,7 @@ fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
         assert!(server.half_open_joins(now) <= 8 * 3);
         while let Some(event) = server.poll_event() {
             if let stack::StackEvent::Closed { connection, .. } = event {
-                server.forget(now, connection);
+                server.release(now, connection);
             }
         }
     }
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(repeat([100, 500, 20_000])))]
     #[test]
     fn arbitrary_packets_cause_no_panic_and_leave_no_state(steps in steps(), backlog in 0..=BACKLOG) {
-        prop_assert_eq!(left_of(&steps, backlog), (0, 0));
+        prop_assert_eq!(remaining_after(&steps, backlog), (0, 0));
     }
 }
 
@@ -178,5 +178,5 @@ fn regression_a_half_open_connection_accepts_no_join() {
         step(0, 2, 0, 0, 0),
         step(0, 2, 0, 0, 0),
     ];
-    assert_eq!(left_of(&steps, 1), (0, 0));
+    assert_eq!(remaining_after(&steps, 1), (0, 0));
 }

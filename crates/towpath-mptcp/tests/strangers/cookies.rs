@@ -12,7 +12,7 @@ use towpath_mptcp::wire::{
 };
 use towpath_net::Instant;
 
-use crate::flood::lonely;
+use crate::flood::server_without_clients;
 use crate::world::*;
 
 const KEY: u64 = 0x0102_0304_0506_0708;
@@ -28,7 +28,7 @@ impl Table {
     fn new(backlog: usize, config: ConnectionConfig) -> Self {
         let config_of_stack =
             stack::StackConfig { syn_backlog: backlog, ..stack::StackConfig::default() };
-        let mut server = lonely(config_of_stack, server_address());
+        let mut server = server_without_clients(config_of_stack, server_address());
         server.listen(PORT, config).unwrap();
         Self { server, now: at(1_000) }
     }
@@ -176,7 +176,7 @@ fn packets_never_exceed_the_mss_of_the_peer() {
 }
 
 #[test]
-fn a_cookie_is_good_for_one_minute_and_not_for_three() {
+fn a_cookie_is_valid_for_one_minute_and_not_for_three() {
     for (made, used, good) in
         [(1, 1, true), (1, 64, true), (63, 127, true), (1, 128, false), (60, 188, false)]
     {

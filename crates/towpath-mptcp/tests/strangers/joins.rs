@@ -176,14 +176,14 @@ fn unknown_tokens_are_reset_and_leave_no_state() {
 }
 
 /// Client that is connected and joins manually, from an address that belongs to no host.
-struct ByHand {
+struct ScriptedClient {
     world: TestNetwork,
     from: SocketAddr,
     token: u32,
     keys: (u64, u64),
 }
 
-impl ByHand {
+impl ScriptedClient {
     fn new() -> Self {
         let mut world = TestNetwork::new(ConnectionConfig::linux());
         // No subflow of its own.
@@ -222,7 +222,7 @@ impl ByHand {
 
 #[test]
 fn a_subflow_exists_only_after_its_peer_is_authenticated() {
-    let mut hand = ByHand::new();
+    let mut hand = ScriptedClient::new();
     let first = client_address(0, 0);
     let syn = join_syn(hand.from, 5, hand.token);
     let answer = hand.send(&syn).remove(0);
@@ -254,7 +254,7 @@ fn a_subflow_exists_only_after_its_peer_is_authenticated() {
 #[test]
 fn a_third_packet_without_the_right_hmac_is_reset_with_a_reason() {
     for bare in [false, true] {
-        let mut hand = ByHand::new();
+        let mut hand = ScriptedClient::new();
         let answer = hand.send(&join_syn(hand.from, 5, hand.token)).remove(0);
         let mut hmac = hand.hmac(5, &answer);
         hmac[19] ^= 1;
@@ -276,7 +276,7 @@ fn a_third_packet_without_the_right_hmac_is_reset_with_a_reason() {
 
 #[test]
 fn a_limit_is_checked_again_after_authentication() {
-    let mut hand = ByHand::new();
+    let mut hand = ScriptedClient::new();
     // Eight more are allowed; ten are begun.
     let begun: Vec<(SocketAddr, Segment)> = (0..10)
         .map(|number| {
@@ -297,7 +297,7 @@ fn a_limit_is_checked_again_after_authentication() {
 
 #[test]
 fn a_join_expires_if_not_completed_within_15_seconds() {
-    let mut hand = ByHand::new();
+    let mut hand = ScriptedClient::new();
     let answer = hand.send(&join_syn(hand.from, 5, hand.token)).remove(0);
     hand.world.run(at(17_000));
     assert_eq!(hand.world.server.half_open_joins(hand.world.now), 0);

@@ -25,7 +25,7 @@ fn open_and_close(server: &mut Stack, now: u64, source: SocketAddr) {
     let accepted = std::iter::from_fn(|| server.poll_event()).find_map(|event| {
         if let StackEvent::Accepted { connection, .. } = event { Some(connection) } else { None }
     });
-    server.forget(at(now), accepted.unwrap());
+    server.release(at(now), accepted.unwrap());
     let fin = server.poll_transmit(at(now)).unwrap().1.parse().unwrap();
     assert!(fin.flags.contains(Flags::FIN));
     exchange(server, now, &segment(source, Flags::FIN.with(ACK), 10, fin.seq.wrapping_add(1)));

@@ -60,7 +60,7 @@ pub(crate) struct TestNetwork {
     /// Number of connections that the server has accepted.
     pub(crate) accepted: usize,
     /// Packets in flight to the server, or to a client.
-    on_the_way: BTreeMap<(Instant, u64), (Option<usize>, Packet)>,
+    in_flight: BTreeMap<(Instant, u64), (Option<usize>, Packet)>,
     sequence: u64,
     attacks: BTreeMap<(Instant, u64), Segment>,
     pub(crate) answer: Option<Answer>,
@@ -68,8 +68,8 @@ pub(crate) struct TestNetwork {
     pub(crate) astray: u64,
     pub(crate) server_sent: u64,
     /// Recorded segments between the server and clients, in both directions.
-    pub(crate) seen: Vec<Segment>,
-    pub(crate) most_half_open: usize,
+    pub(crate) recorded_segments: Vec<Segment>,
+    pub(crate) max_half_open: usize,
     /// Time at which clients end their connections.
     pub(crate) ends_at: Instant,
     pub(crate) random: Pcg32,
@@ -147,14 +147,14 @@ impl TestNetwork {
             clients: (0..CLIENTS).map(client).collect(),
             echoes: BTreeMap::new(),
             accepted: 0,
-            on_the_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
             attacks: BTreeMap::new(),
             answer: None,
             astray: 0,
             server_sent: 0,
-            seen: Vec::new(),
-            most_half_open: 0,
+            recorded_segments: Vec::new(),
+            max_half_open: 0,
             ends_at: Instant::ZERO,
             random: Pcg32::seed_from_u64(1),
         }
@@ -186,13 +186,13 @@ impl TestNetwork {
                     break;
                 }
                 let (_, segment) = self.attacks.pop_first().unwrap();
-                self.hand_in(&segment);
+                self.deliver_to_server(&segment);
             }
-            while let Some(((at, _), _)) = self.on_the_way.first_key_value() {
+            while let Some(((at, _), _)) = self.in_flight.first_key_value() {
                 if *at > self.now {
                     break;
                 }
-                let (_, (to, packet)) = self.on_the_way.pop_first().unwrap();
+                let (_, (to, packet)) = self.in_flight.pop_first().unwrap();
                 match to {
                     None => self.server.handle_packet(self.now, WIRE, packet),
                     Some(number) => {
@@ -209,16 +209,16 @@ impl TestNetwork {
         self.now = until;
     }
 
-    fn hand_in(&mut self, segment: &Segment) {
+    fn deliver_to_server(&mut self, segment: &Segment) {
         self.server.handle_packet(self.now, WIRE, Packet::emit(segment, 0));
-        self.most_half_open = self.most_half_open.max(self.server.half_open_connections());
+        self.max_half_open = self.max_half_open.max(self.server.half_open_connections());
         self.pump_server();
     }
 
     fn next(&self) -> Option<Instant> {
         let stacks = self.clients.iter().map(|client| &client.stack).chain([&self.server]);
         let deadlines = stacks.filter_map(Stack::next_deadline);
-        let packets = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let packets = self.in_flight.keys().next().map(|(at, _)| *at);
         let attacks = self.attacks.keys().next().map(|(at, _)| *at);
         let ends = Some(self.ends_at).filter(|at| *at > self.now);
         deadlines.chain(packets).chain(attacks).chain(ends).min()
@@ -257,8 +257,8 @@ impl TestNetwork {
         while let Some((_, packet)) = client.stack.poll_transmit(now) {
             for packet in packet.split() {
                 self.sequence += 1;
-                self.seen.extend(noted(&packet));
-                self.on_the_way.insert((now + DELAY, self.sequence), (None, packet));
+                self.recorded_segments.extend(handshake_segment(&packet));
+                self.in_flight.insert((now + DELAY, self.sequence), (None, packet));
             }
         }
     }
@@ -280,8 +280,8 @@ impl TestNetwork {
                 }
                 for packet in packet.split() {
                     self.sequence += 1;
-                    self.seen.extend(noted(&packet));
-                    self.on_the_way.insert((self.now + DELAY, self.sequence), (client, packet));
+                    self.recorded_segments.extend(handshake_segment(&packet));
+                    self.in_flight.insert((self.now + DELAY, self.sequence), (client, packet));
                 }
             }
             if answers.is_empty() {
@@ -303,7 +303,7 @@ impl TestNetwork {
                 }
                 StackEvent::Closed { connection, .. } => {
                     self.echoes.remove(&connection);
-                    self.server.forget(self.now, connection);
+                    self.server.release(self.now, connection);
                 }
                 _ => {}
             }
@@ -368,7 +368,11 @@ impl TestNetwork {
 
     /// Returns the first recorded segment that meets a condition.
     pub(crate) fn find(&self, which: impl Fn(&Segment) -> bool) -> Segment {
-        self.seen.iter().find(|segment| which(segment)).expect("such a segment was sent").clone()
+        self.recorded_segments
+            .iter()
+            .find(|segment| which(segment))
+            .expect("such a segment was sent")
+            .clone()
     }
 
     /// Returns the keys of client and server in a client's connection.
@@ -384,7 +388,7 @@ impl TestNetwork {
 }
 
 /// Parses a packet and returns it if tests record it: only handshakes.
-fn noted(packet: &Packet) -> Option<Segment> {
+fn handshake_segment(packet: &Packet) -> Option<Segment> {
     let segment = packet.parse().unwrap();
     let joins = segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
     (segment.flags.contains(SYN) || capable(&segment).is_some() || joins).then_some(segment)

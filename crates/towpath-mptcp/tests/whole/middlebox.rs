@@ -33,7 +33,7 @@ impl Mangle {
         if self == Self::Nothing {
             return None;
         }
-        let mut state = State { mangle: self, packets: 0, held: BTreeMap::new() };
+        let mut state = State { mangle: self, packets: 0, pending_segments: BTreeMap::new() };
         Some(Box::new(move |packet| state.on_packet(packet)))
     }
 }
@@ -41,7 +41,7 @@ impl Mangle {
 struct State {
     mangle: Mangle,
     packets: u32,
-    held: BTreeMap<(SocketAddr, SocketAddr), Segment>,
+    pending_segments: BTreeMap<(SocketAddr, SocketAddr), Segment>,
 }
 
 impl State {
@@ -86,7 +86,7 @@ impl State {
                 }
                 segment.payload = Payload::from(bytes::Bytes::from(bytes));
             }
-            Mangle::Split => return halves(segment),
+            Mangle::Split => return split_in_two(segment),
             Mangle::Coalesce => return self.coalesce(segment),
             Mangle::Nothing | Mangle::Duplicate | Mangle::Corrupt => {}
         }
@@ -96,9 +96,9 @@ impl State {
     fn coalesce(&mut self, segment: Segment) -> Vec<Segment> {
         let key = (segment.source, segment.destination);
         let plain = segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
-        let Some(mut first) = self.held.remove(&key) else {
+        let Some(mut first) = self.pending_segments.remove(&key) else {
             if plain {
-                self.held.insert(key, segment);
+                self.pending_segments.insert(key, segment);
                 return Vec::new();
             }
             return vec![segment];
@@ -116,7 +116,7 @@ impl State {
     }
 }
 
-fn halves(segment: Segment) -> Vec<Segment> {
+fn split_in_two(segment: Segment) -> Vec<Segment> {
     let len = segment.payload.len();
     if len < 2 || segment.flags.contains(Flags::SYN) {
         return vec![segment];

@@ -145,15 +145,15 @@ pub(crate) enum Operation {
         up: bool,
     },
     /// The driver's queue is full, or has room again.
-    Room {
+    TxReady {
         host: usize,
         path: usize,
-        room: bool,
+        ready: bool,
     },
     Address {
         host: usize,
         path: usize,
-        what: Use,
+        flags: Use,
     },
     RemoveAddress {
         host: usize,
@@ -206,7 +206,7 @@ impl Plan {
             Operation::RemoveAddress { .. } => true,
             Operation::Line { loss, .. } => *loss > 50,
             Operation::Write { .. } | Operation::Pause { .. } | Operation::Shutdown { .. } => false,
-            Operation::Room { room, .. } => !room,
+            Operation::TxReady { ready: room, .. } => !room,
             Operation::Address { .. } => false,
         });
         changes || hostile(self.middlebox)
@@ -287,7 +287,7 @@ impl Plan {
         match *operation {
             Operation::Write { host, bytes } => {
                 if !world.ends[host].finishes() && !forgotten[host] {
-                    let bytes = bytes.min(self.most_to_write(host, written[host]));
+                    let bytes = bytes.min(self.max_write_bytes(host, written[host]));
                     let from = written[host];
                     written[host] += bytes;
                     let data = pattern(written[host], host as u64);
@@ -303,7 +303,7 @@ impl Plan {
             }
             Operation::Forget { host } => {
                 if let Some(id) = world.ends[host].connection {
-                    world.stacks[host].forget(now, id);
+                    world.stacks[host].release(now, id);
                     forgotten[host] = true;
                 }
             }
@@ -315,10 +315,10 @@ impl Plan {
             Operation::Interface { host, path, up } => {
                 world.stacks[host].set_up(now, InterfaceId(path as u32), up);
             }
-            Operation::Room { host, path, room } => {
+            Operation::TxReady { host, path, ready: room } => {
                 world.set_room(host, path, room);
             }
-            Operation::Address { host, path, what } => {
+            Operation::Address { host, path, flags: what } => {
                 if path < world.lines.len() {
                     let Use { subflow, signal, backup, fullmesh } = what;
                     let local = world.local(host, path);
@@ -350,7 +350,7 @@ impl Plan {
     /// window of less than a packet then costs a timeout for each. The timeout doubles to two
     /// minutes and stays there, since only retransmissions are acknowledged (RFC 6298 §3, §5.5).
     /// All writes of the host are limited in this case.
-    fn most_to_write(&self, host: usize, written: usize) -> usize {
+    fn max_write_bytes(&self, host: usize, written: usize) -> usize {
         let window = self.hosts[1 - host].buffer.1;
         let merges = |(_, operation): &(u64, Operation)| {
             matches!(operation, Operation::Mangle { mangle: Mangle::Coalesce, .. })
@@ -512,7 +512,7 @@ const MANGLES: [Mangle; 10] = [
 ];
 
 /// Returns operations of applications without any fault.
-fn calm() -> BoxedStrategy<Operation> {
+fn benign_ops() -> BoxedStrategy<Operation> {
     let jitter = prop_oneof![3 => 0..10_u64, 1 => 10..200_u64];
     let line = (0..3_usize, 0..60_u64, jitter, 0..50_u32, 50..5_000_u64).prop_map(
         |(path, delay_ms, jitter_ms, loss, byte_nanos)| Operation::Line {
@@ -527,7 +527,7 @@ fn calm() -> BoxedStrategy<Operation> {
         |(host, path, (subflow, signal, backup, fullmesh))| Operation::Address {
             host,
             path,
-            what: Use { subflow, signal, backup, fullmesh },
+            flags: Use { subflow, signal, backup, fullmesh },
         },
     );
     prop_oneof![
@@ -543,11 +543,11 @@ fn calm() -> BoxedStrategy<Operation> {
 }
 
 /// Returns operations that add and remove paths and addresses.
-fn moving() -> BoxedStrategy<Operation> {
+fn mobility_ops() -> BoxedStrategy<Operation> {
     prop_oneof![
-        3 => calm(),
+        3 => benign_ops(),
         1 => (0..2_usize, 0..3_usize, any::<bool>())
-            .prop_map(|(host, path, room)| Operation::Room { host, path, room }),
+            .prop_map(|(host, path, ready)| Operation::TxReady { host, path, ready }),
         1 => (0..3_usize, any::<bool>()).prop_map(|(path, up)| Operation::Path { path, up }),
         1 => (0..2_usize, 0..3_usize, any::<bool>())
             .prop_map(|(host, path, up)| Operation::Interface { host, path, up }),
@@ -558,17 +558,17 @@ fn moving() -> BoxedStrategy<Operation> {
 }
 
 /// Returns operations that add and remove middleboxes.
-fn mangled() -> BoxedStrategy<Operation> {
+fn middlebox_ops() -> BoxedStrategy<Operation> {
     let mangle = (0..3_usize, select(MANGLES.to_vec()))
         .prop_map(|(path, mangle)| Operation::Mangle { path, mangle });
-    prop_oneof![3 => calm(), 1 => mangle].boxed()
+    prop_oneof![3 => benign_ops(), 1 => mangle].boxed()
 }
 
 /// Returns all operations, including early ends.
-fn wild() -> BoxedStrategy<Operation> {
+fn all_ops() -> BoxedStrategy<Operation> {
     prop_oneof![
-        4 => moving(),
-        4 => mangled(),
+        4 => mobility_ops(),
+        4 => middlebox_ops(),
         1 => (0..2_usize).prop_map(|host| Operation::Abort { host }),
         1 => (0..2_usize).prop_map(|host| Operation::Forget { host }),
     ]
@@ -618,25 +618,25 @@ proptest! {
     #![proptest_config(settings())]
 
     #[test]
-    fn applications_receive_all_sent_data_over_any_paths(plan in plan(calm(), nothing())) {
+    fn applications_receive_all_sent_data_over_any_paths(plan in plan(benign_ops(), nothing())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
     #[test]
-    fn changing_paths_and_addresses_loses_no_data(plan in plan(moving(), nothing())) {
+    fn changing_paths_and_addresses_loses_no_data(plan in plan(mobility_ops(), nothing())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
     #[test]
     fn middleboxes_make_no_connection_hang(
-        plan in plan(mangled(), select(MANGLES.to_vec()).boxed()),
+        plan in plan(middlebox_ops(), select(MANGLES.to_vec()).boxed()),
     ) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
     #[test]
     fn every_connection_ends_and_leaves_no_state(
-        plan in plan(wild(), prop_oneof![3 => nothing(), 1 => select(MANGLES.to_vec())].boxed()),
+        plan in plan(all_ops(), prop_oneof![3 => nothing(), 1 => select(MANGLES.to_vec())].boxed()),
     ) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
@@ -674,7 +674,7 @@ fn regression_a_shutdown_before_the_peer_confirms_is_delivered() {
 }
 
 #[test]
-fn regression_a_forgotten_connection_behind_a_dead_path_ends() {
+fn regression_a_released_connection_behind_a_dead_path_ends() {
     for gone in [
         Operation::Interface { host: 0, path: 0, up: false },
         Operation::Path { path: 0, up: false },
@@ -759,7 +759,7 @@ fn regression_a_peer_that_fell_back_gets_no_fin_before_the_end_of_data() {
 }
 
 #[test]
-fn regression_a_forgotten_connection_ends_when_its_peers_address_is_gone() {
+fn regression_a_released_connection_ends_when_its_peers_address_is_removed() {
     let operations = [
         (0, Operation::Pause { host: 1, paused: true }),
         (0, Operation::Write { host: 0, bytes: 1_413 }),
@@ -777,7 +777,7 @@ fn regression_a_forgotten_connection_ends_when_its_peers_address_is_gone() {
 fn regression_an_announcement_does_not_displace_a_data_ack() {
     let signal = Use { signal: true, ..Use::default() };
     let operations = [
-        (0, Operation::Address { host: 0, path: 0, what: signal }),
+        (0, Operation::Address { host: 0, path: 0, flags: signal }),
         (0, Operation::Write { host: 1, bytes: 1 }),
         (2_000_000, Operation::Write { host: 0, bytes: 1 }),
     ];
@@ -797,7 +797,7 @@ fn regression_an_announcement_does_not_displace_a_data_ack() {
 #[test]
 fn regression_a_withdrawn_signal_flag_keeps_the_first_subflow() {
     let address =
-        |signal| Operation::Address { host: 1, path: 0, what: Use { signal, ..Use::default() } };
+        |signal| Operation::Address { host: 1, path: 0, flags: Use { signal, ..Use::default() } };
     let write = Operation::Write { host: 0, bytes: 1_413 };
     assert_eq!(with(&[(0, address(true)), (0, write), (6, address(false))]).check(), Ok(()));
 }
@@ -857,7 +857,7 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
 /// One byte at a time, each of which waits in the middlebox until a timeout retransmits it: slow,
 /// but no stall.
 #[test]
-fn regression_a_box_that_delays_packets_costs_one_timeout_each() {
+fn regression_a_middlebox_that_delays_packets_costs_one_timeout_each() {
     let [host, _] = small().hosts;
     let host = Host { multipath: false, scheduler: "min-rtt", accept_joins: false, ..host };
     let hosts = [Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host }, host];

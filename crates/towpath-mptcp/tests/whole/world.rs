@@ -57,8 +57,8 @@ pub(crate) type Middlebox = Box<dyn FnMut(Packet) -> Vec<Packet>>;
 pub(crate) struct TestApp {
     pub(crate) connection: Option<ConnectionId>,
     to_send: Bytes,
-    shut: bool,
-    shut_when_sent: bool,
+    write_closed: bool,
+    close_when_sent: bool,
     pub(crate) received: Vec<u8>,
     pub(crate) ended: bool,
     /// Set while the application does not read.
@@ -71,7 +71,7 @@ impl TestApp {
     /// Sends this data and then the end.
     pub(crate) fn send(&mut self, data: impl Into<Bytes>) {
         self.to_send = data.into();
-        self.shut_when_sent = true;
+        self.close_when_sent = true;
     }
 
     /// Sends this data and leaves the stream open.
@@ -91,12 +91,12 @@ impl TestApp {
 
     /// Returns true if the stream must end after its data.
     pub(crate) fn finishes(&self) -> bool {
-        self.shut_when_sent
+        self.close_when_sent
     }
 
     /// Ends the stream when everything is sent.
     pub(crate) fn finish(&mut self) {
-        self.shut_when_sent = true;
+        self.close_when_sent = true;
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct TestNetwork {
     /// By path and host: set when the driver takes nothing.
     full: Vec<[bool; 2]>,
     free_at: Vec<[Instant; 2]>,
-    on_the_way: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
+    in_flight: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
     sequence: u64,
     random: Pcg32,
     pub(crate) middleboxes: Vec<Option<Middlebox>>,
@@ -168,7 +168,7 @@ impl TestNetwork {
             middleboxes: lines.iter().map(|_| None).collect(),
             full: vec![[false; 2]; lines.len()],
             lines,
-            on_the_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
             random: Pcg32::seed_from_u64(seed),
             packets: 0,
@@ -333,7 +333,7 @@ impl TestNetwork {
     }
 
     fn next(&self) -> Option<Instant> {
-        let arrival = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
         let timeouts = self.stacks.iter().filter_map(Stack::poll_timeout);
         timeouts.map(|(at, _)| at).chain(arrival).min()
     }
@@ -348,8 +348,8 @@ impl TestNetwork {
             if !end.to_send.is_empty() {
                 stack.write(self.now, id, &mut end.to_send);
             }
-            if end.to_send.is_empty() && end.shut_when_sent && !end.shut {
-                end.shut = true;
+            if end.to_send.is_empty() && end.close_when_sent && !end.write_closed {
+                end.write_closed = true;
                 stack.shutdown(self.now, id);
             }
             while !end.paused && !end.ended && end.received.len() < self.read_limit {
@@ -369,7 +369,7 @@ impl TestNetwork {
             }
             // A middlebox caused it, such as one that strips MP_JOIN from a SYN.
             StackEvent::Accepted { connection, .. } => {
-                self.stacks[host].forget(self.now, *connection)
+                self.stacks[host].release(self.now, *connection)
             }
             StackEvent::Closed { connection, .. } if Some(*connection) != end.connection => {}
             StackEvent::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
@@ -418,12 +418,12 @@ impl TestNetwork {
             let extra = if jitter == 0 { 0 } else { self.random.next_u64() % jitter };
             let at = *free + line.delay + Duration::from_nanos(extra);
             self.sequence += 1;
-            self.on_the_way.insert((at, self.sequence), (1 - host, path, packet.clone()));
+            self.in_flight.insert((at, self.sequence), (1 - host, path, packet.clone()));
         }
     }
 
     fn arrive(&mut self) {
-        while let Some(entry) = self.on_the_way.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }

@@ -218,7 +218,7 @@ fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by
         script.send(0, ACK, Options::default(), b"");
         script.write(b"last words");
         if forgotten {
-            script.stack.forget(script.now, script.id.unwrap());
+            script.stack.release(script.now, script.id.unwrap());
         } else {
             script.shutdown();
         }
@@ -252,7 +252,7 @@ fn a_close_that_loses_unread_data_sends_a_rst() {
             assert_eq!(script.read(), b"unread");
         }
         let _ = script.drain();
-        script.stack.forget(script.now, script.id.unwrap());
+        script.stack.release(script.now, script.id.unwrap());
         script.run();
         let sent = script.drain();
         let rst = sent.iter().find(|(_, segment)| segment.flags.contains(RST));

@@ -162,7 +162,7 @@ fn a_connection_that_is_closed_before_it_is_open_is_forgotten() {
             let mut script = Script::client(ConnectionConfig { multipath, ..config() });
             let syn = script.expect();
             script.write(&vec![1; written]);
-            script.stack.forget(script.now, script.id.unwrap());
+            script.stack.release(script.now, script.id.unwrap());
             script.silence();
             assert!(script.stack.is_idle());
             let options = if multipath { mptcp(answer()) } else { Options::default() };

@@ -71,7 +71,7 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= N_RTT_SAMPLE {
-            self.judge();
+            self.check_round_rtt();
         }
         if sample.round_ended {
             self.end_round();
@@ -83,7 +83,7 @@ impl HyStart {
         }
     }
 
-    fn judge(&mut self) {
+    fn check_round_rtt(&mut self) {
         let Some(current) = self.current else { return };
         match (self.slow, self.last) {
             (None, Some(last)) => {

@@ -138,7 +138,7 @@ pub struct WindowBased<C> {
     /// Growth of the window below one byte, not yet included in `cwnd`.
     fraction: f64,
     ssthresh: u64,
-    watch: HyStartState,
+    hystart: HyStartState,
     between_losses: (u64, u64),
     srtt: Duration,
     saved: Option<UndoState<C>>,
@@ -176,7 +176,7 @@ impl<C: Coupling> WindowBased<C> {
             cwnd: initial,
             fraction: 0.0,
             ssthresh: u64::MAX,
-            watch: HyStartState::new::<C>(start.hystart),
+            hystart: HyStartState::new::<C>(start.hystart),
             between_losses: (0, 0),
             srtt: Duration::ZERO,
             saved: None,
@@ -206,7 +206,7 @@ impl<C: Coupling> WindowBased<C> {
     /// Grows the window by part of `acked` and returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let acked = sample.acked_bytes;
-        let pace = match &mut self.watch {
+        let pace = match &mut self.hystart {
             HyStartState::Rfc9406(hystart) => hystart.on_ack(sample),
             HyStartState::Off | HyStartState::Linux(_) | HyStartState::LinuxEnded => {
                 SlowStartMode::Exponential
@@ -217,7 +217,7 @@ impl<C: Coupling> WindowBased<C> {
             SlowStartMode::Conservative => acked / HyStart::CSS_GROWTH_DIVISOR,
             SlowStartMode::Exit => {
                 // RFC 9406 §4.3: HyStart++ applies to the first slow start only.
-                self.watch = HyStartState::Off;
+                self.hystart = HyStartState::Off;
                 self.ssthresh = self.cwnd;
                 return acked;
             }
@@ -229,13 +229,13 @@ impl<C: Coupling> WindowBased<C> {
     }
 
     /// Passes each acknowledgement to Linux's detector, even if it lets nothing grow.
-    fn watch_as_linux(&mut self, sample: &AckSample) {
+    fn run_linux_hystart(&mut self, sample: &AckSample) {
         let slow_start = self.in_slow_start();
-        if let HyStartState::Linux(classic) = &mut self.watch
+        if let HyStartState::Linux(classic) = &mut self.hystart
             && slow_start
             && classic.ends(sample, self.cwnd, self.mss)
         {
-            self.watch = HyStartState::LinuxEnded;
+            self.hystart = HyStartState::LinuxEnded;
             self.ssthresh = self.cwnd;
         }
     }
@@ -261,8 +261,8 @@ impl<C: Coupling> WindowBased<C> {
     fn note_loss(&mut self) {
         self.between_losses = (0, self.between_losses.0);
         self.fraction = 0.0;
-        if matches!(self.watch, HyStartState::Rfc9406(_)) {
-            self.watch = HyStartState::Off;
+        if matches!(self.hystart, HyStartState::Rfc9406(_)) {
+            self.hystart = HyStartState::Off;
         }
     }
 
@@ -299,7 +299,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         if after != before {
             self.set(after);
         }
-        self.watch_as_linux(sample);
+        self.run_linux_hystart(sample);
         if !sample.cwnd_limited {
             // RFC 7661 §4.3: an unused window gives no evidence about the network.
             self.coupling.on_unused(sample.now);
@@ -340,8 +340,8 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
 
     fn on_further_timeout(&mut self) {
         self.coupling.reset();
-        if matches!(self.watch, HyStartState::Linux(_) | HyStartState::LinuxEnded) {
-            self.watch = HyStartState::Linux(LinuxHyStart::default());
+        if matches!(self.hystart, HyStartState::Linux(_) | HyStartState::LinuxEnded) {
+            self.hystart = HyStartState::Linux(LinuxHyStart::default());
         }
     }
 

@@ -32,12 +32,12 @@ pub(super) struct Wvegas {
     sum: f64,
     samples: u32,
     alpha: f64,
-    least_queueing: Option<f64>,
+    min_queueing_delay: Option<f64>,
 }
 
 impl Default for Wvegas {
     fn default() -> Self {
-        Self { base: None, sum: 0.0, samples: 0, alpha: MIN_ALPHA, least_queueing: None }
+        Self { base: None, sum: 0.0, samples: 0, alpha: MIN_ALPHA, min_queueing_delay: None }
     }
 }
 
@@ -54,7 +54,7 @@ impl Wvegas {
     }
 
     /// Adjusts the windows after a round with mean `rtt`.
-    fn judge(
+    fn on_round_end(
         &mut self,
         windows: CwndState,
         group: CoupledPaths<'_>,
@@ -88,10 +88,10 @@ impl Wvegas {
 
     fn drain(&mut self, cwnd: f64, rtt: f64, base: f64) -> f64 {
         let queueing = rtt - base;
-        let least = self.least_queueing.map_or(queueing, |least| least.min(queueing));
-        self.least_queueing = (least > 0.0).then_some(least);
+        let least = self.min_queueing_delay.map_or(queueing, |least| least.min(queueing));
+        self.min_queueing_delay = (least > 0.0).then_some(least);
         if least > 0.0 && queueing >= 2.0 * least {
-            self.least_queueing = None;
+            self.min_queueing_delay = None;
             cwnd * base / (2.0 * rtt)
         } else {
             cwnd
@@ -124,7 +124,7 @@ impl Coupling for Wvegas {
         let (sum, samples) = (self.sum, self.samples);
         self.new_round();
         if samples > MIN_SAMPLES {
-            self.judge(windows, group, sum / f64::from(samples), ack.cwnd_limited)
+            self.on_round_end(windows, group, sum / f64::from(samples), ack.cwnd_limited)
         } else if ack.cwnd_limited && windows.cwnd >= windows.ssthresh {
             let growth = reno::growth(&group.own, ack.acked_bytes);
             CwndState { cwnd: windows.cwnd + growth, ..windows }

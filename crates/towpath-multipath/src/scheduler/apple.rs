@@ -61,18 +61,18 @@ fn choose(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interactive {
     primary: Primary,
-    slow_srtt: Duration,
-    slow_rto: Duration,
-    departure: Option<SwitchReason>,
+    max_srtt: Duration,
+    max_rto: Duration,
+    switch_reason: Option<SwitchReason>,
 }
 
 impl Default for Interactive {
     fn default() -> Self {
         Self {
             primary: Primary::default(),
-            slow_srtt: MAX_PRIMARY_SRTT,
-            slow_rto: MAX_PRIMARY_RTO,
-            departure: None,
+            max_srtt: MAX_PRIMARY_SRTT,
+            max_rto: MAX_PRIMARY_RTO,
+            switch_reason: None,
         }
     }
 }
@@ -80,7 +80,7 @@ impl Default for Interactive {
 impl Interactive {
     /// Halves both limits, as Darwin does while its WifiAssist rates Wi-Fi as bad.
     pub(super) fn wifi_assist() -> Self {
-        Self { slow_srtt: MAX_PRIMARY_SRTT / 2, slow_rto: MAX_PRIMARY_RTO / 2, ..Self::default() }
+        Self { max_srtt: MAX_PRIMARY_SRTT / 2, max_rto: MAX_PRIMARY_RTO / 2, ..Self::default() }
     }
 }
 
@@ -88,8 +88,8 @@ impl Scheduler for Interactive {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         let Some(primary) = self.primary.of(view) else { return Decision::Idle };
         let (decision, departure) = choose(view, primary, |other| {
-            let slow = primary.srtt > self.slow_srtt && other.srtt <= self.slow_srtt;
-            let late = primary.rto > self.slow_rto && other.rto <= self.slow_rto;
+            let slow = primary.srtt > self.max_srtt && other.srtt <= self.max_srtt;
+            let late = primary.rto > self.max_rto && other.rto <= self.max_rto;
             let silent = primary.stale || primary.timeouts > 0;
             let why = if slow {
                 Some(SwitchReason::SlowRoundTrip)
@@ -101,12 +101,12 @@ impl Scheduler for Interactive {
             why.filter(|_| !other.stale && other.timeouts == 0)
         });
         let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
-        self.departure = departure.or(gone);
+        self.switch_reason = departure.or(gone);
         decision
     }
 
     fn switch_reason(&self) -> Option<SwitchReason> {
-        self.departure
+        self.switch_reason
     }
 }
 
@@ -114,7 +114,7 @@ impl Scheduler for Interactive {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handover {
     primary: Primary,
-    departure: Option<SwitchReason>,
+    switch_reason: Option<SwitchReason>,
 }
 
 impl Scheduler for Handover {
@@ -125,11 +125,11 @@ impl Scheduler for Handover {
             (failed(primary) && !failed(other)).then_some(SwitchReason::Timeout)
         });
         let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
-        self.departure = departure.or(gone);
+        self.switch_reason = departure.or(gone);
         decision
     }
 
     fn switch_reason(&self) -> Option<SwitchReason> {
-        self.departure
+        self.switch_reason
     }
 }

@@ -35,18 +35,18 @@ struct SrttRange {
 #[derive(Debug, Clone)]
 pub(super) struct Blest {
     lambda: u64,
-    adapted: Instant,
+    last_adapted_at: Instant,
     blocked: bool,
-    seen: BTreeMap<PathId, SrttRange>,
+    srtt_ranges: BTreeMap<PathId, SrttRange>,
 }
 
 impl Default for Blest {
     fn default() -> Self {
         Self {
             lambda: INITIAL_LAMBDA,
-            adapted: Instant::ZERO,
+            last_adapted_at: Instant::ZERO,
             blocked: false,
-            seen: BTreeMap::new(),
+            srtt_ranges: BTreeMap::new(),
         }
     }
 }
@@ -55,19 +55,19 @@ impl Blest {
     fn observe(&mut self, view: &ConnectionView<'_>) {
         for path in view.paths {
             let new = SrttRange { min: path.srtt, max: path.srtt };
-            let seen = self.seen.entry(path.id).or_insert(new);
+            let seen = self.srtt_ranges.entry(path.id).or_insert(new);
             *seen = SrttRange { min: seen.min.min(path.srtt), max: seen.max.max(path.srtt) };
         }
     }
 
     fn range(&self, path: &PathView) -> SrttRange {
         let now = SrttRange { min: path.srtt, max: path.srtt };
-        self.seen.get(&path.id).copied().unwrap_or(now)
+        self.srtt_ranges.get(&path.id).copied().unwrap_or(now)
     }
 
     /// Adapts λ once per round trip of the slow path.
     fn adapt(&mut self, now: Instant, slow: &PathView) {
-        if now.saturating_since(self.adapted) < self.range(slow).min {
+        if now.saturating_since(self.last_adapted_at) < self.range(slow).min {
             return;
         }
         let lambda = if std::mem::take(&mut self.blocked) {
@@ -76,7 +76,7 @@ impl Blest {
             self.lambda.saturating_sub(LAMBDA_DECREASE)
         };
         self.lambda = lambda.clamp(LAMBDA_BOUNDS.0, LAMBDA_BOUNDS.1);
-        self.adapted = now;
+        self.last_adapted_at = now;
     }
 
     /// Estimates the time until data sent on the slow path now is acknowledged: longer, the fuller
@@ -139,7 +139,7 @@ impl Scheduler for Blest {
         match event {
             SchedulerEvent::WindowBlocked => self.blocked = true,
             SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {
-                self.seen.remove(&path);
+                self.srtt_ranges.remove(&path);
             }
             SchedulerEvent::Sent { .. }
             | SchedulerEvent::Acked { .. }

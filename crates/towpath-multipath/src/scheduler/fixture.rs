@@ -55,7 +55,7 @@ impl ConnectionFixture {
             unacked_bytes: self.unacked_bytes,
             send_buffer_full: self.send_buffer_full,
             head: self.head,
-            store: &self.store,
+            unsent: &self.store,
         }
     }
 }

@@ -25,7 +25,7 @@ const ROUNDS_BEFORE_BACKUP: u32 = 2;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Linux {
     /// The path that currently sends a burst, with the bytes left of it.
-    turn: Option<(PathId, u64)>,
+    burst: Option<(PathId, u64)>,
     /// Unsent bytes at the last call.
     unsent_bytes: u64,
     /// Average pacing rates in bytes per second.
@@ -52,7 +52,7 @@ impl Linux {
         let end = view.unsent_from.saturating_add(burst);
         let end = end.checked_next_multiple_of(FRAGMENT_BYTES).unwrap_or(end);
         let turn = end.saturating_sub(view.unsent_from).min(view.window_bytes.max(1));
-        self.turn = Some((path.id, turn));
+        self.burst = Some((path.id, turn));
         turn
     }
 }
@@ -66,7 +66,7 @@ fn waiting(path: &PathView) -> u64 {
 /// Returns the bytes to send of a burst, at least a whole packet. Linux also sends whole packets
 /// until the burst is used up. A connection would hold back a fragment until everything before it
 /// is acknowledged.
-fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
+fn burst_chunk_bytes(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
     let whole = left.max(u64::from(path.mss_bytes).min(view.window_bytes));
     whole.min(path.room_bytes)
 }
@@ -74,15 +74,18 @@ fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
 impl Scheduler for Linux {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         self.unsent_bytes = view.unsent_bytes;
-        let turn = self.turn.filter(|(_, left)| *left > 0);
+        let turn = self.burst.filter(|(_, left)| *left > 0);
         let with_room = |path: &&PathView| path.room_bytes > 0;
         let own = |id| active(view).filter(with_room).find(|path| path.id == id);
         if let Some((path, left)) = turn.and_then(|(id, left)| Some((own(id)?, left))) {
-            return Decision::Send { path: path.id, max_bytes: piece(left, path, view) };
+            return Decision::Send {
+                path: path.id,
+                max_bytes: burst_chunk_bytes(left, path, view),
+            };
         }
         // A burst ends with the run in which it is sent; the next run chooses anew among paths with
         // room.
-        self.turn = None;
+        self.burst = None;
         // Linux does not avoid a subflow in timeout recovery until it is stale. And when the best
         // subflow's queue is full, it does not take another.
         let best = active(view).min_by_key(|path| (self.linger(path), path.id));
@@ -114,18 +117,18 @@ impl Scheduler for Linux {
     fn on_event(&mut self, event: SchedulerEvent) {
         match event {
             SchedulerEvent::Sent { path, bytes } => {
-                if let Some((_, left)) = self.turn.as_mut().filter(|(turn, _)| *turn == path) {
+                if let Some((_, left)) = self.burst.as_mut().filter(|(turn, _)| *turn == path) {
                     *left = left.saturating_sub(bytes);
                     // A burst ends with the data; data written later starts a new choice.
                     self.unsent_bytes = self.unsent_bytes.saturating_sub(bytes);
                     if self.unsent_bytes == 0 {
-                        self.turn = None;
+                        self.burst = None;
                     }
                 }
             }
             SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {
                 self.rates.remove(&path);
-                self.turn = self.turn.filter(|(turn, _)| *turn != path);
+                self.burst = self.burst.filter(|(turn, _)| *turn != path);
             }
             SchedulerEvent::Acked { .. }
             | SchedulerEvent::Lost { .. }

@@ -14,7 +14,7 @@ impl Scheduler for Redundant {
         let mut paths: Vec<_> = eligible(view).filter(|path| path.room_bytes > 0).collect();
         paths.sort_by_key(|path| (path.srtt, path.id));
         let ask = |path: &PathView| {
-            view.store.first_unsent_on(path.id).map(|range| decide(path, range, view))
+            view.unsent.first_unsent_on(path.id).map(|range| decide(path, range, view))
         };
         paths.into_iter().find_map(ask).unwrap_or(Decision::Idle)
     }

@@ -21,7 +21,7 @@ pub(crate) struct Codel {
     count: u32,
     last_count: u32,
     dropping: bool,
-    step: LastDecision,
+    last_decision: LastDecision,
 }
 
 /// Decision about the previous packet.
@@ -46,7 +46,7 @@ impl Codel {
             count: 0,
             last_count: 0,
             dropping: false,
-            step: LastDecision::Passed,
+            last_decision: LastDecision::Passed,
         }
     }
 
@@ -57,17 +57,17 @@ impl Codel {
     /// Records that the server found the queue empty.
     pub(crate) fn on_empty(&mut self) {
         self.first_above = None;
-        if self.step != LastDecision::Entered {
+        if self.last_decision != LastDecision::Entered {
             self.dropping = false;
         }
-        self.step = LastDecision::Passed;
+        self.last_decision = LastDecision::Passed;
     }
 
     /// Returns true if the packet that leaves the queue after `sojourn_nanos` must be dropped;
     /// `bytes_behind` wait behind it (RFC 8289 §5.5).
     pub(crate) fn drops(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
         let ok_to_drop = self.is_above_target(now, sojourn_nanos, bytes_behind);
-        let step = std::mem::replace(&mut self.step, LastDecision::Passed);
+        let step = std::mem::replace(&mut self.last_decision, LastDecision::Passed);
         // The packet after the first drop always passes.
         if step == LastDecision::Entered {
             return false;
@@ -89,7 +89,7 @@ impl Codel {
             return false;
         }
         self.count = self.count.saturating_add(1);
-        self.step = LastDecision::Dropped;
+        self.last_decision = LastDecision::Dropped;
         true
     }
 
@@ -108,7 +108,7 @@ impl Codel {
 
     fn enter_dropping(&mut self, now: Instant) {
         self.dropping = true;
-        self.step = LastDecision::Entered;
+        self.last_decision = LastDecision::Entered;
         // The rate of a recent dropping state is a good start for this one (RFC 8289 §5.5).
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.nanos_since(self.drop_next) < self.interval_nanos.saturating_mul(16);

@@ -8,7 +8,7 @@ use std::time::Instant;
 struct SentPacket {
     sent: Instant,
     number: u64,
-    waits: bool,
+    unacked: bool,
 }
 
 /// All packets, in order of sending. Each is touched once on sending and once on acknowledgement,
@@ -18,7 +18,7 @@ pub(super) struct UnackedPackets(VecDeque<SentPacket>);
 
 impl UnackedPackets {
     pub(super) fn sent(&mut self, at: Instant, number: u64) {
-        self.0.push_back(SentPacket { sent: at, number, waits: true });
+        self.0.push_back(SentPacket { sent: at, number, unacked: true });
     }
 
     /// Returns the sending time of the oldest unacknowledged packet.
@@ -30,21 +30,21 @@ impl UnackedPackets {
         // Few packets have the same sending time.
         let first = self.0.partition_point(|packet| packet.sent < sent);
         let at_once = self.0.range_mut(first..).take_while(|packet| packet.sent == sent);
-        at_once.filter(|packet| packet.number == number).for_each(|packet| packet.waits = false);
+        at_once.filter(|packet| packet.number == number).for_each(|packet| packet.unacked = false);
         self.settle();
     }
 
     /// Removes a lost packet by a search from the oldest: the few older ones are also lost.
     pub(super) fn lost(&mut self, number: u64) {
-        let lost = self.0.iter_mut().find(|packet| packet.waits && packet.number == number);
+        let lost = self.0.iter_mut().find(|packet| packet.unacked && packet.number == number);
         if let Some(packet) = lost {
-            packet.waits = false;
+            packet.unacked = false;
         }
         self.settle();
     }
 
     /// Removes the oldest packets while `gone` returns true for their sending times.
-    pub(super) fn forget(&mut self, gone: impl Fn(Instant) -> bool) {
+    pub(super) fn drop_older(&mut self, gone: impl Fn(Instant) -> bool) {
         while self.oldest().is_some_and(&gone) {
             self.0.pop_front();
             self.settle();
@@ -56,7 +56,7 @@ impl UnackedPackets {
     }
 
     fn settle(&mut self) {
-        while self.0.front().is_some_and(|packet| !packet.waits) {
+        while self.0.front().is_some_and(|packet| !packet.unacked) {
             self.0.pop_front();
         }
     }
@@ -117,7 +117,7 @@ mod tests {
                     },
                     Step::Forget { older_than_ms } => {
                         let old = |sent: Instant| now - sent > Duration::from_millis(older_than_ms);
-                        waiting.forget(old);
+                        waiting.drop_older(old);
                         right.retain(|(sent, _)| !old(*sent));
                     }
                 }

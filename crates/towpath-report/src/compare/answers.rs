@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{DelayStats, FlowSummary, MessageStats, Summary};
 
-use super::{Cell, TableRow, Tone, figure, missing, row};
+use super::{Cell, TableRow, Tone, median_cell, missing, row};
 use crate::group::{FlowKey, MedianRange, RunGroup};
 use crate::number;
 
@@ -81,11 +81,11 @@ pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
 }
 
 fn times(all: &[MessageStats], pick: fn(&MessageStats) -> Option<u64>) -> Cell {
-    figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
+    median_cell(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
 }
 
 fn delay(all: &[MessageStats], pick: fn(&DelayStats) -> u64) -> Cell {
-    figure(all.iter().map(|messages| pick(&messages.delay) as f64), number::time)
+    median_cell(all.iter().map(|messages| pick(&messages.delay) as f64), number::time)
 }
 
 fn mean(all: &[MessageStats]) -> Cell {
@@ -111,7 +111,7 @@ fn answered(all: &[MessageStats]) -> Cell {
 
 fn stalls(all: &[MessageStats]) -> Cell {
     let videos = all.iter().filter_map(|messages| messages.video);
-    figure(videos.map(|video| f64::from(video.stalls)), |n| match n {
+    median_cell(videos.map(|video| f64::from(video.stalls)), |n| match n {
         0.0 => "never".to_owned(),
         1.0 => "once".to_owned(),
         n => format!("{} times", number::count(n)),

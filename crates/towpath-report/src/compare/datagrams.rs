@@ -1,13 +1,13 @@
 //! Table rows of flows that send datagrams at a constant rate.
 
-use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, DelayStats};
+use towpath_measure::result::{CallStats, DatagramStats, DelayBasis, DelayStats};
 
-use super::{Cell, TableRow, figure, missing, row};
+use super::{Cell, TableRow, median_cell, missing, row};
 use crate::group::{FlowKey, RunGroup};
 use crate::number;
 
 /// Label, meaning, and function for the metric.
-type MetricRow = (&'static str, &'static str, fn(&[DatagramFigures]) -> Cell);
+type MetricRow = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell);
 
 const ROWS: [MetricRow; 18] = [
     ("Score", "mean opinion score of the call, 1 to 4.5 (ITU-T G.107)", |all| {
@@ -52,7 +52,7 @@ const ROWS: [MetricRow; 18] = [
     }),
 ];
 
-fn datagram_metrics(group: &RunGroup<'_>, key: FlowKey) -> Vec<DatagramFigures> {
+fn datagram_metrics(group: &RunGroup<'_>, key: FlowKey) -> Vec<DatagramStats> {
     group.flows(key).iter().filter_map(|flow| flow.datagrams.clone()).collect()
 }
 
@@ -70,8 +70,8 @@ pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         .collect()
 }
 
-fn arrived(all: &[DatagramFigures]) -> Cell {
-    let sum = |pick: fn(&DatagramFigures) -> u64| all.iter().map(pick).fold(0, u64::saturating_add);
+fn arrived(all: &[DatagramStats]) -> Cell {
+    let sum = |pick: fn(&DatagramStats) -> u64| all.iter().map(pick).fold(0, u64::saturating_add);
     let (received, sent, lost) =
         (sum(|one| one.received), sum(|one| one.sent), sum(|one| one.lost));
     if sent == 0 {
@@ -84,34 +84,33 @@ fn arrived(all: &[DatagramFigures]) -> Cell {
 
 /// Formats a metric of calls.
 fn call_cell(
-    all: &[DatagramFigures],
-    pick: fn(&CallFigures) -> Option<f64>,
+    all: &[DatagramStats],
+    pick: fn(&CallStats) -> Option<f64>,
     text: fn(f64) -> String,
 ) -> Cell {
-    figure(all.iter().filter_map(|one| pick(one.call.as_ref()?)), text)
+    median_cell(all.iter().filter_map(|one| pick(one.call.as_ref()?)), text)
 }
 
 fn call_share_cell(
-    all: &[DatagramFigures],
-    pick: fn(&CallFigures) -> u64,
-    of: fn(&DatagramFigures) -> u64,
+    all: &[DatagramStats],
+    pick: fn(&CallStats) -> u64,
+    of: fn(&DatagramStats) -> u64,
 ) -> Cell {
-    let share =
-        |one: &DatagramFigures| Some(pick(one.call.as_ref()?) as f64 / of(one).max(1) as f64);
-    figure(all.iter().filter_map(share), number::percent)
+    let share = |one: &DatagramStats| Some(pick(one.call.as_ref()?) as f64 / of(one).max(1) as f64);
+    median_cell(all.iter().filter_map(share), number::percent)
 }
 
-fn frames(all: &[DatagramFigures]) -> Cell {
-    let share = |one: &DatagramFigures| {
+fn frames(all: &[DatagramStats]) -> Cell {
+    let share = |one: &DatagramStats| {
         let call = one.call.as_ref().filter(|call| call.score.is_none())?;
         Some(1.0 - call.unplayed_share())
     };
-    figure(all.iter().filter_map(share), number::percent)
+    median_cell(all.iter().filter_map(share), number::percent)
 }
 
-fn mouth_to_ear(all: &[DatagramFigures]) -> Cell {
+fn mouth_to_ear(all: &[DatagramStats]) -> Cell {
     let own = || all.iter().filter_map(|one| one.call.as_ref());
-    let cell = figure(own().filter_map(|one| Some(one.mouth_to_ear_ns? as f64)), number::time);
+    let cell = median_cell(own().filter_map(|one| Some(one.mouth_to_ear_ns? as f64)), number::time);
     let note = match own().next().map(|one| one.basis) {
         Some(DelayBasis::ClockOffset) => "by the clocks' offset",
         Some(DelayBasis::HalfRoundTrip) => "half the round trip",
@@ -124,24 +123,24 @@ fn mouth_to_ear(all: &[DatagramFigures]) -> Cell {
     }
 }
 
-fn counts(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> u64) -> Cell {
+fn counts(all: &[DatagramStats], pick: fn(&DatagramStats) -> u64) -> Cell {
     // An event that never happened needs no row.
     if all.iter().all(|one| pick(one) == 0) {
         return missing();
     }
-    figure(all.iter().map(|one| pick(one) as f64), number::count)
+    median_cell(all.iter().map(|one| pick(one) as f64), number::count)
 }
 
-fn times(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> Option<u64>) -> Cell {
-    figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
+fn times(all: &[DatagramStats], pick: fn(&DatagramStats) -> Option<u64>) -> Cell {
+    median_cell(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
 }
 
-fn delay(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
-    figure(all.iter().filter_map(|one| Some(pick(&one.delay?) as f64)), number::time)
+fn delay(all: &[DatagramStats], pick: fn(&DelayStats) -> u64) -> Cell {
+    median_cell(all.iter().filter_map(|one| Some(pick(&one.delay?) as f64)), number::time)
 }
 
-fn variation(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
+fn variation(all: &[DatagramStats], pick: fn(&DelayStats) -> u64) -> Cell {
     // A known delay says more than its variation.
     let unknown = all.iter().filter(|one| one.delay.is_none());
-    figure(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)
+    median_cell(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)
 }

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{DelayStats, Load, LoadPath, LoadPhase};
 
-use super::{Cell, TableRow, figure, missing, row};
+use super::{Cell, TableRow, median_cell, missing, row};
 use crate::group::{FlowKey, RunGroup};
 use crate::number;
 use crate::text::{clean, cut};
@@ -44,7 +44,7 @@ pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         });
         let cells = all.iter().map(|phases| {
             let known = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
-            figure(known, number::count)
+            median_cell(known, number::count)
         });
         let meaning = "60 s over the mean of the 95 % that were answered soonest";
         rows.push(row(&format!("Round trips a minute, {}", load_label(load)), meaning, cells));
@@ -90,7 +90,7 @@ fn paths(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
 
 fn path_cell(all: &[LoadPath]) -> Cell {
     let known = all.iter().filter_map(|path| path.round_trip);
-    let cell = figure(known.map(|times| times.p50_ns as f64), number::time);
+    let cell = median_cell(known.map(|times| times.p50_ns as f64), number::time);
     with_increase(cell, all.iter().filter_map(|path| path.delay_increase_ns))
 }
 
@@ -108,5 +108,5 @@ fn with_increase(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
 }
 
 fn delay(all: &[LoadPhase], pick: fn(&DelayStats) -> u64) -> Cell {
-    figure(all.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
+    median_cell(all.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
 }

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{DelayStats, PathStats};
 
-use super::{Cell, TableBlock, TableRow, Tone, figure, missing, row};
+use super::{Cell, TableBlock, TableRow, Tone, median_cell, missing, row};
 use crate::group::RunGroup;
 use crate::number;
 use crate::text::clean;
@@ -30,7 +30,7 @@ const ROWS: [MetricRow; 8] = [
     (
         "With lost ones, 99 %",
         "from due to back; one that did not come back counts with the time for which it was waited for",
-        |all| figure(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
+        |all| median_cell(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
     ),
     ("Longest silence", "longest time in which nothing came back", longest_gap),
 ];
@@ -65,7 +65,7 @@ fn rows(groups: &[RunGroup<'_>], (flow, path): (u32, &str)) -> Vec<TableRow> {
 
 fn round_trip(all: &[&PathStats], pick: fn(&DelayStats) -> u64) -> Cell {
     let known = all.iter().filter_map(|path| path.round_trip.as_ref());
-    figure(known.map(|times| pick(times) as f64), number::time)
+    median_cell(known.map(|times| pick(times) as f64), number::time)
 }
 
 fn answered(all: &[&PathStats]) -> Cell {
@@ -86,6 +86,6 @@ fn longest_gap(all: &[&PathStats]) -> Cell {
             note: format!("at {}", number::moment(only.silence_at_ns)),
             ..Cell::default()
         },
-        _ => figure(all.iter().map(|path| path.silence_ns as f64), number::time),
+        _ => median_cell(all.iter().map(|path| path.silence_ns as f64), number::time),
     }
 }

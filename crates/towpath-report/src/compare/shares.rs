@@ -4,7 +4,7 @@ use towpath_measure::format;
 use towpath_measure::result::Summary;
 use towpath_measure::scenario::DataDirection;
 
-use super::{Cell, TableBlock, TableRow, figure, missing};
+use super::{Cell, TableBlock, TableRow, median_cell, missing};
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
@@ -127,7 +127,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
                 let all: Vec<f64> =
                     group.summaries().filter_map(|summary| share(summary, flows, at)).collect();
                 let bar = MedianRange::of(all.iter().copied()).map(|spread| spread.median);
-                Cell { bar, ..figure(all, number::percent) }
+                Cell { bar, ..median_cell(all, number::percent) }
             };
             TableRow {
                 label: format!("Share of {name}"),
@@ -138,7 +138,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
         .collect();
     let index = |group: &RunGroup<'_>| match jain_indices(group, flows).as_slice() {
         [] => missing(),
-        all => figure(all.iter().copied(), |index| format!("{index:.3}")),
+        all => median_cell(all.iter().copied(), |index| format!("{index:.3}")),
     };
     rows.push(TableRow {
         label: "Jain\u{2019}s index".to_owned(),

@@ -21,7 +21,7 @@ pub(crate) struct ComparedCondition {
     /// Value of each group; several values of a group are joined.
     pub(crate) values: Vec<String>,
     /// True if groups should agree in it.
-    pub(crate) shared: bool,
+    pub(crate) must_agree: bool,
 }
 
 impl ComparedCondition {
@@ -29,7 +29,7 @@ impl ComparedCondition {
     pub(crate) fn differs(&self) -> bool {
         // A missing value does not count as a difference: QUIC has no settings of TCP.
         let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NO_VALUE).collect();
-        self.shared && known.len() > 1
+        self.must_agree && known.len() > 1
     }
 }
 
@@ -88,7 +88,7 @@ fn condition(
     ComparedCondition {
         label: label.to_owned(),
         values: groups.iter().map(value).collect(),
-        shared,
+        must_agree: shared,
     }
 }
 
@@ -107,7 +107,7 @@ fn spread(
         if least == most { least } else { number::spread(&least, &most) }
     };
     let values = groups.iter().map(value).collect();
-    ComparedCondition { label: label.to_owned(), values, shared: false }
+    ComparedCondition { label: label.to_owned(), values, must_agree: false }
 }
 
 pub(super) fn is_tcp(run: &StoredRun) -> bool {
@@ -191,12 +191,12 @@ pub(crate) fn noise(run: &StoredRun) -> Option<&EmulatorTiming> {
 
 /// Returns the CPU cost. Groups need not agree in it, but it helps to judge them.
 fn cost(comparison: &Comparison<'_>) -> Option<ComparedCondition> {
-    let row = comparison.rows.iter().find(|row| row.figure.name == "cpu_per_gb")?;
-    let text = |median: f64| row.figure.text(median);
+    let row = comparison.rows.iter().find(|row| row.metric.name == "cpu_per_gb")?;
+    let text = |median: f64| row.metric.text(median);
     let values = row.estimates.iter();
     let values = values.map(|e| e.as_ref().map_or(NO_VALUE.to_owned(), |e| text(e.median)));
-    let label = row.figure.label.to_owned();
-    Some(ComparedCondition { label, values: values.collect(), shared: false })
+    let label = row.metric.label.to_owned();
+    Some(ComparedCondition { label, values: values.collect(), must_agree: false })
 }
 
 fn noises(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
@@ -213,7 +213,7 @@ fn noises(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
         ComparedCondition {
             label: "Degraded runs".to_owned(),
             values: groups.iter().map(degraded).collect(),
-            shared: false,
+            must_agree: false,
         },
     ]
 }

@@ -34,7 +34,7 @@ pub(crate) struct RunMetric {
     pub(crate) of_transfers: bool,
 }
 
-const fn figure(
+const fn run_metric(
     name: &'static str,
     label: &'static str,
     about: &'static str,
@@ -47,26 +47,41 @@ const fn figure(
 pub(crate) static METRICS: [RunMetric; 14] = [
     RunMetric {
         of_transfers: true,
-        ..figure("goodput", "Goodput", "bytes that the receivers read, over the time", More)
+        ..run_metric("goodput", "Goodput", "bytes that the receivers read, over the time", More)
     },
-    figure("delay.p50", "Delay, median", "from due to answered", Less),
-    figure("delay.p90", "Delay, 90 %", "from due to answered", Less),
-    figure("delay.p99", "Delay, 99 %", "from due to answered", Less),
-    figure("delay.p999", "Delay, 99.9 %", "from due to answered", Less),
-    figure("delay.max", "Slowest answer", "from due to answered", Less),
-    figure("video.startup", "First picture", "from the wish to watch to the first picture", Less),
-    figure(
+    run_metric("delay.p50", "Delay, median", "from due to answered", Less),
+    run_metric("delay.p90", "Delay, 90 %", "from due to answered", Less),
+    run_metric("delay.p99", "Delay, 99 %", "from due to answered", Less),
+    run_metric("delay.p999", "Delay, 99.9 %", "from due to answered", Less),
+    run_metric("delay.max", "Slowest answer", "from due to answered", Less),
+    run_metric(
+        "video.startup",
+        "First picture",
+        "from the wish to watch to the first picture",
+        Less,
+    ),
+    run_metric(
         "video.rebuffer",
         "Picture stood still",
         "time in which the player had nothing to show",
         Less,
     ),
-    figure("web.load", "Page there after", "until everything on the page was there", Less),
-    figure("stall.longest", "Longest stall", "longest time without a byte at the receiver", Less),
-    figure("stall.total", "Stalls in total", "sum of all gaps of 100 ms and more", Less),
-    figure("recovery", "Back at 90 %", "from the slowest event until goodput was back (t90)", Less),
-    figure("connect", "Connected after", "until the connection was open", Less),
-    figure("cpu_per_gb", "CPU per GB", "processor time of both ends for 10⁹ bytes", Less),
+    run_metric("web.load", "Page there after", "until everything on the page was there", Less),
+    run_metric(
+        "stall.longest",
+        "Longest stall",
+        "longest time without a byte at the receiver",
+        Less,
+    ),
+    run_metric("stall.total", "Stalls in total", "sum of all gaps of 100 ms and more", Less),
+    run_metric(
+        "recovery",
+        "Back at 90 %",
+        "from the slowest event until goodput was back (t90)",
+        Less,
+    ),
+    run_metric("connect", "Connected after", "until the connection was open", Less),
+    run_metric("cpu_per_gb", "CPU per GB", "processor time of both ends for 10⁹ bytes", Less),
 ];
 
 impl RunMetric {

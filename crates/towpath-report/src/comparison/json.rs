@@ -21,13 +21,13 @@ pub(super) fn json(comparison: &Comparison<'_>) -> Value {
     });
     json!({
         "groups": groups.collect::<Vec<_>>(),
-        "figures": comparison.rows.iter().map(|row| figure(comparison, row)).collect::<Vec<_>>(),
+        "figures": comparison.rows.iter().map(|row| metric_json(comparison, row)).collect::<Vec<_>>(),
         "warnings": comparison.warnings(),
         "resampling_seed": comparison.seed,
     })
 }
 
-fn figure(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
+fn metric_json(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
     let groups = row.estimates.iter().zip(&row.samples).zip(&comparison.groups);
     let groups = groups.map(|((estimate, sample), group)| {
         let of = |pick: fn(&Estimate) -> f64| estimate.as_ref().map(pick);
@@ -44,9 +44,9 @@ fn figure(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
     });
     let ratios = row.ratios.iter().map(|pair| ratio(comparison, pair));
     json!({
-        "name": row.figure.name,
-        "label": row.figure.label,
-        "better": match row.figure.better { BetterDirection::More => "more", BetterDirection::Less => "less" },
+        "name": row.metric.name,
+        "label": row.metric.label,
+        "better": match row.metric.better { BetterDirection::More => "more", BetterDirection::Less => "less" },
         "groups": groups.collect::<Vec<_>>(),
         "ratios": ratios.collect::<Vec<_>>(),
     })

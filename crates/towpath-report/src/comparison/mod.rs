@@ -9,7 +9,9 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Ratio, Sample, too_few};
+use towpath_measure::metrics::statistics::{
+    ConfidenceInterval, Estimate, Ratio, Sample, missing_interval_reason,
+};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Transport, World};
 use towpath_net::stream_seed;
@@ -33,7 +35,7 @@ pub struct Comparison<'a> {
 /// One metric of all groups.
 #[derive(Debug)]
 pub(crate) struct ComparedMetric {
-    pub(crate) figure: &'static RunMetric,
+    pub(crate) metric: &'static RunMetric,
     /// Estimate of each group; `None` where it was not measured.
     pub(crate) estimates: Vec<Option<Estimate>>,
     /// The single values of each group.
@@ -105,7 +107,7 @@ impl<'a> Comparison<'a> {
         let median = |at: &usize| row.estimates.get(*at)?.as_ref().map(|e| e.median);
         order.retain(|at| median(at).is_some());
         order.sort_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
-        if row.figure.better == BetterDirection::More {
+        if row.metric.better == BetterDirection::More {
             order.reverse();
         }
         let [best, second, ..] = order[..] else { return None };
@@ -114,7 +116,7 @@ impl<'a> Comparison<'a> {
         if let Some([one, other]) = self.tcp_mptcp_pair(&order)
             && [best, second] != [one, other]
         {
-            let what = format!("{}: ", row.figure.label);
+            let what = format!("{}: ", row.metric.label);
             let usual = self.versus_text(row, one, other)?;
             text = format!("{text} {}", usual.strip_prefix(&what).unwrap_or(&usual));
         }
@@ -139,8 +141,8 @@ impl<'a> Comparison<'a> {
     fn versus_text(&self, row: &ComparedMetric, best: usize, second: usize) -> Option<String> {
         let median = |at: usize| row.estimates.get(at)?.as_ref().map(|e| e.median);
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
-        let value = |at: usize| median(at).map(|v| row.figure.text(v)).unwrap_or_default();
-        let what = row.figure.label;
+        let value = |at: usize| median(at).map(|v| row.metric.text(v)).unwrap_or_default();
+        let what = row.metric.label;
         let told = format!("{what}: {} {}, {} {}", name(best), value(best), name(second), {
             value(second)
         });
@@ -151,7 +153,7 @@ impl<'a> Comparison<'a> {
         if fairness::is_deterministic(self, best) && fairness::is_deterministic(self, second) {
             return Some(format!("{told}, in every repetition: nothing is drawn at random."));
         }
-        Some(match too_few(ratio.count) {
+        Some(match missing_interval_reason(ratio.count) {
             Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
             None if is_clear(&ratio) => format!("{told}: more than chance."),
             None => format!("{told}: it may be chance, as the interval of their ratio holds 1."),
@@ -233,7 +235,7 @@ fn compare(
             ratios.push(GroupRatio { of, to, ratio });
         }
     }
-    Some(ComparedMetric { figure, estimates, samples, ratios })
+    Some(ComparedMetric { metric: figure, estimates, samples, ratios })
 }
 
 /// Returns the runs of a group that have the metric.

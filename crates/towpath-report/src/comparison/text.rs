@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing, Ratio, too_few};
+use towpath_measure::metrics::statistics::{
+    ConfidenceInterval, Estimate, Pairing, Ratio, missing_interval_reason,
+};
 
 use super::{ComparedMetric, Comparison, GroupRatio, ratio_text};
 use crate::number;
@@ -52,7 +54,7 @@ fn cell(row: &ComparedMetric, estimate: Option<&Estimate>) -> [String; 3] {
     let Some(estimate) = estimate else {
         return ["–".to_owned(), String::new(), String::new()];
     };
-    let text = |value: f64| row.figure.text(value);
+    let text = |value: f64| row.metric.text(value);
     let median = text(estimate.median);
     let spread = |[low, high]: [f64; 2]| between(&median, &text(low), &text(high));
     let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
@@ -60,7 +62,7 @@ fn cell(row: &ComparedMetric, estimate: Option<&Estimate>) -> [String; 3] {
         Some(ConfidenceInterval { low, high }) => {
             spread([low, high]).map(|text| format!("95 % {text}"))
         }
-        None => too_few(estimate.count),
+        None => missing_interval_reason(estimate.count),
     };
     [median, quartiles.unwrap_or_default(), interval.unwrap_or_default()]
 }
@@ -115,7 +117,7 @@ fn lines(out: &mut String, row: &ComparedMetric, cells: &[[String; 3]], ink: Ter
         if texts.iter().all(|text| text.is_empty()) {
             continue;
         }
-        let label = if at == 0 { row.figure.label } else { "" };
+        let label = if at == 0 { row.metric.label } else { "" };
         let mut line = ink.faint(&pad(label, LABEL_WIDTH));
         for text in texts {
             let shown = pad(&cut(text, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH);
@@ -137,7 +139,7 @@ fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Term
         let mut line = pad("", label);
         for row in part {
             line.push_str(
-                &ink.bold(&pad(&cut(row.figure.label, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH)),
+                &ink.bold(&pad(&cut(row.metric.label, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH)),
             );
         }
         let _ = writeln!(out, "{}", line.trim_end());

@@ -12,7 +12,7 @@ pub fn csv(figure: &Figure) -> String {
         let title =
             if panel.title.is_empty() { (number + 1).to_string() } else { panel.title.clone() };
         let mut line = |name: &str, x: f64, rest: &str| {
-            let begin = [&title, name, &panel.x.label, &place(panel, x), &panel.y.label].map(cell);
+            let begin = [&title, name, &panel.x.label, &x_text(panel, x), &panel.y.label].map(cell);
             // Writing to a `String` cannot fail.
             let _ = writeln!(out, "{},{rest}", begin.join(","));
         };
@@ -37,7 +37,7 @@ pub fn csv(figure: &Figure) -> String {
     out
 }
 
-fn place(panel: &Panel, x: f64) -> String {
+fn x_text(panel: &Panel, x: f64) -> String {
     match &panel.x.scale {
         ScaleKind::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
         ScaleKind::Linear | ScaleKind::Log => number_text(x),

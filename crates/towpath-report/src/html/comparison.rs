@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, too_few};
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, missing_interval_reason};
 
 use super::panel::{self, PageStyle, swatch, transport_class};
 use super::summary::warning_box;
@@ -26,7 +26,7 @@ pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
     page.head(compared.runs);
     page.out.push_str("<main>");
     summary(&mut page.out, compared);
-    figures(&mut page.out, compared);
+    metric_boxes(&mut page.out, compared);
     distributions(&mut page.out, compared);
     if let Some(panel) = panel::comparison(&compared.groups, &page.style) {
         page.out.push_str(
@@ -71,8 +71,8 @@ fn summary(out: &mut String, compared: &Comparison<'_>) {
         let _ = write!(
             out,
             "<tr><th scope=\"row\" title=\"{}\">{}</th>",
-            esc(row.figure.about),
-            esc(row.figure.label)
+            esc(row.metric.about),
+            esc(row.metric.label)
         );
         for estimate in &row.estimates {
             cell(out, row, estimate.as_ref());
@@ -104,7 +104,7 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
         out.push_str("<td>–</td>");
         return;
     };
-    let text = |value: f64| row.figure.text(value);
+    let text = |value: f64| row.metric.text(value);
     // A spread that repeats the median is left out.
     let spread = |[low, high]: [f64; 2]| match (text(low), text(high)) {
         (low, high) if low == high => None,
@@ -115,7 +115,7 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
         Some(ConfidenceInterval { low, high }) => {
             spread([low, high]).map(|text| format!("95 %: {text}"))
         }
-        None => too_few(estimate.count),
+        None => missing_interval_reason(estimate.count),
     };
     let _ = write!(out, "<td>{}", esc(&text(estimate.median)));
     for text in [quartiles, interval].into_iter().flatten() {
@@ -125,7 +125,7 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
 }
 
 /// Writes the values of each metric as boxes with single runs, and the ratios.
-fn figures(out: &mut String, compared: &Comparison<'_>) {
+fn metric_boxes(out: &mut String, compared: &Comparison<'_>) {
     if compared.rows.is_empty() {
         return;
     }
@@ -139,9 +139,9 @@ fn figures(out: &mut String, compared: &Comparison<'_>) {
         let _ = write!(
             out,
             "<div class=\"panel\"><div class=\"part\"><h3>{}</h3><p class=\"about\">{}; {}</p></div>",
-            esc(row.figure.label),
-            esc(row.figure.about),
-            row.figure.better.text()
+            esc(row.metric.label),
+            esc(row.metric.about),
+            row.metric.better.text()
         );
         boxes(out, compared, row);
         ratios(out, compared, row);
@@ -153,7 +153,7 @@ fn figures(out: &mut String, compared: &Comparison<'_>) {
 /// Returns an axis for all values and intervals of a metric.
 fn axis(row: &ComparedMetric) -> ValueAxis {
     let values = row.samples.iter().flat_map(|sample| sample.values().iter().copied());
-    ValueAxis::of(row.figure.unit(), values)
+    ValueAxis::of(row.metric.unit(), values)
 }
 
 fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
@@ -162,7 +162,7 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
         let never = sample.values().iter().filter(|value| value.is_infinite()).count();
         let note = match (estimate, never) {
             (None, _) => "not measured".to_owned(),
-            (Some(estimate), 0) => row.figure.text(estimate.median),
+            (Some(estimate), 0) => row.metric.text(estimate.median),
             (Some(_), never) => format!("never in {never} of {}", sample.count()),
         };
         ValueRow {
@@ -176,7 +176,7 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
         }
     });
     let all: Vec<ValueRow> = all.collect();
-    let plot = rows(row.figure.label, row.figure.label, &axis(row), &all, None);
+    let plot = rows(row.metric.label, row.metric.label, &axis(row), &all, None);
     let _ =
         write!(out, "<figure><figcaption class=\"about\">single runs</figcaption>{plot}</figure>");
 }
@@ -217,7 +217,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
         interval.into_iter().chain([ratio.value])
     });
     let axis = ValueAxis::of_ratios(ends);
-    let title = format!("{}: ratios", row.figure.label);
+    let title = format!("{}: ratios", row.metric.label);
     let plot = rows(&title, "ratio", &axis, &all, Some(1.0));
     let _ = write!(out, "<figure><figcaption class=\"about\">ratios</figcaption>{plot}</figure>");
 }
@@ -225,7 +225,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
 fn distributions(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("<section id=\"distributions\"><h2>Distributions</h2>");
     delay::distributions(out, &compared.groups);
-    let shown = |row: &&ComparedMetric| DISTRIBUTION_METRICS.contains(&row.figure.name);
+    let shown = |row: &&ComparedMetric| DISTRIBUTION_METRICS.contains(&row.metric.name);
     out.push_str("<div class=\"panel\">");
     for row in compared.rows.iter().filter(shown) {
         let curve = |(group, sample): (&crate::group::RunGroup<'_>, _)| -> DistributionCurve {
@@ -235,7 +235,7 @@ fn distributions(out: &mut String, compared: &Comparison<'_>) {
         };
         let curves: Vec<DistributionCurve> =
             compared.groups.iter().zip(&row.samples).map(curve).collect();
-        let title = format!("{} of each run", row.figure.label);
+        let title = format!("{} of each run", row.metric.label);
         let _ = write!(
             out,
             "<figure><figcaption><strong>{}</strong> <span class=\"about\">share of the runs in \
@@ -251,7 +251,7 @@ fn distributions(out: &mut String, compared: &Comparison<'_>) {
                 esc(name)
             );
         }
-        let plot = distribution(&title, row.figure.label, &axis(row), &curves);
+        let plot = distribution(&title, row.metric.label, &axis(row), &curves);
         let _ = write!(out, "</ul>{plot}</figure>");
     }
     out.push_str("</div></section>");
@@ -301,7 +301,7 @@ fn runs(out: &mut String, compared: &Comparison<'_>) {
          <thead><tr>",
         all.len()
     );
-    let first = compared.rows.first().map(|row| row.figure);
+    let first = compared.rows.first().map(|row| row.metric);
     let figure = first.map_or("", |figure| figure.label);
     for column in ["place", "transport", "repetition", "seed", figure, "late, 99 %", "result"] {
         let _ = write!(out, "<th scope=\"col\">{}</th>", esc(column));

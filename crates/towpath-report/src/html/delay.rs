@@ -48,7 +48,7 @@ fn delays(run: &StoredRun, grid: &Grid, way: DataDirection) -> Values {
     values
 }
 
-fn asks(way: DataDirection) -> &'static str {
+fn request_label(way: DataDirection) -> &'static str {
     match way {
         DataDirection::Up | DataDirection::Both => "requests up",
         DataDirection::Down => "requests down",
@@ -63,7 +63,7 @@ fn class(way: DataDirection) -> &'static str {
 }
 
 /// Draws steps where one request follows the other, else a dot for each.
-fn drawn(name: &str, class: &str, values: Values) -> ChartSeries {
+fn series_style(name: &str, class: &str, values: Values) -> ChartSeries {
     let known: Vec<usize> = (0..).zip(&values).filter_map(|(at, v)| v.map(|_| at)).collect();
     let span = known.last().zip(known.first()).map_or(0, |(last, first)| last - first + 1);
     if known.len() * 2 > span {
@@ -97,7 +97,8 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<ChartSeries>) -> Chart {
 
 /// Returns the delays of one run; `None` if no messages were exchanged.
 pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
-    let series = |way: DataDirection| drawn(asks(way), class(way), delays(run, grid, way));
+    let series =
+        |way: DataDirection| series_style(request_label(way), class(way), delays(run, grid, way));
     let all: Vec<_> = directions(run).into_iter().map(series).collect();
     (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
 }
@@ -109,9 +110,9 @@ pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
     let of = |way: DataDirection| {
         let runs = groups.iter().filter_map(|group| Some((group, *group.runs.first()?)));
         let series = |(group, run): (&RunGroup<'_>, &StoredRun)| {
-            drawn(&group.label, &transport_class(groups, group), delays(run, grid, way))
+            series_style(&group.label, &transport_class(groups, group), delays(run, grid, way))
         };
-        let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
+        let suffix = if several { format!(", {}", request_label(way)) } else { String::new() };
         let all = runs.map(series).collect();
         chart(&format!("Delay of answers, every transport{suffix}"), grid, all)
     };
@@ -135,8 +136,9 @@ fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
 
 /// Writes the share of answered requests over time, for one run.
 pub(super) fn distribution(out: &mut String, run: &StoredRun) {
-    let curve =
-        |way| (asks(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)));
+    let curve = |way| {
+        (request_label(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)))
+    };
     write(
         out,
         ("Answered within", REQUEST_LABELS.0, REQUEST_LABELS.1),
@@ -154,7 +156,7 @@ pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
             let all = group.runs.iter().flat_map(|run| sample(requests(run, way)));
             (group.label.clone(), class, all.collect())
         };
-        let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
+        let suffix = if several { format!(", {}", request_label(way)) } else { String::new() };
         let curves: Vec<DelayCurve> = groups.iter().map(curve).collect();
         let title = format!("Answered within, every transport{suffix}");
         write(out, (&title, REQUEST_LABELS.0, REQUEST_LABELS.1), &curves);

@@ -35,7 +35,7 @@ pub(super) fn charts(
     if stack.waiting_bytes.iter().any(Option::is_some) {
         charts.push(reorder(&stack, grid, suffix));
     }
-    if stack.sender {
+    if stack.has_sender_report {
         let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
         charts.push(blocked(&stack, grid, suffix));
         charts.push(retransmissions(&stack, grid, style, suffix));
@@ -96,12 +96,15 @@ fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
 /// Draws reinjected bytes by cause, and above them the penalisations of a path (M2).
 fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: &str) -> Chart {
     let sums = (0..grid.points).map(|at| {
-        let values = stack.again.iter().filter_map(|(_, values)| values.get(at).copied().flatten());
+        let values = stack
+            .reinjected_bytes
+            .iter()
+            .filter_map(|(_, values)| values.get(at).copied().flatten());
         values.sum::<f64>()
     });
     let unit = number::bytes_unit(sums.fold(0.0, f64::max));
     let mut all: Vec<ChartSeries> = stack
-        .again
+        .reinjected_bytes
         .iter()
         .map(|(why, values)| {
             let (name, class) = cause(*why);
@@ -115,10 +118,10 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
         Vec::new(),
     );
     // Dots have a row of their own above the bars.
-    let rows = stack.slowed.len();
+    let rows = stack.penalisations.len();
     let top = crate::chart::top(&all) * (1.0 + 0.12 * rows as f64);
     chart.max = ceiling(top, 5);
-    for (row, (path, values)) in stack.slowed.iter().enumerate() {
+    for (row, (path, values)) in stack.penalisations.iter().enumerate() {
         let height = chart.max * (0.94 - 0.1 * row as f64);
         let name = format!("M2 slowed {} down", cut(&clean(path), 40));
         let class = format!("{} dots", style.class(path));

@@ -174,7 +174,7 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
             esc(&check.label),
             esc(&check.text),
             esc(&check.measured),
-            esc(&check.met)
+            esc(&check.outcome)
         );
     }
     out.push_str("</tbody></table></div>");

@@ -19,11 +19,11 @@ pub(crate) struct StackSeries {
     /// Share of each period with a full window, 0 to 1, of the connection where it was largest.
     pub(crate) blocked: Values,
     /// Bytes reinjected in each period, by cause; `None` where the result has no cause.
-    pub(crate) again: Vec<(Option<ReinjectionCause>, Values)>,
+    pub(crate) reinjected_bytes: Vec<(Option<ReinjectionCause>, Values)>,
     /// Penalisations of each path by M2.
-    pub(crate) slowed: Vec<(String, Values)>,
+    pub(crate) penalisations: Vec<(String, Values)>,
     /// True if the sender's end reported anything.
-    pub(crate) sender: bool,
+    pub(crate) has_sender_report: bool,
     /// Scheduler switches between subflows in the whole run.
     pub(crate) switches: u64,
 }
@@ -51,7 +51,7 @@ impl StackSeries {
             }
         }
         let mut sum = sum?;
-        sum.slowed = slowed(run, grid);
+        sum.penalisations = penalisations(run, grid);
         Some(sum)
     }
 
@@ -60,13 +60,13 @@ impl StackSeries {
         merge(&mut self.waiting_bytes, &one.waiting_bytes, plus);
         merge(&mut self.buffer_bytes, &one.buffer_bytes, plus);
         merge(&mut self.blocked, &one.blocked, f64::max);
-        for (cause, values) in one.again {
-            match self.again.iter_mut().find(|(known, _)| *known == cause) {
+        for (cause, values) in one.reinjected_bytes {
+            match self.reinjected_bytes.iter_mut().find(|(known, _)| *known == cause) {
                 Some((_, sum)) => merge(sum, &values, plus),
-                None => self.again.push((cause, values)),
+                None => self.reinjected_bytes.push((cause, values)),
             }
         }
-        self.sender |= one.sender;
+        self.has_sender_report |= one.has_sender_report;
         self.switches = self.switches.saturating_add(one.switches);
     }
 }
@@ -79,10 +79,10 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
     for (interval, state) in records {
         let (t_ns, span_ns) = (interval.t_ns, interval.span_ns);
         if let Some(bytes) = state.reorder_bytes {
-            grid.note(&mut waiting, t_ns, bytes as f64);
+            grid.store_max(&mut waiting, t_ns, bytes as f64);
         }
         if let Some(bytes) = state.receive_buffer_bytes {
-            grid.note(&mut buffer, t_ns, bytes as f64);
+            grid.store_max(&mut buffer, t_ns, bytes as f64);
         }
         if let Some(ns) = state.window_blocked_ns {
             grid.spread(&mut blocked, t_ns, span_ns, ns as f64);
@@ -104,14 +104,18 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
         waiting_bytes: bridge(waiting),
         buffer_bytes: bridge(buffer),
         blocked: bridge(blocked.into_iter().map(|ns| ns.map(share)).collect()),
-        again: again.into_iter().filter(|(.., all)| *all > 0).map(|(c, v, _)| (c, v)).collect(),
-        slowed: Vec::new(),
-        sender: records.iter().any(|(_, state)| state.reinjected_bytes.is_some()),
+        reinjected_bytes: again
+            .into_iter()
+            .filter(|(.., all)| *all > 0)
+            .map(|(c, v, _)| (c, v))
+            .collect(),
+        penalisations: Vec::new(),
+        has_sender_report: records.iter().any(|(_, state)| state.reinjected_bytes.is_some()),
         switches: records.last().and_then(|(_, state)| state.switches).unwrap_or(0),
     }
 }
 
-fn slowed(run: &StoredRun, grid: &Grid) -> Vec<(String, Values)> {
+fn penalisations(run: &StoredRun, grid: &Grid) -> Vec<(String, Values)> {
     let mut found: Vec<(String, Values)> = Vec::new();
     for record in &run.records {
         let Record::Event(event) = record else { continue };

@@ -38,10 +38,10 @@ struct AccountBuilder {
     /// Periods of each path and direction, by number.
     periods: BTreeMap<PathDirection, BTreeMap<u64, PathPeriod>>,
     /// Bytes carried in each of the shortest possible periods.
-    moments: BTreeMap<PathDirection, BTreeMap<u64, u64>>,
+    bytes_per_bin: BTreeMap<PathDirection, BTreeMap<u64, u64>>,
     longest_rtt: Duration,
     /// Capture points: true for the receiver, false for the sender.
-    vantages: BTreeSet<bool>,
+    capture_points: BTreeSet<bool>,
 }
 
 /// One path, direction and period.
@@ -78,7 +78,7 @@ impl CaptureAnalysis {
         books.drop_ack_only();
         let multipath = self.connections.iter().any(|connection| connection.multipath);
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
-        let from = match books.vantages.iter().collect::<Vec<_>>()[..] {
+        let from = match books.capture_points.iter().collect::<Vec<_>>()[..] {
             [true] => "the fastest packets that arrived",
             [false] => "the fastest packets that were acknowledged",
             _ => "the fastest packets that arrived or were acknowledged",
@@ -86,7 +86,7 @@ impl CaptureAnalysis {
         let none = BTreeMap::new();
         let links = { books.periods.iter() }
             .map(|(way, periods)| {
-                let moments = books.moments.get(way).unwrap_or(&none);
+                let moments = books.bytes_per_bin.get(way).unwrap_or(&none);
                 (*way, observed_periods((periods, moments), (sample_ns, moment_ns)))
             })
             .collect();
@@ -128,7 +128,7 @@ impl CaptureAnalysis {
         (sample_ns, moment_ns): (u64, u64),
     ) {
         let at_receiver = way.capture_point == CapturePoint::Receiver;
-        books.vantages.insert(at_receiver);
+        books.capture_points.insert(at_receiver);
         let subflows: Vec<&TracedSubflow> = self.tracker.of(connection).collect();
         let sums = |of: fn(&SenderBin) -> u64| -> u64 {
             let slots = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
@@ -166,7 +166,7 @@ impl CaptureAnalysis {
                     entry.has_queue |= longer >= MIN_QUEUE_DELAY_NS.max(shortest / 4);
                 }
             }
-            let moments = books.moments.entry((*name, direction)).or_default();
+            let moments = books.bytes_per_bin.entry((*name, direction)).or_default();
             for (number, slot) in bins(own, moment_ns) {
                 let mut one = PathPeriod::default();
                 one.add(&slot, (at_receiver, in_vain));

@@ -228,7 +228,7 @@ impl TracedConnection {
         self.multipath && !self.infinite
     }
 
-    pub(super) fn note(&mut self, note: NoteContext, text: String) {
+    pub(super) fn add_note(&mut self, note: NoteContext, text: String) {
         if self.notes.len() < MAX_NOTES {
             self.notes.push((note, text));
         } else {

@@ -26,11 +26,11 @@ pub(super) struct DataStreamTracker {
     /// Data that waits for earlier data, with its arrival.
     waiting: TaggedRanges<u64>,
     /// Bytes that wait in the queues of its subflows, out of order there.
-    pub(super) below_bytes: u64,
+    pub(super) subflow_queue_bytes: u64,
     /// Subflow that first carried each range of data.
     owners: TaggedRanges<u16>,
     /// Position below which `owners` was dropped.
-    forgotten: i64,
+    owners_dropped_until: i64,
     /// Highest number acknowledged by DATA_ACK.
     acked: i64,
     /// Data acknowledged on a subflow, but not yet by DATA_ACK.
@@ -70,14 +70,14 @@ pub(super) struct DataStreamTracker {
 struct DsnBase {
     number: u64,
     /// True if the upper 32 bits are known.
-    wide: bool,
+    is_64_bit: bool,
 }
 
 impl DataStreamTracker {
     /// Sets the number of the first byte, derived from the keys (RFC 8684 §3.1).
     pub(super) fn begin(&mut self, number: u64) {
         if self.base.is_none() {
-            self.base = Some(DsnBase { number, wide: true });
+            self.base = Some(DsnBase { number, is_64_bit: true });
         }
     }
 
@@ -85,14 +85,14 @@ impl DataStreamTracker {
     pub(super) fn place(&mut self, number: DataAck) -> Option<i64> {
         let base = match (&mut self.base, number) {
             (Some(base), _) => base,
-            (none, DataAck::Long(number)) => none.insert(DsnBase { number, wide: true }),
+            (none, DataAck::Long(number)) => none.insert(DsnBase { number, is_64_bit: true }),
             (none, DataAck::Short(number)) => {
-                none.insert(DsnBase { number: u64::from(number), wide: false })
+                none.insert(DsnBase { number: u64::from(number), is_64_bit: false })
             }
         };
         let near = self.highest.max(self.acked);
         let low = match number {
-            DataAck::Long(number) if base.wide => {
+            DataAck::Long(number) if base.is_64_bit => {
                 let relative = number.wrapping_sub(base.number).cast_signed();
                 return (relative.abs_diff(near) < MAX_JUMP.unsigned_abs()).then_some(relative);
             }
@@ -108,7 +108,7 @@ impl DataStreamTracker {
         let base = self.base?;
         let near = self.highest.max(self.acked);
         match number {
-            DataAck::Long(number) if base.wide => {
+            DataAck::Long(number) if base.is_64_bit => {
                 Some(number.wrapping_sub(base.number).cast_signed().abs_diff(near))
             }
             DataAck::Long(_) | DataAck::Short(_) => None,
@@ -122,10 +122,10 @@ impl DataStreamTracker {
         let whole = range;
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
-        if range.start < self.forgotten {
-            copies += range.and(SeqRange::new(i64::MIN, self.forgotten)).len();
+        if range.start < self.owners_dropped_until {
+            copies += range.and(SeqRange::new(i64::MIN, self.owners_dropped_until)).len();
         }
-        let range = range.and(SeqRange::new(self.forgotten, i64::MAX));
+        let range = range.and(SeqRange::new(self.owners_dropped_until, i64::MAX));
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
         self.owners.compare(
@@ -151,7 +151,7 @@ impl DataStreamTracker {
         if self.owners.is_full()
             && let Some(oldest) = self.owners.pop()
         {
-            self.forgotten = oldest.range.end;
+            self.owners_dropped_until = oldest.range.end;
         }
         [copies, repeats]
     }
@@ -227,7 +227,7 @@ impl DataStreamTracker {
         while let Some(piece) = self.waiting.pop_reached(self.next) {
             let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
             if !rest.is_empty() {
-                self.passes(rest, piece.about, now_ns);
+                self.passes(rest, piece.tag, now_ns);
             }
         }
     }
@@ -246,7 +246,7 @@ impl DataStreamTracker {
 
     /// Records the amount of waiting data.
     pub(super) fn note_waiting(&mut self, now_ns: u64) {
-        let waiting = self.below_bytes + self.waiting.bytes();
+        let waiting = self.subflow_queue_bytes + self.waiting.bytes();
         if waiting == 0 {
             return;
         }
@@ -311,7 +311,7 @@ impl DataStreamTracker {
             is_multipath,
             is_outstanding: self.highest > self.acked,
             is_app_limited: self.is_app_limited,
-            has_gap: self.below_bytes > 0 || self.waiting.bytes() > 0,
+            has_gap: self.subflow_queue_bytes > 0 || self.waiting.bytes() > 0,
             highest: self.highest,
             next_subflow: next_owner,
         }
@@ -319,7 +319,7 @@ impl DataStreamTracker {
 
     /// Gives up acknowledged data that is missing in the capture, with some slack. If packets of
     /// two subflows are captured, an acknowledgement may precede the data that it covers.
-    pub(super) fn settle(&mut self, now_ns: u64) {
+    pub(super) fn skip_missing(&mut self, now_ns: u64) {
         const SLACK: i64 = 1 << 20;
         if self.acked.saturating_sub(SLACK) > self.next {
             self.skip_to(self.acked - SLACK, now_ns);
@@ -347,7 +347,7 @@ impl DataStreamTracker {
     }
 
     /// Returns the bytes of `range` that the receiver had already acknowledged.
-    pub(super) fn had(&self, range: SeqRange) -> u64 {
+    pub(super) fn acked_bytes_of(&self, range: SeqRange) -> u64 {
         range.and(SeqRange::new(i64::MIN, self.acked)).len()
             + self.delivered.overlap(range.and(SeqRange::new(self.acked, i64::MAX)))
     }

@@ -288,7 +288,7 @@ impl InFlight {
     }
 
     /// Drops everything in flight.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.sent.clear();
     }
 

@@ -39,10 +39,10 @@ pub enum CaptureError {
     #[error("too short for a capture")]
     Short,
     /// A record that contradicts its header.
-    #[error("bad {what} at byte {at}")]
+    #[error("bad {field} at byte {at}")]
     Malformed {
         /// Name of the invalid field.
-        what: &'static str,
+        field: &'static str,
         /// Byte offset in the file.
         at: u64,
     },
@@ -315,7 +315,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     fn malformed(&self, what: &'static str) -> CaptureError {
-        CaptureError::Malformed { what, at: self.passed }
+        CaptureError::Malformed { field: what, at: self.passed }
     }
 
     /// Returns the next `len` bytes without consuming them; `None` when there are fewer.

@@ -18,13 +18,13 @@ impl Tracker {
         match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
             (true, false) => self.syn(placed),
             (true, true) => self.syn_ack(placed),
-            (false, _) => self.later(placed),
+            (false, _) => self.after_syn(placed),
         }
         for option in &placed.options.mptcp {
             self.option(placed, option);
         }
         if self.subflows.get(placed.subflow).is_some_and(|s| s.v0) {
-            self.old_add_address(placed);
+            self.add_addr_v0(placed);
         }
         if flags.contains(Flags::RST) {
             self.reset(placed);
@@ -32,7 +32,7 @@ impl Tracker {
     }
 
     fn syn(&mut self, placed: &LocatedSegment<'_>) {
-        let capable = capable(placed);
+        let capable = find_mp_capable(placed);
         let join = placed.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::Syn { backup, address_id, token, .. }) = option else {
                 return None;
@@ -82,7 +82,7 @@ impl Tracker {
     }
 
     fn syn_ack(&mut self, placed: &LocatedSegment<'_>) {
-        let capable = capable(placed);
+        let capable = find_mp_capable(placed);
         let answer = placed.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::SynAck { address_id, backup, .. }) = option else {
                 return None;
@@ -124,14 +124,14 @@ impl Tracker {
     }
 
     /// Processes a segment after the SYNs.
-    fn later(&mut self, placed: &LocatedSegment<'_>) {
+    fn after_syn(&mut self, placed: &LocatedSegment<'_>) {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         if subflow.established_ns.is_none() && !placed.segment.flags.contains(Flags::RST) {
             subflow.established_ns = Some(placed.now_ns);
             let lonely = subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
             if lonely {
                 let text = "the answer to its SYN has no MP_JOIN".to_owned();
-                self.note(placed, NoteKind::Subflow, text);
+                self.add_note(placed, NoteKind::Subflow, text);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Tracker {
         };
         let text = match option {
             MptcpOption::Capable(capable) => {
-                self.capable(placed, capable);
+                self.on_mp_capable(placed, capable);
                 None
             }
             MptcpOption::Join(_) => None,
@@ -187,12 +187,12 @@ impl Tracker {
             *connection.options.entry(name).or_default() += 1;
         }
         if let Some(text) = text {
-            self.note(placed, NoteKind::PathManager, text);
+            self.add_note(placed, NoteKind::PathManager, text);
         }
     }
 
     /// Processes keys and tokens, and the mapping that MP_CAPABLE may contain (RFC 8684 §3.1).
-    fn capable(&mut self, placed: &LocatedSegment<'_>, capable: &MpCapable) {
+    fn on_mp_capable(&mut self, placed: &LocatedSegment<'_>, capable: &MpCapable) {
         let (side, now_ns) = (placed.side, placed.now_ns);
         if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
             let connection = self.connect(placed.subflow, now_ns);
@@ -240,12 +240,12 @@ impl Tracker {
             Some(reason) => format!("RST: {}", reset_reason(reason)),
             None => "RST".to_owned(),
         };
-        self.note(placed, NoteKind::Subflow, text);
+        self.add_note(placed, NoteKind::Subflow, text);
     }
 
     /// Parses ADD_ADDR of RFC 6824 §3.4.1, without HMAC and echo; the other parser does not know
     /// the version.
-    fn old_add_address(&mut self, placed: &LocatedSegment<'_>) {
+    fn add_addr_v0(&mut self, placed: &LocatedSegment<'_>) {
         let mut rest = placed.segment.options;
         loop {
             let option = match *rest {
@@ -278,18 +278,18 @@ impl Tracker {
             if let Some((_, connection)) = self.pair(placed.subflow) {
                 *connection.options.entry("ADD_ADDR").or_default() += 1;
             }
-            self.note(placed, NoteKind::PathManager, text);
+            self.add_note(placed, NoteKind::PathManager, text);
         }
     }
 
-    fn note(&mut self, placed: &LocatedSegment<'_>, kind: NoteKind, text: String) {
+    fn add_note(&mut self, placed: &LocatedSegment<'_>, kind: NoteKind, text: String) {
         let LocatedSegment { now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
-        connection.note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
+        connection.add_note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
     }
 }
 
-fn capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
+fn find_mp_capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
     placed.options.mptcp.iter().find_map(|option| {
         let MptcpOption::Capable(capable) = option else { return None };
         Some(*capable)

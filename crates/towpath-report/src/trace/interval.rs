@@ -40,7 +40,7 @@ impl SeqRange {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TaggedRange<T> {
     pub(super) range: SeqRange,
-    pub(super) about: T,
+    pub(super) tag: T,
 }
 
 /// Disjoint ranges in order, each with a value.
@@ -120,7 +120,7 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
             if piece.range.start > from {
                 new(SeqRange::new(from, piece.range.start));
             }
-            known(piece.range.and(range), piece.about);
+            known(piece.range.and(range), piece.tag);
             from = piece.range.end;
         }
         if from < range.end {
@@ -143,24 +143,24 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         self.bytes += range.len();
         match self.pieces.back_mut() {
             Some(last) if last.range.end <= range.start => {
-                if last.range.end == range.start && last.about == about {
+                if last.range.end == range.start && last.tag == about {
                     last.range.end = range.end;
                 } else {
-                    self.pieces.push_back(TaggedRange { range, about });
+                    self.pieces.push_back(TaggedRange { range, tag: about });
                 }
             }
-            None => self.pieces.push_back(TaggedRange { range, about }),
+            None => self.pieces.push_back(TaggedRange { range, tag: about }),
             Some(_) => {
                 let at = self.after(range.start);
                 // A neighbour with the same value absorbs it, or the queue would fill with small
                 // pieces.
                 if let Some(before) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at))
                     && before.range.end == range.start
-                    && before.about == about
+                    && before.tag == about
                 {
                     before.range.end = range.end;
                 } else {
-                    self.pieces.insert(at, TaggedRange { range, about });
+                    self.pieces.insert(at, TaggedRange { range, tag: about });
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! - [`tracker`]: from segments to connections, with [`handshake`] and [`connection`].
 //! - [`way`]: one direction of a subflow, with [`held`]: limits of its sender.
 //! - [`data`]: one direction of a connection.
-//! - [`interval`] and [`figures`]: ranges and statistics for both.
+//! - [`interval`] and [`metric_boxes`]: ranges and statistics for both.
 //! - [`sequence`] and [`sequences`]: time–sequence pictures.
 //! - [`summary`]: metrics at the end; [`account`]: capacity accounting; [`records`]: the result.
 //! - [`feed`]: a capture that is still being written; [`text`]: output for people.
@@ -110,7 +110,7 @@ impl AnalysisBuilder {
             self.duration_ns = self.now_ns.max(self.duration_ns);
         }
         match layers::segment(frame) {
-            Ok(segment) => self.tracker.take(&segment, frame.interface, self.now_ns),
+            Ok(segment) => self.tracker.on_segment(&segment, frame.interface, self.now_ns),
             Err(why) => *self.skipped.entry(why).or_default() += 1,
         }
     }

@@ -73,7 +73,7 @@ impl CaptureAnalysis {
         conditions.insert("source".to_owned(), "a capture of packets".to_owned());
         conditions.insert("frames".to_owned(), self.frames.to_string());
         conditions.insert("capture begins".to_owned(), number::date(self.begin_ns));
-        for (why, count) in self.passed_over() {
+        for (why, count) in self.skipped_frames() {
             conditions.insert(format!("frames passed over: {why}"), count.to_string());
         }
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };

@@ -283,7 +283,7 @@ fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
     for subflow in subflows {
         let Some(way) = subflow.directions.get(side) else { continue };
         let number = u32::from(subflow.number);
-        uses.extend(way.uses.iter().map(|(from, until)| (number, *from, *until)));
+        uses.extend(way.active_periods.iter().map(|(from, until)| (number, *from, *until)));
     }
     let mut found = Vec::new();
     for &(old, began, left) in &uses {

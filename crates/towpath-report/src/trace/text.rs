@@ -16,7 +16,7 @@ use crate::text::{capital, clean, cut, pad, wrap};
 
 impl CaptureAnalysis {
     /// Returns the number of skipped frames, by reason in words.
-    pub(super) fn passed_over(&self) -> Vec<(String, u64)> {
+    pub(super) fn skipped_frames(&self) -> Vec<(String, u64)> {
         let all = self.skipped.iter().map(|(why, count)| {
             let text = match why {
                 SkipReason::LinkType(kind) => format!("link type {kind} is not known"),
@@ -39,7 +39,7 @@ impl CaptureAnalysis {
             span(self.duration_ns),
             format!("{} on the wire", number::bytes(self.wire_bytes as f64)),
         ];
-        let passed = self.passed_over();
+        let passed = self.skipped_frames();
         facts.extend(passed.iter().map(|(why, n)| format!("{} {why}", number::count(*n as f64))));
         paragraph(&mut out, &facts.join(" · "), width);
         paragraph(&mut out, &self.verdict(), width);

@@ -57,7 +57,12 @@ pub(super) struct LocatedSegment<'a> {
 
 impl Tracker {
     /// Processes the next segment.
-    pub(super) fn take(&mut self, segment: &CapturedSegment<'_>, interface: u32, now_ns: u64) {
+    pub(super) fn on_segment(
+        &mut self,
+        segment: &CapturedSegment<'_>,
+        interface: u32,
+        now_ns: u64,
+    ) {
         self.tcp_packets += 1;
         if self.tcp_packets.is_multiple_of(CHECK_INTERVAL_PACKETS) {
             self.bound_sequences();
@@ -272,12 +277,14 @@ impl Tracker {
         }
         let bare = segment.payload_bytes > 0 && options.dss.is_none() && !segment.options_cut;
         if bare {
-            self.without_mapping(placed);
+            self.on_unmapped_payload(placed);
         }
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         let moment = SendContext { now_ns, subflow: subflow.number };
-        let ([from, to], [data_from, data_to]) =
-            (two(&mut subflow.directions, side), two(&mut connection.data, side));
+        let ([from, to], [data_from, data_to]) = (
+            sender_and_receiver(&mut subflow.directions, side),
+            sender_and_receiver(&mut connection.data, side),
+        );
         // The SYN occupies one number, and data may follow it (RFC 7413).
         let syn = segment.flags.contains(Flags::SYN);
         let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
@@ -291,7 +298,7 @@ impl Tracker {
             connection.last_data_ns = now_ns;
         }
         if segment.flags.contains(Flags::FIN) {
-            from.finish(end);
+            from.set_fin(end);
             from.mark_flag(SequenceKind::Fin, moment, end);
             subflow.fin_ns = subflow.fin_ns.or(Some(now_ns));
         }
@@ -317,7 +324,7 @@ impl Tracker {
             {
                 data_to.acknowledge(number, now_ns);
             }
-            data_to.settle(now_ns);
+            data_to.skip_missing(now_ns);
             on_ack(to, data_to, placed);
         }
         if data_from.has_begun() {
@@ -376,8 +383,10 @@ impl Tracker {
         let LocatedSegment { segment, now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         connection.multipath = true;
-        let ([from, to], [data_from, data_to]) =
-            (two(&mut subflow.directions, side), two(&mut connection.data, side));
+        let ([from, to], [data_from, data_to]) = (
+            sender_and_receiver(&mut subflow.directions, side),
+            sender_and_receiver(&mut connection.data, side),
+        );
         (data_from.is_plotted, data_to.is_plotted) = (true, true);
         let moment = SendContext { now_ns, subflow: subflow.number };
         if let Some(ack) = dss.data_ack
@@ -406,7 +415,7 @@ impl Tracker {
             data_from.mark(SequenceKind::Fin, moment, SeqRange::new(fin, fin), 1);
         }
         if len == i64::from(segment.payload_bytes) {
-            from.learn_beginning(segment.seq, mapping.ssn);
+            from.infer_isn(segment.seq, mapping.ssn);
         }
         if len > 0
             && let Some(start) = from.place_relative(mapping.ssn)
@@ -416,7 +425,7 @@ impl Tracker {
     }
 
     /// Processes payload without DSS: the rest of a mapping, or a fallback to plain TCP.
-    fn without_mapping(&mut self, placed: &LocatedSegment<'_>) {
+    fn on_unmapped_payload(&mut self, placed: &LocatedSegment<'_>) {
         let LocatedSegment { now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         let mapped = subflow.directions.get(side).is_some_and(|way| !way.maps.is_empty());
@@ -459,7 +468,7 @@ impl Tracker {
             to.fallback = Some(reason);
             let note =
                 NoteContext { now_ns, subflow: found.number, side: 0, kind: NoteKind::Fallback };
-            to.note(note, reason.text().to_owned());
+            to.add_note(note, reason.text().to_owned());
         }
     }
 }
@@ -499,7 +508,7 @@ fn opener(segment: &CapturedSegment<'_>, _options: &Options) -> usize {
 }
 
 /// Returns the sending end, and the other one.
-pub(super) fn two<T>(both: &mut [T; 2], side: usize) -> [&mut T; 2] {
+pub(super) fn sender_and_receiver<T>(both: &mut [T; 2], side: usize) -> [&mut T; 2] {
     let [first, second] = both;
     if side == 0 { [first, second] } else { [second, first] }
 }

@@ -57,7 +57,7 @@ pub(super) struct DirectionTracker {
     pub(super) last_ns: u64,
     pub(super) series: BinnedSeries,
     /// Periods with data: from, until.
-    pub(super) uses: Vec<(u64, u64)>,
+    pub(super) active_periods: Vec<(u64, u64)>,
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
     pub(super) inbound: u64,
@@ -151,7 +151,7 @@ impl DirectionTracker {
     }
 
     /// Derives the SYN's number from a packet that is one whole mapping.
-    pub(super) fn learn_beginning(&mut self, seq: u32, ssn: u32) {
+    pub(super) fn infer_isn(&mut self, seq: u32, ssn: u32) {
         if self.has_begun || ssn == 0 {
             return;
         }
@@ -165,7 +165,7 @@ impl DirectionTracker {
         }
         // Earlier data had no mapping, so nothing waits for it.
         self.waiting = TaggedRanges::default();
-        self.flight.forget();
+        self.flight.clear();
         self.fin = None;
     }
 
@@ -196,7 +196,7 @@ impl DirectionTracker {
             fresh += part.len();
             let behind = part.start < self.highest;
             late += if behind { part.len() } else { 0 };
-            let [elsewhere, here] = self.appears(data, *part, at);
+            let [elsewhere, here] = self.register_data(data, *part, at);
             let kind = match (elsewhere, behind) {
                 (0, false) => SequenceKind::Sent,
                 (0, true) => SequenceKind::OutOfOrder,
@@ -234,7 +234,7 @@ impl DirectionTracker {
         if fresh > 0 {
             data.is_app_limited = !is_full;
         }
-        self.take(data, &new, in_order, at);
+        self.deliver_in_order(data, &new, in_order, at);
         self.scratch = new;
     }
 
@@ -264,7 +264,7 @@ impl DirectionTracker {
             let mut had = 0;
             let packets = u32::from(number == 0);
             self.maps.each(part, |_, numbers| {
-                let known = data.had(numbers);
+                let known = data.acked_bytes_of(numbers);
                 had += known;
                 let kind = retransmission_kind(known, numbers);
                 data.mark(kind, at, numbers, packets);
@@ -278,7 +278,7 @@ impl DirectionTracker {
 
     /// Passes carried data to the connection. Returns the bytes that another subflow had carried
     /// before, and those that this one had.
-    fn appears(
+    fn register_data(
         &mut self,
         data: &mut DataStreamTracker,
         part: SeqRange,
@@ -293,7 +293,7 @@ impl DirectionTracker {
     }
 
     /// Passes on the data that is in order now.
-    fn take(
+    fn deliver_in_order(
         &mut self,
         data: &mut DataStreamTracker,
         new: &[SeqRange],
@@ -316,7 +316,8 @@ impl DirectionTracker {
             {
                 self.skip_to(data, first.start, at.now_ns);
             }
-            data.below_bytes = (data.below_bytes + self.waiting.bytes()).saturating_sub(before);
+            data.subflow_queue_bytes =
+                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(before);
         }
         data.note_waiting(at.now_ns);
     }
@@ -330,7 +331,7 @@ impl DirectionTracker {
             let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
             if !rest.is_empty() {
                 self.next = rest.end;
-                self.hand_on(data, rest, piece.about, now_ns);
+                self.hand_on(data, rest, piece.tag, now_ns);
             }
         }
     }
@@ -451,7 +452,8 @@ impl DirectionTracker {
         if ack > self.next {
             let before = self.waiting.bytes();
             self.skip_to(data, ack, now_ns);
-            data.below_bytes = (data.below_bytes + self.waiting.bytes()).saturating_sub(before);
+            data.subflow_queue_bytes =
+                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(before);
         }
     }
 
@@ -510,17 +512,17 @@ impl DirectionTracker {
     }
 
     /// Sets the position of the FIN, which follows the byte before `at`.
-    pub(super) fn finish(&mut self, at: i64) {
+    pub(super) fn set_fin(&mut self, at: i64) {
         self.fin = Some(at);
     }
 
     fn note_use(&mut self, now_ns: u64) {
-        let room = self.uses.len() < MAX_ACTIVE_PERIODS;
-        match self.uses.last_mut() {
+        let room = self.active_periods.len() < MAX_ACTIVE_PERIODS;
+        match self.active_periods.last_mut() {
             Some((_, until)) if !room || now_ns.saturating_sub(*until) < IDLE_GAP_NS => {
                 *until = now_ns.max(*until);
             }
-            _ => self.uses.push((now_ns, now_ns)),
+            _ => self.active_periods.push((now_ns, now_ns)),
         }
     }
 }

@@ -92,7 +92,7 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
 
 /// Parses `NUMBER host PATH peer PATH port PORT by peer|host`; all but the number are optional.
 fn route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, String> {
-    let mut route = SubflowRoute::usual(words.number("a subflow's number")?, role);
+    let mut route = SubflowRoute::default_for(words.number("a subflow's number")?, role);
     while let Some(word) = words.next() {
         match word {
             "host" => route.host = words.number("a path")?,
@@ -164,12 +164,15 @@ fn action(script: &Script, words: &mut TokenReader<'_>) -> Result<StepAction, St
         let line = subflow(number)?;
         if words.peek() == Some("icmp") {
             let _ = words.next();
-            return Ok(StepAction::Icmp { line, message: icmp(words)? });
+            return Ok(StepAction::Icmp { subflow: line, message: icmp(words)? });
         }
-        return Ok(StepAction::Inject { line, packet: packet::packet(words)? });
+        return Ok(StepAction::Inject { subflow: line, packet: packet::packet(words)? });
     }
     if let Some(number) = word.strip_suffix('>') {
-        return Ok(StepAction::Expect { line: subflow(number)?, packet: packet::packet(words)? });
+        return Ok(StepAction::Expect {
+            subflow: subflow(number)?,
+            packet: packet::packet(words)?,
+        });
     }
     match word {
         "handshake" => Ok(StepAction::Handshake(packet::packet(words)?)),
@@ -196,7 +199,7 @@ fn join(words: &mut TokenReader<'_>) -> Result<StepAction, String> {
     if backup {
         let _ = words.next();
     }
-    Ok(StepAction::Join { line, backup })
+    Ok(StepAction::Join { subflow: line, backup })
 }
 
 fn icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {

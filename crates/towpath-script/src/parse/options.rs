@@ -33,7 +33,7 @@ pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
         }
         "mp_prio" => OptionPattern::Priority { backup: words.next() == Some("backup") },
         "mp_fail" => OptionPattern::Fail(number(words)?),
-        "mp_fastclose" => OptionPattern::FastClose { right: words.next() != Some("bad") },
+        "mp_fastclose" => OptionPattern::FastClose { valid: words.next() != Some("bad") },
         "mp_tcprst" => reset(words)?,
         "raw" => OptionPattern::Raw(bytes(words)?),
         _ => return Err(format!("`{name}` is no option")),
@@ -110,13 +110,13 @@ fn letters(word: &str) -> Result<u8, String> {
 }
 
 fn join(words: &mut TokenReader<'_>) -> Result<JoinPattern, String> {
-    let mut join = JoinPattern { address_id: None, backup: None, right: true };
+    let mut join = JoinPattern { address_id: None, backup: None, valid: true };
     while let Some(word) = words.next() {
         match word {
             "id" => join.address_id = Some(words.number("an identifier")?),
             "backup" => join.backup = Some(true),
             "regular" => join.backup = Some(false),
-            "bad" => join.right = false,
+            "bad" => join.valid = false,
             _ => return Err(format!("`{word}` does not belong to `mp_join`")),
         }
     }
@@ -155,8 +155,8 @@ fn map_field(map: &mut MapPattern, word: &str, words: &mut TokenReader<'_>) -> R
         "len" => map.len = Some(words.number("a length")?),
         "dsn4" => map.octets = Some(4),
         "dsn8" => map.octets = Some(8),
-        "csum" => map.checksum = Checksum::Right,
-        "badcsum" => map.checksum = Checksum::Wrong,
+        "csum" => map.checksum = Checksum::Valid,
+        "badcsum" => map.checksum = Checksum::Invalid,
         _ => return Err(format!("`{word}` does not belong to `dss`")),
     }
     Ok(())
@@ -168,12 +168,12 @@ fn add_address(words: &mut TokenReader<'_>) -> Result<AddAddressPattern, String>
         Ok(both) => (both.ip(), Some(both.port())),
         Err(_) => (word.parse::<IpAddr>().map_err(|_| format!("`{word}` is no address"))?, None),
     };
-    let mut found = AddAddressPattern { address_id: 0, address, port, echo: false, right: true };
+    let mut found = AddAddressPattern { address_id: 0, address, port, echo: false, valid: true };
     while let Some(word) = words.next() {
         match word {
             "id" => found.address_id = words.number("an identifier")?,
             "echo" => found.echo = true,
-            "bad" => found.right = false,
+            "bad" => found.valid = false,
             _ => return Err(format!("`{word}` does not belong to `add_addr`")),
         }
     }

@@ -56,7 +56,7 @@ fn field(
         "win" => packet.window = Some(span(words.need("a window")?)?),
         "len" => packet.len = span(words.need("a length")?)?,
         "urgent" => packet.urgent = Some(words.number("an urgent pointer")?),
-        "damaged" => packet.damaged = true,
+        "damaged" => packet.bad_checksum = true,
         "no" => packet.without.push(option_name(words.need("the name of an option")?)?),
         "not-ect" => packet.ecn = Some(Ecn::NotCapable),
         "ect0" => packet.ecn = Some(Ecn::Capable0),

@@ -27,7 +27,7 @@ fn a_script_header_names_sections_role_and_settings() {
 fn a_packet_has_its_fields_in_any_order() {
     let step = only_step("+200ms..1.5s 2> FIN ACK 1:1001 ack 1 win 10.. <sack 5:7 9:11, ts * 4>");
     assert_eq!(step.when.to, Duration::from_millis(1_500));
-    let StepAction::Expect { line: 2, packet } = step.action else { panic!("{step:?}") };
+    let StepAction::Expect { subflow: 2, packet } = step.action else { panic!("{step:?}") };
     assert_eq!(packet.flags, Flags::FIN.with(Flags::ACK));
     assert_eq!((packet.seq, packet.len), (Some(1), NumberRange::exactly(1_000)));
     assert_eq!(packet.window, Some(NumberRange { from: 10, to: u64::MAX }));
@@ -40,7 +40,7 @@ fn a_packet_without_flags_is_an_ack() {
         panic!("no packet")
     };
     assert_eq!((packet.flags, packet.seq), (Flags::ACK, Some(u32::MAX)));
-    let map = MapPattern { dsn: Some(7), checksum: Checksum::Wrong, ..MapPattern::default() };
+    let map = MapPattern { dsn: Some(7), checksum: Checksum::Invalid, ..MapPattern::default() };
     let dss = DssPattern { map: Presence::Given(map), ..DssPattern::default() };
     assert_eq!(packet.options, [OptionPattern::Dss(dss)]);
 }

@@ -24,7 +24,7 @@ impl Peer {
     /// Builds the bytes of a packet and advances the peer's sequence numbers.
     pub fn send(&mut self, number: usize, packet: &PacketPattern) -> Result<Vec<u8>, String> {
         let now_ms = self.now.as_millis() as u32;
-        let line = self.line_mut(number)?;
+        let line = self.subflow_mut(number)?;
         if let Some(window) = packet.window {
             line.window = window.from as u32;
         }
@@ -35,7 +35,7 @@ impl Peer {
         let seq = packet.seq.unwrap_or(line.next);
         let len = packet.len.from as usize;
         let stamps = line.stamps(packet, now_ms);
-        line.last_own_stamp = stamps.map_or(line.last_own_stamp, |stamps| stamps.value);
+        line.last_own_timestamp = stamps.map_or(line.last_own_timestamp, |stamps| stamps.value);
         let line = line.clone();
 
         let mut options = Options { timestamps: stamps, ..Options::default() };
@@ -62,16 +62,16 @@ impl Peer {
             segment_bytes: 0,
         };
         let end = seq.wrapping_add(segment.sequence_bytes());
-        let line = self.line_mut(number)?;
+        let line = self.subflow_mut(number)?;
         if is_syn || end.wrapping_sub(line.next) < 1 << 30 {
             line.next = end;
         }
         let urgent = packet.urgent.unwrap_or(0);
-        encode(&segment, RawExtras { raw: &raw, urgent, damaged: packet.damaged })
+        encode(&segment, RawExtras { raw: &raw, urgent, bad_checksum: packet.bad_checksum })
     }
 
     fn payload(&self, number: usize, seq: u32, len: usize) -> Result<Payload, String> {
-        let (ssn, dsn) = self.line(number)?.mapped.unwrap_or((1, 1));
+        let (ssn, dsn) = self.subflow(number)?.mapped.unwrap_or((1, 1));
         let first = dsn.wrapping_add(u64::from(seq.wrapping_sub(ssn))).wrapping_sub(1);
         Ok(data(first, len))
     }
@@ -88,7 +88,7 @@ impl Peer {
         let host_key = self.host_key.unwrap_or_default();
         let made = match option {
             OptionPattern::Sack(blocks) => {
-                let isn = self.line(number)?.host_isn;
+                let isn = self.subflow(number)?.host_isn;
                 let absolute =
                     |(first, end): &(u32, u32)| (isn.wrapping_add(*first), isn.wrapping_add(*end));
                 out.sack.extend(blocks.iter().take(4).map(absolute));
@@ -112,13 +112,13 @@ impl Peer {
             OptionPattern::Capable(capable) => {
                 let (capable, mapped) = capable_option(capable, flags, len, host_key);
                 if mapped {
-                    self.line_mut(number)?.mapped = Some((1, 1));
+                    self.subflow_mut(number)?.mapped = Some((1, 1));
                     self.data_next = self.data_next.max(1 + len as u64);
                 }
                 MptcpOption::Capable(capable)
             }
             OptionPattern::Join(join) => {
-                MptcpOption::Join(join_option(*join, flags, self.line(number)?, host_key))
+                MptcpOption::Join(join_option(*join, flags, self.subflow(number)?, host_key))
             }
             OptionPattern::AddAddress(add) => MptcpOption::AddAddress(add_option(add, host_key)),
             OptionPattern::RemoveAddress(ids) => {
@@ -129,7 +129,7 @@ impl Peer {
                 let offset = dsn.unwrap_or(self.data_ack);
                 MptcpOption::Fail { dsn: keys::initial_dsn(host_key).wrapping_add(offset) }
             }
-            OptionPattern::FastClose { right } => {
+            OptionPattern::FastClose { valid: right } => {
                 MptcpOption::FastClose { key: host_key ^ u64::from(!*right) }
             }
             OptionPattern::Reset { reason, transient } => MptcpOption::Reset(MpTcpRst {
@@ -149,15 +149,15 @@ impl Peer {
         (_, seq, len): (Flags, u32, usize),
     ) -> Result<Dss, String> {
         let ack = match dss.ack {
-            Presence::Usual => Some(self.data_ack),
+            Presence::Default => Some(self.data_ack),
             Presence::Absent => None,
             Presence::Given(offset) => Some(offset),
         };
         let initial = keys::initial_dsn(self.host_key.unwrap_or_default());
         let data_ack = ack.map(|offset| octets(initial.wrapping_add(offset), dss.ack_octets));
         let map = match dss.map {
-            Presence::Usual if len == 0 && !dss.fin => None,
-            Presence::Usual => Some(MapPattern::default()),
+            Presence::Default if len == 0 && !dss.fin => None,
+            Presence::Default => Some(MapPattern::default()),
             Presence::Absent => None,
             Presence::Given(map) => Some(map),
         };
@@ -171,19 +171,19 @@ impl Peer {
             self.data_next = self.data_next.max(dsn.wrapping_add(map_len.into()));
         }
         if len > 0 {
-            self.line_mut(number)?.mapped = Some((ssn, dsn));
+            self.subflow_mut(number)?.mapped = Some((ssn, dsn));
         }
         let absolute = keys::initial_dsn(KEY).wrapping_add(dsn);
         let wanted = match map.checksum {
-            Checksum::None if self.checksums => Checksum::Right,
+            Checksum::None if self.checksums => Checksum::Valid,
             other => other,
         };
         let bytes = data(dsn.wrapping_sub(1), usize::from(map_len) - usize::from(dss.fin));
         let right = keys::dss_checksum(absolute, ssn, map_len, &bytes);
         let checksum = match wanted {
             Checksum::None => None,
-            Checksum::Right => Some(right),
-            Checksum::Wrong => Some(right ^ 0x0101),
+            Checksum::Valid => Some(right),
+            Checksum::Invalid => Some(right ^ 0x0101),
         };
         let dsn = octets(absolute, map.octets);
         let mapping = Some(DssMapping { dsn, ssn, len: map_len, checksum });
@@ -217,19 +217,19 @@ fn octets(number: u64, octets: Option<u8>) -> DataAck {
 impl PeerSubflow {
     fn on_own_syn(&mut self, packet: &PacketPattern) {
         self.own_scale = None;
-        self.own_stamps = false;
+        self.own_timestamps = false;
         for option in &packet.options {
             match option {
                 // Larger shifts than 14 count as 14 (RFC 7323 §2.3).
                 OptionPattern::WindowScale(shift) => {
                     self.own_scale = Some(shift.unwrap_or(0).min(14));
                 }
-                OptionPattern::Timestamps(_) => self.own_stamps = true,
+                OptionPattern::Timestamps(_) => self.own_timestamps = true,
                 _ => {}
             }
         }
         if !packet.flags.contains(Flags::ACK) {
-            self.host_stamps = true;
+            self.host_timestamps = true;
         }
     }
 
@@ -240,15 +240,15 @@ impl PeerSubflow {
             OptionPattern::Timestamps(stamps) => Some(*stamps),
             _ => None,
         });
-        let by_itself = self.own_stamps
-            && self.host_stamps
+        let by_itself = self.own_timestamps
+            && self.host_timestamps
             && !packet.without.contains(&OptionName::Timestamps);
         let TimestampPattern { value, echo } =
             given.or(by_itself.then_some(TimestampPattern::default()))?;
         let echo = match echo {
             Some(TsEcho::Number(number)) => number,
-            Some(TsEcho::Older(less)) => self.last_host_stamp.wrapping_sub(less),
-            None => self.last_host_stamp,
+            Some(TsEcho::Older(less)) => self.last_host_timestamp.wrapping_sub(less),
+            None => self.last_host_timestamp,
         };
         Some(Timestamps { value: value.unwrap_or(FIRST_TIMESTAMP.wrapping_add(now_ms)), echo })
     }
@@ -299,7 +299,7 @@ fn capable_option(
 fn join_option(pattern: JoinPattern, flags: Flags, line: &PeerSubflow, host_key: u64) -> MpJoin {
     let backup = pattern.backup.unwrap_or(false);
     let address_id = pattern.address_id.unwrap_or(line.path + 1);
-    let wrong = !pattern.right;
+    let wrong = !pattern.valid;
     let hmac = keys::join_hmac(KEY, host_key, line.own_nonce, line.host_nonce);
     match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
         (true, false) => {
@@ -321,7 +321,7 @@ fn join_option(pattern: JoinPattern, flags: Flags, line: &PeerSubflow, host_key:
 }
 
 fn add_option(pattern: &AddAddressPattern, host_key: u64) -> AddAddr {
-    let AddAddressPattern { address_id, address, port, echo, right } = *pattern;
+    let AddAddressPattern { address_id, address, port, echo, valid: right } = *pattern;
     let hmac = keys::add_address_hmac(KEY, host_key, address_id, address, port);
     let hmac = (!echo).then_some(hmac ^ u64::from(!right));
     AddAddr { address_id, address, port, hmac }

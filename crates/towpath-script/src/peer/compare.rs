@@ -19,7 +19,7 @@ impl Peer {
         segment: &Segment,
         expected: &PacketPattern,
     ) -> CompareResult {
-        let line = self.line(number)?;
+        let line = self.subflow(number)?;
         let flags = segment.flags.without(Flags::PSH);
         expect("the flags", flags == expected.flags)?;
         if let Some(push) = expected.push {
@@ -27,12 +27,12 @@ impl Peer {
         }
         let seq = segment.seq.wrapping_sub(line.host_isn);
         expect("the sequence number", expected.seq.is_none_or(|wanted| wanted == seq))?;
-        expect("the length", expected.len.holds(segment.payload.len() as u64))?;
+        expect("the length", expected.len.contains(segment.payload.len() as u64))?;
         let ack = segment.ack.wrapping_sub(line.peer_isn);
         expect("the acknowledgement number", expected.ack.is_none_or(|wanted| wanted == ack))?;
         let shift = if segment.flags.contains(Flags::SYN) { 0 } else { line.scales().1 };
         let window = u64::from(segment.window) << shift;
-        expect("the window", expected.window.is_none_or(|wanted| wanted.holds(window)))?;
+        expect("the window", expected.window.is_none_or(|wanted| wanted.contains(window)))?;
         expect("the ECN field", expected.ecn.is_none_or(|wanted| wanted == segment.ecn))?;
         for option in &expected.options {
             self.option_is_there(line, segment, option)?;
@@ -72,7 +72,7 @@ impl Peer {
                     None => true,
                     Some(TsEcho::Number(number)) => found.echo == number,
                     Some(TsEcho::Older(less)) => {
-                        found.echo == line.last_own_stamp.wrapping_sub(less)
+                        found.echo == line.last_own_timestamp.wrapping_sub(less)
                     }
                 };
                 is(right, "TSecr")
@@ -91,7 +91,7 @@ impl Peer {
     fn dss_is(&self, found: &Dss, expected: &DssPattern) -> CompareResult {
         let ack = found.data_ack.map(Self::own_data_offset);
         match expected.ack {
-            Presence::Usual => {}
+            Presence::Default => {}
             Presence::Absent => expect("no DATA_ACK", ack.is_none())?,
             Presence::Given(offset) => expect("DATA_ACK", ack == Some(offset))?,
         }
@@ -104,7 +104,7 @@ impl Peer {
         expect("DATA_ACK's size", wanted.is_none() || wanted == octets(found.data_ack))?;
         expect("DATA_FIN", found.data_fin == expected.fin)?;
         let MapPattern { dsn, ssn, len, octets: wanted, checksum } = match expected.map {
-            Presence::Usual => return Ok(()),
+            Presence::Default => return Ok(()),
             Presence::Absent => return expect("no mapping", found.mapping.is_none()),
             Presence::Given(map) => map,
         };
@@ -114,7 +114,7 @@ impl Peer {
         expect("the subflow sequence number", ssn.is_none_or(|ssn| ssn == map.ssn))?;
         expect("the mapping's length", len.is_none_or(|len| len == map.len))?;
         expect("the size of the number", wanted.is_none() || wanted == octets(Some(map.dsn)))?;
-        expect("a checksum", checksum != Checksum::Right || map.checksum.is_some())
+        expect("a checksum", checksum != Checksum::Valid || map.checksum.is_some())
     }
 
     /// Checks the tokens and HMACs, which must always be valid.
@@ -189,7 +189,7 @@ fn mptcp_is(found: &MptcpOption, expected: &OptionPattern) -> bool {
         (MptcpOption::Fail { dsn }, OptionPattern::Fail(wanted)) => {
             wanted.is_none_or(|offset| offset == Peer::own_data_offset(DataAck::Long(*dsn)))
         }
-        (MptcpOption::FastClose { key }, OptionPattern::FastClose { right }) => {
+        (MptcpOption::FastClose { key }, OptionPattern::FastClose { valid: right }) => {
             (*key == KEY) == *right
         }
         (MptcpOption::Reset(found), OptionPattern::Reset { reason, transient }) => {

@@ -9,7 +9,7 @@ use super::Peer;
 impl Peer {
     /// Formats a packet of the host as the script line that would expect it.
     pub fn describe(&self, number: usize, segment: &Segment) -> String {
-        let Ok(line) = self.line(number) else { return format!("{segment:?}") };
+        let Ok(line) = self.subflow(number) else { return format!("{segment:?}") };
         let mut text = if number == 0 { "> ".to_owned() } else { format!("{number}> ") };
         for (flag, name) in [
             (Flags::SYN, "SYN "),

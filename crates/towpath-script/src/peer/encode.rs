@@ -13,7 +13,7 @@ pub(super) struct RawExtras<'a> {
     /// Urgent pointer, in the TCP header.
     pub(super) urgent: u16,
     /// True to spoil the TCP checksum.
-    pub(super) damaged: bool,
+    pub(super) bad_checksum: bool,
 }
 
 /// Encodes a segment as one IPv4 packet.
@@ -48,7 +48,7 @@ pub(super) fn encode(segment: &Segment, extra: RawExtras<'_>) -> Result<Vec<u8>,
     pseudo.extend(destination.octets());
     pseudo.extend([0, 6]);
     pseudo.extend((tcp.len() as u16).to_be_bytes());
-    let sum = checksum(&[&pseudo, &tcp]) ^ u16::from(extra.damaged);
+    let sum = checksum(&[&pseudo, &tcp]) ^ u16::from(extra.bad_checksum);
     if let [.., _, _] = tcp.get_mut(..18).unwrap_or_default()
         && let Some(field) = tcp.get_mut(16..18)
     {

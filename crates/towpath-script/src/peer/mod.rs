@@ -36,7 +36,7 @@ const MAX_SUBFLOWS: usize = 6;
 /// The peer of one connection.
 #[derive(Debug)]
 pub struct Peer {
-    lines: Vec<PeerSubflow>,
+    subflows: Vec<PeerSubflow>,
     /// Key of the host, learnt from its packets; `None` before.
     host_key: Option<u64>,
     /// Data offset of the next new byte.
@@ -54,7 +54,7 @@ struct PeerSubflow {
     host: SocketAddr,
     peer: SocketAddr,
     /// Set when the host opens the subflow and its port is not known yet.
-    awaited: bool,
+    port_unknown: bool,
     path: u8,
     peer_isn: u32,
     host_isn: u32,
@@ -67,10 +67,10 @@ struct PeerSubflow {
     own_scale: Option<u8>,
     host_scale: Option<u8>,
     /// Set when each end has offered timestamps.
-    own_stamps: bool,
-    host_stamps: bool,
-    last_host_stamp: u32,
-    last_own_stamp: u32,
+    own_timestamps: bool,
+    host_timestamps: bool,
+    last_host_timestamp: u32,
+    last_own_timestamp: u32,
     own_nonce: u32,
     host_nonce: u32,
     /// The last mapping sent: subflow and data sequence number of its first byte.
@@ -86,17 +86,17 @@ impl Peer {
     pub fn new(script: &Script) -> Self {
         let route = |number| {
             let given = script.routes.iter().find(|route| route.number == number);
-            given.copied().unwrap_or_else(|| SubflowRoute::usual(number, script.role))
+            given.copied().unwrap_or_else(|| SubflowRoute::default_for(number, script.role))
         };
         let setting = |name| script.settings.iter().find(|setting| setting.name == name);
         let first = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
-        let mut lines: Vec<_> =
+        let mut subflows: Vec<_> =
             (0..MAX_SUBFLOWS).map(|number| PeerSubflow::new(&route(number))).collect();
-        if let (Some(line), Some(isn)) = (lines.first_mut(), first) {
+        if let (Some(line), Some(isn)) = (subflows.first_mut(), first) {
             line.peer_isn = isn;
         }
         Self {
-            lines,
+            subflows,
             host_key: None,
             data_next: 1,
             data_ack: 1,
@@ -110,17 +110,17 @@ impl Peer {
         self.now = now;
     }
 
-    fn line(&self, number: usize) -> Result<&PeerSubflow, String> {
-        self.lines.get(number).ok_or_else(|| format!("no subflow {number}"))
+    fn subflow(&self, number: usize) -> Result<&PeerSubflow, String> {
+        self.subflows.get(number).ok_or_else(|| format!("no subflow {number}"))
     }
 
-    fn line_mut(&mut self, number: usize) -> Result<&mut PeerSubflow, String> {
-        self.lines.get_mut(number).ok_or_else(|| format!("no subflow {number}"))
+    fn subflow_mut(&mut self, number: usize) -> Result<&mut PeerSubflow, String> {
+        self.subflows.get_mut(number).ok_or_else(|| format!("no subflow {number}"))
     }
 
     /// Returns true if the peer opens this subflow, and its path.
     pub fn route(&self, number: usize) -> Result<(bool, u8), String> {
-        let line = self.line(number)?;
+        let line = self.subflow(number)?;
         Ok((line.peer.port() >= FIRST_PORT, line.path))
     }
 
@@ -130,9 +130,9 @@ impl Peer {
         let Ok(packet) = Packet::from_bytes(&whole, false, 0) else { return Ok(None) };
         let segment =
             packet.parse().map_err(|error| format!("the host sent a packet with {error}"))?;
-        let number = self.line_of(&segment)?;
-        self.learn(number, &segment);
-        let line = self.line_mut(number)?;
+        let number = self.subflow_of(&segment)?;
+        self.record(number, &segment);
+        let line = self.subflow_mut(number)?;
         if !segment.payload.is_empty() || line.quotable.is_none() {
             line.quotable = Some(bytes.to_vec());
         }
@@ -140,10 +140,10 @@ impl Peer {
             line.host_isn = segment.seq;
             line.ack = 0;
             line.host_scale = segment.options.window_scale;
-            line.host_stamps = segment.options.timestamps.is_some();
+            line.host_timestamps = segment.options.timestamps.is_some();
         }
         if let Some(stamps) = segment.options.timestamps {
-            line.last_host_stamp = stamps.value;
+            line.last_host_timestamp = stamps.value;
         }
         let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(line.host_isn);
         let is_known = segment.flags.contains(Flags::SYN) || end.wrapping_sub(line.ack) < 1 << 30;
@@ -154,29 +154,30 @@ impl Peer {
         Ok(Some((number, segment)))
     }
 
-    fn line_of(&mut self, segment: &Segment) -> Result<usize, String> {
+    fn subflow_of(&mut self, segment: &Segment) -> Result<usize, String> {
         let Segment { source, destination, .. } = *segment;
         let known = |line: &PeerSubflow| line.peer == destination && line.host == source;
-        if let Some(number) = self.lines.iter().position(known) {
+        if let Some(number) = self.subflows.iter().position(known) {
             return Ok(number);
         }
         let awaits = |line: &PeerSubflow| {
-            line.awaited && line.peer == destination && line.host.ip() == source.ip()
+            line.port_unknown && line.peer == destination && line.host.ip() == source.ip()
         };
-        let new = self.lines.iter().position(awaits).filter(|_| segment.flags.contains(Flags::SYN));
+        let new =
+            self.subflows.iter().position(awaits).filter(|_| segment.flags.contains(Flags::SYN));
         let Some(number) = new else {
             return Err(format!(
                 "the host sent a packet from {source} to {destination}, where no subflow is"
             ));
         };
-        let line = self.line_mut(number)?;
-        line.awaited = false;
+        let line = self.subflow_mut(number)?;
+        line.port_unknown = false;
         line.host = source;
         Ok(number)
     }
 
     /// Records keys, nonces, and the end of the host's data.
-    fn learn(&mut self, number: usize, segment: &Segment) {
+    fn record(&mut self, number: usize, segment: &Segment) {
         for option in &segment.options.mptcp {
             match option {
                 MptcpOption::Capable(MpCapable { sender_key, data, .. }) => {
@@ -186,7 +187,7 @@ impl Peer {
                     }
                 }
                 MptcpOption::Join(MpJoin::Syn { nonce, .. } | MpJoin::SynAck { nonce, .. }) => {
-                    if let Some(line) = self.lines.get_mut(number) {
+                    if let Some(line) = self.subflows.get_mut(number) {
                         line.host_nonce = *nonce;
                     }
                 }
@@ -227,7 +228,7 @@ impl Peer {
             }
             Some(_) | None => None,
         };
-        let line = self.line_mut(number)?;
+        let line = self.subflow_mut(number)?;
         let has_keys = |option: &MptcpOption| {
             matches!(option, MptcpOption::Capable(MpCapable { data: Some(_), .. }))
         };
@@ -250,12 +251,12 @@ impl Peer {
 
     /// Returns the host's last packet with data on a subflow, for ICMP errors.
     pub(crate) fn quotable(&self, number: usize) -> Result<&[u8], String> {
-        self.line(number)?.quotable.as_deref().ok_or_else(|| "nothing to quote yet".to_owned())
+        self.subflow(number)?.quotable.as_deref().ok_or_else(|| "nothing to quote yet".to_owned())
     }
 
     /// Converts a relative sequence number of the host to the one on the wire.
     pub(crate) fn host_seq(&self, number: usize, relative: u32) -> Result<u32, String> {
-        Ok(self.line(number)?.host_isn.wrapping_add(relative))
+        Ok(self.subflow(number)?.host_isn.wrapping_add(relative))
     }
 }
 
@@ -277,7 +278,7 @@ impl PeerSubflow {
         Self {
             host: SocketAddr::new(host, host_port),
             peer: SocketAddr::new(peer, peer_port),
-            awaited: !route.by_peer,
+            port_unknown: !route.by_peer,
             path: route.peer,
             peer_isn: 7_000 + 1_000_000 * number,
             host_isn: 0,
@@ -286,10 +287,10 @@ impl PeerSubflow {
             window: 65_535,
             own_scale: None,
             host_scale: None,
-            own_stamps: false,
-            host_stamps: false,
-            last_host_stamp: 0,
-            last_own_stamp: 0,
+            own_timestamps: false,
+            host_timestamps: false,
+            last_host_timestamp: 0,
+            last_own_timestamp: 0,
             own_nonce: NONCE.wrapping_add(number),
             host_nonce: 0,
             mapped: None,

@@ -1,6 +1,6 @@
 //! Datagrams at a constant rate.
 
-use towpath_measure::result::{DatagramFigures, DatagramRow, Record};
+use towpath_measure::result::{DatagramRow, DatagramStats, Record};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 
 use crate::ended::{CompletedRun, scenario, simulate};
@@ -16,7 +16,7 @@ fn udp(path: &str, flow: &str) -> Scenario {
     ))
 }
 
-fn figures(ended: &CompletedRun, way: DataDirection) -> &DatagramFigures {
+fn datagram_stats(ended: &CompletedRun, way: DataDirection) -> &DatagramStats {
     let flow = ended.summary().flows.iter().find(|flow| flow.direction == way).unwrap();
     flow.datagrams.as_ref().unwrap()
 }
@@ -34,7 +34,7 @@ fn over_a_clean_path_all_arrive_after_the_delay_and_nothing_jitters() {
         let summary = ended.summary();
         assert!(summary.ok && summary.warnings.is_empty(), "{summary:#?}");
         for way in [DataDirection::Up, DataDirection::Down] {
-            let own = figures(&ended, way);
+            let own = datagram_stats(&ended, way);
             assert_eq!((own.sent, own.received, own.unsent), (2_500, 2_500, 0));
             assert_eq!((own.lost, own.longest_loss_run, own.out_of_order), (0, 0, 0));
             assert_eq!((own.jitter_ns, own.jitter_max_ns), (0, 0));
@@ -54,7 +54,7 @@ fn losses_duplicates_and_overtaking_are_those_of_the_link() {
     let path = "loss = \"5 %\"\nduplicate = \"2 %\"\n\
                 jitter = { distribution = \"uniform\", sd = \"5 ms\", reorder = true }";
     let ended = simulate(&udp(path, ""), Transport::Tcp, 1, false);
-    let own = figures(&ended, DataDirection::Up);
+    let own = datagram_stats(&ended, DataDirection::Up);
     let link = ended.records.iter().rev().find_map(|record| {
         let Record::Link(link) = record else { return None };
         Some(link).filter(|link| link.direction == DataDirection::Up)
@@ -81,13 +81,13 @@ fn an_outage_is_a_run_of_losses_without_the_unsent_datagrams() {
         )
     };
     let silent = simulate(&udp("", &event("silent")), Transport::Mptcp, 1, false);
-    let own = figures(&silent, DataDirection::Up);
+    let own = datagram_stats(&silent, DataDirection::Up);
     assert_eq!((own.sent, own.unsent), (2_500, 0));
     // One second of datagrams, plus those in flight when the outage began.
     assert!((250..=256).contains(&own.lost) && own.longest_loss_run == own.lost, "{own:?}");
     assert!(silent.summary().ok, "{}", silent.summary().verdict);
     let carrier = simulate(&udp("", &event("carrier")), Transport::Mptcp, 1, false);
-    let own = figures(&carrier, DataDirection::Up);
+    let own = datagram_stats(&carrier, DataDirection::Up);
     assert_eq!(own.sent + own.unsent, 2_500);
     assert!((249..=251).contains(&own.unsent) && own.lost <= 6, "{own:?}");
 }
@@ -96,7 +96,7 @@ fn an_outage_is_a_run_of_losses_without_the_unsent_datagrams() {
 fn excess_datagrams_wait_in_the_queue_and_are_lost() {
     let text = udp("queue = \"50 ms\"", "").source.replace("2 Mbit/s", "20 Mbit/s");
     let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
-    let own = figures(&ended, DataDirection::Up);
+    let own = datagram_stats(&ended, DataDirection::Up);
     assert_eq!(own.sent, 25_000);
     // 10 of 20.84 Mbit/s pass.
     assert!((0.51..0.53).contains(&own.lost_share()), "{own:?}");

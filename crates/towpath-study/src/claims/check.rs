@@ -91,7 +91,7 @@ impl ClaimSet {
 
     fn result(&self, check: &ClaimCheck, rows: &[&RunRow]) -> CheckResult {
         match self.values(check, rows) {
-            Ok((values, note)) => judge(check, &values, &note),
+            Ok((values, note)) => check_values(check, &values, &note),
             Err(text) => CheckResult { found: CheckOutcome::Fails, text },
         }
     }
@@ -102,7 +102,7 @@ impl ClaimSet {
         check: &ClaimCheck,
         rows: &[&RunRow],
     ) -> Result<(Vec<(GridPoint, f64)>, String), String> {
-        let points = self.points(&check.of, check, rows);
+        let points = self.points(&check.filter, check, rows);
         let failed: usize = points.iter().map(|point| point.failed).sum();
         let runs = failed + points.iter().map(|point| point.measured.len()).sum::<usize>();
         let note =
@@ -112,26 +112,26 @@ impl ClaimSet {
             let Some(value) = check.statistic.of(&point.measured) else {
                 return Err(format!(
                     "`{}` was not measured{}{note}",
-                    check.figure,
-                    point.place.at()
+                    check.metric,
+                    point.point.at()
                 ));
             };
-            match &check.asked {
-                CheckBound::Is(_) => values.push((point.place.clone(), value)),
+            match &check.bound {
+                CheckBound::Is(_) => values.push((point.point.clone(), value)),
                 CheckBound::Ratio { than, .. } => {
-                    let other = self.counterpart(check, than, &point.place, rows)?;
-                    values.push((point.place.clone(), value / other));
+                    let other = self.baseline_value(check, than, &point.point, rows)?;
+                    values.push((point.point.clone(), value / other));
                 }
             }
         }
         if values.is_empty() {
-            return Err(format!("no run has `{}`, of those that are meant", check.figure));
+            return Err(format!("no run has `{}`, of those that are meant", check.metric));
         }
         Ok((values, note))
     }
 
     /// Returns the value of the runs that `than` selects, at the same point.
-    fn counterpart(
+    fn baseline_value(
         &self,
         check: &ClaimCheck,
         than: &RunFilter,
@@ -146,8 +146,8 @@ impl ClaimSet {
                 })
         };
         let points = self.points(than, check, rows);
-        let mut meant = points.iter().filter(|point| equal(&point.place));
-        let what = || format!("what `{}`{} is compared with", check.figure, place.at());
+        let mut meant = points.iter().filter(|point| equal(&point.point));
+        let what = || format!("what `{}`{} is compared with", check.metric, place.at());
         match (meant.next(), meant.next()) {
             (Some(point), None) => {
                 check.statistic.of(&point.measured).ok_or(format!("{} was not measured", what()))
@@ -172,9 +172,9 @@ impl ClaimSet {
             let point = points.entry(key.clone()).or_insert_with(|| {
                 order.push(key);
                 let place = GridPoint { variant: row.variant.clone(), axes };
-                PointValues { place, measured: Vec::new(), failed: 0 }
+                PointValues { point: place, measured: Vec::new(), failed: 0 }
             });
-            point.measured.extend(row.figures.get(&check.figure));
+            point.measured.extend(row.metrics.get(&check.metric));
             point.failed += usize::from(row.error.is_some());
         }
         order.iter().filter_map(|key| points.remove(key)).collect()
@@ -199,7 +199,7 @@ impl GridPoint {
 /// Measured values of a point.
 #[derive(Debug)]
 struct PointValues {
-    place: GridPoint,
+    point: GridPoint,
     measured: Vec<f64>,
     failed: usize,
 }
@@ -275,8 +275,8 @@ fn short(text: &str) -> String {
     if unit.is_empty() { number.to_owned() } else { format!("{number} {unit}") }
 }
 
-fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckResult {
-    let (bounds, ratio) = match &check.asked {
+fn check_values(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckResult {
+    let (bounds, ratio) = match &check.bound {
         CheckBound::Is(bounds) => (bounds, ""),
         CheckBound::Ratio { bounds, .. } => (bounds, "ratio "),
     };
@@ -289,7 +289,7 @@ fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckRe
     let kept = values.iter().filter(|(_, value)| keeps(*value)).count();
     let by_slack = |a: &&(GridPoint, f64), b: &&(GridPoint, f64)| slack(a.1).total_cmp(&slack(b.1));
     let (worst, best) = (values.iter().min_by(by_slack), values.iter().max_by(by_slack));
-    let (held, text) = match (check.over, worst.zip(best)) {
+    let (held, text) = match (check.quantifier, worst.zip(best)) {
         (_, None) => (false, "nothing was measured".to_owned()),
         (PointQuantifier::Mean, Some(_)) => {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count as f64;
@@ -308,7 +308,7 @@ fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckRe
             )
         }
         (PointQuantifier::All, Some(((_, value), _))) => {
-            let end = end(bounds, values, *value);
+            let end = nearest_end(bounds, values, *value);
             (true, format!("all {count} points: {end}{ratio}{}", say(*value)))
         }
         (PointQuantifier::Any, Some((_, (place, value)))) => {
@@ -319,19 +319,19 @@ fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckRe
     let found = if held { CheckOutcome::Holds } else { CheckOutcome::Fails };
     let of = match &check.statistic {
         Statistic::Share(bound) => {
-            format!("share of runs with {} {}", check.figure, bound.expected_text())
+            format!("share of runs with {} {}", check.metric, bound.expected_text())
         }
-        Statistic::Percentile(percent) => format!("percentile {percent} of {}", check.figure),
-        Statistic::Median => check.figure.clone(),
-        Statistic::Mean => format!("mean {}", check.figure),
-        Statistic::Min => format!("smallest {}", check.figure),
-        Statistic::Max => format!("largest {}", check.figure),
+        Statistic::Percentile(percent) => format!("percentile {percent} of {}", check.metric),
+        Statistic::Median => check.metric.clone(),
+        Statistic::Mean => format!("mean {}", check.metric),
+        Statistic::Min => format!("smallest {}", check.metric),
+        Statistic::Max => format!("largest {}", check.metric),
     };
     CheckResult { found, text: format!("{of}: {text}, asked {asked}{note}") }
 }
 
 /// Returns the position of the value nearest to the bound: smallest, largest or neither.
-fn end(bounds: &[Bound], values: &[(GridPoint, f64)], value: f64) -> &'static str {
+fn nearest_end(bounds: &[Bound], values: &[(GridPoint, f64)], value: f64) -> &'static str {
     let is = |order: fn(f64, f64) -> f64, start: f64| {
         values.iter().map(|(_, value)| *value).fold(start, order).total_cmp(&value).is_eq()
     };

@@ -54,7 +54,7 @@ pub enum ClaimOutcome {
 
 impl ClaimOutcome {
     /// Returns the outcome as a word: `holds` or `fails`.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Holds => "holds",
             Self::Fails => "fails",
@@ -66,15 +66,15 @@ impl ClaimOutcome {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimCheck {
     /// Name of the metric in the rows.
-    pub figure: String,
+    pub metric: String,
     /// Runs that the check concerns.
-    pub of: RunFilter,
+    pub filter: RunFilter,
     /// Statistic over the runs of a point.
     pub statistic: Statistic,
     /// Bounds for the value, or for its ratio to other runs.
-    pub asked: CheckBound,
+    pub bound: CheckBound,
     /// Points that must meet the bound.
-    pub over: PointQuantifier,
+    pub quantifier: PointQuantifier,
     /// True if it is also checked when only the quick part was run.
     pub quick: bool,
 }

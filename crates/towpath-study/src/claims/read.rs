@@ -24,7 +24,7 @@ static EXPECTED: TableSchema = TableSchema {
     noun: "a file of claims",
     heading: "The claims",
     doc: "What a source claims, and how it is checked.",
-    groups: &[&[key(
+    key_groups: &[&[key(
         "claims",
         Tables(&CLAIM),
         Optional("none"),
@@ -36,7 +36,7 @@ static CLAIM: TableSchema = TableSchema {
     noun: "a claim",
     heading: "[[claims]]",
     doc: "It holds when all its checks do.",
-    groups: &[&[
+    key_groups: &[&[
         key("text", Text, Required, "The claim in one sentence"),
         key("source", Text, Required, "Who claims it, and where"),
         key("outcome", Words(&["holds", "fails"]), Required, "What we found"),
@@ -50,7 +50,7 @@ static CHECK: TableSchema = TableSchema {
     noun: "a check",
     heading: "[[claims.checks]]",
     doc: "A figure of some runs, held against bounds or against other runs.",
-    groups: &[&[
+    key_groups: &[&[
         key("figure", Text, Required, "A figure of the rows, such as `goodput`"),
         key("of", FILTER, Optional("all runs"), "Which runs"),
         key("is", BOUNDS, Optional("none"), "What each point must keep, such as `>= 9 Mbit/s`"),
@@ -142,7 +142,14 @@ fn check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     let thin = section.take("thin").and_then(|value| value.boolean()).unwrap_or(true);
     section.finish();
     let figure = figure?.to_owned();
-    Some(ClaimCheck { figure, of, statistic: statistic?, asked: asked?, over, quick: thin })
+    Some(ClaimCheck {
+        metric: figure,
+        filter: of,
+        statistic: statistic?,
+        bound: asked?,
+        quantifier: over,
+        quick: thin,
+    })
 }
 
 /// Reads the bound: either `is`, or `than` with `ratio`.
@@ -252,7 +259,8 @@ fn filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
             "variant" => filter.variants = variants(&inner, plan),
             "world" => filter.world = inner.word(&WORLDS),
             other => {
-                let wanted = known(other, &inner, plan).and_then(|()| wanted(&inner));
+                let wanted =
+                    require_known(other, &inner, plan).and_then(|()| parameter_filter(&inner));
                 filter.parameters.extend(wanted.map(|wanted| (other.to_owned(), wanted)));
             }
         }
@@ -288,7 +296,7 @@ fn variants(value: &Value<'_>, plan: &Plan) -> Vec<String> {
 }
 
 /// Returns `Some` if the plan has such an axis or draw; otherwise reports an error.
-fn known(name: &str, value: &Value<'_>, plan: &Plan) -> Option<()> {
+fn require_known(name: &str, value: &Value<'_>, plan: &Plan) -> Option<()> {
     let axes = plan.axes.iter().map(|axis| axis.name.as_str());
     let draws = plan.random.iter().flat_map(|random| &random.draws).map(|draw| draw.name.as_str());
     let all: Vec<&str> = axes.chain(draws).chain(["variant", "world"]).collect();
@@ -313,7 +321,7 @@ fn not_in_plan(
 }
 
 /// Reads the condition on a parameter: bounds, or values as the plan writes them.
-fn wanted(value: &Value<'_>) -> Option<ParameterFilter> {
+fn parameter_filter(value: &Value<'_>) -> Option<ParameterFilter> {
     let bounded = |value: &Value<'_>| value.as_str().is_some_and(|text| operator(text).is_some());
     let list = if value.as_str().is_some() || value.as_number().is_some() {
         vec![value.clone()]

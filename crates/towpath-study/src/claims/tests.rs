@@ -35,7 +35,7 @@ fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> Run
         seed,
         parameters: [("receive buffer".to_owned(), parameter)].into(),
         error: None,
-        figures: [("goodput".to_owned(), goodput)].into(),
+        metrics: [("goodput".to_owned(), goodput)].into(),
     }
 }
 
@@ -145,7 +145,7 @@ fn the_runs_of_a_point_are_aggregated_as_requested() {
 fn failed_runs_are_counted_and_a_check_without_data_fails() {
     let mut rows = rows();
     for row in rows.iter_mut().filter(|row| row.seed == 2) {
-        (row.error, row.figures) = (Some("no".into()), [].into());
+        (row.error, row.metrics) = (Some("no".into()), [].into());
     }
     let text = check("of = { variant = \"MPTCP\" }\nis = \">= 1 Mbit/s\"", &rows).1;
     assert!(text.ends_with("(3 of 9 runs failed)"), "{text}");
@@ -160,7 +160,7 @@ fn failed_runs_are_counted_and_a_check_without_data_fails() {
 fn values_of_never_meet_no_upper_bound() {
     let mut rows = rows();
     for row in &mut rows {
-        row.figures.insert("goodput".into(), f64::INFINITY);
+        row.metrics.insert("goodput".into(), f64::INFINITY);
     }
     let (found, text) = check("is = \"<= 10 s\"", &rows);
     assert_eq!(found, Some(ClaimOutcome::Fails));

@@ -40,7 +40,7 @@ pub(super) fn curves(
 ) -> (XPositions, Vec<Curve>) {
     let several = rows.iter().any(|row| rows.first().is_some_and(|first| first.world != row.world));
     let rows: Vec<&RunRow> = rows.iter().filter(|row| is_in_panel(drawing, row)).collect();
-    let place = place(plan, drawing, &rows);
+    let place = x_positions(plan, drawing, &rows);
     let own = curve_rows(plan, drawing, &rows, several);
     let whole = [drawing.x.clone()];
     let figures = if drawing.kind == PlotKind::Cdf { &whole[..] } else { &drawing.y };
@@ -143,7 +143,7 @@ fn side_by_side(
 /// all.
 fn bar_style(plan: &Plan, name: &str) -> usize {
     let mut names: Vec<String> = Vec::new();
-    for drawing in plan.figures.iter().filter(|drawing| drawing.x == "variant") {
+    for drawing in plan.panels.iter().filter(|drawing| drawing.x == "variant") {
         for label in drawing.y.iter().map(|figure| legend(drawing, figure)) {
             if !names.contains(&label) {
                 names.push(label);
@@ -156,7 +156,7 @@ fn bar_style(plan: &Plan, name: &str) -> usize {
 /// Returns the variant's index among all drawn ones, the same in all panels.
 fn style(plan: &Plan, name: &str) -> usize {
     let drawn = |variant: &&crate::plan::Variant| {
-        plan.figures
+        plan.panels
             .iter()
             .any(|drawing| drawing.variants.is_empty() || drawing.variants.contains(&variant.name))
     };
@@ -188,7 +188,7 @@ fn is_in_panel(drawing: &PanelSpec, row: &RunRow) -> bool {
 }
 
 /// Returns numbers if every value has one, else names in the order of the plan.
-fn place(plan: &Plan, drawing: &PanelSpec, rows: &[&RunRow]) -> XPositions {
+fn x_positions(plan: &Plan, drawing: &PanelSpec, rows: &[&RunRow]) -> XPositions {
     let bars = matches!(drawing.kind, PlotKind::Bars | PlotKind::StackedBars);
     if !bars
         && (drawing.kind != PlotKind::Lines || rows.iter().all(|row| at(drawing, row).is_some()))
@@ -229,8 +229,8 @@ fn points(
         PlotKind::Scatter => {
             let one = |row: &&RunRow| {
                 let x =
-                    row.figures.get(&drawing.x).map(|x| x / across).or_else(|| at(drawing, row))?;
-                let middle = row.figures.get(figure)? / up;
+                    row.metrics.get(&drawing.x).map(|x| x / across).or_else(|| at(drawing, row))?;
+                let middle = row.metrics.get(figure)? / up;
                 Some(CurvePoint { x, middle, spread: [middle; 2], runs: 1 })
             };
             rows.iter().filter_map(one).collect()
@@ -278,7 +278,7 @@ fn over_axis(
 }
 
 fn values(rows: &[&RunRow], figure: &str) -> Vec<f64> {
-    rows.iter().filter_map(|row| row.figures.get(figure).copied()).collect()
+    rows.iter().filter_map(|row| row.metrics.get(figure).copied()).collect()
 }
 
 /// Summarises some runs as a point; `None` without values.

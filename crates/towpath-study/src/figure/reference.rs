@@ -18,7 +18,7 @@ pub struct PublishedPoint {
     /// Value on the vertical axis.
     pub y: QuantityText,
     /// Place in the source.
-    pub place: String,
+    pub source_place: String,
 }
 
 /// A number, with its unit or in that of the axis.
@@ -75,8 +75,8 @@ fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String
         return Err("it is not said where the source gives this".to_owned());
     }
     let panel = if panel.is_empty() { None } else { Some(panel_of(&panel, plan)?) };
-    let known = || plan.figures.iter().any(|drawing| may_have(plan, drawing, &variant));
-    if panel.is_none() && plan.figures.len() > 1 && !known() {
+    let known = || plan.panels.iter().any(|drawing| may_have(plan, drawing, &variant));
+    if panel.is_none() && plan.panels.len() > 1 && !known() {
         return Err(format!(
             "no panel has a curve `{variant}`; for a curve of its own, say in the column `panel` where"
         ));
@@ -86,18 +86,18 @@ fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String
         variant,
         x: QuantityText { text: x },
         y: QuantityText { text: y },
-        place,
+        source_place: place,
     })
 }
 
 /// Finds a panel by its title, else by its number from 1.
 fn panel_of(text: &str, plan: &Plan) -> Result<usize, String> {
-    let titles = || plan.figures.iter().map(|drawing| drawing.title.as_str());
+    let titles = || plan.panels.iter().map(|drawing| drawing.title.as_str());
     let by_number = || text.parse::<usize>().ok()?.checked_sub(1);
     let number = titles().position(|title| title == text).or_else(by_number);
-    number.filter(|number| *number < plan.figures.len()).ok_or_else(|| {
+    number.filter(|number| *number < plan.panels.len()).ok_or_else(|| {
         let near = nearest(text, titles()).map(|title| format!("; did you mean `{title}`?"));
-        let count = plan.figures.len();
+        let count = plan.panels.len();
         let near = near.unwrap_or_default();
         format!("no panel is called `{text}`, expected a title or a number up to {count}{near}")
     })

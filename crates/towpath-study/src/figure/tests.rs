@@ -47,7 +47,7 @@ fn rows() -> Vec<RunRow> {
                     seed,
                     parameters: [("receive buffer".to_owned(), parameter)].into(),
                     error: None,
-                    figures: figures.map(|(name, value)| (name.to_owned(), value)).into(),
+                    metrics: figures.map(|(name, value)| (name.to_owned(), value)).into(),
                 });
             }
         }
@@ -115,7 +115,7 @@ fn rows_of_two_worlds() -> Vec<RunRow> {
     let mut others = rows.clone();
     for row in &mut others {
         row.world = World::Emu;
-        row.figures.entry("goodput".to_owned()).and_modify(|goodput| *goodput -= 1e6);
+        row.metrics.entry("goodput".to_owned()).and_modify(|goodput| *goodput -= 1e6);
     }
     let kernel = |row: &RunRow| RunRow { variant: "MPTCP".into(), ..row.clone() };
     let only: Vec<_> = others.iter().map(kernel).collect();

@@ -91,7 +91,7 @@ enum Slot<'a> {
 /// Sets the value at `path` and creates missing tables. The index after an array's last value
 /// appends one.
 pub(crate) fn set(document: &mut Table, path: &KeyPath, value: Value) -> Result<(), DocumentError> {
-    match place(document, path, true)? {
+    match find_parent(document, path, true)? {
         Slot::Table(table, name) => {
             table.insert(name.to_owned(), value);
         }
@@ -109,7 +109,7 @@ pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), Docu
     let mut paths: Vec<_> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.removal_order()));
     for path in paths {
-        let gone = match place(document, path, false)? {
+        let gone = match find_parent(document, path, false)? {
             Slot::Table(table, name) => table.remove(name).is_some(),
             Slot::Array(array, index) => {
                 let there = index < array.len();
@@ -127,7 +127,7 @@ pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), Docu
 }
 
 /// Returns the table or array that contains the last name of `path`.
-fn place<'a>(
+fn find_parent<'a>(
     document: &'a mut Table,
     path: &'a KeyPath,
     make: bool,

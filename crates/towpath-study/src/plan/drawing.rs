@@ -106,7 +106,7 @@ pub(super) static FIGURE: TableSchema = TableSchema {
     noun: "a figure",
     heading: "[[figures]]",
     doc: "How the runs are drawn: a panel each, side by side.",
-    groups: &[&[
+    key_groups: &[&[
         key(
             "kind",
             Words(&["lines", "bars", "stacked-bars", "cdf", "scatter", "series"]),
@@ -152,7 +152,7 @@ static LINE: TableSchema = TableSchema {
     noun: "a line",
     heading: "[[figures.lines]]",
     doc: "A horizontal line: what somebody claims, or what links can carry.",
-    groups: &[&[
+    key_groups: &[&[
         key("at", Text, Required, "Where, such as `10 Mbit/s`"),
         key("text", Text, Required, "What it means, in a few words"),
     ]],
@@ -180,7 +180,7 @@ pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelS
         "time".to_owned()
     } else {
         let value = section.require("x", "x = \"the name of an axis\"");
-        value.and_then(|value| place(&value, kind, names)).unwrap_or_default()
+        value.and_then(|value| x_quantity(&value, kind, names)).unwrap_or_default()
     };
     let y = if kind == PlotKind::Cdf { None } else { section.require("y", "y = \"goodput\"") };
     let middles = [("median", CentralValue::Median), ("mean", CentralValue::Mean)];
@@ -220,7 +220,7 @@ pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelS
 }
 
 /// Reads the quantity of the horizontal axis.
-fn place(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<String> {
+fn x_quantity(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<String> {
     let text = value.text()?;
     let of_rows = matches!(kind, PlotKind::Cdf | PlotKind::Scatter);
     if !of_rows && text != "variant" {

@@ -30,7 +30,7 @@ pub(super) static PLAN: TableSchema = TableSchema {
     noun: "a plan",
     heading: "The plan",
     doc: "Which runs there are: every variant at every point, with every seed.",
-    groups: &[&[
+    key_groups: &[&[
         key("name", Name(MAX_NAME), Required, "Short name, for results"),
         key("title", Text, Optional("empty"), "One line for lists and pages"),
         key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
@@ -70,7 +70,7 @@ pub(super) static VARIANT: TableSchema = TableSchema {
     noun: "a variant",
     heading: "[[variants]]",
     doc: "One curve: what its runs have that the scenario has not.",
-    groups: &[&[
+    key_groups: &[&[
         key("name", Text, Required, "As in the legend"),
         key(
             "transport",
@@ -98,7 +98,7 @@ pub(super) static AXIS: TableSchema = TableSchema {
     noun: "an axis",
     heading: "[[axes]]",
     doc: "One dimension of the grid. A key below something that a variant removes is left out.",
-    groups: &[&[
+    key_groups: &[&[
         key("name", Text, Required, "Column of the table, and of the figure's axis"),
         KEYS,
         key("values", List(&Any("any value")), Required, "What the keys get, one after the other"),
@@ -121,7 +121,7 @@ pub(super) static RANDOM: TableSchema = TableSchema {
     noun: "a table of draws",
     heading: "[random]",
     doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
-    groups: &[&[
+    key_groups: &[&[
         key("samples", Integer(1, MAX_SAMPLES), Required, "How many, at each point of the grid"),
         key("thin", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--thin`"),
         key("draws", Tables(&DRAW), Required, "What each of them draws"),
@@ -133,7 +133,7 @@ pub(super) static DRAW: TableSchema = TableSchema {
     heading: "[[random.draws]]",
     doc: "What is drawn, from exactly one distribution. The same plan, draw and number of the sample \
         give the same value, whatever else is drawn.",
-    groups: &[&[
+    key_groups: &[&[
         key("name", Text, Required, "Column of the table"),
         KEYS,
         key(
@@ -160,7 +160,7 @@ pub(super) static LOGNORMAL: TableSchema = TableSchema {
     noun: "a lognormal distribution",
     heading: "lognormal",
     doc: "`{ median = \"3 s\", sigma = 0.8 }`",
-    groups: &[&[
+    key_groups: &[&[
         key("median", Any("quantity"), Required, "The median"),
         key("sigma", Any("number"), Required, "Standard deviation of the natural logarithm"),
     ]],

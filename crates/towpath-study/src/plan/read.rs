@@ -88,7 +88,7 @@ fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
         variants,
         axes,
         random,
-        figures,
+        panels: figures,
     }
 }
 
@@ -370,7 +370,7 @@ fn draw(
         Some(name.to_owned())
     });
     section.finish();
-    Some(RandomDraw { name: name?, keys, from: from?, limits, after })
+    Some(RandomDraw { name: name?, keys, from: from?, limits, added_draw: after })
 }
 
 /// Rejects names of table columns: parameters and metrics share one table.

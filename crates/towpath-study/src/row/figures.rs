@@ -17,10 +17,10 @@ use crate::handover;
 ///   `path.NAME.goodput`, `path.NAME.throughput`, `flow.N.goodput`, `zero_seconds` and `silent`;
 /// - `host.NAME.cpu`;
 /// - of an emulated run `degraded`, `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`;
-/// - of messages and of handovers the metrics of [`handover::figures`].
+/// - of messages and of handovers the metrics of [`handover::run_metrics`].
 ///
 /// An interval that is only partly in the window counts for that part.
-pub fn figures(
+pub fn run_metrics(
     records: &[Record],
     scenario: &Scenario,
     window: Option<[Duration; 2]>,
@@ -50,7 +50,7 @@ pub fn figures(
             found.insert(format!("flow.{number}.goodput"), own.map(goodput).sum());
         }
     }
-    handover::figures(records, &mut found);
+    handover::handover_metrics(records, &mut found);
     trust(records, &mut found);
     if let Some((cpu, whole)) = summary.cpu.zip(whole) {
         processors(cpu, scenario, whole.seconds(), &mut found);
@@ -355,9 +355,9 @@ mod tests {
             load: 7.5,
             ..Default::default()
         };
-        let found = figures(&[Record::Timing(noise), summary()], &scenario(), None);
+        let found = run_metrics(&[Record::Timing(noise), summary()], &scenario(), None);
         assert_eq!((found["degraded"], found["emulator.late"], found["load"]), (1.0, 0.003, 7.5));
-        let simulated = figures(&[summary()], &scenario(), None);
+        let simulated = run_metrics(&[summary()], &scenario(), None);
         assert!(!simulated.contains_key("degraded") && !simulated.contains_key("load"));
     }
 
@@ -365,7 +365,7 @@ mod tests {
     fn only_data_in_the_window_counts_with_partial_periods_prorated() {
         let records = records([100, 200, 300, 0, 0, 0, 50, 4_000]);
         let window = [Duration::from_millis(750), Duration::from_millis(3_250)];
-        let found = figures(&records, &scenario(), Some(window));
+        let found = run_metrics(&records, &scenario(), Some(window));
         // Half of 200, 300, half of 50, in 2.5 s.
         let rate = |bytes: f64| bytes * 8.0 / 2.5;
         assert_eq!(found.get("goodput"), Some(&(rate(425.0))));
@@ -386,14 +386,14 @@ mod tests {
     fn a_window_without_data_is_silent() {
         let records = records([100, 0, 0, 0, 0, 0, 50, 0]);
         let window = [Duration::from_secs(1), Duration::from_secs(3)];
-        let found = figures(&records, &scenario(), Some(window));
+        let found = run_metrics(&records, &scenario(), Some(window));
         let three = ["goodput", "silent", "zero_seconds"].map(|name| found.get(name));
         assert_eq!(three, [Some(&0.0), Some(&1.0), Some(&2.0)]);
     }
 
     #[test]
     fn without_a_window_goodput_is_the_summarys() {
-        let found = figures(&records([1; 8]), &scenario(), None);
+        let found = run_metrics(&records([1; 8]), &scenario(), None);
         assert_eq!(found.get("goodput"), Some(&8_000.0));
         assert_eq!(found.get("flow.0.goodput"), Some(&8_000.0));
         assert_eq!(found.get("throughput"), Some(&(8.0 * 1_000.0 * 8.0 / 4.0)));
@@ -401,6 +401,6 @@ mod tests {
 
     #[test]
     fn a_run_without_a_summary_has_no_metrics() {
-        assert_eq!(figures(&[], &scenario(), None), BTreeMap::new());
+        assert_eq!(run_metrics(&[], &scenario(), None), BTreeMap::new());
     }
 }

@@ -166,7 +166,7 @@ fn a_scenario_that_cannot_be_and_a_panic_are_rows() {
     let row = all.first().unwrap().execute(|_| panic!("{}", "oh no"));
     assert_eq!(row.error.as_deref(), Some("panic: oh no"));
     let row = all.first().unwrap().execute(|_| Err("no".to_owned()));
-    assert_eq!((row.error.as_deref(), row.figures.len()), (Some("no"), 0));
+    assert_eq!((row.error.as_deref(), row.metrics.len()), (Some("no"), 0));
 }
 
 const DRAWS: &str = r#"

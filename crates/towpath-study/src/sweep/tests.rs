@@ -71,7 +71,7 @@ fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
     let begun = Sweep::begin(&folder.0, made).unwrap();
     begun.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
     let opened = Sweep::open(&folder.0).unwrap();
-    assert!(opened.order.keys.is_empty(), "they are not stored");
+    assert!(opened.spec.keys.is_empty(), "they are not stored");
     assert_eq!(opened.status(), begun.status());
     assert_eq!(opened.status().chunks_done, 4);
     // Given keys are used as they are: those of another world name no existing file.

@@ -26,7 +26,7 @@ pub(crate) struct MeasureArguments {
     /// Name or address of the server; not with `--server`
     #[arg(value_name = "HOST")]
     first: Option<String>,
-    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping, udp,
+    /// Pattern: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping, udp,
     /// call, latency (idle, then beside loads: -t is for each phase)
     /// [default: iperf; with --mobile: interactive]
     #[arg(value_name = "PATTERN")]
@@ -43,7 +43,7 @@ pub(crate) struct MeasureArguments {
     /// Transports: tcp, mptcp, quic, mpquic [default: mptcp; with --mobile: mptcp, mpquic]
     #[arg(short = 'T', long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     transports: Vec<Transport>,
-    /// How long, as `10` (seconds), `10s` or `"500 ms"`
+    /// Duration, as `10` (seconds), `10s` or `"500 ms"`
     #[arg(short = 't', long = "duration", alias = "time", value_name = "TIME", value_parser = amounts::time)]
     pub(crate) time: Option<Duration>,
     /// Send so many bytes in place of a time, as `10M` or `"10 MB"`
@@ -95,7 +95,7 @@ pub(crate) struct MeasureArguments {
     /// IPv6 only
     #[arg(short = '6', long = "ipv6")]
     pub(crate) v6: bool,
-    /// What arrives is counted by the kernel and not copied
+    /// Let the kernel count received data instead of copying it
     #[arg(long, conflicts_with = "tls")]
     pub(crate) skip_rx_copy: bool,
     /// TLS on TCP and MPTCP, too, as QUIC always has it: for comparisons on equal terms
@@ -113,7 +113,7 @@ pub(crate) struct MeasureArguments {
     /// Pause between two runs
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = amounts::time)]
     pub(crate) wait: Duration,
-    /// How often both kernels are asked for the state of their subflows
+    /// Interval between samples of the subflows' state on both hosts
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = amounts::time)]
     pub(crate) sample: Duration,
     /// Length of an interval line
@@ -138,10 +138,10 @@ pub(crate) struct MeasureArguments {
     /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow
     #[arg(long, value_name = "FOLDER")]
     pub(crate) qlog: Option<PathBuf>,
-    /// How long a silent server is waited for, after the traffic, until its half is given up
+    /// Timeout for the server's results after the traffic
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) patience: Duration,
-    /// This host moves: changes of its network are what is measured, and make no run invalid.
+    /// Measure while this host moves: changes of its network do not invalidate a run.
     /// Requests and datagrams (interactive, reqres, onoff, udping) run over all transports at the same
     /// time, with --udping, until a network that was there at first is gone (or -t, 10 min, is over)
     #[arg(long)]
@@ -155,7 +155,7 @@ pub(crate) struct MeasureArguments {
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// What came from the configuration file, for the result's conditions.
+    /// Options from the configuration file, for the result's conditions.
     #[arg(skip)]
     pub(crate) defaults: Vec<String>,
 }

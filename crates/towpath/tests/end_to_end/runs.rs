@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use towpath_measure::result::{DatagramFigures, DelayBasis, Load, Record};
+use towpath_measure::result::{DatagramStats, DelayBasis, Load, Record};
 use towpath_measure::scenario::DataDirection;
 
 use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, missing, skip};
@@ -372,7 +372,7 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
 }
 
 /// Returns the datagrams of both directions of a run over TCP.
-fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures> {
+fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramStats> {
     let folder = TestDir::new();
     folder.write("udp.toml", text);
     let ended = folder.run(&["run", "udp.toml", "--world", world, "-T", "tcp", "-q", "-o", "r"]);

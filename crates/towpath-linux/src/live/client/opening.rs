@@ -224,9 +224,9 @@ impl SetupSession {
 
 /// Returns the error for an unexpected message; the reason of a refusal is kept.
 fn unexpected(said: &ServerMessage) -> LiveError {
-    if let ServerMessage::Refused { why, hint } = said {
+    if let ServerMessage::Refused { reason: why, hint } = said {
         let (why, hint) = (sanitize(why), hint.as_deref().map(sanitize));
-        return LiveError::Refused(AdmissionError { why, hint });
+        return LiveError::Refused(AdmissionError { reason: why, hint });
     }
     LiveError::Protocol(format!("the server said `{}` out of turn", said.name()))
 }

@@ -149,7 +149,7 @@ impl ServerState {
                 speaker.send(&ServerMessage::Clock { client_ns, server_ns })?;
             }
             ControlAction::Admit(plan) => self.admit(visit, speaker, *plan)?,
-            ControlAction::Snapshot { port, whole } => {
+            ControlAction::Snapshot { port, complete: whole } => {
                 let asker = visit.peer.map(|peer| peer.ip());
                 speaker.send(&self.snapshot(port, whole, asker))?;
             }

@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
         let Some((first, rest)) = segments.split_first() else {
             return Err(self.incomplete_key_error(path));
         };
-        if shape.groups.is_empty() {
+        if shape.key_groups.is_empty() {
             // Free keys, which may contain points.
             let mut path = path.to_vec();
             path.push(segments.join("."));

@@ -8,7 +8,7 @@ pub(in crate::scenario) static FLOW: TableSchema = TableSchema {
     noun: "a flow",
     heading: "[[flows]]",
     doc: "Application traffic between two hosts: a `pattern` or a command to `run`.",
-    groups: &[&[
+    key_groups: &[&[
         key("from", Name(32), Required, "Host that opens the connection"),
         key("to", Name(32), Required, "Host that accepts it"),
         key(
@@ -172,7 +172,7 @@ pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
         answers, and every delay counts from when the request was *due*, whenever it could be \
         written. The schedule begins when the flow's connections are open. Where both ends ask, each \
         has a connection of its own.",
-    groups: &[&[
+    key_groups: &[&[
         key("bulk", Bound, Optional("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
         key("iperf", Bound, Optional("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
         key(

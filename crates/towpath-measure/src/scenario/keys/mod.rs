@@ -34,13 +34,13 @@ pub struct TableSchema {
     /// Purpose of the table, for the reference.
     pub doc: &'static str,
     /// Keys of the table, in groups that several tables may share.
-    pub groups: &'static [&'static [KeySchema]],
+    pub key_groups: &'static [&'static [KeySchema]],
 }
 
 impl TableSchema {
     /// Returns all keys of the table.
     pub fn keys(&self) -> impl Iterator<Item = &'static KeySchema> {
-        self.groups.iter().flat_map(|group| group.iter())
+        self.key_groups.iter().flat_map(|group| group.iter())
     }
 
     /// Returns true if the table has the key `name`.
@@ -57,7 +57,7 @@ pub struct KeySchema {
     /// Allowed values of the key.
     pub kind: ValueKind,
     /// Presence: required or optional.
-    pub need: KeyPresence,
+    pub presence: KeyPresence,
     /// Meaning of the key, for the reference.
     pub doc: &'static str,
 }
@@ -119,7 +119,7 @@ pub const fn key(
     need: KeyPresence,
     doc: &'static str,
 ) -> KeySchema {
-    KeySchema { name, kind, need, doc }
+    KeySchema { name, kind, presence: need, doc }
 }
 
 #[cfg(test)]

@@ -25,11 +25,11 @@ pub(in crate::scenario) fn section(out: &mut String, shape: &TableSchema) {
     };
     // Writing to a `String` cannot fail.
     let _ = write!(out, "## {heading}\n\n{}\n\n", shape.doc);
-    if shape.groups.is_empty() {
+    if shape.key_groups.is_empty() {
         return;
     }
     out.push_str("| key | value | when missing | meaning |\n|---|---|---|---|\n");
-    for KeySchema { name, kind, need, doc } in shape.keys() {
+    for KeySchema { name, kind, presence: need, doc } in shape.keys() {
         let (value, missing) = match (kind, need) {
             (ValueKind::Bound, KeyPresence::Optional(bound)) => ((*bound).to_owned(), "—"),
             (_, KeyPresence::Required) => (value(kind), "**required**"),

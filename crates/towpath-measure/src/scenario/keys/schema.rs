@@ -36,7 +36,7 @@ fn object(shape: &TableSchema) -> Value {
     for key in shape.keys() {
         let mut property = value(&key.kind);
         if let Some(map) = property.as_object_mut() {
-            let text = match key.need {
+            let text = match key.presence {
                 KeyPresence::Required => key.doc.to_owned(),
                 KeyPresence::Optional(otherwise) => {
                     format!("{} (when missing: {otherwise})", key.doc)
@@ -47,7 +47,7 @@ fn object(shape: &TableSchema) -> Value {
         properties.insert(key.name.to_owned(), property);
     }
     let required: Vec<_> =
-        shape.keys().filter(|k| k.need == KeyPresence::Required).map(|k| k.name).collect();
+        shape.keys().filter(|k| k.presence == KeyPresence::Required).map(|k| k.name).collect();
     json!({
         "type": "object",
         "description": shape.doc,

@@ -84,7 +84,7 @@ pub(in crate::scenario) static PROFILE_SWITCHES: TableSchema = TableSchema {
     heading: "Profile switches",
     doc: "Single deviations from the profile, so that each one's effect can be seen. What is \
         missing is as the profile has it.",
-    groups: &[&[
+    key_groups: &[&[
         key(
             "delayed-ack",
             Bool,
@@ -149,7 +149,7 @@ pub(in crate::scenario) static MIDDLEBOX: TableSchema = TableSchema {
     noun: "a middlebox",
     heading: "[[middleboxes]]",
     doc: "A box at the first host's end of a path that changes packets (simulated only).",
-    groups: &[&[
+    key_groups: &[&[
         key("path", Name(12), Required, "The path"),
         key(
             "direction",

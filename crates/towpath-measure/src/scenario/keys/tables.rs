@@ -44,7 +44,7 @@ pub(in crate::scenario) static SCENARIO: TableSchema = TableSchema {
     noun: "a scenario",
     heading: "Top level",
     doc: "Units are mandatory: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.",
-    groups: &[&[
+    key_groups: &[&[
         key("name", Name(64), Required, "Short name, also of result files"),
         key("description", Text, Optional("empty"), "One or two sentences for lists and reports"),
         key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; an empty table is enough"),
@@ -69,7 +69,7 @@ pub(in crate::scenario) static HOST: TableSchema = TableSchema {
     noun: "a host",
     heading: "[hosts.NAME]",
     doc: "A host is a network namespace (emulated) or a stack (simulated).",
-    groups: &[
+    key_groups: &[
         &[
             key(
                 "congestion-control",
@@ -102,14 +102,14 @@ pub(in crate::scenario) static SYSCTL: TableSchema = TableSchema {
     heading: "[hosts.NAME.sysctl]",
     doc: "Settings that start with `net.`, each a text or an integer: \
         `\"net.mptcp.checksum_enabled\" = 1`.",
-    groups: &[],
+    key_groups: &[],
 };
 
 pub(in crate::scenario) static MPTCP: TableSchema = TableSchema {
     noun: "a host's MPTCP settings",
     heading: "[hosts.NAME.mptcp]",
     doc: "As `ip mptcp limits` and `ip mptcp endpoint` set them.",
-    groups: &[&[
+    key_groups: &[&[
         key("subflows", Integer(0, 8), Optional("8"), "Limit of additional subflows"),
         key(
             "add-addr-accepted",
@@ -130,7 +130,7 @@ pub(in crate::scenario) static ENDPOINT: TableSchema = TableSchema {
     noun: "an endpoint",
     heading: "Endpoint",
     doc: "This host's address on a path, and what it is for.",
-    groups: &[&[
+    key_groups: &[&[
         key("path", Name(12), Required, "The path; it must end at this host"),
         key(
             "flags",
@@ -198,7 +198,7 @@ pub(in crate::scenario) static PATH: TableSchema = TableSchema {
     heading: "[paths.NAME]",
     doc: "A duplex link with one interface on each of two hosts. \
         `up` is from the first host to the second.",
-    groups: &[
+    key_groups: &[
         &[key("between", List(&Name(32)), Required, "The two hosts; a phone or client first")],
         LINK,
         &[
@@ -234,14 +234,14 @@ pub(in crate::scenario) static BOTTLENECK: TableSchema = TableSchema {
     noun: "a bottleneck",
     heading: "[bottlenecks.NAME]",
     doc: "A queue and server that several paths pass through.",
-    groups: &[LINK],
+    key_groups: &[LINK],
 };
 
 pub(in crate::scenario) static SIDES: TableSchema = TableSchema {
     noun: "a pair of directions",
     heading: "Directions",
     doc: "`{ up = …, down = … }` in place of one value for both.",
-    groups: &[&[
+    key_groups: &[&[
         key("up", Text, Required, "From the first host to the second"),
         key("down", Text, Required, "From the second host to the first"),
     ]],
@@ -252,7 +252,7 @@ pub(in crate::scenario) static RATE: TableSchema = TableSchema {
     heading: "Rate",
     doc: "One entry for each direction. Traces are Mahimahi files, \
         found from the scenario's folder.",
-    groups: &[&[
+    key_groups: &[&[
         key("up", Rate, Optional("see `up-trace`"), "From the first host to the second"),
         key("down", Rate, Optional("see `down-trace`"), "From the second host to the first"),
         key("trace", Text, Optional("none"), "File of delivery opportunities, for both directions"),
@@ -265,7 +265,7 @@ pub(in crate::scenario) static JITTER: TableSchema = TableSchema {
     noun: "a jitter",
     heading: "Jitter",
     doc: "With netem's meaning of the parameters.",
-    groups: &[&[
+    key_groups: &[&[
         key(
             "distribution",
             Words(&["uniform", "normal", "pareto", "pareto-normal"]),
@@ -286,7 +286,7 @@ pub(in crate::scenario) static LOSS: TableSchema = TableSchema {
     noun: "a loss",
     heading: "Loss",
     doc: "Exactly one of:",
-    groups: &[&[
+    key_groups: &[&[
         key(
             "gilbert-elliott",
             Table(&GILBERT_ELLIOTT),
@@ -301,7 +301,7 @@ pub(in crate::scenario) static GILBERT_ELLIOTT: TableSchema = TableSchema {
     noun: "a Gilbert-Elliott loss",
     heading: "Gilbert-Elliott loss",
     doc: "Two states; chances are per packet.",
-    groups: &[&[
+    key_groups: &[&[
         key("p", Percent, Required, "From good to bad"),
         key("r", Percent, Required, "From bad to good"),
         key("loss-in-bad", Percent, Optional("100 %"), "Loss in the bad state (1−h)"),
@@ -313,7 +313,7 @@ pub(in crate::scenario) static BURST: TableSchema = TableSchema {
     noun: "a burst loss",
     heading: "Burst loss",
     doc: "Whole runs of packets are lost.",
-    groups: &[&[
+    key_groups: &[&[
         key("start", Percent, Required, "Chance that a burst starts at a packet"),
         key("length", Packets, Required, "Packets lost in a burst"),
     ]],
@@ -323,7 +323,7 @@ pub(in crate::scenario) static QUEUE: TableSchema = TableSchema {
     noun: "a queue",
     heading: "Queue",
     doc: "In place of a droptail limit, exactly one of:",
-    groups: &[&[
+    key_groups: &[&[
         key("tbf", Table(&TBF), Optional("—"), "`tc tbf`: a token bucket"),
         key(
             "htb",
@@ -340,7 +340,7 @@ pub(in crate::scenario) static TBF: TableSchema = TableSchema {
     noun: "a tbf queue",
     heading: "Queue tbf",
     doc: "Give `latency` or `limit`, as for `tc`.",
-    groups: &[&[
+    key_groups: &[&[
         key("burst", Size, Required, "Bucket; an idle link passes this much at once"),
         key("latency", Duration, Optional("see `limit`"), "Longest wait; `tc` adds the burst"),
         key("limit", Size, Optional("see `latency`"), "Bytes that may wait"),
@@ -351,7 +351,7 @@ pub(in crate::scenario) static HTB: TableSchema = TableSchema {
     noun: "an htb queue",
     heading: "Queue htb",
     doc: "One class whose ceil is its rate.",
-    groups: &[&[
+    key_groups: &[&[
         key("burst", Size, Optional("1600 B"), "As for `tc`"),
         key("cburst", Size, Optional("1600 B"), "As for `tc`"),
         key(
@@ -369,7 +369,7 @@ pub(in crate::scenario) static CODEL: TableSchema = TableSchema {
     noun: "a codel queue",
     heading: "Queue codel",
     doc: "Controlled delay.",
-    groups: &[&[
+    key_groups: &[&[
         key("target", Duration, Optional("5 ms"), "Acceptable standing delay"),
         key("interval", Duration, Optional("100 ms"), "Sliding window"),
         key("limit", HARD_LIMIT, Optional("1000 packets"), "Hard limit"),
@@ -380,7 +380,7 @@ pub(in crate::scenario) static PIE: TableSchema = TableSchema {
     noun: "a pie queue",
     heading: "Queue pie",
     doc: "Proportional integral controller, enhanced.",
-    groups: &[&[
+    key_groups: &[&[
         key("target", Duration, Optional("15 ms"), "Target delay"),
         key("update", Duration, Optional("15 ms"), "Time between updates of the drop probability"),
         key("limit", HARD_LIMIT, Optional("1000 packets"), "Hard limit"),
@@ -391,7 +391,7 @@ pub(in crate::scenario) static EVENT: TableSchema = TableSchema {
     noun: "an event",
     heading: "[[timeline]]",
     doc: "Something that happens to a path or a bottleneck.",
-    groups: &[&[
+    key_groups: &[&[
         key("at", Duration, Required, "When, counted from the start of the traffic"),
         key("path", Name(12), Optional("see `bottleneck`"), "To this path"),
         key("bottleneck", Name(32), Optional("see `path`"), "To this bottleneck"),
@@ -431,7 +431,7 @@ pub(in crate::scenario) static RUN: TableSchema = TableSchema {
     noun: "a run plan",
     heading: "[run]",
     doc: "How the scenario is run; the command line can override it.",
-    groups: &[
+    key_groups: &[
         &[
             key(
                 "transports",
@@ -467,7 +467,7 @@ pub(in crate::scenario) static EXPECT: TableSchema = TableSchema {
     doc: "`\"[TRANSPORT.]METRIC\" = \"OPERATOR VALUE\"`, such as \
         `\"mptcp.goodput\" = \">= 15 Mbit/s\"`; operators are `<`, `<=`, `==`, `>=` and `>`. \
         Without a transport it holds for each.",
-    groups: &[],
+    key_groups: &[],
 };
 
 /// Names of the metrics, for the reference.
@@ -475,7 +475,7 @@ pub(in crate::scenario) static METRIC_NAMES: TableSchema = TableSchema {
     noun: "a metric",
     heading: "Metrics",
     doc: "What an expectation may be about.",
-    groups: &[&[
+    key_groups: &[&[
         key(
             "goodput",
             Bound,

@@ -277,7 +277,7 @@ fn queue_limit(value: &Value<'_>, expected: &str) -> Option<QueueLimit> {
         }
     };
     match quantity.dimension {
-        Dimension::Duration => value.some_time(MAX_DELAY).map(QueueLimit::Time),
+        Dimension::Duration => value.positive_duration(MAX_DELAY).map(QueueLimit::Time),
         Dimension::Size => value.size().map(QueueLimit::Bytes),
         Dimension::Packets => value.packets().map(QueueLimit::Packets),
         Dimension::Count => {
@@ -296,7 +296,7 @@ fn tbf_parts(value: &Value<'_>) -> Option<QueueKeys> {
     let mut section = value.section(&TBF, "the tbf queue", expected)?;
     let burst_bytes = section.require("burst", "burst = \"15 KB\"").and_then(|v| v.size());
     let limit = match (section.take("latency"), section.take("limit")) {
-        (Some(latency), None) => latency.some_time(MAX_DELAY).map(QueueLimit::Time),
+        (Some(latency), None) => latency.positive_duration(MAX_DELAY).map(QueueLimit::Time),
         (None, Some(limit)) => limit.size().map(QueueLimit::Bytes),
         _ => {
             section
@@ -337,7 +337,7 @@ fn pie_parts(value: &Value<'_>) -> Option<QueueKeys> {
 }
 
 fn time(value: Option<Value<'_>>, otherwise_ms: u64) -> Duration {
-    let given = value.and_then(|v| v.some_time(MAX_DELAY));
+    let given = value.and_then(|v| v.positive_duration(MAX_DELAY));
     given.unwrap_or(Duration::from_millis(otherwise_ms))
 }
 

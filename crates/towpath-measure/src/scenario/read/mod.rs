@@ -86,7 +86,7 @@ pub(super) fn scenario(
     let mut top = Section::new(&SCENARIO, root.get_ref(), 0..0, &problems, what);
     let scenario = decode(&mut top, &context, text);
     top.finish();
-    let findings = problems.into_findings();
+    let findings = problems.into_problems();
     if findings.is_empty() { Ok(scenario) } else { Err(findings) }
 }
 

@@ -74,7 +74,7 @@ fn path(
     let segments =
         section.take("segments").and_then(|v| v.word(&words)).unwrap_or(SegmentationMode::Auto);
     let (name, between) = (name.to_owned(), between.unwrap_or(UNKNOWN_ENDS));
-    Path { name, between, up, down, mtu_bytes, backup, through, segments }
+    Path { name, between, up, down, mtu_bytes, backup, through, segmentation: segments }
 }
 
 fn unknown(name: &str) -> Path {
@@ -86,7 +86,7 @@ fn unknown(name: &str) -> Path {
         mtu_bytes: DEFAULT_MTU_BYTES,
         backup: false,
         through: Vec::new(),
-        segments: SegmentationMode::Auto,
+        segmentation: SegmentationMode::Auto,
     }
 }
 

@@ -140,7 +140,7 @@ fn command(section: &mut Section<'_>, run: &Value<'_>) -> Option<Pattern> {
 }
 
 pub(super) fn duration_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
-    value.map_or(Some(otherwise), |v| v.some_time(MAX_RUN))
+    value.map_or(Some(otherwise), |v| v.positive_duration(MAX_RUN))
 }
 
 fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
@@ -162,7 +162,7 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
         None => paper.then_some(10_000_000),
     };
     let duration = match duration {
-        Some(given) => given.some_time(MAX_RUN)?,
+        Some(given) => given.positive_duration(MAX_RUN)?,
         None if sized => DEFAULT_LIMIT,
         None => {
             let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
@@ -225,7 +225,7 @@ fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Opt
     Some(period)
 }
 
-fn patience(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
+fn reply_timeout(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
     section.take("patience").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
 }
 
@@ -237,7 +237,7 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
     let period = duration_or(section.take("period"), Duration::from_millis(200));
     let (request, reply) = (request(section, 100), reply(section, 10));
     let direction = direction(section, DataDirection::Up);
-    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let (period, warm_up) = (period?, warm_up?);
     let count = count?.saturating_add(warm_up);
     Some(Pattern::Exchange(MessageExchange {
@@ -267,7 +267,7 @@ fn every(
     let duration = duration_or(section.take("duration"), span);
     let period = period(section, otherwise, duration.unwrap_or(span));
     let (request, reply) = (request(section, request_bytes), reply(section, reply_bytes));
-    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let (duration, period) = (duration?, period?);
     Some(Pattern::Exchange(MessageExchange {
         name,
@@ -320,7 +320,7 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
     let off = duration_or(section.take("off"), off_or);
     let period = period(section, period_or, duration.unwrap_or(DEFAULT_DURATION));
     let (request, reply) = (request(section, sizes.0), reply(section, sizes.1));
-    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     Some(Pattern::Exchange(MessageExchange {
         name: "onoff",
         direction: direction?,
@@ -340,7 +340,7 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
 }
 
 fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern> {
-    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let value = section.require("messages", "messages = [\"0 s up 2000 B 750 B\"]")?;
     let lines = message_lines(&value, context)?;
     let (mut up, mut down) = (Vec::new(), Vec::new());
@@ -438,7 +438,7 @@ fn video(section: &mut Section<'_>) -> Option<Pattern> {
     let startup_value = section.take("startup");
     let segment = segment?;
     let startup = duration_or(startup_value.clone(), segment)?;
-    let (request, patience) = (request(section, 400), patience(section, DEFAULT_DURATION));
+    let (request, patience) = (request(section, 400), reply_timeout(section, DEFAULT_DURATION));
     let buffer = buffer?;
     if buffer < segment || startup > buffer {
         let place = if startup > buffer { startup_value.or(buffer_value) } else { buffer_value };
@@ -545,7 +545,7 @@ fn latency(section: &mut Section<'_>) -> Option<Pattern> {
     }
     let period = period(section, Duration::from_millis(50), duration);
     let (request, reply) = (request(section, 100), reply(section, 100));
-    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let period = period?;
     Some(Pattern::Exchange(MessageExchange {
         name: "latency",

@@ -114,7 +114,7 @@ pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConf
         ..DirectionConfig::default()
     };
     match parts.preset {
-        None => plain(parts, &mut config)?,
+        None => plain_router(parts, &mut config)?,
         Some(preset) => {
             let limit = match parts.queue {
                 None => None,
@@ -142,7 +142,7 @@ pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConf
 }
 
 /// Model of a plain router: queue and shaper, then delay.
-fn plain(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
+fn plain_router(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
     let Some(server) = &parts.rate else {
         return match parts.queue {
             None | Some(QueueKeys::Limit(QueueLimit::Unlimited)) => Ok(()),
@@ -201,19 +201,19 @@ fn apply(
             adopt(config, DirectionConfig { queue: Queue::DropTail(limit), ..base });
         }
         Preset::Netem => {
-            in_the_network(parts)?;
+            require_network_position(parts)?;
             adopt(config, presets::netem(parts.delay, None, Loss::None, netem_limit(limit)?));
             if parts.rate.is_some() {
                 config.delay.rate = Some(constant(parts)?);
             }
         }
         Preset::HtbNetem => {
-            in_the_network(parts)?;
+            require_network_position(parts)?;
             let limit = netem_limit(limit)?;
             adopt(config, presets::htb_netem(constant(parts)?, parts.delay, limit));
         }
         Preset::Mininet => {
-            in_the_network(parts)?;
+            require_network_position(parts)?;
             let limit = netem_limit(limit)?;
             adopt(config, presets::mininet(constant(parts)?, parts.delay, Some(limit), false));
         }
@@ -238,7 +238,7 @@ fn mahimahi(
     limit: Option<QueueLimit>,
     config: &mut DirectionConfig,
 ) -> Result<(), KeyConflict> {
-    in_the_network(parts)?;
+    require_network_position(parts)?;
     let trace = match &parts.rate {
         Some(RateSource::Trace(trace)) => Arc::clone(trace),
         Some(RateSource::Rate(rate)) if rate.as_bps() > MAHIMAHI_MAX_BPS => {
@@ -277,7 +277,7 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
 }
 
 /// netem orphans packets from the sender's socket, so no queue below it causes backpressure.
-fn in_the_network(parts: &DirectionKeys) -> Result<(), KeyConflict> {
+fn require_network_position(parts: &DirectionKeys) -> Result<(), KeyConflict> {
     match parts.position {
         None | Some(QueuePosition::Network) => Ok(()),
         Some(QueuePosition::Host) => clash(

@@ -42,7 +42,7 @@ struct RawEvent {
     at: Duration,
     span: Range<usize>,
     target: TimelineTarget,
-    what: EventAction,
+    action: EventAction,
 }
 
 enum EventAction {
@@ -83,7 +83,7 @@ pub(super) fn timeline(
 
 impl RawEvent {
     fn step_count(&self) -> u128 {
-        match self.what {
+        match self.action {
             EventAction::Now(_) | EventAction::Set(..) => 1,
             EventAction::Fade(_, _, over) => step_count(over),
         }
@@ -109,7 +109,7 @@ struct ActiveFade {
 
 impl TimelineExpander<'_> {
     fn expand(&mut self, event: RawEvent) -> Vec<TimelineEvent> {
-        let RawEvent { at, span, target, what } = event;
+        let RawEvent { at, span, target, action: what } = event;
         let make = |(after, change)| TimelineEvent { at: at + after, target, change };
         let (side, values, over) = match what {
             EventAction::Now(change) => return vec![make((Duration::ZERO, change))],
@@ -230,8 +230,8 @@ fn event(
         }
         return None;
     };
-    let what = what(section, set, target, names, paths);
-    Some(RawEvent { at: at?, span: section.span(), target: target?, what: what? })
+    let what = event_action(section, set, target, names, paths);
+    Some(RawEvent { at: at?, span: section.span(), target: target?, action: what? })
 }
 
 fn target(section: &mut Section<'_>, names: &NameTable) -> Option<TimelineTarget> {
@@ -250,7 +250,7 @@ fn target(section: &mut Section<'_>, names: &NameTable) -> Option<TimelineTarget
     }
 }
 
-fn what(
+fn event_action(
     section: &mut Section<'_>,
     set: SetKey,
     target: Option<TimelineTarget>,
@@ -292,7 +292,8 @@ fn what(
 }
 
 fn fade_values(section: &mut Section<'_>) -> Option<EventAction> {
-    let over = section.require("over", "over = \"2 s\"").and_then(|v| v.some_time(MAX_DELAY));
+    let over =
+        section.require("over", "over = \"2 s\"").and_then(|v| v.positive_duration(MAX_DELAY));
     let (rate, delay, loss_value) =
         (section.take("rate"), section.take("delay"), section.take("loss"));
     if rate.is_none() && delay.is_none() && loss_value.is_none() {

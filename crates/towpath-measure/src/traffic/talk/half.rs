@@ -11,7 +11,8 @@ use crate::scenario::DataDirection;
 /// Report of one end of a message session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExchangeReport {
-    lines: Vec<StreamReport>,
+    #[serde(rename = "lines")]
+    streams: Vec<StreamReport>,
     /// Framing error, if the other end sent something unexpected.
     pub broken: Option<String>,
 }
@@ -43,7 +44,7 @@ impl ExchangeReport {
     /// Creates a report from the current state of `talk`.
     pub fn of(talk: &MessageSession) -> Self {
         Self {
-            lines: talk.lines.iter().map(StreamReport::of).collect(),
+            streams: talk.streams.iter().map(StreamReport::of).collect(),
             broken: talk.broken().map(|broken| broken.to_string()),
         }
     }
@@ -53,11 +54,11 @@ impl StreamReport {
     fn of(line: &MessageStream) -> Self {
         let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
         let asked = line.requests.iter().map(|asked| RequestReport {
-            due_ns: asked.ask.due.as_nanos(),
-            request_bytes: asked.ask.request_bytes,
-            reply_bytes: asked.ask.reply_bytes,
-            ack: asked.ask.ack,
-            warm_up: asked.ask.warm_up,
+            due_ns: asked.request.due.as_nanos(),
+            request_bytes: asked.request.request_bytes,
+            reply_bytes: asked.request.reply_bytes,
+            ack: asked.request.ack,
+            warm_up: asked.request.warm_up,
             sent_ns: nanos(asked.sent),
             acked_ns: nanos(asked.acked),
             replied_ns: nanos(asked.replied),
@@ -73,10 +74,14 @@ impl StreamReport {
 
 /// Returns the records of a flow's messages by due time; times of both ends must be on one clock.
 /// Without the server's report, the delivery times are unknown.
-pub fn join(flow: u32, client: &ExchangeReport, server: Option<&ExchangeReport>) -> Vec<Message> {
+pub fn merge_reports(
+    flow: u32,
+    client: &ExchangeReport,
+    server: Option<&ExchangeReport>,
+) -> Vec<Message> {
     let mut found = Vec::new();
-    for (index, one) in client.lines.iter().enumerate() {
-        let other = server.and_then(|server| server.lines.get(index));
+    for (index, one) in client.streams.iter().enumerate() {
+        let other = server.and_then(|server| server.streams.get(index));
         let (direction, asks, answers) = match other {
             Some(other) if !one.is_requester => (DataDirection::Down, other, Some(one)),
             _ if one.is_requester => (DataDirection::Up, one, other),

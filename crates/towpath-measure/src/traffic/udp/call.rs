@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Slot;
 use crate::metrics::emodel::{Codec, mean_opinion_score, rating};
-use crate::result::{CallFigures, DelayBasis};
+use crate::result::{CallStats, DelayBasis};
 use crate::scenario::{Call, Medium};
 
 /// Number of nanoseconds in a millisecond.
@@ -95,12 +95,12 @@ pub(super) fn assess(
     call: Call,
     heard: &PlayoutReport,
     (numbered, received, known): (u64, u64, u64),
-) -> CallFigures {
+) -> CallStats {
     let together = u64::from(call.packets_per_frame.max(1));
     let planned = numbered.div_ceil(together);
     let network_ns = heard.min_transit_ns.map(|least| u64::try_from(least).unwrap_or(0));
     let buffer_ns = u64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(u64::MAX);
-    let mut figures = CallFigures {
+    let mut figures = CallStats {
         medium: call.medium.name().to_owned(),
         jitter_buffer_ns: buffer_ns,
         planned,
@@ -165,7 +165,7 @@ mod tests {
 
     /// Simulates a call over a network that returns each datagram's transit time in microseconds;
     /// `None` is a loss.
-    fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallFigures {
+    fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallStats {
         let mut sender = UdpSender::new(*plan, at(0), SAMPLE);
         let mut hearer = UdpReceiver::new(plan, at(0), SAMPLE);
         let mut arrivals = Vec::new();

@@ -32,9 +32,9 @@ pub(super) struct LossRecovery {
     /// Start of the episode's retransmissions, while an undo is possible.
     undo_from: Option<NonZeroU64>,
     /// Retransmitted bytes of the episode that the peer did not report as duplicates.
-    repeated_bytes: u64,
+    retransmitted_bytes: u64,
     /// Time of the first retransmission of the episode; zero: none was sent.
-    repeated_at: Instant,
+    retransmitted_at: Instant,
     spurious: SpuriousTimeout,
     duplicates: u64,
     timeouts: u32,
@@ -43,7 +43,7 @@ pub(super) struct LossRecovery {
     /// Offset until whose acknowledgement the window counts as full.
     limited_until: Option<NonZeroU64>,
     /// Maximum bytes outstanding in this round, and the end of the round.
-    most_out: u32,
+    max_outstanding: u32,
     usage_until: u64,
     round_end: u64,
     /// Set when the next retransmission is caused by a timeout.
@@ -83,15 +83,15 @@ impl LossRecovery {
     /// doubling window is always ahead of the sent data (RFC 7661 §4.3, Linux
     /// `tcp_is_cwnd_limited`).
     pub(super) fn cwnd_limited(&self, slow_start: bool, cwnd_bytes: u64) -> bool {
-        let half_used = slow_start && cwnd_bytes < 2 * u64::from(self.most_out);
+        let half_used = slow_start && cwnd_bytes < 2 * u64::from(self.max_outstanding);
         self.limited_until.is_some() || half_used
     }
 
     /// Records `out` outstanding bytes, all above `acked`, after sending up to `until`.
     pub(super) fn note_outstanding(&mut self, out: u64, acked: u64, until: u64) {
         let out = u32::try_from(out).unwrap_or(u32::MAX);
-        if acked >= self.usage_until || out > self.most_out {
-            (self.most_out, self.usage_until) = (out, until);
+        if acked >= self.usage_until || out > self.max_outstanding {
+            (self.max_outstanding, self.usage_until) = (out, until);
         }
     }
 
@@ -125,9 +125,9 @@ impl LossRecovery {
             self.limited_until = NonZeroU64::new(until);
         }
         self.reduction.sent += bytes;
-        self.repeated_bytes += bytes;
-        if self.repeated_at == Instant::ZERO {
-            self.repeated_at = now;
+        self.retransmitted_bytes += bytes;
+        if self.retransmitted_at == Instant::ZERO {
+            self.retransmitted_at = now;
         }
         self.forced = false;
     }
@@ -135,7 +135,7 @@ impl LossRecovery {
     fn begin(&mut self, phase: RecoveryPhase, acked_until: u64, sent_until: u64) {
         (self.phase, self.end) = (phase, sent_until);
         self.undo_from = NonZeroU64::new(acked_until);
-        (self.repeated_bytes, self.repeated_at) = (0, Instant::ZERO);
+        (self.retransmitted_bytes, self.retransmitted_at) = (0, Instant::ZERO);
         self.spurious = SpuriousTimeout::Off;
     }
 
@@ -211,7 +211,7 @@ impl Subflow {
             self.recovery.duplicates += 1;
         }
         let rtt = self.measure(now, &delivery, advanced, echo);
-        self.rack.note(now, &delivery);
+        self.rack.record_delivery(now, &delivery);
         let told = ProbeEvidence {
             duplicate_end: duplicate.map(|(_, end)| end),
             plain_duplicate: repeats && segment.options.sack.is_empty(),
@@ -225,7 +225,7 @@ impl Subflow {
         let reducing = self.recovery.phase == RecoveryPhase::Recovery;
         self.update_phase(
             now,
-            &AckProgress { ack, advanced, sacked, repeats, in_flight },
+            &AckProgress { ack, advanced, sacked, is_duplicate: repeats, in_flight },
             &delivery,
             received,
         );
@@ -258,7 +258,7 @@ impl Subflow {
     /// progress nor a duplicate.
     fn is_pure_repeat_ack(&self, ack: u64, segment: &Segment) -> bool {
         let calm = self.recovery.phase == RecoveryPhase::Open
-            && self.recovery.repeated_at == Instant::ZERO;
+            && self.recovery.retransmitted_at == Instant::ZERO;
         let plain = segment.options.sack.is_empty() && !segment.flags.contains(Flags::ECE);
         let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
         self.sack_on && settled && plain && calm
@@ -311,7 +311,7 @@ impl Subflow {
         // Karn's algorithm: no samples from data sent twice (RFC 6298 §3), unless timestamps
         // identify the copy.
         if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
-            self.rack.note_measured();
+            self.rack.record_rtt_sample();
             self.recovery.backed_off = 0;
             let rtt = now.saturating_since(last);
             self.sample_rtt(now.saturating_since(first));
@@ -322,7 +322,7 @@ impl Subflow {
         // the first. Such a sample would contain whole timeouts.
         let believed = self.config.measures_as_linux || !delivery.old_echo;
         let echo_ms = echo_ms.filter(|_| advanced && believed)?;
-        self.rack.note_measured();
+        self.rack.record_rtt_sample();
         self.recovery.backed_off = 0;
         let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
         self.sample_rtt(now.saturating_since(sent));
@@ -434,7 +434,7 @@ impl Subflow {
         self.recovery.phase = RecoveryPhase::Open;
         self.recovery.spurious = SpuriousTimeout::Off;
         self.recovery.duplicates = 0;
-        self.rack.note_recovered();
+        self.rack.record_recovery();
     }
 
     /// Handles a loss that only a tail loss probe revealed and repaired (RFC 8985 §7.4.2).
@@ -512,7 +512,7 @@ struct AckProgress {
     advanced: bool,
     sacked: bool,
     /// True for a duplicate acknowledgement (RFC 5681 §2).
-    repeats: bool,
+    is_duplicate: bool,
     /// Bytes in flight before the acknowledgement.
     in_flight: u64,
 }

@@ -45,7 +45,7 @@ impl Subflow {
         // A peer that replies is alive, if the unacknowledged data lies beyond its window (RFC 9293
         // §3.8.6, §3.8.6.1).
         let stalled = self.peer_window.usable(self.send.acked_until()) == 0
-            && now.saturating_since(self.last_heard) <= self.config.rto_max * 2;
+            && now.saturating_since(self.last_received_at) <= self.config.rto_max * 2;
         if self.recovery.count_timeout() > self.config.retries && !stalled {
             return self.finish(CloseReason::TimedOut);
         }

@@ -42,10 +42,11 @@ impl Subflow {
         if end > sent {
             return;
         }
-        self.rack.note_duplicate(acked, sent);
+        self.rack.widen_reo_wnd(acked, sent);
         if self.recovery.undo_from.is_some_and(|from| start >= from.get()) {
             let bytes = end - start;
-            self.recovery.repeated_bytes = self.recovery.repeated_bytes.saturating_sub(bytes);
+            self.recovery.retransmitted_bytes =
+                self.recovery.retransmitted_bytes.saturating_sub(bytes);
         }
     }
 
@@ -57,7 +58,7 @@ impl Subflow {
         delivery: &Delivery,
     ) {
         // An acknowledgement that is neither new nor a duplicate decides nothing.
-        let tells = progress.advanced || progress.sacked || progress.repeats;
+        let tells = progress.advanced || progress.sacked || progress.is_duplicate;
         if self.recovery.spurious == SpuriousTimeout::Off || !tells {
             return;
         }
@@ -82,11 +83,11 @@ impl Subflow {
         delivery: &Delivery,
     ) {
         let recovery = &self.recovery;
-        let repeated_at = recovery.repeated_at;
+        let repeated_at = recovery.retransmitted_at;
         if repeated_at == Instant::ZERO || recovery.undo_from.is_none() || !self.config.undo {
             return;
         }
-        let reported = recovery.repeated_bytes == 0;
+        let reported = recovery.retransmitted_bytes == 0;
         // The first retransmission of the episode decides. An acknowledgement that covers several
         // echoes only the first, so the others would look needless.
         let by_original = delivery.repeated_whole && delivery.echoes_before(repeated_at);

@@ -29,14 +29,14 @@ const HYSTART_ACK_DELAY_BYTES: u64 = 4 * 65_536;
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::congestion) struct LinuxHyStart {
     /// Smallest round-trip time so far.
-    least: Option<Duration>,
+    min_rtt: Option<Duration>,
     /// Start of the round, and time of the last acknowledgement of its train.
     round: Option<(Instant, Instant)>,
     /// Bytes delivered so far, and the value that ends the round.
     delivered_bytes: u64,
     round_end_bytes: u64,
     /// Smallest of the first round-trip times of the round, and their number.
-    current: Option<Duration>,
+    round_min_rtt: Option<Duration>,
     samples: u32,
 }
 
@@ -52,10 +52,10 @@ impl LinuxHyStart {
             self.round_end_bytes = before.saturating_add(ack.in_flight_bytes);
         }
         let Some(rtt) = ack.rtt else { return false };
-        let least = self.least.map_or(rtt, |least| least.min(rtt));
-        self.least = Some(least);
+        let least = self.min_rtt.map_or(rtt, |least| least.min(rtt));
+        self.min_rtt = Some(least);
         if self.round.is_none() {
-            (self.round, self.current, self.samples) = (Some((ack.now, ack.now)), None, 0);
+            (self.round, self.round_min_rtt, self.samples) = (Some((ack.now, ack.now)), None, 0);
         }
         cwnd >= HYSTART_LOW_WINDOW * mss.max(1)
             && (self.is_long_train(ack, cwnd, least) || self.is_delayed(rtt, least))
@@ -75,8 +75,8 @@ impl LinuxHyStart {
     }
 
     fn is_delayed(&mut self, rtt: Duration, least: Duration) -> bool {
-        let current = self.current.map_or(rtt, |current| current.min(rtt));
-        self.current = Some(current);
+        let current = self.round_min_rtt.map_or(rtt, |current| current.min(rtt));
+        self.round_min_rtt = Some(current);
         if self.samples < HYSTART_MIN_SAMPLES {
             self.samples += 1;
             return false;

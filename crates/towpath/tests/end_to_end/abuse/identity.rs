@@ -316,7 +316,7 @@ fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>
 
 fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
     match said.unwrap() {
-        Some(ServerMessage::Refused { why, .. }) => why,
+        Some(ServerMessage::Refused { reason: why, .. }) => why,
         other => panic!("{other:?}"),
     }
 }

@@ -107,7 +107,7 @@ impl RawClient {
                 self.token = token;
                 Ok(None)
             }
-            ServerMessage::Refused { why, .. } => Ok(Some(why)),
+            ServerMessage::Refused { reason: why, .. } => Ok(Some(why)),
             other => Err(io::Error::other(format!("neither accepted nor refused: {other:?}"))),
         }
     }

@@ -344,7 +344,7 @@ impl HostileState {
             text: text.to_owned(),
         };
         let escapes = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nerror: \u{9b}31mforged \u{202e}".repeat(9);
-        let refusal = ServerMessage::Refused { why: escapes.clone(), hint: Some(escapes) };
+        let refusal = ServerMessage::Refused { reason: escapes.clone(), hint: Some(escapes) };
         let word = match trick {
             Trick::Silence => {
                 while wire.read(&mut [0; 1_024])? > 0 {}
@@ -389,5 +389,5 @@ impl HostileState {
 fn welcome(challenge: Option<Challenge>) -> ServerMessage {
     let towpath = env!("CARGO_PKG_VERSION").to_owned();
     let seen = None;
-    ServerMessage::Welcome { towpath, challenge, seen, datagrams: false, quic: false }
+    ServerMessage::Welcome { towpath, challenge, observed: seen, datagrams: false, quic: false }
 }

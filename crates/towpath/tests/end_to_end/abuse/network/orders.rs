@@ -241,7 +241,9 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         let mut stranger = RawClient::enter(site.way(1)).unwrap();
         stranger.send(&plan(&flows)).unwrap();
         let said = stranger.recv().unwrap();
-        let ServerMessage::Refused { why, .. } = &said else { panic!("{said:?} to {flows}") };
+        let ServerMessage::Refused { reason: why, .. } = &said else {
+            panic!("{said:?} to {flows}")
+        };
         assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
     }
     assert!(!marker.exists());

@@ -82,7 +82,7 @@ impl UnauthenticatedClient {
         let proof = secret.prove(AuthRole::Client, &self.meeting(client)).unwrap();
         match self.prove(proof, client)? {
             Some(ServerMessage::Proved { .. }) => Ok(None),
-            Some(ServerMessage::Refused { why, .. }) => Ok(Some(why)),
+            Some(ServerMessage::Refused { reason: why, .. }) => Ok(Some(why)),
             other => Err(io::Error::other(format!("{other:?}"))),
         }
     }
@@ -181,7 +181,7 @@ fn replayed_and_reflected_proofs_are_refused() {
     let refused = |guest: &mut UnauthenticatedClient, proof, challenge| {
         let said = guest.prove(proof, challenge).unwrap();
         assert!(
-            matches!(&said, Some(ServerMessage::Refused { why, .. }) if why.contains("wrong")),
+            matches!(&said, Some(ServerMessage::Refused { reason, .. }) if reason.contains("wrong")),
             "{said:?}"
         );
         // The server ignores further messages.
