@@ -60,7 +60,7 @@ impl StackCpuStart {
         network: &EmulatedNetwork,
         meters: &CpuMeters,
     ) -> Option<CpuTime> {
-        let roles = roles(&network.scenario)?;
+        let roles = host_roles(&network.scenario)?;
         let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
         let (mut kernels, mut own) = (ends.iter().any(|spent| *spent > 0), false);
         for ((role, before), after) in roles.iter().zip(self.stacks).zip(stack_times(network)) {
@@ -116,7 +116,7 @@ enum HostRole {
 }
 
 /// Returns each host's role; `None` if a flow is a command, whose processes are not measured.
-fn roles(scenario: &Scenario) -> Option<Vec<HostRole>> {
+fn host_roles(scenario: &Scenario) -> Option<Vec<HostRole>> {
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     // Datagram flows over single paths use no transport whose cost is measured.
     let flows = scenario.flows.iter();

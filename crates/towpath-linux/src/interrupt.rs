@@ -17,7 +17,7 @@ extern "C" fn note(_signal: libc::c_int) {
     }
 }
 
-extern "C" fn nothing(_signal: libc::c_int) {}
+extern "C" fn ignore_signal(_signal: libc::c_int) {}
 
 /// Catches interrupts from now on; a second one ends the process at once.
 pub fn catch() {
@@ -36,7 +36,7 @@ pub fn catch_end_of_input() -> io::Result<()> {
 
 /// Ignores interrupts in this process from now on; its children still receive them.
 pub fn ignore() {
-    sys::on_interrupt(nothing);
+    sys::on_interrupt(ignore_signal);
 }
 
 /// Returns the error of an operation that an interrupt has cancelled.

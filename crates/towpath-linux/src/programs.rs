@@ -240,7 +240,7 @@ pub(crate) struct ProgramTracker {
     by_token: BTreeMap<(usize, u32), usize>,
     /// Connections by host and socket cookie, which the kernel never reuses.
     by_cookie: BTreeMap<(usize, u64), usize>,
-    logs: BTreeMap<(u32, DataDirection), DeliveryLog>,
+    delivery_logs: BTreeMap<(u32, DataDirection), DeliveryLog>,
     last_poll: Instant,
 }
 
@@ -272,7 +272,7 @@ impl ProgramTracker {
             by_ends: BTreeMap::new(),
             by_token: BTreeMap::new(),
             by_cookie: BTreeMap::new(),
-            logs: BTreeMap::new(),
+            delivery_logs: BTreeMap::new(),
             last_poll: Instant::ZERO,
         })
     }
@@ -299,7 +299,7 @@ impl ProgramTracker {
     /// program's own control messages, is omitted: its pauses mean nothing.
     pub(crate) fn logs(&self, flow: u32) -> Vec<(DataDirection, &DeliveryLog)> {
         let logs = DIRECTIONS.iter().filter_map(|direction| {
-            let log = self.logs.get(&(flow, *direction))?;
+            let log = self.delivery_logs.get(&(flow, *direction))?;
             Some((*direction, log))
         });
         let mut logs: Vec<_> = logs.collect();
@@ -467,11 +467,11 @@ impl ProgramTracker {
         for (key, (bytes, open)) in sums {
             if bytes > 0 {
                 // The time until a program's first byte is not an interruption.
-                let log = self.logs.entry(key);
+                let log = self.delivery_logs.entry(key);
                 let log = log.or_insert_with(|| DeliveryLog::new(now - span));
                 log.record_evenly(bytes, (now, span));
             }
-            if let Some(log) = self.logs.get_mut(&key).filter(|_| open) {
+            if let Some(log) = self.delivery_logs.get_mut(&key).filter(|_| open) {
                 // An open connection without payload counts as an interruption.
                 log.watch_until(now);
             }

@@ -132,18 +132,19 @@ pub(crate) struct TrafficBudget {
     bytes: Option<AtomicU64>,
     rates: Option<Arc<RateLimiter>>,
     /// Total bytes transferred in both directions.
-    moved: AtomicU64,
+    transferred_bytes: AtomicU64,
     /// Memory of records of the traffic, in bytes.
-    noted: AtomicU64,
+    recorded_bytes: AtomicU64,
     /// Gauges of further memory.
-    meters: Mutex<Vec<MemoryGauge>>,
+    gauges: Mutex<Vec<MemoryGauge>>,
     /// Reason of the early end.
-    over: OnceLock<String>,
+    end_reason: OnceLock<String>,
 }
 
 impl fmt::Debug for TrafficBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (moved, noted) = (self.moved_bytes(), self.noted.load(Ordering::Relaxed));
+        let (moved, noted) =
+            (self.transferred_bytes(), self.recorded_bytes.load(Ordering::Relaxed));
         let mut f = f.debug_struct("Purse");
         f.field("moved", &moved).field("noted", &noted).finish_non_exhaustive()
     }
@@ -176,7 +177,7 @@ impl TrafficBudget {
 
     /// Records how many of the granted bytes were transferred, and refunds the rest.
     pub(crate) fn settle(&self, way: TrafficDirection, granted: u64, moved: u64) {
-        self.moved.fetch_add(moved, Ordering::Relaxed);
+        self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
         let back = granted.saturating_sub(moved);
         if back > 0 {
             self.refund_rate(way, back);
@@ -197,7 +198,7 @@ impl TrafficBudget {
 
     /// Consumes bytes that were transferred without a grant.
     pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, moved: u64) {
-        self.moved.fetch_add(moved, Ordering::Relaxed);
+        self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
         if let Some(rates) = &self.rates {
             rates.consume(now, way, moved);
         }
@@ -229,38 +230,38 @@ impl TrafficBudget {
 
     /// Adds memory that remains in use during the traffic.
     pub(crate) fn add_memory(&self, bytes: u64) {
-        self.noted.fetch_add(bytes, Ordering::Relaxed);
+        self.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Adds a gauge of memory in use.
     pub(crate) fn add_gauge(&self, meter: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.lock_meters().push(Box::new(meter));
+        self.lock_gauges().push(Box::new(meter));
     }
 
-    fn lock_meters(&self) -> MutexGuard<'_, Vec<MemoryGauge>> {
-        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_gauges(&self) -> MutexGuard<'_, Vec<MemoryGauge>> {
+        self.gauges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the memory of all records of the traffic, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let more: u64 = self.lock_meters().iter().map(|meter| meter()).sum();
-        self.noted.load(Ordering::Relaxed).saturating_add(more)
+        let more: u64 = self.lock_gauges().iter().map(|meter| meter()).sum();
+        self.recorded_bytes.load(Ordering::Relaxed).saturating_add(more)
     }
 
     /// Removes all gauges and resets the memory, after the records were released.
     pub(crate) fn clear_gauges(&self) {
-        self.lock_meters().clear();
-        self.noted.store(0, Ordering::Relaxed);
+        self.lock_gauges().clear();
+        self.recorded_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Returns the total bytes transferred in both directions.
-    pub(crate) fn moved_bytes(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+    pub(crate) fn transferred_bytes(&self) -> u64 {
+        self.transferred_bytes.load(Ordering::Relaxed)
     }
 
     /// Sets the reason of an early end; only the first one is kept.
     pub(crate) fn end(&self, why: impl Into<String>) {
-        let _ = self.over.set(why.into());
+        let _ = self.end_reason.set(why.into());
     } // the first one is kept
 
     /// Ends the traffic if the budget is exhausted. Called after a failed reservation.
@@ -272,7 +273,7 @@ impl TrafficBudget {
 
     /// Returns the reason of an early end, if any.
     pub(crate) fn end_reason(&self) -> Option<&str> {
-        self.over.get().map(String::as_str)
+        self.end_reason.get().map(String::as_str)
     }
 }
 
@@ -317,8 +318,8 @@ mod tests {
                 if let Ok(granted) = purse.reserve(ms(0), TrafficDirection::Inbound, want) {
                     purse.settle(TrafficDirection::Inbound, granted, granted * share / 2);
                 }
-                prop_assert!(purse.moved_bytes() <= most);
-                prop_assert_eq!(purse.is_exhausted(), purse.moved_bytes() == most);
+                prop_assert!(purse.transferred_bytes() <= most);
+                prop_assert_eq!(purse.is_exhausted(), purse.transferred_bytes() == most);
             }
         }
     }

@@ -14,11 +14,12 @@ use crate::sys;
 
 /// Makes an unbounded queue, as sender and receiver.
 pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
-    let bell = Arc::new(Notifier { event: sys::event()?.into(), rung: AtomicBool::new(false) });
+    let bell =
+        Arc::new(Notifier { event: sys::event()?.into(), is_notified: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
     Ok((
-        QueueSender { items: sender, bell: Arc::clone(&bell) },
-        QueueReceiver { items: receiver, bell },
+        QueueSender { items: sender, notifier: Arc::clone(&bell) },
+        QueueReceiver { items: receiver, notifier: bell },
     ))
 }
 
@@ -26,12 +27,12 @@ pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
 struct Notifier {
     event: File,
     /// Set when the event is readable, or is about to be.
-    rung: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 impl Notifier {
     fn notify(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
             // A write fails only if the counter is at its limit, and then the event is readable as
             // well.
             let _ = (&self.event).write(&1_u64.to_ne_bytes());
@@ -43,7 +44,7 @@ impl Notifier {
     /// Only after this may the receiver check the queue a last time before it waits.
     fn clear(&self) {
         let _ = (&self.event).read(&mut [0; 8]); // fails if it was not signalled
-        self.rung.store(false, Ordering::Release);
+        self.is_notified.store(false, Ordering::Release);
         // Pairs with the swap in `ring`: an item sent before a ring without effect is seen.
         std::sync::atomic::fence(Ordering::SeqCst);
     }
@@ -53,12 +54,12 @@ impl Notifier {
 #[derive(Debug)]
 pub(crate) struct QueueSender<T> {
     items: mpsc::Sender<T>,
-    bell: Arc<Notifier>,
+    notifier: Arc<Notifier>,
 }
 
 impl<T> Clone for QueueSender<T> {
     fn clone(&self) -> Self {
-        Self { items: self.items.clone(), bell: Arc::clone(&self.bell) }
+        Self { items: self.items.clone(), notifier: Arc::clone(&self.notifier) }
     }
 }
 
@@ -67,7 +68,7 @@ impl<T> QueueSender<T> {
     pub(crate) fn send(&self, item: T) -> bool {
         let sent = self.items.send(item).is_ok();
         if sent {
-            self.bell.notify();
+            self.notifier.notify();
         }
         sent
     }
@@ -77,7 +78,7 @@ impl<T> QueueSender<T> {
 #[derive(Debug)]
 pub(crate) struct QueueReceiver<T> {
     items: mpsc::Receiver<T>,
-    bell: Arc<Notifier>,
+    notifier: Arc<Notifier>,
 }
 
 impl<T> QueueReceiver<T> {
@@ -86,20 +87,20 @@ impl<T> QueueReceiver<T> {
         if let Ok(item) = self.items.try_recv() {
             return Some(item);
         }
-        if !self.bell.rung.load(Ordering::Acquire) {
+        if !self.notifier.is_notified.load(Ordering::Acquire) {
             return None;
         }
-        self.bell.clear();
+        self.notifier.clear();
         let item = self.items.try_recv().ok()?;
         // Items may have come before the event was cleared; the caller may stop receiving here.
-        self.bell.notify();
+        self.notifier.notify();
         Some(item)
     }
 }
 
 impl<T> AsFd for QueueReceiver<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.event.as_fd()
+        self.notifier.event.as_fd()
     }
 }
 

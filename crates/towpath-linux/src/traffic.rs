@@ -401,7 +401,7 @@ fn app_config(
         sender: TransferSender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         session: talks.map(|talks| (talks.end(is_client), number)),
-        manner: TransferOptions::default(),
+        options: TransferOptions::default(),
         budget: None,
     }
 }

@@ -74,7 +74,7 @@ fn serve_as(
     address
 }
 
-fn order(target: SocketAddr, transport: Transport, flow: &str) -> MeasureRequest {
+fn measure_request(target: SocketAddr, transport: Transport, flow: &str) -> MeasureRequest {
     let text = format!(
         "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.lo]\nbetween = [\"client\", \
          \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{flow}\n[run]\n\
@@ -140,7 +140,8 @@ fn every_pattern_runs_between_two_hosts() {
         }
         for flow in &flows {
             let mut told = 0;
-            let records = measure(&order(server, transport, flow), &mut |_| told += 1).unwrap();
+            let records =
+                measure(&measure_request(server, transport, flow), &mut |_| told += 1).unwrap();
             let summary = summary(&records);
             assert!(summary.ok, "{transport} {flow}: {summary:?}");
             assert!(told > 0, "{flow}: nothing was told while it ran");
@@ -168,7 +169,7 @@ fn a_rate_is_respected_and_a_byte_limit_ends_a_test() {
     let limits = ServerLimits { bytes: Some(2_000_000), ..ServerLimits::default() };
     let server = serve(None, limits);
     let slow = "pattern = \"iperf\"\nduration = \"1 s\"";
-    let mut order_ = order(server, Transport::Tcp, slow);
+    let mut order_ = measure_request(server, Transport::Tcp, slow);
     order_.plan.settings.rate_bps = Some(8_000_000);
     let records = measure(&order_, &mut |_| {}).unwrap();
     let bytes = summary(&records).flows.first().unwrap().bytes;
@@ -186,7 +187,8 @@ fn a_rate_is_respected_and_a_byte_limit_ends_a_test() {
 fn a_refusal_names_the_reason_and_a_hint() {
     let limits = ServerLimits { duration: Duration::from_secs(5), ..ServerLimits::default() };
     let server = serve(Some("the secret of both"), limits);
-    let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
+    let mut asked =
+        measure_request(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
     let refused = |order: &MeasureRequest| {
         let error = measure(order, &mut |_| {}).unwrap_err();
         assert!(matches!(error, LiveError::Refused(_)), "{error}");
@@ -204,7 +206,8 @@ fn a_refusal_names_the_reason_and_a_hint() {
         "{why}: {hint}"
     );
     let nobody = SocketAddr::new(server.ip(), 1);
-    let error = measure(&order(nobody, Transport::Tcp, "pattern = \"ping\""), &mut |_| {});
+    let error =
+        measure(&measure_request(nobody, Transport::Tcp, "pattern = \"ping\""), &mut |_| {});
     let error = error.unwrap_err();
     assert!(error.to_string().contains("connection refused"), "{error}");
     assert!(error.hint().unwrap().contains("towpath server"));
@@ -254,7 +257,7 @@ fn resident_bytes() -> usize {
 /// Runs a short honest test; returns its duration.
 fn honest(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
     let began = Instant::now();
-    let mut order = order(server, Transport::Tcp, flow);
+    let mut order = measure_request(server, Transport::Tcp, flow);
     order.secret = secret.map(known);
     let records = measure(&order, &mut |_| {}).unwrap();
     assert!(summary(&records).ok, "{:?}", summary(&records));
@@ -375,7 +378,7 @@ fn half_open() {
 /// Requests data and a result, and reads neither.
 fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
-    let plan = order(server, Transport::Tcp, flow).plan;
+    let plan = measure_request(server, Transport::Tcp, flow).plan;
     let mut control = connect(server, ConnectionKind::Control, TestToken::NONE);
     send(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
     send(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();

@@ -344,7 +344,7 @@ fn state_folder(name: &str) -> PathBuf {
 }
 
 /// Sets up a host, checks the result, and reverts it.
-fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> {
+fn apply_and_revert(start: &Start, folder: &Path) -> Result<usize, TestCaseError> {
     start.make();
     let before = Snapshot::take();
     let mut tools = ConfigHandles::open().unwrap();
@@ -374,7 +374,7 @@ fn applied_changes_are_undone_to_the_last_byte() {
             let steps = std::cell::Cell::new(0);
             let run = TestRunner::new(config).run(&start(), |start| {
                 let namespace = Namespace::create().unwrap();
-                let made = namespace.run(|| there_and_back(&start, &folder)).unwrap()?;
+                let made = namespace.run(|| apply_and_revert(&start, &folder)).unwrap()?;
                 steps.set(steps.get() + made);
                 Ok(())
             });

@@ -100,7 +100,7 @@ impl From<&ConnectionStatus> for ConnectionEvidence {
 
 impl std::fmt::Debug for HostEvidence<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Witness").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("HostEvidence").field("host", &self.host).finish_non_exhaustive()
     }
 }
 

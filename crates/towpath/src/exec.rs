@@ -65,7 +65,8 @@ pub(crate) fn supervise(
     mut arguments: impl Iterator<Item = OsString>,
 ) -> Result<ExitCode, CliError> {
     let form = arguments.next();
-    let describe = if form.as_deref() == Some(OsStr::new(JSON)) { as_json } else { sentence };
+    let describe =
+        if form.as_deref() == Some(OsStr::new(JSON)) { summary_json } else { summary_text };
     let (path, command) = (arguments.next(), arguments.next().unwrap_or_default());
     let command = command.to_string_lossy();
     let record = path.map(|path| exec::RecordTarget { path: path.into(), command: &command });
@@ -75,7 +76,7 @@ pub(crate) fn supervise(
 
 /// Returns one line for people, such as
 /// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP`.
-fn sentence(tally: &SocketSummary) -> String {
+fn summary_text(tally: &SocketSummary) -> String {
     let mut parts = Vec::new();
     if tally.listening > 0 {
         parts.push(format!("{} listened", tally.listening));
@@ -143,7 +144,7 @@ fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-fn as_json(tally: &SocketSummary) -> String {
+fn summary_json(tally: &SocketSummary) -> String {
     let refused = tally.refused.iter();
     let refused =
         refused.map(|(cause, sockets)| json!({"cause": cause.to_string(), "sockets": sockets}));
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_sentence_reports_the_outcome_of_every_socket() {
-        assert_eq!(sentence(&SocketSummary::default()), "towpath: 0 sockets upgraded");
+        assert_eq!(summary_text(&SocketSummary::default()), "towpath: 0 sockets upgraded");
         let cause = exec::FallbackCounter { counter: "C", meaning: "a plain listener", count: 1 };
         let tally = SocketSummary {
             upgraded: 6,
@@ -191,7 +192,7 @@ mod tests {
             ..SocketSummary::default()
         };
         assert_eq!(
-            sentence(&tally),
+            summary_text(&tally),
             "towpath: 6 sockets upgraded: 1 listened; of 4 connections opened, 3 were Multipath \
              TCP (2 over several paths) and 1 plain TCP; 1 unused or closed too fast to be seen; \
              2 sockets stayed TCP (net.mptcp.enabled is 0). Why: a plain listener (counter C)"
@@ -199,8 +200,8 @@ mod tests {
         // A fallback counter that another program raised is not printed when nothing of ours fell
         // back.
         let ours = SocketSummary { opened: OutcomeCounts::default(), ..tally };
-        assert!(!sentence(&ours).contains("Why"));
-        assert!(as_json(&ours).contains("\"fallback_counters\":[{"));
+        assert!(!summary_text(&ours).contains("Why"));
+        assert!(summary_json(&ours).contains("\"fallback_counters\":[{"));
     }
 
     #[test]

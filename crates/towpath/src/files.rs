@@ -31,7 +31,7 @@ pub(crate) struct ResultFolder {
     folder: Dir,
     pub(crate) path: PathBuf,
     /// Set when the user did not name the folder; parent folders may also have been created.
-    usual: bool,
+    is_default: bool,
 }
 
 impl ResultFolder {
@@ -43,7 +43,7 @@ impl ResultFolder {
         if let Some(path) = wanted {
             let folder = Dir::make(path);
             let folder = folder.map_err(|source| CliError::unwritable(path, source, None))?;
-            return Ok(Self { path: path.to_owned(), folder, usual: false });
+            return Ok(Self { path: path.to_owned(), folder, is_default: false });
         }
         let usual = Path::new("towpath-results").join(scenario);
         let folder = Dir::make(&usual).and_then(|folder| folder.numbered());
@@ -54,14 +54,14 @@ impl ResultFolder {
                 .and_then(|_| Dir::make(&own.join(scenario))?.numbered())
                 .map_err(|source| CliError::unwritable(&own, source, Some(OUT_HINT)))
         })?;
-        Ok(Self { path: folder.path().to_owned(), folder, usual: true })
+        Ok(Self { path: folder.path().to_owned(), folder, is_default: true })
     }
 
     /// Removes the folder if it is empty.
     pub(crate) fn remove_if_empty(&self) {
         // A folder with content cannot be removed, which is intended.
         let _ = fs::remove_dir(&self.path);
-        for above in self.path.ancestors().skip(1).take(if self.usual { 2 } else { 0 }) {
+        for above in self.path.ancestors().skip(1).take(if self.is_default { 2 } else { 0 }) {
             let _ = fs::remove_dir(above); // fails unless empty
         }
     }

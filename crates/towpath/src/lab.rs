@@ -22,7 +22,7 @@ use crate::fallback;
 use crate::files::{self, ResultFolder};
 use crate::inner::{CaptureSpec, InnerJob, InnerTask, passed_on};
 use crate::load::load;
-use crate::report::keep_report;
+use crate::report::store_report;
 use crate::ui::Ui;
 
 /// Name of a lab's result.
@@ -84,7 +84,7 @@ fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Resul
     }
     let run = files::read_back(&file.finish()?)?;
     let runs = [run];
-    let report = keep_report(&runs, folder)?;
+    let report = store_report(&runs, folder)?;
     if !quiet {
         ui.progress("");
         ui.progress(&table(&runs, COLUMNS, false));
@@ -212,7 +212,15 @@ fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError>
 }
 
 fn as_json(situation: &FailureCase) -> Value {
-    let FailureCase { name, title, seen, why, cause, two_ends, .. } = situation;
+    let FailureCase {
+        name,
+        title,
+        symptom: seen,
+        explanation: why,
+        cause,
+        needs_server_report: two_ends,
+        ..
+    } = situation;
     json!({
         "name": name, "title": title, "seen": seen, "why": why, "cause": cause,
         "two_ends": two_ends,
@@ -227,7 +235,15 @@ fn page() -> String {
     for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
         let _ = writeln!(page, "\n## {title}");
         for situation in all {
-            let FailureCase { name, title, seen, why, cause, two_ends, .. } = *situation;
+            let FailureCase {
+                name,
+                title,
+                symptom: seen,
+                explanation: why,
+                cause,
+                needs_server_report: two_ends,
+                ..
+            } = *situation;
             let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
             let server = if two_ends { " *Server:* `towpath server`." } else { "" };
             let _ = writeln!(page, "\n### `{name}`: {title}\n");
@@ -239,7 +255,7 @@ fn page() -> String {
 
 /// Returns the description of a situation, in several lines.
 pub(crate) fn introduction(situation: &FailureCase) -> String {
-    let FailureCase { name, title, seen, why, cause, .. } = situation;
+    let FailureCase { name, title, symptom: seen, explanation: why, cause, .. } = situation;
     let target = situation.target();
     let cause = cause.unwrap_or("none: this network is healthy");
     format!(

@@ -168,7 +168,7 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
 }
 
 /// Writes the report into the folder of the results.
-pub(crate) fn keep_report(runs: &[StoredRun], folder: &ResultFolder) -> Result<PathBuf, CliError> {
+pub(crate) fn store_report(runs: &[StoredRun], folder: &ResultFolder) -> Result<PathBuf, CliError> {
     folder.write(REPORT_FILE, html(runs).as_bytes())
 }
 

@@ -21,7 +21,7 @@ use crate::inner::{CaptureSpec, InnerJob, InnerTask};
 use crate::live::IntervalPrinter;
 use crate::load::{load, load_changed};
 use crate::pictures::DelayedSummary;
-use crate::report::{keep_report, print};
+use crate::report::{print, store_report};
 use crate::sim;
 use crate::stacks;
 use crate::ui::{Ui, wrap};
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     if let Some(hint) = expectation_note(arguments, &runs)? {
         ui.progress(&wrap("hint: ", &hint));
     }
-    let report = keep_report(&runs, &folder)?;
+    let report = store_report(&runs, &folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(&runs, complete))

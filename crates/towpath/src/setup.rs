@@ -199,7 +199,7 @@ fn plan_json(plan: &SetupPlan) -> Value {
     let used = plan.uses.iter().map(|(link, ip)| json!({"interface": link, "address": ip}));
     json!({
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
-        "keeps": plan.keeps.iter().map(step).collect::<Vec<_>>(),
+        "keeps": plan.kept_steps.iter().map(step).collect::<Vec<_>>(),
         "notes": plan.notes,
         "uses": used.collect::<Vec<_>>(),
     })

@@ -116,7 +116,7 @@ pub(crate) fn run_all(
         |index| jobs.get(index).map(|job| simulate(job, &arguments.capture)),
         |index, ended| {
             let (Some(job), Some(ended)) = (jobs.get(index), ended) else { return false };
-            match ended.and_then(|ended| keep(&ended, job, folder, arguments.quiet, ui)) {
+            match ended.and_then(|ended| store_result(&ended, job, folder, arguments.quiet, ui)) {
                 Ok(run) => runs.push(run),
                 Err(error) => failed = Some(error),
             }
@@ -232,7 +232,7 @@ fn unwritable(path: &Path, source: io::Error) -> CliError {
 }
 
 /// Writes the result and prints how long the run took.
-fn keep(
+fn store_result(
     ended: &SimResult,
     job: &SimJob,
     folder: &ResultFolder,

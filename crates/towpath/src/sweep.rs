@@ -137,7 +137,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let world = world_of(&plan, arguments.world)?;
     let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
     let order = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
-    let folder = arguments.out.clone().unwrap_or_else(|| usual_folder(&plan.name, selection));
+    let folder = arguments.out.clone().unwrap_or_else(|| default_folder(&plan.name, selection));
     // The sweep creates its own files without following links; this checks the folder's path.
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
@@ -167,7 +167,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
             hint: Some("the same command goes on with what is missing".to_owned()),
         });
         ExitCode::from(130)
-    } else if worlds.unable() {
+    } else if worlds.has_failed() {
         ExitCode::from(2)
     } else {
         ExitCode::from(u8::from(!whole))
@@ -190,7 +190,7 @@ fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
 /// Returns the default folder.
 ///
 /// The same selection gives the same folder, so that a repeated command continues its sweep.
-fn usual_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelection) -> PathBuf {
+fn default_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelection) -> PathBuf {
     let thin = if thin { "-thin" } else { "" };
     let seeds = seeds.map_or(String::new(), |seeds| format!("-{seeds}-seeds"));
     Path::new("towpath-sweeps").join(format!("{plan}-{world}{thin}{seeds}"))

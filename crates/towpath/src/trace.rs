@@ -122,7 +122,7 @@ fn capture(
         file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
     });
     let kept = kept.transpose()?;
-    let trace = trace::read(TeeCapture { capture: &mut capture, kept }, taken_at)
+    let trace = trace::read(TeeCapture { capture: &mut capture, copy: kept }, taken_at)
         .map_err(|source| CliError::Capture { path: interface.into(), source })?;
     let missed = capture.missed_packets();
     if missed > 0 {
@@ -137,13 +137,13 @@ fn capture(
 /// Reader of a capture that also writes a copy.
 struct TeeCapture<'a> {
     capture: &'a mut LiveCapture,
-    kept: Option<BufWriter<File>>,
+    copy: Option<BufWriter<File>>,
 }
 
 impl Read for TeeCapture<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.capture.read(buffer)?;
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.copy {
             kept.write_all(buffer.get(..length).unwrap_or_default())?;
             if length == 0 {
                 kept.flush()?;

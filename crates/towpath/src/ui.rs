@@ -19,7 +19,7 @@ pub(crate) struct Ui {
     /// Set when data may be coloured.
     pub(crate) colour: bool,
     /// Set when the cursor is behind a progress bar.
-    behind_bar: bool,
+    is_bar_drawn: bool,
 }
 
 impl Ui {
@@ -29,12 +29,12 @@ impl Ui {
         let colour = !no_colour && out.is_terminal();
         let (out, err) =
             (SafeTerminal::new(out).with_colour(colour), SafeTerminal::new(io::stderr()));
-        Self { out, err, colour, behind_bar: false }
+        Self { out, err, colour, is_bar_drawn: false }
     }
 
     /// Prints one or more lines of progress. A closed standard error is ignored.
     pub(crate) fn progress(&mut self, text: &str) {
-        self.leave_bar();
+        self.clear_bar();
         let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
     }
 
@@ -60,19 +60,19 @@ impl Ui {
         let end = if done == all { "\n" } else { "" };
         let line = format!("\r[{bar}{rest}] {done} of {all} runs{more}{end}");
         let _ = self.err.raw().write_all(line.as_bytes()); // stderr may be closed
-        self.behind_bar = done < all;
+        self.is_bar_drawn = done < all;
     }
 
     /// Removes the bar, so that another line can take its place. The next update draws the bar
     /// again.
-    fn leave_bar(&mut self) {
-        if std::mem::take(&mut self.behind_bar) {
+    fn clear_bar(&mut self) {
+        if std::mem::take(&mut self.is_bar_drawn) {
             let _ = self.err.raw().write_all(b"\r\x1b[K"); // stderr may be closed
         }
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {
-        self.leave_bar();
+        self.clear_bar();
         let _ = writeln!(self.err, "{}", wrap("warning: ", &warning.text)); // stderr may be closed
         if let Some(hint) = &warning.hint {
             let _ = writeln!(self.err, "{}", wrap("hint: ", hint)); // stderr may be closed
@@ -83,7 +83,7 @@ impl Ui {
         if error.is_broken_pipe() {
             return;
         }
-        self.leave_bar();
+        self.clear_bar();
         let text = describe_error(&error.to_string());
         // Scenario errors already have a layout, with source lines and carets.
         let laid_out = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });

@@ -28,21 +28,21 @@ pub(crate) struct StudyRunner {
     /// Contents of files that scenarios name, by path relative to the scenario.
     traces: Vec<(String, String)>,
     /// Set when a run could not start; the next one would fail as well.
-    unable: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 impl StudyRunner {
     pub(crate) fn new(traces: Vec<(String, String)>) -> Self {
-        Self { traces, unable: AtomicBool::new(false) }
+        Self { traces, has_failed: AtomicBool::new(false) }
     }
 
     /// Returns true after an interrupt, or if the environment allows no run.
     pub(crate) fn is_stopped(&self) -> bool {
-        interrupt::is_interrupted() || self.unable()
+        interrupt::is_interrupted() || self.has_failed()
     }
 
-    pub(crate) fn unable(&self) -> bool {
-        self.unable.load(Ordering::Relaxed)
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// Returns the number of runs that may execute at once.
@@ -86,7 +86,7 @@ impl StudyRunner {
         let arguments = order.arguments().map_err(|error| error.to_string())?;
         let spawned = sandbox::spawn(&arguments, Stdio::piped(), Stdio::piped());
         let mut child = spawned.map_err(|error| {
-            self.unable.store(true, Ordering::Relaxed);
+            self.has_failed.store(true, Ordering::Relaxed);
             format!("cannot start the emulator's process: {error}")
         })?;
         // Closing this pipe stops the run.
@@ -104,7 +104,7 @@ impl StudyRunner {
         let status = sandbox::wait(&mut child).map_err(|error| error.to_string())?;
         if records.is_empty() {
             // Without any record the environment is to blame; the reason was already printed.
-            self.unable.store(true, Ordering::Relaxed);
+            self.has_failed.store(true, Ordering::Relaxed);
             return Err("the emulated run gave no result".to_owned());
         }
         if status.success() { Ok(records) } else { Err("the emulated run was cut off".to_owned()) }

@@ -186,7 +186,7 @@ impl VmCase {
 
     /// Returns the case as a scenario for `towpath run`.
     pub(super) fn scenario(&self) -> String {
-        self.scenario_off_by([0, 0])
+        self.scenario_with_extra_delays([0, 0])
     }
 
     /// Returns the scenario with delays that are up to half a millisecond longer.
@@ -195,10 +195,10 @@ impl VmCase {
     /// as a kernel's own noise; another start of the clock is not enough.
     pub(super) fn scenario_of_run(&self, run: u32) -> String {
         // Steps that spread evenly over half a millisecond, and differ between the two paths.
-        self.scenario_off_by([run * 309 % 500, run * 191 % 500])
+        self.scenario_with_extra_delays([run * 309 % 500, run * 191 % 500])
     }
 
-    fn scenario_off_by(&self, microseconds: [u32; 2]) -> String {
+    fn scenario_with_extra_delays(&self, microseconds: [u32; 2]) -> String {
         let (paths, receive_buffer_kb, control, seconds) = match &self.network {
             CaseNetwork::Scenario(text) => return text.clone(),
             CaseNetwork::TwoPaths { paths, receive_buffer_kb, control, seconds } => {

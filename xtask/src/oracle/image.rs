@@ -53,19 +53,19 @@ pub(super) fn make(
         let program = find(name).ok_or_else(|| format!("no {name} here (package {package})"))?;
         if name != "strip" {
             archive.file(&format!("bin/{name}"), &fs::read(&program)?)?;
-            libraries.extend(needed(&program)?);
+            libraries.extend(shared_libraries(&program)?);
         }
     }
     let stripped = folder.join("towpath");
     super::succeed(Command::new("strip").arg("-o").arg(&stripped).arg(towpath))?;
     archive.file("bin/towpath", &fs::read(&stripped)?)?;
-    libraries.extend(needed(&stripped)?);
+    libraries.extend(shared_libraries(&stripped)?);
     for applet in APPLETS {
         archive.link(&format!("bin/{applet}"), "busybox")?;
     }
     for library in libraries {
         let name = library.strip_prefix("/")?.to_string_lossy().into_owned();
-        archive.folders_of(&name)?;
+        archive.add_parent_folders(&name)?;
         archive.file(&name, &fs::read(&library)?)?;
     }
     for module in MODULES {
@@ -101,7 +101,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Returns the shared libraries of a program, as the loader finds them.
-fn needed(program: &Path) -> Result<Vec<PathBuf>> {
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     // `ldd` fails for a static program, which has none.
     let output = Command::new("ldd").arg(program).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -129,7 +129,7 @@ impl<W: Write> Archive<W> {
     }
 
     /// Adds the folders that contain `name`; duplicates are harmless.
-    fn folders_of(&mut self, name: &str) -> io::Result<()> {
+    fn add_parent_folders(&mut self, name: &str) -> io::Result<()> {
         let ends: Vec<_> = name.match_indices('/').map(|(end, _)| end).collect();
         ends.into_iter().try_for_each(|end| self.folder(name.get(..end).unwrap_or_default()))
     }

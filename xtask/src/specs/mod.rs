@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path, options: &SpecOptions, out: &mut dyn Write) -> Re
             }
         }
     }
-    findings.extend(too_early(&ledgers, &options.strict));
+    findings.extend(open_in_strict_documents(&ledgers, &options.strict));
     findings.sort();
     for finding in &findings {
         writeln!(out, "{finding}")?;
@@ -95,7 +95,7 @@ fn read(repository: &Repository) -> (Vec<Ledger>, Vec<LintFinding>) {
 }
 
 /// Finds open requirements in documents that were requested to be complete.
-fn too_early(ledgers: &[Ledger], documents: &[String]) -> Vec<LintFinding> {
+fn open_in_strict_documents(ledgers: &[Ledger], documents: &[String]) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for document in documents {
         let Some(ledger) = ledgers.iter().find(|ledger| ledger.document == *document) else {
@@ -146,11 +146,11 @@ mod tests {
         let text = ledger("MUST NOT", "status = \"todo\"");
         let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);
-        assert_eq!(too_early(&ledgers, &[]), []);
-        let findings = too_early(&ledgers, &["rfc1".into()]);
+        assert_eq!(open_in_strict_documents(&ledgers, &[]), []);
+        let findings = open_in_strict_documents(&ledgers, &["rfc1".into()]);
         let said: Vec<_> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["specs/rfc1.toml:4: still to do: 2-1 MUST NOT: do it"]);
-        assert_eq!(too_early(&ledgers, &["rfc2".into()]).len(), 1);
+        assert_eq!(open_in_strict_documents(&ledgers, &["rfc2".into()]).len(), 1);
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         let text = ledger("SHOULD", "status = \"todo\"");
         let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);
-        assert_eq!(too_early(&ledgers, &["rfc1".into()]), []);
+        assert_eq!(open_in_strict_documents(&ledgers, &["rfc1".into()]), []);
     }
 
     #[test]

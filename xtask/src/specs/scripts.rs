@@ -36,7 +36,7 @@ enum DifferenceKind {
 impl DifferenceKind {
     const ALL: [Self; 4] = [Self::OurBug, Self::Kernel, Self::Legal, Self::Absent];
 
-    fn words(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
             Self::OurBug => "our stack is to be mended",
             Self::Kernel => "the kernel leaves the document",
@@ -150,7 +150,7 @@ impl Scripts {
             let own: Vec<_> = self.table.iter().filter(|known| known.kind == kind).collect();
             let named = |names: &&BTreeSet<String>| own.iter().any(|one| names.contains(&one.name));
             let count = self.found.values().filter(named).count();
-            let _ = writeln!(text, "{count:>4} {}", kind.words());
+            let _ = writeln!(text, "{count:>4} {}", kind.text());
             for Difference { name, section, text: what, .. } in own {
                 let scripts = self.found.values().filter(|names| names.contains(name)).count();
                 let _ = writeln!(text, "{scripts:>8} {name} ({section}): {what}");

@@ -289,7 +289,7 @@ fn expect_success(status: ExitStatus) -> Result<()> {
 }
 
 /// Runs a command; returns its output as the error if it failed.
-fn quietly(command: &mut Command) -> Result<()> {
+fn run_captured(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_quiet_command_prints_only_on_failure() {
-        let shell = |script: &str| quietly(Command::new("sh").args(["-c", script]));
+        let shell = |script: &str| run_captured(Command::new("sh").args(["-c", script]));
         assert!(shell("echo fine").is_ok());
         let said = shell("echo out; echo err >&2; exit 3").unwrap_err().to_string();
         assert!(said.contains("3\nout\nerr"), "{said}");

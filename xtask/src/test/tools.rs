@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::quietly;
+use super::run_captured;
 use crate::Result;
 
 /// A program that tests start.
@@ -223,7 +223,7 @@ fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
     writeln!(out, "installing {}", packages.join(", "))?;
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        quietly(
+        run_captured(
             command
                 .args(arguments)
                 .args(["-o", "DPkg::Lock::Timeout=300"])

@@ -60,7 +60,7 @@ pub(crate) struct RandomOptions {
     /// Runs of each on our side; `None` for the usual number.
     own_runs: Option<u32>,
     /// Maximum runs of a side whose runs differ.
-    most: u32,
+    max_runs: u32,
     /// Number of concurrent emulated runs, as far as their rates allow.
     jobs: usize,
     /// Side that is compared with the kernel.
@@ -86,7 +86,7 @@ impl RandomOptions {
             seeds: vec![1],
             runs: 2,
             own_runs: None,
-            most: 5,
+            max_runs: 5,
             jobs: 1,
             ours: StackUnderTest::Simulated,
             only: None,
@@ -105,7 +105,7 @@ impl RandomOptions {
             match *argument {
                 "--random" => options.random = number()?,
                 "--runs" => options.runs = number()?,
-                "--most" => options.most = number()?,
+                "--most" => options.max_runs = number()?,
                 "--ours" => options.own_runs = Some(number()?),
                 "--jobs" => options.jobs = number()? as usize,
                 "--seed" => {
@@ -156,7 +156,7 @@ pub(crate) fn run(root: &Path, options: &RandomOptions, out: &mut dyn Write) -> 
     }
     if options.only == Some(StackUnderTest::Kernel) {
         // A developer who fits a stack must not see the results that it will be judged by.
-        return collected(&scenarios, options, &store, out);
+        return print_kernel_progress(&scenarios, options, &store, out);
     }
     let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, &store)).collect();
     if options.output == OutputFormat::Json {
@@ -225,7 +225,7 @@ fn wanted(
     goodput.sort_by(f64::total_cmp);
     let ends = goodput.first().zip(goodput.last());
     let differ = ends.is_some_and(|(low, high)| *high > DISAGREEMENT_RATIO * low);
-    if differ { least.max(options.most) } else { least }
+    if differ { least.max(options.max_runs) } else { least }
 }
 
 /// Reads the first `count` runs of a side; also returns how many of them were left out.
@@ -273,7 +273,7 @@ fn row<'a>(
 }
 
 /// Reports how many of the kernel's runs are done.
-fn collected(
+fn print_kernel_progress(
     scenarios: &[ComparedScenario],
     options: &RandomOptions,
     store: &RunStore,

@@ -93,7 +93,7 @@ impl Runner<'_> {
                             continue;
                         };
                         drop(queue);
-                        let result = self.until_good(job, worker, (number, count));
+                        let result = self.run_until_not_degraded(job, worker, (number, count));
                         queue = lock();
                         queue.used -= job.scenario.rate_mbps;
                         if let Err(error) = result {
@@ -109,7 +109,7 @@ impl Runner<'_> {
     }
 
     /// Repeats one run until it is not degraded or the attempts are exhausted.
-    fn until_good(
+    fn run_until_not_degraded(
         &self,
         job: ComparisonJob<'_>,
         worker: usize,
@@ -146,7 +146,7 @@ impl Runner<'_> {
     /// Returns the file with the result of one run; `None` without a result.
     fn result(&self, job: ComparisonJob<'_>, worker: usize) -> Result<Option<PathBuf>> {
         let ComparisonJob { scenario, side, run } = job;
-        let folder = self.store.workshop(worker)?;
+        let folder = self.store.temp_folder(worker)?;
         let file = folder.join(format!("{}.toml", scenario.name));
         let limit = format!("{}", scenario.seconds + HANG_TIMEOUT_S);
         let mut command = Command::new("timeout");
@@ -155,7 +155,7 @@ impl Runner<'_> {
         command.arg(limit);
         let text = match side {
             StackUnderTest::Kernel => scenario.text.clone(),
-            StackUnderTest::Towpath => scenario.text_for_us(),
+            StackUnderTest::Towpath => scenario.text_for_towpath(),
             StackUnderTest::Simulated => {
                 // Emulated runs have priority on the processors.
                 command.args(["nice", "-n", "19"]);

@@ -155,12 +155,12 @@ fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
     let run = table.get("run").and_then(Value::as_table);
     let control = run.and_then(|run| run.get("congestion-control")).and_then(Value::as_str);
     mark(control == Some("reno"), "Reno");
-    happenings(table, &mut mark);
+    add_event_marks(table, &mut mark);
     marks
 }
 
 /// Adds the marks of timeline and flow.
-fn happenings(table: &Table, mark: &mut impl FnMut(bool, &str)) {
+fn add_event_marks(table: &Table, mark: &mut impl FnMut(bool, &str)) {
     let list = |key: &str| table.get(key).and_then(Value::as_array);
     let events = list("timeline").into_iter().flatten().filter_map(Value::as_table);
     let mut rates = 0;
@@ -195,7 +195,7 @@ impl ComparedScenario {
     /// deterministic, but a connection's long-term pattern depends on details as small as a
     /// kernel's own noise.
     pub(super) fn text_of_run(&self, run: u32) -> String {
-        let text = self.text_for_us();
+        let text = self.text_for_towpath();
         let Ok(mut table) = text.parse::<Table>() else { return text };
         let Some(paths) = table.get_mut("paths").and_then(Value::as_table_mut) else {
             return text;
@@ -213,7 +213,7 @@ impl ComparedScenario {
     }
 
     /// Returns the scenario for our stack, with the requested profile.
-    pub(super) fn text_for_us(&self) -> String {
+    pub(super) fn text_for_towpath(&self) -> String {
         let (Some(profile), Ok(mut table)) = (&self.profile, self.text.parse::<Table>()) else {
             return self.text.clone();
         };
@@ -268,7 +268,8 @@ mod tests {
     fn our_stack_has_the_requested_profile() {
         let mut scenario = read(TEXT, Path::new("x")).unwrap().remove(0);
         scenario.profile = Some("linux-6.18".to_owned());
-        for text in [scenario.text_for_us(), scenario.text_of_run(0), scenario.text_of_run(1)] {
+        for text in [scenario.text_for_towpath(), scenario.text_of_run(0), scenario.text_of_run(1)]
+        {
             let table: Table = text.parse().unwrap();
             assert_eq!(table["run"]["profile"].as_str(), Some("linux-6.18"));
         }

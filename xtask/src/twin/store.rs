@@ -158,7 +158,7 @@ impl RunStore {
     }
 
     /// Returns a folder for unfinished runs.
-    pub(super) fn workshop(&self, number: usize) -> Result<PathBuf> {
+    pub(super) fn temp_folder(&self, number: usize) -> Result<PathBuf> {
         let folder = self.folder.join(format!("running/{}-{number}", std::process::id()));
         fs::create_dir_all(&folder)?;
         Ok(folder)

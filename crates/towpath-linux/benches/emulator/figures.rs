@@ -56,12 +56,12 @@ impl Usage {
 
 /// Measurements of one trial by name; notes are words instead of numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct Metrics {
     numbers: BTreeMap<String, f64>,
     notes: BTreeMap<String, String>,
 }
 
-impl Figures {
+impl Metrics {
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         match value.parse() {
             Ok(number) => drop(self.numbers.insert(name.to_owned(), number)),
@@ -91,11 +91,11 @@ impl Figures {
 /// Trials of one case, in the order of the rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
-    rounds: Vec<Option<Figures>>,
+    rounds: Vec<Option<Metrics>>,
 }
 
 impl Series {
-    pub(crate) fn add(&mut self, figures: Figures) {
+    pub(crate) fn add(&mut self, figures: Metrics) {
         self.rounds.push(Some(figures));
     }
 
@@ -117,7 +117,7 @@ impl Series {
 
     /// Returns the metric relative to the same metric of `base`, round by round.
     pub(crate) fn ratio(&self, base: &Self, name: &str) -> Option<Spread> {
-        let number = |figures: &Option<Figures>| Some(*figures.as_ref()?.numbers.get(name)?);
+        let number = |figures: &Option<Metrics>| Some(*figures.as_ref()?.numbers.get(name)?);
         let pairs = self.rounds.iter().zip(&base.rounds);
         let ratios: Vec<f64> =
             pairs.filter_map(|(own, base)| Some(number(own)? / number(base)?)).collect();
@@ -134,8 +134,8 @@ impl Series {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
 }
 
 impl Spread {
@@ -148,6 +148,6 @@ impl Spread {
         } else {
             *values.get(middle)?
         };
-        Some(Self { median, least: *values.first()?, most: *values.last()? })
+        Some(Self { median, min: *values.first()?, max: *values.last()? })
     }
 }

@@ -184,11 +184,11 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
         }
     }
     print_metric("received", errors.len() as f64)?;
-    say_percentiles(errors)
+    print_percentiles(errors)
 }
 
 /// Prints percentiles of times in nanoseconds.
-pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
+pub(crate) fn print_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
     errors.sort_by(f64::total_cmp);
     let percentiles = [("p1", 1.0), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
     for (name, percent) in percentiles.into_iter().chain([("max", 100.0)]) {

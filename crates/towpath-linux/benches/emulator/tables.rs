@@ -122,7 +122,7 @@ fn line(case: &Case, series: &Series, cells: &[String]) -> String {
 
 /// Formats `median (minimum–maximum)`; the median alone when there was one round.
 fn cell(spread: Option<Spread>, digits: usize) -> String {
-    let Some(Spread { median, least, most }) = spread else { return "–".to_owned() };
+    let Some(Spread { median, min: least, max: most }) = spread else { return "–".to_owned() };
     if (most - least).abs() < f64::EPSILON {
         return format!("{median:.digits$}");
     }

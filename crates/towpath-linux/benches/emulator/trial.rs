@@ -19,7 +19,7 @@ use towpath_net::Rate;
 
 use crate::Failure;
 use crate::cases::{Case, Network, RATE_BPS, Traffic, User, Waits};
-use crate::figures::{Figures, Usage};
+use crate::figures::{Metrics, Usage};
 use crate::probe::{self, PORT};
 
 /// User and group of `nobody`.
@@ -34,12 +34,12 @@ const TBF_BURST_BYTES: u32 = 15_000;
 const MARGIN: Duration = Duration::from_millis(1_500);
 
 /// Runs the trial in processes of its own and gathers the measurements that they print.
-pub(crate) fn run(case: &Case, length: Duration) -> Result<Figures, Failure> {
+pub(crate) fn run(case: &Case, length: Duration) -> Result<Metrics, Failure> {
     let before = Usage::now();
     let mut command = command(case, length)?;
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let mut figures = Figures::default();
+    let mut figures = Metrics::default();
     for line in said.lines() {
         match line.strip_prefix("figure ").and_then(|rest| rest.split_once(' ')) {
             Some((name, value)) => figures.set(name, value),
@@ -252,7 +252,7 @@ fn bare(
         let late = probe::bare(per_second, waits == Waits::Awake, length);
         let _ = done.send(late); // the receiver may be gone
     });
-    probe::say_percentiles(ended.recv()?)
+    probe::print_percentiles(ended.recv()?)
 }
 
 /// Runs the probes in two namespaces with a veth pair between them and no emulator.

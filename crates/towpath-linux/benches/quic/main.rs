@@ -91,14 +91,14 @@ fn processor_time() -> Duration {
 
 /// Measurements of one trial.
 #[derive(Debug, Clone, Copy)]
-struct Figures {
+struct TrialMetrics {
     /// Goodput in Gbit/s of wall time.
     rate: f64,
     /// Gigabits per second of processor time.
-    for_cpu: f64,
+    rate_per_cpu: f64,
 }
 
-fn trial(speaker: BenchedStack, length: Duration) -> Result<Figures, Failure> {
+fn trial(speaker: BenchedStack, length: Duration) -> Result<TrialMetrics, Failure> {
     let shared = Arc::new(Shared::default());
     let measured = {
         let shared = Arc::clone(&shared);
@@ -111,7 +111,10 @@ fn trial(speaker: BenchedStack, length: Duration) -> Result<Figures, Failure> {
             let (took, cpu) = (began.elapsed(), processor_time().saturating_sub(cpu));
             shared.over.store(true, Ordering::Relaxed);
             let gigabits = bytes as f64 * 8e-9;
-            Figures { rate: gigabits / took.as_secs_f64(), for_cpu: gigabits / cpu.as_secs_f64() }
+            TrialMetrics {
+                rate: gigabits / took.as_secs_f64(),
+                rate_per_cpu: gigabits / cpu.as_secs_f64(),
+            }
         })
     };
     match speaker {
@@ -147,7 +150,7 @@ fn measure() -> Result<(), Failure> {
     }
     let rounds = number(&arguments, "--rounds", 10)?;
     let length = Duration::from_secs(number(&arguments, "--seconds", 1)?.into());
-    let mut figures: Vec<(BenchedStack, Vec<Figures>)> =
+    let mut figures: Vec<(BenchedStack, Vec<TrialMetrics>)> =
         BenchedStack::ALL.iter().map(|speaker| (*speaker, Vec::new())).collect();
     for round in 0..rounds {
         let mut order: Vec<_> = figures.iter_mut().collect();
@@ -168,23 +171,23 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|part| values.get(last * part / 4).copied().unwrap_or(f64::NAN))
 }
 
-fn print(figures: &[(BenchedStack, Vec<Figures>)]) -> Result<(), Failure> {
+fn print(figures: &[(BenchedStack, Vec<TrialMetrics>)]) -> Result<(), Failure> {
     let mut out = io::stdout();
     let reference = figures.iter().find(|(speaker, _)| *speaker == BenchedStack::Quinn);
     let reference: Vec<f64> =
-        reference.into_iter().flat_map(|(_, all)| all).map(|one| one.for_cpu).collect();
+        reference.into_iter().flat_map(|(_, all)| all).map(|one| one.rate_per_cpu).collect();
     writeln!(out, "| | Gbit/s | Gbit a processor second | … of quinn's in the same round |")?;
     writeln!(out, "|---|---|---|---|")?;
     for (speaker, all) in figures {
-        let of = |value: fn(&Figures) -> f64| quartiles(all.iter().map(value).collect());
-        let ratios = all.iter().zip(&reference).map(|(one, other)| one.for_cpu / other);
+        let of = |value: fn(&TrialMetrics) -> f64| quartiles(all.iter().map(value).collect());
+        let ratios = all.iter().zip(&reference).map(|(one, other)| one.rate_per_cpu / other);
         let text = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
         writeln!(
             out,
             "| {} | {} | {} | {} |",
             speaker.name(),
             text(of(|one| one.rate)),
-            text(of(|one| one.for_cpu)),
+            text(of(|one| one.rate_per_cpu)),
             text(quartiles(ratios.collect())),
         )?;
     }

@@ -67,7 +67,7 @@ pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> 
     let (_, port) = server.call(|turn| {
         turn.listen(0, accepting, |turn, connection| {
             turn.on_event(connection, |turn, connection, happened| {
-                if let ConnectionEvent::Opened(stream) = happened {
+                if let ConnectionEvent::StreamOpened(stream) = happened {
                     let data = Bytes::from(vec![7; CHUNK_BYTES]);
                     turn.attach(connection, *stream, Box::new(Source(data)));
                 }

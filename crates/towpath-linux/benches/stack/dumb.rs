@@ -14,7 +14,7 @@ use towpath_linux::stack::StackDevice;
 use towpath_mptcp::wire::{Ecn, Flags, Options, Packet, Payload, Segment};
 
 use crate::network::{MTU, Network, address, target};
-use crate::{Case, Failure, Figures, Shared, kernel, observe};
+use crate::{Case, Failure, Shared, TrialMetrics, kernel, observe};
 
 const LOCAL_PORT: u16 = 40_000;
 /// Payload of a packet in bytes, without TCP options.
@@ -27,7 +27,7 @@ const MAX_IN_FLIGHT_BYTES: u32 = 2 << 20;
 /// Maximum number of consecutive reads.
 const BATCH: usize = 32;
 
-pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     let mut network = Network::new(1)?;
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::TCP, case.sends, &shared)?;

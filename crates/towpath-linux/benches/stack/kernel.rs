@@ -14,7 +14,7 @@ use towpath_linux::netlink::{
 };
 
 use crate::network::{PORT, address, settle, target};
-use crate::{Case, Failure, Figures, Shared, observe};
+use crate::{Case, Failure, Shared, TrialMetrics, observe};
 
 /// Bytes per read or write call.
 const CHUNK_BYTES: usize = 128 * 1024;
@@ -83,7 +83,7 @@ fn write(stream: &Socket, shared: &Shared) {
 }
 
 /// Runs a trial with two kernels and a veth pair for each path.
-pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
     far.run(settle)??;
     near.run(settle)??;

@@ -51,7 +51,7 @@ enum BenchedStack {
 /// receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
-    speaker: BenchedStack,
+    stack: BenchedStack,
     paths: u8,
     sends: bool,
 }
@@ -69,7 +69,7 @@ impl Case {
                 for sends in [true, false] {
                     // With a kernel at both ends, one direction is sufficient.
                     if sends || speaker != BenchedStack::Kernel {
-                        all.push(Self { speaker, paths, sends });
+                        all.push(Self { stack: speaker, paths, sends });
                     }
                 }
             }
@@ -78,14 +78,14 @@ impl Case {
     }
 
     fn name(self) -> String {
-        let speaker = match self.speaker {
+        let speaker = match self.stack {
             BenchedStack::Towpath => "towpath",
             BenchedStack::Dumb => "dumb",
             BenchedStack::MptcpRs => "mptcp-rs",
             BenchedStack::Kernel => "kernel",
         };
         let paths = if self.paths == 1 { "1 path" } else { "2 paths" };
-        let direction = match (self.speaker, self.sends) {
+        let direction = match (self.stack, self.sends) {
             (BenchedStack::Kernel, _) => "both ends",
             (_, true) => "sends",
             (_, false) => "receives",
@@ -128,7 +128,7 @@ fn thread_cpu() -> Duration {
 
 /// Measurements of one trial.
 #[derive(Debug, Clone, Copy)]
-struct Figures {
+struct TrialMetrics {
     gbps: f64,
     /// Processor seconds of the stack's thread per gigabyte.
     cpu: Option<f64>,
@@ -210,7 +210,7 @@ fn stage() -> Result<ExitCode, Failure> {
 }
 
 fn measure(plan: &Plan) -> Result<(), Failure> {
-    let mut measured: Vec<(Case, Vec<Result<Figures, String>>)> = Case::all()
+    let mut measured: Vec<(Case, Vec<Result<TrialMetrics, String>>)> = Case::all()
         .into_iter()
         .filter(|case| plan.wants(*case))
         .map(|case| (case, Vec::new()))
@@ -229,8 +229,8 @@ fn measure(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
-    match case.speaker {
+fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
+    match case.stack {
         BenchedStack::Towpath => own::trial(case, length),
         BenchedStack::Dumb => dumb::trial(case, length),
         BenchedStack::MptcpRs => other::trial(case, length),
@@ -239,7 +239,7 @@ fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
 }
 
 /// Waits for the subflows and for windows to grow, then reads the counters twice.
-fn observe(case: Case, length: Duration, shared: &Shared) -> Result<Figures, Failure> {
+fn observe(case: Case, length: Duration, shared: &Shared) -> Result<TrialMetrics, Failure> {
     let begin = Instant::now();
     while shared.subflows.load(Ordering::Relaxed) < u64::from(case.paths)
         || shared.bytes.load(Ordering::Relaxed) == 0
@@ -261,13 +261,13 @@ fn observe(case: Case, length: Duration, shared: &Shared) -> Result<Figures, Fai
         let (more, used, end) = look();
         (more - bytes, used - cpu, end.duration_since(at).as_secs_f64())
     };
-    Ok(Figures { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })
+    Ok(TrialMetrics { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })
 }
 
-fn table(measured: &[(Case, Vec<Result<Figures, String>>)]) -> String {
+fn table(measured: &[(Case, Vec<Result<TrialMetrics, String>>)]) -> String {
     let mut text = "| case | Gbit/s | CPU s/GB of its thread |\n|---|---|---|\n".to_owned();
     for (case, all) in measured {
-        let good: Vec<Figures> = all.iter().flatten().copied().collect();
+        let good: Vec<TrialMetrics> = all.iter().flatten().copied().collect();
         let spread = |mut values: Vec<f64>, digits: usize| {
             values.sort_by(f64::total_cmp);
             let middle = values.get(values.len() / 2).copied();

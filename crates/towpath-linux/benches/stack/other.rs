@@ -16,13 +16,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Protocol;
 
 use crate::network::{MTU, Network, address, target};
-use crate::{Case, Failure, Figures, Shared, kernel, observe};
+use crate::{Case, Failure, Shared, TrialMetrics, kernel, observe};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Maximum number of consecutive packets in each direction.
 const BATCH: usize = 64;
 
-pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     let network = Network::plain(case.paths)?;
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;

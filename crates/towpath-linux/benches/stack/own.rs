@@ -14,11 +14,11 @@ use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, StackConfig, St
 use towpath_net::Instant;
 
 use crate::network::{MTU, Network, address, target};
-use crate::{Case, Failure, Figures, Shared, kernel, observe};
+use crate::{Case, Failure, Shared, TrialMetrics, kernel, observe};
 
 const CHUNK_BYTES: usize = 128 * 1024;
 
-pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     let network = Network::new(case.paths)?;
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;

@@ -232,9 +232,9 @@ fn send(
         let (packets, lost) = after.lost_since(before);
         control.packets = control.packets.saturating_add(packets);
         control.resent = control.resent.saturating_add(lost);
-        let answers = after.answers.saturating_sub(before.answers);
+        let answers = after.received_packets.saturating_sub(before.received_packets);
         control.answers = control.answers.saturating_add(answers);
-        let behind_gap = after.behind_gap.saturating_sub(before.behind_gap);
+        let behind_gap = after.out_of_order.saturating_sub(before.out_of_order);
         control.behind_gap = control.behind_gap.saturating_add(behind_gap);
         let known = Some(control.min_rtt_us).filter(|time| *time > 0);
         control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
@@ -295,15 +295,15 @@ fn echo_all(lanes: &mut [CheckConnection], bytes: u64, patience: Duration, clock
 struct TcpCounts {
     /// Packets with data, including retransmissions.
     packets: u32,
-    sent_again: u32,
+    retransmissions: u32,
     /// Segments that the peer reported as duplicates (D-SACK, RFC 2883).
     duplicates: u32,
     /// Consecutive timeouts at present.
     backoff: u32,
     /// Received packets with data.
-    answers: u32,
+    received_packets: u32,
     /// Packets received out of order.
-    behind_gap: u32,
+    out_of_order: u32,
     min_rtt_us: u32,
 }
 
@@ -314,18 +314,26 @@ impl TcpCounts {
         let known = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
         let number = |at| u32_at(known, at);
         // tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups
-        let [packets, sent_again, duplicates] = [156, 100, 216].map(number);
+        let [packets, retransmissions, duplicates] = [156, 100, 216].map(number);
         // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
-        let [answers, behind_gap, min_rtt_us] = [152, 224, 148].map(number);
+        let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(number);
         let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
         let backoff = known.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
-        Self { packets, sent_again, duplicates, backoff, answers, behind_gap, min_rtt_us }
+        Self {
+            packets,
+            retransmissions,
+            duplicates,
+            backoff,
+            received_packets,
+            out_of_order,
+            min_rtt_us,
+        }
     }
 
     /// Returns the new packets since `before`, and the losses: retransmissions that were necessary
     /// and answered.
     fn lost_since(self, before: Self) -> (u32, u32) {
-        let again = self.sent_again.saturating_sub(before.sent_again);
+        let again = self.retransmissions.saturating_sub(before.retransmissions);
         let in_vain = self.duplicates.saturating_sub(before.duplicates);
         // The tail-loss probe and the timeouts may still be unanswered.
         let open = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };

@@ -19,7 +19,7 @@ pub(super) struct EchoTest {
     began: Instant,
     last_received: Instant,
     done: EchoResult,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     ended: bool,
     /// Offset of the next expected byte. Some servers omit data that they cannot send at once.
     place: u64,
@@ -49,8 +49,8 @@ fn find(run: &[u8], mut places: std::ops::Range<u64>) -> Option<u64> {
 impl EchoTest {
     pub(super) fn new(clock: Clock) -> Self {
         let now = clock.now();
-        let (done, room) = (EchoResult::default(), vec![0; BLOCK_BYTES]);
-        Self { clock, began: now, last_received: now, done, room, ended: false, place: 0 }
+        let (done, buffer) = (EchoResult::default(), vec![0; BLOCK_BYTES]);
+        Self { clock, began: now, last_received: now, done, buffer, ended: false, place: 0 }
     }
 
     /// Reads and writes without waiting, up to `limit` bytes in all.
@@ -96,14 +96,14 @@ impl EchoTest {
             match socket.write(&data) {
                 Ok(0) => return,
                 Ok(written) => self.done.sent += written as u64,
-                Err(error) => return self.note(&error),
+                Err(error) => return self.on_error(&error),
             }
         }
     }
 
     fn read(&mut self, mut socket: &Socket) {
         while !self.ended {
-            match socket.read(&mut self.room) {
+            match socket.read(&mut self.buffer) {
                 Ok(0) => self.ended = true,
                 Ok(length) => {
                     self.compare(length);
@@ -113,14 +113,14 @@ impl EchoTest {
                     self.done.longest_pause_ms = self.done.longest_pause_ms.max(pause);
                     self.last_received = now;
                 }
-                Err(error) => return self.note(&error),
+                Err(error) => return self.on_error(&error),
             }
         }
     }
 
     /// Compares the received data in the buffer with the sent data.
     fn compare(&mut self, length: usize) {
-        let mut came = self.room.get(..length).unwrap_or_default();
+        let mut came = self.buffer.get(..length).unwrap_or_default();
         loop {
             let same = agreement(came, self.place);
             self.place += same as u64;
@@ -145,7 +145,7 @@ impl EchoTest {
         }
     }
 
-    fn note(&mut self, error: &io::Error) {
+    fn on_error(&mut self, error: &io::Error) {
         self.ended |= !crate::traffic::kernel::is_timeout(error);
     }
 }
@@ -183,7 +183,7 @@ mod tests {
         let mut exchanging = EchoTest::new(Clock::start());
         exchanging.done.sent = 100_000;
         for piece in came.chunks(1_000) {
-            exchanging.room = piece.to_vec();
+            exchanging.buffer = piece.to_vec();
             exchanging.compare(piece.len());
         }
         exchanging.done.changed_at

@@ -55,7 +55,7 @@ pub(crate) struct SnapshotQuery {
     /// Local port of the listener and its connections.
     pub(crate) port: u16,
     /// Includes only connections with this address; `None` lists none.
-    pub(crate) asker: Option<IpAddr>,
+    pub(crate) peer: Option<IpAddr>,
 }
 
 /// Takes a snapshot of this host; omits unreadable parts.
@@ -190,7 +190,7 @@ fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
     let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
     let plain = tcp.iter().filter(here).any(|one| listens(one) && !twin(one));
     look.listener = Some(ListenerSnapshot { plain, multipath });
-    let Some(asker) = question.asker else { return };
+    let Some(asker) = question.peer else { return };
     let of_asker =
         |socket: &&DiagSocket| socket.remote.ip().to_canonical() == asker && !listens(socket);
     for whole in mptcp.iter().filter(here).filter(of_asker) {

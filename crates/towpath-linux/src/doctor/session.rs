@@ -31,7 +31,7 @@ const REDACTED_HINT: &str = "it tells strangers nothing of its host: give it, an
 /// Control session with a server that has accepted us.
 #[derive(Debug)]
 pub(super) struct ServerSession {
-    speaker: ControlChannel,
+    channel: ControlChannel,
     /// Port for the snapshots of the server.
     port: u16,
     /// Set when the server echoes data, as it does without a secret.
@@ -59,7 +59,7 @@ pub(super) enum PeerKind {
 
 /// First reply to a hello.
 enum FirstReply {
-    Word(Box<ControlChannel>, Option<ServerMessage>),
+    Message(Box<ControlChannel>, Option<ServerMessage>),
     Echo(ChangedOffset),
     /// Not a towpath message; reason as a clause for people.
     NotTowpath(String),
@@ -100,13 +100,13 @@ pub(super) fn identify_peer(
         }
         first_words = came.to_vec();
         match speaker.recv(REPLY_TIMEOUT) {
-            Ok(word) => Ok(FirstReply::Word(Box::new(speaker), word)),
+            Ok(word) => Ok(FirstReply::Message(Box::new(speaker), word)),
             Err(error) => Ok(FirstReply::NotTowpath(say(&error))),
         }
     };
     let heard = hear();
     let (speaker, word) = match heard {
-        Ok(FirstReply::Word(speaker, word)) => (*speaker, word),
+        Ok(FirstReply::Message(speaker, word)) => (*speaker, word),
         Ok(FirstReply::Echo(changed_at)) => return PeerKind::Echo { changed_at },
         Ok(FirstReply::NotTowpath(why)) => {
             return PeerKind::Other { why, first_bytes: Some(first_words) };
@@ -121,12 +121,14 @@ pub(super) fn identify_peer(
     };
     let stranger = |why: String| PeerKind::Other { why, first_bytes: None };
     match (challenge, secret) {
-        (None, None) => PeerKind::Server(ServerSession { speaker, port, echoes: true }),
+        (None, None) => PeerKind::Server(ServerSession { channel: speaker, port, echoes: true }),
         (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
         (None, Some(_)) => stranger(introduction::secret_not_required().reason),
         // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
-            Ok(Ok(speaker)) => PeerKind::Server(ServerSession { speaker, port, echoes: false }),
+            Ok(Ok(speaker)) => {
+                PeerKind::Server(ServerSession { channel: speaker, port, echoes: false })
+            }
             Ok(Err(why)) => stranger(why),
             Err(error) => stranger(say(&error)),
         },
@@ -179,8 +181,8 @@ impl ServerSession {
     /// Requests a snapshot of the server's host.
     pub(super) fn snapshot(&mut self) -> Result<HostSnapshot, String> {
         let mut ask = || {
-            self.speaker.send(&ClientMessage::Snapshot { port: self.port })?;
-            self.speaker.recv(REPLY_TIMEOUT)
+            self.channel.send(&ClientMessage::Snapshot { port: self.port })?;
+            self.channel.recv(REPLY_TIMEOUT)
         };
         match ask() {
             Ok(Some(ServerMessage::Snapshot(look))) if look.partial => {

@@ -204,12 +204,12 @@ struct SnapshotSchedule {
 struct Engine {
     clock: Clock,
     topology: Topology<GsoSegment>,
-    lanes: Vec<EmulatedPath>,
+    paths: Vec<EmulatedPath>,
     /// Exit of each route: the path and the port.
     exits: Vec<(RouteId, usize, usize)>,
     reported: Vec<ReportedDirection>,
     inbox: Receiver<EngineCommand>,
-    bell: PipeReader,
+    wake_pipe: PipeReader,
     changes: VecDeque<(Instant, DirectionId, LinkChange)>,
     reporting: Option<ReportSchedule>,
     recorder: Option<PacketRecorder>,
@@ -229,12 +229,12 @@ impl Engine {
     fn new(
         clock: Clock,
         topology: Topology<GsoSegment>,
-        lanes: Vec<EmulatedPath>,
+        paths: Vec<EmulatedPath>,
         reported: Vec<ReportedDirection>,
         inbox: Receiver<EngineCommand>,
-        bell: PipeReader,
+        wake_pipe: PipeReader,
     ) -> Self {
-        let exits = lanes
+        let exits = paths
             .iter()
             .enumerate()
             .flat_map(|(lane, EmulatedPath { routes: [up, down], .. })| {
@@ -242,18 +242,18 @@ impl Engine {
             })
             .collect();
         // Routes are numbered from 0, two for each path.
-        let route_counters = vec![RouteCounters::default(); 2 * lanes.len()];
+        let route_counters = vec![RouteCounters::default(); 2 * paths.len()];
         let started = clock.now();
         let real_time = sys::has_real_time_priority();
         let longest_awake = if real_time { MAX_BUSY_WAIT } else { MAX_BUSY_WAIT_SHARED };
         Self {
             clock,
             topology,
-            lanes,
+            paths,
             exits,
             reported,
             inbox,
-            bell,
+            wake_pipe,
             changes: VecDeque::new(),
             reporting: None,
             recorder: None,
@@ -269,8 +269,8 @@ impl Engine {
     }
 
     fn run(mut self) -> io::Result<EmulatorReport> {
-        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.bell)];
-        for lane in &self.lanes {
+        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.wake_pipe)];
+        for lane in &self.paths {
             fds.extend(lane.ports.iter().map(sys::wait_for_input));
         }
         while !self.stopped {
@@ -293,7 +293,7 @@ impl Engine {
             }
         }
         let lost_packets =
-            self.lanes.iter().flat_map(|lane| &lane.ports).map(EmulatorPort::lost).sum();
+            self.paths.iter().flat_map(|lane| &lane.ports).map(EmulatorPort::lost).sum();
         Ok(EmulatorReport {
             lateness: self.lateness,
             cpu: sys::thread_cpu_time(),
@@ -338,7 +338,7 @@ impl Engine {
     fn handle_commands(&mut self) -> io::Result<()> {
         let mut rings = [0; 64];
         // The number of wake-ups does not matter: the inbox holds the commands.
-        let _ = self.bell.read(&mut rings)?;
+        let _ = self.wake_pipe.read(&mut rings)?;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
                 EngineCommand::Schedule(changes) => {
@@ -360,7 +360,7 @@ impl Engine {
                 }
                 EngineCommand::Capture(tape) => self.recorder = Some(tape),
                 EngineCommand::Rules(lane, rules) => {
-                    let lane = self.lanes.get_mut(lane);
+                    let lane = self.paths.get_mut(lane);
                     if let Some(hop) = lane.and_then(|lane| lane.hop.as_mut()) {
                         hop.set_rules(&rules);
                     }
@@ -374,7 +374,7 @@ impl Engine {
     /// Reads the pending packets of one port and pushes them into the link model.
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
-            let Some(EmulatedPath { ports, routes, split, hop }) = self.lanes.get_mut(lane) else {
+            let Some(EmulatedPath { ports, routes, split, hop }) = self.paths.get_mut(lane) else {
                 return;
             };
             let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
@@ -463,7 +463,7 @@ impl Engine {
 
     fn write(&mut self, route: RouteId, segment: GsoSegment) {
         let exit = self.exits.iter().find(|(id, _, _)| *id == route);
-        let port = exit.and_then(|(_, lane, port)| self.lanes.get(*lane)?.ports.get(*port));
+        let port = exit.and_then(|(_, lane, port)| self.paths.get(*lane)?.ports.get(*port));
         if let Some(port) = port {
             // Fails if the receiving interface is down: the packet is lost, as on a real wire.
             let _ = port.write(&segment);

@@ -69,7 +69,7 @@ impl VirtioFd {
                 Err(error) => (Err(error), None),
             },
         };
-        let understood = self.understand(prefix, read)?;
+        let understood = self.parse_prefix(prefix, read)?;
         Ok(understood.map(|(virtio, length)| (virtio, length, unix_ns)))
     }
 
@@ -82,10 +82,10 @@ impl VirtioFd {
         let bytes = VirtioHeader::BYTES + self.link_header_bytes();
         let part = prefix.get_mut(..bytes).unwrap_or(&mut []);
         let read = sys::read_appending(self.as_fd(), part, buffer);
-        self.understand(prefix, read)
+        self.parse_prefix(prefix, read)
     }
 
-    fn understand(
+    fn parse_prefix(
         &self,
         prefix: [u8; MAX_PREFIX_BYTES],
         read: io::Result<usize>,
@@ -131,9 +131,9 @@ pub(crate) struct ReceivedFrame {
 pub(crate) enum EmulatorPort {
     /// Kernel of the host, through its interface.
     Kernel {
-        wire: VirtioFd,
+        device: VirtioFd,
         /// Source of transmit times, if the device has none.
-        tap: Option<TxTimestamps>,
+        tx_timestamps: Option<TxTimestamps>,
     },
     /// Our own stack in another thread, without a kernel in between.
     Stack {
@@ -147,7 +147,7 @@ pub(crate) enum EmulatorPort {
 impl AsFd for EmulatorPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Kernel { wire, tap: _ } => wire.as_fd(),
+            Self::Kernel { device: wire, tx_timestamps: _ } => wire.as_fd(),
             Self::Stack { inbox, outbox: _ } => inbox.as_fd(),
         }
     }
@@ -157,7 +157,7 @@ impl EmulatorPort {
     /// Reads one packet or super-segment; `None` if none is pending.
     pub(crate) fn read(&mut self, pool: &mut BufferPool) -> io::Result<Option<ReceivedFrame>> {
         match self {
-            Self::Kernel { wire, tap } => {
+            Self::Kernel { device: wire, tx_timestamps: tap } => {
                 let Some((virtio, length, unix_ns)) = wire.read(pool.room())? else {
                     return Ok(None);
                 };
@@ -175,17 +175,17 @@ impl EmulatorPort {
     /// interface's statistics instead.
     pub(crate) fn lost(&self) -> u64 {
         match self {
-            Self::Kernel { wire: VirtioFd::Packet(fd), tap: _ } => {
+            Self::Kernel { device: VirtioFd::Packet(fd), tx_timestamps: _ } => {
                 sys::packet_socket_drops(fd.as_fd())
             }
-            Self::Kernel { wire: VirtioFd::Tun(_), tap: _ } | Self::Stack { .. } => 0,
+            Self::Kernel { device: VirtioFd::Tun(_), tx_timestamps: _ } | Self::Stack { .. } => 0,
         }
     }
 
     /// Passes a segment to the host.
     pub(crate) fn write(&self, segment: &GsoSegment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| match self {
-            Self::Kernel { wire, tap: _ } => wire.write(virtio, &[head, tail]),
+            Self::Kernel { device: wire, tx_timestamps: _ } => wire.write(virtio, &[head, tail]),
             Self::Stack { inbox: _, outbox } => {
                 // The stack may be gone.
                 let _ = outbox.send(GsoFrame::new(virtio, [head, tail].concat()));

@@ -17,7 +17,7 @@ const MAX_MISSES: usize = 2 * RING_SLOTS;
 /// Lookup of transmit times in recorded packets.
 #[derive(Debug)]
 pub(crate) struct TxTimestamps<N = PacketRing> {
-    notes: N,
+    ring: N,
     /// First entry that was not released.
     next: usize,
     not_found: usize,
@@ -40,8 +40,8 @@ impl TimestampRing for PacketRing {
 }
 
 impl<N: TimestampRing> TxTimestamps<N> {
-    pub(crate) fn new(notes: N) -> Self {
-        Self { notes, next: 0, not_found: 0 }
+    pub(crate) fn new(ring: N) -> Self {
+        Self { ring, next: 0, not_found: 0 }
     }
 
     /// Returns the transmit time of the packet just read, in nanoseconds since 1970.
@@ -51,7 +51,7 @@ impl<N: TimestampRing> TxTimestamps<N> {
             sent.length == packet.len() && sent.head.get(..head.len()) == Some(head)
         };
         for place in self.next..self.next + MAX_SEARCH {
-            let Some(sent) = self.notes.get(place) else { break };
+            let Some(sent) = self.ring.get(place) else { break };
             if is_it(&sent) {
                 self.forget_until(place + 1);
                 return Some(sent.unix_ns);
@@ -60,7 +60,7 @@ impl<N: TimestampRing> TxTimestamps<N> {
         self.not_found += 1;
         if self.not_found > MAX_MISSES {
             let noted =
-                (self.next..self.next + RING_SLOTS).take_while(|p| self.notes.get(*p).is_some());
+                (self.next..self.next + RING_SLOTS).take_while(|p| self.ring.get(*p).is_some());
             self.forget_until(self.next + noted.count());
         }
         None
@@ -68,7 +68,7 @@ impl<N: TimestampRing> TxTimestamps<N> {
 
     /// Releases the entries before `end`: their packets were read or are lost.
     fn forget_until(&mut self, end: usize) {
-        (self.next..end).for_each(|place| self.notes.release(place));
+        (self.next..end).for_each(|place| self.ring.release(place));
         self.next = end;
         self.not_found = 0;
     }
@@ -83,11 +83,11 @@ mod tests {
 
     /// Unbounded ring: its entries, and the number of entries written.
     #[derive(Debug, Default)]
-    struct Paper(RefCell<(BTreeMap<usize, TxStamp>, usize)>);
+    struct FakeRing(RefCell<(BTreeMap<usize, TxStamp>, usize)>);
 
-    impl Paper {
+    impl FakeRing {
         /// Records packet `number`, sent that many nanoseconds after 1970.
-        fn note(&self, number: u64) {
+        fn record(&self, number: u64) {
             let (places, written) = &mut *self.0.borrow_mut();
             let packet = packet(number);
             let head = *packet.first_chunk().unwrap();
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    impl TimestampRing for &Paper {
+    impl TimestampRing for &FakeRing {
         fn get(&self, place: usize) -> Option<TxStamp> {
             self.0.borrow().0.get(&place).copied()
         }
@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn every_packet_is_found_in_order() {
-        let paper = Paper::default();
+        let paper = FakeRing::default();
         let mut tap = TxTimestamps::new(&paper);
         assert_eq!(tap.sent(&packet(0)), None);
-        (1..=300).for_each(|number| paper.note(number));
+        (1..=300).for_each(|number| paper.record(number));
         for number in 1..=300 {
             assert_eq!(tap.sent(&packet(number)), Some(number));
         }
@@ -127,38 +127,38 @@ mod tests {
 
     #[test]
     fn packets_lost_by_the_device_are_skipped() {
-        let paper = Paper::default();
+        let paper = FakeRing::default();
         let mut tap = TxTimestamps::new(&paper);
-        (0..40).for_each(|number| paper.note(number));
+        (0..40).for_each(|number| paper.record(number));
         assert_eq!(tap.sent(&packet(30)), Some(30));
         assert_eq!(tap.sent(&packet(31)), Some(31));
     }
 
     #[test]
     fn packets_missed_by_the_ring_are_not_confused_with_others() {
-        let paper = Paper::default();
+        let paper = FakeRing::default();
         let mut tap = TxTimestamps::new(&paper);
-        (10..20).for_each(|number| paper.note(number));
+        (10..20).for_each(|number| paper.record(number));
         assert_eq!(tap.sent(&packet(3)), None);
         assert_eq!(tap.sent(&packet(10)), Some(10));
     }
 
     #[test]
     fn too_many_losses_restart_the_search() {
-        let paper = Paper::default();
+        let paper = FakeRing::default();
         let mut tap = TxTimestamps::new(&paper);
-        (0..1_000).for_each(|number| paper.note(number));
+        (0..1_000).for_each(|number| paper.record(number));
         for number in 5_000..=5_000 + MAX_MISSES as u64 {
             assert_eq!(tap.sent(&packet(number)), None);
         }
         assert!(paper.0.borrow().0.is_empty());
-        paper.note(9_000);
+        paper.record(9_000);
         assert_eq!(tap.sent(&packet(9_000)), Some(9_000));
     }
 
     #[test]
     fn a_short_packet_is_compared_up_to_its_length() {
-        let paper = Paper::default();
+        let paper = FakeRing::default();
         let short = [9; 20];
         let mut head = [0; HEAD_BYTES];
         head[..20].copy_from_slice(&short);

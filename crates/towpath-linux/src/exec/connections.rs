@@ -45,9 +45,9 @@ pub(super) struct TrackedSocket {
     /// Counts the connections, from 0, in order of appearance.
     pub(super) number: u32,
     pub(super) role: ConnectionRole,
-    pub(super) fate: SocketOutcome,
+    pub(super) outcome: SocketOutcome,
     /// Maximum number of subflows established at one time.
-    pub(super) most_subflows: u32,
+    pub(super) max_subflows: u32,
     /// Set when the last snapshot showed the socket.
     pub(super) alive: bool,
 }
@@ -118,11 +118,17 @@ impl SocketTracker {
 
     /// Returns true if a later snapshot could still show a change.
     pub(super) fn needs_polling(&self) -> bool {
-        self.own.iter().any(|own| own.alive || own.fate == SocketOutcome::Unseen)
+        self.own.iter().any(|own| own.alive || own.outcome == SocketOutcome::Unseen)
     }
 
     fn add(&mut self, role: ConnectionRole, fate: SocketOutcome) -> SocketId {
-        self.own.push(TrackedSocket { number: 0, role, fate, most_subflows: 0, alive: false });
+        self.own.push(TrackedSocket {
+            number: 0,
+            role,
+            outcome: fate,
+            max_subflows: 0,
+            alive: false,
+        });
         self.own.len() - 1
     }
 
@@ -143,7 +149,7 @@ impl SocketTracker {
     fn note_listener(&mut self, socket: &DiagSocket) {
         let id = self.inodes.get(&socket.inode).copied();
         if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
-            own.fate = SocketOutcome::Listening;
+            own.outcome = SocketOutcome::Listening;
             own.alive = true;
             self.ports.insert(socket.local.port());
         }
@@ -157,12 +163,12 @@ impl SocketTracker {
             }
             None => return,
         };
-        if self.get(id).is_some_and(|own| own.fate == SocketOutcome::Unseen) {
+        if self.get(id).is_some_and(|own| own.outcome == SocketOutcome::Unseen) {
             self.assign_number(id);
         }
         if let Some(own) = self.own.get_mut(id) {
             own.alive = true;
-            own.fate = outcome(own.fate, socket);
+            own.outcome = outcome(own.outcome, socket);
         }
         let token = MptcpInfo::parse(&socket.info).token;
         if token != 0 {
@@ -206,7 +212,7 @@ impl SocketTracker {
         }
         for (id, count) in counts {
             if let Some(own) = self.own.get_mut(id) {
-                own.most_subflows = own.most_subflows.max(count);
+                own.max_subflows = own.max_subflows.max(count);
             }
         }
     }
@@ -268,10 +274,10 @@ mod tests {
     fn a_connection_is_followed_from_its_making_to_its_second_subflow() {
         let mut all = SocketTracker::default();
         all.on_socket_created(7);
-        assert_eq!((all.own[0].fate, all.needs_polling()), (SocketOutcome::Unseen, true));
+        assert_eq!((all.own[0].outcome, all.needs_polling()), (SocketOutcome::Unseen, true));
         let mptcp = vec![whole(7, TcpState::SynSent, "10.0.0.1:5", 0, 9)];
         all.update(&SocketSnapshot { mptcp, tcp: vec![] });
-        assert_eq!(all.own[0].fate, SocketOutcome::Trying);
+        assert_eq!(all.own[0].outcome, SocketOutcome::Trying);
         let mptcp = vec![
             whole(7, TcpState::Established, "10.0.0.1:5", 2, 9),
             whole(8, TcpState::Established, "10.0.0.1:6", 2, 10),
@@ -280,13 +286,13 @@ mod tests {
         all.update(&SocketSnapshot { mptcp, tcp });
         let own = all.own[0];
         assert_eq!(
-            (own.fate, own.role, own.most_subflows),
+            (own.outcome, own.role, own.max_subflows),
             (SocketOutcome::Multipath, ConnectionRole::Opened, 2)
         );
         assert_eq!(all.own.len(), 1, "the other one is somebody else's");
         all.update(&SocketSnapshot::default());
         assert!(!all.needs_polling());
-        assert_eq!(all.own[0].fate, SocketOutcome::Multipath, "what was seen stays true");
+        assert_eq!(all.own[0].outcome, SocketOutcome::Multipath, "what was seen stays true");
     }
 
     #[test]
@@ -297,7 +303,7 @@ mod tests {
             let mptcp = vec![whole(7, TcpState::Established, "10.0.0.1:5", flags, 9)];
             all.update(&SocketSnapshot { mptcp, tcp: vec![] });
         }
-        assert_eq!(all.own[0].fate, SocketOutcome::Single);
+        assert_eq!(all.own[0].outcome, SocketOutcome::Single);
     }
 
     #[test]
@@ -313,7 +319,7 @@ mod tests {
         // The kernel gives an accepted socket the listener's cookie.
         let mptcp = vec![DiagSocket { cookie: 1, ..accepted }, listener];
         all.update(&SocketSnapshot { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
-        let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.fate, own.number)).collect();
+        let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.outcome, own.number)).collect();
         let expected = [
             (ConnectionRole::Opened, SocketOutcome::Listening, 0),
             (ConnectionRole::Accepted, SocketOutcome::Multipath, 0),

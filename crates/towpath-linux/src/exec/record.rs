@@ -227,7 +227,7 @@ impl ExecRecorder {
         let mut sums = [0; 2];
         let mut records = Vec::new();
         for (id, stream) in &mut self.streams {
-            let fate = all.get(*id).map(|own| own.fate);
+            let fate = all.get(*id).map(|own| own.outcome);
             let own = self.subflows.values().filter(|known| known.connection == *id);
             let mut figures = own.fold([0; 2], |[sent, received], known| {
                 [sent + known.info.bytes_acked, received + known.info.bytes_received]

@@ -86,14 +86,14 @@ impl SocketSummary {
                 ConnectionRole::Opened => &mut self.opened,
                 ConnectionRole::Accepted => &mut self.accepted,
             };
-            match own.fate {
+            match own.outcome {
                 SocketOutcome::Unseen => self.unseen += 1,
                 SocketOutcome::Listening => self.listening += 1,
                 SocketOutcome::Trying => self.unanswered += 1,
                 SocketOutcome::Single => outcomes.single += 1,
                 SocketOutcome::Multipath => {
                     outcomes.multipath += 1;
-                    outcomes.several_subflows += u64::from(own.most_subflows > 1);
+                    outcomes.several_subflows += u64::from(own.max_subflows > 1);
                 }
             }
         }

@@ -245,7 +245,7 @@ impl Dir {
             match at::open_at(self.at.as_fd(), &beside, flags, readers.file_mode()) {
                 Ok(file) => {
                     let file = File::from(file);
-                    return Ok(TempFile { folder: self, name, beside: Some(beside), file });
+                    return Ok(TempFile { folder: self, name, temp_name: Some(beside), file });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -308,7 +308,7 @@ impl Dir {
         if !about.is_file() {
             return Err(UnsafePath::Kind { path }.into());
         }
-        walk::check_ours(&path, &about)?;
+        walk::check_owned_by_user(&path, &about)?;
         let mut bytes = Vec::new();
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
@@ -332,7 +332,7 @@ pub struct TempFile<'a> {
     folder: &'a Dir,
     name: OsString,
     /// Temporary name; `None` once the file has its final name.
-    beside: Option<OsString>,
+    temp_name: Option<OsString>,
     file: File,
 }
 
@@ -345,9 +345,9 @@ impl TempFile<'_> {
     /// Renames the file to its final name, replacing any file of that name.
     pub fn persist(mut self) -> io::Result<File> {
         let file = self.file.try_clone()?;
-        if let Some(beside) = &self.beside {
+        if let Some(beside) = &self.temp_name {
             at::rename_at(self.folder.at.as_fd(), beside, &self.name)?;
-            self.beside = None;
+            self.temp_name = None;
         }
         Ok(file)
     }
@@ -355,7 +355,7 @@ impl TempFile<'_> {
 
 impl Drop for TempFile<'_> {
     fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
+        if let Some(beside) = &self.temp_name {
             let _ = at::remove_at(self.folder.at.as_fd(), beside);
         }
     }
@@ -392,12 +392,12 @@ pub fn check_secret(path: &Path) -> io::Result<()> {
 }
 
 /// Returns true if this process could make files at `path`, or make `path` first. Writes nothing.
-pub fn could_write(path: &Path) -> bool {
+pub fn is_creatable(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
-    there.is_some_and(at::may_write)
+    there.is_some_and(at::is_writable)
 }
 
 /// Returns the user ID of this process.
-fn user() -> u32 {
+fn effective_uid() -> u32 {
     sys::user_and_group().0
 }

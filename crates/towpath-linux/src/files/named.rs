@@ -40,7 +40,7 @@ impl OutputFile {
             };
             let above = path.parent().filter(|above| !above.as_os_str().is_empty());
             let folder = Dir::open(above.unwrap_or(Path::new(".")))?;
-            if is_of_kernel(&folder) {
+            if is_procfs(&folder) {
                 // Open descriptors of a process, such as /dev/stdout: no links of other users.
                 let stream =
                     OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
@@ -84,7 +84,9 @@ impl OutputFile {
             OutputTarget::Stream(file) => file.try_clone(),
             OutputTarget::File { folder, name, old } => {
                 match self.begin().and_then(TempFile::persist) {
-                    Err(error) if is_locked(&error) => in_place(folder, name, old.is_some(), error),
+                    Err(error) if is_replace_refused(&error) => {
+                        open_existing(folder, name, old.is_some(), error)
+                    }
                     other => other,
                 }
             }
@@ -102,8 +104,8 @@ impl OutputFile {
                     file.persist()
                 };
                 match whole() {
-                    Err(error) if is_locked(&error) => {
-                        in_place(folder, name, old.is_some(), error)?.write_all(bytes)
+                    Err(error) if is_replace_refused(&error) => {
+                        open_existing(folder, name, old.is_some(), error)?.write_all(bytes)
                     }
                     other => other.map(drop),
                 }
@@ -135,7 +137,7 @@ fn lstat(folder: &Dir, name: &OsStr) -> io::Result<Option<Metadata>> {
 }
 
 /// Returns true if a folder is in `/proc`, whose links are not files.
-fn is_of_kernel(folder: &Dir) -> bool {
+fn is_procfs(folder: &Dir) -> bool {
     let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
     std::fs::read_link(own).is_ok_and(|path: PathBuf| path.starts_with("/proc"))
 }
@@ -143,13 +145,18 @@ fn is_of_kernel(folder: &Dir) -> bool {
 /// Returns true if the file can be neither renamed over nor given a temporary neighbour.
 ///
 /// Either this user must not change the folder, or the file alone is mounted there.
-fn is_locked(error: &io::Error) -> bool {
+fn is_replace_refused(error: &io::Error) -> bool {
     let known = [libc::EACCES, libc::EPERM, libc::EROFS, libc::EBUSY];
     error.raw_os_error().is_some_and(|number| known.contains(&number))
 }
 
 /// Writes into the existing file; returns `refused` if it is another user's or has other names.
-fn in_place(folder: &Dir, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
+fn open_existing(
+    folder: &Dir,
+    name: &OsStr,
+    is_there: bool,
+    refused: io::Error,
+) -> io::Result<File> {
     if !is_there {
         return Err(refused);
     }

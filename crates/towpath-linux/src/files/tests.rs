@@ -144,7 +144,7 @@ fn a_private_file_is_a_regular_file_writable_only_by_its_owner() {
 /// Other users' links and folders, which only root can prepare.
 #[test]
 fn files_of_another_user_are_neither_followed_nor_used() {
-    if user() != 0 {
+    if effective_uid() != 0 {
         return;
     }
     let place = TestDir::new("files-owner");

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use super::{UnsafePath, user};
+use super::{UnsafePath, effective_uid};
 use crate::sys::{self, at};
 
 /// Maximum number of links followed, as in the kernel.
@@ -56,9 +56,9 @@ pub(super) fn walk(path: &Path, manner: WalkOptions, is_last_ours: bool) -> io::
             return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
         }
         if is_last && is_last_ours {
-            check_ours(&here, &about)?;
+            check_owned_by_user(&here, &about)?;
         } else if manner.private {
-            check_above(&here, &about)?;
+            check_parent(&here, &about)?;
         }
         (at, so_far) = (part, here);
     }
@@ -103,7 +103,7 @@ fn open_part(at: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedF
 /// The owner of `/` is root, also where a user namespace shows root under another number.
 pub(super) fn is_trusted(owner: u32) -> bool {
     let root = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
-    owner == user() || owner == 0 || root()
+    owner == effective_uid() || owner == 0 || root()
 }
 
 /// Checks that a link may be followed.
@@ -117,24 +117,24 @@ pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
 }
 
 /// Checks that a file or folder belongs to this user and that other users cannot write to it.
-pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
+pub(super) fn check_owned_by_user(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
-    if owner != user() {
+    if owner != effective_uid() {
         return Err(UnsafePath::Owner { path, owner }.into());
     }
-    if is_open_to_others(about) { Err(mode(path, about)) } else { Ok(()) }
+    if is_writable_by_others(about) { Err(mode(path, about)) } else { Ok(()) }
 }
 
 /// Checks a parent of a private folder: other users must not be able to replace its entries.
 ///
 /// In a folder with the sticky bit, only an entry's owner can do that.
-fn check_above(path: &Path, about: &Metadata) -> io::Result<()> {
+fn check_parent(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
     if !is_trusted(owner) {
         return Err(UnsafePath::Owner { path, owner }.into());
     }
     let is_sticky = about.permissions().mode() & STICKY != 0;
-    if is_open_to_others(about) && !is_sticky { Err(mode(path, about)) } else { Ok(()) }
+    if is_writable_by_others(about) && !is_sticky { Err(mode(path, about)) } else { Ok(()) }
 }
 
 fn mode(path: PathBuf, about: &Metadata) -> io::Error {
@@ -142,7 +142,7 @@ fn mode(path: PathBuf, about: &Metadata) -> io::Error {
 }
 
 /// Returns true if other users may write: all users, or a group other than root's and this user's.
-fn is_open_to_others(about: &Metadata) -> bool {
+fn is_writable_by_others(about: &Metadata) -> bool {
     let mode = about.permissions().mode();
     let (_, group) = sys::user_and_group();
     let is_group_open = mode & 0o020 != 0 && ![0, group].contains(&about.gid());

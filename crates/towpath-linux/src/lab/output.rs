@@ -11,14 +11,14 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
 /// Threads that print the programs' output.
 #[derive(Debug)]
 pub(super) struct Printers {
-    alive: Option<Sender<()>>,
-    ended: Receiver<()>,
+    thread_guard: Option<Sender<()>>,
+    all_ended: Receiver<()>,
 }
 
 impl Printers {
     pub(super) fn new() -> Self {
-        let (alive, ended) = mpsc::channel();
-        Self { alive: Some(alive), ended }
+        let (alive, all_ended) = mpsc::channel();
+        Self { thread_guard: Some(alive), all_ended }
     }
 
     /// Copies the lines of `from` to `out` until end of file.
@@ -28,7 +28,7 @@ impl Printers {
         from: impl Read + Send + 'static,
         out: impl Fn() -> Box<dyn Write> + Send + 'static,
     ) -> io::Result<()> {
-        let alive = self.alive.clone();
+        let alive = self.thread_guard.clone();
         thread::Builder::new().name("printer".into()).spawn(move || {
             // A write error closes the pipe here, so that the program notices it.
             let _ = print(&label, from, &out);
@@ -40,9 +40,9 @@ impl Printers {
     /// Waits until all output is printed, at most `patience`: background programs may keep the
     /// pipe open.
     pub(super) fn finish(&mut self, patience: Duration) {
-        drop(self.alive.take());
+        drop(self.thread_guard.take());
         // No thread sends: the channel closes when the last one ends.
-        let _ = self.ended.recv_timeout(patience);
+        let _ = self.all_ended.recv_timeout(patience);
     }
 }
 

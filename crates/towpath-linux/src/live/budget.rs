@@ -48,15 +48,15 @@ impl SourcePrefix {
 #[derive(Debug)]
 pub(super) struct SourceQuota {
     /// Limit of all traffic of the source; `None` if the server has no rate limit.
-    pub(super) all: Option<Arc<RateLimiter>>,
-    words: Option<RateLimiter>,
+    pub(super) total_rates: Option<Arc<RateLimiter>>,
+    control_rates: Option<RateLimiter>,
 }
 
 impl SourceQuota {
     fn new(rate: Option<Rate>) -> Self {
         Self {
-            all: rate.map(|rate| Arc::new(RateLimiter::new(rate))),
-            words: CONTROL_RATE.map(RateLimiter::new),
+            total_rates: rate.map(|rate| Arc::new(RateLimiter::new(rate))),
+            control_rates: CONTROL_RATE.map(RateLimiter::new),
         }
     }
 
@@ -74,14 +74,14 @@ impl SourceQuota {
 
     /// Consumes the rate of transferred control bytes; returns when more may follow.
     pub(super) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
-        let rates = self.words.iter().chain(self.all.as_deref());
+        let rates = self.control_rates.iter().chain(self.total_rates.as_deref());
         rates.map(|rates| rates.consume(now, way, bytes)).fold(now, Instant::max)
     }
 
     /// Returns true and consumes the rate if the limit permits a reply of `bytes` bytes to a
     /// datagram.
-    pub(super) fn may_answer(&self, now: Instant, bytes: u64) -> bool {
-        self.all.as_ref().is_none_or(|all| all.try_consume_both(now, bytes))
+    pub(super) fn try_consume_reply(&self, now: Instant, bytes: u64) -> bool {
+        self.total_rates.as_ref().is_none_or(|all| all.try_consume_both(now, bytes))
     }
 }
 
@@ -92,26 +92,26 @@ pub(super) type CloseFn = Box<dyn FnOnce() + Send>;
 struct PermitEntry {
     source: SourcePrefix,
     /// True if the permit belongs to a test and cannot be revoked.
-    kept: bool,
+    pinned: bool,
     close: Option<CloseFn>,
 }
 
 #[derive(Default)]
 struct ConnectionTable {
     /// Permits by number, so in order of age.
-    seats: BTreeMap<u64, PermitEntry>,
+    permits: BTreeMap<u64, PermitEntry>,
     next: u64,
     sources: BTreeMap<SourcePrefix, (Arc<SourceQuota>, Instant)>,
 }
 
 /// Permits and rate quotas of a server.
 pub(super) struct AdmissionControl {
-    seats: usize,
+    max_connections: usize,
     rate: Option<Rate>,
     clock: Clock,
-    books: Mutex<ConnectionTable>,
+    table: Mutex<ConnectionTable>,
     /// Shared quota of the sources beyond `MAX_SOURCES`.
-    others: Arc<SourceQuota>,
+    shared_quota: Arc<SourceQuota>,
 }
 
 /// Permit for a connection with a thread or of comparable cost; released on drop.
@@ -123,31 +123,34 @@ pub(super) struct ConnectionPermit {
 impl ConnectionPermit {
     /// Pins the permit to a test, so that it cannot be revoked.
     pub(super) fn pin(&self) {
-        if let Some(taken) = self.budget.lock().seats.get_mut(&self.number) {
-            taken.kept = true;
+        if let Some(taken) = self.budget.lock().permits.get_mut(&self.number) {
+            taken.pinned = true;
         }
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.budget.lock().seats.remove(&self.number);
+        self.budget.lock().permits.remove(&self.number);
     }
 }
 
 impl AdmissionControl {
     pub(super) fn new(limits: &ServerLimits, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
-            seats: limits.max_pending.saturating_add(limits.tests.saturating_mul(2)).max(1),
+            max_connections: limits
+                .max_pending
+                .saturating_add(limits.tests.saturating_mul(2))
+                .max(1),
             rate: limits.rate,
             clock,
-            books: Mutex::default(),
-            others: Arc::new(SourceQuota::new(limits.rate)),
+            table: Mutex::default(),
+            shared_quota: Arc::new(SourceQuota::new(limits.rate)),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Acquires a permit. If all are in use, the source with the most unpinned permits loses its
@@ -161,17 +164,20 @@ impl AdmissionControl {
         close: CloseFn,
     ) -> Option<ConnectionPermit> {
         let mut books = self.lock();
-        let leaving = || books.seats.values().filter(|taken| taken.close.is_none());
+        let leaving = || books.permits.values().filter(|taken| taken.close.is_none());
         let share = if leaving().any(|taken| taken.source == source) { 4 } else { 2 };
         let leaving = leaving().count();
-        if leaving > self.seats / share {
+        if leaving > self.max_connections / share {
             return None;
         }
-        let evicted =
-            if books.seats.len() - leaving >= self.seats { Some(books.evict()?) } else { None };
+        let evicted = if books.permits.len() - leaving >= self.max_connections {
+            Some(books.evict()?)
+        } else {
+            None
+        };
         let number = books.next;
         books.next += 1;
-        books.seats.insert(number, PermitEntry { source, kept, close: Some(close) });
+        books.permits.insert(number, PermitEntry { source, pinned: kept, close: Some(close) });
         drop(books);
         // Called without the lock, since closing may drop a permit.
         if let Some(evict) = evicted {
@@ -182,7 +188,7 @@ impl AdmissionControl {
 
     /// Returns the number of permits in use, including revoked ones.
     pub(super) fn in_use(&self) -> usize {
-        self.lock().seats.len()
+        self.lock().permits.len()
     }
 
     /// Returns the quota of a source.
@@ -195,7 +201,7 @@ impl AdmissionControl {
             return Arc::clone(allowed);
         }
         if known >= MAX_SOURCES {
-            return Arc::clone(&self.others);
+            return Arc::clone(&self.shared_quota);
         }
         let allowed = Arc::new(SourceQuota::new(self.rate));
         books.sources.insert(source, (Arc::clone(&allowed), now));
@@ -215,12 +221,13 @@ impl ConnectionTable {
     /// that closes its connection.
     fn evict(&mut self) -> Option<CloseFn> {
         let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
-        let free = |taken: &&PermitEntry| !taken.kept && taken.close.is_some();
-        for taken in self.seats.values().filter(free) {
+        let free = |taken: &&PermitEntry| !taken.pinned && taken.close.is_some();
+        for taken in self.permits.values().filter(free) {
             *counts.entry(taken.source).or_default() += 1;
         }
         let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let mut own = self.seats.values_mut().filter(|taken| !taken.kept && taken.close.is_some());
+        let mut own =
+            self.permits.values_mut().filter(|taken| !taken.pinned && taken.close.is_some());
         own.find(|taken| taken.source == most)?.close.take()
     }
 }
@@ -381,7 +388,7 @@ mod tests {
                         prop_assert!(entered.is_some());
                         seats.extend(entered.map(|seat| (who, seat)));
                         let gone = |number: u64| {
-                            budget.lock().seats.get(&number).is_some_and(|one| one.close.is_none())
+                            budget.lock().permits.get(&number).is_some_and(|one| one.close.is_none())
                         };
                         let left: Vec<u64> = before.into_iter().filter(|one| gone(*one)).collect();
                         seats.retain(|(_, seat)| !left.contains(&seat.number));

@@ -165,7 +165,7 @@ fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
 /// Server's hello: observed protocol and QUIC support.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerHello {
-    seen: Option<ObservedProtocol>,
+    observed: Option<ObservedProtocol>,
     quic: bool,
 }
 
@@ -198,7 +198,7 @@ pub(super) fn over_tcp(
             tried.finding = if probe == ProbeKind::Tcp || socket::is_multipath(&socket) {
                 ProbeOutcome::Works
             } else {
-                fallback(word.seen)
+                fallback(word.observed)
             };
             (tried, Some(word))
         }
@@ -216,7 +216,9 @@ fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
     speaker.send_raw(&preamble.to_bytes())?;
     speaker.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     match speaker.recv::<ServerMessage>(CONNECT_TIMEOUT)? {
-        Some(ServerMessage::Welcome { observed: seen, quic, .. }) => Ok(ServerHello { seen, quic }),
+        Some(ServerMessage::Welcome { observed: seen, quic, .. }) => {
+            Ok(ServerHello { observed: seen, quic })
+        }
         Some(ServerMessage::Refused { reason: why, .. }) => {
             Err(io::Error::other(format!("it refuses: {}", sanitize(&why))))
         }

@@ -95,12 +95,12 @@ pub fn measure(
     let offset = probe(&mut opened.session, clock)?;
     let begin = clock.now() + START_LEAD + (offset.error * 4).min(MAX_START_LEAD);
     let at_ns = offset.to_server_time(begin).as_nanos();
-    let said = opened.session.speaker.send(&ClientMessage::Begin { at_ns });
+    let said = opened.session.channel.send(&ClientMessage::Begin { at_ns });
     said.map_err(LiveError::system("start the test"))?;
     let mut meta = meta(order, offset, &opened.reconnector.dialer);
     tell(&Record::Meta(Box::new(meta.clone())));
     let pace = RunClock::new(clock, begin);
-    let LocalObservations { mut own, changes, departed } =
+    let LocalObservations { mut own, changes, network_lost: departed } =
         run_traffic((order, offset), &pace, &mut opened, &before, tell);
     let interrupted = pace.is_interrupted();
     let other = finish(order, &mut own, opened, interrupted, &pace);
@@ -110,7 +110,7 @@ pub fn measure(
         meta.duration_ns = end.as_nanos().min(meta.duration_ns);
     }
     records.push(Record::Meta(Box::new(meta)));
-    let ended = pace.end().map(|end| EarlyEnd { end, departed });
+    let ended = pace.end().map(|end| EarlyEnd { end, network_lost: departed });
     conclude(
         order,
         (&own, other.as_ref().map(|(half, _)| half)),
@@ -129,7 +129,7 @@ struct LocalObservations {
     own: HostReport,
     changes: Vec<(Instant, NetworkChange)>,
     /// Time and reason of a network loss; `None` if none was lost.
-    departed: Option<(Instant, String)>,
+    network_lost: Option<(Instant, String)>,
 }
 
 /// Runs this host's traffic and watches its networks meanwhile.
@@ -152,16 +152,16 @@ fn run_traffic(
         transport: order.plan.transport,
         settings: &order.plan.settings,
         is_client: true,
-        aim: opened.reconnector.targets.first().map(|target| ProbeTarget {
+        probe_target: opened.reconnector.targets.first().map(|target| ProbeTarget {
             target: *target,
             token: opened.reconnector.token.public_id(),
             source: order.source.clone(),
-            departure: departure.clone(),
+            loss_detector: departure.clone(),
         }),
         udp_server: None,
     };
     let PreparedTest { session: talk, streams, .. } = opened;
-    let speaker = &mut talk.speaker;
+    let speaker = &mut talk.channel;
     let followed = order.session.as_ref().zip(departure.as_ref());
     let follow = |done: &AtomicBool| {
         if let Some((session, departure)) = followed {
@@ -175,7 +175,7 @@ fn run_traffic(
     let departed = order.session.as_ref().and_then(|session| session.network_lost(pace));
     own.records
         .extend(departed.iter().map(|(since, why)| Record::Event(network_lost_event(*since, why))));
-    LocalObservations { own, changes, departed }
+    LocalObservations { own, changes, network_lost: departed }
 }
 
 /// Runs `what` while watching for network changes; returns its result and the changes. `follow`
@@ -264,7 +264,7 @@ fn finish(
     pace: &RunClock,
 ) -> Result<(HostReport, u32), String> {
     let PreparedTest { session: talk, streams, reconnector: mut way, connect } = opened;
-    let mut speaker = talk.speaker;
+    let mut speaker = talk.channel;
     for (flow, span) in connect {
         if let Some(half) = own.flows.iter_mut().find(|half| half.flow == flow) {
             half.connect_ns = Some(span.as_nanos() as u64);
@@ -399,7 +399,7 @@ fn conditions(
 struct EarlyEnd {
     end: Instant,
     /// Time and reason of a network loss; `None` if none was lost.
-    departed: Option<(Instant, String)>,
+    network_lost: Option<(Instant, String)>,
 }
 
 /// Merges both reports and appends the records of the result, ending with the summary.
@@ -458,7 +458,7 @@ fn conclude(
     records.extend(merged.datagram_rows.into_iter().map(Record::Datagrams));
     records.extend(counters.into_iter().map(Record::Counter));
     let mut summary = summarizer.finish();
-    if let Some(EarlyEnd { departed: Some((since, why)), .. }) = ended {
+    if let Some(EarlyEnd { network_lost: Some((since, why)), .. }) = ended {
         let seconds = since.saturating_since(Instant::ZERO).as_secs_f64();
         summary.verdict = format!("{why} at {seconds:.1} s; {}", summary.verdict);
     }

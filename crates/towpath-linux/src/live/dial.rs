@@ -36,19 +36,20 @@ pub(super) struct Dialer {
     /// True if control over TCP requires TLS.
     secure: bool,
     /// Pinned certificate, set after the server authenticated; no other is accepted then.
-    settled: OnceLock<Trust>,
+    pinned: OnceLock<Trust>,
     /// QUIC host, started by the first connection that requires it.
     host: OnceLock<Arc<QuicHandle>>,
     /// Certificate fingerprint that the server presented first.
-    shown: OnceLock<Fingerprint>,
+    server_fingerprint: OnceLock<Fingerprint>,
 }
 
 impl Dialer {
     pub(super) fn new(clock: Clock, trust: Trust) -> Self {
         // An expected certificate is checked on every connection.
         let secure = matches!(trust, Trust::Pinned(_));
-        let (settled, host, shown) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { clock, trust, secure, settled, host, shown }
+        let (pinned, host, server_fingerprint) =
+            (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { clock, trust, secure, pinned, host, server_fingerprint }
     }
 
     /// Requires TLS for control over TCP if `needed`.
@@ -60,12 +61,12 @@ impl Dialer {
     /// Pins the certificate that the server has presented.
     pub(super) fn pin_identity(&self) {
         if let Some(shown) = self.server_fingerprint() {
-            self.settled.get_or_init(|| Trust::Pinned(vec![shown]));
+            self.pinned.get_or_init(|| Trust::Pinned(vec![shown]));
         }
     }
 
     fn trust(&self) -> &Trust {
-        self.settled.get().unwrap_or(&self.trust)
+        self.pinned.get().unwrap_or(&self.trust)
     }
 
     /// Returns true if control over TCP uses TLS.
@@ -75,7 +76,7 @@ impl Dialer {
 
     /// Returns the fingerprint of the server's certificate; `None` before a TLS or QUIC handshake.
     pub(super) fn server_fingerprint(&self) -> Option<Fingerprint> {
-        self.shown.get().copied()
+        self.server_fingerprint.get().copied()
     }
 
     fn host(&self) -> io::Result<&Arc<QuicHandle>> {
@@ -102,7 +103,7 @@ impl Dialer {
         let connection = host.connect(local(source, target), target, config, patience)?;
         let hold = ConnectionGuard::new(host, connection.id());
         if let Some(shown) = connection.status().and_then(|status| status.peer) {
-            self.shown.get_or_init(|| shown);
+            self.server_fingerprint.get_or_init(|| shown);
         }
         Ok((connection, hold))
     }
@@ -188,7 +189,7 @@ impl Dialer {
         let deadline = self.clock.now() + patience;
         let (wire, shown) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
         if let Some(shown) = shown {
-            self.shown.get_or_init(|| shown);
+            self.server_fingerprint.get_or_init(|| shown);
         }
         Ok(wire)
     }

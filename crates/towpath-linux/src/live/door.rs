@@ -27,15 +27,15 @@ struct PendingConnection {
     socket: Socket,
     from: Option<IpAddr>,
     since: Instant,
-    said: [u8; Preamble::BYTES],
+    received: [u8; Preamble::BYTES],
     length: usize,
 }
 
 /// State of a pending connection after a read.
 enum PendingState {
-    Waits,
-    Gone,
-    In(Preamble),
+    Waiting,
+    Closed,
+    Complete(Preamble),
 }
 
 /// Listening TCP sockets of a server and their pending connections.
@@ -109,7 +109,13 @@ impl Acceptor {
                     evict_oldest(waiting);
                 }
                 let said = [0; Preamble::BYTES];
-                waiting.push(PendingConnection { socket, from, since: now, said, length: 0 });
+                waiting.push(PendingConnection {
+                    socket,
+                    from,
+                    since: now,
+                    received: said,
+                    length: 0,
+                });
             }
         }
     }
@@ -117,15 +123,15 @@ impl Acceptor {
 
 impl PendingConnection {
     fn step(&mut self) -> PendingState {
-        let Some(room) = self.said.get_mut(self.length..) else { return PendingState::Gone };
+        let Some(room) = self.received.get_mut(self.length..) else { return PendingState::Closed };
         let mut plain = &self.socket;
         match io::Read::read(&mut plain, room) {
             Ok(read) if read > 0 => {
                 self.length = self.length.saturating_add(read);
-                match Preamble::read(self.said.get(..self.length).unwrap_or_default()) {
-                    Ok(Some(preamble)) => PendingState::In(preamble),
-                    Ok(None) => PendingState::Waits,
-                    Err(_) => PendingState::Gone,
+                match Preamble::read(self.received.get(..self.length).unwrap_or_default()) {
+                    Ok(Some(preamble)) => PendingState::Complete(preamble),
+                    Ok(None) => PendingState::Waiting,
+                    Err(_) => PendingState::Closed,
                 }
             }
             Err(error)
@@ -134,9 +140,9 @@ impl PendingConnection {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) =>
             {
-                PendingState::Waits
+                PendingState::Waiting
             }
-            Ok(_) | Err(_) => PendingState::Gone,
+            Ok(_) | Err(_) => PendingState::Closed,
         }
     }
 }
@@ -150,11 +156,11 @@ fn read_preambles(
 ) {
     for mut one in std::mem::take(waiting) {
         match one.step() {
-            PendingState::Waits if now.saturating_since(one.since) < limits.preamble_timeout => {
+            PendingState::Waiting if now.saturating_since(one.since) < limits.preamble_timeout => {
                 waiting.push(one)
             }
-            PendingState::Waits | PendingState::Gone => {}
-            PendingState::In(preamble) => let_in(one.socket, preamble),
+            PendingState::Waiting | PendingState::Closed => {}
+            PendingState::Complete(preamble) => let_in(one.socket, preamble),
         }
     }
 }

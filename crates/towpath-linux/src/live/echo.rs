@@ -13,23 +13,31 @@ use crate::quic::StreamHandler;
 
 /// Echoes data until the peer finishes the stream or the deadline passes.
 pub(super) struct EchoStream<T> {
-    held: Bytes,
+    unsent: Bytes,
     deadline: Instant,
     /// Quota of the source; `paid_until` is when it permits more data.
-    allowed: Arc<SourceQuota>,
-    paid_until: Instant,
+    quota: Arc<SourceQuota>,
+    next_allowed: Instant,
     /// Time when a throttled stream continues.
     resumes: Option<Instant>,
     over: bool,
     /// Guard that is dropped at the end of the stream.
-    kept: Option<T>,
+    guard: Option<T>,
 }
 
 impl<T: Send> EchoStream<T> {
     /// Creates an echo stream; `kept` is dropped when it ends.
-    pub(super) fn new(deadline: Instant, allowed: Arc<SourceQuota>, kept: T) -> Self {
-        let (held, paid_until) = (Bytes::new(), Instant::ZERO);
-        Self { held, deadline, allowed, paid_until, resumes: None, over: false, kept: Some(kept) }
+    pub(super) fn new(deadline: Instant, quota: Arc<SourceQuota>, kept: T) -> Self {
+        let (unsent, next_allowed) = (Bytes::new(), Instant::ZERO);
+        Self {
+            unsent,
+            deadline,
+            quota,
+            next_allowed,
+            resumes: None,
+            over: false,
+            guard: Some(kept),
+        }
     }
 }
 
@@ -38,12 +46,12 @@ impl<T: Send> StreamHandler for EchoStream<T> {
         while !self.over {
             if now >= self.deadline {
                 self.over = true;
-                self.kept = None;
+                self.guard = None;
                 return;
             }
-            pipe.write(now, &mut self.held);
-            self.resumes = (self.paid_until > now).then_some(self.paid_until);
-            if !self.held.is_empty() || self.resumes.is_some() {
+            pipe.write(now, &mut self.unsent);
+            self.resumes = (self.next_allowed > now).then_some(self.next_allowed);
+            if !self.unsent.is_empty() || self.resumes.is_some() {
                 return;
             }
             let Some(data) = pipe.read(now) else { return };
@@ -53,19 +61,19 @@ impl<T: Send> StreamHandler for EchoStream<T> {
             }
             let bytes = data.len() as u64;
             let both = [TrafficDirection::Inbound, TrafficDirection::Outbound]
-                .map(|way| self.allowed.consume(now, way, bytes));
-            self.paid_until = both.into_iter().fold(now, Instant::max);
-            self.held = data;
+                .map(|way| self.quota.consume(now, way, bytes));
+            self.next_allowed = both.into_iter().fold(now, Instant::max);
+            self.unsent = data;
         }
     }
 
     fn finished(&mut self, _now: Instant) {
-        self.kept = None;
+        self.guard = None;
     }
 
     fn closed(&mut self, _now: Instant, _error: Option<&ConnectionError>) {
         self.over = true;
-        self.kept = None;
+        self.guard = None;
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -44,15 +44,15 @@ pub(super) struct FlowStream {
     pub(super) flow: u32,
     /// Number within the flow.
     pub(super) number: u32,
-    pub(super) line: DataStream,
+    pub(super) stream: DataStream,
     /// Bytes read in each data direction; zero for the direction in which this endpoint sends.
     pub(super) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
 impl FlowStream {
-    pub(super) fn new(flow: u32, number: u32, described: &Flow, line: DataStream) -> Self {
+    pub(super) fn new(flow: u32, number: u32, described: &Flow, stream: DataStream) -> Self {
         let received = directions(&described.pattern).iter().map(|way| (*way, Arc::default()));
-        Self { flow, number, line, received: received.collect() }
+        Self { flow, number, stream, received: received.collect() }
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) struct FlowRunner<'a> {
     pub(super) settings: &'a TransferSettings,
     pub(super) is_client: bool,
     /// Target of probes over single paths; `None` on a server.
-    pub(super) aim: Option<ProbeTarget>,
+    pub(super) probe_target: Option<ProbeTarget>,
     /// Server's state of UDP flows; `None` on a client.
     pub(super) udp_server: Option<UdpServerContext<'a>>,
 }
@@ -170,7 +170,7 @@ impl FlowRunner<'_> {
             let talk = Arc::clone(talk);
             purse.add_gauge(move || lock(&talk).memory_bytes());
         }
-        let of_quic = |stream: &&FlowStream| matches!(stream.line, DataStream::Quic(_));
+        let of_quic = |stream: &&FlowStream| matches!(stream.stream, DataStream::Quic(_));
         if streams.iter().any(of_quic) {
             half.delivered = self.run_quic(flow, streams, talk.as_ref(), (start, deadline));
             half.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
@@ -208,7 +208,7 @@ impl FlowRunner<'_> {
         is_enough: &dyn Fn() -> bool,
     ) -> Vec<Probe> {
         let start = Instant::ZERO + flow.start;
-        let Some(aim) = &self.aim else {
+        let Some(aim) = &self.probe_target else {
             while !self.pace.is_over(start + plan.duration) && !is_enough() {
                 self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(start + plan.duration));
             }
@@ -230,14 +230,14 @@ impl FlowRunner<'_> {
     ) -> Vec<(DataDirection, DeliveryLog)> {
         let mut all = Vec::new();
         for stream in streams {
-            let DataStream::Quic(strand) = &stream.line else { continue };
+            let DataStream::Quic(strand) = &stream.stream else { continue };
             let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
             let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
             let halves = StreamAppConfig {
                 sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
                 session: talk.map(|talk| (Arc::clone(talk), stream.number)),
-                manner: self.transfer_options(),
+                options: self.transfer_options(),
                 budget: self.pace.budget().cloned(),
             };
             let (end, ears) = end::make(self.pace.zero(), halves, false);
@@ -266,16 +266,16 @@ impl FlowRunner<'_> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
         let mut lines = Vec::new();
         for stream in streams {
-            let DataStream::Socket(wire) = &stream.line else { continue };
+            let DataStream::Socket(wire) = &stream.stream else { continue };
             wire.socket().set_nonblocking(true)?;
             let received = stream.received.iter().find(|(way, _)| *way == incoming);
             lines.extend(received.map(|(_, received)| talk::KernelStream {
                 number: stream.number,
-                wire: wire.clone(),
+                socket: wire.clone(),
                 received: Arc::clone(received),
             }));
         }
-        Ok(KernelMessageEnd { session: Arc::clone(talk), lines, incoming })
+        Ok(KernelMessageEnd { session: Arc::clone(talk), streams: lines, incoming })
     }
 
     /// Sends, receives or both on one stream; returns the deliveries of the receiving direction.
@@ -286,7 +286,7 @@ impl FlowRunner<'_> {
         start: Instant,
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
-        let DataStream::Socket(wire) = &stream.line else { return None };
+        let DataStream::Socket(wire) = &stream.stream else { return None };
         let (pace, socket, manner) = (self.pace, &**wire.socket(), self.transfer_options());
         // A socket that rejects options is closed; the following calls report that.
         let _ = socket

@@ -109,7 +109,7 @@ impl Reconnector {
 #[derive(Debug)]
 pub(super) struct ResultFetch<'a> {
     reconnector: &'a Reconnector,
-    speaker: Option<ControlChannel>,
+    channel: Option<ControlChannel>,
     text: String,
     total: Option<u64>,
     largest_bytes: u64,
@@ -140,7 +140,7 @@ impl<'a> ResultFetch<'a> {
     /// Creates a retrieval; a result larger than `max_result_bytes` is an error.
     pub(super) fn new(
         reconnector: &'a Reconnector,
-        speaker: Option<ControlChannel>,
+        channel: Option<ControlChannel>,
         largest_bytes: u64,
     ) -> Self {
         let (last_message, text, total, interrupted) =
@@ -148,7 +148,7 @@ impl<'a> ResultFetch<'a> {
         let (counted, wrong, lost) = (0, 0, 0);
         Self {
             reconnector,
-            speaker,
+            channel,
             text,
             total,
             largest_bytes,
@@ -178,9 +178,9 @@ impl<'a> ResultFetch<'a> {
             if let Some(given_up) = self.give_up_reason(wait) {
                 return Err(format!("{given_up} ({})", sanitize(&why)));
             }
-            match self.speaker.take() {
+            match self.channel.take() {
                 Some(mut speaker) => match self.request(&mut speaker, &mut wait) {
-                    Ok(()) => self.speaker = Some(speaker),
+                    Ok(()) => self.channel = Some(speaker),
                     Err(error) => {
                         self.lost = self.lost.saturating_add(1);
                         self.wrong += u32::from(error.kind() == io::ErrorKind::InvalidData);
@@ -214,7 +214,7 @@ impl<'a> ResultFetch<'a> {
 
     fn finished(&mut self) -> Option<Result<HostReport, String>> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
-        if let Some(speaker) = self.speaker.take() {
+        if let Some(speaker) = self.channel.take() {
             // The message is a courtesy; the server also expires results.
             speaker.send_last(&ClientMessage::Bye);
         }
@@ -315,7 +315,7 @@ impl<'a> ResultFetch<'a> {
         *turn += 1;
         let began = self.reconnector.clock.now();
         match self.reconnector.connect(*transport, source, *target, CONNECT_TIMEOUT) {
-            Ok(speaker) => self.speaker = Some(speaker),
+            Ok(speaker) => self.channel = Some(speaker),
             Err(error) => *why = error.to_string(),
         }
         self.reconnector.clock.sleep_until(began + RETRY_INTERVAL);

@@ -12,7 +12,7 @@ use towpath_net::Instant;
 
 use super::end::FlowStream;
 use super::line::DataStream;
-use super::series::{SubflowKey, key_of};
+use super::series::{HostSubflowKey, key_of};
 use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
 
@@ -36,7 +36,7 @@ type HostPair = (IpAddr, IpAddr);
 pub(super) struct SenderSampler {
     multipath: bool,
     samples: usize,
-    subflows: BTreeMap<SubflowKey, SenderSubflow>,
+    subflows: BTreeMap<HostSubflowKey, SenderSubflow>,
     /// Recent samples of the acknowledged bytes of each host pair, with the time.
     peak_rates: BTreeMap<HostPair, PeakRate>,
     last_sampled: BTreeMap<(u32, u32), Instant>,
@@ -53,7 +53,7 @@ struct SenderSubflow {
     limits_ns: BTreeMap<Part, u64>,
     queued_ns: u64,
     min_rtt_us: u32,
-    waits_for: BTreeMap<SubflowKey, u64>,
+    waits_for: BTreeMap<HostSubflowKey, u64>,
     window_bytes: u64,
     buffer_bytes: u64,
 }
@@ -65,7 +65,7 @@ struct PeakRate {
 }
 
 /// Limits of one subflow, with the subflows that blocked it through head-of-line blocking.
-pub(super) type SubflowLimits = (SenderActivity, BTreeMap<SubflowKey, u64>);
+pub(super) type SubflowLimits = (SenderActivity, BTreeMap<HostSubflowKey, u64>);
 
 impl SenderSampler {
     pub(super) fn new(multipath: bool) -> Self {
@@ -92,22 +92,22 @@ impl SenderSampler {
     }
 
     fn sample_stream(&mut self, stream: &FlowStream, endless: bool, at: Instant) {
-        let Ok(connection) = stream.line.sample(self.multipath) else { return };
+        let Ok(connection) = stream.stream.sample(self.multipath) else { return };
         let before = self.last_sampled.insert((stream.flow, stream.number), at).unwrap_or(at);
         let span = at.saturating_since(before);
-        let (source, buffer_bytes) = info_source(&stream.line, &connection);
+        let (source, buffer_bytes) = info_source(&stream.stream, &connection);
         let (samples, is_multipath) = match connection {
             ConnectionSample::Multipath(_, samples) => (samples, true),
             ConnectionSample::Single(sample, _) => (vec![sample], false),
         };
-        let samples: Vec<(SubflowKey, SubflowSample)> = { samples.into_iter() }
+        let samples: Vec<(HostSubflowKey, SubflowSample)> = { samples.into_iter() }
             .filter(|sample| {
                 !matches!(sample.info.state, TcpInfo::QUIC_ABANDONED | TcpInfo::CLOSED)
             })
             .filter(|sample| sample.remote.port() != 0 && !sample.local.ip().is_unspecified())
             .map(|sample| (key_of(stream, &sample), sample))
             .collect();
-        let mut seen: Vec<(SubflowKey, TcpInfo)> = Vec::new();
+        let mut seen: Vec<(HostSubflowKey, TcpInfo)> = Vec::new();
         for (key, sample) in &samples {
             let overhead = overhead_bytes(sample, is_multipath);
             let known =
@@ -150,7 +150,7 @@ impl SenderSampler {
     }
 
     /// Returns the limits of a subflow since the last call; `None` if it is unknown.
-    pub(super) fn take_limits(&mut self, key: &SubflowKey) -> Option<SubflowLimits> {
+    pub(super) fn take_limits(&mut self, key: &HostSubflowKey) -> Option<SubflowLimits> {
         let known = self.subflows.get_mut(key)?;
         let before = std::mem::replace(&mut known.period_start, known.info);
         let limits_ns = std::mem::take(&mut known.limits_ns);

@@ -12,7 +12,7 @@ use super::speaker::ControlChannel;
 #[derive(Debug)]
 pub(crate) struct Authenticator<'a> {
     secret: &'a Secret,
-    meeting: AuthTranscript,
+    transcript: AuthTranscript,
 }
 
 impl<'a> Authenticator<'a> {
@@ -25,20 +25,20 @@ impl<'a> Authenticator<'a> {
         let unprotected = || io::Error::other("the connection is not encrypted");
         let binding = speaker.binding().ok_or_else(unprotected)?;
         let meeting = AuthTranscript { binding, server, client: Challenge(random()?) };
-        Ok(Self { secret, meeting })
+        Ok(Self { secret, transcript: meeting })
     }
 
     /// Returns the client's proof message, which includes its challenge.
     pub(crate) fn proof_message(&self) -> io::Result<ClientMessage> {
-        let proof = self.secret.prove(AuthRole::Client, &self.meeting);
+        let proof = self.secret.prove(AuthRole::Client, &self.transcript);
         let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
-        Ok(ClientMessage::Proof { proof, challenge: self.meeting.client })
+        Ok(ClientMessage::Proof { proof, challenge: self.transcript.client })
     }
 
     /// Returns true if the server's message proves knowledge of the secret.
     pub(crate) fn verify_reply(&self, said: &ServerMessage) -> bool {
         let ServerMessage::Proved { proof } = said else { return false };
-        self.secret.accepts(AuthRole::Server, &self.meeting, *proof)
+        self.secret.accepts(AuthRole::Server, &self.transcript, *proof)
     }
 }
 

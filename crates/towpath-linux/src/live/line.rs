@@ -53,7 +53,7 @@ pub(super) enum DataStream {
 pub(super) struct QuicDataStream {
     ended: QuicStreamHandle,
     stream: StreamId,
-    _hold: Arc<ConnectionGuard>,
+    _guard: Arc<ConnectionGuard>,
 }
 
 impl QuicDataStream {
@@ -63,7 +63,7 @@ impl QuicDataStream {
         (stream, first): (StreamId, bool),
         hold: Arc<ConnectionGuard>,
     ) -> Self {
-        Self { ended: QuicStreamHandle::new(connection, first), stream, _hold: hold }
+        Self { ended: QuicStreamHandle::new(connection, first), stream, _guard: hold }
     }
 
     /// Attaches the handler that transfers the stream's data.

@@ -22,7 +22,7 @@ pub(super) struct ProbeTarget {
     /// Local address and interface of connections.
     pub(super) source: LocalBind,
     /// Detector that is notified of replies; `None` if not needed.
-    pub(super) departure: Option<SharedDetector>,
+    pub(super) loss_detector: Option<SharedDetector>,
 }
 
 /// Path over one interface of this host.
@@ -31,7 +31,7 @@ pub(super) struct InterfacePath {
     /// Path name; the interface name may be longer.
     path: String,
     target: SocketAddr,
-    departure: Option<SharedDetector>,
+    loss_detector: Option<SharedDetector>,
 }
 
 impl ProbeTarget {
@@ -44,8 +44,9 @@ impl ProbeTarget {
     ) -> Vec<PathPinger<InterfacePath>> {
         let names = scenario.paths.iter().map(|path| path.name.clone());
         let way = |name: String| {
-            let departure = self.departure.clone();
-            let over = InterfacePath { path: name.clone(), target: self.target, departure };
+            let departure = self.loss_detector.clone();
+            let over =
+                InterfacePath { path: name.clone(), target: self.target, loss_detector: departure };
             PathPinger::new(name, over, Pinger::new(*plan, start), self.token)
         };
         names.map(way).collect()
@@ -67,7 +68,7 @@ impl PingPath for InterfacePath {
     }
 
     fn on_answer(&self, at: Instant) {
-        if let Some(departure) = &self.departure {
+        if let Some(departure) = &self.loss_detector {
             lock(departure).on_reply(at, &self.path);
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct IdentifiedStream {
     pub(super) connection: ConnectionId,
     pub(super) stream: StreamId,
     /// Guard that keeps the connection open.
-    pub(super) hold: Arc<ConnectionGuard>,
+    pub(super) guard: Arc<ConnectionGuard>,
     /// Log of the connection's path events.
     pub(super) log: Arc<Mutex<QuicEventLog>>,
     pub(super) peer: SocketAddr,
@@ -55,8 +55,8 @@ pub(super) type EchoFilter = Arc<dyn Fn(TestToken, SocketAddr) -> bool + Send + 
 /// Progress of a stream's preamble.
 #[derive(Debug)]
 enum PreambleState {
-    Part(Vec<u8>),
-    All,
+    Partial(Vec<u8>),
+    Complete,
 }
 
 /// QUIC connection and the preambles of its streams.
@@ -67,12 +67,12 @@ struct PendingQuicConnection {
     log: Option<Arc<Mutex<QuicEventLog>>>,
     streams: BTreeMap<StreamId, PreambleState>,
     /// Guard of the connection; dead until an identified stream needs it.
-    hold: Weak<ConnectionGuard>,
+    guard: Weak<ConnectionGuard>,
 }
 
 impl PendingQuicConnection {
     fn is_waiting(&self) -> bool {
-        self.hold.strong_count() == 0
+        self.guard.strong_count() == 0
     }
 }
 
@@ -121,7 +121,7 @@ impl QuicConnectionTable {
 #[derive(Debug)]
 pub(super) struct QuicAcceptor {
     host: Arc<QuicHandle>,
-    callers: Arc<Mutex<QuicConnectionTable>>,
+    connections: Arc<Mutex<QuicConnectionTable>>,
     config: QuicConfig,
     limits: ServerLimits,
 }
@@ -160,7 +160,7 @@ impl QuicAcceptor {
             QuicHandle::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
         let config = config(identity, limits);
         let limits = limits.clone();
-        Ok(Self { host: Arc::new(host), callers: Arc::default(), config, limits })
+        Ok(Self { host: Arc::new(host), connections: Arc::default(), config, limits })
     }
 
     /// Listens on a UDP port and handles QUIC and other datagrams on it.
@@ -172,14 +172,14 @@ impl QuicAcceptor {
     ) -> io::Result<()> {
         // A weak reference, since the thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
-        let callers = Arc::clone(&self.callers);
+        let callers = Arc::clone(&self.connections);
         let most = self.limits.max_pending.max(1);
         let config = self.config.clone();
         self.host.call(move |turn| {
             turn.listen_at(address, port, config, move |turn, id| {
                 let desk = PreambleReader {
                     host: Weak::clone(&host),
-                    callers: Arc::clone(&callers),
+                    connections: Arc::clone(&callers),
                     port,
                     id,
                 };
@@ -207,7 +207,7 @@ impl QuicAcceptor {
 
     /// Closes pending connections whose preamble timed out.
     pub(super) fn expire(&self) {
-        let (callers, limits) = (Arc::clone(&self.callers), self.limits.clone());
+        let (callers, limits) = (Arc::clone(&self.connections), self.limits.clone());
         self.host.post(move |turn| {
             let late = lock(&callers).expired(turn.now, &limits);
             for id in late {
@@ -222,7 +222,7 @@ impl QuicAcceptor {
 #[derive(Clone)]
 struct PreambleReader {
     host: Weak<QuicHandle>,
-    callers: Arc<Mutex<QuicConnectionTable>>,
+    connections: Arc<Mutex<QuicConnectionTable>>,
     port: u16,
     id: ConnectionId,
 }
@@ -232,21 +232,21 @@ impl PreambleReader {
         let Some(status) = turn.host.status(self.id) else { return };
         let from = status.remote.ip().to_canonical();
         let (since, streams, hold) = (turn.now, BTreeMap::new(), Weak::new());
-        let caller = PendingQuicConnection { from, since, log: None, streams, hold };
-        if let Some(other) = lock(&self.callers).insert(self.id, caller, most) {
+        let caller = PendingQuicConnection { from, since, log: None, streams, guard: hold };
+        if let Some(other) = lock(&self.connections).insert(self.id, caller, most) {
             turn.abandon(other);
         }
         let (desk, let_in) = (self.clone(), Arc::clone(let_in));
         let log = QuicEventLog::attach(turn, self.id, move |turn, happened| match happened {
-            ConnectionEvent::Opened(stream) | ConnectionEvent::Readable(stream) => {
+            ConnectionEvent::StreamOpened(stream) | ConnectionEvent::Readable(stream) => {
                 desk.read_preamble(turn, *stream, &let_in);
             }
             ConnectionEvent::Closed(_) => {
-                lock(&desk.callers).all.remove(&desk.id);
+                lock(&desk.connections).all.remove(&desk.id);
             }
             ConnectionEvent::Connected | ConnectionEvent::Notice(_) => {}
         });
-        if let Some(caller) = lock(&self.callers).all.get_mut(&self.id) {
+        if let Some(caller) = lock(&self.connections).all.get_mut(&self.id) {
             caller.log = Some(log);
         }
     }
@@ -262,7 +262,7 @@ impl PreambleReader {
                 }
             }
             Err(BadPreamble) => {
-                lock(&self.callers).all.remove(&self.id);
+                lock(&self.connections).all.remove(&self.id);
                 turn.close(self.id);
             }
         }
@@ -274,14 +274,15 @@ impl PreambleReader {
         turn: &mut DriverContext<'_>,
         stream: StreamId,
     ) -> Result<Option<Preamble>, BadPreamble> {
-        let mut callers = lock(&self.callers);
+        let mut callers = lock(&self.connections);
         let Some(caller) = callers.all.get_mut(&self.id) else { return Ok(None) };
         if caller.streams.len() >= MAX_STREAMS {
             return Err(BadPreamble);
         }
-        let said = caller.streams.entry(stream).or_insert_with(|| PreambleState::Part(Vec::new()));
+        let said =
+            caller.streams.entry(stream).or_insert_with(|| PreambleState::Partial(Vec::new()));
         loop {
-            let PreambleState::Part(part) = said else { return Ok(None) };
+            let PreambleState::Partial(part) = said else { return Ok(None) };
             let missing = Preamble::BYTES.saturating_sub(part.len());
             match turn.host.read_chunk(turn.now, self.id, stream, missing) {
                 Ok(Some(more)) if !more.is_empty() => part.extend_from_slice(&more),
@@ -289,7 +290,7 @@ impl PreambleReader {
                 Ok(Some(_)) | Err(_) => return Err(BadPreamble),
             }
             if let Some(preamble) = Preamble::read(part).map_err(|_| BadPreamble)? {
-                *said = PreambleState::All;
+                *said = PreambleState::Complete;
                 return Ok(Some(preamble));
             }
         }
@@ -303,16 +304,16 @@ impl PreambleReader {
     ) -> Option<IdentifiedStream> {
         let host = self.host.upgrade()?;
         let peer = turn.host.status(self.id)?.remote;
-        let mut callers = lock(&self.callers);
+        let mut callers = lock(&self.connections);
         let caller = callers.all.get_mut(&self.id)?;
-        let hold = caller.hold.upgrade().unwrap_or_else(|| ConnectionGuard::new(&host, self.id));
-        caller.hold = Arc::downgrade(&hold);
+        let hold = caller.guard.upgrade().unwrap_or_else(|| ConnectionGuard::new(&host, self.id));
+        caller.guard = Arc::downgrade(&hold);
         let log = caller.log.clone()?;
         Some(IdentifiedStream {
             host,
             connection: self.id,
             stream,
-            hold,
+            guard: hold,
             log,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             port: self.port,

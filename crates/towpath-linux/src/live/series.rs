@@ -25,11 +25,11 @@ use crate::traffic::sends;
 const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Flow, stream, local address, remote address and QUIC path ID of a subflow.
-pub(super) type SubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
+pub(super) type HostSubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// Subflow over the whole run.
 #[derive(Debug)]
-struct SubflowTrack {
+struct HostSubflowTrack {
     report: SubflowReport,
     latest: TcpInfo,
     last_seen: Instant,
@@ -43,14 +43,14 @@ pub(super) struct EndSeries {
     /// Start of the traffic on this host's clock.
     zero: Instant,
     names: PathNames,
-    subflows: BTreeMap<SubflowKey, SubflowTrack>,
+    subflows: BTreeMap<HostSubflowKey, HostSubflowTrack>,
     connections: BTreeMap<(u32, u32), ConnectionReport>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
     at: Instant,
     /// Set if a subflow's congestion control has not been read yet.
-    unasked: bool,
+    needs_read_back: bool,
     /// Time of the last such read.
-    asked: Instant,
+    last_read_back: Instant,
     /// Number of QUIC path events by name, for each flow.
     counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
     /// Sampler of the senders' limits.
@@ -70,8 +70,8 @@ impl EndSeries {
             connections: BTreeMap::new(),
             counted: BTreeMap::new(),
             at: Instant::ZERO,
-            unasked: false,
-            asked: Instant::ZERO,
+            needs_read_back: false,
+            last_read_back: Instant::ZERO,
             counts: BTreeMap::new(),
             sender_sampler: SenderSampler::new(multipath),
             records: Vec::new(),
@@ -103,7 +103,7 @@ impl EndSeries {
         self.at = at;
         for stream in streams {
             self.count(stream, at, span);
-            if let Some(connection) = stream.line.connection() {
+            if let Some(connection) = stream.stream.connection() {
                 self.emit_notices(stream.flow, connection);
             }
             self.sample_subflows(stream, at, span);
@@ -117,9 +117,10 @@ impl EndSeries {
             self.notice_closed(at);
         }
         // Closed subflows cannot be read any more, and a subflow may become a backup later.
-        let again = self.multipath && at.saturating_since(self.asked) >= READ_BACK_INTERVAL;
-        if self.unasked || again {
-            self.asked = at;
+        let again =
+            self.multipath && at.saturating_since(self.last_read_back) >= READ_BACK_INTERVAL;
+        if self.needs_read_back || again {
+            self.last_read_back = at;
             self.read_back(streams, at);
         }
     }
@@ -127,9 +128,9 @@ impl EndSeries {
     /// Samples QUIC paths once more for the totals, since QUIC has no final statistics.
     pub(super) fn sample_final_paths(&mut self, streams: &[FlowStream]) {
         for stream in streams {
-            let Some(connection) = stream.line.connection() else { continue };
+            let Some(connection) = stream.stream.connection() else { continue };
             self.emit_notices(stream.flow, connection);
-            let samples = match stream.line.sample(self.multipath) {
+            let samples = match stream.stream.sample(self.multipath) {
                 Ok(ConnectionSample::Multipath(_, samples)) => samples,
                 Ok(ConnectionSample::Single(sample, _)) => vec![sample],
                 Err(_) => continue,
@@ -221,7 +222,7 @@ impl EndSeries {
 
     fn sample_subflows(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
         // A closed socket has no statistics.
-        let Ok(connection) = stream.line.sample(self.multipath) else { return };
+        let Ok(connection) = stream.stream.sample(self.multipath) else { return };
         let (info, samples) = match connection {
             ConnectionSample::Multipath(info, samples) => (Some(info), samples),
             ConnectionSample::Single(sample, _) => (None, vec![sample]),
@@ -244,11 +245,17 @@ impl EndSeries {
             sample.remote.port() != 0 && !sample.local.ip().is_unspecified()
         };
         for sample in samples.iter().filter(|sample| whole(sample)) {
-            self.note(stream, sample, at, span);
+            self.add_sample(stream, sample, at, span);
         }
     }
 
-    fn note(&mut self, stream: &FlowStream, sample: &SubflowSample, at: Instant, span: Duration) {
+    fn add_sample(
+        &mut self,
+        stream: &FlowStream,
+        sample: &SubflowSample,
+        at: Instant,
+        span: Duration,
+    ) {
         let key = key_of(stream, sample);
         if !self.subflows.contains_key(&key) {
             self.on_first_sample(key, sample.stream_frames.is_some(), at);
@@ -264,7 +271,8 @@ impl EndSeries {
         known.last_seen = at;
         let before = known.take(sample);
         let told = self.sender_sampler.take_limits(&key);
-        let number = |key: &SubflowKey| self.subflows.get(key).map(|known| known.report.subflow);
+        let number =
+            |key: &HostSubflowKey| self.subflows.get(key).map(|known| known.report.subflow);
         let held = told.map(|(mut held, waits_for)| {
             let waits = waits_for.iter().filter_map(|(key, span)| Some((number(key)?, *span)));
             held.blocked_by_ns = waits.collect();
@@ -287,16 +295,16 @@ impl EndSeries {
         }
     }
 
-    fn on_first_sample(&mut self, key: SubflowKey, numbered: bool, at: Instant) {
+    fn on_first_sample(&mut self, key: HostSubflowKey, numbered: bool, at: Instant) {
         let (flow, stream, local, remote, number) = key;
-        let same = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
+        let same = |other: &&HostSubflowKey| other.0 == flow && other.1 == stream;
         let subflow = self.subflows.keys().filter(same).count() as u32;
         // Only the client's interfaces define path names.
         let path = self.is_client.then(|| self.names.of(local.ip())).flatten();
         let name = path.as_deref().unwrap_or("unknown");
         let text = format!("subflow {subflow} first seen on {name}: {local} → {remote}");
         self.event(at, path.clone(), text);
-        self.unasked = true;
+        self.needs_read_back = true;
         let half = SubflowReport {
             flow,
             stream,
@@ -315,8 +323,10 @@ impl EndSeries {
             first_seen_ns: at.as_nanos(),
             closed_ns: None,
         };
-        self.subflows
-            .insert(key, SubflowTrack { report: half, latest: TcpInfo::default(), last_seen: at });
+        self.subflows.insert(
+            key,
+            HostSubflowTrack { report: half, latest: TcpInfo::default(), last_seen: at },
+        );
     }
 
     fn notice_closed(&mut self, at: Instant) {
@@ -346,8 +356,8 @@ impl EndSeries {
     }
 
     fn read_back(&mut self, streams: &[FlowStream], at: Instant) {
-        self.unasked = false;
-        if !streams.iter().any(|stream| matches!(stream.line, DataStream::Socket(_))) {
+        self.needs_read_back = false;
+        if !streams.iter().any(|stream| matches!(stream.stream, DataStream::Socket(_))) {
             return;
         }
         let all = list_kernel_subflows();
@@ -371,7 +381,7 @@ impl EndSeries {
     }
 }
 
-impl SubflowTrack {
+impl HostSubflowTrack {
     /// Stores a sample; returns the previous one.
     fn take(&mut self, sample: &SubflowSample) -> TcpInfo {
         let half = &mut self.report;
@@ -388,6 +398,6 @@ impl SubflowTrack {
     }
 }
 
-pub(super) fn key_of(stream: &FlowStream, sample: &SubflowSample) -> SubflowKey {
+pub(super) fn key_of(stream: &FlowStream, sample: &SubflowSample) -> HostSubflowKey {
     (stream.flow, stream.number, sample.local, sample.remote, sample.number)
 }

@@ -92,8 +92,8 @@ pub enum ServerEvent {
 /// Server with open listening sockets.
 #[derive(Debug)]
 pub struct Server {
-    door: Acceptor,
-    reception: Option<QuicAcceptor>,
+    acceptor: Acceptor,
+    quic_acceptor: Option<QuicAcceptor>,
     shared: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     fingerprint: Option<Fingerprint>,
@@ -107,7 +107,7 @@ struct ServerState {
     clock: Clock,
     tests: TestTable,
     budget: Arc<AdmissionControl>,
-    guesses: identity::SharedAuthLimiter,
+    auth_limiter: identity::SharedAuthLimiter,
     /// Set after a result was fetched.
     fetched: AtomicBool,
     closing: AtomicBool,
@@ -115,7 +115,7 @@ struct ServerState {
     multipath: bool,
     /// Ports with QUIC and echo datagrams.
     udp: OnceLock<BTreeSet<u16>>,
-    tell: OnceLock<EventCallback>,
+    on_event: OnceLock<EventCallback>,
     /// Sockets from which UDP flows are sent.
     listener_sockets: OnceLock<ListenerSockets>,
 }
@@ -136,7 +136,7 @@ type NamedTest = (TestToken, Arc<ServerTest>);
 struct ConnectionOrigin {
     peer: Option<SocketAddr>,
     /// Protocol that the server observed, which the client cannot see.
-    seen: Option<ObservedProtocol>,
+    observed: Option<ObservedProtocol>,
     port: Option<u16>,
 }
 
@@ -154,12 +154,12 @@ impl Server {
             clock,
             tests: TestTable::default(),
             budget: AdmissionControl::new(&config.limits, clock),
-            guesses: identity::SharedAuthLimiter::default(),
+            auth_limiter: identity::SharedAuthLimiter::default(),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             multipath: socket::kernel_has_mptcp(),
             udp: OnceLock::new(),
-            tell: OnceLock::new(),
+            on_event: OnceLock::new(),
             listener_sockets: OnceLock::new(),
             config,
         });
@@ -192,7 +192,14 @@ impl Server {
         let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
         let door = Acceptor::new(listeners, clock);
-        Ok(Self { door, reception, shared, addresses, fingerprint, warnings })
+        Ok(Self {
+            acceptor: door,
+            quic_acceptor: reception,
+            shared,
+            addresses,
+            fingerprint,
+            warnings,
+        })
     }
 
     /// Returns the listening addresses, one for each port.
@@ -217,11 +224,11 @@ impl Server {
 
     /// Serves until an interrupt, or until the first result was fetched if `once` is set.
     pub fn run(mut self, tell: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
-        let _ = self.shared.tell.set(Box::new(tell)); // set only here
+        let _ = self.shared.on_event.set(Box::new(tell)); // set only here
         let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
         loop {
             let shared = &self.shared;
-            self.door.poll(&shared.config.limits, &mut |socket, preamble| {
+            self.acceptor.poll(&shared.config.limits, &mut |socket, preamble| {
                 shared.dispatch(socket, preamble);
             })?;
             let now = shared.clock.now();
@@ -232,7 +239,7 @@ impl Server {
             if now.saturating_since(tidied) > Duration::from_secs(1) {
                 tidied = now;
                 shared.budget.expire(now);
-                self.reception.iter().for_each(QuicAcceptor::expire);
+                self.quic_acceptor.iter().for_each(QuicAcceptor::expire);
             }
             let done = shared.config.once && shared.fetched.load(Ordering::Acquire);
             if interrupt::is_interrupted() || done {
@@ -296,7 +303,7 @@ impl ServerState {
     }
 
     fn emit(&self, said: ServerEvent) {
-        if let Some(tell) = self.tell.get() {
+        if let Some(tell) = self.on_event.get() {
             tell(said);
         }
     }
@@ -339,7 +346,7 @@ impl ServerState {
         let open = token == TestToken::NONE && self.config.secret.is_none();
         let bytes = towpath_measure::live::datagram::EchoDatagram::BYTES as u64;
         (open || known.is_some())
-            && self.budget.quota(SourcePrefix::of_peer(Some(peer))).may_answer(now, bytes)
+            && self.budget.quota(SourcePrefix::of_peer(Some(peer))).try_consume_reply(now, bytes)
     }
 
     /// Handles a datagram of a UDP flow; a reply has the length of its request.
@@ -360,7 +367,7 @@ impl ServerState {
                 test.touch(now);
                 let own = test.udp_flows.get(&stamp.flow)?;
                 let allowed = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
-                let may = allowed.may_answer(now, length as u64);
+                let may = allowed.try_consume_reply(now, length as u64);
                 if may { own.on_subscribe(now, stamp, (peer, local)) } else { None }
             }
             DatagramKind::Challenge => None,
@@ -402,7 +409,7 @@ impl ServerState {
             let port = port.map(|own| own.port());
             let origin = ConnectionOrigin {
                 peer: socket::peer(&socket),
-                seen: Some(shared.observed_protocol(&socket)),
+                observed: Some(shared.observed_protocol(&socket)),
                 port,
             };
             Ok((ControlChannel::new(socket, shared.clock)?, origin))

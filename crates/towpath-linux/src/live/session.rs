@@ -41,7 +41,7 @@ struct SessionEnd {
 }
 
 /// Returns the longest time that replies may be late in a scenario.
-pub(super) fn patience(scenario: &Scenario) -> Duration {
+pub(super) fn max_reply_delay(scenario: &Scenario) -> Duration {
     let flows = scenario.flows.iter().map(|flow| &flow.pattern);
     let each = flows.map(|pattern| pattern.limit().saturating_sub(pattern.duration()));
     each.max().unwrap_or_default()
@@ -56,7 +56,11 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 impl MobileSession {
     /// Creates a session for tests of `scenario` over any transports.
     pub fn new(scenario: &Scenario) -> Self {
-        Self { clock: Clock::start(), reply_timeout: patience(scenario), ending: Arc::default() }
+        Self {
+            clock: Clock::start(),
+            reply_timeout: max_reply_delay(scenario),
+            ending: Arc::default(),
+        }
     }
 
     /// Returns the clock that all its tests share.

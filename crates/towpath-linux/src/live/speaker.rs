@@ -45,7 +45,7 @@ pub(crate) struct ControlChannel {
     frames: FrameDecoder,
     clock: Clock,
     /// Bytes read and written.
-    moved: (Cell<u64>, Cell<u64>),
+    transferred_bytes: (Cell<u64>, Cell<u64>),
 }
 
 impl ControlChannel {
@@ -63,7 +63,7 @@ impl ControlChannel {
             wire: ControlTransport::Kernel(wire),
             frames: FrameDecoder::default(),
             clock,
-            moved: Default::default(),
+            transferred_bytes: Default::default(),
         })
     }
 
@@ -77,13 +77,13 @@ impl ControlChannel {
             wire: ControlTransport::Quic(stream, hold),
             frames: FrameDecoder::default(),
             clock,
-            moved: Default::default(),
+            transferred_bytes: Default::default(),
         }
     }
 
     /// Returns the bytes read and written so far.
-    pub(super) fn moved_bytes(&self) -> (u64, u64) {
-        (self.moved.0.get(), self.moved.1.get())
+    pub(super) fn transferred_bytes(&self) -> (u64, u64) {
+        (self.transferred_bytes.0.get(), self.transferred_bytes.1.get())
     }
 
     /// Returns the channel binding of an encrypted connection; `None` otherwise.
@@ -97,7 +97,9 @@ impl ControlChannel {
 
     /// Sends bytes outside a message: the preamble.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.moved.1.set(self.moved.1.get().saturating_add(bytes.len() as u64));
+        self.transferred_bytes
+            .1
+            .set(self.transferred_bytes.1.get().saturating_add(bytes.len() as u64));
         let deadline = self.clock.now() + WRITE_TIMEOUT;
         let wire = match &self.wire {
             ControlTransport::Kernel(wire) => wire,
@@ -193,7 +195,9 @@ impl ControlChannel {
                 Ok(None) => return Ok(None),
                 Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(length)) => {
-                    self.moved.0.set(self.moved.0.get().saturating_add(length as u64));
+                    self.transferred_bytes
+                        .0
+                        .set(self.transferred_bytes.0.get().saturating_add(length as u64));
                     self.frames.push(room.get(..length).unwrap_or_default());
                 }
                 Err(error) if is_timeout(&error) => {}

@@ -165,7 +165,7 @@ impl FlowRunner<'_> {
         counted: &UdpByteCounters,
     ) -> FlowReport {
         let mut half = FlowReport { flow: number, ..FlowReport::default() };
-        let done = match (&self.aim, &self.udp_server) {
+        let done = match (&self.probe_target, &self.udp_server) {
             (Some(aim), _) => self.run_udp_client(aim, (number, flow), plan, (counted, &mut half)),
             (None, Some(served)) => {
                 self.run_udp_server(*served, (number, flow), plan, &mut half);

@@ -20,7 +20,7 @@ use towpath_quic::tls::TlsSession;
 use super::budget::{ResourceDemand, SourcePrefix, mib};
 use super::end::{FlowStream, expected_streams};
 use super::line::DataStream;
-use super::session::patience;
+use super::session::max_reply_delay;
 use super::socket;
 use super::steady::UdpServerFlow;
 use crate::clock::Clock;
@@ -61,9 +61,9 @@ pub(super) struct ServerTest {
     demand: ResourceDemand,
     state: Mutex<TestState>,
     changed: Condvar,
-    signs: ClientLiveness,
+    liveness: ClientLiveness,
     /// Bytes of the result that were sent to its client.
-    handed_over: AtomicU64,
+    fetched_bytes: AtomicU64,
 }
 
 /// Signs of life of a test's client.
@@ -71,9 +71,9 @@ pub(super) struct ServerTest {
 struct ClientLiveness {
     admitted: Instant,
     /// Number of its control connections.
-    attending: AtomicUsize,
+    control_connections: AtomicUsize,
     /// Set after the client closed its last control connection.
-    left: AtomicBool,
+    disconnected: AtomicBool,
     /// Set if the client does not want the result.
     unwanted: AtomicBool,
     /// Time of the latest sign of life, and the bytes moved until then.
@@ -101,9 +101,9 @@ impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.test.touch(self.clock.now());
         if !self.lost {
-            self.test.signs.left.store(true, Ordering::Release);
+            self.test.liveness.disconnected.store(true, Ordering::Release);
         }
-        self.test.signs.attending.fetch_sub(1, Ordering::AcqRel);
+        self.test.liveness.control_connections.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -121,8 +121,8 @@ enum TestState {
 impl ServerTest {
     /// Registers a control connection. The flag is true if its permit may be pinned.
     pub(super) fn attach_control(self: &Arc<Self>, clock: Clock) -> (ClientGuard, bool) {
-        let before = self.signs.attending.fetch_add(1, Ordering::AcqRel);
-        self.signs.left.store(false, Ordering::Release);
+        let before = self.liveness.control_connections.fetch_add(1, Ordering::AcqRel);
+        self.liveness.disconnected.store(false, Ordering::Release);
         (
             ClientGuard { test: Arc::clone(self), clock, lost: false },
             before < MAX_CONTROL_CONNECTIONS,
@@ -131,23 +131,23 @@ impl ServerTest {
 
     /// Records a sign of life of the client.
     pub(super) fn touch(&self, now: Instant) {
-        self.signs.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
+        self.liveness.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
     /// Returns the time of the client's latest sign of life, at most `now`.
     fn idle_since(&self, now: Instant) -> Instant {
-        let moved = self.budget.moved_bytes();
-        if self.signs.moved.swap(moved, Ordering::AcqRel) != moved {
+        let moved = self.budget.transferred_bytes();
+        if self.liveness.moved.swap(moved, Ordering::AcqRel) != moved {
             self.touch(now);
         }
-        Instant::from_nanos(self.signs.latest_ns.load(Ordering::Acquire)).min(now)
+        Instant::from_nanos(self.liveness.latest_ns.load(Ordering::Acquire)).min(now)
     }
 
     /// Returns the reason to end the test now, if any.
     fn end_reason(&self, now: Instant) -> Option<&'static str> {
         let quiet = now.saturating_since(self.idle_since(now));
-        let left = self.signs.left.load(Ordering::Acquire);
-        if self.signs.attending.load(Ordering::Acquire) == 0 {
+        let left = self.liveness.disconnected.load(Ordering::Acquire);
+        if self.liveness.control_connections.load(Ordering::Acquire) == 0 {
             if left && quiet > RETURN_TIMEOUT {
                 return Some("its client has left");
             }
@@ -156,7 +156,8 @@ impl ServerTest {
             }
         }
         match &*self.lock() {
-            TestState::Gathering(_) => (now.saturating_since(self.signs.admitted) > SETUP_TIMEOUT)
+            TestState::Gathering(_) => (now.saturating_since(self.liveness.admitted)
+                > SETUP_TIMEOUT)
                 .then_some("its traffic has not begun"),
             TestState::Running(pace) => (pace.now()
                 > Instant::ZERO + max_duration(&self.scenario) + RETURN_TIMEOUT)
@@ -288,7 +289,7 @@ impl ServerTest {
     pub(super) fn end_by(&self, at: Instant) {
         if let TestState::Running(pace) = &*self.lock() {
             let at = Instant::ZERO + at.saturating_since(pace.zero());
-            pace.end_at(at, patience(&self.scenario));
+            pace.end_at(at, max_reply_delay(&self.scenario));
         }
     }
 
@@ -302,7 +303,7 @@ impl ServerTest {
     /// the budget. With the budget exhausted, the result may still be sent twice, since paths may
     /// fail.
     pub(super) fn account_result(&self, bytes: u64, total: u64) -> bool {
-        let before = self.handed_over.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.budget.consume_bytes(bytes) || before < total.saturating_mul(2)
     }
 
@@ -348,7 +349,7 @@ impl TestTable {
         let mut all = self.lock();
         let demand = resource_demand(&plan, &scenario);
         demand.check(ResourceDemand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
-        if let AdmissionResult::Soon = make_room(&mut all, owner, limits, now)? {
+        if let AdmissionResult::Pending = make_room(&mut all, owner, limits, now)? {
             return Ok(None);
         }
         let steady = UdpServerFlow::from_scenario(&scenario)
@@ -363,15 +364,15 @@ impl TestTable {
             demand,
             state: Mutex::new(TestState::Gathering(BTreeMap::new())),
             changed: Condvar::new(),
-            signs: ClientLiveness {
+            liveness: ClientLiveness {
                 admitted: now,
-                attending: AtomicUsize::new(0),
-                left: AtomicBool::new(false),
+                control_connections: AtomicUsize::new(0),
+                disconnected: AtomicBool::new(false),
                 unwanted: AtomicBool::new(false),
                 latest_ns: AtomicU64::new(now.as_nanos()),
                 moved: AtomicU64::new(0),
             },
-            handed_over: AtomicU64::new(0),
+            fetched_bytes: AtomicU64::new(0),
         });
         all.insert(token, Arc::clone(&test));
         Ok(Some(test))
@@ -388,7 +389,7 @@ impl TestTable {
         let Some(test) = all.get(&token) else { return };
         let runs = matches!(&*test.lock(), TestState::Running(_));
         if runs {
-            test.signs.unwanted.store(true, Ordering::Release);
+            test.liveness.unwanted.store(true, Ordering::Release);
             test.end_early("its client has taken its leave");
         } else {
             all.remove(&token);
@@ -404,7 +405,7 @@ impl TestTable {
         limits: &ServerLimits,
     ) {
         test.end(result, now);
-        if test.signs.unwanted.load(Ordering::Acquire) {
+        if test.liveness.unwanted.load(Ordering::Acquire) {
             self.lock().retain(|_, other| !Arc::ptr_eq(other, test));
         }
         self.expire(now, limits);
@@ -464,9 +465,9 @@ fn alive(
 
 /// Outcome of a request for a test slot.
 enum AdmissionResult {
-    Free,
+    Admitted,
     /// An idle test was ended and will release its slot soon.
-    Soon,
+    Pending,
 }
 
 /// Frees a slot for a test of `owner` if the limits permit one.
@@ -482,7 +483,7 @@ fn make_room(
     let shared = limits.tests < MIN_SHARED_SLOTS || own == 0;
     let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
     if count < most {
-        return Ok(AdmissionResult::Free);
+        return Ok(AdmissionResult::Admitted);
     }
     let busy = || {
         let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
@@ -492,7 +493,7 @@ fn make_room(
         return Err(busy());
     }
     if alive(all).any(|(_, test)| test.budget.end_reason().is_some()) {
-        return Ok(AdmissionResult::Soon);
+        return Ok(AdmissionResult::Pending);
     }
     // The source with the most tests loses the one that was idle longest.
     let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
@@ -506,10 +507,10 @@ fn make_room(
     let Some(test) = all.get(&token) else { return Err(busy()) };
     test.end_early("its place was needed by somebody who had none, and it did nothing");
     if matches!(&*test.lock(), TestState::Running(_)) {
-        return Ok(AdmissionResult::Soon);
+        return Ok(AdmissionResult::Pending);
     }
     all.remove(&token);
-    Ok(AdmissionResult::Free)
+    Ok(AdmissionResult::Admitted)
 }
 
 /// Memory that a thread uses, in bytes.

@@ -120,7 +120,7 @@ impl NetworkWatch {
         let events = LinkEvents::open_with_routes()?;
         let mut route = RouteSocket::open()?;
         let mut known = NetworkState::default();
-        known.list(&mut route)?;
+        known.relist(&mut route)?;
         Ok(Self { events, route, known })
     }
 
@@ -138,7 +138,7 @@ impl NetworkWatch {
             self.known.on_event(event, &mut changes);
         }
         if received.lost {
-            changes.extend(self.known.list(&mut self.route)?);
+            changes.extend(self.known.relist(&mut self.route)?);
         } else if !received.events.is_empty() {
             // Not every removed route is announced: IPv4 routes disappear with their link.
             let routes = self.route.routes()?;
@@ -170,7 +170,7 @@ impl AsFd for NetworkWatch {
 
 impl NetworkState {
     /// Lists the whole network; returns the differences from the known state.
-    fn list(&mut self, route: &mut RouteSocket) -> Result<Vec<NetworkChange>, NetlinkError> {
+    fn relist(&mut self, route: &mut RouteSocket) -> Result<Vec<NetworkChange>, NetlinkError> {
         let mut changes = Vec::new();
         let (links, addresses) = (route.links()?, route.addresses()?);
         let routes = route.routes()?;
@@ -182,7 +182,7 @@ impl NetworkState {
         for link in &links {
             self.take_link(link, &mut changes);
         }
-        let present: BTreeSet<_> = addresses.iter().map(named).collect();
+        let present: BTreeSet<_> = addresses.iter().map(address_key).collect();
         let gone: Vec<_> = self.addresses.difference(&present).copied().collect();
         for (index, address) in gone {
             self.take_address((index, address), false, &mut changes);
@@ -198,8 +198,12 @@ impl NetworkState {
         match event {
             LinkEvent::Link(link) => self.take_link(link, changes),
             LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
-            LinkEvent::AddressAdded(address) => self.take_address(named(address), true, changes),
-            LinkEvent::AddressRemoved(address) => self.take_address(named(address), false, changes),
+            LinkEvent::AddressAdded(address) => {
+                self.take_address(address_key(address), true, changes)
+            }
+            LinkEvent::AddressRemoved(address) => {
+                self.take_address(address_key(address), false, changes)
+            }
             // Routes are listed afterwards.
             LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => {}
         }
@@ -265,6 +269,6 @@ impl NetworkState {
     }
 }
 
-fn named(address: &InterfaceAddress) -> (u32, IpAddr) {
+fn address_key(address: &InterfaceAddress) -> (u32, IpAddr) {
     (address.link_index, address.local.address())
 }

@@ -103,7 +103,8 @@ impl EventTimeline {
 
     fn list(&mut self) -> Result<(), NetlinkError> {
         let links = self.route.links()?;
-        self.links = links.into_iter().map(|it| (it.index, (it.name.clone(), runs(&it)))).collect();
+        self.links =
+            links.into_iter().map(|it| (it.index, (it.name.clone(), is_running(&it)))).collect();
         let addresses = self.route.addresses()?;
         self.addresses = addresses.iter().map(|it| (it.local.address(), it.link_index)).collect();
         Ok(())
@@ -116,7 +117,7 @@ impl EventTimeline {
         };
         match event {
             LinkEvent::Link(link) => {
-                let new = (link.name.clone(), runs(&link));
+                let new = (link.name.clone(), is_running(&link));
                 let old = self.links.insert(link.index, new.clone());
                 let word = match old {
                     Some(old) if old == new => return None,
@@ -140,8 +141,8 @@ impl EventTimeline {
                 self.addresses.remove(&address.local.address());
                 of_link(self.of_address(&address, "has lost the address"))
             }
-            LinkEvent::RouteAdded(route) => of_route(self.of_route(&route, "new")),
-            LinkEvent::RouteRemoved(route) => of_route(self.of_route(&route, "gone")),
+            LinkEvent::RouteAdded(route) => of_route(self.describe_route(&route, "new")),
+            LinkEvent::RouteRemoved(route) => of_route(self.describe_route(&route, "gone")),
         }
     }
 
@@ -154,7 +155,7 @@ impl EventTimeline {
     }
 
     /// Describes a route; `None` for those that the kernel makes for its own addresses.
-    fn of_route(&self, route: &RouteEntry, word: &str) -> Option<String> {
+    fn describe_route(&self, route: &RouteEntry, word: &str) -> Option<String> {
         if route.kind != RouteKind::Unicast || route.to.address().is_multicast() {
             return None;
         }
@@ -230,7 +231,7 @@ fn reset_reason(reason: u32) -> String {
 /// Returns true if a link can carry packets.
 ///
 /// The loopback interface has no operational state but is usable when it is up.
-fn runs(link: &Link) -> bool {
+fn is_running(link: &Link) -> bool {
     link.is_up() && (link.is_running() || link.is_loopback())
 }
 

@@ -34,7 +34,7 @@ pub struct ConnectionHistory {
     /// Connections by cookie: those of the last snapshot, and those with a subflow in `subflows`.
     connections: BTreeMap<u64, ConnectionTotals>,
     /// Final counters, by cookie, of subflows in `subflows`.
-    words: BTreeMap<u64, FinalSocketStats>,
+    final_stats: BTreeMap<u64, FinalSocketStats>,
     /// Time of the last snapshot.
     last_update: Option<Duration>,
 }
@@ -48,10 +48,10 @@ struct SubflowHistory {
     remote: SocketAddr,
     interface: Option<String>,
     /// Time, bytes received and bytes acknowledged, for the last window.
-    looks: Vec<(Duration, u64, u64)>,
+    samples: Vec<(Duration, u64, u64)>,
     retransmissions: u32,
     /// Time when it last carried data.
-    moved: Option<Duration>,
+    last_active: Option<Duration>,
     first: Duration,
     was_stale: bool,
     was_trying: bool,
@@ -217,7 +217,7 @@ impl ConnectionHistory {
         }
         for word in words.unwrap_or_default() {
             if before.contains_key(&word.cookie) || self.subflows.contains_key(&word.cookie) {
-                self.words.insert(word.cookie, *word);
+                self.final_stats.insert(word.cookie, *word);
             }
         }
         for (cookie, memory) in before {
@@ -267,13 +267,13 @@ impl ConnectionHistory {
         may_speak: bool,
         seeing: &mut MonitorRound,
     ) {
-        let words = self.words.remove(&cookie);
+        let words = self.final_stats.remove(&cookie);
         if words.is_none() && may_speak && !memory.has_gone {
             self.subflows.insert(cookie, SubflowHistory { has_gone: true, ..memory });
             return;
         }
         let Some(whole) = self.connections.get_mut(&memory.connection) else { return };
-        let (_, received, acked) = memory.looks.last().copied().unwrap_or_default();
+        let (_, received, acked) = memory.samples.last().copied().unwrap_or_default();
         // Linux resets the counters of a connection's first subflow before it destroys it.
         let words = words.filter(|it| it.bytes_received >= received && it.bytes_acked >= acked);
         let ended = EndedSubflow {
@@ -370,9 +370,9 @@ fn derive(
         local: subflow.local,
         remote: subflow.remote,
         interface: None,
-        looks: Vec::new(),
+        samples: Vec::new(),
         retransmissions: 0,
-        moved: None,
+        last_active: None,
         first: now,
         was_stale: false,
         was_trying: false,
@@ -382,19 +382,19 @@ fn derive(
     });
     memory.has_gone = false;
     memory.retransmissions = subflow.retransmissions;
-    let moved = memory.looks.last().is_some_and(|(_, received, acked)| {
+    let moved = memory.samples.last().is_some_and(|(_, received, acked)| {
         subflow.bytes_received > *received || subflow.bytes_acked > *acked
     });
     if moved {
-        memory.moved = Some(now);
+        memory.last_active = Some(now);
     }
-    memory.looks.push((now, subflow.bytes_received, subflow.bytes_acked));
+    memory.samples.push((now, subflow.bytes_received, subflow.bytes_acked));
     // Keep the newest snapshot that is a window old: rates count from there.
     let old_enough = |(time, _, _): &(Duration, u64, u64)| now.saturating_sub(*time) >= RATE_WINDOW;
-    let outdated = memory.looks.iter().rposition(old_enough).unwrap_or(0);
-    memory.looks.drain(..outdated);
-    let (down_bps, up_bps) = rates(&memory.looks);
-    let idle = memory.moved.map(|moved| now.saturating_sub(moved));
+    let outdated = memory.samples.iter().rposition(old_enough).unwrap_or(0);
+    memory.samples.drain(..outdated);
+    let (down_bps, up_bps) = rates(&memory.samples);
+    let idle = memory.last_active.map(|moved| now.saturating_sub(moved));
     let (status, why, is_inferred) = status(subflow, own.as_ref(), idle, now, memory.first);
     let is_stale = status == SubflowActivity::Stale;
     if is_stale && !memory.was_stale {

@@ -186,7 +186,7 @@ fn start_stack(
 /// Writes the settings of every host, independent of the machine's own.
 ///
 /// Runs inside the host's namespace, before it has interfaces.
-pub(crate) fn usual_settings() -> Result<(), NetworkError> {
+pub(crate) fn write_default_settings() -> Result<(), NetworkError> {
     // Kernels without IPv6 lack the latter; assigning an IPv6 address fails later.
     let defaults = [
         // Metrics of a destination from one run must not affect the next one.
@@ -212,7 +212,7 @@ pub(crate) fn usual_settings() -> Result<(), NetworkError> {
 
 /// Writes the host's settings; runs inside its namespace, before it has interfaces.
 fn settings(host: &Host) -> Result<(), NetworkError> {
-    usual_settings()?;
+    write_default_settings()?;
     let buffers =
         [("net.ipv4.tcp_rmem", host.receive_buffer), ("net.ipv4.tcp_wmem", host.send_buffer)];
     for (name, sizes) in buffers {
@@ -269,8 +269,10 @@ pub(crate) fn interface(
             // Without the ring, packets count from the moment when they are read.
             let number = route.link(name).map_err(&kernel)?.index;
             let ring = host.namespace.run(|| PacketRing::open(number)).and_then(|ring| ring).ok();
-            let port =
-                EmulatorPort::Kernel { wire: VirtioFd::Tun(fd), tap: ring.map(TxTimestamps::new) };
+            let port = EmulatorPort::Kernel {
+                device: VirtioFd::Tun(fd),
+                tx_timestamps: ring.map(TxTimestamps::new),
+            };
             Ok((port, CarrierControl::Tun(carrier)))
         }
         Backend::Packet => {
@@ -288,7 +290,7 @@ pub(crate) fn interface(
             middle.set_up(inner).map_err(&kernel)?;
             let number = middle.link(inner).map_err(&kernel)?.index;
             let fd = sys::open_packet_socket(number).map_err(system())?;
-            let port = EmulatorPort::Kernel { wire: VirtioFd::Packet(fd), tap: None };
+            let port = EmulatorPort::Kernel { device: VirtioFd::Packet(fd), tx_timestamps: None };
             Ok((port, CarrierControl::Veth(inner.to_owned())))
         }
     }

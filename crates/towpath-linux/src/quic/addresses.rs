@@ -82,7 +82,7 @@ impl AddressTracker {
         // The lists contain the same information.
         let _ = self.events.drain()?;
         let (links, addresses) = (self.route.links()?, self.route.addresses()?);
-        let current = self.understand(&links, &addresses);
+        let current = self.usable_addresses(&links, &addresses);
         let changed = current != self.known;
         // New addresses first, so that a connection that loses its last path has another one.
         for own in current.values().filter(|own| self.known.get(&own.address) != Some(own)) {
@@ -96,7 +96,7 @@ impl AddressTracker {
         Ok(changed)
     }
 
-    fn understand(
+    fn usable_addresses(
         &mut self,
         links: &[Link],
         addresses: &[InterfaceAddress],
@@ -205,7 +205,7 @@ mod tests {
         links: &[Link],
         all: &[InterfaceAddress],
     ) -> Vec<(String, bool, bool)> {
-        let current = addresses.understand(links, all);
+        let current = addresses.usable_addresses(links, all);
         current.values().map(|own| (own.address.to_string(), own.up, own.subflow)).collect()
     }
 
@@ -251,7 +251,7 @@ mod tests {
         let mut addresses = with(InterfacePolicy { named, others });
         let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
         let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
-        let current = addresses.understand(&links, &all);
+        let current = addresses.usable_addresses(&links, &all);
         let told: Vec<_> =
             current.values().map(|own| (own.interface, own.up, own.subflow, own.backup)).collect();
         assert_eq!(told, [(2, false, false, false), (3, true, true, true)]);

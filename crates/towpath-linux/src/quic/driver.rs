@@ -85,7 +85,7 @@ pub enum ConnectionEvent {
     /// The handshake is complete.
     Connected,
     /// The peer opened a stream.
-    Opened(StreamId),
+    StreamOpened(StreamId),
     /// A stream without an [`StreamHandler`] has data.
     Readable(StreamId),
     /// The connection has closed; its status can be read for the last time.
@@ -94,19 +94,19 @@ pub enum ConnectionEvent {
     Notice(PathNotice),
 }
 
-type AcceptFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId) + Send>;
+type QuicAcceptFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId) + Send>;
 type EventFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send>;
-type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
+type QuicTask = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
 type ConnectionStream = (ConnectionId, StreamId);
 
 /// Handlers of streams, listeners and events.
 #[derive(Default)]
-struct Handlers {
+struct QuicHandlers {
     streams: BTreeMap<ConnectionStream, Box<dyn StreamHandler>>,
-    listeners: BTreeMap<ListenerId, (u16, AcceptFn)>,
-    hear: BTreeMap<ConnectionId, EventFn>,
+    listeners: BTreeMap<ListenerId, (u16, QuicAcceptFn)>,
+    event_handlers: BTreeMap<ConnectionId, EventFn>,
     /// Reply functions for datagrams other than QUIC, by port.
-    others: BTreeMap<u16, NonQuicReply>,
+    non_quic_replies: BTreeMap<u16, NonQuicReply>,
     over: bool,
 }
 
@@ -117,12 +117,12 @@ pub struct DriverContext<'a> {
     /// QUIC stack of the host.
     pub host: &'a mut towpath_quic::QuicStack,
     net: &'a mut NetIo,
-    ends: &'a mut Handlers,
+    handlers: &'a mut QuicHandlers,
 }
 
 impl fmt::Debug for DriverContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("DriverContext").field("now", &self.now).finish_non_exhaustive()
     }
 }
 
@@ -162,18 +162,18 @@ impl DriverContext<'_> {
     ) -> io::Result<(ListenerId, u16)> {
         let port = match address {
             Some(address) => self.net.sockets.open_at(address, port)?,
-            None => self.net.sockets.open_everywhere(port)?,
+            None => self.net.sockets.open_on_all_addresses(port)?,
         };
         let listening = self.host.listen(port, config);
         self.net.close_unused(self.host);
         let id = listening.map_err(io::Error::other)?;
-        self.ends.listeners.insert(id, (port, Box::new(accept)));
+        self.handlers.listeners.insert(id, (port, Box::new(accept)));
         Ok((id, port))
     }
 
     /// Stops accepting connections; accepted ones continue.
     pub fn stop_listening(&mut self, listener: ListenerId) {
-        self.ends.listeners.remove(&listener);
+        self.handlers.listeners.remove(&listener);
         self.host.stop_listening(listener);
         self.net.close_unused(self.host);
     }
@@ -186,7 +186,7 @@ impl DriverContext<'_> {
         port: u16,
         answer: impl Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send + 'static,
     ) {
-        self.ends.others.insert(port, Box::new(answer));
+        self.handlers.non_quic_replies.insert(port, Box::new(answer));
     }
 
     /// Returns the listening sockets, for sending datagrams outside QUIC.
@@ -200,7 +200,7 @@ impl DriverContext<'_> {
         connection: ConnectionId,
         hear: impl FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send + 'static,
     ) {
-        self.ends.hear.insert(connection, Box::new(hear));
+        self.handlers.event_handlers.insert(connection, Box::new(hear));
     }
 
     /// Attaches the handler of a stream and starts it.
@@ -212,12 +212,12 @@ impl DriverContext<'_> {
     ) {
         let host = &mut *self.host;
         end.progress(self.now, &mut QuicByteStream { host, connection, stream });
-        self.ends.streams.insert((connection, stream), end);
+        self.handlers.streams.insert((connection, stream), end);
     }
 
     /// Calls the handler of a stream.
     pub fn progress(&mut self, connection: ConnectionId, stream: StreamId) {
-        if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
+        if let Some(end) = self.handlers.streams.get_mut(&(connection, stream)) {
             end.progress(
                 self.now,
                 &mut QuicByteStream { host: &mut *self.host, connection, stream },
@@ -228,7 +228,7 @@ impl DriverContext<'_> {
     /// Drops a connection immediately, without notifying the peer.
     pub fn abandon(&mut self, connection: ConnectionId) {
         self.end(connection, None);
-        self.ends.hear.remove(&connection);
+        self.handlers.event_handlers.remove(&connection);
         self.host.drop_silently(connection);
     }
 
@@ -236,15 +236,15 @@ impl DriverContext<'_> {
     pub fn close(&mut self, connection: ConnectionId) {
         self.host.release(self.now, connection);
         self.end(connection, None);
-        self.ends.hear.remove(&connection);
+        self.handlers.event_handlers.remove(&connection);
     }
 
     fn end(&mut self, connection: ConnectionId, error: Option<&ConnectionError>) {
         let own = (connection, StreamId(0))..=(connection, StreamId(u64::MAX));
         let streams: Vec<ConnectionStream> =
-            self.ends.streams.range(own).map(|(place, _)| *place).collect();
+            self.handlers.streams.range(own).map(|(place, _)| *place).collect();
         for place in streams {
-            if let Some(mut end) = self.ends.streams.remove(&place) {
+            if let Some(mut end) = self.handlers.streams.remove(&place) {
                 let host = &mut *self.host;
                 // Data that arrived before can still be read.
                 end.progress(self.now, &mut QuicByteStream { host, connection, stream: place.1 });
@@ -254,28 +254,28 @@ impl DriverContext<'_> {
     }
 
     fn emit(&mut self, connection: ConnectionId, happened: &ConnectionEvent) {
-        let Some(mut hear) = self.ends.hear.remove(&connection) else { return };
+        let Some(mut hear) = self.handlers.event_handlers.remove(&connection) else { return };
         hear(self, connection, happened);
-        self.ends.hear.entry(connection).or_insert(hear);
+        self.handlers.event_handlers.entry(connection).or_insert(hear);
     }
 
     fn dispatch_event(&mut self, event: QuicEvent) {
         match event {
             QuicEvent::Accepted { listener, connection } => {
-                match self.ends.listeners.remove(&listener) {
+                match self.handlers.listeners.remove(&listener) {
                     Some((port, mut accept)) => {
                         accept(self, connection);
-                        self.ends.listeners.entry(listener).or_insert((port, accept));
+                        self.handlers.listeners.entry(listener).or_insert((port, accept));
                     }
                     None => self.close(connection),
                 }
             }
             QuicEvent::Connected(connection) => self.emit(connection, &ConnectionEvent::Connected),
             QuicEvent::StreamOpened(connection, stream) => {
-                self.emit(connection, &ConnectionEvent::Opened(stream));
+                self.emit(connection, &ConnectionEvent::StreamOpened(stream));
             }
             QuicEvent::Readable(connection, stream) => {
-                if self.ends.streams.contains_key(&(connection, stream)) {
+                if self.handlers.streams.contains_key(&(connection, stream)) {
                     self.progress(connection, stream);
                 } else {
                     self.emit(connection, &ConnectionEvent::Readable(stream));
@@ -283,7 +283,7 @@ impl DriverContext<'_> {
             }
             QuicEvent::Writable(connection, stream) => self.progress(connection, stream),
             QuicEvent::Finished(connection, stream) => {
-                if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
+                if let Some(end) = self.handlers.streams.get_mut(&(connection, stream)) {
                     end.finished(self.now);
                 }
             }
@@ -320,7 +320,7 @@ pub struct HostConfig {
 pub struct QuicHandle {
     name: String,
     clock: Clock,
-    work: QueueSender<Task>,
+    work: QueueSender<QuicTask>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
@@ -388,7 +388,7 @@ impl QuicHandle {
 
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
-        self.post(|turn| turn.ends.over = true);
+        self.post(|turn| turn.handlers.over = true);
         if thread.thread().id() == thread::current().id() {
             // The last handle was dropped in the thread itself, which cannot join itself.
             return None;
@@ -418,7 +418,7 @@ impl NetIo {
         // Traffic to the host itself uses the loopback interface.
         let inside = remote.is_loopback() || self.addresses.interface_of(remote).is_some();
         if inside {
-            return self.sockets.open_everywhere(0);
+            return self.sockets.open_on_all_addresses(0);
         }
         self.sockets.open_by_interface(&self.addresses, local)
     }
@@ -432,18 +432,18 @@ struct QuicDriver {
     clock: Clock,
     host: towpath_quic::QuicStack,
     net: NetIo,
-    inbox: QueueReceiver<Task>,
-    ends: Handlers,
+    inbox: QueueReceiver<QuicTask>,
+    handlers: QuicHandlers,
     /// Datagrams for which the socket had no space.
     pending: Option<OutgoingDatagrams>,
     payload: Vec<u8>,
     /// Replies to datagrams other than QUIC.
-    answers: Vec<(OutgoingDatagrams, Bytes)>,
+    non_quic_datagrams: Vec<(OutgoingDatagrams, Bytes)>,
     over: bool,
 }
 
 impl QuicDriver {
-    fn open(config: HostConfig, inbox: QueueReceiver<Task>) -> io::Result<Self> {
+    fn open(config: HostConfig, inbox: QueueReceiver<QuicTask>) -> io::Result<Self> {
         if let Some(namespace) = &config.namespace {
             namespace.enter()?;
         }
@@ -454,9 +454,19 @@ impl QuicDriver {
         let mut addresses = AddressTracker::open(config.interfaces).map_err(io::Error::other)?;
         addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
         let net = NetIo { addresses, sockets: SocketSet::new() };
-        let (ends, payload, answers) = (Handlers::default(), Vec::new(), Vec::new());
+        let (ends, payload, answers) = (QuicHandlers::default(), Vec::new(), Vec::new());
         let clock = config.clock;
-        Ok(Self { clock, host, net, inbox, ends, pending: None, payload, answers, over: false })
+        Ok(Self {
+            clock,
+            host,
+            net,
+            inbox,
+            handlers: ends,
+            pending: None,
+            payload,
+            non_quic_datagrams: answers,
+            over: false,
+        })
     }
 
     fn run(mut self) -> io::Result<Duration> {
@@ -491,7 +501,7 @@ impl QuicDriver {
 
     fn timeout(&self) -> Option<Duration> {
         let now = self.clock.now();
-        let ends = self.ends.streams.values().filter_map(|end| end.deadline()).min();
+        let ends = self.handlers.streams.values().filter_map(|end| end.deadline()).min();
         let blocked = self.pending.is_some().then(|| now + BLOCKED_RETRY_INTERVAL);
         let next = [self.host.poll_timeout(), ends, blocked].into_iter().flatten().min();
         next.map(|at| at.saturating_since(now))
@@ -531,7 +541,12 @@ impl QuicDriver {
     }
 
     fn turn_of(&mut self, now: Instant) -> DriverContext<'_> {
-        DriverContext { now, host: &mut self.host, net: &mut self.net, ends: &mut self.ends }
+        DriverContext {
+            now,
+            host: &mut self.host,
+            net: &mut self.net,
+            handlers: &mut self.handlers,
+        }
     }
 
     fn run_tasks(&mut self) {
@@ -539,7 +554,7 @@ impl QuicDriver {
             let now = self.clock.now();
             work(&mut self.turn_of(now));
         }
-        self.over |= self.ends.over;
+        self.over |= self.handlers.over;
     }
 
     /// Reads from ready sockets; `poll` reports the remaining data again.
@@ -550,10 +565,10 @@ impl QuicDriver {
             }
             for _ in 0..READ_BATCH {
                 let now = self.clock.now();
-                let Self { host, net, ends, answers, .. } = self;
+                let Self { host, net, handlers: ends, non_quic_datagrams: answers, .. } = self;
                 let NetIo { addresses, sockets } = net;
                 let more = sockets.receive(index, |arrival, payload| {
-                    let other = ends.others.get(&arrival.local.port());
+                    let other = ends.non_quic_replies.get(&arrival.local.port());
                     match other.filter(|_| others::is_non_quic(&payload)) {
                         Some(answer) => {
                             others::handle_non_quic(now, host, (arrival, payload), answer, answers);
@@ -574,7 +589,7 @@ impl QuicDriver {
 
     /// Calls the stream handlers whose deadline has passed.
     fn run_timers(&mut self, now: Instant) {
-        for ((connection, stream), end) in &mut self.ends.streams {
+        for ((connection, stream), end) in &mut self.handlers.streams {
             if end.deadline().is_some_and(|at| at <= now) {
                 let (connection, stream) = (*connection, *stream);
                 end.progress(now, &mut QuicByteStream { host: &mut self.host, connection, stream });

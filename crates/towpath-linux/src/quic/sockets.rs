@@ -31,12 +31,12 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 /// Binding of a socket, apart from its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BindTarget {
-    Everywhere,
+    AllAddresses,
     Interface(u32),
     /// Address of an interface, if binding to the interface is not permitted.
     Address(IpAddr),
     /// Address of a listener, independent of interfaces.
-    Only(IpAddr),
+    ListenerAddress(IpAddr),
 }
 
 /// UDP socket with its binding.
@@ -44,7 +44,7 @@ enum BindTarget {
 struct BoundSocket {
     port: u16,
     v4: bool,
-    place: BindTarget,
+    bind_target: BindTarget,
     socket: Socket,
     state: UdpSocketState,
     /// Time since which the socket is blocked.
@@ -61,14 +61,14 @@ impl BoundSocket {
             socket.set_only_v6(true)?;
         }
         let address = match place {
-            BindTarget::Everywhere => any,
+            BindTarget::AllAddresses => any,
             BindTarget::Interface(index) => {
                 // Like SO_BINDTODEVICE, requires no privilege since Linux 5.7.
                 let option = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
                 sys::set_option(socket.as_fd(), option.0, option.1, &index.to_ne_bytes())?;
                 any
             }
-            BindTarget::Address(address) | BindTarget::Only(address) => address,
+            BindTarget::Address(address) | BindTarget::ListenerAddress(address) => address,
         };
         socket.bind(&SockAddr::from(SocketAddr::new(address, port)))?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -76,13 +76,13 @@ impl BoundSocket {
         let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let bound = socket.local_addr()?.as_socket().map_or(port, |bound| bound.port());
-        Ok(Self { port: bound, v4, place, socket, state, blocked: None })
+        Ok(Self { port: bound, v4, bind_target: place, socket, state, blocked: None })
     }
 
     fn send(&self, departure: &OutgoingDatagrams, payload: &[u8]) -> io::Result<()> {
-        let source = match self.place {
-            BindTarget::Address(_) | BindTarget::Only(_) => None,
-            BindTarget::Everywhere | BindTarget::Interface(_) => Some(departure.local.ip()),
+        let source = match self.bind_target {
+            BindTarget::Address(_) | BindTarget::ListenerAddress(_) => None,
+            BindTarget::AllAddresses | BindTarget::Interface(_) => Some(departure.local.ip()),
         };
         let size = departure.segment_bytes.unwrap_or(payload.len()).max(1);
         let most = size.saturating_mul(self.state.max_gso_segments().get());
@@ -119,8 +119,8 @@ impl ListenerSocket {
         contents: &[u8],
     ) -> io::Result<()> {
         let source = match self.bind_target {
-            BindTarget::Address(_) | BindTarget::Only(_) => None,
-            BindTarget::Everywhere | BindTarget::Interface(_) => Some(local),
+            BindTarget::Address(_) | BindTarget::ListenerAddress(_) => None,
+            BindTarget::AllAddresses | BindTarget::Interface(_) => Some(local),
         };
         let src_ip = source.filter(|ip| !ip.is_unspecified());
         let (ecn, segment_size) = (None, None);
@@ -132,7 +132,7 @@ impl ListenerSocket {
 /// Scope of a port: a listener's or a connection's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortScope {
-    Everywhere,
+    AllAddresses,
     ByInterface,
 }
 
@@ -167,12 +167,12 @@ impl SocketSet {
     }
 
     /// Opens sockets on all addresses; port 0 chooses a free one. Returns the port.
-    pub(super) fn open_everywhere(&mut self, port: u16) -> io::Result<u16> {
+    pub(super) fn open_on_all_addresses(&mut self, port: u16) -> io::Result<u16> {
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..if port == 0 { MAX_PORT_ATTEMPTS } else { 1 } {
-            let v4 = BoundSocket::open(true, BindTarget::Everywhere, port)?;
+            let v4 = BoundSocket::open(true, BindTarget::AllAddresses, port)?;
             let bound = v4.port;
-            match BoundSocket::open(false, BindTarget::Everywhere, bound) {
+            match BoundSocket::open(false, BindTarget::AllAddresses, bound) {
                 Ok(v6) => self.all.extend([v4, v6]),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     last = error;
@@ -181,7 +181,7 @@ impl SocketSet {
                 // The system has no IPv6.
                 Err(_) => self.all.push(v4),
             }
-            self.ports.insert(bound, PortScope::Everywhere);
+            self.ports.insert(bound, PortScope::AllAddresses);
             self.generation += 1;
             return Ok(bound);
         }
@@ -192,11 +192,15 @@ impl SocketSet {
     /// Returns the port.
     pub(super) fn open_at(&mut self, address: IpAddr, port: u16) -> io::Result<u16> {
         let everywhere = address.is_unspecified();
-        let place = if everywhere { BindTarget::Everywhere } else { BindTarget::Only(address) };
+        let place = if everywhere {
+            BindTarget::AllAddresses
+        } else {
+            BindTarget::ListenerAddress(address)
+        };
         let opened = BoundSocket::open(address.is_ipv4(), place, port)?;
         let bound = opened.port;
         self.all.push(opened);
-        self.ports.insert(bound, PortScope::Everywhere);
+        self.ports.insert(bound, PortScope::AllAddresses);
         self.generation += 1;
         Ok(bound)
     }
@@ -233,8 +237,8 @@ impl SocketSet {
         let [v4s, v6s] = &known;
         self.all.retain(|udp| {
             let own = if udp.v4 { v4s } else { v6s };
-            match udp.place {
-                BindTarget::Everywhere | BindTarget::Only(_) => true,
+            match udp.bind_target {
+                BindTarget::AllAddresses | BindTarget::ListenerAddress(_) => true,
                 // An interface without an address may get one again soon.
                 BindTarget::Interface(index) => addresses.has_interface(index),
                 BindTarget::Address(address) => own.iter().any(|(_, known)| *known == address),
@@ -265,7 +269,7 @@ impl SocketSet {
             Some(ListenerSocket {
                 port: udp.port,
                 v4: udp.v4,
-                bind_target: udp.place,
+                bind_target: udp.bind_target,
                 socket,
                 state,
             })
@@ -309,9 +313,9 @@ impl SocketSet {
         let Ok(count) = received else { return false };
         for (meta, slice) in metas.iter().zip(&slices).take(count) {
             let Some(bytes) = slice.get(..meta.len) else { continue };
-            let ip = meta.dst_ip.unwrap_or(match udp.place {
-                BindTarget::Address(address) | BindTarget::Only(address) => address,
-                BindTarget::Everywhere | BindTarget::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
+            let ip = meta.dst_ip.unwrap_or(match udp.bind_target {
+                BindTarget::Address(address) | BindTarget::ListenerAddress(address) => address,
+                BindTarget::AllAddresses | BindTarget::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
             });
             let arrival = IncomingDatagrams {
                 local: SocketAddr::new(ip, udp.port),
@@ -336,10 +340,10 @@ impl SocketSet {
         let found = self.all.iter_mut().find(|udp| {
             udp.port == departure.local.port()
                 && udp.v4 == departure.remote.is_ipv4()
-                && match udp.place {
-                    BindTarget::Everywhere => true,
+                && match udp.bind_target {
+                    BindTarget::AllAddresses => true,
                     BindTarget::Interface(index) => Some(index) == interface,
-                    BindTarget::Address(address) | BindTarget::Only(address) => {
+                    BindTarget::Address(address) | BindTarget::ListenerAddress(address) => {
                         address == departure.local.ip()
                     }
                 }
@@ -381,8 +385,8 @@ fn open_missing(
     for (interface, address) in addresses.interfaces(v4) {
         let has = |udp: &BoundSocket| {
             udp.port == port
-                && match udp.place {
-                    BindTarget::Everywhere | BindTarget::Only(_) => true,
+                && match udp.bind_target {
+                    BindTarget::AllAddresses | BindTarget::ListenerAddress(_) => true,
                     BindTarget::Interface(index) => index == interface,
                     BindTarget::Address(own) => own == address,
                 }

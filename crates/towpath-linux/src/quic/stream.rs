@@ -228,7 +228,7 @@ impl BlockingConnection {
             }
             life.change(|life| match happened {
                 ConnectionEvent::Connected => life.connected = true,
-                ConnectionEvent::Opened(stream) => life.opened.push_back(*stream),
+                ConnectionEvent::StreamOpened(stream) => life.opened.push_back(*stream),
                 ConnectionEvent::Readable(_) => {}
                 ConnectionEvent::Closed(error) => life.end = CloseState::new(error.clone()),
                 ConnectionEvent::Notice(notice) => life.notices.push((now, notice.clone())),

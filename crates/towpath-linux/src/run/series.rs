@@ -51,7 +51,7 @@ pub(super) struct RunSeries {
     log: StackTotals,
     at: Instant,
     /// True if the congestion control of a subflow has not been read back yet.
-    unasked: bool,
+    needs_read_back: bool,
     /// Maximum of the reinjected bytes seen, by stream.
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
     /// True if either end of a stream's connection was plain TCP in the last sample.
@@ -87,7 +87,7 @@ impl RunSeries {
             blocked: BTreeMap::new(),
             log: StackTotals::default(),
             at: Instant::ZERO,
-            unasked: false,
+            needs_read_back: false,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             plain_tcp: BTreeSet::new(),
@@ -109,7 +109,7 @@ impl RunSeries {
         }
         self.count_datagrams(stage, at, span);
         self.notice_closed(at);
-        if self.unasked {
+        if self.needs_read_back {
             // Closed sockets no longer report it.
             self.read_back(&stage.network);
         }
@@ -293,7 +293,7 @@ impl RunSeries {
             // One end in fallback is enough: multipath use needs both ends.
             fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
             for sample in &samples {
-                self.note(stage, stream, end, sample, at, span);
+                self.add_sample(stage, stream, end, sample, at, span);
             }
         }
         let of_program = matches!(stream.client, StreamEndpoint::Program(_));
@@ -309,7 +309,7 @@ impl RunSeries {
         }
     }
 
-    fn note(
+    fn add_sample(
         &mut self,
         stage: &TrafficContext,
         stream: &SampledStream,
@@ -375,7 +375,7 @@ impl RunSeries {
             text: format!("subflow {number} first seen on {name}: {opener} → {acceptor}"),
             detail: BTreeMap::new(),
         }));
-        self.unasked = true;
+        self.needs_read_back = true;
         self.subflows.insert(
             key,
             SubflowTrack {
@@ -415,7 +415,7 @@ impl RunSeries {
     ///
     /// It comes from the TCP sockets: the connection itself only reports the requested one.
     fn read_back(&mut self, network: &EmulatedNetwork) {
-        self.unasked = false;
+        self.needs_read_back = false;
         let mut controls = Vec::new();
         for host in &network.hosts {
             controls.extend(host.namespace.run(congestion_controls).unwrap_or_default());

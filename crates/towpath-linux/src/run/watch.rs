@@ -40,14 +40,14 @@ struct HostEvents {
 /// Subscriptions of all hosts of a run.
 #[derive(Debug)]
 pub(super) struct KernelEventWatcher {
-    ears: Vec<HostEvents>,
+    hosts: Vec<HostEvents>,
 }
 
 impl KernelEventWatcher {
     /// Subscribes on every host, before the traffic starts.
     pub(super) fn open(hosts: &[HostNamespace]) -> Result<Self, NetworkError> {
         let ears = hosts.iter().map(HostEvents::open).collect::<Result<_, _>>()?;
-        Ok(Self { ears })
+        Ok(Self { hosts: ears })
     }
 
     /// Reports events until `done`; returns the final states of closed sockets.
@@ -57,13 +57,13 @@ impl KernelEventWatcher {
         records: &Sender<Record>,
         done: &AtomicBool,
     ) -> Vec<FinalTcpInfo> {
-        let mut fds: Vec<libc::pollfd> = self.ears.iter().flat_map(HostEvents::fds).collect();
+        let mut fds: Vec<libc::pollfd> = self.hosts.iter().flat_map(HostEvents::fds).collect();
         let mut words = Vec::new();
         loop {
             // Read before the last round, so that events that arrived meanwhile are still
             // reported.
             let last = done.load(Ordering::Acquire);
-            for ears in &mut self.ears {
+            for ears in &mut self.hosts {
                 ears.drain(stage, records, &mut words);
             }
             if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {

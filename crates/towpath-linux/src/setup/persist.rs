@@ -54,7 +54,7 @@ pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep
         )
     };
     let mut steps: Vec<_> = earlier.collect();
-    steps.extend(plan.keeps.iter().chain(&plan.steps).filter(is_made).cloned());
+    steps.extend(plan.kept_steps.iter().chain(&plan.steps).filter(is_made).cloned());
     steps
 }
 

@@ -66,7 +66,7 @@ pub struct SetupPlan {
     /// Interface names and addresses that become or are endpoints.
     pub uses: Vec<(String, IpAddr)>,
     /// Correct settings that last only until the next restart: endpoints and limits.
-    pub keeps: Vec<PlanStep>,
+    pub kept_steps: Vec<PlanStep>,
 }
 
 /// Reason why no plan was made.
@@ -104,7 +104,7 @@ enum RouteState {
     /// The route leaves by another interface; a separate table would correct this.
     Wrong,
     /// No route leads from this address to the destination.
-    Never,
+    Missing,
 }
 
 /// Makes the plan from the host's state and the kernel's replies.
@@ -274,8 +274,10 @@ impl Planner<'_> {
             {
                 targets.push(if v4 { LOOKUP_TARGET_V4 } else { LOOKUP_TARGET_V6 });
             }
-            if shares(self.host, place.link, v4).is_some_and(|(_, it)| it.contains(place.ip())) {
-                targets.extend(neighbour(self.host, place.address.local));
+            if sharing_interface(self.host, place.link, v4)
+                .is_some_and(|(_, it)| it.contains(place.ip()))
+            {
+                targets.extend(unused_address_in(self.host, place.address.local));
             }
         }
         targets
@@ -303,7 +305,7 @@ impl Planner<'_> {
                 RouteState::Right
             }
             _ if on_link || router.is_some() => RouteState::Wrong,
-            _ => RouteState::Never,
+            _ => RouteState::Missing,
         }
     }
 
@@ -333,7 +335,7 @@ impl Planner<'_> {
             self.loose_filter(place, &right.iter().map(|(to, _)| *to).collect::<Vec<_>>());
         }
         let never =
-            !reaches.is_empty() && reaches.iter().all(|(_, reach)| *reach == RouteState::Never);
+            !reaches.is_empty() && reaches.iter().all(|(_, reach)| *reach == RouteState::Missing);
         let several = targets.len() > 1 && !self.request.peers.is_empty();
         let flags = match self.request.role {
             SetupRole::Server => EndpointFlags::SIGNAL,
@@ -495,7 +497,7 @@ impl Planner<'_> {
         };
         let (change, reason) = (ConfigChange::Limits { from: now, to }, reason.to_owned());
         if to == now {
-            self.plan.keeps.push(PlanStep { change, reason });
+            self.plan.kept_steps.push(PlanStep { change, reason });
         } else {
             self.step(change, reason);
         }
@@ -555,7 +557,7 @@ impl Planner<'_> {
 }
 
 /// Returns another interface in one of this one's networks of a family, and that network.
-fn shares<'a>(host: &'a HostState, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
+fn sharing_interface<'a>(host: &'a HostState, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
     let others = host
         .links
         .iter()
@@ -586,7 +588,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Returns an address of a network that does not belong to the host.
-fn neighbour(host: &HostState, network: Prefix) -> Option<IpAddr> {
+fn unused_address_in(host: &HostState, network: Prefix) -> Option<IpAddr> {
     let next = |address: IpAddr| match address {
         IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits().wrapping_add(1))),
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits().wrapping_add(1))),

@@ -72,7 +72,7 @@ pub enum StateError {
     },
     /// No folder is known for the file.
     #[error("no folder to keep what is changed in: neither HOME nor XDG_STATE_HOME is set")]
-    Nowhere,
+    NoFolder,
 }
 
 impl StateError {
@@ -86,7 +86,7 @@ impl StateError {
             Self::Foreign { .. } => {
                 Some("look at it, and remove it if nobody needs it; nothing was changed".to_owned())
             }
-            Self::Nowhere => Some(elsewhere()),
+            Self::NoFolder => Some(elsewhere()),
         }
     }
 }
@@ -95,12 +95,12 @@ impl StateError {
 pub fn folder() -> Result<PathBuf, StateError> {
     let shared = Path::new(STATE_DIR);
     // The process may be root of a user namespace only.
-    if sys::user_and_group().0 == 0 && files::could_write(shared) {
+    if sys::user_and_group().0 == 0 && files::is_creatable(shared) {
         return Ok(shared.to_owned());
     }
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let own = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-    own.map(|folder| folder.join("towpath")).ok_or(StateError::Nowhere)
+    own.map(|folder| folder.join("towpath")).ok_or(StateError::NoFolder)
 }
 
 /// Returns true if root has applied changes here that were not reverted, as far as the file is
@@ -108,7 +108,7 @@ pub fn folder() -> Result<PathBuf, StateError> {
 pub fn root_has_applied() -> bool {
     let text = fs::read_to_string(Path::new(STATE_DIR).join(name()));
     let found = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
-    found.is_some_and(|found| found.is_of_now() && !found.changes.is_empty())
+    found.is_some_and(|found| found.is_current_boot() && !found.changes.is_empty())
 }
 
 impl StateFile {
@@ -117,7 +117,7 @@ impl StateFile {
         Self { version: STATE_VERSION, boot: boot.trim().to_owned(), changes: Vec::new() }
     }
 
-    fn is_of_now(&self) -> bool {
+    fn is_current_boot(&self) -> bool {
         let fresh = Self::fresh();
         (self.version, &self.boot) == (fresh.version, &fresh.boot)
     }
@@ -140,7 +140,7 @@ impl SetupState {
         };
         let content = serde_json::from_slice::<StateFile>(&text)
             .map_err(|error| StateError::Read { path: path.clone(), source: error.into() })?;
-        if !content.is_of_now() {
+        if !content.is_current_boot() {
             return Ok(Self { path, content: StateFile::fresh() });
         }
         check_all(&path, &content.changes)?;

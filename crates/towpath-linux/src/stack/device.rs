@@ -86,7 +86,7 @@ impl StackDevice {
                 DeviceKind::Emulator { inbox, outbox: _ } => {
                     let Some(frame) = inbox.receive() else { return Ok(None) };
                     let (virtio, bytes) = frame.into_parts();
-                    understand(virtio, &Bytes::from(bytes))
+                    parse_packet(virtio, &Bytes::from(bytes))
                 }
             };
             if parsed.is_some() {
@@ -132,10 +132,10 @@ fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
     } else {
         buffer.split().freeze()
     };
-    understand(virtio, &bytes)
+    parse_packet(virtio, &bytes)
 }
 
-fn understand(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
+fn parse_packet(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
     let checked = VirtioHeader::NEEDS_CSUM | VirtioHeader::DATA_VALID;
     let segment_bytes = if virtio.is_super_segment() { virtio.gso_bytes } else { 0 };
     Packet::from_bytes(bytes, virtio.flags & checked != 0, segment_bytes).ok()

@@ -59,22 +59,22 @@ pub trait ConnectionHandler: Send {
 
 type AcceptFn = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn ConnectionHandler>> + Send>;
 type NoticeFn = Box<dyn FnMut(Instant, ConnectionId, StackNotice) + Send>;
-type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
+type Task = Box<dyn FnOnce(&mut StackDriverContext<'_>) + Send>;
 
 /// Context of work inside the driver thread.
 #[derive(Debug)]
-pub struct DriverContext<'a> {
+pub struct StackDriverContext<'a> {
     /// Start time of this work, on the host's clock.
     pub now: Instant,
     /// Stack of the host.
     pub stack: &'a mut Stack,
-    ends: &'a mut Handlers,
+    handlers: &'a mut Handlers,
 }
 
-impl DriverContext<'_> {
+impl StackDriverContext<'_> {
     /// Attaches the handler of a connection and starts it.
     pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn ConnectionHandler>) {
-        self.ends.attach(self.now, self.stack, connection, end);
+        self.handlers.attach(self.now, self.stack, connection, end);
     }
 
     /// Registers `accept`, which creates the handlers of a listener's connections. If it returns
@@ -84,12 +84,12 @@ impl DriverContext<'_> {
         listener: ListenerId,
         accept: impl FnMut(ConnectionId) -> Option<Box<dyn ConnectionHandler>> + Send + 'static,
     ) {
-        self.ends.listeners.insert(listener, Box::new(accept));
+        self.handlers.listeners.insert(listener, Box::new(accept));
     }
 
     /// Returns the decisions of a connection so far; empty without any.
     pub(crate) fn decisions(&mut self, connection: ConnectionId) -> &mut DecisionTrace {
-        self.ends.decisions.entry(connection).or_default()
+        self.handlers.decisions.entry(connection).or_default()
     }
 
     /// Registers `hear` for notices about subflows, addresses and fallbacks.
@@ -97,7 +97,7 @@ impl DriverContext<'_> {
         &mut self,
         hear: impl FnMut(Instant, ConnectionId, StackNotice) + Send + 'static,
     ) {
-        self.ends.hear = Some(Box::new(hear));
+        self.handlers.notice_handler = Some(Box::new(hear));
     }
 }
 
@@ -123,8 +123,14 @@ impl StackHandle {
         devices: Vec<(InterfaceId, StackDevice)>,
     ) -> io::Result<Self> {
         let (work, inbox) = queue::queue()?;
-        let driver =
-            StackDriver { clock, stack, devices, inbox, ends: Handlers::default(), over: false };
+        let driver = StackDriver {
+            clock,
+            stack,
+            devices,
+            inbox,
+            handlers: Handlers::default(),
+            over: false,
+        };
         let thread = thread::Builder::new().name(format!("stack {name}"));
         let thread = Some(thread.spawn(move || driver.run())?);
         Ok(Self { name: name.to_owned(), work, thread })
@@ -138,7 +144,7 @@ impl StackHandle {
     /// Runs `work` inside the driver thread and waits for its result.
     pub fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut StackDriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
         // False once the thread has ended.
@@ -156,7 +162,7 @@ impl StackHandle {
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
         // False once the thread has ended.
-        let _ = self.work.send(Box::new(|turn| turn.ends.over = true));
+        let _ = self.work.send(Box::new(|turn| turn.handlers.over = true));
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the stack panicked"))))
     }
 }
@@ -210,14 +216,14 @@ fn cause_of(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
 struct Handlers {
     connections: BTreeMap<ConnectionId, Box<dyn ConnectionHandler>>,
     listeners: BTreeMap<ListenerId, AcceptFn>,
-    hear: Option<NoticeFn>,
+    notice_handler: Option<NoticeFn>,
     decisions: BTreeMap<ConnectionId, DecisionTrace>,
     over: bool,
 }
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ends")
+        f.debug_struct("Handlers")
             .field("connections", &self.connections.keys())
             .finish_non_exhaustive()
     }
@@ -265,7 +271,7 @@ impl Handlers {
                 }
             }
             StackEvent::Notice { connection, notice } => {
-                if let Some(hear) = &mut self.hear {
+                if let Some(hear) = &mut self.notice_handler {
                     hear(now, *connection, *notice);
                 }
             }
@@ -294,7 +300,7 @@ struct StackDriver {
     stack: Stack,
     devices: Vec<(InterfaceId, StackDevice)>,
     inbox: QueueReceiver<Task>,
-    ends: Handlers,
+    handlers: Handlers,
     over: bool,
 }
 
@@ -316,7 +322,7 @@ impl StackDriver {
 
     fn deadline(&self) -> Option<Instant> {
         let stack = self.stack.poll_timeout().map(|(at, _)| at);
-        [stack, self.ends.deadline()].into_iter().flatten().min()
+        [stack, self.handlers.deadline()].into_iter().flatten().min()
     }
 
     /// Does all pending work in bounded batches; returns true if there may be more.
@@ -328,7 +334,7 @@ impl StackDriver {
             self.stack.handle_timeout(now);
             busy = true;
         }
-        self.ends.wake(now, &mut self.stack);
+        self.handlers.wake(now, &mut self.stack);
         busy |= self.deliver_events();
         busy | self.write()
     }
@@ -337,10 +343,14 @@ impl StackDriver {
         let mut busy = false;
         while let Some(work) = self.inbox.receive() {
             let now = self.clock.now();
-            work(&mut DriverContext { now, stack: &mut self.stack, ends: &mut self.ends });
+            work(&mut StackDriverContext {
+                now,
+                stack: &mut self.stack,
+                handlers: &mut self.handlers,
+            });
             busy = true;
         }
-        self.over |= self.ends.over;
+        self.over |= self.handlers.over;
         busy
     }
 
@@ -361,7 +371,7 @@ impl StackDriver {
         let now = self.clock.now();
         for told in 0..EVENT_BATCH {
             let Some(event) = self.stack.poll_event() else { return told > 0 };
-            self.ends.dispatch_event(now, &mut self.stack, &event);
+            self.handlers.dispatch_event(now, &mut self.stack, &event);
         }
         true
     }

@@ -15,4 +15,4 @@ pub(crate) mod plan;
 pub(crate) mod status;
 
 pub use device::StackDevice;
-pub use driver::{ConnectionHandler, DriverContext, StackHandle};
+pub use driver::{ConnectionHandler, StackDriverContext, StackHandle};

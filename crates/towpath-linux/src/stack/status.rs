@@ -27,7 +27,9 @@ impl StackConnection {
     pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let id = self.id;
         let status = self.host.call(move |turn| turn.stack.status(id))?;
-        status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        status
+            .map(|status| connection_sample(&status))
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Returns the current limit of each subflow, and true if the connection has nothing to send.
@@ -106,7 +108,7 @@ pub(crate) fn direction_state(
     Some(state)
 }
 
-fn understand(status: &ConnectionStatus) -> sample::ConnectionSample {
+fn connection_sample(status: &ConnectionStatus) -> sample::ConnectionSample {
     let alive = status.subflows.iter().filter(|subflow| subflow.state != TcpState::Closed);
     let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
     if status.multipath {

@@ -67,7 +67,7 @@ pub(crate) fn read_link_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<PathB
 }
 
 /// Returns true if this process may write to `path`, as its effective user.
-pub(crate) fn may_write(path: &Path) -> bool {
+pub(crate) fn is_writable(path: &Path) -> bool {
     let Ok(path) = c_string(path) else { return false };
     let flags = libc::AT_EACCESS;
     // SAFETY: the path lives through the call.

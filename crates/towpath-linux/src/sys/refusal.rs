@@ -19,7 +19,7 @@ pub(crate) struct QueuedIcmpError {
 
 /// Buffer for the kernel's control messages, with their alignment.
 #[repr(C, align(8))]
-struct CmsgBuffer([u8; 256]);
+struct ErrorCmsgBuffer([u8; 256]);
 
 /// Bytes of `struct cmsghdr`, and of `struct sock_extended_err` behind it.
 const CMSG_HEADER_BYTES: usize = 16;
@@ -39,7 +39,7 @@ pub(crate) fn enable(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
 
 /// Returns the first kept message; `None` without one.
 pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<QueuedIcmpError> {
-    let mut control = CmsgBuffer([0; 256]);
+    let mut control = ErrorCmsgBuffer([0; 256]);
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_control = (&raw mut control.0).cast();

@@ -85,7 +85,7 @@ impl PacketRing {
             let start = self.memory.as_ptr().add(from);
             std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), SLOT_BYTES);
         }
-        understand(&bytes)
+        parse_stamp(&bytes)
     }
 
     /// Returns a slot to the kernel.
@@ -156,7 +156,7 @@ fn attach_tx_filter(socket: &OwnedFd) -> io::Result<()> {
 ///
 /// Its fields are status, length and captured bytes (32 bits each), offsets of the link-layer and
 /// the network header (16 bits each), seconds and nanoseconds (32 bits each).
-fn understand(bytes: &[u8; SLOT_BYTES]) -> Option<TxStamp> {
+fn parse_stamp(bytes: &[u8; SLOT_BYTES]) -> Option<TxStamp> {
     let [_, _, _, _, l0, l1, l2, l3, c0, c1, c2, c3, _, _, n0, n1, s0, s1, s2, s3, ns @ ..] = bytes;
     let captured = u32::from_ne_bytes([*c0, *c1, *c2, *c3]) as usize;
     let network = usize::from(u16::from_ne_bytes([*n0, *n1]));

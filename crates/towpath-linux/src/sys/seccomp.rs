@@ -100,10 +100,10 @@ fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::
 
 /// Control message with room for one descriptor, with the kernel's alignment.
 #[repr(align(8))]
-struct CmsgBuffer([u8; 64]);
+struct FdCmsgBuffer([u8; 64]);
 
 fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<()> {
-    let mut control = CmsgBuffer([0; 64]);
+    let mut control = FdCmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     let size = size_of::<libc::c_int>() as libc::c_uint;
@@ -132,7 +132,7 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
 
 /// Receives the descriptor from `channel`; `None` when the other end closed it instead.
 pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let mut control = CmsgBuffer([0; 64]);
+    let mut control = FdCmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // SAFETY: all-zero is a valid msghdr. Its pointers are valid through the calls. The kernel

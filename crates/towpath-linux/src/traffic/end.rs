@@ -51,7 +51,7 @@ pub(crate) struct StreamApp {
     pub(crate) open: bool,
     pub(crate) events: SyncSender<StreamEvent>,
     data: Bytes,
-    speech: Option<MessageStreamState>,
+    messages: Option<MessageStreamState>,
     /// Rate limits of a transfer.
     reading: RateThrottle,
     writing: RateThrottle,
@@ -118,7 +118,7 @@ impl StreamApp {
             open,
             events,
             data,
-            speech: None,
+            messages: None,
             reading,
             writing,
             budget: None,
@@ -131,7 +131,7 @@ impl StreamApp {
             let (begun, closed, full) = (false, false, false);
             MessageStreamState { session: talk, stream, begun, closed, full }
         });
-        Self { speech, ..self }
+        Self { messages: speech, ..self }
     }
 
     /// Returns the time until which the budget blocks; `None` if data may move.
@@ -180,7 +180,7 @@ impl StreamApp {
             if let Some(purse) = &self.budget {
                 purse.consume(now, TrafficDirection::Inbound, data.len() as u64);
             }
-            if let Some(MessageStreamState { session: talk, stream, .. }) = &self.speech {
+            if let Some(MessageStreamState { session: talk, stream, .. }) = &self.messages {
                 let mut talk = lock(talk);
                 if ended { talk.on_end(*stream) } else { talk.on_bytes(at, *stream, &data) }
             }
@@ -210,9 +210,9 @@ impl StreamApp {
     fn write_messages(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         let at = self.traffic_time(now);
         self.writing.until = None;
-        let Some(mut speech) = self.speech.take() else { return };
+        let Some(mut speech) = self.messages.take() else { return };
         self.writing.until = self.write_on_stream(&mut speech, (now, at), pipe);
-        self.speech = Some(speech);
+        self.messages = Some(speech);
     }
 
     /// Writes a stream's output; returns the time until which the budget blocks it.
@@ -299,7 +299,7 @@ pub(crate) struct StreamAppConfig {
     /// Session of the end and the stream's number in it, if the flow exchanges messages.
     pub(crate) session: Option<(SharedSession, u32)>,
     /// Block size, rate and other options of a transfer.
-    pub(crate) manner: TransferOptions,
+    pub(crate) options: TransferOptions,
     /// Traffic budget of the client, if there is one.
     pub(crate) budget: Option<Arc<TrafficBudget>>,
 }
@@ -315,7 +315,7 @@ pub(crate) struct EventReceiver {
 #[derive(Debug)]
 pub(super) struct DrivenEndpoint {
     pub(super) end: StreamEndpoint,
-    ears: EventReceiver,
+    events: EventReceiver,
 }
 
 /// Creates an end for a protocol's thread. Traffic begins at `zero` of its clock; with `open`,
@@ -330,7 +330,7 @@ pub(crate) fn make(
         meter: Arc::new(Mutex::new(Some(TransferReceiver::new(start)))),
         received,
     });
-    let manner = if halves.session.is_some() { TransferOptions::default() } else { halves.manner };
+    let manner = if halves.session.is_some() { TransferOptions::default() } else { halves.options };
     let end = StreamApp::new(zero, open, halves.sender, sink.clone(), told, manner);
     let end = StreamApp { budget: halves.budget, ..end };
     (end.with_session(halves.session), EventReceiver { events: heard, sink })
@@ -338,7 +338,7 @@ pub(crate) fn make(
 
 impl EventReceiver {
     pub(super) fn of(self, end: StreamEndpoint) -> DrivenEndpoint {
-        DrivenEndpoint { end, ears: self }
+        DrivenEndpoint { end, events: self }
     }
 
     /// Waits for the end of the data or of the flow, and takes the log.
@@ -377,7 +377,7 @@ pub(super) fn receive(
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
-    opened.ears.receive(pace, (start, deadline), (true, false), &|| {})
+    opened.events.receive(pace, (start, deadline), (true, false), &|| {})
 }
 
 /// Functions for the threads of both protocols.
@@ -403,14 +403,14 @@ impl StreamApp {
         {
             meter.on_end(at);
         }
-        if let Some(MessageStreamState { session: talk, stream, .. }) = &self.speech {
+        if let Some(MessageStreamState { session: talk, stream, .. }) = &self.messages {
             lock(talk).on_end(*stream);
         }
         self.emit(StreamEvent::Closed(error));
     }
 
     fn next_time(&self) -> Option<Instant> {
-        if let Some(speech) = self.speech.as_ref().filter(|speech| self.open && !speech.closed) {
+        if let Some(speech) = self.messages.as_ref().filter(|speech| self.open && !speech.closed) {
             let talk = lock(&speech.session);
             let at = match self.writing.until {
                 Some(until) => Some(until),
@@ -468,7 +468,7 @@ impl quic::StreamHandler for StreamApp {
         if self.open {
             return self.move_bytes(now, pipe);
         }
-        if self.sender.is_none() && self.speech.is_none() {
+        if self.sender.is_none() && self.messages.is_none() {
             // QUIC announces a stream only with its first frame, and the peer may have to send on
             // it.
             pipe.shutdown(now);

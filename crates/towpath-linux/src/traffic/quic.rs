@@ -125,7 +125,7 @@ pub(super) fn listen(
                 let Some(host) = host.upgrade() else { return };
                 let ends = Arc::clone(&ends);
                 let log = QuicEventLog::attach(turn, id, move |turn, happened| {
-                    let ConnectionEvent::Opened(stream) = happened else { return };
+                    let ConnectionEvent::StreamOpened(stream) = happened else { return };
                     let end = lock(&ends).remove(stream);
                     if let Some(end) = end {
                         turn.attach(id, *stream, Box::new(end));
@@ -161,7 +161,7 @@ impl QuicEventLog {
                 }
                 ConnectionEvent::Closed(_) => lock(&log).last = turn.host.status(id),
                 ConnectionEvent::Connected
-                | ConnectionEvent::Opened(_)
+                | ConnectionEvent::StreamOpened(_)
                 | ConnectionEvent::Readable(_) => {}
             }
             then(turn, happened);
@@ -251,7 +251,7 @@ impl QuicConnection {
                             Err(io::Error::other(error.clone()))
                         }
                         ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
-                        ConnectionEvent::Opened(_)
+                        ConnectionEvent::StreamOpened(_)
                         | ConnectionEvent::Readable(_)
                         | ConnectionEvent::Notice(_) => return,
                     };

@@ -42,7 +42,7 @@ pub(crate) fn lock(talk: &SharedSession) -> MutexGuard<'_, MessageSession> {
 pub(super) struct MessageSessions {
     ends: [SharedSession; 2],
     /// Streams of both ends over sockets of the kernel.
-    lines: [Vec<KernelStream>; 2],
+    streams: [Vec<KernelStream>; 2],
 }
 
 impl MessageSessions {
@@ -52,7 +52,7 @@ impl MessageSessions {
         let talk =
             |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
         let ends = [talk(FlowRole::Client)?, talk(FlowRole::Server)?];
-        Some(Self { ends, lines: [Vec::new(), Vec::new()] })
+        Some(Self { ends, streams: [Vec::new(), Vec::new()] })
     }
 
     /// Returns the session of one end.
@@ -68,11 +68,11 @@ impl MessageSessions {
         socket: &Arc<Socket>,
         is_client: bool,
     ) {
-        let [client, server] = &mut self.lines;
+        let [client, server] = &mut self.streams;
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, is_client));
         let line = incoming.map(|(_, received)| KernelStream {
             number: stream.number,
-            wire: SocketStream::Plain(Arc::clone(socket)),
+            socket: SocketStream::Plain(Arc::clone(socket)),
             received: Arc::clone(received),
         });
         (if is_client { client } else { server }).extend(line);
@@ -81,13 +81,13 @@ impl MessageSessions {
     /// Returns the ends over the kernel's sockets; each runs in its own thread.
     pub(super) fn parts(&mut self) -> Vec<KernelMessageEnd> {
         let incoming = [DataDirection::Down, DataDirection::Up];
-        let ends = self.ends.iter().zip(&mut self.lines).zip(incoming);
+        let ends = self.ends.iter().zip(&mut self.streams).zip(incoming);
         let parts = ends.map(|((talk, lines), incoming)| KernelMessageEnd {
             session: Arc::clone(talk),
-            lines: std::mem::take(lines),
+            streams: std::mem::take(lines),
             incoming,
         });
-        parts.filter(|part| !part.lines.is_empty()).collect()
+        parts.filter(|part| !part.streams.is_empty()).collect()
     }
 
     /// Adds the results of the requests to `outcome`.
@@ -104,7 +104,7 @@ impl MessageSessions {
 #[derive(Debug)]
 pub(crate) struct KernelMessageEnd {
     pub(crate) session: SharedSession,
-    pub(crate) lines: Vec<KernelStream>,
+    pub(crate) streams: Vec<KernelStream>,
     pub(crate) incoming: DataDirection,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct KernelMessageEnd {
 #[derive(Debug)]
 pub(crate) struct KernelStream {
     pub(crate) number: u32,
-    pub(crate) wire: SocketStream,
+    pub(crate) socket: SocketStream,
     pub(crate) received: Arc<AtomicU64>,
 }
 
@@ -144,7 +144,7 @@ impl KernelMessageEnd {
         flow: &Flow,
         deadline: Instant,
     ) -> Vec<(DataDirection, DeliveryLog)> {
-        let Self { session: talk, lines, incoming } = self;
+        let Self { session: talk, streams: lines, incoming } = self;
         sys::minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
         let mut all = Vec::new();
@@ -196,7 +196,7 @@ fn read(
                 return;
             }
         };
-        let read = line.wire.read(buffer.get_mut(..granted).unwrap_or_default());
+        let read = line.socket.read(buffer.get_mut(..granted).unwrap_or_default());
         pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(length) if length > 0 => {
@@ -226,7 +226,7 @@ fn write(
     progress: &mut StreamProgress,
 ) {
     // Accepted data may still wait to be encrypted and sent.
-    progress.full = !line.wire.is_flushed().unwrap_or(true);
+    progress.full = !line.socket.is_flushed().unwrap_or(true);
     progress.unwritten = None;
     for _ in 0..MAX_IO_PER_TURN {
         if progress.closed {
@@ -242,7 +242,7 @@ fn write(
                         return;
                     }
                 };
-                let sent = line.wire.send(data.get(..granted).unwrap_or(&data));
+                let sent = line.socket.send(data.get(..granted).unwrap_or(&data));
                 pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
                 match sent {
                     Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
@@ -261,7 +261,7 @@ fn write(
 
 fn close(pace: &RunClock, line: &KernelStream, progress: &mut StreamProgress) {
     progress.closed = true;
-    line.wire.close(pace.clock());
+    line.socket.close(pace.clock());
 }
 
 /// Waits until a stream has data or buffer space, or a deadline is reached.
@@ -286,7 +286,7 @@ fn wait(
         }
         if events != 0 {
             fds.push(libc::pollfd {
-                fd: line.wire.socket().as_fd().as_raw_fd(),
+                fd: line.socket.socket().as_fd().as_raw_fd(),
                 events,
                 revents: 0,
             });

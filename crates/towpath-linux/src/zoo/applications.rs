@@ -25,7 +25,7 @@ pub(super) fn start(
     network: &FailureNetwork,
     target: SocketAddr,
 ) -> Result<(), NetworkError> {
-    set(plan, network, &plan.first_boxes);
+    set(plan, network, &plan.initial_boxes);
     for kind in &plan.applications {
         listener::application(&network.client.namespace, target, *kind)
             .map_err(NetworkError::system("connect an application"))?;
@@ -33,16 +33,16 @@ pub(super) fn start(
     let wait = |what: fn(&AppSubflows) -> bool| {
         wait(network, target, what).map_err(NetworkError::system("watch an application"))
     };
-    if !plan.first_boxes.is_empty() {
+    if !plan.initial_boxes.is_empty() {
         wait(|seen| seen.tried && seen.subflows < 2)?;
-        clear(plan, network, &plan.first_boxes);
+        clear(plan, network, &plan.initial_boxes);
     }
-    if !plan.passing_boxes.is_empty() {
+    if !plan.temporary_boxes.is_empty() {
         wait(|seen| seen.subflows > 1)?;
-        set(plan, network, &plan.passing_boxes);
+        set(plan, network, &plan.temporary_boxes);
         wait(|seen| seen.subflows < 2)?;
-        clear(plan, network, &plan.passing_boxes);
-    } else if plan.first_boxes.is_empty() && plan.applications.contains(&AppSocket::Bursts) {
+        clear(plan, network, &plan.temporary_boxes);
+    } else if plan.initial_boxes.is_empty() && plan.applications.contains(&AppSocket::Bursts) {
         wait(|seen| seen.silent)?;
     }
     Ok(())

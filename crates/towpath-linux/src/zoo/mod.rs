@@ -58,7 +58,7 @@ impl RunningCase {
         configure(&plan, &network, HostSide::Client)?;
         configure(&plan, &network, HostSide::Server)?;
         let target = situation.target();
-        let server = if situation.two_ends {
+        let server = if situation.needs_server_report {
             Some(start_server(&network.server).map_err(NetworkError::system("start the server"))?)
         } else {
             listener::serve(&network.server.namespace, PORT, plan.listener)
@@ -85,12 +85,12 @@ impl RunningCase {
             }
         }
         applications::start(&plan, &network, target)?;
-        for address in plan.fights.iter().copied() {
+        for address in plan.flapping_endpoints.iter().copied() {
             let namespace = network.client.namespace.clone();
             thread::spawn(move || namespace.run(|| flap_endpoint(address)));
         }
-        if !plan.happenings.is_empty() {
-            let (stage, due) = (Arc::clone(&network), plan.happenings.clone());
+        if !plan.events.is_empty() {
+            let (stage, due) = (Arc::clone(&network), plan.events.clone());
             thread::spawn(move || apply_events(&stage, &due, plan.clients));
         }
         Ok(Self { network, target, server, old_kernel: plan.old_kernel })

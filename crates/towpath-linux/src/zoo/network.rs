@@ -27,7 +27,7 @@ use crate::emulator::port::EmulatorPort;
 use crate::hop::{EmulatedRouter, RouterRule};
 use crate::netlink::{NetlinkError, Prefix, RouteSocket, RouteSpec, RuleSpec, Tbf, VethEnd};
 use crate::network::build::{
-    CarrierControl, choose_backend, empty_host, interface, usual_settings, write_setting,
+    CarrierControl, choose_backend, empty_host, interface, write_default_settings, write_setting,
 };
 use crate::network::{HostNamespace, NetworkError};
 use crate::sandbox::EmulatorThread;
@@ -65,7 +65,7 @@ impl FailureNetwork {
         } else {
             wires = builder.routers(plan, &client, &server)?;
         }
-        let PendingPorts { lanes, carriers } = wires;
+        let PendingPorts { ports_and_boxes: lanes, carriers } = wires;
         let emulator = start(plan, thread, lanes)?;
         let NetworkBuilder { middle: _, between, other } = builder;
         Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
@@ -80,7 +80,7 @@ impl FailureNetwork {
 /// Ports and middleboxes that the emulator does not own yet.
 #[derive(Debug, Default)]
 struct PendingPorts {
-    lanes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
+    ports_and_boxes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
     carriers: Vec<[CarrierControl; 2]>,
 }
 
@@ -92,12 +92,12 @@ struct NetworkBuilder {
 }
 
 fn host(name: &str) -> Result<HostNamespace, NetworkError> {
-    empty_host(name, usual_settings)
+    empty_host(name, write_default_settings)
 }
 
 fn router(name: &str) -> Result<HostNamespace, NetworkError> {
     empty_host(name, || {
-        usual_settings()?;
+        write_default_settings()?;
         write_setting("net.ipv4.ip_forward", "1")?;
         write_setting("net.ipv6.conf.all.forwarding", "1")
     })
@@ -154,7 +154,7 @@ impl NetworkBuilder {
                 &plan.rules(number),
             );
             let hop = if plan.late_boxes.contains(&number) { hop.with_late_rules() } else { hop };
-            wires.lanes.push((ports, hop));
+            wires.ports_and_boxes.push((ports, hop));
             wires.carriers.push(carriers);
             self.between.extend([Some(gateway), provider].into_iter().flatten());
         }
@@ -329,7 +329,7 @@ fn address_client(
                 route.add_route(&RouteSpec { metric, ..default })?;
             }
             Routing::FirstOnly if index == 0 => route.add_route(&default)?,
-            Routing::FirstOnly | Routing::Nowhere => {}
+            Routing::FirstOnly | Routing::LinkLocalOnly => {}
         }
     }
     Ok(())

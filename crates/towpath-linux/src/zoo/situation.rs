@@ -14,14 +14,14 @@ pub struct FailureCase {
     /// One-line summary of the case.
     pub title: &'static str,
     /// Symptom that a user sees.
-    pub seen: &'static str,
+    pub symptom: &'static str,
     /// Explanation of the cause.
-    pub why: &'static str,
+    pub explanation: &'static str,
     /// Cause that a diagnosis must name first; `None` for a healthy network.
     pub cause: Option<&'static str>,
     /// True if the client alone cannot find the cause. The server then runs `towpath server`,
     /// which accepts data and reports its host's state.
-    pub two_ends: bool,
+    pub needs_server_report: bool,
     /// Differences from the default network, applied in order.
     pub(crate) changes: &'static [NetworkMutation],
 }
@@ -98,7 +98,7 @@ pub(crate) enum Routing {
     /// One default route, through the first interface.
     FirstOnly,
     /// Routes to the neighbours only.
-    Nowhere,
+    LinkLocalOnly,
 }
 
 /// Effects of a path on every packet.
@@ -182,12 +182,12 @@ pub(crate) struct FailurePlan {
     pub(crate) former_boxes: Vec<(usize, &'static [RouterRule])>,
     pub(crate) qualities: Vec<(usize, PathQuality)>,
     pub(crate) listener: ServerBehaviour,
-    pub(crate) happenings: Vec<FailureEvent>,
+    pub(crate) events: Vec<FailureEvent>,
     pub(crate) other_server: bool,
     pub(crate) applications: Vec<AppSocket>,
-    pub(crate) first_boxes: Vec<(usize, &'static [RouterRule])>,
-    pub(crate) passing_boxes: Vec<(usize, &'static [RouterRule])>,
-    pub(crate) fights: Vec<&'static str>,
+    pub(crate) initial_boxes: Vec<(usize, &'static [RouterRule])>,
+    pub(crate) temporary_boxes: Vec<(usize, &'static [RouterRule])>,
+    pub(crate) flapping_endpoints: Vec<&'static str>,
     pub(crate) connect: &'static str,
 }
 
@@ -219,12 +219,12 @@ impl FailurePlan {
             former_boxes: Vec::new(),
             qualities: Vec::new(),
             listener: ServerBehaviour::Multipath,
-            happenings: Vec::new(),
+            events: Vec::new(),
             other_server: false,
             applications: Vec::new(),
-            first_boxes: Vec::new(),
-            passing_boxes: Vec::new(),
-            fights: Vec::new(),
+            initial_boxes: Vec::new(),
+            temporary_boxes: Vec::new(),
+            flapping_endpoints: Vec::new(),
             connect: "198.51.100.2",
         };
         for change in changes {
@@ -274,12 +274,12 @@ impl FailurePlan {
             NetworkMutation::FormerBox(path, rules) => self.former_boxes.push((path, rules)),
             NetworkMutation::Quality(path, quality) => self.qualities.push((path, quality)),
             NetworkMutation::Listener(listener) => self.listener = listener,
-            NetworkMutation::Event(happening) => self.happenings.push(happening),
+            NetworkMutation::Event(happening) => self.events.push(happening),
             NetworkMutation::OtherServer => self.other_server = true,
             NetworkMutation::Application(socket) => self.applications.push(socket),
-            NetworkMutation::InitialBox(path, rules) => self.first_boxes.push((path, rules)),
-            NetworkMutation::TemporaryBox(path, rules) => self.passing_boxes.push((path, rules)),
-            NetworkMutation::FlapEndpoint(address) => self.fights.push(address),
+            NetworkMutation::InitialBox(path, rules) => self.initial_boxes.push((path, rules)),
+            NetworkMutation::TemporaryBox(path, rules) => self.temporary_boxes.push((path, rules)),
+            NetworkMutation::FlapEndpoint(address) => self.flapping_endpoints.push(address),
             NetworkMutation::Connect(address) => self.connect = address,
         }
     }

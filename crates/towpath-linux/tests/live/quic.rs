@@ -43,7 +43,7 @@ fn send(stream: &BlockingStream, word: &ClientMessage) -> io::Result<()> {
 /// Runs a short honest test over QUIC; returns its duration.
 fn honest(server: SocketAddr, transport: Transport) -> Duration {
     let began = Instant::now();
-    let records = measure(&order(server, transport, SMALL), &mut |_| {}).unwrap();
+    let records = measure(&measure_request(server, transport, SMALL), &mut |_| {}).unwrap();
     assert!(summary(&records).ok, "{:?}", summary(&records));
     began.elapsed()
 }
@@ -54,7 +54,7 @@ fn a_server_is_authenticated_by_its_certificate_or_named() {
     let identity = towpath_quic::Identity::from_pem(&pem.certificate, &pem.key).unwrap();
     let (right, wrong) = (identity.fingerprint(), "ab".repeat(32).parse().unwrap());
     let server = serve_as(Some(identity), None, ServerLimits::default());
-    let mut asked = order(server, Transport::Quic, SMALL);
+    let mut asked = measure_request(server, Transport::Quic, SMALL);
     for expected in [None, Some(right)] {
         asked.server = expected;
         let records = measure(&asked, &mut |_| {}).unwrap();
@@ -76,7 +76,7 @@ fn rates_and_limits_hold_over_quic() {
     let server = serve(None, limits);
     for direction in ["up", "down"] {
         let flow = format!("pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"{direction}\"");
-        let mut asked = order(server, Transport::Mpquic, &flow);
+        let mut asked = measure_request(server, Transport::Mpquic, &flow);
         asked.plan.settings.rate_bps = Some(8_000_000);
         asked.plan.settings.congestion_control = Some("lia".into());
         let records = measure(&asked, &mut |_| {}).unwrap();
@@ -163,7 +163,7 @@ fn garbage(server: SocketAddr, count: u32) {
 /// Requests data and a result, and reads neither.
 fn slow_reader(host: &Arc<QuicHandle>, server: SocketAddr) -> Vec<BlockingStream> {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
-    let plan = order(server, Transport::Quic, flow).plan;
+    let plan = measure_request(server, Transport::Quic, flow).plan;
     let connection = dial(host, server).unwrap();
     let control = begin(&connection, ConnectionKind::Control, TestToken::NONE);
     send(&control, &ClientMessage::Hello { towpath: String::new() }).unwrap();

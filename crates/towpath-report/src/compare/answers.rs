@@ -7,9 +7,9 @@ use crate::group::{FlowKey, MedianRange, RunGroup};
 use crate::number;
 
 /// Label, meaning, and function for the metric.
-type MetricRow = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
+type MessageMetric = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
-const ROWS: [MetricRow; 12] = [
+const ROWS: [MessageMetric; 12] = [
     ("Answered", "requests that were answered, of those that were due", answered),
     ("Delay, median", "from when a request was due until it was answered", |all| {
         delay(all, |d| d.p50_ns)

@@ -7,9 +7,9 @@ use crate::group::{FlowKey, RunGroup};
 use crate::number;
 
 /// Label, meaning, and function for the metric.
-type MetricRow = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell);
+type DatagramMetric = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell);
 
-const ROWS: [MetricRow; 18] = [
+const ROWS: [DatagramMetric; 18] = [
     ("Score", "mean opinion score of the call, 1 to 4.5 (ITU-T G.107)", |all| {
         call_cell(all, |one| one.score, |score| format!("{score:.2}"))
     }),

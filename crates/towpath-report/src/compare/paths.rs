@@ -8,9 +8,9 @@ use crate::number;
 use crate::text::clean;
 
 /// Label, meaning, and function for the metric.
-type MetricRow = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
+type PathMetric = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
-const ROWS: [MetricRow; 8] = [
+const ROWS: [PathMetric; 8] = [
     ("Came back", "datagrams that came back in time, of those that were due", answered),
     ("Round trip, median", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p50_ns)

@@ -23,7 +23,7 @@ pub(crate) use arguments::MeasureArguments;
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
 use crate::live::IntervalPrinter;
-use crate::report::{keep_report, print};
+use crate::report::{print, store_report};
 use crate::server::read_secret;
 use crate::ui::Ui;
 
@@ -95,7 +95,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
 }
 
 /// Requests real-time priority, and warns if the kernel refuses it.
-fn ask_for_priority(ui: &mut Ui) {
+fn request_priority(ui: &mut Ui) {
     if let Err(error) = live::real_time() {
         ui.warn(&Warning {
             text: format!("no real-time priority: {error}"),
@@ -112,7 +112,7 @@ fn conclude(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     print(runs, arguments.json, ui)?;
-    let report = keep_report(runs, folder)?;
+    let report = store_report(runs, folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(arguments, runs, runs.len() == planned, ui))
@@ -177,7 +177,7 @@ fn prepare(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     if arguments.rt {
-        ask_for_priority(ui);
+        request_priority(ui);
     }
     let pinned: Vec<_> = transports
         .iter()

@@ -136,7 +136,7 @@ fn text(
         written.add("--expect", "[expect]");
     }
     for expectation in &arguments.expect {
-        let (key, bound) = bound(expectation)?;
+        let (key, bound) = parse_expectation(expectation)?;
         let line = format!("{} = {}", quoted(key), quoted(&bound));
         written.add(&format!("--expect \"{expectation}\""), &line);
     }
@@ -232,7 +232,7 @@ fn value_of(key: &str, value: &str) -> Result<String, CliError> {
 }
 
 /// Parses an expectation into key and bound: `goodput >= 20 Mbit/s` or `goodput=>=20 Mbit/s`.
-fn bound(text: &str) -> Result<(&str, String), CliError> {
+fn parse_expectation(text: &str) -> Result<(&str, String), CliError> {
     let wrong = || CliError::Unavailable {
         what: format!("`--expect {text}` holds no bound"),
         hint: "write a figure, an operator and a value: `--expect \"goodput >= 20 Mbit/s\"`"
@@ -298,11 +298,11 @@ mod tests {
             ("paths.used==2", ("paths.used", "== 2")),
             ("completed=true", ("completed", "true")),
         ] {
-            let (key, bound) = bound(text).unwrap();
+            let (key, bound) = parse_expectation(text).unwrap();
             assert_eq!((key, bound.as_str()), expected, "{text}");
         }
         for wrong in ["goodput", ">= 3", "goodput >="] {
-            assert!(bound(wrong).is_err(), "{wrong}");
+            assert!(parse_expectation(wrong).is_err(), "{wrong}");
         }
     }
 

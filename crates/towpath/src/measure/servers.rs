@@ -44,7 +44,7 @@ impl ServerCandidate {
         }
     }
 
-    fn in_words(&self) -> String {
+    fn result_text(&self) -> String {
         match (&self.pinged, self.median()) {
             (Err(why), _) => why.clone(),
             (Ok(_), Some(median)) => format::time(median),
@@ -118,8 +118,9 @@ fn nearest(
     };
     let name = |one: &ServerCandidate| one.name(arguments.port);
     let others = candidates.iter().filter(|one| !std::ptr::eq(*one, best));
-    let others: Vec<_> = others.map(|one| format!("{}: {}", name(one), one.in_words())).collect();
-    let lowest = format!("the lowest median of {PINGS} pings, {}", best.in_words());
+    let others: Vec<_> =
+        others.map(|one| format!("{}: {}", name(one), one.result_text())).collect();
+    let lowest = format!("the lowest median of {PINGS} pings, {}", best.result_text());
     let others = if others.is_empty() { String::new() } else { format!("; {}", others.join("; ")) };
     Ok(ServerTarget { choice: Some(format!("{lowest}{others}")), ..best.server.clone() })
 }
@@ -193,7 +194,7 @@ fn table(candidates: &[ServerCandidate], port: u16) -> String {
         let median = one.median().map_or("-".to_owned(), format::time);
         let answers = match &one.pinged {
             Ok(pinged) if one.median().is_some() => format!("{} of {PINGS}", pinged.answers.len()),
-            _ => one.in_words(),
+            _ => one.result_text(),
         };
         let mark = if chosen { "  ← nearest" } else { "" };
         let _ = write!(text, "\n{:44} {median:>10}  {answers}{mark}", one.name(port));

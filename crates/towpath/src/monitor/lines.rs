@@ -12,7 +12,7 @@ use super::MonitorSample;
 /// Prints one sample as lines.
 pub(super) fn print(look: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
     let at = format!("{:>8.1}", look.at.as_secs_f64());
-    for happening in &look.happened {
+    for happening in &look.timeline {
         writeln!(out, "{at} {:<8} {}", happening.source.name(), happening.text)?;
     }
     for seen in &look.connections {

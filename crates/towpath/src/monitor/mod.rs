@@ -130,7 +130,7 @@ struct MonitorSample {
     at: Duration,
     connections: Vec<DerivedConnection>,
     /// Everything that happened since the last poll, including events of the path manager.
-    happened: Vec<MonitorEvent>,
+    timeline: Vec<MonitorEvent>,
     events: Vec<MptcpEvent>,
     /// Subflows that have ended since the last poll.
     ended: Vec<EndedSubflow>,
@@ -158,7 +158,7 @@ impl MonitorPoller {
             self.watch.update(at, connections, words.as_deref(), &interface);
         let inferred = inferred.into_iter();
         happened.extend(inferred.map(|text| MonitorEvent { source: EventSource::Inferred, text }));
-        Ok(MonitorSample { at, connections, happened, events, ended })
+        Ok(MonitorSample { at, connections, timeline: happened, events, ended })
     }
 }
 
@@ -167,7 +167,7 @@ fn print_json(look: &MonitorSample, ui: &mut Ui) -> Result<(), CliError> {
     for event in &look.events {
         writeln!(ui.out, "{}", json::event_line(t_ns, event))?;
     }
-    for happening in look.happened.iter().filter(|it| it.source != EventSource::PathManager) {
+    for happening in look.timeline.iter().filter(|it| it.source != EventSource::PathManager) {
         writeln!(ui.out, "{}", json::event_text_line(t_ns, happening))?;
     }
     for ended in &look.ended {

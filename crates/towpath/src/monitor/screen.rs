@@ -84,24 +84,24 @@ struct ScreenState {
     at: Duration,
     connections: Vec<DerivedConnection>,
     /// Latest events with their times, newest last.
-    happened: VecDeque<(Duration, MonitorEvent)>,
-    hears_events: bool,
+    timeline: VecDeque<(Duration, MonitorEvent)>,
+    has_events: bool,
     /// Lines of connections scrolled past the upper edge.
     above: u16,
 }
 
 impl ScreenState {
-    fn new(hears_events: bool) -> Self {
-        let (connections, happened) = (Vec::new(), VecDeque::new());
-        Self { at: Duration::ZERO, connections, happened, hears_events, above: 0 }
+    fn new(has_events: bool) -> Self {
+        let (connections, timeline) = (Vec::new(), VecDeque::new());
+        Self { at: Duration::ZERO, connections, timeline, has_events, above: 0 }
     }
 
     fn take(&mut self, look: MonitorSample) {
-        let MonitorSample { at, connections, happened, events: _, ended: _ } = look;
+        let MonitorSample { at, connections, timeline: happened, events: _, ended: _ } = look;
         (self.at, self.connections) = (at, connections);
-        self.happened.extend(happened.into_iter().map(|it| (at, it)));
-        let outdated = self.happened.len().saturating_sub(MAX_EVENTS);
-        self.happened.drain(..outdated);
+        self.timeline.extend(happened.into_iter().map(|it| (at, it)));
+        let outdated = self.timeline.len().saturating_sub(MAX_EVENTS);
+        self.timeline.drain(..outdated);
     }
 
     /// Handles a key. Returns true if it quits the view.
@@ -185,7 +185,7 @@ impl ScreenState {
 
     fn log(&self, frame: &mut Frame<'_>, area: Rect) {
         let width = usize::from(area.width);
-        let title = if self.hears_events {
+        let title = if self.has_events {
             "── events "
         } else {
             "── events, without the path manager's: they need root "
@@ -193,7 +193,7 @@ impl ScreenState {
         let rule = "─".repeat(width.saturating_sub(title.chars().count()));
         let mut rows = vec![Line::styled(format!("{title}{rule}"), dim())];
         let room = usize::from(area.height).saturating_sub(1);
-        let newest = self.happened.iter().skip(self.happened.len().saturating_sub(room));
+        let newest = self.timeline.iter().skip(self.timeline.len().saturating_sub(room));
         for (at, happening) in newest {
             let mark = if happening.source == EventSource::Inferred { "~" } else { " " };
             let seconds = at.as_secs_f64();
@@ -421,7 +421,7 @@ pub(super) mod tests {
         MonitorSample {
             at: Duration::from_millis(12_340),
             connections: vec![iperf, curl],
-            happened: happened.into(),
+            timeline: happened.into(),
             events: Vec::new(),
             ended: Vec::new(),
         }
@@ -459,7 +459,7 @@ pub(super) mod tests {
             }
             view.press(KeyCode::Down, KeyModifiers::NONE);
         }
-        assert!(view.happened.len() <= MAX_EVENTS);
+        assert!(view.timeline.len() <= MAX_EVENTS);
         let empty = drawn(&ScreenState::new(true), 80, 24);
         assert!(empty.contains("no Multipath TCP connection"), "{empty}");
     }

@@ -22,7 +22,7 @@ pub(crate) struct SafeTerminal<W> {
     /// Set when colour sequences pass.
     colour: bool,
     /// Incomplete input: the start of a character, of a line end or of a colour sequence.
-    held: Vec<u8>,
+    pending: Vec<u8>,
 }
 
 /// Classification of a text's beginning.
@@ -37,7 +37,7 @@ enum Classified {
 
 impl<W: Write> SafeTerminal<W> {
     pub(crate) fn new(terminal: W) -> Self {
-        Self { terminal, colour: false, held: Vec::new() }
+        Self { terminal, colour: false, pending: Vec::new() }
     }
 
     /// Sets whether colour sequences pass.
@@ -51,8 +51,8 @@ impl<W: Write> SafeTerminal<W> {
     }
 
     /// Writes the input that can be classified; at the `end`, all of it.
-    fn pass_on(&mut self, end: bool) -> io::Result<()> {
-        let held = std::mem::take(&mut self.held);
+    fn write_pending(&mut self, end: bool) -> io::Result<()> {
+        let held = std::mem::take(&mut self.pending);
         let whole = match std::str::from_utf8(&held) {
             Ok(text) => text.len(),
             // An incomplete character waits for its remaining bytes.
@@ -64,7 +64,7 @@ impl<W: Write> SafeTerminal<W> {
         let mut rest = &*text;
         let mut shown = String::with_capacity(rest.len());
         while !rest.is_empty() {
-            let (length, hidden) = match self.judge(rest) {
+            let (length, hidden) = match self.classify(rest) {
                 Classified::Shown(length) => (length, None),
                 Classified::Hidden(c, length) => (length, Some(c)),
                 Classified::Unknown if end => match rest.chars().next() {
@@ -83,12 +83,12 @@ impl<W: Write> SafeTerminal<W> {
             }
             rest = others;
         }
-        self.held.extend(rest.as_bytes());
-        self.held.extend(later);
+        self.pending.extend(rest.as_bytes());
+        self.pending.extend(later);
         self.terminal.write_all(shown.as_bytes())
     }
 
-    fn judge(&self, text: &str) -> Classified {
+    fn classify(&self, text: &str) -> Classified {
         let strange = |c: char| deceives(c) && c != '\n' && c != '\t';
         let plain = text.find(strange).unwrap_or(text.len());
         if plain > 0 {
@@ -119,13 +119,13 @@ fn colour(text: &str) -> Classified {
 
 impl<W: Write> Write for SafeTerminal<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.held.extend(bytes);
-        self.pass_on(false)?;
+        self.pending.extend(bytes);
+        self.write_pending(false)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.pass_on(true)?;
+        self.write_pending(true)?;
         self.terminal.flush()
     }
 }

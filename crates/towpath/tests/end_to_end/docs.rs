@@ -47,7 +47,7 @@ enum Plan {
         exits: i32,
     },
     /// Runs in the background until the end of the document.
-    Beside,
+    Background,
     /// The document gives the reason.
     Leave,
     Cargo,
@@ -104,7 +104,7 @@ fn plan(text: &str) -> Plan {
         return Plan::Unknown("a placeholder; expected a command that can be copied");
     }
     if command.ends_with(" &") {
-        return Plan::Beside;
+        return Plan::Background;
     }
     match comment.strip_prefix("exits ").map(str::parse) {
         Some(Ok(exits)) => Plan::Run { exits },
@@ -144,7 +144,7 @@ fn the_documents_contain_only_known_kinds_of_commands() {
 /// Returns true if a run only missed its goodput, or if it is marked as degraded.
 ///
 /// No test depends on the machine's speed.
-fn only_speed_was_missed(ended: &ProgramOutput) -> bool {
+fn missed_only_goodput(ended: &ProgramOutput) -> bool {
     let degraded = [&ended.out, &ended.err].iter().any(|text| text.contains("degraded run: "));
     let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
     ended.code == Some(1)
@@ -169,7 +169,7 @@ fn every_documented_command_works_as_described() {
     for (name, document) in documents().into_iter().take(count) {
         let mut beside = Vec::new();
         for line in commands(&document) {
-            if line.plan == Plan::Beside {
+            if line.plan == Plan::Background {
                 let program = line.text.rsplit_once(" #").map_or(line.text.as_str(), |(it, _)| it);
                 let program = program.trim_end().trim_end_matches('&').trim();
                 let mut command = folder.program("sh");
@@ -190,7 +190,7 @@ fn every_documented_command_works_as_described() {
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
             let ended = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);
-            if exits == 0 && only_speed_was_missed(&ended) {
+            if exits == 0 && missed_only_goodput(&ended) {
                 eprintln!("{name}:{}: this machine was too slow or too busy: {ended}", line.number);
                 continue;
             }
@@ -216,7 +216,7 @@ fn unknown_commands_are_not_skipped() {
     assert_eq!(plan("towpath scenarios"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath scenarios # a list"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath lab two-links # not run: opens a shell"), Plan::Leave);
-    assert_eq!(plan("towpath server -p 5210 & # elsewhere"), Plan::Beside);
+    assert_eq!(plan("towpath server -p 5210 & # elsewhere"), Plan::Background);
     assert_eq!(plan("cargo xtask test    # takes minutes"), Plan::Cargo);
     assert_eq!(plan("cargo bench -p towpath-net"), Plan::Cargo);
     for text in [

@@ -23,10 +23,10 @@ const MIN_EPHEMERAL_PORT: u16 = 32_768;
 
 /// Command of the document, with its output there.
 #[derive(Debug)]
-struct Played {
+struct TranscriptCommand {
     host: String,
     command: String,
-    says: Vec<String>,
+    output: Vec<String>,
 }
 
 fn docs(name: &str) -> PathBuf {
@@ -34,10 +34,10 @@ fn docs(name: &str) -> PathBuf {
 }
 
 /// Returns the commands of a section, in order.
-fn transcript(section: &str) -> Vec<Played> {
+fn transcript(section: &str) -> Vec<TranscriptCommand> {
     let document = fs::read_to_string(docs("hosts.md")).unwrap();
     let part = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
-    let mut played: Vec<Played> = Vec::new();
+    let mut played: Vec<TranscriptCommand> = Vec::new();
     let mut inside = false;
     for line in part.lines() {
         if line.starts_with("```") {
@@ -46,22 +46,22 @@ fn transcript(section: &str) -> Vec<Played> {
         }
         match line.split_once("# ") {
             _ if !inside => {}
-            Some((host, command)) if HOSTS.contains(&host) => played.push(Played {
+            Some((host, command)) if HOSTS.contains(&host) => played.push(TranscriptCommand {
                 host: host.to_owned(),
                 command: command.to_owned(),
-                says: Vec::new(),
+                output: Vec::new(),
             }),
-            _ => played.last_mut().unwrap().says.push(line.to_owned()),
+            _ => played.last_mut().unwrap().output.push(line.to_owned()),
         }
     }
     played
 }
 
 /// Returns a script that runs them; the output of command N goes to `N.said`.
-fn script(network: &str, played: &[Played]) -> String {
+fn script(network: &str, played: &[TranscriptCommand]) -> String {
     let place = docs("two-hosts.sh");
     let mut script = format!(". {}\nset -e\nbuild {network}\n", place.display());
-    for (number, Played { host, command, .. }) in played.iter().enumerate() {
+    for (number, TranscriptCommand { host, command, .. }) in played.iter().enumerate() {
         let (command, beside) = match command.strip_suffix(" &") {
             Some(command) => (command, " &"),
             None => (command.as_str(), ""),
@@ -179,7 +179,7 @@ fn play(test: &str, section: &str, network: &str) {
     };
     assert_eq!(ended.code, Some(0), "{ended}\n{}", all());
     for (number, one) in played.iter().enumerate().filter(|(_, one)| !one.command.ends_with('&')) {
-        if let Err(error) = compare(&one.says, &said(number)) {
+        if let Err(error) = compare(&one.output, &said(number)) {
             panic!("docs/hosts.md: `{}`: {error}; what was said:\n{}", one.command, all());
         }
     }

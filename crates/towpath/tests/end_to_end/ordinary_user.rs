@@ -36,12 +36,17 @@ duration = "2 s"
 ///
 /// `setup` runs first as root of a mount namespace, then `script`, in which `$TOWPATH` is the
 /// command.
-fn as_nobody(folder: &TestDir, test: &str, setup: &str, script: &str) -> Option<ProgramOutput> {
-    as_nobody_in(&["--mount"], folder, test, setup, script)
+fn as_ordinary_user(
+    folder: &TestDir,
+    test: &str,
+    setup: &str,
+    script: &str,
+) -> Option<ProgramOutput> {
+    as_ordinary_user_in(&["--mount"], folder, test, setup, script)
 }
 
 /// Enters new namespaces of these kinds.
-fn as_nobody_in(
+fn as_ordinary_user_in(
     kinds: &[&str],
     folder: &TestDir,
     test: &str,
@@ -77,7 +82,7 @@ fn an_ordinary_user_can_run_a_handover() {
     let script = "if (: <>/dev/net/tun) 2>/dev/null; then echo open; else echo closed; fi >tun
         \"$TOWPATH\" run handover.toml --json --out results";
     let name = "an_ordinary_user_can_run_a_handover";
-    let Some(ended) = as_nobody(&folder, name, ":", script) else { return };
+    let Some(ended) = as_ordinary_user(&folder, name, ":", script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     let [_, mptcp] = ended.json().try_into().unwrap();
     let paths = &mptcp["summary"]["multipath"]["paths_used"];
@@ -94,7 +99,7 @@ fn without_a_tun_device_packet_sockets_serve() {
     let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "without_a_tun_device_packet_sockets_serve";
-    let Some(ended) = as_nobody(&folder, name, setup, script) else { return };
+    let Some(ended) = as_ordinary_user(&folder, name, setup, script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     assert!(back_end(&folder).contains("packet"), "{}", back_end(&folder));
 }
@@ -106,7 +111,7 @@ fn a_missing_tun_device_is_reported_with_a_hint() {
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "a_missing_tun_device_is_reported_with_a_hint";
-    let Some(ended) = as_nobody(&folder, name, setup, script) else { return };
+    let Some(ended) = as_ordinary_user(&folder, name, setup, script) else { return };
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
     assert!(ended.err.contains("error: cannot open /dev/net/tun"), "{ended}");
     assert!(ended.err.contains("--backend packet"), "{ended}");
@@ -119,7 +124,7 @@ fn without_a_writable_directory_results_go_to_the_temporary_one() {
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
     let name = "without_a_writable_directory_results_go_to_the_temporary_one";
-    let Some(ended) = as_nobody(&folder, name, ":", script) else { return };
+    let Some(ended) = as_ordinary_user(&folder, name, ":", script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     let place = folder.temporary().join("towpath-results-65534/handover/001");
     assert!(ended.err.contains(&format!("results: {}", place.display())), "{ended}");
@@ -170,7 +175,7 @@ touch over
 "#;
 
 /// Returns a command's exit code, standard output and standard error.
-fn left(folder: &TestDir, verb: &str) -> (i32, String, String) {
+fn output_of(folder: &TestDir, verb: &str) -> (i32, String, String) {
     let read =
         |ending: &str| fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap();
     (read("code").trim().parse().unwrap(), read("out"), read("err"))
@@ -186,9 +191,9 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     let Some(_serial) = emulator() else { return };
     folder.write("connection.py", CONNECTION);
     let kinds = ["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
-    let Some(ended) = as_nobody_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else { return };
+    let Some(ended) = as_ordinary_user_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
-    let left = |verb| left(&folder, verb);
+    let left = |verb| output_of(&folder, verb);
 
     let shown = [
         ("plan", "ip mptcp endpoint"),

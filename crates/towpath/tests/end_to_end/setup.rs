@@ -280,7 +280,11 @@ fn transcript(section: &str) -> Vec<(String, String)> {
 }
 
 /// Runs a section on two hosts; each command's output is in `NUMBER.out` and `NUMBER.err`.
-fn played(test: &str, section: &str, network: &str) -> Option<(TestDir, Vec<(String, String)>)> {
+fn run_section(
+    test: &str,
+    section: &str,
+    network: &str,
+) -> Option<(TestDir, Vec<(String, String)>)> {
     // `tc` has no such option, but starts.
     let tools = ["ip", "tc", "unshare", "nsenter", "curl", "python3"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
@@ -336,7 +340,7 @@ fn assert_both_paths(folder: &TestDir, commands: &[(String, String)]) {
 fn the_documented_hosts_at_one_switch_use_both_interfaces() {
     let test = "the_documented_hosts_at_one_switch_use_both_interfaces";
     let section = "Two hosts with two interfaces each in one network";
-    let Some((folder, commands)) = played(test, section, ONE_SWITCH) else { return };
+    let Some((folder, commands)) = run_section(test, section, ONE_SWITCH) else { return };
     assert_both_paths(&folder, &commands);
     let server = output(&folder, 3, "out");
     // Removes the wrong block, and announces the server's own addresses.
@@ -355,7 +359,8 @@ fn the_documented_hosts_at_one_switch_use_both_interfaces() {
 #[test]
 fn the_documented_hosts_with_two_cables_use_both() {
     let test = "the_documented_hosts_with_two_cables_use_both";
-    let Some((folder, commands)) = played(test, "Two hosts with two cables", TWO_CABLES) else {
+    let Some((folder, commands)) = run_section(test, "Two hosts with two cables", TWO_CABLES)
+    else {
         return;
     };
     assert_both_paths(&folder, &commands);

@@ -165,9 +165,9 @@ struct Diagnosis {
     situation: &'static FailureCase,
     user: User,
     /// First cause that the doctor named.
-    named: Option<String>,
+    first_cause: Option<String>,
     /// Complete output, or the reason why it is missing.
-    said: String,
+    output: String,
 }
 
 impl Diagnosis {
@@ -179,14 +179,14 @@ impl Diagnosis {
         let inside = ["sh", "-c", &script, own.to_str().unwrap()];
         let ended = folder.run(&[&["lab", "break", situation.name, "--"], &inside[..]].concat());
         let report: Option<Value> = serde_json::from_str(&ended.out).ok();
-        let named = report.as_ref().and_then(|report| {
+        let first_cause = report.as_ref().and_then(|report| {
             let first = report["findings"].get(0).map(|finding| finding["cause"].clone());
             // On a busy machine a path may carry too little data to be called healthy.
             first.map_or(Some(NO_FAILURE_CAUSE.to_owned()), |cause| {
                 cause.as_str().map(str::to_owned)
             })
         });
-        Self { situation, user, named, said: ended.to_string() }
+        Self { situation, user, first_cause, output: ended.to_string() }
     }
 
     fn expected(&self) -> &'static str {
@@ -194,7 +194,7 @@ impl Diagnosis {
     }
 
     fn is_right(&self) -> bool {
-        self.named.as_deref() == Some(self.expected())
+        self.first_cause.as_deref() == Some(self.expected())
     }
 }
 
@@ -227,7 +227,7 @@ fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User)
 fn confusion(diagnoses: &[Diagnosis]) -> String {
     let mut rows: BTreeMap<&str, [BTreeMap<&str, u32>; 2]> = BTreeMap::new();
     for diagnosis in diagnoses {
-        let named = diagnosis.named.as_deref().unwrap_or("nothing");
+        let named = diagnosis.first_cause.as_deref().unwrap_or("nothing");
         let row = rows.entry(diagnosis.expected()).or_default();
         let cell = &mut row[usize::from(diagnosis.user == User::Ordinary)];
         *cell.entry(named).or_default() += 1;
@@ -266,7 +266,7 @@ fn complain(diagnoses: &[Diagnosis]) {
     let wrong: Vec<_> = diagnoses.iter().filter(|one| !one.is_right()).collect();
     let text: Vec<_> = wrong
         .iter()
-        .map(|one| format!("{}: expected {}: {}", one.situation.name, one.expected(), one.said))
+        .map(|one| format!("{}: expected {}: {}", one.situation.name, one.expected(), one.output))
         .collect();
     let table = confusion(diagnoses);
     let (wrong, all) = (wrong.len(), diagnoses.len());

@@ -13,7 +13,7 @@ use crate::setup::quoted;
 /// Reports a further link that both hosts share, over which plain TCP connects, without an
 /// endpoint.
 pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
-    let peer = view.peer.filter(|_| one_path(view))?;
+    let peer = view.peer.filter(|_| has_one_path(view))?;
     let announced = |address: IpAddr| {
         let endpoints = &peer.latest().endpoints;
         endpoints.iter().any(|one| one.is_signal() && one.address == address)
@@ -53,8 +53,8 @@ pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
 
 /// Returns a hint for an interface without a route to the target. It may lead to the other host
 /// under another address, which this host alone cannot test.
-pub(super) fn unknown(view: &ObservationView<'_>) -> Option<String> {
-    if view.peer.is_some() || !one_path(view) {
+pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
+    if view.peer.is_some() || !has_one_path(view) {
         return None;
     }
     let target = view.trial?.target.ip();
@@ -81,7 +81,7 @@ pub(super) fn unknown(view: &ObservationView<'_>) -> Option<String> {
 }
 
 /// Returns true for a connection with one path and no endpoint of ours for another one.
-fn one_path(view: &ObservationView<'_>) -> bool {
+fn has_one_path(view: &ObservationView<'_>) -> bool {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;
     view.trial.is_some_and(|trial| trial.multipath)

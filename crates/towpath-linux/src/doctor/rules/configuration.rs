@@ -23,7 +23,7 @@ pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Findi
     findings.extend(one_interface(view));
     findings.extend(backup_only(view));
     if view.trial.is_none() || view.closed_before_join() {
-        findings.extend(untried(view));
+        findings.extend(predicted_problems(view));
     }
     findings
 }
@@ -221,7 +221,7 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
         }
     }
     if foreign {
-        for address in others(look, trial.target.ip()) {
+        for address in further_addresses(look, trial.target.ip()) {
             finding = finding
                 .fix(format!("ip mptcp endpoint add {address} signal   # on the other host"));
         }
@@ -230,7 +230,7 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Returns further addresses that the other host could announce.
-fn others(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
+fn further_addresses(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
     let link_local = |one: &IpAddr| matches!(one, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let own = look.addresses.iter().filter(|one| look.link(one.link).is_some_and(|link| link.up));
     own.map(|one| one.address).filter(move |one| {
@@ -367,7 +367,7 @@ fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Returns problems of future connections, if no own connection lasted.
-fn untried(view: &ObservationView<'_>) -> Vec<Finding> {
+fn predicted_problems(view: &ObservationView<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
     let opening: Vec<_> = view
         .here

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::handshake::{dead_end, hop_of};
+use super::handshake::{last_hop, option_loss_hop};
 use super::path::{MissingSubflow, path_label};
 use super::routes::{reverse_path, routing};
 use super::view::{ObservationView, private_block};
@@ -50,7 +50,7 @@ pub(super) fn unanswered(
                 control.local, control.remote
             ))
             .with_optional_evidence(
-                hop_of(trial, ProbeOption::Join, one.local)
+                option_loss_hop(trial, ProbeOption::Join, one.local)
                     .map(|place| format!("hop by hop: {place}")),
             );
             finding.hint(
@@ -88,7 +88,7 @@ fn dead_path(
     };
     let finding = Finding::new(cause, sentence).at_location(&here);
     let finding = finding.with_optional_evidence(
-        dead_end(trial, one.local).map(|place| format!("hop by hop: {place}")),
+        last_hop(trial, one.local).map(|place| format!("hop by hop: {place}")),
     );
     let finding = match control {
         Some(outcome) => finding
@@ -155,12 +155,13 @@ pub(super) fn closed(
         )
         .with_evidence("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
         .with_optional_evidence(
-            hop_of(trial, ProbeOption::Join, one.local).map(|place| format!("hop by hop: {place}")),
+            option_loss_hop(trial, ProbeOption::Join, one.local)
+                .map(|place| format!("hop by hop: {place}")),
         )
         .hint(
             "plain TCP and a first subflow fall back there; use another path, or a tunnel over it",
         ),
-        _ => said(unknown_end(view, trial, one)),
+        _ => said(cause_without_events(view, trial, one)),
     }
 }
 
@@ -171,7 +172,7 @@ fn all_joins_answered(trial: &TestConnection) -> bool {
 }
 
 /// Finds the cause without events, from the plain TCP test of the same path.
-fn unknown_end(
+fn cause_without_events(
     view: &ObservationView<'_>,
     trial: &TestConnection,
     one: &MissingSubflow<'_>,
@@ -181,12 +182,12 @@ fn unknown_end(
         Some(ConnectOutcome::Refused) => refused(view, trial, one, None),
         Some(ConnectOutcome::Failed(errno)) => unreachable(view, trial, one, errno),
         Some(ConnectOutcome::Silent) => dead_path(view, trial, one, Some(ConnectOutcome::Silent)),
-        Some(ConnectOutcome::Connected) | None => elimination(view, trial, one),
+        Some(ConnectOutcome::Connected) | None => infer_cause(view, trial, one),
     }
 }
 
 /// Infers the cause where plain TCP passes. The kernel counts ICMP errors, but not resets.
-fn elimination(
+fn infer_cause(
     view: &ObservationView<'_>,
     trial: &TestConnection,
     one: &MissingSubflow<'_>,
@@ -229,7 +230,7 @@ fn refused(
             && probe.answer == Some(TargetReply::Reset { option: true })
     });
     if probed || reason.is_some() {
-        return other_host(&here, probed, reason);
+        return load_balancer(&here, probed, reason);
     }
     let same = view.control(one.local, remote).or_else(|| view.control(None, remote));
     match same.map(|control| control.outcome) {
@@ -269,7 +270,7 @@ fn listener_closed(trial: &TestConnection) -> Finding {
     )
 }
 
-fn other_host(here: &str, probed: bool, reason: Option<u32>) -> Finding {
+fn load_balancer(here: &str, probed: bool, reason: Option<u32>) -> Finding {
     Finding::new(
         Cause::LoadBalancerOtherHost,
         format!("over {here}, another host answers, which does not know the connection"),

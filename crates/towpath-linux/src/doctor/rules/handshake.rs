@@ -81,7 +81,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
             )
             .at_location(target),
         )
-        .with_optional_evidence(dead_end(trial, None).map(|place| format!("hop by hop: {place}")))
+        .with_optional_evidence(last_hop(trial, None).map(|place| format!("hop by hop: {place}")))
         .hint("the host is down, or a firewall drops what is sent to this port"),
     }
 }
@@ -96,7 +96,8 @@ fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
     .at_location(target.ip())
     .hint("a firewall: try another port, another first path, or a tunnel")
     .with_optional_evidence(
-        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+        option_loss_hop(trial, ProbeOption::Capable, None)
+            .map(|place| format!("hop by hop: {place}")),
     )
 }
 
@@ -122,12 +123,13 @@ fn dropped(trial: &TestConnection) -> Finding {
     let finding =
         if count(true) > 1 { finding } else { finding.with_confidence(Confidence::Likely) };
     finding.with_optional_evidence(
-        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+        option_loss_hop(trial, ProbeOption::Capable, None)
+            .map(|place| format!("hop by hop: {place}")),
     )
 }
 
 /// Compares probes with and without the option, and describes the hop at which one of them ends.
-pub(super) fn hop_of(
+pub(super) fn option_loss_hop(
     trial: &TestConnection,
     option: ProbeOption,
     local: Option<IpAddr>,
@@ -162,7 +164,7 @@ pub(super) fn hop_of(
 }
 
 /// Describes the last hop of a packet without any option, if it does not arrive.
-pub(super) fn dead_end(trial: &TestConnection, local: Option<IpAddr>) -> Option<String> {
+pub(super) fn last_hop(trial: &TestConnection, local: Option<IpAddr>) -> Option<String> {
     let plain = |probe: &&HopProbe| {
         probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
     };
@@ -218,7 +220,11 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
             return there
                 .with_evidence(format!("from {source}, the same listener gives Multipath TCP"));
         }
-        return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
+        return if stripped.is_some() {
+            there
+        } else {
+            because(likely_plain_listener(trial, capable))
+        };
     };
     let (look, got) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
     let listener = look.listener.unwrap_or_default();
@@ -235,7 +241,11 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
             .with_evidence(format!("the other host: port {} is plain TCP", target.port()));
     }
     if !listener.multipath {
-        return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
+        return if stripped.is_some() {
+            there
+        } else {
+            because(likely_plain_listener(trial, capable))
+        };
     }
     if got == 0 {
         return there
@@ -248,7 +258,7 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
 }
 
 /// Reports the listener as the likely cause, as the evidence does not exclude the path.
-fn probably_plain(trial: &TestConnection, capable: Option<&HopProbe>) -> Finding {
+fn likely_plain_listener(trial: &TestConnection, capable: Option<&HopProbe>) -> Finding {
     let finding = listener_plain(trial).with_confidence(Confidence::Likely).hint(
         "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
          server` there and --peer tell which",
@@ -304,7 +314,8 @@ fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
          once more: if something on the way still drops the option, it is found",
     );
     finding.with_optional_evidence(
-        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+        option_loss_hop(trial, ProbeOption::Capable, None)
+            .map(|place| format!("hop by hop: {place}")),
     )
 }
 

@@ -126,7 +126,7 @@ fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
         }
         return missing;
     };
-    if let Some(what) = between::unknown(&ObservationView::new(observation)) {
+    if let Some(what) = between::untested_interface(&ObservationView::new(observation)) {
         add(&what, "needs `towpath server` there (--peer HOST:PORT)");
     }
     if trial.events.is_none() && trial.multipath {

@@ -22,13 +22,13 @@ pub(super) struct MissingSubflow<'a> {
     pub(super) remote: SocketAddr,
     /// Set when the peer announced the remote address.
     announced: bool,
-    how: FailureStage<'a>,
+    stage: FailureStage<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FailureStage<'a> {
     /// The kernel never started the subflow.
-    Never,
+    NotStarted,
     /// The SYN got no reply.
     Unanswered,
     /// The subflow was closed before it was established.
@@ -46,9 +46,11 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let missing = missing(view, trial);
-    let swallowed = swallowed(view, trial);
-    let causes = missing.iter().filter_map(|one| match one.how {
-        FailureStage::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
+    let swallowed = announcement_lost(view, trial);
+    let causes = missing.iter().filter_map(|one| match one.stage {
+        FailureStage::NotStarted => {
+            not_started(view, trial, one).filter(|_| talked && !trial.closed_by_peer)
+        }
         FailureStage::Closed(_) | FailureStage::Rejected(_)
             if closed_with_connection(view, trial, one) =>
         {
@@ -72,11 +74,11 @@ fn closed_with_connection(
         let same = view.control(one.local, one.remote.ip());
         same.is_none_or(|control| control.outcome == ConnectOutcome::Connected)
     };
-    let told = match one.how {
+    let told = match one.stage {
         FailureStage::Closed(event) | FailureStage::Rejected(event) => {
             event.and_then(|event| event.error)
         }
-        FailureStage::Never | FailureStage::Unanswered => None,
+        FailureStage::NotStarted | FailureStage::Unanswered => None,
     };
     // A router's message has another cause.
     let by_router = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
@@ -84,7 +86,7 @@ fn closed_with_connection(
 }
 
 /// Reports an announcement of the other host that did not arrive.
-fn swallowed(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+fn announcement_lost(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let peer = view.peer?;
     let sent = peer.counter_delta("AddAddrTx");
     if sent == 0 || trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
@@ -126,24 +128,24 @@ fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Mis
                 bound_to: endpoint.link,
                 remote: trial.target,
                 announced: false,
-                how: unseen(trial),
+                stage: stage_from_counters(trial),
             });
         }
     }
     if view.joined().next().is_none() {
-        ignored(trial, &mut missing);
+        add_untried_announcements(trial, &mut missing);
     }
     missing
 }
 
 /// Classifies a subflow that appears only in the counters. Without events, one that closes at once
 /// may not be seen.
-fn unseen(trial: &TestConnection) -> FailureStage<'static> {
+fn stage_from_counters(trial: &TestConnection) -> FailureStage<'static> {
     let further = || trial.subflows.iter().filter(|one| !one.first && one.opened_here);
     let seen = further().count() as u64;
     let answered = further().filter(|one| one.established).count() as u64;
     if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= seen {
-        FailureStage::Never
+        FailureStage::NotStarted
     } else if trial.counter_delta("MPJoinSynAckRx") > answered {
         FailureStage::Rejected(None)
     } else {
@@ -159,13 +161,13 @@ fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Miss
         bound_to: view.binding(local),
         remote,
         announced: announced(remote.ip()),
-        how,
+        stage: how,
     };
     // A SYN that waits for neighbour resolution is not retransmitted, even after its timeout.
     let waited = trial.counters.contains_key("TcpExt.TCPTimeouts");
     let mut missing: Vec<MissingSubflow<'_>> = Vec::new();
     for one in trial.subflows.iter().filter(|one| !one.first && one.opened_here && !works(one)) {
-        let ended = closing(trial, one.local.ip(), one.remote.ip());
+        let ended = close_event(trial, one.local.ip(), one.remote.ip());
         let how = match (one.established, one.gone, ended) {
             (true, _, ended) => FailureStage::Rejected(ended),
             (false, _, Some(event)) => FailureStage::Closed(Some(event)),
@@ -200,8 +202,8 @@ fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Miss
 }
 
 /// Adds announced addresses without any attempt.
-fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
-    let (local, bound_to, announced, how) = (None, None, true, FailureStage::Never);
+fn add_untried_announcements(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
+    let (local, bound_to, announced, how) = (None, None, true, FailureStage::NotStarted);
     for event in trial.events_of("ANNOUNCED") {
         let Some(remote) = event.remote else { continue };
         let reached = trial.subflows.iter().any(|one| one.remote.ip() == remote);
@@ -210,13 +212,19 @@ fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
         }
         let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
         let remote = SocketAddr::new(remote, port);
-        missing.push(MissingSubflow { local, bound_to, remote, announced, how });
+        missing.push(MissingSubflow { local, bound_to, remote, announced, stage: how });
     }
     // Without events, the counter shows only the number of announcements.
     let tried = missing.iter().filter(|one| one.remote.ip() != trial.target.ip()).count() as u64;
     if trial.events.is_none() && trial.counter_delta("AddAddr") > tried {
-        let how = if tried == 0 { unseen(trial) } else { how };
-        missing.push(MissingSubflow { local, bound_to, remote: trial.target, announced, how });
+        let how = if tried == 0 { stage_from_counters(trial) } else { how };
+        missing.push(MissingSubflow {
+            local,
+            bound_to,
+            remote: trial.target,
+            announced,
+            stage: how,
+        });
     }
 }
 
@@ -236,7 +244,7 @@ fn expected_endpoints<'a>(
 }
 
 /// Returns the event that ended a subflow.
-fn closing(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<&RecordedEvent> {
+fn close_event(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<&RecordedEvent> {
     let same = |event: &&RecordedEvent| event.local == Some(local) && event.remote == Some(remote);
     trial.events_of("SF_CLOSED").find(same)
 }
@@ -252,7 +260,7 @@ pub(super) fn path_label(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -
 }
 
 /// Finds the cause of a subflow that was never started.
-fn never(
+fn not_started(
     view: &ObservationView<'_>,
     trial: &TestConnection,
     one: &MissingSubflow<'_>,
@@ -267,11 +275,11 @@ fn never(
     if one.announced {
         return None;
     }
-    denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
+    join_id0_denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
 }
 
 /// Returns remote addresses with only failed subflows.
-fn dead(trial: &TestConnection) -> BTreeSet<IpAddr> {
+fn failed_remotes(trial: &TestConnection) -> BTreeSet<IpAddr> {
     let alive = |remote| trial.subflows.iter().any(|one| works(one) && one.remote.ip() == remote);
     let failed = trial.subflows.iter().filter(|one| !one.first && !works(one));
     let failed = failed.map(|one| one.remote.ip());
@@ -287,7 +295,7 @@ fn limit(
 ) -> Option<Finding> {
     let limits = view.here.limits?;
     let begun = trial.subflows.iter().filter(|one| !one.first && !one.gone).count() as u64;
-    let dead = dead(trial);
+    let dead = failed_remotes(trial);
     let said = format!(
         "limits of this host: subflows {}, add_addr_accepted {}",
         limits.subflows, limits.add_addr_accepted
@@ -303,7 +311,7 @@ fn limit(
     );
     if limits.subflows == 0 || begun >= u64::from(limits.subflows) {
         if !dead.is_empty() && begun > 0 {
-            return Some(dead_ones(&dead, said, enough));
+            return Some(dead_remotes(&dead, said, enough));
         }
         let sentence = format!(
             "this host's limit allows {} beyond the first, and that is not enough",
@@ -330,7 +338,7 @@ fn limit(
     let alive = view.joined().count() as u64;
     let failed = trial.counter_delta("MPJoinSynTx").saturating_sub(alive);
     let full = failed.max(dead.len() as u64) >= limits.add_addr_accepted.into();
-    (one.announced && !dead.is_empty() && full).then(|| dead_ones(&dead, said, enough))
+    (one.announced && !dead.is_empty() && full).then(|| dead_remotes(&dead, said, enough))
 }
 
 /// Reports a path manager in user space without a daemon to open subflows.
@@ -353,7 +361,7 @@ pub(super) fn userspace(view: &ObservationView<'_>) -> Option<Finding> {
     )
 }
 
-fn dead_ones(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
+fn dead_remotes(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
     let names: Vec<String> = dead.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     Finding::new(
@@ -370,7 +378,7 @@ fn dead_ones(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
 }
 
 /// Reports a peer that accepts no subflows to its first address.
-fn denied(
+fn join_id0_denied(
     view: &ObservationView<'_>,
     trial: &TestConnection,
     one: &MissingSubflow<'_>,

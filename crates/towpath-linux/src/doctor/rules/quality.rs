@@ -81,7 +81,9 @@ fn loads<'a>(
 }
 
 /// Finds an interface that carried little of its subflows' data, and the one that carried it.
-fn misled<'a>(loads: &[InterfaceLoad<'a>]) -> Option<(InterfaceLoad<'a>, InterfaceLoad<'a>)> {
+fn wrong_interface<'a>(
+    loads: &[InterfaceLoad<'a>],
+) -> Option<(InterfaceLoad<'a>, InterfaceLoad<'a>)> {
     let missing =
         |one: &&InterfaceLoad<'_>| one.expected > MIN_BYTES && one.counted < one.expected / 2;
     loads.iter().filter(missing).find_map(|one| {
@@ -113,7 +115,9 @@ fn shared_link(
 ) -> Option<Finding> {
     let directions = [(0, "received"), (1, "sent")];
     for (direction, verb) in directions {
-        let Some((one, other)) = misled(&loads(before, after, moved, direction)) else { continue };
+        let Some((one, other)) = wrong_interface(&loads(before, after, moved, direction)) else {
+            continue;
+        };
         let said = |load: &InterfaceLoad<'_>| {
             format!(
                 "{}: subflows {verb} {}, the interface {}",
@@ -215,7 +219,7 @@ fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
         );
     }
     if only_small {
-        return Some(hole(&name, &place, one, evidence));
+        return Some(mtu_black_hole(&name, &place, one, evidence));
     }
     let finding = Finding::new(
         Cause::PathSilent,
@@ -234,7 +238,7 @@ fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
 }
 
 /// Reports a path that passes only small packets.
-fn hole(name: &str, place: &str, one: &ObservedSubflow, evidence: String) -> Finding {
+fn mtu_black_hole(name: &str, place: &str, one: &ObservedSubflow, evidence: String) -> Finding {
     let sentence = format!("large packets are lost on {place}, and nobody says so");
     Finding::new(Cause::PathMtuHole, sentence)
         .at_location(place)
@@ -274,7 +278,7 @@ fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> 
     let place = format!("{name} ({local}) -> {remote}");
     let (acked, received) = (words::bytes(acked), words::bytes(received));
     let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
-    Some(hole(&name, &place, one, evidence))
+    Some(mtu_black_hole(&name, &place, one, evidence))
 }
 
 /// Returns true if full-size segments passed in both directions: there are too many bytes for small
@@ -286,7 +290,7 @@ fn large_passed(one: &ObservedSubflow) -> bool {
 }
 
 /// Returns true if it waits for acknowledgements and receives nothing at all.
-fn hangs(one: &ObservedSubflow) -> bool {
+fn is_stuck(one: &ObservedSubflow) -> bool {
     let tcp = one.tcp;
     tcp.unacked > 0
         && (tcp.backoff > 0 || tcp.retransmissions > 0)
@@ -296,7 +300,7 @@ fn hangs(one: &ObservedSubflow) -> bool {
 /// Returns true if packets were lost without congestion, both in the plain TCP test and on a
 /// subflow. One of the two alone may be a delay of this machine.
 fn is_lossy(control: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
-    let lost = [(control.packets, control.resent), (control.answers, gaps(control))];
+    let lost = [(control.packets, control.resent), (control.answers, lost_replies(control))];
     let there = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
     // A stuck subflow plus one lost packet is more than chance.
     let many = |(all, lost): (u32, u32)| lost >= MIN_LOST && lost.saturating_mul(LOSS_RATIO) >= all;
@@ -307,11 +311,11 @@ fn is_lossy(control: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     there
         && (mostly
             || lost.into_iter().any(many)
-            || (one && (hangs(subflow) || control.large == Some(false))))
+            || (one && (is_stuck(subflow) || control.large == Some(false))))
 }
 
 /// Returns the lost replies: until a gap is filled, about three packets arrive behind it.
-fn gaps(control: &PlainTcpCheck) -> u32 {
+fn lost_replies(control: &PlainTcpCheck) -> u32 {
     const OOO_PER_LOSS: u32 = 3;
     control.behind_gap / OOO_PER_LOSS
 }

@@ -88,7 +88,7 @@ pub(super) fn routing(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> O
 }
 
 /// Returns the command that accepts replies on an interface without a route back.
-fn loose(link: &str) -> String {
+fn loose_filter_command(link: &str) -> String {
     format!("sysctl -w {}", quoted(&format!("{}=2", Sysctl::ipv4(link, "rp_filter"))))
 }
 
@@ -115,7 +115,7 @@ pub(super) fn reverse_path(
             .with_evidence(format!("{dropped} dropped (IPReversePathFilter)"))
             .with_evidence(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
             .fix("sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned())
-            .fix(loose(&link.name)),
+            .fix(loose_filter_command(&link.name)),
         );
     }
     let peer = view.peer?;
@@ -133,6 +133,6 @@ pub(super) fn reverse_path(
         )
         .at_location(format!("other host, {}", strict.name))
         .with_evidence(format!("{there} dropped there (IPReversePathFilter)"))
-        .fix(format!("{}   # on the other host", loose(&strict.name)))
+        .fix(format!("{}   # on the other host", loose_filter_command(&strict.name)))
     })
 }

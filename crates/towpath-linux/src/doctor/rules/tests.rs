@@ -47,7 +47,7 @@ fn host() -> HostSnapshot {
     }
 }
 
-fn ways() -> Vec<RouteLookup> {
+fn route_lookups() -> Vec<RouteLookup> {
     let to = ip("10.9.0.1");
     let way = |from: Option<&str>, bound_to, link: u32| RouteLookup {
         to,
@@ -91,7 +91,7 @@ fn subflow(local: &str, first: bool) -> ObservedSubflow {
 }
 
 /// Returns a subflow whose SYN was retransmitted.
-fn trying() -> ObservedSubflow {
+fn unanswered_subflow() -> ObservedSubflow {
     let tcp = TcpStats { retransmissions: 1, ..TcpStats::default() };
     ObservedSubflow { established: false, tcp, ..subflow("10.0.2.1", false) }
 }
@@ -115,7 +115,7 @@ fn healthy() -> Observation {
     Observation {
         after: Some(here.clone()),
         here,
-        route_lookups: ways(),
+        route_lookups: route_lookups(),
         trial,
         ..Observation::default()
     }
@@ -171,7 +171,9 @@ fn control(outcome: ConnectOutcome) -> PlainTcpCheck {
 }
 
 /// Diagnoses a second link that leads only to the other host and has no endpoint.
-fn cables(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
+fn diagnose_separate_links(
+    change: impl FnOnce(&mut Observation, &mut TestConnection),
+) -> Diagnosis {
     one_path(|all, trial| {
         all.here.endpoints.clear();
         all.after = Some(all.here.clone());
@@ -190,7 +192,7 @@ fn cables(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnos
 
 #[test]
 fn an_unused_shared_link_is_found_by_the_peers_addresses() {
-    let report = cables(|_, _| ());
+    let report = diagnose_separate_links(|_, _| ());
     assert_eq!(first(&report), (Cause::NoEndpoints, Confidence::Certain), "{report:?}");
     let finding = &report.findings[0];
     assert!(
@@ -206,13 +208,13 @@ fn equal_prefixes_alone_do_not_imply_a_shared_link() {
     let healthy = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
     // Another host has that address here, or none.
     for outcome in [ConnectOutcome::Refused, ConnectOutcome::Silent] {
-        healthy(cables(|_, trial| trial.controls[0].outcome = outcome));
+        healthy(diagnose_separate_links(|_, trial| trial.controls[0].outcome = outcome));
     }
     // Both hosts have a separate network with the same addresses.
-    healthy(cables(|all, _| {
+    healthy(diagnose_separate_links(|all, _| {
         all.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
     }));
-    healthy(cables(|all, _| all.here.links[1].running = false));
+    healthy(diagnose_separate_links(|all, _| all.here.links[1].running = false));
 }
 
 #[test]
@@ -221,10 +223,12 @@ fn an_untested_interface_that_may_reach_the_peer_is_named() {
         let unknown = |what: &str| what.starts_with("whether b leads there, too");
         report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
     };
-    let alone = cables(|all, _| all.peer = None);
+    let alone = diagnose_separate_links(|all, _| all.peer = None);
     assert!(alone.verdict == Health::OnePath && said(&alone), "{alone:?}");
-    assert!(!said(&cables(|all, _| (all.peer, all.here.links[1].running) = (None, false))));
-    assert!(!said(&cables(|_, _| ())), "it is known");
+    assert!(!said(&diagnose_separate_links(
+        |all, _| (all.peer, all.here.links[1].running) = (None, false)
+    )));
+    assert!(!said(&diagnose_separate_links(|_, _| ())), "it is known");
     assert!(!said(&diagnose(&healthy())), "both are in use");
 }
 
@@ -242,7 +246,7 @@ fn two_paths_that_are_both_used_are_healthy() {
 fn checks_that_need_root_are_listed_before_a_connection_attempt() {
     let needing_root = |events, raw| {
         let mut observation =
-            Observation { here: host(), route_lookups: ways(), ..Observation::default() };
+            Observation { here: host(), route_lookups: route_lookups(), ..Observation::default() };
         observation.rights = Privileges { events, raw };
         observation.programs = Some(vec![ProgramSocket {
             id: None,
@@ -318,7 +322,7 @@ fn plain_tcp_distinguishes_path_faults_from_option_faults() {
         (ConnectOutcome::Silent, Cause::PathSilent),
     ] {
         let report = one_path(|_, trial| {
-            let trying = trying();
+            let trying = unanswered_subflow();
             trial.subflows.push(trying);
             trial.controls.push(control(outcome));
         });
@@ -329,7 +333,7 @@ fn plain_tcp_distinguishes_path_faults_from_option_faults() {
 #[test]
 fn a_subflow_that_has_only_just_begun_is_waited_for() {
     let report = one_path(|_, trial| {
-        let begun = ObservedSubflow { tcp: TcpStats::default(), ..trying() };
+        let begun = ObservedSubflow { tcp: TcpStats::default(), ..unanswered_subflow() };
         trial.subflows.push(begun);
         trial.controls.push(control(ConnectOutcome::Connected));
     });
@@ -383,8 +387,11 @@ fn healthy_requires_observed_data_on_every_path() {
     assert_eq!(lossy.0, Health::Undetermined);
     assert!(lossy.1.contains("40 packets had to be sent again on b"), "{}", lossy.1);
 
-    let nothing =
-        diagnose(&Observation { here: host(), route_lookups: ways(), ..Observation::default() });
+    let nothing = diagnose(&Observation {
+        here: host(),
+        route_lookups: route_lookups(),
+        ..Observation::default()
+    });
     assert_eq!(nothing.verdict, Health::Undetermined);
     assert_eq!(nothing.reason.unwrap(), "no connection was tried");
 }
@@ -487,7 +494,7 @@ fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
         let way =
             all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
         way.link = Some(2);
-        let trying = trying();
+        let trying = unanswered_subflow();
         trial.subflows.push(trying);
         trial.controls.push(control(ConnectOutcome::Silent));
     });
@@ -690,11 +697,17 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         0..6,
     );
     let errors = proptest::option::of(prop_oneof![Just(101), Just(104), Just(111), Just(113)]);
-    (flags, numbers, names, errors)
-        .prop_map(|(flags, numbers, names, error)| spoilt(&flags, &numbers, &names, error))
+    (flags, numbers, names, errors).prop_map(|(flags, numbers, names, error)| {
+        arbitrary_observation(&flags, &numbers, &names, error)
+    })
 }
 
-fn spoilt(flags: &[bool], numbers: &[u32], names: &[&str], error: Option<i32>) -> Observation {
+fn arbitrary_observation(
+    flags: &[bool],
+    numbers: &[u32],
+    names: &[&str],
+    error: Option<i32>,
+) -> Observation {
     let mut all = healthy();
     let mut trial = all.trial.take().unwrap();
     let (mut flags, mut numbers) = (flags.iter().copied(), numbers.iter().copied());
@@ -824,7 +837,7 @@ fn any_network() -> impl Strategy<Value = HostSnapshot> {
 }
 
 /// Generates a snapshot that another host might report, honest or not.
-fn any_look() -> impl Strategy<Value = HostSnapshot> {
+fn any_snapshot() -> impl Strategy<Value = HostSnapshot> {
     const SETTINGS: [(&str, &str); 8] = [
         ("ipv4.tcp_rmem", "1 2 3"),
         ("ipv4.tcp_rmem", "x; reboot"),
@@ -885,8 +898,8 @@ proptest! {
     #[test]
     fn no_message_of_the_peer_triggers_a_fix(
         observation in any_observation(),
-        before in any_look(),
-        after in proptest::option::of(any_look()),
+        before in any_snapshot(),
+        after in proptest::option::of(any_snapshot()),
     ) {
         let alone = actions(&observation);
         let address = TARGET.parse().unwrap();

@@ -35,7 +35,7 @@ const CLOCK_PROBES: u32 = 12;
 
 /// Setup session with its overall deadline.
 pub(super) struct SetupSession {
-    pub(super) speaker: ControlChannel,
+    pub(super) channel: ControlChannel,
     clock: Clock,
     deadline: Instant,
 }
@@ -65,7 +65,7 @@ pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest,
         clock,
     };
     let (speaker, target) = first_connection(order, &way)?;
-    let mut talk = SetupSession { speaker, clock, deadline: clock.now() + SETUP_TIMEOUT };
+    let mut talk = SetupSession { channel: speaker, clock, deadline: clock.now() + SETUP_TIMEOUT };
     way.token = negotiate(order, &mut talk)?;
     if order.secret.is_some() {
         // The server authenticated on this connection; on others, its certificate must match.
@@ -170,7 +170,7 @@ fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToke
             return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
-            let introduction = Authenticator::new(secret, challenge, &talk.speaker)
+            let introduction = Authenticator::new(secret, challenge, &talk.channel)
                 .map_err(LiveError::system("prove the secret"))?;
             let word =
                 introduction.proof_message().map_err(LiveError::system("prove the secret"))?;
@@ -195,14 +195,14 @@ impl SetupSession {
     }
 
     fn send(&mut self, word: &ClientMessage) -> Result<(), LiveError> {
-        self.speaker.send(word).map_err(LiveError::system("talk to the server"))
+        self.channel.send(word).map_err(LiveError::system("talk to the server"))
     }
 
     /// Receives the next message. Fails on timeout and on an interrupt.
     fn recv(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
         let patience = self.time_left();
         let heard = wait_interruptibly(patience, |step| {
-            self.speaker.recv::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+            self.channel.recv::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
         });
         heard.map_err(|error| {
             let kind = error.kind();

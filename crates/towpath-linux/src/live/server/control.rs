@@ -56,7 +56,7 @@ impl ServerState {
         let datagrams = quic && secret.is_none();
         let control = ControlSession::new(token, secret, Challenge(random()?));
         let control = control
-            .with_greeting(origin.seen, datagrams, quic)
+            .with_greeting(origin.observed, datagrams, quic)
             .with_binding(speaker.binding())
             .with_public_diagnostics(self.config.public_diagnostics);
         let source = SourcePrefix::of_peer(origin.peer);
@@ -64,9 +64,9 @@ impl ServerState {
         let mut visit = ControlContext {
             control,
             permit: seat,
-            attending,
+            client_guard: attending,
             source,
-            allowed,
+            quota: allowed,
             peer: origin.peer,
             charged: (0, 0),
         };
@@ -75,7 +75,7 @@ impl ServerState {
         if let Some(token) = visit.control.pending_test() {
             self.tests.forget(token);
         }
-        if let Some(attending) = &mut visit.attending
+        if let Some(attending) = &mut visit.client_guard
             && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
         {
             attending.mark_lost();
@@ -105,7 +105,7 @@ impl ServerState {
             });
             let message = message?;
             let now = self.clock.now();
-            let has_none = visit.attending.is_none();
+            let has_none = visit.client_guard.is_none();
             if has_none && now.saturating_since(came) > NO_TEST_TIMEOUT {
                 return Ok(());
             }
@@ -198,7 +198,7 @@ impl ServerState {
         match self.admit_test(token.public_id(), (plan, scenario), visit) {
             Ok(test) => {
                 let (attending, _) = test.attach_control(self.clock);
-                visit.attending = Some(attending);
+                visit.client_guard = Some(attending);
                 visit.permit.pin();
                 speaker.send(&visit.control.on_admitted(token))
             }
@@ -228,7 +228,7 @@ impl ServerState {
         loop {
             let now = self.clock.now();
             let whole = (plan.clone(), scenario.clone());
-            let owner = (visit.source, visit.allowed.all.clone());
+            let owner = (visit.source, visit.quota.total_rates.clone());
             if let Some(test) = self.tests.admit(token, whole, owner, (limits, now))? {
                 return Ok(test);
             }
@@ -295,9 +295,9 @@ struct ControlContext<'a> {
     control: ControlSession,
     permit: &'a ConnectionPermit,
     /// Guard of the connection's test, once it has one.
-    attending: Option<ClientGuard>,
+    client_guard: Option<ClientGuard>,
     source: SourcePrefix,
-    allowed: Arc<SourceQuota>,
+    quota: Arc<SourceQuota>,
     peer: Option<SocketAddr>,
     /// Bytes read and written that are already charged.
     charged: (u64, u64),
@@ -306,10 +306,10 @@ struct ControlContext<'a> {
 impl ControlContext<'_> {
     /// Charges the bytes since the last call.
     fn charge(&mut self, clock: Clock, speaker: &ControlChannel) {
-        let (read, written) = speaker.moved_bytes();
+        let (read, written) = speaker.transferred_bytes();
         let (read_before, written_before) = self.charged;
         self.charged = (read, written);
-        self.allowed.consume_blocking(clock, TrafficDirection::Inbound, read - read_before);
-        self.allowed.consume_blocking(clock, TrafficDirection::Outbound, written - written_before);
+        self.quota.consume_blocking(clock, TrafficDirection::Inbound, read - read_before);
+        self.quota.consume_blocking(clock, TrafficDirection::Outbound, written - written_before);
     }
 }

@@ -40,7 +40,7 @@ impl TestRun {
             transport: test.plan.transport,
             settings: &test.plan.settings,
             is_client: false,
-            aim: None,
+            probe_target: None,
             udp_server: Some(self.shared.udp_context(test)),
         };
         let before = HostBaseline::read();

@@ -63,7 +63,7 @@ impl ServerState {
         if token != TestToken::NONE && known.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(((speaker, ConnectionOrigin { peer, seen, port }), known))
+        Ok(((speaker, ConnectionOrigin { peer, observed: seen, port }), known))
     }
 
     /// Returns the actions for a client's message. A source with failed proofs must wait before its
@@ -80,7 +80,7 @@ impl ServerState {
             return control.on_message(said, limits);
         };
         // Held during verification, so that concurrent proofs from a source are serialized.
-        let mut guesses = self.guesses.lock();
+        let mut guesses = self.auth_limiter.lock();
         let now = self.clock.now();
         let (acts, others) = if let Err(left) = guesses.check(from, now) {
             let seconds = left.as_secs().saturating_add(1);
@@ -114,9 +114,9 @@ impl ServerState {
     pub(super) fn snapshot(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
         let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
         let look = if whole {
-            doctor::snapshot(Some(doctor::SnapshotQuery { port, asker }))
+            doctor::snapshot(Some(doctor::SnapshotQuery { port, peer: asker }))
         } else if ours {
-            doctor::snapshot_port(doctor::SnapshotQuery { port, asker })
+            doctor::snapshot_port(doctor::SnapshotQuery { port, peer: asker })
         } else {
             HostSnapshot::default().redacted()
         };

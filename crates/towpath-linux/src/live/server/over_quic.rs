@@ -45,7 +45,7 @@ impl ServerState {
             }
             (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
                 if let Some(seat) = self.acquire_quic_permit(&guest, false) {
-                    let IdentifiedStream { connection, stream, hold, peer, .. } = guest;
+                    let IdentifiedStream { connection, stream, guard: hold, peer, .. } = guest;
                     let deadline = turn.now + self.config.limits.duration;
                     let allowed = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
                     let echo = EchoStream::new(deadline, allowed, (seat, hold));
@@ -72,10 +72,10 @@ impl ServerState {
         let attending = known.as_ref().map(|(_, test)| test.attach_control(self.clock));
         let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
         let Some(seat) = self.acquire_quic_permit(&guest, kept) else { return };
-        let IdentifiedStream { host, connection, stream, hold, peer, port, .. } = guest;
+        let IdentifiedStream { host, connection, stream, guard: hold, peer, port, .. } = guest;
         let stream = BlockingStream::attach(&host, turn, connection, stream);
         let speaker = ControlChannel::over_quic(stream, hold, self.clock);
-        let origin = ConnectionOrigin { peer: Some(peer), seen: None, port: Some(port) };
+        let origin = ConnectionOrigin { peer: Some(peer), observed: None, port: Some(port) };
         let token = known.map(|(token, _)| token);
         let attending = attending.map(|(attending, _)| attending);
         self.in_a_thread((seat, attending), move |_| Ok((speaker, origin)), token);
@@ -99,7 +99,7 @@ impl ServerState {
 
 /// Attaches a stream to its test and configures the connection by the plan.
 fn attach_over_quic(turn: &mut DriverContext<'_>, guest: IdentifiedStream, test: &ServerTest) {
-    let IdentifiedStream { host, connection, stream, hold, log, preamble, .. } = guest;
+    let IdentifiedStream { host, connection, stream, guard: hold, log, preamble, .. } = guest;
     let place = (preamble.flow, preamble.stream);
     let own = QuicConnection::accepted(host, connection, log);
     let strand = QuicDataStream::new(own, (stream, preamble.stream == 0), hold);

@@ -169,12 +169,14 @@ fn mark_in_flight(all: &mut [CarriedBytes], mut on_its_way: u64) {
 #[derive(Debug, Default)]
 struct GrowthTracker {
     previous: [u64; 4],
-    owed: [u64; 4],
+    unattributed: [u64; 4],
 }
 
 impl GrowthTracker {
     fn update(&mut self, slot: usize, now: u64) {
-        if let (Some(old), Some(owed)) = (self.previous.get_mut(slot), self.owed.get_mut(slot)) {
+        if let (Some(old), Some(owed)) =
+            (self.previous.get_mut(slot), self.unattributed.get_mut(slot))
+        {
             *owed += now.saturating_sub(*old);
             *old = now;
         }
@@ -182,7 +184,7 @@ impl GrowthTracker {
 
     /// Takes at most `there` bytes of the growth; the rest carries over to the next period.
     fn take(&mut self, slot: usize, there: u64) -> u64 {
-        let Some(owed) = self.owed.get_mut(slot) else { return 0 };
+        let Some(owed) = self.unattributed.get_mut(slot) else { return 0 };
         let taken = there.min(*owed);
         *owed -= taken;
         taken

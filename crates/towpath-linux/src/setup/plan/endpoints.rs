@@ -37,7 +37,7 @@ impl Planner<'_> {
                 kept.insert(address);
             }
             let reason = purpose(&old);
-            self.plan.keeps.push(PlanStep { change: ConfigChange::AddEndpoint(old), reason });
+            self.plan.kept_steps.push(PlanStep { change: ConfigChange::AddEndpoint(old), reason });
         }
         let missing = wanted.into_iter().filter(|new| !kept.contains(&new.address));
         let mut missing: Vec<_> = missing

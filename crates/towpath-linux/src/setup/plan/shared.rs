@@ -1,6 +1,6 @@
 //! Fixes for interfaces that share a network (ARP flux).
 
-use super::{ConfigChange, EndpointCandidate, Planner, shares};
+use super::{ConfigChange, EndpointCandidate, Planner, sharing_interface};
 
 impl Planner<'_> {
     /// Fixes interfaces in one network, which reply to ARP for each other, so that one link carries
@@ -8,7 +8,7 @@ impl Planner<'_> {
     pub(super) fn shared_networks(&mut self, places: &[EndpointCandidate<'_>]) {
         let mut mended = Vec::new();
         for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {
-            let Some((other, network)) = shares(self.host, link, true) else { continue };
+            let Some((other, network)) = sharing_interface(self.host, link, true) else { continue };
             let concerned = |place: &EndpointCandidate<'_>| {
                 place.link.index == link.index || place.link.index == other.index
             };

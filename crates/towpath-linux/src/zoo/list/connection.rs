@@ -50,30 +50,30 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-dropped",
         title: "a box swallows SYNs with the option",
-        seen: "Connecting takes three seconds; then it is plain TCP.",
-        why: "The first SYNs vanish, the kernel leaves the option out of a later one, and \
+        symptom: "Connecting takes three seconds; then it is plain TCP.",
+        explanation: "The first SYNs vanish, the kernel leaves the option out of a later one, and \
               remembers that for an hour, for all destinations.",
         cause: Some("syn-option-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE])],
     },
     FailureCase {
         name: "syn-dropped-v6",
         title: "a box swallows IPv6 SYNs with the option",
-        seen: "Connecting takes three seconds; then it is plain TCP.",
-        why: "As `syn-dropped`, in IPv6.",
+        symptom: "Connecting takes three seconds; then it is plain TCP.",
+        explanation: "As `syn-dropped`, in IPv6.",
         cause: Some("syn-option-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE]), NetworkMutation::Connect(SERVER_V6)],
     },
     FailureCase {
         name: "syn-stripped",
         title: "a box removes the option from SYNs",
-        seen: "The connection works, over one path: plain TCP.",
-        why: "The server never sees the option, so its SYN/ACK has none. SYNs with a rising time \
+        symptom: "The connection works, over one path: plain TCP.",
+        explanation: "The server never sees the option, so its SYN/ACK has none. SYNs with a rising time \
               to live show between which routers it goes.",
         cause: Some("syn-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(UP, ConnectionPhase::Syn, MptcpOptionKind::Every)],
@@ -82,10 +82,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-stripped-v6",
         title: "a box removes the option from IPv6 SYNs",
-        seen: "The connection works, over one path: plain TCP.",
-        why: "As `syn-stripped`, in IPv6.",
+        symptom: "The connection works, over one path: plain TCP.",
+        explanation: "As `syn-stripped`, in IPv6.",
         cause: Some("syn-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Box(1, &[strip(UP, ConnectionPhase::Syn, MptcpOptionKind::Every)]),
             NetworkMutation::Connect(SERVER_V6),
@@ -94,10 +94,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "all-stripped",
         title: "a box removes the option from every packet",
-        seen: "The connection works, over one path: plain TCP.",
-        why: "As `syn-stripped`; the way back is the same.",
+        symptom: "The connection works, over one path: plain TCP.",
+        explanation: "As `syn-stripped`; the way back is the same.",
         cause: Some("syn-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(BOTH, ConnectionPhase::Tcp, MptcpOptionKind::Every)],
@@ -106,11 +106,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "synack-stripped",
         title: "a box removes the option from SYN/ACKs",
-        seen: "The connection works, over one path: plain TCP.",
-        why: "The option reaches the server, and its answer is lost on the way back. The server \
+        symptom: "The connection works, over one path: plain TCP.",
+        explanation: "The option reaches the server, and its answer is lost on the way back. The server \
               learns of it from the third packet (MPCapableFallbackACK grows there).",
         cause: Some("synack-option-stripped"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(DOWN, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
@@ -119,11 +119,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "later-stripped",
         title: "a box lets the option pass in the handshake only",
-        seen: "Multipath TCP for a moment, then plain TCP for ever.",
-        why: "Data without the option makes both sides fall back (MPCapableDataFallback, RFC 8684 \
+        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
+        explanation: "Data without the option makes both sides fall back (MPCapableDataFallback, RFC 8684 \
               §3.7).",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(BOTH, ConnectionPhase::Later, MptcpOptionKind::Every)],
@@ -132,10 +132,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "later-stripped-up",
         title: "a box removes the option from what the client sends, after the SYN",
-        seen: "Multipath TCP for a moment, then plain TCP for ever.",
-        why: "The third packet and the data reach the server without the option.",
+        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
+        explanation: "The third packet and the data reach the server without the option.",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(UP, ConnectionPhase::Later, MptcpOptionKind::Every)],
@@ -144,10 +144,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "dss-stripped",
         title: "a box removes the data sequence signals",
-        seen: "Multipath TCP for a moment, then plain TCP for ever.",
-        why: "It knows the options of the handshake, but not those of data.",
+        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
+        explanation: "It knows the options of the handshake, but not those of data.",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Box(
             1,
             &[strip(BOTH, ConnectionPhase::Later, MptcpOptionKind::Dss)],
@@ -156,29 +156,29 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "payload-rewritten",
         title: "a gateway changes what the client sends",
-        seen: "The connection ends with an error, or falls back.",
-        why: "An application gateway rewrites addresses in the payload. With checksums the \
+        symptom: "The connection ends with an error, or falls back.",
+        explanation: "An application gateway rewrites addresses in the payload. With checksums the \
               receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
         cause: Some("payload-rewritten"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[CHECKSUM, NetworkMutation::Box(1, &[REWRITE])],
     },
     FailureCase {
         name: "payload-rewritten-unnoticed",
         title: "a gateway changes what the client sends, and nobody checks",
-        seen: "Programs get wrong data; Multipath TCP goes on.",
-        why: "Without checksums (the default of Linux), what has its length is taken as it comes.",
+        symptom: "Programs get wrong data; Multipath TCP goes on.",
+        explanation: "Without checksums (the default of Linux), what has its length is taken as it comes.",
         cause: Some("payload-rewritten"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[REWRITE])],
     },
     FailureCase {
         name: "syn-forbidden",
         title: "a firewall forbids SYNs with the option",
-        seen: "`No route to host` with Multipath TCP, and none of that with plain TCP.",
-        why: "A box answers the SYN with ICMP: administratively prohibited.",
+        symptom: "`No route to host` with Multipath TCP, and none of that with plain TCP.",
+        explanation: "A box answers the SYN with ICMP: administratively prohibited.",
         cause: Some("syn-option-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             1,
             &[capable(PacketAction::Unreachable(UnreachableReason::Prohibited))],
@@ -187,39 +187,39 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-reset",
         title: "a firewall resets SYNs with the option",
-        seen: "`Connection refused` with Multipath TCP, and none of that with plain TCP.",
-        why: "A box answers the SYN by a reset in the server's name.",
+        symptom: "`Connection refused` with Multipath TCP, and none of that with plain TCP.",
+        explanation: "A box answers the SYN by a reset in the server's name.",
         cause: Some("syn-option-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[capable(PacketAction::Reset)])],
     },
     FailureCase {
         name: "payload-rewritten-second",
         title: "a gateway on the second path changes what the client sends",
-        seen: "The second subflow is reset when the first data pass over it.",
-        why: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection \
+        symptom: "The second subflow is reset when the first data pass over it.",
+        explanation: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection \
               goes on over the other.",
         cause: Some("payload-rewritten"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[CHECKSUM, NetworkMutation::Box(2, &[REWRITE])],
     },
     FailureCase {
         name: "remote-silent",
         title: "nobody answers",
-        seen: "Connecting hangs, with Multipath TCP and without.",
-        why: "A firewall swallows every packet to the port; this has nothing to do with Multipath \
+        symptom: "Connecting hangs, with Multipath TCP and without.",
+        explanation: "A firewall swallows every packet to the port; this has nothing to do with Multipath \
               TCP.",
         cause: Some("remote-silent"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP])],
     },
     FailureCase {
         name: "remote-silent-v6",
         title: "nobody answers over IPv6",
-        seen: "Connecting hangs.",
-        why: "A firewall swallows every packet.",
+        symptom: "Connecting hangs.",
+        explanation: "A firewall swallows every packet.",
         cause: Some("remote-silent"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Connect(SERVER_V6)],
     },
 ];

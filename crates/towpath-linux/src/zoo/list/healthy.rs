@@ -17,19 +17,19 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-v4",
         title: "two paths over IPv4",
-        seen: "Two subflows, both carrying data.",
-        why: "The usual network of this zoo.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "The usual network of this zoo.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT)],
     },
     FailureCase {
         name: "healthy-v6",
         title: "two paths over IPv6",
-        seen: "Two subflows, both carrying data.",
-        why: "The same in IPv6.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "The same in IPv6.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, &["2001:db8:1:2::2 dev c2 subflow"]),
             NetworkMutation::Connect(SERVER_V6),
@@ -38,47 +38,47 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-dual-stack",
         title: "endpoints of both families",
-        seen: "Two subflows, both carrying data.",
-        why: "Only the endpoint of the connection's family is used.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "Only the endpoint of the connection's family is used.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[],
     },
     FailureCase {
         name: "healthy-announced",
         title: "the server announces its second address",
-        seen: "Three subflows.",
-        why: "The client has an endpoint, and the server one with `signal`.",
+        symptom: "Three subflows.",
+        explanation: "The client has an endpoint, and the server one with `signal`.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT)],
     },
     FailureCase {
         name: "healthy-nat",
         title: "the second path has a NAT",
-        seen: "Two subflows, both carrying data.",
-        why: "The server sees another address and port; MP_JOIN carries a number in place of the \
+        symptom: "Two subflows, both carrying data.",
+        explanation: "The server sees another address and port; MP_JOIN carries a number in place of the \
               address, so that does no harm.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[NAT])],
     },
     FailureCase {
         name: "healthy-nat-both",
         title: "both paths have a NAT",
-        seen: "Two subflows, both carrying data.",
-        why: "As at home and on a phone.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "As at home and on a phone.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[NAT]), NetworkMutation::Box(2, &[NAT])],
     },
     FailureCase {
         name: "healthy-three-paths",
         title: "three paths",
-        seen: "Three subflows, all carrying data.",
-        why: "Two endpoints beside the first interface.",
+        symptom: "Three subflows, all carrying data.",
+        explanation: "Two endpoints beside the first interface.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Clients(&["c1", "c2", "c3"]),
             NetworkMutation::Endpoints(
@@ -90,11 +90,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-one-subnet",
         title: "one subnet, done right",
-        seen: "Two subflows, both carrying data.",
-        why: "arp_ignore=1, arp_announce=2 and a table for each address keep each subflow on its \
+        symptom: "Two subflows, both carrying data.",
+        explanation: "arp_ignore=1, arp_announce=2 and a table for each address keep each subflow on its \
               own cable.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.all.arp_ignore", "1"),
             NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.all.arp_announce", "2"),
@@ -111,10 +111,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-one-interface",
         title: "one interface with two addresses",
-        seen: "Two subflows over one cable.",
-        why: "There is no other interface; two addresses may still take two ways further on.",
+        symptom: "Two subflows over one cable.",
+        explanation: "There is no other interface; two addresses may still take two ways further on.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Clients(&["c1"]),
             NetworkMutation::Address(HostSide::Client, 1, "10.1.1.3/24"),
@@ -124,10 +124,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-laminar",
         title: "each interface with an address of its own at the server",
-        seen: "Two subflows, c1 to s1 and c2 to s2.",
-        why: "A `laminar` endpoint (Linux 6.18) answers each announced address with one subflow.",
+        symptom: "Two subflows, c1 to s1 and c2 to s2.",
+        explanation: "A `laminar` endpoint (Linux 6.18) answers each announced address with one subflow.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 laminar"]),
             NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
@@ -136,10 +136,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-fullmesh",
         title: "every address with every other",
-        seen: "Four subflows.",
-        why: "Endpoints with `fullmesh`.",
+        symptom: "Four subflows.",
+        explanation: "Endpoints with `fullmesh`.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(
                 HostSide::Client,
@@ -151,10 +151,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-backup",
         title: "a third interface is kept as a backup",
-        seen: "Two subflows carry data, a third waits.",
-        why: "The expensive path has the flag `backup`; a regular one is there beside it.",
+        symptom: "Two subflows carry data, a third waits.",
+        explanation: "The expensive path has the flag `backup`; a regular one is there beside it.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Clients(&["c1", "c2", "c3"]),
             NetworkMutation::Endpoints(
@@ -166,19 +166,19 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-port-endpoint",
         title: "the server announces an address with a port",
-        seen: "Three subflows.",
-        why: "An endpoint with `port` listens by itself.",
+        symptom: "Three subflows.",
+        explanation: "An endpoint with `port` listens by itself.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 port 4001 signal"])],
     },
     FailureCase {
         name: "healthy-checksum",
         title: "both hosts use checksums",
-        seen: "Two subflows, both carrying data.",
-        why: "net.mptcp.checksum_enabled is 1 on both.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "net.mptcp.checksum_enabled is 1 on both.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Sysctl(HostSide::Client, "net.mptcp.checksum_enabled", "1"),
             NetworkMutation::Sysctl(HostSide::Server, "net.mptcp.checksum_enabled", "1"),
@@ -187,10 +187,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-wifi-cellular",
         title: "a fast path and one of twice the delay",
-        seen: "Two subflows, both carrying data.",
-        why: "Paths need not be equal.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "Paths need not be equal.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Quality(1, PathQuality { delay_ms: 15, ..PathQuality::DEFAULT }),
             NetworkMutation::Quality(
@@ -202,10 +202,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-application",
         title: "an application that uses Multipath TCP",
-        seen: "Two subflows, both carrying data.",
-        why: "Its socket is of the right kind.",
+        symptom: "Two subflows, both carrying data.",
+        explanation: "Its socket is of the right kind.",
         cause: None,
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Application(AppSocket::Multipath)],
     },
 ];

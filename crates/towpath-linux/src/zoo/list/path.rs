@@ -38,19 +38,19 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-dropped",
         title: "a box on the second path swallows further subflows",
-        seen: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
-        why: "SYNs with MP_JOIN get no answer.",
+        symptom: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
+        explanation: "SYNs with MP_JOIN get no answer.",
         cause: Some("join-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)])],
     },
     FailureCase {
         name: "join-dropped-v6",
         title: "a box on the second path swallows further subflows over IPv6",
-        seen: "The second subflow stays in SYN-SENT.",
-        why: "As `join-dropped`, in IPv6.",
+        symptom: "The second subflow stays in SYN-SENT.",
+        explanation: "As `join-dropped`, in IPv6.",
         cause: Some("join-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
             NetworkMutation::Connect(SERVER_V6),
@@ -59,10 +59,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-answer-dropped",
         title: "a box on the second path swallows the answers to further subflows",
-        seen: "The second subflow stays in SYN-SENT.",
-        why: "SYN/ACKs with MP_JOIN do not come back.",
+        symptom: "The second subflow stays in SYN-SENT.",
+        explanation: "SYN/ACKs with MP_JOIN do not come back.",
         cause: Some("join-dropped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[RouterRule {
@@ -75,11 +75,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-stripped",
         title: "a box on the second path removes MP_JOIN",
-        seen: "The second subflow is made and reset at once, without an error.",
-        why: "The server takes the SYN for a new connection; its SYN/ACK has no MP_JOIN, so the \
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "The server takes the SYN for a new connection; its SYN/ACK has no MP_JOIN, so the \
               client resets.",
         cause: Some("join-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every)],
@@ -88,10 +88,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-answer-stripped",
         title: "a box on the second path removes MP_JOIN from SYN/ACKs",
-        seen: "The second subflow is made and reset at once, without an error.",
-        why: "The client's own SYN was understood, but it sees an answer without the option.",
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "The client's own SYN was understood, but it sees an answer without the option.",
         cause: Some("join-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
@@ -100,10 +100,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-stripped-both",
         title: "a box on the second path removes every option of Multipath TCP",
-        seen: "The second subflow is made and reset at once, without an error.",
-        why: "As `join-stripped`.",
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "As `join-stripped`.",
         cause: Some("join-option-stripped"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[strip(LinkSide::Both, ConnectionPhase::Tcp, MptcpOptionKind::Every)],
@@ -112,19 +112,19 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-reset",
         title: "a firewall on the second path resets further subflows",
-        seen: "Further subflows are refused at once.",
-        why: "A box answers SYNs with MP_JOIN by a reset in the server's name.",
+        symptom: "Further subflows are refused at once.",
+        explanation: "A box answers SYNs with MP_JOIN by a reset in the server's name.",
         cause: Some("join-reset"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
     },
     FailureCase {
         name: "join-prohibited",
         title: "a firewall on the second path forbids further subflows",
-        seen: "Further subflows end after a second with `No route to host`.",
-        why: "A box answers with ICMP: administratively prohibited.",
+        symptom: "Further subflows end after a second with `No route to host`.",
+        explanation: "A box answers with ICMP: administratively prohibited.",
         cause: Some("join-prohibited"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
@@ -133,10 +133,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-unreachable",
         title: "the second path has no route to the server",
-        seen: "Further subflows end after a second with `Network is unreachable`.",
-        why: "A router on the second path answers with ICMP: network unreachable.",
+        symptom: "Further subflows end after a second with `Network is unreachable`.",
+        explanation: "A router on the second path answers with ICMP: network unreachable.",
         cause: Some("join-unreachable"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[all_packets(PacketAction::Unreachable(UnreachableReason::Network))],
@@ -145,10 +145,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-unreachable-host",
         title: "a router on the second path does not find the server",
-        seen: "Further subflows end after a second with `No route to host`.",
-        why: "A router on the second path answers with ICMP: host unreachable.",
+        symptom: "Further subflows end after a second with `No route to host`.",
+        explanation: "A router on the second path answers with ICMP: host unreachable.",
         cause: Some("join-unreachable"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(
             2,
             &[all_packets(PacketAction::Unreachable(UnreachableReason::Host))],
@@ -157,11 +157,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-unreachable",
         title: "the server announces an address that nobody finds",
-        seen: "One path. The announced address (ADD_ADDR) is tried, and the try fails after a \
+        symptom: "One path. The announced address (ADD_ADDR) is tried, and the try fails after a \
               second.",
-        why: "The way to the announced address ends at a router that says so.",
+        explanation: "The way to the announced address ends at a router that says so.",
         cause: Some("announced-address-unreachable"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
             NetworkMutation::Endpoints(HostSide::Server, &["192.0.2.99 signal"]),
@@ -170,10 +170,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-silent",
         title: "the server announces an address that does not answer",
-        seen: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
-        why: "No host has the announced address; the kernel counts the subflow all the same.",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
+        explanation: "No host has the announced address; the kernel counts the subflow all the same.",
         cause: Some("announced-address-unreachable"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
             NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.99 signal"]),
@@ -182,11 +182,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announcement-swallowed",
         title: "a box swallows the server's announcements",
-        seen: "Two subflows, none of them to the server's second address.",
-        why: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
+        symptom: "Two subflows, none of them to the server's second address.",
+        explanation: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
               EchoAdd does not.",
         cause: Some("announcement-stripped"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
             NetworkMutation::Box(
@@ -203,11 +203,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-private",
         title: "a server behind NAT announces its private address",
-        seen: "One path. The announced address (ADD_ADDR) is tried in vain.",
-        why: "The server does not know its public address and announces the one that its interface \
+        symptom: "One path. The announced address (ADD_ADDR) is tried in vain.",
+        explanation: "The server does not know its public address and announces the one that its interface \
               has, which means nothing here.",
         cause: Some("announced-address-private"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
             NetworkMutation::Address(HostSide::Server, 2, "192.168.7.2/24"),
@@ -217,10 +217,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "dead-announced-addresses",
         title: "dead announced addresses use up the limit",
-        seen: "The server announces three addresses, of which one would work, and it is not used.",
-        why: "Each announced address counts against `add_addr_accepted`, also when the try failed.",
+        symptom: "The server announces three addresses, of which one would work, and it is not used.",
+        explanation: "Each announced address counts against `add_addr_accepted`, also when the try failed.",
         cause: Some("dead-announced-addresses-use-limits"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
             NetworkMutation::Limits(HostSide::Client, 2, 2),
@@ -233,30 +233,30 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-silent",
         title: "the second path falls silent during the connection",
-        seen: "Throughput drops; no event says why, and the subflow is still counted.",
-        why: "Every packet of the path vanishes from some moment on. The kernel only marks the \
+        symptom: "Throughput drops; no event says why, and the subflow is still counted.",
+        explanation: "Every packet of the path vanishes from some moment on. The kernel only marks the \
               subflow as stale and sends its data again over the other.",
         cause: Some("path-silent"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
     },
     FailureCase {
         name: "path-silent-first",
         title: "the first path falls silent during the connection",
-        seen: "A short stall; then the second path carries all.",
-        why: "As `path-silent`, where the connection began.",
+        symptom: "A short stall; then the second path carries all.",
+        explanation: "As `path-silent`, where the connection began.",
         cause: Some("path-silent"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL]))],
     },
     FailureCase {
         name: "nat-timeout",
         title: "a NAT on the first path forgets a program's idle subflow",
-        seen: "After a pause, a long-lived connection is slow; a new one is not.",
-        why: "The NAT forgets connections that are silent for 0.8 s (real ones take minutes), and \
+        symptom: "After a pause, a long-lived connection is slow; a new one is not.",
+        explanation: "The NAT forgets connections that are silent for 0.8 s (real ones take minutes), and \
               drops what comes later. The subflow looks established at both ends.",
         cause: Some("nat-timeout"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::Box(1, &[SHORT_NAT_TIMEOUT]),
             NetworkMutation::Application(AppSocket::Bursts),
@@ -265,11 +265,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "subflow-not-recreated",
         title: "a program's first subflow was reset once, and does not come back",
-        seen: "A long-lived connection has one subflow; a new one has two.",
-        why: "A firewall of the first path was restarted and reset what it did not know. Linux \
+        symptom: "A long-lived connection has one subflow; a new one has two.",
+        explanation: "A firewall of the first path was restarted and reset what it did not know. Linux \
               opens a subflow when the connection begins or an endpoint is new, not when it was lost.",
         cause: Some("subflow-not-recreated"),
-        two_ends: false,
+        needs_server_report: false,
         changes: &[
             NetworkMutation::TemporaryBox(
                 1,
@@ -285,20 +285,20 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "link-down",
         title: "the second interface goes down during the connection",
-        seen: "Throughput drops; no event says why.",
-        why: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
+        symptom: "Throughput drops; no event says why.",
+        explanation: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
         cause: Some("link-down"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Down(2))],
     },
     FailureCase {
         name: "path-mtu-hole",
         title: "the second path swallows large packets",
-        seen: "Both subflows are established, and all data go over the first.",
-        why: "The path carries 1,300 bytes at most, and no router says so: handshakes pass, data \
+        symptom: "Both subflows are established, and all data go over the first.",
+        explanation: "The path carries 1,300 bytes at most, and no router says so: handshakes pass, data \
               do not.",
         cause: Some("path-mtu-hole"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Quality(
             2,
             PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
@@ -307,10 +307,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-mtu-hole-first",
         title: "the first path swallows large packets",
-        seen: "The connection is made, and then hangs or is slow.",
-        why: "As `path-mtu-hole`, where the connection begins.",
+        symptom: "The connection is made, and then hangs or is slow.",
+        explanation: "As `path-mtu-hole`, where the connection begins.",
         cause: Some("path-mtu-hole"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Quality(
             1,
             PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
@@ -319,10 +319,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-lossy",
         title: "the second path loses one packet in five",
-        seen: "The second subflow carries next to nothing.",
-        why: "Loss keeps its window small.",
+        symptom: "The second subflow carries next to nothing.",
+        explanation: "Loss keeps its window small.",
         cause: Some("path-lossy"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Quality(
             2,
             PathQuality { loss_percent: 20, ..PathQuality::DEFAULT },
@@ -331,11 +331,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-much-slower",
         title: "the second path takes a hundred times as long",
-        seen: "Two subflows, hardly more throughput than one, and late data.",
-        why: "Its round trip takes 800 ms, that of the first path 10 ms: what is sent there holds \
+        symptom: "Two subflows, hardly more throughput than one, and late data.",
+        explanation: "Its round trip takes 800 ms, that of the first path 10 ms: what is sent there holds \
               up what comes behind.",
         cause: Some("path-much-slower"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[NetworkMutation::Quality(
             2,
             PathQuality { delay_ms: 400, ..PathQuality::DEFAULT },
@@ -344,11 +344,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "receive-buffer-too-small",
         title: "the client's buffers hold a few packets",
-        seen: "Two subflows are slower than they should be.",
-        why: "net.ipv4.tcp_rmem and tcp_wmem are far below what bandwidth times delay of all paths \
+        symptom: "Two subflows are slower than they should be.",
+        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below what bandwidth times delay of all paths \
               needs; one buffer serves all subflows.",
         cause: Some("receive-buffer-too-small"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[
             NetworkMutation::Quality(1, HIGH_BDP),
             NetworkMutation::Quality(2, HIGH_BDP),
@@ -359,11 +359,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "backup-used",
         title: "the server sends over the path that the client keeps as a backup",
-        seen: "The expensive path is as busy as the others.",
-        why: "The flag is a wish: the other side may not know or not obey it. (Here a box clears it \
+        symptom: "The expensive path is as busy as the others.",
+        explanation: "The flag is a wish: the other side may not know or not obey it. (Here a box clears it \
               in MP_JOIN, so that the server does not learn of it.)",
         cause: Some("backup-used"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[
             NetworkMutation::Clients(&["c1", "c2", "c3"]),
             NetworkMutation::Endpoints(
@@ -376,11 +376,11 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "backup-flag-asymmetric",
         title: "the server calls the second subflow a backup, the client does not",
-        seen: "Two subflows; what the server sends goes over the first alone.",
-        why: "The flag is asked for by each side for its own direction of data: here the server \
+        symptom: "Two subflows; what the server sends goes over the first alone.",
+        explanation: "The flag is asked for by each side for its own direction of data: here the server \
               announces its address as a backup.",
         cause: Some("backup-flag-asymmetric"),
-        two_ends: true,
+        needs_server_report: true,
         changes: &[
             NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
             NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 signal backup"]),

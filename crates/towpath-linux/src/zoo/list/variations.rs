@@ -19,7 +19,15 @@ pub(super) const fn variation(
     changes: &'static [NetworkMutation],
 ) -> FailureCase {
     let hidden = "This is a variation for tests.";
-    FailureCase { name, title, seen: hidden, why: hidden, cause, two_ends, changes }
+    FailureCase {
+        name,
+        title,
+        symptom: hidden,
+        explanation: hidden,
+        cause,
+        needs_server_report: two_ends,
+        changes,
+    }
 }
 
 /// Returns the rule of a middlebox on the path of further subflows.

@@ -230,7 +230,7 @@ fn routes(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
             if !draft.claim(&["box 1", "listener"]) {
                 return false;
             }
-            draft.routing = Routing::Nowhere;
+            draft.routing = Routing::LinkLocalOnly;
             draft.add_fault("no-route", Evidence::Handshake, "no route".to_owned())
         }
     }

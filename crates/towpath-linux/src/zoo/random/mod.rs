@@ -100,10 +100,10 @@ fn draw_case(draw: CaseRng, name: String) -> RandomCase {
     let situation = FailureCase {
         name: name.leak(),
         title: truth.summary.clone().leak(),
-        seen: "This one was drawn at random.",
-        why: "Its truth is known by how it was made.",
+        symptom: "This one was drawn at random.",
+        explanation: "Its truth is known by how it was made.",
         cause,
-        two_ends,
+        needs_server_report: two_ends,
         changes: draft.changes().leak(),
     };
     RandomCase { case: Box::leak(Box::new(situation)), truth }

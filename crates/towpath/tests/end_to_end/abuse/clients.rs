@@ -43,7 +43,7 @@ fn measure(folder: &TestDir, server: &Hostile, options: &[&str]) -> Running {
 }
 
 /// Checks that a client of a hostile server has printed a clear error.
-fn is_clear(ended: &ProgramOutput, what: &str) {
+fn assert_clear_error(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
     let told = ended.err.contains("error: ") || ended.err.contains("warning: ");
     assert!(told, "{what}: {ended}");
@@ -71,7 +71,7 @@ fn a_measurement_survives_any_server_behaviour_before_traffic() {
                 measure(folder, &server, &["--transport", "tcp"]).wait_at_most(CLIENT_TIMEOUT);
             // For any message of the server, nothing was measured.
             assert_eq!(ended.code, Some(2), "{what}: {ended}");
-            is_clear(&ended, &what);
+            assert_clear_error(&ended, &what);
         });
     }
 }
@@ -87,7 +87,7 @@ fn a_measurement_terminates_for_any_server_report() {
             // The client's own measurements are kept.
             assert_eq!(ended.code, Some(1), "{what}: {ended}");
             assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
-            is_clear(&ended, &what);
+            assert_clear_error(&ended, &what);
         });
     }
 }
@@ -207,7 +207,7 @@ fn no_server_report_fills_the_clients_memory() {
         r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
     for line in [counter, connection, "{}", "[", "\"\""] {
         let half = format!("{line}\n").repeat(most / (line.len() + 1));
-        let server = Hostile::start(Misbehaviour::Half(Arc::from(half)));
+        let server = Hostile::start(Misbehaviour::Report(Arc::from(half)));
         let mut client = measure(folder, &server, &["--transport", "tcp", "--patience", "20"]);
         let mut peak = 0;
         wait_for("the client's end", || {
@@ -219,7 +219,7 @@ fn no_server_report_fills_the_clients_memory() {
         assert!(peak > 0 && peak < 256 << 20, "{line}: {peak} bytes");
     }
     let larger = "x".repeat(most * 4);
-    let server = Hostile::start(Misbehaviour::Half(Arc::from(larger)));
+    let server = Hostile::start(Misbehaviour::Report(Arc::from(larger)));
     let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(CLIENT_TIMEOUT);
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.err.contains("none is larger"), "{ended}");

@@ -147,7 +147,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
 #[test]
 fn a_server_without_the_pinned_certificate_receives_nothing() {
     let folder = TestDir::new();
-    let forger = Hostile::start(Misbehaviour::Half(Arc::from("{}")));
+    let forger = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
     let pin = "ab".repeat(32);
     for transport in ["tcp", "mptcp"] {
         let pinned = ["-t", "0.2", "--transport", transport, "--server-cert", &pin];
@@ -210,7 +210,7 @@ fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
         TcpListener::bind(address).ok().map(|listener| (between, listener))
     });
     let line = r#"{"record":{"type":"counter","host":"forged","name":"","before":0,"after":1}}"#;
-    let forger = Hostile::at(listener, Misbehaviour::Half(Arc::from(format!("{line}\n"))));
+    let forger = Hostile::at(listener, Misbehaviour::Report(Arc::from(format!("{line}\n"))));
     let at = between.local_addr().unwrap().port();
     let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--patience", "6"];
     let pinned = [&short[..], &["--server-cert", &print]].concat();
@@ -247,7 +247,7 @@ fn a_server_without_the_secret_receives_no_plan() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
-    let ignorant = Hostile::start(Misbehaviour::Half(Arc::from("{}")));
+    let ignorant = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
     let ended = measure(&folder, ignorant.port, &known);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("does not ask for the secret"), "{ended}");

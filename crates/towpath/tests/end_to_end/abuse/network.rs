@@ -153,7 +153,7 @@ fn running(
     streams: u16,
     settings: TransferSettings,
 ) -> io::Result<(RawClient, Vec<TcpStream>)> {
-    let mut stranger = RawClient::enter(way)?;
+    let mut stranger = RawClient::connect(way)?;
     if let Some(why) = stranger.plan(flows, settings)? {
         return Err(io::Error::other(why));
     }
@@ -165,8 +165,8 @@ fn running(
 }
 
 /// Checks that the server has not panicked and serves a new client.
-fn is_well(site: &AttackedServer) {
-    site.serves(2);
+fn assert_healthy(site: &AttackedServer) {
+    site.assert_serves(2);
     let said = site.running.stderr();
     assert!(!said.contains("panicked"), "{said}");
 }

@@ -101,7 +101,7 @@ fn setup_writes_nothing_without_apply() {
 
 /// Content of a planted state file, and the place where it could be planted.
 #[derive(Debug)]
-struct Planted {
+struct PlantedState {
     changes: Value,
     place: &'static str,
 }
@@ -153,7 +153,7 @@ fn hostile_change() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn planted() -> impl Strategy<Value = Planted> {
+fn planted() -> impl Strategy<Value = PlantedState> {
     let changes = proptest::collection::vec(hostile_change(), 1..4);
     let place = proptest::sample::select(vec![
         "ours",
@@ -167,7 +167,8 @@ fn planted() -> impl Strategy<Value = Planted> {
         "folder-theirs",
         "folder-writable",
     ]);
-    (changes, place).prop_map(|(changes, place)| Planted { changes: Value::Array(changes), place })
+    (changes, place)
+        .prop_map(|(changes, place)| PlantedState { changes: Value::Array(changes), place })
 }
 
 /// Puts the state of case `$1` where `setup` searches. It is of this boot and namespace; from
@@ -196,7 +197,7 @@ plant() {
 ";
 
 /// Writes the state of a case, as the user who could have planted it.
-fn lay(folder: &TestDir, number: usize, case: &Planted) {
+fn write_state(folder: &TestDir, number: usize, case: &PlantedState) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let content = json!({"version": 1, "boot": boot.trim(), "changes": case.changes}).to_string();
     let sandbox = folder.work().join("sandbox");
@@ -221,12 +222,12 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
     let test = "no_state_directory_makes_setup_change_unlisted_settings";
     let folder = TestDir::new();
     let mut runner = TestRunner::deterministic();
-    let mut cases: Vec<Planted> =
+    let mut cases: Vec<PlantedState> =
         (0..24).map(|_| planted().new_tree(&mut runner).unwrap().current()).collect();
     // Right place and right user: without the check, a file outside of /proc/sys would be written.
     let escape = "net/../../../$SANDBOX/victim";
     let escape = json!([{"do": "sysctl", "sysctl": escape, "from": "spoilt", "to": "precious"}]);
-    cases.insert(0, Planted { changes: escape, place: "ours" });
+    cases.insert(0, PlantedState { changes: escape, place: "ours" });
     let mut script = format!(
         "{PLANT}\necho precious >sandbox/victim\nchmod 644 sandbox/victim\nlisted >first
         same() {{ cmp -s $1 $2 || {{ echo \"$3\"; diff $1 $2 || true; }}; }}\n"
@@ -236,7 +237,7 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
             skip(test, "only root can make files of others");
             continue;
         }
-        lay(&folder, number, case);
+        write_state(&folder, number, case);
         let place = case.place;
         let _ = write!(
             script,

@@ -36,7 +36,7 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
     let mut most = 0;
     for _ in 0..60 {
-        let Ok(mut stranger) = RawClient::enter(site.way(1)) else { continue };
+        let Ok(mut stranger) = RawClient::connect(site.route(1)) else { continue };
         if stranger.plan(&[MINUTE], TransferSettings::default()).unwrap().is_none() {
             let _data = stranger.data(0, 0).unwrap();
             stranger.begin().unwrap();
@@ -45,8 +45,8 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
         most = most.max(site.status("Threads:"));
     }
     assert!(most < 60, "{most} threads with two tests at a time");
-    site.serves_five();
-    site.calms_down();
+    site.assert_serves_five();
+    site.wait_until_idle();
 }
 
 /// Finding 3: requests within the limits took unlimited memory.
@@ -54,12 +54,12 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
 fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let site = AttackedServer::new(&[]);
     // A request each microsecond.
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
     let why = stranger.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     // Small requests of a few bytes each, which the plan does not contain.
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let some = "pattern = \"reqres\"\nduration = \"60 s\"\nperiod = \"1 s\"\ndirection = \"up\"";
     assert_eq!(stranger.plan(&[some], TransferSettings::default()).unwrap(), None);
     let mut data = stranger.data(0, 0).unwrap();
@@ -72,8 +72,8 @@ fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let half = stranger.fetch().unwrap();
     assert!(half.contains("--max-memory"), "{}", &half[..half.len().min(400)]);
     writing.join().unwrap();
-    site.serves_five();
-    site.stays_small();
+    site.assert_serves_five();
+    site.assert_memory();
 }
 
 /// Returns short messages as they are on the wire.
@@ -87,34 +87,35 @@ fn requests(bytes: usize) -> Vec<u8> {
 #[test]
 fn no_test_gets_more_than_half_of_the_remaining_memory() {
     let site = AttackedServer::new(&[]);
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
     let settings = TransferSettings { block_bytes: Some(4 << 20), ..TransferSettings::default() };
     let why = stranger.plan(&[wide], settings).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     let visitors: Vec<_> = (1..=16)
         .filter_map(|n| {
-            let mut stranger = RawClient::enter(site.way(n)).ok()?;
+            let mut stranger = RawClient::connect(site.route(n)).ok()?;
             stranger.plan(&[wide], TransferSettings::default()).ok()?;
             Some(stranger)
         })
         .collect();
-    site.serves_five();
+    site.assert_serves_five();
     drop(visitors);
-    site.stays_small();
-    site.calms_down();
+    site.assert_memory();
+    site.wait_until_idle();
 }
 
 /// Finding 4: 288 one-byte echoes blocked all other clients.
 #[test]
 fn echo_connections_of_one_source_leave_slots_for_others() {
     let site = AttackedServer::new(&[]);
-    let echo = |n: u16| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
+    let echo =
+        |n: u16| site.route(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     let crowd: Vec<_> = (0..400).map(|_| echo(1)).collect();
     let sources: Vec<_> = (2..300).map(echo).collect();
-    site.serves_five();
+    site.assert_serves_five();
     drop((crowd, sources));
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// Finding 4: hellos of unauthenticated clients blocked those with the secret.
@@ -140,9 +141,9 @@ fn unauthenticated_hellos_block_no_client() {
         }
         open.len()
     });
-    site.serves_five();
+    site.assert_serves_five();
     assert!(knocking.join().unwrap() > 0);
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// Finding 5: absent clients occupied sixteen slots for an hour.
@@ -151,7 +152,7 @@ fn absent_clients_lose_their_slots() {
     let site = AttackedServer::new(&[]);
     let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
     let book = |n: u16| {
-        let mut stranger = RawClient::enter(site.way(n)).ok()?;
+        let mut stranger = RawClient::connect(site.route(n)).ok()?;
         stranger.plan(&[later], TransferSettings::default()).ok()?.is_none().then_some(())?;
         let data = stranger.data(0, 0).ok()?;
         stranger.begin().ok()?;
@@ -162,20 +163,20 @@ fn absent_clients_lose_their_slots() {
     let others: Vec<_> = (2..20).filter_map(book).collect();
     assert_eq!(others.len(), 8);
     // All slots are taken, all clients are connected, and no data moves.
-    site.serves_five();
+    site.assert_serves_five();
     drop((places, others));
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// Finding 6: `--max-rate` limited each flow alone, and no echoes.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
     assert_eq!(stranger.plan(&[down; 16], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..16).map(|flow| stranger.data(flow, 0).unwrap()).collect();
-    let mut echo = site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
+    let mut echo = site.route(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     stranger.begin().unwrap();
     let began = Instant::now();
     let until = began + Duration::from_secs(6);
@@ -198,7 +199,7 @@ fn a_rate_limit_applies_to_all_traffic_of_a_client() {
 #[test]
 fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     let site = AttackedServer::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
     assert_eq!(stranger.plan(&[down; 4], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..4).map(|flow| stranger.data(flow, 0).unwrap()).collect();
@@ -223,18 +224,18 @@ fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
 #[test]
 fn a_greedy_source_leaves_enough_for_the_others() {
     let site = AttackedServer::new(&[]);
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut held = Vec::new();
         let mut tests = Vec::new();
-        while attack.goes_on() {
-            held.extend(site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)));
-            if let Ok(mut stranger) = RawClient::enter(site.way(1))
+        while attack.is_active() {
+            held.extend(site.route(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)));
+            if let Ok(mut stranger) = RawClient::connect(site.route(1))
                 && let Ok(None) = stranger.plan(&[MINUTE], TransferSettings::default())
             {
                 tests.push(stranger);
             }
             if held.len() >= times(300, 2_000) {
-                attack.is_on();
+                attack.set_active();
                 held.clear();
             }
         }

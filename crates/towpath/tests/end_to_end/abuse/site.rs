@@ -37,11 +37,11 @@ pub(super) struct Attack {
 
 impl Attack {
     /// Signals that the attack is fully active, so that honest clients may start.
-    pub(super) fn is_on(&self) {
+    pub(super) fn set_active(&self) {
         self.began.store(true, Ordering::Release);
     }
 
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         !self.over.load(Ordering::Acquire) && Instant::now() < self.ends
     }
 }
@@ -77,7 +77,7 @@ impl AttackedServer {
         Self { folder, running, port }
     }
 
-    pub(super) fn way(&self, n: u16) -> ClientRoute {
+    pub(super) fn route(&self, n: u16) -> ClientRoute {
         ClientRoute::number(n, &self.port)
     }
 
@@ -101,9 +101,8 @@ impl AttackedServer {
     ///
     /// All must be served at their offered rate, and the server must stay small and recover soon.
     ///
-    /// The attack has to call [`Attack::is_on`], and to return once it no longer [goes
-    /// on](Attack::goes_on).
-    pub(super) fn withstands(&self, attack: impl FnOnce(&Attack) + Send) {
+    /// The attack has to call [`Attack::set_active`], and to return once it no longer [is active](Attack::is_active).
+    pub(super) fn run_attack(&self, attack: impl FnOnce(&Attack) + Send) {
         let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began, over };
         thread::scope(|scope| {
@@ -113,18 +112,18 @@ impl AttackedServer {
                 (state.began.load(Ordering::Acquire) || attacking.is_finished()).then_some(())
             });
             let clients: Vec<_> =
-                (2..7).map(|last| scope.spawn(move || self.serves(last))).collect();
+                (2..7).map(|last| scope.spawn(move || self.assert_serves(last))).collect();
             let served: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
             drop(ends);
             attacking.join().unwrap();
             assert!(served.iter().all(Result::is_ok), "not all honest clients were served");
         });
-        self.stays_small();
-        self.calms_down();
+        self.assert_memory();
+        self.wait_until_idle();
     }
 
     /// Checks that an honest client is served at its rate. A client refused as busy tries again.
-    pub(super) fn serves(&self, last: u8) {
+    pub(super) fn assert_serves(&self, last: u8) {
         let ended = wait_for("an honest client's turn", || {
             let ended = self.measure(last, &[]);
             (!ended.err.contains("busy")).then_some(ended)
@@ -136,19 +135,19 @@ impl AttackedServer {
     }
 
     /// Checks five honest clients in sequence, at their offered rate.
-    pub(super) fn serves_five(&self) {
-        (2..7).for_each(|last| self.serves(last));
+    pub(super) fn assert_serves_five(&self) {
+        (2..7).for_each(|last| self.assert_serves(last));
     }
 
     /// Waits until no trace of a test or connection is left.
-    pub(super) fn calms_down(&self) {
+    pub(super) fn wait_until_idle(&self) {
         let began = Instant::now();
         wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
         let took = began.elapsed();
         assert!(took < RECOVERY_TIMEOUT, "seats were free after {took:?}");
     }
 
-    pub(super) fn stays_small(&self) {
+    pub(super) fn assert_memory(&self) {
         let peak = self.status("VmHWM:");
         assert!(peak <= MAX_MEMORY_KB, "{peak} kB");
     }

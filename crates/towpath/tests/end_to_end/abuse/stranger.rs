@@ -60,7 +60,7 @@ pub(super) struct RawClient {
 
 impl RawClient {
     /// Connects and waits for the welcome.
-    pub(super) fn enter(way: ClientRoute) -> io::Result<Self> {
+    pub(super) fn connect(way: ClientRoute) -> io::Result<Self> {
         let control = way.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
         let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
         let mut stranger = Self { route: way, control, frames, token };

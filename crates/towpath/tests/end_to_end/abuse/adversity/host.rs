@@ -46,14 +46,14 @@ fn site_of(folder: TestDir, command: &mut Command, options: &[&str]) -> Attacked
 
 /// Checks that honest clients are served and that nothing is left of earlier ones.
 fn assert_serving(site: &AttackedServer) {
-    (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
-    site.calms_down();
-    site.stays_small();
+    (2..2 + times(1, 5) as u8).for_each(|last| site.assert_serves(last));
+    site.wait_until_idle();
+    site.assert_memory();
 }
 
 /// Opens connections that send a valid preamble and stay, as many as the server accepts.
-fn crowd(site: &AttackedServer, number: usize) -> Vec<TcpStream> {
-    let echo = |_| site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).ok();
+fn open_connections(site: &AttackedServer, number: usize) -> Vec<TcpStream> {
+    let echo = |_| site.route(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).ok();
     (0..number).filter_map(echo).collect()
 }
 
@@ -80,7 +80,7 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
         let limit = format!("--nofile={limit}:{limit}");
         let site = site_with(&["prlimit", &limit], &[]);
         let at_rest = descriptors(&site);
-        let crowd = crowd(&site, 200);
+        let crowd = open_connections(&site, 200);
         assert!(crowd.len() >= 40, "{} connections", crowd.len());
         wait_for("the last descriptors", || (descriptors(&site) >= 38).then_some(()));
         // The server waits for free descriptors and does not poll in a loop.
@@ -92,7 +92,7 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
         // The server accepts the connections queued in the kernel and notices their end before
         // honest clients connect.
         wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
-        let refused = || RawClient::enter(site.way(3)).ok().map(|_| ());
+        let refused = || RawClient::connect(site.route(3)).ok().map(|_| ());
         wait_for("room for somebody", refused);
         assert_serving(&site);
         wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
@@ -108,9 +108,9 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
         return;
     }
     let site = site_with(&["prlimit", "--nofile=200:200"], &[]);
-    let crowd = crowd(&site, 400);
+    let crowd = open_connections(&site, 400);
     assert!(crowd.len() >= 200, "{} connections", crowd.len());
-    (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
+    (2..2 + times(1, 5) as u8).for_each(|last| site.assert_serves(last));
     drop(crowd);
     assert_serving(&site);
 }
@@ -120,13 +120,13 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
 fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
     let mut came = 0;
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut held = VecDeque::new();
-        while attack.goes_on() {
-            held.extend(crowd(&site, 10));
+        while attack.is_active() {
+            held.extend(open_connections(&site, 10));
             came += 10;
             if held.len() >= 400 {
-                attack.is_on();
+                attack.set_active();
                 held.drain(..10);
             }
         }
@@ -142,7 +142,7 @@ fn a_test_without_descriptors_releases_its_slot() {
         return;
     }
     let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
-    let mut stranger = RawClient::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::connect(site.route(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
     let why = stranger.plan(&[wide], TransferSettings::default()).unwrap();
     let data: Vec<_> = (0..128).filter_map(|stream| stranger.data(0, stream).ok()).collect();
@@ -185,12 +185,12 @@ fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
     let test = "a_server_at_its_thread_limit_refuses_and_keeps_running";
     for most in [16, 40] {
         let Some(site) = site_with_threads(test, most, &[]) else { return };
-        let crowd = crowd(&site, 120);
+        let crowd = open_connections(&site, 120);
         assert!(crowd.len() > 40, "{} connections", crowd.len());
         wait_for("its last thread", || (site.status("Threads:") + 2 >= most.into()).then_some(()));
         assert!(site.status("Threads:") <= most.into(), "no limit: {}", site.status("Threads:"));
         // A new client gets a reply or a closed connection.
-        let answer = RawClient::enter(site.way(2)).map(|_| ());
+        let answer = RawClient::connect(site.route(2)).map(|_| ());
         let late = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
         };
@@ -209,8 +209,8 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
         let wide = format!(
             "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
         );
-        let mut stranger = RawClient::enter(site.way(1)).unwrap();
-        let said = attend(&mut stranger, &wide);
+        let mut stranger = RawClient::connect(site.route(1)).unwrap();
+        let said = test_outcome(&mut stranger, &wide);
         assert!(!said.is_empty());
         drop(stranger);
         assert_serving(&site);
@@ -219,7 +219,7 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
 
 /// Returns the outcome of a test with many streams: its refusal, its report, or the connection's
 /// error.
-fn attend(stranger: &mut RawClient, flow: &str) -> String {
+fn test_outcome(stranger: &mut RawClient, flow: &str) -> String {
     match stranger.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
         Ok(Some(why)) => return why,
@@ -256,12 +256,12 @@ fn a_server_without_address_space_keeps_running() {
     for more in [48 << 20, 200 << 20_u64].into_iter().take(times(1, 2)) {
         let limit = format!("--as={0}:{0}", idle + more);
         let site = site_with(&["prlimit", &limit], &[]);
-        let crowd = crowd(&site, 288);
+        let crowd = open_connections(&site, 288);
         assert!(crowd.len() > 20, "{} connections", crowd.len());
         let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
         let strangers: Vec<_> = (1..8)
             .filter_map(|n| {
-                let mut stranger = RawClient::enter(site.way(n)).ok()?;
+                let mut stranger = RawClient::connect(site.route(n)).ok()?;
                 stranger.plan(&[wide], TransferSettings::default()).ok()?;
                 let data: Vec<_> = (0..128).map_while(|one| stranger.data(0, one).ok()).collect();
                 Some((stranger, data))
@@ -341,7 +341,7 @@ fn a_server_with_no_writable_storage_still_serves() {
         let ended =
             site.folder.run(&[&fixed[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
         assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.stderr());
-        site.calms_down();
+        site.wait_until_idle();
     }
 }
 
@@ -403,7 +403,7 @@ impl PipedServer {
         self.folder.run(&[&fixed[..], &["--transport", "tcp", "-t", "0.5", "-b", "8M"]].concat())
     }
 
-    fn serves(&mut self, what: &str) {
+    fn assert_serves(&mut self, what: &str) {
         for last in 2..2 + times(1, 5) as u8 {
             let ended = self.measure(last);
             assert_eq!(ended.code, Some(0), "{what}: {ended}");
@@ -413,7 +413,7 @@ impl PipedServer {
 }
 
 /// Starts a server with both outputs in one pipe, which is read until the server listens.
-fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
+fn server_with_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
     let folder = TestDir::new();
     let (reader, writer) = io::pipe().unwrap();
     let mut command = folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]);
@@ -434,7 +434,7 @@ fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::Pip
 }
 
 /// Fills a pipe until a write would block.
-fn fill(mut writer: io::PipeWriter) {
+fn fill_pipe(mut writer: io::PipeWriter) {
     let written = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&written);
     thread::spawn(move || {
@@ -467,18 +467,18 @@ fn a_server_with_an_unread_log_keeps_serving() {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
             *all.last_mut().unwrap() = &name;
         }
-        let (mut held, reader, writer) = into_a_pipe(&all);
+        let (mut held, reader, writer) = server_with_pipe(&all);
         let _ = fs::remove_file(&path); // it may not exist
-        fill(writer);
+        fill_pipe(writer);
         if secret {
             // Failed clients are logged, but the server must still reply.
             let way = ClientRoute::number(1, &held.port);
             for _ in 0..8 {
-                let _ = RawClient::enter(way); // may be refused
+                let _ = RawClient::connect(way); // may be refused
             }
-            assert!(RawClient::enter(way).is_ok(), "{what}");
+            assert!(RawClient::connect(way).is_ok(), "{what}");
         } else {
-            held.serves(&what);
+            held.assert_serves(&what);
         }
         signal("TERM", held.child.id().into());
         let child = &mut held.child;
@@ -493,9 +493,9 @@ fn a_server_with_an_unread_log_keeps_serving() {
 #[test]
 fn a_server_with_a_closed_log_keeps_serving() {
     for options in [&[][..], &["-J"]] {
-        let (mut held, reader, writer) = into_a_pipe(options);
+        let (mut held, reader, writer) = server_with_pipe(options);
         drop((reader, writer));
-        held.serves("nobody reads");
+        held.assert_serves("nobody reads");
     }
 }
 
@@ -521,9 +521,9 @@ fn a_server_without_standard_streams_keeps_serving() {
             wait_for("the server", || {
                 let over = held.child.try_wait().unwrap();
                 assert!(over.is_none(), "{streams} {json:?}: {over:?}");
-                RawClient::enter(ClientRoute::number(1, &held.port)).ok()
+                RawClient::connect(ClientRoute::number(1, &held.port)).ok()
             });
-            held.serves(streams);
+            held.assert_serves(streams);
         }
     }
 }
@@ -541,14 +541,14 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
         exec >>full/log";
     let Some(mut site) = site_after(test, script, &["-J"]) else { return };
     for last in 2..2 + times(2, 5) as u8 {
-        site.serves(last);
+        site.assert_serves(last);
     }
     let over = site.running.child.try_wait().unwrap();
     assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
     // The last lines found no space.
     let log = fs::read(format!("/proc/{}/cwd/full/log", site.running.id())).unwrap();
     assert!((3_900..=4_096).contains(&log.len()), "{} bytes", log.len());
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// S3, C2: a signal during tests ends the server soon, and its clients end on their own.
@@ -558,7 +558,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
         let site = AttackedServer::new(&[]);
         let strangers: Vec<_> = (1..4)
             .map(|n| {
-                let mut stranger = RawClient::enter(site.way(n)).unwrap();
+                let mut stranger = RawClient::connect(site.route(n)).unwrap();
                 assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
                 let data = stranger.data(0, 0).unwrap();
                 stranger.begin().unwrap();
@@ -608,8 +608,9 @@ fn a_server_suspended_by_a_signal_resumes() {
         // Some clients connect and leave meanwhile.
         let mut crowd = Vec::new();
         wait_for("a while", || {
-            crowd
-                .extend(site.way(1).connect(ConnectionKind::Control, TestToken::NONE, (0, 0)).ok());
+            crowd.extend(
+                site.route(1).connect(ConnectionKind::Control, TestToken::NONE, (0, 0)).ok(),
+            );
             (began.elapsed() > Duration::from_millis(1_200)).then_some(())
         });
         assert!(crowd.len() > 20, "{}", crowd.len());
@@ -626,12 +627,12 @@ fn a_server_suspended_by_a_signal_resumes() {
 fn ignored_signals_disturb_no_test() {
     let site = AttackedServer::new(&[]);
     let sent = AtomicUsize::new(0);
-    site.withstands(|attack| {
-        attack.is_on();
+    site.run_attack(|attack| {
+        attack.set_active();
         let id = site.running.id().to_string();
         let burst = "for n in 1 2 3 4 5 6 7 8 9; do kill -s PIPE $0; kill -s CONT $0; \
                      kill -s WINCH $0; kill -s CHLD $0; kill -s URG $0; done";
-        while attack.goes_on() {
+        while attack.is_active() {
             let status = Command::new("sh").args(["-c", burst, &id]).status().unwrap();
             sent.fetch_add(usize::from(status.success()), Ordering::Relaxed);
         }
@@ -647,7 +648,7 @@ fn connections_that_break_in_every_phase_leave_nothing() {
     let mut fetched = 0;
     for phase in 0..times(5, 10) {
         for n in 1..=times(2, 8) as u16 {
-            let Ok(mut stranger) = RawClient::enter(site.way(n)) else { continue };
+            let Ok(mut stranger) = RawClient::connect(site.route(n)) else { continue };
             if phase % 5 == 0 || stranger.plan(&[short], TransferSettings::default()).is_err() {
                 continue;
             }

@@ -23,7 +23,7 @@ pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
 /// Replacements for each kind of traffic.
 pub(super) struct Lies {
     /// Replacement for a control message; `None` passes it on.
-    pub(super) word: Lie<Value, Option<Messages>>,
+    pub(super) message: Lie<Value, Option<Messages>>,
     /// Replacement for the server's report.
     pub(super) report: Lie<str, String>,
     /// Replacement for the reply to a datagram.
@@ -37,7 +37,7 @@ pub(super) struct Lies {
 impl Default for Lies {
     fn default() -> Self {
         Self {
-            word: Box::new(|_| None),
+            message: Box::new(|_| None),
             report: Box::new(str::to_owned),
             datagram: Box::new(|answer| vec![answer.to_vec()]),
             data: Box::new(<[u8]>::to_vec),
@@ -87,7 +87,7 @@ impl Liar {
             for client in listener.incoming().map_while(Result::ok) {
                 of_thread.connections.fetch_add(1, Ordering::Relaxed);
                 let shared = Arc::clone(&of_thread);
-                thread::spawn(move || shared.meet(client));
+                thread::spawn(move || shared.serve(client));
             }
         });
         let of_thread = Arc::clone(&shared);
@@ -101,7 +101,7 @@ impl Liar {
     }
 
     /// Returns the number of accepted connections.
-    pub(super) fn met(&self) -> usize {
+    pub(super) fn accepted_connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn send(stream: &mut TcpStream, text: &str) -> io::Result<()> {
 }
 
 impl LiarState {
-    fn meet(&self, mut client: TcpStream) -> io::Result<()> {
+    fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         patient(&client)?;
         let mut server = TcpStream::connect(self.server)?;
         patient(&server)?;
@@ -142,20 +142,20 @@ impl LiarState {
             let _ = back.shutdown(std::net::Shutdown::Write);
         });
         match kind {
-            ConnectionKind::Control => self.converse(&mut server, &mut client),
-            ConnectionKind::Data => self.spoil(&mut server, &mut client),
+            ConnectionKind::Control => self.relay_control(&mut server, &mut client),
+            ConnectionKind::Data => self.relay_data(&mut server, &mut client),
             ConnectionKind::Echo | ConnectionKind::Tls => {
                 io::copy(&mut server, &mut client).map(|_| ())
             }
         }
     }
 
-    fn converse(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+    fn relay_control(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
         let mut half = String::new();
         loop {
             let text = String::from_utf8(frame(server)?).map_err(io::Error::other)?;
             let word: Value = serde_json::from_str(&text)?;
-            if let Some(lies) = (self.lies.word)(&word) {
+            if let Some(lies) = (self.lies.message)(&word) {
                 self.lies_told.fetch_add(1, Ordering::Relaxed);
                 for lie in lies {
                     send(client, &lie)?;
@@ -174,7 +174,7 @@ impl LiarState {
         }
     }
 
-    fn spoil(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+    fn relay_data(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
         if !self.lies.before_data.is_empty() {
             self.lies_told.fetch_add(1, Ordering::Relaxed);
             client.write_all(&self.lies.before_data)?;

@@ -58,7 +58,7 @@ fn end(mut client: Running, what: &str) -> ProgramOutput {
 }
 
 /// Checks that a client ended in a documented way and printed no terminal controls.
-fn is_orderly(ended: &ProgramOutput, what: &str) {
+fn assert_orderly_exit(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(0..=2 | 130)), "{what}: {ended}");
     assert!(!ended.err.contains("panicked"), "{what}: {ended}");
     for text in [&ended.out, &ended.err] {
@@ -68,7 +68,7 @@ fn is_orderly(ended: &ProgramOutput, what: &str) {
 }
 
 /// Checks that each written result can be read.
-fn can_be_read(folder: &TestDir, port: u16, what: &str) -> usize {
+fn assert_readable(folder: &TestDir, port: u16, what: &str) -> usize {
     let out = folder.work().join(format!("results-{port}"));
     let Ok(entries) = fs::read_dir(&out) else { return 0 };
     let files = entries.map(|entry| entry.unwrap().path());
@@ -77,7 +77,7 @@ fn can_be_read(folder: &TestDir, port: u16, what: &str) -> usize {
         let page = format!("report-{port}.html");
         let ended = folder.run(&["report", result.to_str().unwrap(), "-o", &page]);
         assert_eq!(ended.code, Some(0), "{what}: {ended}");
-        is_orderly(&ended, what);
+        assert_orderly_exit(&ended, what);
     }
     results.len()
 }
@@ -104,21 +104,21 @@ fn run_through_liar(
 ) -> ProgramOutput {
     let liar = Liar::before(&site.port, lies);
     let ended = end(start(&site.folder, liar.port, options), what);
-    is_orderly(&ended, what);
+    assert_orderly_exit(&ended, what);
     assert!(liar.lies_told() > 0, "{what}: no lie was told: {ended}");
-    can_be_read(&site.folder, liar.port, what);
+    assert_readable(&site.folder, liar.port, what);
     ended
 }
 
-fn instead_of(
+fn replacing_message(
     name: &'static str,
     lie: impl Fn(&Value) -> Messages + Send + Sync + 'static,
 ) -> Lies {
     let word = move |word: &Value| (word["say"] == name).then(|| lie(word));
-    Lies { word: Box::new(word), ..Lies::default() }
+    Lies { message: Box::new(word), ..Lies::default() }
 }
 
-fn every_word() -> Vec<Value> {
+fn all_messages() -> Vec<Value> {
     vec![
         json!({"say": "welcome", "towpath": env!("CARGO_PKG_VERSION")}),
         json!({"say": "proved", "proof": "07".repeat(32)}),
@@ -140,7 +140,7 @@ fn unexpected_messages_end_a_measurement_early() {
     let places = ["welcome", "accepted", "ready", "clock"];
     let all: Vec<_> = places
         .into_iter()
-        .flat_map(|place| every_word().into_iter().map(move |word| (place, word)))
+        .flat_map(|place| all_messages().into_iter().map(move |word| (place, word)))
         .filter(|(place, word)| word["say"] != *place)
         .collect();
     let step = times(7, 1);
@@ -149,7 +149,7 @@ fn unexpected_messages_end_a_measurement_early() {
         let (lie, what) = (word.clone(), format!("{word} in place of {place}"));
         run_through_liar(
             &site,
-            instead_of(place, move |_| messages([lie.clone()])),
+            replacing_message(place, move |_| messages([lie.clone()])),
             &["-q"],
             &what,
         );
@@ -175,7 +175,7 @@ fn no_clock_of_a_server_confuses_a_measurement() {
     let some = times(3, cases.len());
     at_once(&cases[..some], |_, &(add, is)| {
         let what = format!("asked at + {add}, it is {is}");
-        let lies = instead_of("clock", move |word| {
+        let lies = replacing_message("clock", move |word| {
             let asked = word["client_ns"].as_u64().unwrap().wrapping_add(add);
             messages([json!({"say": "clock", "client_ns": asked, "server_ns": is})])
         });
@@ -194,7 +194,7 @@ fn values_that_are_not_numbers_are_refused() {
         let raw = format!("{{\"say\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
         let what = &raw[..raw.len().min(80)];
         let told = raw.clone();
-        let lies = instead_of("clock", move |_| Box::new(std::iter::once(told.clone())));
+        let lies = replacing_message("clock", move |_| Box::new(std::iter::once(told.clone())));
         let ended = run_through_liar(&site, lies, &["-q"], what);
         assert_eq!(ended.code, Some(2), "{what}: {ended}");
         assert!(ended.err.len() < 4_000, "{what}: {} bytes are said", ended.err.len());
@@ -216,16 +216,16 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     at_once(&cases[..times(2, 6)], |_, (place, word, interrupted)| {
         let what = format!("{word} for ever in place of {place}");
         let lie = word.clone();
-        let liar = Liar::before(&site.port, instead_of(place, move |_| forever(&lie)));
+        let liar = Liar::before(&site.port, replacing_message(place, move |_| forever(&lie)));
         let client = start(&site.folder, liar.port, &["-q"]);
         let began = wait_for(&what, || (liar.lies_told() > 0).then(Instant::now));
         if *interrupted {
             signal("INT", client.id().into());
         }
         let ended = end(client, &what);
-        is_orderly(&ended, &what);
+        assert_orderly_exit(&ended, &what);
         assert!(!interrupted || began.elapsed() < INTERRUPT_TIMEOUT, "{what}: {ended}");
-        can_be_read(&site.folder, liar.port, &what);
+        assert_readable(&site.folder, liar.port, &what);
     });
 }
 
@@ -389,7 +389,7 @@ fn no_text_of_a_server_controls_the_terminal() {
     // The texts are printed as quotes of the server.
     assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
     let welcome = || {
-        instead_of("welcome", |_| {
+        replacing_message("welcome", |_| {
             messages([json!({"say": "welcome", "towpath": TERMINAL_ESCAPES.repeat(9)})])
         })
     };
@@ -397,7 +397,7 @@ fn no_text_of_a_server_controls_the_terminal() {
     let refusal = json!({"say": "refused", "why": TERMINAL_ESCAPES.repeat(99), "hint": TERMINAL_ESCAPES.repeat(99)});
     run_through_liar(
         &site,
-        instead_of("accepted", move |_| messages([refusal.clone()])),
+        replacing_message("accepted", move |_| messages([refusal.clone()])),
         &[],
         "a refusal",
     );
@@ -405,7 +405,7 @@ fn no_text_of_a_server_controls_the_terminal() {
     let strange = json!({"say": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
     let ended = run_through_liar(
         &site,
-        instead_of("clock", move |_| messages([strange.clone()])),
+        replacing_message("clock", move |_| messages([strange.clone()])),
         &[],
         "a word",
     );
@@ -436,7 +436,7 @@ fn mismatched_parts_do_not_form_a_server_report() {
         let (told, what) = (parts.clone(), format!("{parts:?}"));
         let ended = run_through_liar(
             &site,
-            instead_of("part", move |_| messages(told.clone())),
+            replacing_message("part", move |_| messages(told.clone())),
             &["-q"],
             &what,
         );
@@ -458,16 +458,16 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
             json!({"say": "part", "offset": offset, "total": total, "text": text}).to_string()
         }))
     };
-    let liar = Liar::before(&site.port, instead_of("part", lies));
+    let liar = Liar::before(&site.port, replacing_message("part", lies));
     let client = start(&site.folder, liar.port, &["-q", "--patience", "60"]);
     wait_for("the parts", || (liar.lies_told() > 0).then_some(()));
     signal("INT", client.id().into());
     let began = Instant::now();
     let ended = end(client, "the end");
     assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {ended}", began.elapsed());
-    is_orderly(&ended, "an endless half");
+    assert_orderly_exit(&ended, "an endless half");
     // Earlier measurements are kept.
-    assert_eq!(can_be_read(&site.folder, liar.port, "an endless half"), 1, "{ended}");
+    assert_eq!(assert_readable(&site.folder, liar.port, "an endless half"), 1, "{ended}");
 }
 
 /// C2, C4: unrequested data, or data with impossible headers.
@@ -527,9 +527,9 @@ fn unsolicited_datagram_replies_are_not_counted() {
     let liar = Liar::before(&site.port, lies);
     let options = ["udping", "--set", "period=20ms", "-t", "0.6", "--json"];
     let ended = end(start(&site.folder, liar.port, &options), "datagrams");
-    is_orderly(&ended, "datagrams");
+    assert_orderly_exit(&ended, "datagrams");
     assert!(liar.lies_told() > 3, "{} lies: {ended}", liar.lies_told());
-    assert_eq!(can_be_read(&site.folder, liar.port, "datagrams"), 1, "{ended}");
+    assert_eq!(assert_readable(&site.folder, liar.port, "datagrams"), 1, "{ended}");
     let result = site.folder.stored(&format!("results-{}/live-tcp-1.jsonl.zst", liar.port));
     let summary = serde_json::to_value(result.summary.unwrap()).unwrap();
     let mut seen = Vec::new();
@@ -562,14 +562,18 @@ fn many_refusals_are_reported_as_a_refusal() {
     for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
         let refusal = json!({"say": "refused", "why": why, "hint": "come again in 1 s"});
         let told = refusal.clone();
-        let lies = instead_of(place, move |_| messages(vec![told.clone(); 5_000]));
+        let lies = replacing_message(place, move |_| messages(vec![told.clone(); 5_000]));
         let liar = Liar::before(&site.port, lies);
         let options = ["-q", "--repeat", "3", "--wait", "0.01"];
         let ended = end(start(&site.folder, liar.port, &options), why);
-        is_orderly(&ended, why);
+        assert_orderly_exit(&ended, why);
         assert_eq!(ended.code, Some(2), "{place}: {ended}");
         assert!(ended.err.contains("busy"), "{place}: {ended}");
-        assert!((1..100).contains(&liar.met()), "{place}: {} connections", liar.met());
+        assert!(
+            (1..100).contains(&liar.accepted_connections()),
+            "{place}: {} connections",
+            liar.accepted_connections()
+        );
     }
 }
 
@@ -617,10 +621,10 @@ fn a_certificate_change_between_connections_is_detected() {
         let options = ["-q", "-P", "2", "--server-cert", &print];
         let what = format!("another after {most}");
         let ended = end(start(&expected.folder, port, &options), &what);
-        is_orderly(&ended, &what);
+        assert_orderly_exit(&ended, &what);
         assert!(met.load(Ordering::Relaxed) > most, "{what}: {ended}");
         assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
-        can_be_read(&expected.folder, port, &what);
+        assert_readable(&expected.folder, port, &what);
     }
     // The other server never received a test.
     assert!(!other.running.stderr().contains("measures"), "{}", other.running.stderr());
@@ -646,7 +650,7 @@ fn quic_ignores_spoofed_packets_and_times_out() {
         let liar = Liar::before(&to.port, Lies { datagram: Box::new(datagram), ..Lies::default() });
         let options = ["-q", "--transport", "quic", "--server-cert", &print];
         let ended = end(start(&expected.folder, liar.port, &options), case);
-        is_orderly(&ended, case);
+        assert_orderly_exit(&ended, case);
         assert_eq!(ended.code, Some(2), "{case}: {ended}");
         assert!(liar.lies_told() > 0, "{case}");
     });
@@ -662,7 +666,7 @@ fn quic_ignores_spoofed_packets_and_times_out() {
 }
 
 /// Relays TLS until a number of bytes came from the server, then ends or damages the stream.
-fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
+fn damaging_proxy(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let damaged = Arc::new(AtomicUsize::new(0));
@@ -710,9 +714,9 @@ fn a_partial_or_damaged_handshake_is_refused() {
     let cases: Vec<_> = cases.into_iter().step_by(times(4, 1)).collect();
     at_once(&cases, |_, &(after, breaks)| {
         let what = format!("{} after {after} bytes", if breaks { "broken" } else { "cut" });
-        let (port, damaged) = damage(server, after, breaks);
+        let (port, damaged) = damaging_proxy(server, after, breaks);
         let ended = end(start(&site.folder, port, &["-q", "--server-cert", &print]), &what);
-        is_orderly(&ended, &what);
+        assert_orderly_exit(&ended, &what);
         assert_eq!(ended.code, Some(2), "{what}: {ended}");
         assert!(damaged.load(Ordering::Relaxed) > 0, "{what}");
     });
@@ -761,7 +765,7 @@ fn a_client_follows_no_redirect() {
         ];
         let what = String::from_utf8_lossy(answer).into_owned();
         let ended = end(folder.start(&mut folder.towpath(commands[*command])), &what);
-        is_orderly(&ended, &what);
+        assert_orderly_exit(&ended, &what);
         assert!(matches!(ended.code, Some(0..=2)), "{ended}");
     });
     let came = elsewhere.accept();
@@ -815,12 +819,14 @@ fn a_diagnosis_survives_hostile_host_reports() {
     }
     at_once(&cases, |_, (look, options, way)| {
         let told = look.clone();
-        let liar =
-            Liar::before(&site.port, instead_of("looked", move |_| messages([told.clone()])));
+        let liar = Liar::before(
+            &site.port,
+            replacing_message("looked", move |_| messages([told.clone()])),
+        );
         let address = format!("127.0.0.1:{}", liar.port);
         let arguments = [&["doctor", *way, &address], *options].concat();
         let ended = end(site.folder.start(&mut site.folder.towpath(&arguments)), way);
-        is_orderly(&ended, way);
+        assert_orderly_exit(&ended, way);
         assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
         assert!(liar.lies_told() > 0, "{ended}");
         if !options.is_empty() {
@@ -837,7 +843,7 @@ fn a_diagnosis_survives_hostile_host_reports() {
 }
 
 /// Sends a welcome byte by byte. Returns the number of connections.
-fn dripping() -> (u16, Arc<AtomicUsize>) {
+fn slow_server() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let met = Arc::new(AtomicUsize::new(0));
@@ -861,7 +867,7 @@ fn dripping() -> (u16, Arc<AtomicUsize>) {
 #[test]
 fn an_interrupt_ends_every_request_to_a_server() {
     let folder = TestDir::new();
-    let (port, met) = dripping();
+    let (port, met) = slow_server();
     let (address, port) = (format!("127.0.0.1:{port}"), port.to_string());
     folder.write("servers.txt", format!("{address}\n"));
     let auto = ["measure", "--server", "auto", "--servers", "servers.txt", "--transport", "tcp"];
@@ -908,7 +914,7 @@ fn an_interrupt_ends_stalled_traffic() {
             noted.fetch_add(usize::from(word["say"] == "clock"), Ordering::Relaxed);
             None
         };
-        let lies = Lies { data: Box::new(still), word: Box::new(word), ..Lies::default() };
+        let lies = Lies { data: Box::new(still), message: Box::new(word), ..Lies::default() };
         let liar = Liar::before(&site.port, lies);
         let time: &[&str] = if options.contains(&"ping") { &[] } else { &long };
         let options = [*options, time, &["--patience", "30"]].concat();
@@ -918,9 +924,9 @@ fn an_interrupt_ends_stalled_traffic() {
         let began = Instant::now();
         let ended = end(client, "an interrupt");
         assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{options:?}: {:?}: {ended}", began.elapsed());
-        is_orderly(&ended, "an interrupt");
+        assert_orderly_exit(&ended, "an interrupt");
         assert_eq!(ended.code, Some(130), "{options:?}: {ended}");
-        can_be_read(&site.folder, liar.port, "an interrupt");
+        assert_readable(&site.folder, liar.port, "an interrupt");
     });
 }
 
@@ -950,7 +956,7 @@ fn reading_a_frame_of_any_length_terminates() {
         });
         let what = format!("frames of {length} bytes");
         let ended = end(start(&folder, port, &["-q"]), &what);
-        is_orderly(&ended, &what);
+        assert_orderly_exit(&ended, &what);
         assert_eq!(ended.code, Some(2), "{what}: {ended}");
         assert!(sent.load(Ordering::Relaxed) > 0, "{what}");
     });
@@ -967,7 +973,7 @@ fn a_client_reports_that_it_cannot_write() {
         let ours = ["measure", "127.0.0.1", "-p", &fixed, "-o", out, "-t", "0.2", "-q"];
         let options = ["--transport", "tcp", "--json"];
         let ended = site.folder.run(&[&ours[..], &options].concat());
-        is_orderly(&ended, out);
+        assert_orderly_exit(&ended, out);
         assert!(matches!(ended.code, Some(1 | 2)), "{out}: {ended}");
         assert!(ended.err.contains("error: "), "{out}: {ended}");
     }
@@ -977,11 +983,11 @@ fn a_client_reports_that_it_cannot_write() {
     command.args(["measure", "127.0.0.1", "-p", &fixed, "-o", "results", "-t", "0.2", "-q"]);
     command.args(["--transport", "tcp"]);
     let ended = site.folder.start(&mut command).wait();
-    is_orderly(&ended, "a full standard output");
+    assert_orderly_exit(&ended, "a full standard output");
     assert_ne!(ended.code, Some(0), "{ended}");
     let kept = site.folder.stored("results/live-tcp-1.jsonl.zst");
     assert!(kept.summary.is_some());
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// C5: extra messages between the replies do not change the client's next step.
@@ -997,12 +1003,12 @@ fn messages_of_another_connection_are_not_accepted_as_replies() {
         let part = json!({"say": "part", "offset": 0, "total": 3, "text": "{}\n"});
         Some(messages([json!({"say": "ready"}), part, json!({"say": "pending"}), word.clone()]))
     };
-    let lies = Lies { word: Box::new(early), ..Lies::default() };
+    let lies = Lies { message: Box::new(early), ..Lies::default() };
     run_through_liar(&site, lies, &["-q"], "words before each answer");
     let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
     // The server closes a connection that sends a server's message.
     answers.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
     send(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
     assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);
-    site.calms_down();
+    site.wait_until_idle();
 }

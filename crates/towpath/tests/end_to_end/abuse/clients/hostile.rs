@@ -69,7 +69,7 @@ pub(crate) const ALL: [Trick; 12] = [
 pub(crate) enum Misbehaviour {
     Trick(Phase, Trick),
     /// Sends this text as its report.
-    Half(Arc<str>),
+    Report(Arc<str>),
     /// Requests a secret and claims to know it.
     Liar,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Hostile {
 }
 
 struct HostileState {
-    manner: Misbehaviour,
+    misbehaviour: Misbehaviour,
     identity: Identity,
     /// Set when the trick has begun.
     begun: AtomicBool,
@@ -101,13 +101,14 @@ impl Hostile {
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let fingerprint = identity.fingerprint();
         let (begun, heard) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(HostileState { manner, identity, begun, received: heard });
+        let shared =
+            Arc::new(HostileState { misbehaviour: manner, identity, begun, received: heard });
         let port = listener.local_addr().unwrap().port();
         let of_thread = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = Arc::clone(&of_thread);
-                thread::spawn(move || shared.meet(stream));
+                thread::spawn(move || shared.serve(stream));
             }
         });
         Self { port, fingerprint, shared }
@@ -242,12 +243,12 @@ impl HostileState {
         self.received.lock().unwrap().push(what.to_owned());
     }
 
-    fn meet(&self, stream: TcpStream) -> io::Result<()> {
+    fn serve(&self, stream: TcpStream) -> io::Result<()> {
         // A timeout ends connections that are left behind.
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;
         let mut wire = TestConnection { stream, session: None };
-        if let Misbehaviour::Trick(Phase::Connection, trick) = self.manner {
+        if let Misbehaviour::Trick(Phase::Connection, trick) = self.misbehaviour {
             return self.play(trick, &mut wire);
         }
         let mut preamble = wire.preamble()?;
@@ -259,7 +260,7 @@ impl HostileState {
         }
         if preamble.kind == ConnectionKind::Control {
             self.note("control");
-            return self.converse(&mut wire);
+            return self.serve_control(&mut wire);
         }
         self.note("data");
         if let Ok(session) = TlsSession::server(&self.identity)
@@ -277,10 +278,10 @@ impl HostileState {
         self.received.lock().unwrap().clone()
     }
 
-    fn converse(&self, wire: &mut TestConnection) -> io::Result<()> {
-        let trick = |phase| match self.manner {
+    fn serve_control(&self, wire: &mut TestConnection) -> io::Result<()> {
+        let trick = |phase| match self.misbehaviour {
             Misbehaviour::Trick(of, trick) => (of == phase).then_some(trick),
-            Misbehaviour::Half(_) | Misbehaviour::Liar => None,
+            Misbehaviour::Report(_) | Misbehaviour::Liar => None,
         };
         let mut frames = FrameDecoder::default();
         while let Some(word) = wire.recv::<ClientMessage>(&mut frames)? {
@@ -320,12 +321,14 @@ impl HostileState {
     }
 
     fn welcome(&self) -> ServerMessage {
-        let asks = matches!(self.manner, Misbehaviour::Liar);
+        let asks = matches!(self.misbehaviour, Misbehaviour::Liar);
         welcome(asks.then_some(Challenge([7; 32])))
     }
 
     fn parts(&self, offset: usize) -> Vec<ServerMessage> {
-        let Misbehaviour::Half(half) = &self.manner else { return vec![ServerMessage::Pending] };
+        let Misbehaviour::Report(half) = &self.misbehaviour else {
+            return vec![ServerMessage::Pending];
+        };
         let total = half.len() as u64;
         let places = (offset..half.len()).step_by(24 * 1_024);
         let part = |place: usize| ServerMessage::Part {

@@ -144,7 +144,7 @@ fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
 const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}x\u{2069}\u{8}\u{7f}\r\u{b}\u{c}";
 
-fn is_harmless(ended: &ProgramOutput) {
+fn assert_no_terminal_escapes(ended: &ProgramOutput) {
     let commands = |c: &char| {
         (c.is_control() && *c != '\n' && *c != '\t')
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -166,12 +166,12 @@ fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
     for options in [&["-o", "c.html"][..], &["--json"], &["--top", "1"]] {
         let ended = ends(&folder, &[&["trace", &name][..], options].concat());
         assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
-        is_harmless(&ended);
+        assert_no_terminal_escapes(&ended);
     }
     let json = folder.run(&["trace", &name, "--json"]);
     folder.write("c.jsonl", &json.out);
     let report = ends(&folder, &words("report c.jsonl -o c2.html"));
-    is_harmless(&report);
+    assert_no_terminal_escapes(&report);
     holds(&folder, "no_text_of_a_capture_controls_a_terminal_or_a_page", &["c.html"]);
 }
 
@@ -251,7 +251,7 @@ fn no_text_of_a_plan_controls_the_terminal() {
         "run study/scenario.toml --world sim -T tcp -q -o results",
     ] {
         let ended = ends(&folder, &words(line));
-        is_harmless(&ended);
+        assert_no_terminal_escapes(&ended);
         let mut lines = ended.out.lines().chain(ended.err.lines());
         assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{ended}");
     }

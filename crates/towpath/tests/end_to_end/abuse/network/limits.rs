@@ -13,7 +13,7 @@ use towpath_measure::live::{
 };
 
 use super::visitor::{QuicTest, TlsClient};
-use super::{ControlClient, give, give_all, is_well, preamble, running, take, take_all};
+use super::{ControlClient, assert_healthy, give, give_all, preamble, running, take, take_all};
 use crate::abuse::site::{AttackedServer, times};
 use crate::abuse::stranger::{ClientRoute, RawClient};
 
@@ -62,7 +62,7 @@ fn datagrams(way: ClientRoute, until: Instant, back: &AtomicU64) {
 }
 
 /// Sends time requests and result requests on one control connection. Returns the bytes received.
-fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
+fn control_requests(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
     let Ok(line) = ControlClient::open(way, token) else { return };
     let reader = line.stream.try_clone().unwrap();
     thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU6
 
 /// Sends echoes over one QUIC connection. Returns the bytes received.
 fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
-    let Some(mut visitor) = TlsClient::enter(way) else { return };
+    let Some(mut visitor) = TlsClient::connect(way) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
     for stream in &streams {
         visitor.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
@@ -97,10 +97,10 @@ fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
         visitor.turn();
         thread::sleep(Duration::from_micros(500));
     }
-    visitor.leave();
+    visitor.close();
 }
 
-fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
+fn assert_within_limit(moved: u64, rate: f64, took: Duration, what: &str) {
     let seen = moved as f64 * 8.0 / took.as_secs_f64();
     assert!(seen <= rate * 1.05, "{what}: {seen:.0} of {rate} bit/s in {took:?}");
     assert!(seen >= rate * 0.3, "the attack did not happen: {what}: {seen:.0} bit/s");
@@ -110,7 +110,7 @@ fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
 #[test]
 fn a_rate_limit_applies_to_all_traffic_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
-    let way = site.way(1);
+    let way = site.route(1);
     // Bytes that arrive before the first read are read at once afterwards.
     let began = Instant::now();
     let tests: Vec<_> =
@@ -123,41 +123,41 @@ fn a_rate_limit_applies_to_all_traffic_together() {
         }
         scope.spawn(|| echoes(way, 4, until, &parts[1]));
         scope.spawn(|| datagrams(way, until, &parts[2]));
-        scope.spawn(|| questions(way, tests[0].0.token, until, &parts[3]));
+        scope.spawn(|| control_requests(way, tests[0].0.token, until, &parts[3]));
         scope.spawn(|| quic_echoes(way, until, &parts[4]));
     });
     let took = began.elapsed();
     let parts = parts.map(AtomicU64::into_inner);
-    is_within(
+    assert_within_limit(
         parts.iter().sum(),
         RATE_LIMIT_BPS,
         took,
         &format!("data, echo, UDP, words, QUIC {parts:?}"),
     );
     drop(tests);
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// Type of a function that sends one kind of traffic and returns the bytes received.
-type Echoing = fn(ClientRoute, Instant, &AtomicU64);
+type TrafficFn = fn(ClientRoute, Instant, &AtomicU64);
 
 /// S4: each kind of traffic that sends bytes back, alone.
 #[test]
 fn a_rate_limit_applies_to_each_direction_separately() {
     let site = AttackedServer::new(&["--max-rate", "2M"]);
-    let ways: [(&str, Echoing); 3] = [
+    let ways: [(&str, TrafficFn); 3] = [
         ("echoes", |way, until, back| echoes(way, 8, until, back)),
         ("datagrams", datagrams),
         ("QUIC", quic_echoes),
     ];
     thread::scope(|scope| {
         for (number, (what, attack)) in (1..).zip(ways) {
-            let way = site.way(number);
+            let way = site.route(number);
             scope.spawn(move || {
                 let (began, back) = (Instant::now(), AtomicU64::new(0));
                 attack(way, began + span(), &back);
-                is_within(back.into_inner(), 2e6, began.elapsed(), what);
+                assert_within_limit(back.into_inner(), 2e6, began.elapsed(), what);
             });
         }
     });
@@ -168,7 +168,7 @@ fn a_rate_limit_applies_to_each_direction_separately() {
 #[test]
 fn a_rate_limit_applies_across_consecutive_connections() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
-    let way = site.way(1);
+    let way = site.route(1);
     let (began, back) = (Instant::now(), AtomicU64::new(0));
     let until = began + span();
     let mut rounds = 0;
@@ -199,15 +199,15 @@ fn a_rate_limit_applies_across_consecutive_connections() {
     });
     assert!(rounds > 3, "{rounds} tests");
     let moved = back.into_inner();
-    is_within(moved, 8e6, began.elapsed(), "tests and echoes one after the other");
-    is_well(&site);
+    assert_within_limit(moved, 8e6, began.elapsed(), "tests and echoes one after the other");
+    assert_healthy(&site);
 }
 
 /// S4: the rate also limits uploads, of tests and echoes together. Bytes in buffers do not count.
 #[test]
 fn a_rate_limit_applies_to_data_sent_to_the_server() {
     let site = AttackedServer::new(&["--max-rate", "40M"]);
-    let way = site.way(1);
+    let way = site.route(1);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
     let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let tests: Vec<_> = (0..2).map(|_| running(way, &[up], 2, narrow.clone()).unwrap()).collect();
@@ -224,30 +224,30 @@ fn a_rate_limit_applies_to_data_sent_to_the_server() {
     // The four receive buffers may have been less full at the start than at the end.
     let buffers = 4 * (128 << 10);
     let moved = given.saturating_sub(buffers);
-    is_within(moved, 40e6, began.elapsed(), "four uploads");
+    assert_within_limit(moved, 40e6, began.elapsed(), "four uploads");
     drop(tests);
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S4: each source has a rate limit of its own.
 #[test]
 fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
     let site = AttackedServer::new(&["--max-rate", "10M"]);
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let until = Instant::now() + Duration::from_secs(20);
         let back = AtomicU64::new(0);
         let (_client, data) =
-            running(site.way(1), &[DOWN; 16], 1, TransferSettings::default()).unwrap();
+            running(site.route(1), &[DOWN; 16], 1, TransferSettings::default()).unwrap();
         thread::scope(|scope| {
             for one in &data {
                 let back = &back;
                 scope.spawn(move || {
-                    while attack.goes_on() && Instant::now() < until {
+                    while attack.is_active() && Instant::now() < until {
                         take(one, Instant::now() + Duration::from_millis(200), back);
                     }
                 });
             }
-            attack.is_on();
+            attack.set_active();
         });
         assert!(back.into_inner() > 100_000);
     });
@@ -262,12 +262,12 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let until = Instant::now() + Duration::from_secs(20);
     let (mut stranger, data) =
-        running(site.way(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
+        running(site.route(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
     let down = take_all(&data, until);
     let half = stranger.fetch().unwrap();
     assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
     drop((stranger, data));
-    let (_client, data) = running(site.way(2), &[up, up], 1, narrow).unwrap();
+    let (_client, data) = running(site.route(2), &[up, up], 1, narrow).unwrap();
     for one in &data {
         SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
     }
@@ -277,7 +277,7 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
         assert!(share <= 1.05, "{what}: {moved} of {MAX_BYTES} bytes");
         assert!(share >= 0.5, "the attack did not happen: {what}: {moved} of {MAX_BYTES} bytes");
     }
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S4: repeated downloads of a result also count.
@@ -287,13 +287,13 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
     let site = AttackedServer::new(&["--max-bytes", "2M"]);
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
     let slow = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
-    let (mut stranger, data) = running(site.way(1), &[short; 8], 1, slow).unwrap();
+    let (mut stranger, data) = running(site.route(1), &[short; 8], 1, slow).unwrap();
     let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
     let first = stranger.fetch().unwrap();
     all += first.len() as u64;
     let began = Instant::now();
     while all <= 2 * MAX_BYTES && began.elapsed() < Duration::from_secs(10) {
-        let Ok(mut line) = ControlClient::open(site.way(1), stranger.token) else { break };
+        let Ok(mut line) = ControlClient::open(site.route(1), stranger.token) else { break };
         let mut length = 0;
         if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
@@ -310,7 +310,7 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
         all += length;
     }
     assert!(all as f64 <= MAX_BYTES as f64 * 1.05, "{all} of {MAX_BYTES} bytes");
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S4: no plan makes a test longer than allowed.
@@ -338,12 +338,12 @@ fn no_plan_is_longer_than_allowed() {
         "pattern = \"onoff\"\non = \"10 s\"\noff = \"10 s\"\nduration = \"3 s\"",
     ];
     for flow in long {
-        let mut stranger = RawClient::enter(site.way(1)).unwrap();
+        let mut stranger = RawClient::connect(site.route(1)).unwrap();
         let why = stranger.plan(&[flow], TransferSettings::default()).unwrap();
         assert!(why.is_some(), "{flow} was accepted");
     }
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// S4: a test ends at its time limit for any messages and data of its client.
@@ -353,7 +353,7 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
     let up = "pattern = \"iperf\"\nduration = \"2 s\"";
     let ends = |n: u16, flow: &str| {
         let (mut stranger, data) =
-            running(site.way(n), &[flow], 1, TransferSettings::default()).unwrap();
+            running(site.route(n), &[flow], 1, TransferSettings::default()).unwrap();
         let (began, moved) = (Instant::now(), AtomicU64::new(0));
         let _ = stranger.send(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
         let _ = stranger.send(&ClientMessage::Begin { at_ns: u64::MAX });
@@ -376,34 +376,36 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
             });
         }
     });
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// S4: a source's rate also limits tests over QUIC, next to one over TCP.
 #[test]
 fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
-    let way = site.way(1);
+    let way = site.route(1);
     // Bytes that arrive before the first read are read at once afterwards.
     let began = Instant::now();
     let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
     let (_client, data) = running(way, &[DOWN; 2], 1, TransferSettings::default()).unwrap();
     let until = Instant::now() + span();
     let (quic, tcp): (u64, u64) = thread::scope(|scope| {
-        let moving: Vec<_> =
-            over_quic.iter_mut().map(|test| scope.spawn(move || test.moves(true, until))).collect();
+        let moving: Vec<_> = over_quic
+            .iter_mut()
+            .map(|test| scope.spawn(move || test.transfer(true, until)))
+            .collect();
         let tcp = take_all(&data, until);
         (moving.into_iter().map(|one| one.join().unwrap()).sum(), tcp)
     });
     assert!(quic > 100_000, "{quic} bytes over QUIC");
-    is_within(
+    assert_within_limit(
         quic + tcp,
         RATE_LIMIT_BPS,
         began.elapsed(),
         &format!("QUIC {quic} bytes, TCP {tcp}"),
     );
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S4: no more bytes than allowed over QUIC, at full speed; its client gets the reason.
@@ -411,8 +413,8 @@ fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
 fn the_byte_limit_holds_over_quic_at_full_speed() {
     const MAX_BYTES: u64 = 8 << 20;
     let site = AttackedServer::new(&["--max-bytes", "8M"]);
-    let mut test = QuicTest::begin(site.way(1), DOWN).unwrap();
-    let moved = test.moves(true, Instant::now() + Duration::from_secs(times(2, 6) as u64));
+    let mut test = QuicTest::begin(site.route(1), DOWN).unwrap();
+    let moved = test.transfer(true, Instant::now() + Duration::from_secs(times(2, 6) as u64));
     let share = moved as f64 / MAX_BYTES as f64;
     assert!((0.5..=1.05).contains(&share), "{moved} of {MAX_BYTES} bytes");
     let half = test.fetch().unwrap();

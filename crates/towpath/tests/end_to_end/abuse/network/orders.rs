@@ -9,7 +9,7 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::Transport;
 
-use super::{ControlClient, MINUTE, closes, dial, hello, is_well, preamble, running, take};
+use super::{ControlClient, MINUTE, assert_healthy, closes, dial, hello, preamble, running, take};
 use crate::abuse::site::{AttackedServer, times};
 use crate::abuse::stranger::RawClient;
 use crate::program::wait_for;
@@ -30,7 +30,7 @@ fn flow(keys: &str) -> String {
 }
 
 /// Returns every message, with numbers from both ends of their ranges.
-fn words() -> Vec<ClientMessage> {
+fn all_messages() -> Vec<ClientMessage> {
     let numbers = [0, 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];
     let mut all = vec![
         hello(),
@@ -52,15 +52,15 @@ fn words() -> Vec<ClientMessage> {
 #[test]
 fn messages_in_any_order_end_only_their_own_connection() {
     let site = AttackedServer::new(&[]);
-    let words = words();
+    let words = all_messages();
     let mut number = 0_usize;
     let mut said = 0;
     for step in 0..4 {
         for _ in 0..times(40, 400) {
             // A step size coprime to the number of messages reaches all of them.
             number += 1;
-            let way = site.way(1 + (number % 5) as u16);
-            let Ok(mut stranger) = RawClient::enter(way) else { continue };
+            let way = site.route(1 + (number % 5) as u16);
+            let Ok(mut stranger) = RawClient::connect(way) else { continue };
             let mut data = Vec::new();
             if step > 0 && stranger.plan(&[DOWN], TransferSettings::default()).ok() != Some(None) {
                 continue;
@@ -79,8 +79,8 @@ fn messages_in_any_order_end_only_their_own_connection() {
         }
     }
     assert!(said > times(100, 1_000), "{said} words");
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// S3: a test that begins at the end of time, or ended before it began, releases its slot.
@@ -88,7 +88,7 @@ fn messages_in_any_order_end_only_their_own_connection() {
 fn tests_with_impossible_times_release_their_slots() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
     let odd = |n: u16, words: &[ClientMessage]| {
-        let mut stranger = RawClient::enter(site.way(n)).unwrap();
+        let mut stranger = RawClient::connect(site.route(n)).unwrap();
         assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
         let data = stranger.data(0, 0).unwrap();
         while !matches!(stranger.recv().unwrap(), ServerMessage::Ready) {}
@@ -102,12 +102,12 @@ fn tests_with_impossible_times_release_their_slots() {
         odd(2, &[ClientMessage::Begin { at_ns: u64::MAX - 1 }, ClientMessage::End { at_ns: 0 }]);
     // Both slots belong to connected clients; five seconds without a byte release them.
     let began = Instant::now();
-    site.serves(2);
+    site.assert_serves(2);
     let took = began.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     drop((never, over));
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// S8: a client without a test's token cannot end the test or read its result.
@@ -116,8 +116,9 @@ fn tests_with_impossible_times_release_their_slots() {
 #[test]
 fn only_its_own_token_stops_a_test_or_reads_its_result() {
     let site = AttackedServer::new(&[]);
-    let (mut owner, data) = running(site.way(1), &[DOWN], 1, TransferSettings::default()).unwrap();
-    let (other, _data) = running(site.way(2), &[DOWN], 1, TransferSettings::default()).unwrap();
+    let (mut owner, data) =
+        running(site.route(1), &[DOWN], 1, TransferSettings::default()).unwrap();
+    let (other, _data) = running(site.route(2), &[DOWN], 1, TransferSettings::default()).unwrap();
     let mut tokens = vec![
         owner.token.public_id(),
         owner.token.public_id().public_id(),
@@ -140,14 +141,14 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
             continue;
         }
         for word in &words {
-            let mut line = ControlClient::open(site.way(3), token).unwrap();
+            let mut line = ControlClient::open(site.route(3), token).unwrap();
             let _ = line.send(word); // the server may have closed it
             let heard = line.recv();
             assert!(heard.is_err(), "{heard:?} to {word:?} with {token}");
         }
     }
     // A token of another test only controls that test.
-    let mut line = ControlClient::open(site.way(3), other.token).unwrap();
+    let mut line = ControlClient::open(site.route(3), other.token).unwrap();
     for word in &words {
         line.send(word).unwrap();
     }
@@ -160,7 +161,7 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
     });
     assert!(owner.fetch().unwrap().contains("host"));
     reading.join().unwrap();
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S8: a test's public name opens at most data slots.
@@ -171,11 +172,11 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
 fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     let site = AttackedServer::new(&[]);
     let (mut owner, data) =
-        running(site.way(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
+        running(site.route(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
     let name = owner.token.public_id();
     let wrong = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (15, 127), (u16::MAX, u16::MAX)];
     for place in wrong.into_iter().cycle().take(times(70, 700)) {
-        let mut socket = site.way(2).connect(ConnectionKind::Data, name, place).unwrap();
+        let mut socket = site.route(2).connect(ConnectionKind::Data, name, place).unwrap();
         let _ = socket.write_all(&[0; 1_000]); // the server may have closed it
         let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
         assert_eq!(heard, 0, "{place:?} got data");
@@ -187,7 +188,7 @@ fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     }
     owner.send(&ClientMessage::Probe { client_ns: 5 }).unwrap();
     assert!(matches!(owner.recv(), Ok(ServerMessage::Clock { client_ns: 5, .. })));
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S8: a hijacked data connection cannot do more than data. Its client can still end the test, and
@@ -195,9 +196,10 @@ fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
 #[test]
 fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     let site = AttackedServer::new(&[]);
-    let mut owner = RawClient::enter(site.way(1)).unwrap();
+    let mut owner = RawClient::connect(site.route(1)).unwrap();
     assert_eq!(owner.plan(&[DOWN, DOWN], TransferSettings::default()).unwrap(), None);
-    let thief = site.way(2).connect(ConnectionKind::Data, owner.token.public_id(), (0, 0)).unwrap();
+    let thief =
+        site.route(2).connect(ConnectionKind::Data, owner.token.public_id(), (0, 0)).unwrap();
     let late = owner.data(0, 0).unwrap();
     let rest = owner.data(1, 0).unwrap();
     assert!(closes(&late, Duration::from_secs(5)).is_some(), "a place is taken twice");
@@ -207,8 +209,8 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     let half = owner.fetch().unwrap();
     assert!(half.contains("host"), "{half}");
     drop((owner, rest));
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// S9: a plan runs no command and names no file, in any form.
@@ -238,7 +240,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         format!("include = [\"{file}\"]\n{}", flow(MINUTE)),
     ];
     for flows in plans {
-        let mut stranger = RawClient::enter(site.way(1)).unwrap();
+        let mut stranger = RawClient::connect(site.route(1)).unwrap();
         stranger.send(&plan(&flows)).unwrap();
         let said = stranger.recv().unwrap();
         let ServerMessage::Refused { reason: why, .. } = &said else {
@@ -247,8 +249,8 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
     }
     assert!(!marker.exists());
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// S1, S5: frames and plans with the largest possible numbers, many at once.
@@ -277,34 +279,34 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
     });
     let deep = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
     let first = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut n = 0;
-        while attack.goes_on() {
+        while attack.is_active() {
             for flow in huge {
                 n = n % 50 + 1;
-                let Ok(mut stranger) = RawClient::enter(site.way(n)) else { continue };
+                let Ok(mut stranger) = RawClient::connect(site.route(n)) else { continue };
                 let settings =
                     TransferSettings { rate_bps: Some(u64::MAX), ..TransferSettings::default() };
                 let _ = stranger.plan(&[flow; 16], settings); // the server may have closed it
             }
             for settings in &odd {
-                let Ok(mut stranger) = RawClient::enter(site.way(60)) else { continue };
+                let Ok(mut stranger) = RawClient::connect(site.route(60)) else { continue };
                 let why = stranger.plan(&[MINUTE], settings.clone());
                 assert!(!matches!(why, Ok(None)), "{settings:?} was accepted");
             }
             for text in &deep {
-                let Ok(mut socket) = dial(site.way(61), false) else { continue };
+                let Ok(mut socket) = dial(site.route(61), false) else { continue };
                 let length = (text.len() as u32).to_be_bytes();
                 // The server may have closed it.
                 let _ = socket.write_all(&[&first, &length[..], text.as_bytes()].concat());
             }
             for length in [65_537, 1 << 31, u32::MAX] {
-                let Ok(mut socket) = dial(site.way(62), false) else { continue };
+                let Ok(mut socket) = dial(site.route(62), false) else { continue };
                 // The server may have closed it.
                 let _ = socket.write_all(&[&first, &u32::to_be_bytes(length)[..]].concat());
                 assert!(closes(&socket, Duration::from_secs(8)).is_some(), "{length} bytes");
             }
-            attack.is_on();
+            attack.set_active();
         }
     });
     let said = site.running.stderr();
@@ -319,7 +321,7 @@ fn repeated_messages_reserve_nothing_twice() {
     let site = AttackedServer::new(&[]);
     for round in 0..times(8, 32) {
         let mut stranger = wait_for("a place", || {
-            let mut stranger = RawClient::enter(site.way(1 + round as u16)).ok()?;
+            let mut stranger = RawClient::connect(site.route(1 + round as u16)).ok()?;
             let answer = stranger.plan(&[DOWN], TransferSettings::default());
             matches!(answer, Ok(None)).then_some(stranger)
         });
@@ -327,7 +329,7 @@ fn repeated_messages_reserve_nothing_twice() {
         let twice =
             [plan(&flow(DOWN)), hello(), ClientMessage::Bye, ClientMessage::Begin { at_ns: 0 }];
         let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
-        let mut line = ControlClient::open(site.way(1), stranger.token).unwrap();
+        let mut line = ControlClient::open(site.route(1), stranger.token).unwrap();
         let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
         if matches!(twice[round % twice.len()], ClientMessage::Bye) {
             // The server does not announce readiness any more.
@@ -338,6 +340,6 @@ fn repeated_messages_reserve_nothing_twice() {
         let _ = line.send(&ClientMessage::Bye); // the server may have closed it
         let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
     }
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }

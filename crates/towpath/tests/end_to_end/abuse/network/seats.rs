@@ -12,13 +12,15 @@ use towpath_measure::live::{
 };
 
 use super::visitor::TlsClient;
-use super::{ControlClient, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
+use super::{
+    ControlClient, MINUTE, assert_healthy, closes, dial, everywhere, preamble, reset, running,
+};
 use crate::abuse::site::{AttackedServer, times};
 use crate::abuse::stranger::{ClientRoute, RawClient};
 use crate::program::{TestDir, binary, is_root, skip, wait_for};
 
 /// Returns the first bytes of slow clients; each then repeats the last byte.
-fn beginnings() -> [Vec<u8>; 4] {
+fn partial_messages() -> [Vec<u8>; 4] {
     let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let tls = preamble(ConnectionKind::Tls, TestToken::NONE).to_bytes();
     [
@@ -37,8 +39,8 @@ fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
     let site = AttackedServer::new(&[]);
     let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     thread::scope(|scope| {
-        for (number, first) in (1..).zip(beginnings()) {
-            let way = site.way(number);
+        for (number, first) in (1..).zip(partial_messages()) {
+            let way = site.route(number);
             scope.spawn(move || {
                 let mut socket = dial(way, number % 2 == 0).unwrap();
                 socket.write_all(&first).unwrap();
@@ -60,8 +62,8 @@ fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
             });
         }
     });
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// S2: slow clients of fewer sources than permits, each in the middle of a message.
@@ -69,19 +71,19 @@ fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
 fn hundreds_of_slow_clients_block_no_other_client() {
     let site = AttackedServer::new(&[]);
     let sources = times(100, 250) as u16;
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut slow: VecDeque<TcpStream> = VecDeque::new();
         let (mut number, mut opened) = (0, 0);
-        while attack.goes_on() {
-            for first in beginnings() {
+        while attack.is_active() {
+            for first in partial_messages() {
                 number = number % sources + 1;
-                let Ok(mut socket) = dial(site.way(number), false) else { continue };
+                let Ok(mut socket) = dial(site.route(number), false) else { continue };
                 opened += 1;
                 let _ = socket.write_all(&first); // the server may have closed it
                 slow.push_back(socket);
             }
             if slow.len() > 900 {
-                attack.is_on();
+                attack.set_active();
                 slow.drain(..4);
             }
             for socket in slow.iter_mut().step_by(50) {
@@ -93,8 +95,8 @@ fn hundreds_of_slow_clients_block_no_other_client() {
 }
 
 /// Advances a test to a step and stops there.
-fn as_far_as(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
-    let mut stranger = RawClient::enter(way)?;
+fn advance_to_step(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
+    let mut stranger = RawClient::connect(way)?;
     let mut data = Vec::new();
     if step > 0
         && let Some(why) = stranger.plan(&[MINUTE, MINUTE], TransferSettings::default())?
@@ -129,7 +131,7 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
     for step in 0..8 {
         for way in 1..=8 {
             // A slot of an earlier step may still be occupied; another one is fine.
-            let Ok((stranger, data)) = as_far_as(site.way(way), step) else { continue };
+            let Ok((stranger, data)) = advance_to_step(site.route(way), step) else { continue };
             went += 1;
             if way % 2 == 0 {
                 data.iter().for_each(reset);
@@ -141,7 +143,7 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
     let left = Instant::now();
     let mut held = Vec::new();
     wait_for("all places", || {
-        let place = as_far_as(site.way(100 + held.len() as u16), 1);
+        let place = advance_to_step(site.route(100 + held.len() as u16), 1);
         held.extend(place.ok());
         (held.len() == 8).then_some(())
     });
@@ -149,20 +151,20 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
     // Eight seconds, and two for a busy machine.
     assert!(took < Duration::from_secs(10), "places were free after {took:?}");
     drop(held);
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// S2, S3: endless disconnects during tests, in sequence, over TCP and Multipath TCP.
 #[test]
 fn endless_disconnects_block_no_other_client() {
     let site = AttackedServer::new(&[]);
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let (mut went, mut round) = (0, 0);
-        while attack.goes_on() {
+        while attack.is_active() {
             round = (round + 1) % 8;
-            let way = site.way(1 + round % 4);
-            if let Ok((_client, data)) = as_far_as(way, usize::from(round)) {
+            let way = site.route(1 + round % 4);
+            if let Ok((_client, data)) = advance_to_step(way, usize::from(round)) {
                 data.iter().for_each(reset);
                 went += 1;
             }
@@ -173,7 +175,7 @@ fn endless_disconnects_block_no_other_client() {
                 reset(&socket);
             }
             if went > 4 {
-                attack.is_on();
+                attack.set_active();
             }
         }
         assert!(went > 4, "{went}");
@@ -186,19 +188,19 @@ fn endless_disconnects_block_no_other_client() {
 fn floods_of_resets_block_no_client() {
     let site = AttackedServer::new(&[]);
     let sources = times(100, 250) as u16;
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut sent = 0_u32;
-        while attack.goes_on() {
-            for first in beginnings() {
+        while attack.is_active() {
+            for first in partial_messages() {
                 sent += 1;
-                let way = site.way(1 + (sent % u32::from(sources)) as u16);
+                let way = site.route(1 + (sent % u32::from(sources)) as u16);
                 let Ok(mut socket) = dial(way, sent.is_multiple_of(3)) else { continue };
                 // The server may have closed it.
                 let _ = socket.write_all(&first[..sent as usize % first.len()]);
                 reset(&socket);
             }
             if sent > times(300, 2_000) as u32 {
-                attack.is_on();
+                attack.set_active();
             }
         }
     });
@@ -210,7 +212,7 @@ fn simultaneous_plans_get_no_more_slots_than_exist() {
     let site = AttackedServer::new(&["--max-tests", "3"]);
     for _ in 0..times(3, 30) {
         let mut crowd: Vec<_> =
-            (1..=40).filter_map(|n| RawClient::enter(site.way(n)).ok()).collect();
+            (1..=40).filter_map(|n| RawClient::connect(site.route(n)).ok()).collect();
         assert!(crowd.len() >= 30, "{} came in", crowd.len());
         let together = Barrier::new(crowd.len());
         let accepted: Vec<_> = thread::scope(|scope| {
@@ -228,17 +230,17 @@ fn simultaneous_plans_get_no_more_slots_than_exist() {
         let places = accepted.into_iter().filter(|yes| *yes).count();
         assert!((1..=3).contains(&places), "{places} places");
         drop(crowd);
-        wait_for("the places", || as_far_as(site.way(99), 1).is_ok().then_some(()));
+        wait_for("the places", || advance_to_step(site.route(99), 1).is_ok().then_some(()));
     }
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// Keeps a client's connections open while honest clients measure.
-fn holds<T: Send>(site: &AttackedServer, taken: T) {
-    site.withstands(|attack| {
-        attack.is_on();
-        while attack.goes_on() {
+fn hold_connections<T: Send>(site: &AttackedServer, taken: T) {
+    site.run_attack(|attack| {
+        attack.set_active();
+        while attack.is_active() {
             thread::sleep(Duration::from_millis(5));
         }
         drop(taken);
@@ -259,7 +261,7 @@ fn running_tests_at_full_size_block_no_other_client() {
     let tests: Vec<_> = (0..times(4, 8))
         .filter_map(|_| {
             let flows = [wide, wide];
-            let (stranger, mut data) = running(site.way(1), &flows, 128, slow.clone()).ok()?;
+            let (stranger, mut data) = running(site.route(1), &flows, 128, slow.clone()).ok()?;
             connections += data.len();
             for one in &mut data {
                 let _ = one.write(&[0; 200]); // the server may have closed it
@@ -270,17 +272,18 @@ fn running_tests_at_full_size_block_no_other_client() {
     assert!(connections >= 512, "{connections} connections of {} tests", tests.len());
     let threads = site.status("Threads:");
     assert!(threads <= 1_536 + 288 + 64, "{threads} threads");
-    holds(&site, tests);
+    hold_connections(&site, tests);
 }
 
 /// S2: a client with a running test reconnects to it endlessly and keeps the connections.
 #[test]
 fn resuming_a_test_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
-    let (stranger, data) = running(site.way(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
+    let (stranger, data) =
+        running(site.route(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
     let mut back = Vec::new();
     for number in 0..times(700, 1_500) {
-        let Ok(mut line) = ControlClient::open(site.way(1), stranger.token) else { continue };
+        let Ok(mut line) = ControlClient::open(site.route(1), stranger.token) else { continue };
         let sent = line.send(&ClientMessage::Probe { client_ns: 1 });
         // A reply shows that the server has accepted the connection.
         if sent.is_ok() && number % 100 == 0 {
@@ -289,7 +292,7 @@ fn resuming_a_test_blocks_no_other_client() {
         back.push(line);
     }
     assert!(back.len() >= 600, "{}", back.len());
-    holds(&site, (back, stranger, data));
+    hold_connections(&site, (back, stranger, data));
 }
 
 /// S5: tests with the maximum number of threads, from as many sources as slots.
@@ -305,7 +308,7 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
     let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
     for n in 1..=times(6, 16) as u16 {
-        let mut stranger = RawClient::enter(site.way(n)).unwrap();
+        let mut stranger = RawClient::connect(site.route(n)).unwrap();
         let mut flows = vec![both; 12];
         flows.extend([asks; 4]);
         let Ok(why) = stranger.plan(&flows, slow.clone()) else { continue };
@@ -321,10 +324,10 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
     }
     assert!(tests.len() >= 4, "{} tests: {last}", tests.len());
     assert!(most <= 1_536 + 288 + 16, "{most} threads");
-    site.stays_small();
+    site.assert_memory();
     drop(tests);
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// S5: when the system refuses more descriptors, the server refuses clients and keeps running.
@@ -338,7 +341,8 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
         skip("without_descriptors", "no `prlimit`");
         return;
     }
-    let mut crowd: Vec<_> = (1..=120).filter_map(|n| dial(site.way(n), n % 2 == 0).ok()).collect();
+    let mut crowd: Vec<_> =
+        (1..=120).filter_map(|n| dial(site.route(n), n % 2 == 0).ok()).collect();
     assert!(crowd.len() > 60);
     for socket in &mut crowd {
         // The server may have closed it.
@@ -347,7 +351,7 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     let busy = cpu_seconds(&site);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let _ = RawClient::enter(site.way(200)).is_err_and(|_| false); // may be refused
+        let _ = RawClient::connect(site.route(200)).is_err_and(|_| false); // may be refused
         thread::sleep(Duration::from_millis(50));
         if began.elapsed() > Duration::from_millis(500) && crowd.len() > 100 {
             crowd.truncate(100);
@@ -356,8 +360,8 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     let used = cpu_seconds(&site) - busy;
     assert!(used < 0.8 * began.elapsed().as_secs_f64(), "it spins: {used} s of processor time");
     drop(crowd);
-    is_well(&site);
-    site.calms_down();
+    assert_healthy(&site);
+    site.wait_until_idle();
 }
 
 /// Returns the processor time that the server has used.
@@ -378,7 +382,7 @@ fn unfetched_results_take_no_more_than_their_share() {
     let mut done = 0;
     for n in 0..times(24, 200) as u16 {
         let Ok((mut stranger, data)) =
-            running(site.way(n), &[short; 8], 1, TransferSettings::default())
+            running(site.route(n), &[short; 8], 1, TransferSettings::default())
         else {
             continue;
         };
@@ -388,9 +392,9 @@ fn unfetched_results_take_no_more_than_their_share() {
         drop((stranger, data));
     }
     assert!(done >= 8, "{done} tests");
-    site.stays_small();
-    is_well(&site);
-    site.stays_small();
+    site.assert_memory();
+    assert_healthy(&site);
+    site.assert_memory();
 }
 
 /// S1, S2: a result is requested hundreds of times at once, and never read.
@@ -400,18 +404,18 @@ fn slow_readers_of_results_do_not_affect_others() {
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
     let (mut stranger, data) =
-        running(site.way(1), &[short; 8], 1, TransferSettings::default()).unwrap();
+        running(site.route(1), &[short; 8], 1, TransferSettings::default()).unwrap();
     for one in &data {
         one.set_nonblocking(true).unwrap();
     }
     let half = stranger.fetch().unwrap();
     assert!(half.len() > 1_000, "{} bytes", half.len());
     let token = stranger.token;
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut deaf = VecDeque::new();
         let mut asked = 0_u32;
-        while attack.goes_on() {
-            if let Ok(mut line) = ControlClient::open(site.way(1), token) {
+        while attack.is_active() {
+            if let Ok(mut line) = ControlClient::open(site.route(1), token) {
                 line.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
                 for _ in 0..200 {
                     if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
@@ -422,7 +426,7 @@ fn slow_readers_of_results_do_not_affect_others() {
                 deaf.push_back(line);
             }
             if deaf.len() > times(40, 200) {
-                attack.is_on();
+                attack.set_active();
                 deaf.pop_front();
             }
         }
@@ -439,18 +443,18 @@ fn slow_readers_of_data_do_not_affect_others() {
     let large = TransferSettings { window_bytes: Some(256 << 20), ..TransferSettings::default() };
     let mut deaf = Vec::new();
     for n in 1..=4 {
-        deaf.extend(running(site.way(n), &[down], 32, large.clone()));
-        deaf.extend(running(site.way(n), &[reply], 1, large.clone()));
+        deaf.extend(running(site.route(n), &[down], 32, large.clone()));
+        deaf.extend(running(site.route(n), &[reply], 1, large.clone()));
     }
     assert!(deaf.len() >= 4, "{}", deaf.len());
     let mut echoes: Vec<_> = (0..times(40, 150) as u16)
-        .map(|n| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap())
+        .map(|n| site.route(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap())
         .collect();
     for echo in &mut echoes {
         echo.set_nonblocking(true).unwrap();
         while echo.write(&vec![0; 1 << 16]).is_ok() {}
     }
-    holds(&site, (deaf, echoes));
+    hold_connections(&site, (deaf, echoes));
 }
 
 /// S1, S2: QUIC connections with hundreds of streams each.
@@ -460,12 +464,12 @@ fn slow_readers_of_data_do_not_affect_others() {
 fn crowds_over_quic_block_no_other_client() {
     let site = AttackedServer::new(&[]);
     let connections = times(24, 120) as u16;
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let mut crowd: VecDeque<TlsClient> = VecDeque::new();
         let (mut entered, mut streams, mut number) = (0, 0, 0);
-        while attack.goes_on() {
+        while attack.is_active() {
             number += 1;
-            if let Some(mut visitor) = TlsClient::enter(site.way(1 + number % connections)) {
+            if let Some(mut visitor) = TlsClient::connect(site.route(1 + number % connections)) {
                 entered += 1;
                 while let Some(stream) = visitor.open() {
                     let echo = preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes();
@@ -481,9 +485,9 @@ fn crowds_over_quic_block_no_other_client() {
                 crowd.push_back(visitor);
             }
             if crowd.len() > usize::from(connections) / 2 {
-                attack.is_on();
+                attack.set_active();
                 match number % 3 {
-                    0 => crowd.pop_front().unwrap().leave(),
+                    0 => crowd.pop_front().unwrap().close(),
                     _ => drop(crowd.pop_front()),
                 }
             }
@@ -497,13 +501,13 @@ fn crowds_over_quic_block_no_other_client() {
 #[test]
 fn a_dual_stack_server_distinguishes_sources() {
     let site = everywhere(&["--max-tests", "4", "--max-rate", "16M"]);
-    let first: Vec<_> = (0..4).filter_map(|_| as_far_as(site.way(1), 1).ok()).collect();
+    let first: Vec<_> = (0..4).filter_map(|_| advance_to_step(site.route(1), 1).ok()).collect();
     assert_eq!(first.len(), 2, "the last half is for those who have none");
-    let others: Vec<_> = (2..4).filter_map(|n| as_far_as(site.way(n), 1).ok()).collect();
+    let others: Vec<_> = (2..4).filter_map(|n| advance_to_step(site.route(n), 1).ok()).collect();
     assert_eq!(others.len(), 2, "the places of others");
     drop((first, others));
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }
 
 /// Starts a server with a thread limit; `None` if this machine cannot.
@@ -542,14 +546,14 @@ fn a_server_out_of_threads_refuses_and_keeps_running() {
     let mut held = Vec::new();
     let mut refused = 0;
     for n in 1..=times(60, 300) as u16 {
-        match as_far_as(site.way(n % 20 + 1), usize::from(n % 6)) {
+        match advance_to_step(site.route(n % 20 + 1), usize::from(n % 6)) {
             Ok(place) => held.push(place),
             Err(_) => refused += 1,
         }
         held.truncate(50);
     }
     for n in 1..=60 {
-        let echo = site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0));
+        let echo = site.route(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0));
         let heard = echo.and_then(|mut echo| {
             echo.set_read_timeout(Some(Duration::from_millis(100)))?;
             echo.write_all(b"x")?;
@@ -560,6 +564,6 @@ fn a_server_out_of_threads_refuses_and_keeps_running() {
     assert!(refused > 0, "there were threads for all");
     assert!(site.status("Threads:") <= 40);
     drop(held);
-    site.calms_down();
-    is_well(&site);
+    site.wait_until_idle();
+    assert_healthy(&site);
 }

@@ -46,7 +46,7 @@ struct UnauthenticatedClient {
 }
 
 impl UnauthenticatedClient {
-    fn enter(way: ClientRoute) -> io::Result<Self> {
+    fn connect(way: ClientRoute) -> io::Result<Self> {
         let socket = way.connect(ConnectionKind::Tls, TestToken::NONE, (0, 0))?;
         let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = TestConnection::secure(socket, session)?;
@@ -61,7 +61,7 @@ impl UnauthenticatedClient {
         }
     }
 
-    fn meeting(&self, client: Challenge) -> AuthTranscript {
+    fn transcript(&self, client: Challenge) -> AuthTranscript {
         let binding = ChannelBinding(self.wire.binding());
         AuthTranscript { binding, server: self.challenge, client }
     }
@@ -79,7 +79,7 @@ impl UnauthenticatedClient {
     fn guess(&mut self, secret: &str) -> io::Result<Option<String>> {
         let client = Challenge([5; 32]);
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
-        let proof = secret.prove(AuthRole::Client, &self.meeting(client)).unwrap();
+        let proof = secret.prove(AuthRole::Client, &self.transcript(client)).unwrap();
         match self.prove(proof, client)? {
             Some(ServerMessage::Proved { .. }) => Ok(None),
             Some(ServerMessage::Refused { reason: why, .. }) => Ok(Some(why)),
@@ -106,7 +106,7 @@ fn parallel_guesses_are_not_faster() {
     let site = guarded();
     let began = Instant::now();
     let mut crowd: Vec<_> = (0..times(40, 150))
-        .filter_map(|_| UnauthenticatedClient::enter(site.way(1)).ok())
+        .filter_map(|_| UnauthenticatedClient::connect(site.route(1)).ok())
         .collect();
     assert!(crowd.len() >= 20, "{} came in", crowd.len());
     let together = Barrier::new(crowd.len());
@@ -129,7 +129,7 @@ fn parallel_guesses_are_not_faster() {
     assert!(looked_at <= max_attempts(took), "{looked_at} guesses were looked at in {took:?}");
     assert!(site.running.stderr().contains("127.1.0.1"), "{}", site.running.stderr());
     // Other sources do not wait.
-    assert_eq!(UnauthenticatedClient::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+    assert_eq!(UnauthenticatedClient::connect(site.route(2)).unwrap().guess(SECRET).unwrap(), None);
 }
 
 /// S7: hundreds of clients without the secret do not block a source with it.
@@ -143,9 +143,11 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
                 scope.spawn(move || {
                     let mut wrong = 0;
                     for n in 0..times(15, 150) as u16 {
-                        let way = site.way(10 + 4 * n + part);
+                        let way = site.route(10 + 4 * n + part);
                         for _ in 0..4 {
-                            let Ok(mut guest) = UnauthenticatedClient::enter(way) else { continue };
+                            let Ok(mut guest) = UnauthenticatedClient::connect(way) else {
+                                continue;
+                            };
                             wrong += usize::from(matches!(
                                 guest.guess("sixteen bytes or more"),
                                 Ok(Some(_))
@@ -158,7 +160,7 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
             .collect();
         for _ in 0..times(3, 20) {
             assert_eq!(
-                UnauthenticatedClient::enter(site.way(1)).unwrap().guess(SECRET).unwrap(),
+                UnauthenticatedClient::connect(site.route(1)).unwrap().guess(SECRET).unwrap(),
                 None
             );
         }
@@ -167,8 +169,8 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
     });
     let lines = site.running.stderr().lines().count();
     assert!(lines < 60, "{lines} lines in the log");
-    site.stays_small();
-    site.calms_down();
+    site.assert_memory();
+    site.wait_until_idle();
 }
 
 /// S7: a proof authenticates one connection in one direction: not another one, not reflected, not
@@ -188,28 +190,28 @@ fn replayed_and_reflected_proofs_are_refused() {
         let _ = guest.wire.send(&ClientMessage::Snapshot { port: 1 });
         assert!(!matches!(guest.wire.recv::<ServerMessage>(&mut guest.frames), Ok(Some(_))));
     };
-    let mut first = UnauthenticatedClient::enter(site.way(1)).unwrap();
-    let meeting = first.meeting(mine);
+    let mut first = UnauthenticatedClient::connect(site.route(1)).unwrap();
+    let meeting = first.transcript(mine);
     let good = secret.prove(AuthRole::Client, &meeting).unwrap();
     let Some(ServerMessage::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
         panic!("the right proof is refused");
     };
     // The same proof on another connection, and another connection's challenge or keys with its
     // own.
-    let mut second = UnauthenticatedClient::enter(site.way(2)).unwrap();
+    let mut second = UnauthenticatedClient::connect(site.route(2)).unwrap();
     assert!(second.challenge != first.challenge, "a challenge was used twice");
     refused(&mut second, good, mine);
-    let mut third = UnauthenticatedClient::enter(site.way(3)).unwrap();
-    let moved = AuthTranscript { binding: meeting.binding, ..third.meeting(mine) };
+    let mut third = UnauthenticatedClient::connect(site.route(3)).unwrap();
+    let moved = AuthTranscript { binding: meeting.binding, ..third.transcript(mine) };
     refused(&mut third, secret.prove(AuthRole::Client, &moved).unwrap(), mine);
-    let mut fourth = UnauthenticatedClient::enter(site.way(4)).unwrap();
-    let old = AuthTranscript { server: meeting.server, ..fourth.meeting(mine) };
+    let mut fourth = UnauthenticatedClient::connect(site.route(4)).unwrap();
+    let old = AuthTranscript { server: meeting.server, ..fourth.transcript(mine) };
     refused(&mut fourth, secret.prove(AuthRole::Client, &old).unwrap(), mine);
     // The server's own proof, sent back or computed for it.
-    let mut fifth = UnauthenticatedClient::enter(site.way(5)).unwrap();
+    let mut fifth = UnauthenticatedClient::connect(site.route(5)).unwrap();
     refused(&mut fifth, theirs, mine);
-    let mut sixth = UnauthenticatedClient::enter(site.way(6)).unwrap();
-    let reflected = AuthTranscript { client: sixth.challenge, ..sixth.meeting(mine) };
+    let mut sixth = UnauthenticatedClient::connect(site.route(6)).unwrap();
+    let reflected = AuthTranscript { client: sixth.challenge, ..sixth.transcript(mine) };
     let reflected = secret.prove(AuthRole::Server, &reflected).unwrap();
     let challenge = sixth.challenge;
     refused(&mut sixth, reflected, challenge);
@@ -225,7 +227,7 @@ fn replayed_and_reflected_proofs_are_refused() {
 fn without_the_secret_nothing_is_granted_over_tcp() {
     let site = guarded();
     let refusing = |words: &[ClientMessage]| {
-        let mut line = ControlClient::open(site.way(1), TestToken::NONE).unwrap();
+        let mut line = ControlClient::open(site.route(1), TestToken::NONE).unwrap();
         let all: Vec<u8> = words.iter().flat_map(|word| frame::to_bytes(word).unwrap()).collect();
         let _ = line.stream.write_all(&all); // the server may have closed it
         while let Ok(heard) = line.recv() {
@@ -248,13 +250,13 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
     }
     for token in [TestToken::NONE, TestToken([1; 16]), TestToken([0xff; 16])] {
         for kind in [ConnectionKind::Echo, ConnectionKind::Data] {
-            let mut socket = site.way(1).connect(kind, token, (0, 0)).unwrap();
+            let mut socket = site.route(1).connect(kind, token, (0, 0)).unwrap();
             let _ = socket.write_all(&[7; 1_000]); // the server may have closed it
             let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
             assert_eq!(heard, 0, "{kind:?} with {token}");
         }
     }
-    site.calms_down();
+    site.wait_until_idle();
 }
 
 /// S7: the same over UDP and QUIC.
@@ -262,7 +264,7 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
 fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     let site = guarded();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(site.way(1).server).unwrap();
+    socket.connect(site.route(1).server).unwrap();
     for number in 0..200 {
         let token = if number % 2 == 0 { TestToken::NONE } else { TestToken([number as u8; 16]) };
         socket.send(&EchoDatagram { token, number, sent_ns: 1 }.to_bytes()).unwrap();
@@ -270,7 +272,7 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let heard = socket.recv(&mut [0; 100]);
     assert!(heard.is_err(), "{heard:?}");
-    let mut visitor = TlsClient::enter(site.way(2)).unwrap();
+    let mut visitor = TlsClient::connect(site.route(2)).unwrap();
     let word = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
     let streams: Vec<_> = [
         (ConnectionKind::Echo, 0),
@@ -296,8 +298,8 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
         }
         thread::sleep(Duration::from_millis(2));
     }
-    visitor.leave();
-    site.calms_down();
+    visitor.close();
+    site.wait_until_idle();
 }
 
 /// S7: also on a dual-stack server, guesses of one IPv4 source do not count for another.
@@ -305,12 +307,12 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
 fn a_dual_stack_server_counts_guesses_per_ipv4_source() {
     let site = with_secret(everywhere);
     let guess = || {
-        UnauthenticatedClient::enter(site.way(1))
+        UnauthenticatedClient::connect(site.route(1))
             .unwrap()
             .guess("a guess of a secret of both")
             .unwrap()
     };
     let answers: Vec<_> = (0..30).filter_map(|_| guess()).collect();
     assert!(answers.iter().any(|why| why.contains("too many wrong secrets")), "{answers:?}");
-    assert_eq!(UnauthenticatedClient::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+    assert_eq!(UnauthenticatedClient::connect(site.route(2)).unwrap().guess(SECRET).unwrap(), None);
 }

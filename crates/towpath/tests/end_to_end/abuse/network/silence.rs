@@ -11,12 +11,12 @@ use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
 
 use super::visitor::TlsClient;
-use super::{dial, hello, is_well, preamble};
+use super::{assert_healthy, dial, hello, preamble};
 use crate::abuse::clients::hostile::TestConnection;
 use crate::abuse::site::{AttackedServer, times};
 
 /// Returns nearly valid control preambles, and the first bytes of other protocols.
-fn nearly() -> Vec<Vec<u8>> {
+fn invalid_preambles() -> Vec<Vec<u8>> {
     let good = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let flipped = (0..12 * 8).filter(|bit| *bit != 8 * 8 + 1).map(|bit| {
         let mut bytes = good.to_vec();
@@ -48,8 +48,8 @@ fn nearly() -> Vec<Vec<u8>> {
 fn an_invalid_preamble_gets_no_reply() {
     let site = AttackedServer::new(&[]);
     let word = frame::to_bytes(&hello()).unwrap();
-    for (number, first) in nearly().into_iter().enumerate() {
-        let mut socket = dial(site.way(1), number % 2 == 1).unwrap();
+    for (number, first) in invalid_preambles().into_iter().enumerate() {
+        let mut socket = dial(site.route(1), number % 2 == 1).unwrap();
         socket.write_all(&[&first[..], &word].concat()).unwrap();
         let _ = socket.shutdown(Shutdown::Write); // the server may have closed it
         let mut said = Vec::new();
@@ -59,8 +59,8 @@ fn an_invalid_preamble_gets_no_reply() {
         let echo = first[8] == 3 && said.len() <= word.len();
         assert!(said.is_empty() || echo, "{number}: {first:?} heard {shown:?}");
     }
-    for first in nearly().into_iter().step_by(times(9, 1)) {
-        let socket = site.way(2).connect(ConnectionKind::Tls, TestToken::NONE, (0, 0)).unwrap();
+    for first in invalid_preambles().into_iter().step_by(times(9, 1)) {
+        let socket = site.route(2).connect(ConnectionKind::Tls, TestToken::NONE, (0, 0)).unwrap();
         let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = TestConnection::secure(socket, session).unwrap();
         wire.send_raw(&[&first[..], &word].concat()).unwrap();
@@ -71,11 +71,11 @@ fn an_invalid_preamble_gets_no_reply() {
         let echo = first[8] == 3 && heard <= word.len();
         assert!(heard == 0 || echo, "{first:?} heard {heard} bytes within TLS");
     }
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// Returns the number of bytes received so far on a socket.
-fn came_back(socket: &UdpSocket) -> u64 {
+fn received_reply_bytes(socket: &UdpSocket) -> u64 {
     socket.set_nonblocking(true).unwrap();
     let mut room = [0; 2_048];
     std::iter::from_fn(|| socket.recv(&mut room).ok()).map(|length| length as u64).sum()
@@ -121,7 +121,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
     let sockets: Vec<_> = (1..)
         .zip(&all)
         .map(|(n, bytes)| {
-            let way = site.way(n);
+            let way = site.route(n);
             let socket = UdpSocket::bind((way.from, 0)).unwrap();
             socket.connect(way.server).unwrap();
             socket.send(bytes).unwrap();
@@ -131,17 +131,17 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
     // The last one first: its reply comes last.
     let first = received_bytes(sockets.last().unwrap(), Duration::from_millis(500));
     for (socket, bytes) in sockets.iter().zip(&all).rev().skip(1) {
-        let back = came_back(socket);
+        let back = received_reply_bytes(socket);
         let begins = &bytes[..bytes.len().min(8)];
         assert!(back <= 3 * bytes.len() as u64, "{back} for {}: {begins:x?}", bytes.len());
     }
     assert!(first <= 3 * all.last().unwrap().len() as u64);
     let ours = EchoDatagram { token: TestToken::NONE, number: 7, sent_ns: 9 }.to_bytes();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(site.way(1).server).unwrap();
+    socket.connect(site.route(1).server).unwrap();
     socket.send(&ours).unwrap();
     assert_eq!(received_bytes(&socket, Duration::from_millis(500)), 32);
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S6: unfinished QUIC handshakes get three times their bytes, including retransmissions.
@@ -150,7 +150,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
 #[test]
 fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
     let site = AttackedServer::new(&[]);
-    let mut mute: Vec<_> = (0..times(40, 150)).map(|_| TlsClient::knock(site.way(1))).collect();
+    let mut mute: Vec<_> = (0..times(40, 150)).map(|_| TlsClient::start(site.route(1))).collect();
     let mut sent = 0;
     for visitor in &mut mute {
         sent += visitor.write_all();
@@ -160,13 +160,13 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
     let mut back = 0;
     while began.elapsed() < Duration::from_secs(times(2, 8) as u64) {
         for visitor in &mute {
-            back += came_back(&visitor.socket);
+            back += received_reply_bytes(&visitor.socket);
         }
         thread::sleep(Duration::from_millis(20));
     }
     assert!(back > 0, "nobody was answered");
     assert!(back <= 3 * sent, "{back} bytes for {sent}");
-    is_well(&site);
+    assert_healthy(&site);
 }
 
 /// S2, S6: a flood of datagrams of all kinds from hundreds of sources blocks no client.
@@ -175,7 +175,7 @@ fn floods_of_datagrams_from_many_sources_block_no_client() {
     let site = AttackedServer::new(&[]);
     let sockets: Vec<_> = (1..=times(60, 250) as u16)
         .map(|n| {
-            let way = site.way(n);
+            let way = site.route(n);
             let socket = UdpSocket::bind((way.from, 0)).unwrap();
             socket.connect(way.server).unwrap();
             socket.set_nonblocking(true).unwrap();
@@ -183,20 +183,20 @@ fn floods_of_datagrams_from_many_sources_block_no_client() {
         })
         .collect();
     let all = strange_datagrams();
-    site.withstands(|attack| {
+    site.run_attack(|attack| {
         let (mut sent, mut round) = (0_u64, 0);
-        while attack.goes_on() {
+        while attack.is_active() {
             round += 1;
             for (number, socket) in sockets.iter().enumerate() {
                 if (number + round) % 8 == 0 {
-                    let mut knock = TlsClient::knock_from(socket, site.way(1).server);
+                    let mut knock = TlsClient::start_from(socket, site.route(1).server);
                     sent += u64::from(knock.write_all() > 0);
                 }
                 for bytes in all.iter().skip((number + round) % 31).step_by(97) {
                     sent += u64::from(socket.send(bytes).is_ok());
                 }
             }
-            attack.is_on();
+            attack.set_active();
             thread::sleep(Duration::from_millis(5));
         }
         assert!(sent > 1_000, "{sent} datagrams");

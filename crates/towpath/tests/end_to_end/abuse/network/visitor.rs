@@ -22,25 +22,25 @@ pub(super) struct TlsClient {
     pub(super) socket: UdpSocket,
     host: QuicStack,
     id: ConnectionId,
-    born: Instant,
+    started: Instant,
     local: SocketAddr,
     server: SocketAddr,
     pub(super) connected: bool,
     pub(super) closed: bool,
     /// UDP payload received, in bytes.
-    pub(super) came: u64,
+    pub(super) received_bytes: u64,
 }
 
 impl TlsClient {
     /// Creates a connection without sending anything yet.
-    pub(super) fn knock(way: ClientRoute) -> Self {
+    pub(super) fn start(way: ClientRoute) -> Self {
         let socket = UdpSocket::bind((way.from, 0)).unwrap();
         socket.connect(way.server).unwrap();
         Self::over(socket, way.server)
     }
 
     /// Creates another connection on an existing socket.
-    pub(super) fn knock_from(socket: &UdpSocket, server: SocketAddr) -> Self {
+    pub(super) fn start_from(socket: &UdpSocket, server: SocketAddr) -> Self {
         Self::over(socket.try_clone().unwrap(), server)
     }
 
@@ -54,28 +54,28 @@ impl TlsClient {
         host.set_address(now, LocalAddress { address, interface, up, subflow, backup });
         let config = QuicConfig { trust: Trust::Any, segments: 1, ..QuicConfig::default() };
         let id = host.connect_from(now, local, server, config).unwrap();
-        let (born, connected, closed, came) = (Instant::now(), false, false, 0);
-        Self { socket, host, id, born, local, server, connected, closed, came }
+        let (started, connected, closed, received_bytes) = (Instant::now(), false, false, 0);
+        Self { socket, host, id, started, local, server, connected, closed, received_bytes }
     }
 
     /// Connects; `None` if the handshake failed or timed out.
-    pub(super) fn enter(way: ClientRoute) -> Option<Self> {
-        let mut visitor = Self::knock(way);
+    pub(super) fn connect(way: ClientRoute) -> Option<Self> {
+        let mut visitor = Self::start(way);
         visitor.until(HANDSHAKE_TIMEOUT, |visitor| visitor.connected || visitor.closed);
         visitor.connected.then_some(visitor)
     }
 
     fn now(&self) -> towpath_net::Instant {
-        towpath_net::Instant::ZERO + self.born.elapsed()
+        towpath_net::Instant::ZERO + self.started.elapsed()
     }
 
     /// Sends all pending datagrams. Returns their bytes.
     pub(super) fn write_all(&mut self) -> u64 {
         let socket = self.socket.try_clone().unwrap();
-        self.speak_over(&socket)
+        self.send_over(&socket)
     }
 
-    pub(super) fn speak_over(&mut self, socket: &UdpSocket) -> u64 {
+    pub(super) fn send_over(&mut self, socket: &UdpSocket) -> u64 {
         let now = self.now();
         let mut sent = 0;
         while let Some(datagram) = self.host.poll_transmit(now) {
@@ -90,7 +90,7 @@ impl TlsClient {
     pub(super) fn turn(&mut self) {
         let mut room = vec![0; 1 << 16];
         while let Ok(length) = self.socket.recv(&mut room) {
-            self.came += length as u64;
+            self.received_bytes += length as u64;
             let datagram = Datagram {
                 local: self.local,
                 remote: self.server,
@@ -147,7 +147,7 @@ impl TlsClient {
     }
 
     /// Closes the connection with a CONNECTION_CLOSE frame.
-    pub(super) fn leave(mut self) {
+    pub(super) fn close(mut self) {
         let now = self.now();
         self.host.close(now, self.id);
         self.write_all();
@@ -157,7 +157,7 @@ impl TlsClient {
 /// Test over QUIC: a control connection and a data connection.
 pub(super) struct QuicTest {
     control: TlsClient,
-    words: StreamId,
+    control_stream: StreamId,
     frames: FrameDecoder,
     pub(super) token: TestToken,
     pub(super) data: TlsClient,
@@ -167,15 +167,15 @@ pub(super) struct QuicTest {
 impl QuicTest {
     /// Starts a test of one flow. Its traffic runs on return.
     pub(super) fn begin(way: ClientRoute, keys: &str) -> Option<Self> {
-        let (mut control, data) = (TlsClient::enter(way)?, TlsClient::enter(way)?);
+        let (mut control, data) = (TlsClient::connect(way)?, TlsClient::connect(way)?);
         let words = control.open()?;
         let first =
             Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
         control.write(words, &first.to_bytes());
         let (frames, token, stream) = (FrameDecoder::default(), TestToken::NONE, words);
-        let mut test = Self { control, words, frames, token, data, stream };
+        let mut test = Self { control, control_stream: words, frames, token, data, stream };
         test.send(&ClientMessage::Hello { towpath: "0".to_owned() });
-        test.hear_until(|word| matches!(word, ServerMessage::Welcome { .. }))?;
+        test.recv_until(|word| matches!(word, ServerMessage::Welcome { .. }))?;
         let scenario = format!(
             "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
              between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n"
@@ -183,7 +183,7 @@ impl QuicTest {
         let (transport, settings) = (Transport::Quic, TransferSettings::default());
         test.send(&ClientMessage::Plan(Box::new(TestPlan { scenario, transport, settings })));
         let ServerMessage::Accepted { token } =
-            test.hear_until(|word| !matches!(word, ServerMessage::Welcome { .. }))?
+            test.recv_until(|word| !matches!(word, ServerMessage::Welcome { .. }))?
         else {
             return None;
         };
@@ -193,18 +193,18 @@ impl QuicTest {
             Preamble { kind: ConnectionKind::Data, flow: 0, stream: 0, token: token.public_id() };
         test.data.write(test.stream, &place.to_bytes());
         test.data.turn();
-        test.hear_until(|word| matches!(word, ServerMessage::Ready))?;
+        test.recv_until(|word| matches!(word, ServerMessage::Ready))?;
         test.send(&ClientMessage::Begin { at_ns: 0 });
         Some(test)
     }
 
     pub(super) fn send(&mut self, word: &ClientMessage) {
-        self.control.write(self.words, &frame::to_bytes(word).unwrap());
+        self.control.write(self.control_stream, &frame::to_bytes(word).unwrap());
         self.control.turn();
     }
 
     /// Waits for the next message of a kind, while data and control continue.
-    fn hear_until(&mut self, is_it: impl Fn(&ServerMessage) -> bool) -> Option<ServerMessage> {
+    fn recv_until(&mut self, is_it: impl Fn(&ServerMessage) -> bool) -> Option<ServerMessage> {
         let began = Instant::now();
         while began.elapsed() < HANDSHAKE_TIMEOUT {
             if let Some(word) = self.frames.take().ok()? {
@@ -214,7 +214,7 @@ impl QuicTest {
                 continue;
             }
             self.turn();
-            self.frames.push(&self.control.read(self.words)?);
+            self.frames.push(&self.control.read(self.control_stream)?);
             std::thread::sleep(Duration::from_millis(1));
         }
         None
@@ -234,7 +234,7 @@ impl QuicTest {
                 let is_it = |word: &ServerMessage| {
                     matches!(word, ServerMessage::Part { .. } | ServerMessage::Pending)
                 };
-                let ServerMessage::Part { total, text, .. } = self.hear_until(is_it)? else {
+                let ServerMessage::Part { total, text, .. } = self.recv_until(is_it)? else {
                     break;
                 };
                 whole.push_str(&text);
@@ -246,7 +246,7 @@ impl QuicTest {
     }
 
     /// Moves data until the deadline or the end of the stream. Returns the bytes received or sent.
-    pub(super) fn moves(&mut self, down: bool, until: Instant) -> u64 {
+    pub(super) fn transfer(&mut self, down: bool, until: Instant) -> u64 {
         let mut moved = 0;
         while Instant::now() < until && !self.data.closed {
             let before = moved;
