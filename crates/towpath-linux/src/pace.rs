@@ -48,9 +48,13 @@ impl RunClock {
 
     /// Reserves up to `most` bytes. An error is the time of the next attempt, relative to the start
     /// of the traffic. A reservation must be [settled](Self::settle).
-    pub(crate) fn reserve(&self, way: TrafficDirection, most: usize) -> Result<usize, Instant> {
+    pub(crate) fn reserve(
+        &self,
+        direction: TrafficDirection,
+        most: usize,
+    ) -> Result<usize, Instant> {
         let Some(purse) = &self.budget else { return Ok(most) };
-        match purse.reserve(self.clock.now(), way, most as u64) {
+        match purse.reserve(self.clock.now(), direction, most as u64) {
             Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
             Err(due) => {
                 purse.end_if_exhausted();
@@ -67,9 +71,9 @@ impl RunClock {
     }
 
     /// Returns true if a datagram of any length may be transferred now.
-    pub(crate) fn can_consume(&self, way: TrafficDirection) -> bool {
+    pub(crate) fn can_consume(&self, direction: TrafficDirection) -> bool {
         let Some(purse) = &self.budget else { return true };
-        let may = purse.next_allowed(self.clock.now(), way).is_none();
+        let may = purse.next_allowed(self.clock.now(), direction).is_none();
         if !may {
             purse.end_if_exhausted();
         }
@@ -77,9 +81,9 @@ impl RunClock {
     }
 
     /// Consumes the bytes of a transferred datagram.
-    pub(crate) fn consume(&self, way: TrafficDirection, bytes: usize) {
+    pub(crate) fn consume(&self, direction: TrafficDirection, bytes: usize) {
         if let Some(purse) = &self.budget {
-            purse.consume(self.clock.now(), way, bytes as u64);
+            purse.consume(self.clock.now(), direction, bytes as u64);
         }
     }
 

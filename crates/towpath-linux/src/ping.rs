@@ -108,36 +108,36 @@ impl<P: PingPath> PathPinger<P> {
 pub(crate) fn run<P: PingPath>(
     pace: &RunClock,
     flow: u32,
-    mut ways: Vec<PathPinger<P>>,
+    mut pingers: Vec<PathPinger<P>>,
     deadline: Instant,
     is_enough: &dyn Fn() -> bool,
 ) -> Vec<Probe> {
     sys::minimal_timer_slack();
     while !pace.is_over(deadline) {
         if is_enough() {
-            for way in &mut ways {
+            for way in &mut pingers {
                 way.pinger.stop();
             }
         }
-        for way in &mut ways {
+        for way in &mut pingers {
             way.send_due(pace);
         }
         let now = pace.now();
-        if ways.iter().all(|way| way.pinger.is_over(now)) {
+        if pingers.iter().all(|way| way.pinger.is_over(now)) {
             break;
         }
-        let due = ways.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
-        let sockets = ways.iter().filter_map(|way| way.socket.as_ref());
+        let due = pingers.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
+        let sockets = pingers.iter().filter_map(|way| way.socket.as_ref());
         let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
         if sys::poll(&mut fds, Some(due.saturating_since(now).min(POLL_INTERVAL))).is_err() {
             break;
         }
-        for way in &mut ways {
+        for way in &mut pingers {
             way.receive_replies(pace);
         }
     }
     let now = pace.now();
-    ways.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
+    pingers.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
 }
 
 /// Echoes every datagram that arrives on `sockets` until `done`.

@@ -254,7 +254,7 @@ impl ProgramTracker {
         if flows.is_empty() {
             return None;
         }
-        let ears = network.hosts.iter().map(|host| {
+        let events = network.hosts.iter().map(|host| {
             let open = || Some(HostDiag { diag: SocketDiag::open().ok()?, destroyed: None });
             let mut ears = host.namespace.run(open).ok()??;
             let destroyed = host.namespace.run(DestroyedSockets::open);
@@ -262,7 +262,7 @@ impl ProgramTracker {
             ears.destroyed = destroyed.ok().and_then(Result::ok);
             host.stack.is_none().then_some(ears)
         });
-        let ears = ears.collect();
+        let ears = events.collect();
         Some(Self {
             diags: ears,
             flows,
@@ -329,11 +329,14 @@ impl ProgramTracker {
         self.count_delivered(now);
     }
 
-    fn update(&mut self, host: usize, look: &HostSocketSnapshot, stage: &TrafficContext) {
+    fn update(&mut self, host: usize, snapshot: &HostSocketSnapshot, stage: &TrafficContext) {
         let mut present = BTreeSet::new();
-        self.listened_ports.extend(look.listening.iter().map(|port| (host, *port)));
-        for (socket, alive) in
-            look.tcp.iter().map(|s| (s, true)).chain(look.destroyed.iter().map(|s| (s, false)))
+        self.listened_ports.extend(snapshot.listening.iter().map(|port| (host, *port)));
+        for (socket, alive) in snapshot
+            .tcp
+            .iter()
+            .map(|s| (s, true))
+            .chain(snapshot.destroyed.iter().map(|s| (s, false)))
         {
             let Some(id) = self.connection_of(host, socket, stage) else { continue };
             let Some(end) = self.endpoint(id, host) else { continue };
@@ -342,7 +345,7 @@ impl ProgramTracker {
                 present.insert((id, canonical_addresses(socket)));
             }
         }
-        for socket in &look.mptcp {
+        for socket in &snapshot.mptcp {
             let info = MptcpInfo::parse(&socket.info);
             let id = self.by_token.get(&(host, info.token)).or_else(|| {
                 let (local, remote) = canonical_addresses(socket);

@@ -92,10 +92,10 @@ impl RateLimiter {
     pub(crate) fn reserve(
         &self,
         now: Instant,
-        way: TrafficDirection,
+        direction: TrafficDirection,
         most: u64,
     ) -> Result<u64, Instant> {
-        self.bucket(way).take(now, most)
+        self.bucket(direction).take(now, most)
     }
 
     /// Consumes bytes that were transferred without a grant; returns when more may follow.
@@ -313,13 +313,13 @@ mod tests {
         fn no_more_bytes_move_than_there_are(
             most in 0_u64..100_000, asks in proptest::collection::vec((1_u64..20_000, 0_u64..3), 1..100),
         ) {
-            let purse = TrafficBudget::new(Some(most), None);
+            let budget = TrafficBudget::new(Some(most), None);
             for (want, share) in asks {
-                if let Ok(granted) = purse.reserve(ms(0), TrafficDirection::Inbound, want) {
-                    purse.settle(TrafficDirection::Inbound, granted, granted * share / 2);
+                if let Ok(granted) = budget.reserve(ms(0), TrafficDirection::Inbound, want) {
+                    budget.settle(TrafficDirection::Inbound, granted, granted * share / 2);
                 }
-                prop_assert!(purse.transferred_bytes() <= most);
-                prop_assert_eq!(purse.is_exhausted(), purse.transferred_bytes() == most);
+                prop_assert!(budget.transferred_bytes() <= most);
+                prop_assert_eq!(budget.is_exhausted(), budget.transferred_bytes() == most);
             }
         }
     }
@@ -344,10 +344,10 @@ mod tests {
 
     #[test]
     fn the_first_reason_counts() {
-        let purse = TrafficBudget::default();
-        assert_eq!(purse.end_reason(), None);
-        purse.end("first");
-        purse.end("second");
-        assert_eq!(purse.end_reason(), Some("first"));
+        let budget = TrafficBudget::default();
+        assert_eq!(budget.end_reason(), None);
+        budget.end("first");
+        budget.end("second");
+        assert_eq!(budget.end_reason(), Some("first"));
     }
 }

@@ -376,8 +376,8 @@ fn run_end(
                 }
                 let (direction, received) = incoming?;
                 let _meter = stage.meters.thread(is_client);
-                let manner = TransferOptions::default();
-                let log = kernel::receive(&stage.pace, wire, (start, deadline), received, manner);
+                let options = TransferOptions::default();
+                let log = kernel::receive(&stage.pace, wire, (start, deadline), received, options);
                 Some((*direction, log))
             })
         }
@@ -418,28 +418,28 @@ fn open(
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
     let target = address_on(stage, flow, flow.to).ok_or("the flow's path is unknown")?;
     let target = SocketAddr::new(target, listener.port);
-    let patience = deadline.saturating_since(stage.now()).max(IO_POLL_INTERVAL);
+    let timeout = deadline.saturating_since(stage.now()).max(IO_POLL_INTERVAL);
     let refused = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
     };
     if let FlowListenerKind::Quic(quic) = &listener.kind {
         let ends = (address_on(stage, flow, flow.from), target);
         let halves = [true, false].map(|is_client| app_config(flow, is_client, part));
-        let opened = quic.open(stage, (flow, part.0), ends, halves, patience).map_err(refused)?;
+        let opened = quic.open(stage, (flow, part.0), ends, halves, timeout).map_err(refused)?;
         let [client, server] = opened.map(OpenEndpoint::Inside);
         return Ok((client, server));
     }
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
         let halves = app_config(flow, true, part);
-        own::connect(stage, (flow, stack), ends, halves, patience)
+        own::connect(stage, (flow, stack), ends, halves, timeout)
             .map(OpenEndpoint::Inside)
             .map_err(refused)?
     } else {
         let client = new_socket(stage, flow, flow.from).map_err(|error| {
             explain(&error, flow.transport_in(stage.transport), name(flow.from))
         })?;
-        client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
+        client.connect_timeout(&SockAddr::from(target), timeout).map_err(refused)?;
         OpenEndpoint::Kernel(Arc::new(client))
     };
     let server = match &listener.kind {

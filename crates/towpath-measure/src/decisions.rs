@@ -91,7 +91,7 @@ impl DecisionLog {
     /// returns the path of a subflow.
     pub fn take(&mut self, path_of: impl Fn(u32) -> Option<String>) -> Vec<Event> {
         let on = |number: &u32| path_of(*number).unwrap_or_else(|| format!("subflow {number}"));
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let switches = std::mem::take(&mut self.switches);
         let run_bytes = std::mem::take(&mut self.run_bytes);
         let count: u64 = switches.values().sum();
@@ -109,7 +109,7 @@ impl DecisionLog {
             for (why, count) in std::mem::take(&mut self.departures) {
                 said.detail.insert(format!("{REASON_PREFIX}{why}"), count.to_string());
             }
-            told.push(said);
+            events.push(said);
         }
         for ((cause, number), bytes) in std::mem::take(&mut self.reinjected) {
             let text =
@@ -117,15 +117,15 @@ impl DecisionLog {
             let amount = ("bytes", u128::from(bytes));
             let mut said = event(EventKind::Reinjection, path_of(number), text, amount);
             said.detail.insert("cause".to_owned(), cause.text().to_owned());
-            told.push(said);
+            events.push(said);
         }
         for (number, times) in std::mem::take(&mut self.penalised) {
             let text =
                 format!("{} slowed down, {times} ×: it blocked the window (M2)", on(&number));
             let amount = ("times", u128::from(times));
-            told.push(event(EventKind::Penalisation, path_of(number), text, amount));
+            events.push(event(EventKind::Penalisation, path_of(number), text, amount));
         }
-        told
+        events
     }
 }
 
@@ -219,8 +219,8 @@ mod tests {
         decisions.reinjected(1, 1_400, ReinjectionCause::Opportunistic);
         decisions.penalised(0);
         let names = |number| ["wifi", "cellular"].get(number as usize).map(|n| (*n).to_owned());
-        let told = decisions.take(names);
-        let texts: Vec<&str> = told.iter().map(|event| event.text.as_str()).collect();
+        let events = decisions.take(names);
+        let texts: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
         assert_eq!(
             texts,
             [
@@ -229,8 +229,8 @@ mod tests {
                 "wifi slowed down, 1 ×: it blocked the window (M2)",
             ]
         );
-        assert_eq!(told[0].detail["because rto"], "1");
-        assert_eq!(told[1].path.as_deref(), Some("cellular"));
+        assert_eq!(events[0].detail["because rto"], "1");
+        assert_eq!(events[1].path.as_deref(), Some("cellular"));
         assert_eq!(decisions.take(names), []);
         assert_eq!(decisions.switches(), 2);
     }

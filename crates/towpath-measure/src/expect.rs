@@ -254,10 +254,10 @@ impl<'a> From<&'a Summary> for MetricInputs<'a> {
 pub fn evaluate(
     expectations: &[Expectation],
     transport: Transport,
-    figures: &MetricInputs<'_>,
+    inputs: &MetricInputs<'_>,
 ) -> Vec<ExpectationResult> {
     let apply = |e: &&Expectation| e.transport.is_none_or(|only| only == transport);
-    expectations.iter().filter(apply).map(|expectation| check(expectation, figures)).collect()
+    expectations.iter().filter(apply).map(|expectation| check(expectation, inputs)).collect()
 }
 
 fn check(expectation: &Expectation, figures: &MetricInputs<'_>) -> ExpectationResult {
@@ -360,19 +360,19 @@ mod tests {
         metric: &str,
         operator: Operator,
         bound: f64,
-        figures: &MetricInputs<'_>,
+        inputs: &MetricInputs<'_>,
     ) -> ExpectationResult {
         let (metric, text) = (metric.into(), String::new());
         let expectation = Expectation { transport: None, metric, operator, bound, text };
-        evaluate(&[expectation], Transport::Mptcp, figures).remove(0)
+        evaluate(&[expectation], Transport::Mptcp, inputs).remove(0)
     }
 
     #[test]
     fn goodput_is_summed_and_the_worst_time_counts() {
         let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
-        let figures =
+        let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
+        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &inputs).measured;
         assert_eq!(seen("goodput"), "22.6 Mbit/s");
         assert_eq!(seen("recovery"), "1.29 s");
         assert_eq!(seen("stall.longest"), "310 ms");
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn stack_metrics_are_summed_or_the_worst_and_absent_for_kernels() {
-        let told = StackStats {
+        let stats = StackStats {
             reinjected_bytes: Some(40_000),
             discarded_bytes: Some(30_000),
             reorder_peak_bytes: Some(200_000),
@@ -393,18 +393,19 @@ mod tests {
             penalisations: Some(3),
             switches: Some(9),
         };
-        let less = StackStats { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
+        let less =
+            StackStats { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..stats };
         let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
-        let flows = [with(Some(told)), with(Some(less)), with(None)];
-        let figures =
+        let flows = [with(Some(stats)), with(Some(less)), with(None)];
+        let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = |metric| measured(metric, Operator::AtMost, 0.0, &figures).measured;
+        let seen = |metric| measured(metric, Operator::AtMost, 0.0, &inputs).measured;
         assert_eq!(seen("reinjected"), "80.0 kB");
         assert_eq!(seen("discarded"), "60.0 kB");
         assert_eq!(seen("reorder_peak"), "200 kB");
         assert_eq!(seen("window_blocked"), "450 ms");
         assert_eq!(seen("penalisations"), "6");
-        let figures = MetricInputs { flows: &flows[2..], ..figures };
+        let figures = MetricInputs { flows: &flows[2..], ..inputs };
         let kernel = measured("reinjected", Operator::AtMost, 0.0, &figures);
         assert_eq!((kernel.measured.as_str(), kernel.passed), ("not measured", None));
     }
@@ -417,10 +418,10 @@ mod tests {
         };
         // 28.3 MB, twice.
         let flows = [flow(1e6, None), flow(1e6, None)];
-        let figures =
+        let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |cpu| {
-            measured("cpu_per_gb", Operator::AtMost, 2.0, &MetricInputs { cpu, ..figures }).measured
+            measured("cpu_per_gb", Operator::AtMost, 2.0, &MetricInputs { cpu, ..inputs }).measured
         };
         assert_eq!(seen(cpu(Some(50_000_000), Some(63_200_000))), "2.00 s");
         assert_eq!(seen(cpu(Some(50_000_000), None)), "not measured");
@@ -430,9 +431,9 @@ mod tests {
     #[test]
     fn never_recovering_misses_every_upper_bound() {
         let flows = [flow(10e6, Some(1)), flow(10e6, None)];
-        let figures =
+        let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = measured("recovery", Operator::AtMost, 1e9, &figures);
+        let seen = measured("recovery", Operator::AtMost, 1e9, &inputs);
         assert_eq!((seen.measured.as_str(), seen.passed), ("never", Some(false)));
     }
 
@@ -455,14 +456,14 @@ mod tests {
             subflow(1, 0, "wifi", 300),
         ];
         let paths = ["wifi".into(), "cellular".into()];
-        let figures = MetricInputs {
+        let inputs = MetricInputs {
             flows: &[],
             subflows: &subflows,
             paths: &[],
             paths_used: &paths,
             cpu: None,
         };
-        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
+        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &inputs).measured;
         assert_eq!(seen("share.wifi"), "75 %");
         assert_eq!(seen("share.cellular"), "25 %");
         assert_eq!(seen("subflows"), "1");

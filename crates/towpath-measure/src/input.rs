@@ -86,8 +86,8 @@ impl ReadBudget {
     pub fn new(usual: u64) -> io::Result<Self> {
         let Some(text) = std::env::var_os(LIMIT_VARIABLE) else { return Ok(Self::of(usual)) };
         let text = text.to_string_lossy();
-        let most = units::size(&text).map_err(|_| InputError::Limit(text.into_owned()))?;
-        Ok(Self::of(most))
+        let limit = units::size(&text).map_err(|_| InputError::Limit(text.into_owned()))?;
+        Ok(Self::of(limit))
     }
 
     /// Creates a budget of exactly `most` bytes.

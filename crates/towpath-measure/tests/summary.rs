@@ -439,8 +439,8 @@ fn path_loss_after_a_fade_is_a_separate_event() {
     let mut timeline: Vec<_> = (1..=8).map(|i| rate(i, 100 - 9 * i)).collect();
     timeline.extend([rate(9, 10), event(3_900, WIFI, TimelineChange::Down(DownMode::Silent))]);
     let found = of(&two_links(timeline), Transport::Mptcp);
-    let told: Vec<_> = found.iter().map(|one| (one.at.as_nanos(), one.text.as_str())).collect();
-    assert_eq!(told, [(3_100_000_000, "wifi fades to 10 Mbit/s"), (3_900_000_000, "wifi down")]);
+    let events: Vec<_> = found.iter().map(|one| (one.at.as_nanos(), one.text.as_str())).collect();
+    assert_eq!(events, [(3_100_000_000, "wifi fades to 10 Mbit/s"), (3_900_000_000, "wifi down")]);
 }
 
 #[test]

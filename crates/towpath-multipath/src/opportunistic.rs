@@ -91,7 +91,7 @@ impl Opportunistic {
     pub fn on_blocked(
         &mut self,
         view: &ConnectionView<'_>,
-        why: BlockReason,
+        reason: BlockReason,
         fast: PathId,
     ) -> OpportunisticActions {
         let (Some(fast), Some((head, sent_on))) = (view.path(fast), view.head) else {
@@ -99,7 +99,7 @@ impl Opportunistic {
         };
         OpportunisticActions {
             retransmit: self.retransmit(view, fast, head, sent_on),
-            penalise: self.penalise(view, why, fast, sent_on),
+            penalise: self.penalise(view, reason, fast, sent_on),
         }
     }
 
@@ -131,7 +131,7 @@ impl Opportunistic {
     fn penalise(
         &mut self,
         view: &ConnectionView<'_>,
-        why: BlockReason,
+        reason: BlockReason,
         fast: &PathView,
         sent_on: PathSet,
     ) -> Option<PathId> {
@@ -140,7 +140,7 @@ impl Opportunistic {
             OpportunisticMode::Off => return None,
             OpportunisticMode::Nsdi12 => (is_slower(slow, fast), slow),
             OpportunisticMode::MptcpOrg => {
-                let limited = why == BlockReason::Window || view.send_buffer_full;
+                let limited = reason == BlockReason::Window || view.send_buffer_full;
                 (limited && slow.srtt > fast.srtt && slow.phase == RecoveryPhase::Open, fast)
             }
         };
@@ -199,9 +199,9 @@ mod tests {
 
     /// Wi-Fi at 20 ms and 3G at 150 ms, which had the oldest data.
     fn blocked() -> ConnectionFixture {
-        let mut model = ConnectionFixture::new([path(0, 20), path(1, 150)]);
-        model.head = Some((HEAD, PathSet::only(SLOW)));
-        model
+        let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 150)]);
+        fixture.head = Some((HEAD, PathSet::only(SLOW)));
+        fixture
     }
 
     fn both(variant: OpportunisticMode) -> Opportunistic {
@@ -209,19 +209,19 @@ mod tests {
     }
 
     fn act(
-        variant: OpportunisticMode,
-        model: &ConnectionFixture,
-        why: BlockReason,
+        mode: OpportunisticMode,
+        fixture: &ConnectionFixture,
+        reason: BlockReason,
     ) -> OpportunisticActions {
-        both(variant).on_blocked(&model.view(), why, FAST)
+        both(mode).on_blocked(&fixture.view(), reason, FAST)
     }
 
     #[test]
     fn both_variants_retransmit_the_head_and_penalise_the_path_that_holds_it() {
         let expected =
             OpportunisticActions { retransmit: Some((FAST, HEAD)), penalise: Some(SLOW) };
-        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            assert_eq!(act(variant, &blocked(), BlockReason::Window), expected, "{variant}");
+        for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            assert_eq!(act(mode, &blocked(), BlockReason::Window), expected, "{mode}");
         }
         assert_eq!(
             act(OpportunisticMode::Off, &blocked(), BlockReason::Window),
@@ -246,21 +246,21 @@ mod tests {
 
     #[test]
     fn m1_does_not_retransmit_data_on_the_same_path() {
-        let mut model = blocked();
-        model.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
-        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            assert_eq!(act(variant, &model, BlockReason::Window).retransmit, None);
+        let mut fixture = blocked();
+        fixture.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
+        for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            assert_eq!(act(mode, &fixture, BlockReason::Window).retransmit, None);
         }
     }
 
     #[test]
     fn a_slow_path_with_room_does_not_relieve_a_fast_one_without() {
-        let mut model = blocked();
-        model.head = Some((HEAD, PathSet::only(FAST)));
-        model.paths[0].room_bytes = 0;
-        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            let actions = both(variant).on_blocked(&model.view(), BlockReason::Window, SLOW);
-            assert_eq!(actions, OpportunisticActions::default(), "{variant}");
+        let mut fixture = blocked();
+        fixture.head = Some((HEAD, PathSet::only(FAST)));
+        fixture.paths[0].room_bytes = 0;
+        for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            let actions = both(mode).on_blocked(&fixture.view(), BlockReason::Window, SLOW);
+            assert_eq!(actions, OpportunisticActions::default(), "{mode}");
         }
     }
 
@@ -269,9 +269,9 @@ mod tests {
         for (room, bytes) in
             [(0, None), (10, Some(1_000)), (2_000, Some(2_000)), (9_000, Some(3_000))]
         {
-            let mut model = blocked();
-            model.paths[0].room_bytes = room;
-            let range = act(OpportunisticMode::Nsdi12, &model, BlockReason::Window).retransmit;
+            let mut fixture = blocked();
+            fixture.paths[0].room_bytes = room;
+            let range = act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window).retransmit;
             assert_eq!(range.map(|(_, range)| range.bytes), bytes, "room for {room}");
         }
     }
@@ -279,11 +279,11 @@ mod tests {
     #[test]
     fn m1_is_guarded_by_four_times_the_srtt_or_four_packets() {
         for (srtt_ms, packets, acts) in [(80, 10, false), (81, 10, true), (80, 4, true)] {
-            let mut model = blocked();
-            model.paths[1].srtt = Duration::from_millis(srtt_ms);
-            model.paths[1].cwnd_bytes = packets * 1_000;
+            let mut fixture = blocked();
+            fixture.paths[1].srtt = Duration::from_millis(srtt_ms);
+            fixture.paths[1].cwnd_bytes = packets * 1_000;
             let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
-                .map(|variant| act(variant, &model, BlockReason::Window).retransmit.is_some());
+                .map(|mode| act(mode, &fixture, BlockReason::Window).retransmit.is_some());
             assert_eq!((paper, guarded), (true, acts), "{srtt_ms} ms, {packets} packets");
         }
     }
@@ -292,7 +292,7 @@ mod tests {
     fn m2_is_guarded_by_srtt_phase_and_a_send_buffer_that_is_really_full() {
         type Change = fn(&mut ConnectionFixture);
         let as_fast =
-            |model: &mut ConnectionFixture| model.paths[1].srtt = Duration::from_millis(20);
+            |fixture: &mut ConnectionFixture| fixture.paths[1].srtt = Duration::from_millis(20);
         let recovering =
             |model: &mut ConnectionFixture| model.paths[1].phase = RecoveryPhase::Recovery;
         let nothing = |_: &mut ConnectionFixture| {};
@@ -308,39 +308,39 @@ mod tests {
             let mut model = blocked();
             change(&mut model);
             let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
-                .map(|variant| act(variant, &model, why).penalise.is_some());
+                .map(|mode| act(mode, &model, why).penalise.is_some());
             assert_eq!([paper, guarded], acts, "case {number}");
         }
     }
 
     #[test]
     fn m2_acts_once_in_a_round_trip_of_the_slow_path_and_later_of_the_fast_one() {
-        for (variant, period_ms) in
+        for (mode, period_ms) in
             [(OpportunisticMode::Nsdi12, 150), (OpportunisticMode::MptcpOrg, 20)]
         {
-            let mut opportunistic = both(variant);
-            let mut model = blocked();
+            let mut opportunistic = both(mode);
+            let mut fixture = blocked();
             let mut times = Vec::new();
             for ms in 0..3 * period_ms {
-                model.now = Instant::ZERO + Duration::from_millis(ms);
-                let actions = opportunistic.on_blocked(&model.view(), BlockReason::Window, FAST);
+                fixture.now = Instant::ZERO + Duration::from_millis(ms);
+                let actions = opportunistic.on_blocked(&fixture.view(), BlockReason::Window, FAST);
                 times.extend(actions.penalise.map(|_| ms));
             }
-            assert_eq!(times, [0, period_ms, 2 * period_ms], "{variant}");
+            assert_eq!(times, [0, period_ms, 2 * period_ms], "{mode}");
         }
     }
 
     #[test]
     fn no_action_without_outstanding_data_on_the_slow_path() {
-        let mut model = blocked();
-        model.head = None;
+        let mut fixture = blocked();
+        fixture.head = None;
         assert_eq!(
-            act(OpportunisticMode::Nsdi12, &model, BlockReason::Window),
+            act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
             OpportunisticActions::default()
         );
-        model.head = Some((HEAD, PathSet::only(FAST)));
+        fixture.head = Some((HEAD, PathSet::only(FAST)));
         assert_eq!(
-            act(OpportunisticMode::Nsdi12, &model, BlockReason::Window),
+            act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
             OpportunisticActions::default()
         );
         assert_eq!(

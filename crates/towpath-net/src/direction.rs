@@ -86,15 +86,15 @@ impl<P: Packet> Direction<P> {
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         let has_departed = self.departed.front().is_some_and(|(departure, _)| *departure <= now);
-        let gone = match self.order {
+        let departed_packet = match self.order {
             _ if has_departed => self.departed.pop_front(),
             PipelineOrder::ServerThenDelay => self.delay_line.pop(now),
             PipelineOrder::DelayThenServer => None,
         };
-        if let Some((_, packet)) = &gone {
+        if let Some((_, packet)) = &departed_packet {
             self.counters.delivered.add(packet.len_bytes());
         }
-        gone
+        departed_packet
     }
 
     /// Does everything that is due by `now`, so that counters and queue length are current. Every
@@ -280,8 +280,8 @@ impl<P: Packet> Direction<P> {
         };
         if self.in_flight() >= limit && self.order == PipelineOrder::ServerThenDelay {
             // For the limit, packets that have arrived but are not fetched yet have left.
-            while let Some(gone) = self.delay_line.pop(self.now) {
-                self.departed.push_back(gone);
+            while let Some(departed_packet) = self.delay_line.pop(self.now) {
+                self.departed.push_back(departed_packet);
             }
         }
         self.in_flight() >= limit

@@ -163,9 +163,9 @@ impl QuicConfig {
         let mut transport = TransportConfig::default();
         let window = window(self.window_bytes());
         let first = self.initial_window_bytes.map_or(window, |first| self::window(first.max(1)));
-        let most = self.max_datagram_bytes.max(MIN_DATAGRAM_BYTES);
+        let max_bytes = self.max_datagram_bytes.max(MIN_DATAGRAM_BYTES);
         let mut discovery = MtuDiscoveryConfig::default();
-        discovery.upper_bound(most);
+        discovery.upper_bound(max_bytes);
         let factory: Arc<dyn ControllerFactory + Send + Sync> = Arc::new(factory);
         transport
             .stream_receive_window(window)

@@ -296,8 +296,8 @@ impl PathCongestion {
     }
 
     fn forget_old(&mut self, newest_acked: time::Instant) {
-        let patience = MAX_UNACKED_AGE + 2 * self.srtt;
-        self.waiting.drop_older(|sent| newest_acked.saturating_duration_since(sent) > patience);
+        let max_age = MAX_UNACKED_AGE + 2 * self.srtt;
+        self.waiting.drop_older(|sent| newest_acked.saturating_duration_since(sent) > max_age);
     }
 }
 

@@ -130,7 +130,7 @@ impl Connection {
         now: Instant,
         endpoint: &mut Endpoint,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         loop {
             while let Some(event) = self.inner.poll_endpoint_events() {
@@ -141,13 +141,13 @@ impl Connection {
             let mut did = false;
             while let Some(event) = self.inner.poll() {
                 did = true;
-                self.on_event(now, event, told);
+                self.on_event(now, event, events);
             }
             if self.next_path_check.is_some_and(|due| due <= now) {
-                self.check_paths(now, addresses, told);
+                self.check_paths(now, addresses, events);
                 did = true;
             }
-            self.emit_writable(told);
+            self.emit_writable(events);
             if !did {
                 return;
             }
@@ -155,17 +155,22 @@ impl Connection {
     }
 
     /// Emits the writable streams in turn, because the first one notified can use up all the room.
-    fn emit_writable(&mut self, told: &mut VecDeque<QuicEvent>) {
+    fn emit_writable(&mut self, events: &mut VecDeque<QuicEvent>) {
         let later = self.writable.split_off(&self.last_writer.saturating_add(1));
         let earlier = std::mem::take(&mut self.writable);
         let all = later.into_iter().chain(earlier);
-        told.extend(all.map(|stream| QuicEvent::Writable(self.id, StreamId(stream))));
+        events.extend(all.map(|stream| QuicEvent::Writable(self.id, StreamId(stream))));
     }
 
-    fn on_event(&mut self, now: Instant, event: noq_proto::Event, told: &mut VecDeque<QuicEvent>) {
+    fn on_event(
+        &mut self,
+        now: Instant,
+        event: noq_proto::Event,
+        events: &mut VecDeque<QuicEvent>,
+    ) {
         use noq_proto::Event as Library;
         match event {
-            Library::Connected => self.on_connected(now, told),
+            Library::Connected => self.on_connected(now, events),
             Library::HandshakeConfirmed => self.end_handshake(),
             Library::ConnectionLost { reason } => {
                 self.next_path_check = None;
@@ -173,11 +178,11 @@ impl Connection {
                 if !self.closed {
                     self.closed = true;
                     let error = self.error.clone();
-                    told.push_back(QuicEvent::Closed { connection: self.id, error });
+                    events.push_back(QuicEvent::Closed { connection: self.id, error });
                 }
             }
-            Library::Stream(event) => self.on_stream(&event, told),
-            Library::Path(event) => self.on_path(now, event, told),
+            Library::Stream(event) => self.on_stream(&event, events),
+            Library::Path(event) => self.on_path(now, event, events),
             Library::HandshakeDataReady
             | Library::DatagramReceived
             | Library::DatagramsUnblocked
@@ -185,18 +190,18 @@ impl Connection {
         }
     }
 
-    fn on_connected(&mut self, now: Instant, told: &mut VecDeque<QuicEvent>) {
+    fn on_connected(&mut self, now: Instant, events: &mut VecDeque<QuicEvent>) {
         self.established = true;
         self.peer = Fingerprint::of_peer(self.inner.crypto_session());
         self.active = now;
         self.on_first_path_validated(now);
         if self.opener {
-            told.push_back(QuicEvent::Connected(self.id));
+            events.push_back(QuicEvent::Connected(self.id));
         }
         if self.inner.is_multipath_negotiated() {
             self.next_path_check = Some(now);
         } else if self.config.multipath {
-            told.push_back(QuicEvent::Notice {
+            events.push_back(QuicEvent::Notice {
                 connection: self.id,
                 notice: PathNotice::SinglePath,
             });
@@ -220,12 +225,12 @@ impl Connection {
         }
     }
 
-    fn on_stream(&mut self, event: &StreamEvent, told: &mut VecDeque<QuicEvent>) {
+    fn on_stream(&mut self, event: &StreamEvent, events: &mut VecDeque<QuicEvent>) {
         let id = self.id;
         let told_of = match *event {
             StreamEvent::Opened { .. } => {
                 while let Some(stream) = self.accept_stream() {
-                    told.push_back(QuicEvent::StreamOpened(id, stream));
+                    events.push_back(QuicEvent::StreamOpened(id, stream));
                 }
                 None
             }
@@ -243,7 +248,7 @@ impl Connection {
             }
             StreamEvent::Available { .. } => None,
         };
-        told.extend(told_of);
+        events.extend(told_of);
     }
 
     /// Applies the settings that can change during a connection.

@@ -136,8 +136,8 @@ fn an_accepted_connection_opens_its_window_once_identified() {
     let status = pair.server.status(accepted).unwrap();
     assert!(status.paths[0].received_bytes < 10_000, "{status:?}");
     let wanted = QuicConfig { congestion_control: "reno".to_owned(), ..QuicConfig::default() };
-    let strange = QuicConfig { congestion_control: "dctcp".to_owned(), ..QuicConfig::default() };
-    assert!(pair.server.configure(now, accepted, &strange).is_err());
+    let unknown = QuicConfig { congestion_control: "dctcp".to_owned(), ..QuicConfig::default() };
+    assert!(pair.server.configure(now, accepted, &unknown).is_err());
     pair.server.configure(now, accepted, &wanted).unwrap();
     pair.run(300);
     pair.client.write(now, pair.connection, stream, &mut data).unwrap();

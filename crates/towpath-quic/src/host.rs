@@ -480,9 +480,9 @@ impl QuicStack {
         payload: &mut Vec<u8>,
     ) -> Option<OutgoingDatagrams> {
         let connection = self.connections.get_mut(&id)?;
-        let most = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
+        let max_bytes = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
         let at = connection.clock.to_std(now);
-        let transmit = connection.inner.poll_transmit(at, most, payload);
+        let transmit = connection.inner.poll_transmit(at, max_bytes, payload);
         let source = connection.source;
         let port = connection.local.port();
         self.drive(now, id);
@@ -539,9 +539,9 @@ impl QuicStack {
         now: Instant,
         connection: ConnectionId,
         stream: StreamId,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<Option<Bytes>, StreamError> {
-        self.connection_mut(connection)?.read(now, stream, most)
+        self.connection_mut(connection)?.read(now, stream, max_bytes)
     }
 
     /// Changes congestion control, path policy and windows of an accepted connection, once its

@@ -202,7 +202,7 @@ fn exchange(we_connect: bool) -> (Own, Peer) {
     let out = Bytes::from(vec![7; BYTES]);
     let (stream, finished, read, ended) = (None, false, Vec::new(), false);
     let mut own = Own { host, connection, stream, out, finished, read, ended };
-    let mut flying: BTreeMap<(Instant, u64), (bool, Datagram)> = BTreeMap::new();
+    let mut in_flight: BTreeMap<(Instant, u64), (bool, Datagram)> = BTreeMap::new();
     let (mut now, mut count) = (Instant::ZERO, 0);
     while !(own.ended && peer.ended) {
         own.work(now);
@@ -210,7 +210,7 @@ fn exchange(we_connect: bool) -> (Own, Peer) {
             for payload in datagram.split().collect::<Vec<_>>() {
                 count += 1;
                 let one = Datagram { payload, segment_bytes: None, ..datagram };
-                flying.insert((now + DELAY, count), (false, one));
+                in_flight.insert((now + DELAY, count), (false, one));
             }
             own.work(now);
         }
@@ -220,13 +220,13 @@ fn exchange(we_connect: bool) -> (Own, Peer) {
             let local = SocketAddr::new(ours().ip(), port);
             let (remote, ecn, segment_bytes) = (theirs(), 0, None);
             let one = Datagram { local, remote, ecn, payload, segment_bytes };
-            flying.insert((now + DELAY, count), (true, one));
+            in_flight.insert((now + DELAY, count), (true, one));
         }
-        let arrival = flying.keys().next().map(|(at, _)| *at);
+        let arrival = in_flight.keys().next().map(|(at, _)| *at);
         let timers = [own.host.poll_timeout(), peer.due(), arrival];
         now = timers.into_iter().flatten().min().unwrap().max(now);
         assert!(now < Instant::ZERO + Duration::from_secs(20), "{} bytes", own.read.len());
-        while let Some(entry) = flying.first_entry().filter(|entry| entry.key().0 <= now) {
+        while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
             let (to_us, datagram) = entry.remove();
             if to_us {
                 own.host.handle_datagram(now, &datagram);

@@ -121,7 +121,7 @@ impl Connection {
         &mut self,
         now: Instant,
         event: PathEvent,
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         match event {
             PathEvent::Established { id, .. } => {
@@ -135,16 +135,16 @@ impl Connection {
                 if self.opener && !primary {
                     self.send_path_status(id);
                 }
-                self.emit_notice(told, PathNotice::Established { path: number });
+                self.emit_notice(events, PathNotice::Established { path: number });
                 self.next_path_check = Some(now);
             }
             PathEvent::Abandoned { id, reason, .. } => {
                 let remote = matches!(reason, PathAbandonReason::RemoteAbandoned { .. });
                 let why = if remote { AbandonReason::Peer } else { AbandonReason::Library };
-                self.end_path(now, id, why, told);
+                self.end_path(now, id, why, events);
             }
             PathEvent::RemoteStatus { id, status, .. } => {
-                self.on_peer_status(now, id, status == noq_proto::PathStatus::Backup, told);
+                self.on_peer_status(now, id, status == noq_proto::PathStatus::Backup, events);
             }
             PathEvent::Discarded { .. } | PathEvent::ObservedAddr { .. } | _ => {}
         }
@@ -157,7 +157,7 @@ impl Connection {
         now: Instant,
         id: PathId,
         backup: bool,
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         let follows = !self.opener;
         let dynamic = self.policy.is_dynamic();
@@ -170,7 +170,7 @@ impl Connection {
         path.primary = !backup;
         if self.set_backup(id, backup) && !first {
             self.emit_notice(
-                told,
+                events,
                 PathNotice::Switched { path: number, backup, reason: SwitchReason::Peer },
             );
         }
@@ -181,7 +181,7 @@ impl Connection {
         &mut self,
         now: Instant,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         self.next_path_check = None;
         if self.is_closed() || !self.established {
@@ -189,10 +189,10 @@ impl Connection {
         }
         let mut next = None;
         if self.opener {
-            next = self.follow_addresses(now, addresses, told);
+            next = self.follow_addresses(now, addresses, events);
         }
         if self.inner.is_multipath_negotiated() {
-            self.monitor_paths(now, told);
+            self.monitor_paths(now, events);
             let several = self.live().filter(|path| path.established).count() > 1;
             if several && self.is_active(now) {
                 let soon = now + policy::CHECK_INTERVAL;
@@ -219,13 +219,13 @@ impl Connection {
         &mut self,
         now: Instant,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) -> Option<Instant> {
         let known = |ip: IpAddr| addresses.iter().find(|own| own.address == ip);
         let lost = |path: &&PathRecord| !known(path.last.local.ip()).is_some_and(|own| own.up);
         if !self.inner.is_multipath_negotiated() {
             if self.live().any(|path| lost(&path)) {
-                self.migrate(now, addresses, told);
+                self.migrate(now, addresses, events);
             }
             return None;
         }
@@ -252,7 +252,7 @@ impl Connection {
         }
         let gone: Vec<PathId> = self.live().filter(lost).map(|path| path.id).collect();
         for id in gone {
-            if !self.abandon(now, id, AbandonReason::AddressGone, told) {
+            if !self.abandon(now, id, AbandonReason::AddressGone, events) {
                 // The last path is kept until there is another.
                 later(now + OPEN_RETRY_INTERVAL);
             }
@@ -288,7 +288,7 @@ impl Connection {
         &mut self,
         now: Instant,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         let old = self.source;
         let interface = self.interface;
@@ -302,11 +302,11 @@ impl Connection {
             path.last.local = local;
         }
         self.inner.handle_network_change(None, self.clock.to_std(now));
-        self.emit_notice(told, PathNotice::Migrated { local });
+        self.emit_notice(events, PathNotice::Migrated { local });
     }
 
     /// Sends pings, abandons silent paths, and applies the policy.
-    fn monitor_paths(&mut self, now: Instant, told: &mut VecDeque<QuicEvent>) {
+    fn monitor_paths(&mut self, now: Instant, events: &mut VecDeque<QuicEvent>) {
         let ids: Vec<PathId> =
             self.live().filter(|path| path.established).map(|path| path.id).collect();
         if ids.len() < 2 || !self.is_active(now) {
@@ -327,7 +327,7 @@ impl Connection {
         if let Some((number, silence)) = policy::path_to_abandon(now, &views) {
             let id = self.paths.iter().find(|path| path.number == number).map(|path| path.id);
             if let Some(id) = id {
-                self.abandon(now, id, AbandonReason::Silent(silence), told);
+                self.abandon(now, id, AbandonReason::Silent(silence), events);
             }
             return;
         }
@@ -336,24 +336,24 @@ impl Connection {
             let Some(id) = found.map(|path| path.id) else { continue };
             if self.set_backup(id, switch.backup) {
                 let (path, backup, why) = (switch.number, switch.backup, switch.reason);
-                self.emit_notice(told, PathNotice::Switched { path, backup, reason: why });
+                self.emit_notice(events, PathNotice::Switched { path, backup, reason: why });
             }
         }
     }
 
     fn view(&self, id: PathId) -> Option<PolicyPathView> {
         let path = self.live().find(|path| path.id == id)?;
-        let figures = self.path_metrics(id);
+        let metrics = self.path_metrics(id);
         Some(PolicyPathView {
             number: path.number,
             primary: path.primary,
             backup: self.is_backup(id)?,
-            last_received_at: figures
+            last_received_at: metrics
                 .newest_acked_sent_at
                 .map_or(path.last_received_at, |at| at.max(path.last_received_at)),
-            waiting_since: figures.waiting_since,
-            srtt: figures.srtt,
-            pto: pto(&figures),
+            waiting_since: metrics.waiting_since,
+            srtt: metrics.srtt,
+            pto: pto(&metrics),
         })
     }
 
@@ -386,15 +386,15 @@ impl Connection {
         &mut self,
         now: Instant,
         id: PathId,
-        why: AbandonReason,
-        told: &mut VecDeque<QuicEvent>,
+        reason: AbandonReason,
+        events: &mut VecDeque<QuicEvent>,
     ) -> bool {
         self.refresh(id);
         let code = VarInt::from(TransportErrorCode::PATH_UNSTABLE_OR_POOR);
         if self.inner.close_path(self.clock.to_std(now), id, code).is_err() {
             return false;
         }
-        self.end_path(now, id, why, told);
+        self.end_path(now, id, reason, events);
         true
     }
 
@@ -403,7 +403,7 @@ impl Connection {
         now: Instant,
         id: PathId,
         why: AbandonReason,
-        told: &mut VecDeque<QuicEvent>,
+        events: &mut VecDeque<QuicEvent>,
     ) {
         if let Some(handle) = self.inner.congestion_state(id).and_then(PathControllerHandle::of) {
             handle.abandon();
@@ -417,7 +417,7 @@ impl Connection {
         let (number, local) = (path.number, path.last.local.ip());
         self.reopen.insert(local, now + REOPEN_DELAY);
         self.next_path_check = Some(now);
-        self.emit_notice(told, PathNotice::Abandoned { path: number, reason: why });
+        self.emit_notice(events, PathNotice::Abandoned { path: number, reason: why });
     }
 
     fn emit_notice(&self, told: &mut VecDeque<QuicEvent>, notice: PathNotice) {
@@ -441,7 +441,7 @@ impl Connection {
 
     /// Updates a path's metrics, while the library has them.
     fn refresh(&mut self, id: PathId) {
-        let figures = self.path_metrics(id);
+        let metrics = self.path_metrics(id);
         let Some(stats) = self.inner.path_stats(id) else { return };
         let tuple = self.inner.network_path(id).ok();
         let backup = self.is_backup(id);
@@ -453,14 +453,14 @@ impl Connection {
             last.local.set_ip(tuple.local_ip().unwrap_or(source));
         }
         last.backup = backup.unwrap_or(last.backup);
-        last.srtt = figures.srtt;
-        last.rttvar = figures.rttvar;
-        last.min_rtt = figures.min_rtt;
-        last.pto = pto(&figures);
-        last.cwnd_bytes = figures.cwnd_bytes;
-        last.ssthresh_bytes = figures.ssthresh_bytes;
-        last.in_flight_bytes = figures.in_flight_bytes;
-        last.acked_bytes = figures.acked_bytes;
+        last.srtt = metrics.srtt;
+        last.rttvar = metrics.rttvar;
+        last.min_rtt = metrics.min_rtt;
+        last.pto = pto(&metrics);
+        last.cwnd_bytes = metrics.cwnd_bytes;
+        last.ssthresh_bytes = metrics.ssthresh_bytes;
+        last.in_flight_bytes = metrics.in_flight_bytes;
+        last.acked_bytes = metrics.acked_bytes;
         last.sent_bytes = stats.udp_tx.bytes;
         last.sent_datagrams = stats.udp_tx.datagrams;
         last.received_bytes = stats.udp_rx.bytes;
@@ -492,6 +492,6 @@ fn library_status(backup: bool) -> noq_proto::PathStatus {
 }
 
 /// Computes the probe timeout (RFC 9002 §6.2.1).
-fn pto(figures: &PathMetrics) -> Duration {
-    figures.srtt + (4 * figures.rttvar).max(GRANULARITY) + MAX_ACK_DELAY
+fn pto(metrics: &PathMetrics) -> Duration {
+    metrics.srtt + (4 * metrics.rttvar).max(GRANULARITY) + MAX_ACK_DELAY
 }

@@ -128,21 +128,21 @@ impl Policy {
     /// Returns the changes that are due now.
     pub(crate) fn switches(&mut self, now: Instant, paths: &[PolicyPathView]) -> Vec<PathSwitch> {
         self.update_backup_use(now, paths);
-        let lively = paths.iter().any(|path| path.idle_time(now) < RECENT_WITHIN);
+        let any_recent = paths.iter().any(|path| path.idle_time(now) < RECENT_WITHIN);
         self.silent = paths
             .iter()
             .filter(|path| path.idle_time(now) > SUSPECT_AFTER)
             .map(|path| path.number)
-            .filter(|number| lively || self.silent.contains(number))
+            .filter(|number| any_recent || self.silent.contains(number))
             .collect();
         let suspicious = |path: &PolicyPathView| self.silent.contains(&path.number);
-        let fled = self.switched_since;
-        let second = |path: &PolicyPathView| path.primary == fled.is_some();
+        let on_backup = self.switched_since;
+        let second = |path: &PolicyPathView| path.primary == on_backup.is_some();
         let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));
         let wanted = |path: &PolicyPathView| {
             let silent = suspicious(path);
             let backup = silent || (first_works && second(path));
-            let why = match fled {
+            let why = match on_backup {
                 _ if silent => SwitchReason::Silent(path.idle_time(now)),
                 _ if !backup && second(path) => SwitchReason::NothingElse,
                 Some((why, _)) => why,
@@ -165,8 +165,8 @@ impl Policy {
         let works = |path: &PolicyPathView| !path.primary && path.idle_time(now) < ALIVE_WITHIN;
         let has_backup = paths.iter().any(works);
         let primaries = || paths.iter().filter(|path| path.primary);
-        let complaint = primaries().find_map(|path| path.switch_reason(now));
-        self.switched_since = match (self.switched_since, complaint) {
+        let reason = primaries().find_map(|path| path.switch_reason(now));
+        self.switched_since = match (self.switched_since, reason) {
             (None, Some(why)) if has_backup => Some((why, None)),
             (None, _) => None,
             // No working backup or no primary is left.
@@ -194,12 +194,12 @@ mod tests {
         heard: u64,
         waiting_since: Option<u64>,
         srtt: u64,
-        fled: bool,
+        on_backup: bool,
     ) -> [PolicyPathView; 2] {
         let primary = PolicyPathView {
             number: 0,
             primary: true,
-            backup: fled,
+            backup: on_backup,
             last_received_at: at(heard),
             waiting_since: waiting_since.map(at),
             srtt: Duration::from_millis(srtt),
@@ -208,7 +208,7 @@ mod tests {
         let other = PolicyPathView {
             number: 1,
             primary: false,
-            backup: !fled,
+            backup: !on_backup,
             last_received_at: at(now),
             waiting_since: None,
             srtt: Duration::from_millis(80),

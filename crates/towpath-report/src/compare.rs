@@ -276,15 +276,16 @@ fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             number::count,
         ),
     ];
-    let told = |group: &RunGroup<'_>, pick: Pick| -> Vec<u64> {
+    let values_of = |group: &RunGroup<'_>, pick: Pick| -> Vec<u64> {
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| pick(flow.stack.as_ref()?)).collect()
     };
-    let happened = |pick: Pick| groups.iter().any(|g| told(g, pick).iter().any(|n| *n > 0));
+    let happened = |pick: Pick| groups.iter().any(|g| values_of(g, pick).iter().any(|n| *n > 0));
     let shown = all.into_iter().filter(|(_, _, pick, _)| happened(*pick));
     shown
         .map(|(label, meaning, pick, format)| {
-            let cell = |group| median_cell(told(group, pick).into_iter().map(|n| n as f64), format);
+            let cell =
+                |group| median_cell(values_of(group, pick).into_iter().map(|n| n as f64), format);
             row(label, meaning, groups.iter().map(cell))
         })
         .collect()
@@ -587,12 +588,16 @@ mod tests {
 
     #[test]
     fn measured_values_are_ordered_by_size_for_any_unit() {
-        let told = |texts: &[&str]| measured(texts.iter().map(|&text| text.to_owned()).collect());
-        assert_eq!(told(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
-        assert_eq!(told(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]), "999 kbit/s – 10.1 Mbit/s");
-        assert_eq!(told(&["never", "2.00 s"]), "2.00 s – never");
-        assert_eq!(told(&["10", "9"]), "9–10");
-        assert_eq!(told(&["12.3 %", "8 %"]), "8–12.3 %");
-        assert_eq!(told(&["1.00 kB", "999 B"]), "999 B – 1.00 kB");
+        let ordered =
+            |texts: &[&str]| measured(texts.iter().map(|&text| text.to_owned()).collect());
+        assert_eq!(ordered(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
+        assert_eq!(
+            ordered(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]),
+            "999 kbit/s – 10.1 Mbit/s"
+        );
+        assert_eq!(ordered(&["never", "2.00 s"]), "2.00 s – never");
+        assert_eq!(ordered(&["10", "9"]), "9–10");
+        assert_eq!(ordered(&["12.3 %", "8 %"]), "8–12.3 %");
+        assert_eq!(ordered(&["1.00 kB", "999 B"]), "999 B – 1.00 kB");
     }
 }

@@ -280,11 +280,11 @@ fn cell(value: &Value) -> String {
 /// Quotes text that contains commas or quotes. Defuses a leading `=`, `+`, `-` or `@`, which a
 /// spreadsheet would take for a formula.
 fn text(said: &str) -> String {
-    let mut said = clean(said);
-    if said.starts_with(['=', '+', '-', '@']) {
-        said.insert(0, '\'');
+    let mut value = clean(said);
+    if value.starts_with(['=', '+', '-', '@']) {
+        value.insert(0, '\'');
     }
-    if said.contains([',', '"']) { format!("\"{}\"", said.replace('"', "\"\"")) } else { said }
+    if value.contains([',', '"']) { format!("\"{}\"", value.replace('"', "\"\"")) } else { value }
 }
 
 #[cfg(test)]
@@ -303,19 +303,19 @@ mod tests {
         let value = serde_json::json!({"a": {"b": 1, "c": null}, "d": ["x", "y"], "e": [{"f": 1}]});
         let mut fields = Fields::new();
         flatten(String::new(), value, &mut fields);
-        let told: Vec<_> =
+        let columns: Vec<_> =
             fields.iter().map(|(name, value)| (name.as_str(), cell(value))).collect();
-        assert_eq!(told, [("a.b", "1".into()), ("a.c", String::new()), ("d", "x y".into())]);
+        assert_eq!(columns, [("a.b", "1".into()), ("a.c", String::new()), ("d", "x y".into())]);
     }
 
     #[test]
     fn a_threshold_that_is_not_set_is_an_empty_cell() {
-        let told = |packets: u64| {
+        let row_of = |packets: u64| {
             let mut field = ("ssthresh_packets".to_owned(), Value::from(packets));
             blank_infinity(&mut field);
             cell(&field.1)
         };
-        assert_eq!([told(20), told(2_147_483_647), told(4_294_967_295)], ["20", "", ""]);
+        assert_eq!([row_of(20), row_of(2_147_483_647), row_of(4_294_967_295)], ["20", "", ""]);
     }
 
     #[test]

@@ -123,13 +123,13 @@ fn name(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
         let mut values = values.filter(|value| !value.is_empty());
         values.next().is_some_and(|first| values.any(|value| value != first))
     };
-    let mut told: Vec<_> = parts.into_iter().enumerate().collect();
-    told.retain(|(at, part)| *at == 0 || differs(part));
+    let mut shown_parts: Vec<_> = parts.into_iter().enumerate().collect();
+    shown_parts.retain(|(at, part)| *at == 0 || differs(part));
     let mut used: Vec<String> = Vec::new();
     for group in groups {
         let Some(first) = group.runs.first() else { continue };
         let mut words: Vec<_> =
-            told.iter().map(|(_, part)| cut(&clean(&part(&first.meta)), 40)).collect();
+            shown_parts.iter().map(|(_, part)| cut(&clean(&part(&first.meta)), 40)).collect();
         words.retain(|word| !word.is_empty());
         let label = words.join(" ");
         let taken = used.iter().filter(|other| **other == label).count();

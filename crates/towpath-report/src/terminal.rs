@@ -80,7 +80,7 @@ pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
         summary.warnings.iter().for_each(|warning| note(warning.clone(), run));
     }
     let all = runs.len();
-    let told = |(warning, concerned): (Warning, Vec<&StoredRun>)| {
+    let warning_text = |(warning, concerned): (Warning, Vec<&StoredRun>)| {
         let text = clean(&warning.text);
         let text = if concerned.len() == all {
             text
@@ -89,7 +89,7 @@ pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
         };
         Warning { text, hint: warning.hint.as_deref().map(clean) }
     };
-    found.into_iter().map(told).collect()
+    found.into_iter().map(warning_text).collect()
 }
 
 /// Names the runs: `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world if there are several:
@@ -312,8 +312,8 @@ fn sparklines(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: Term
         let ways = series::directions(run);
         let totals: Vec<Values> = ways
             .iter()
-            .map(|way| {
-                let all = group.runs.iter().map(|run| series::goodput(run, &grid, *way));
+            .map(|direction| {
+                let all = group.runs.iter().map(|run| series::goodput(run, &grid, *direction));
                 series::envelope(&all.collect::<Vec<_>>()).0
             })
             .collect();

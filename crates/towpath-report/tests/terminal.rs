@@ -145,9 +145,9 @@ fn a_warning_is_printed_once_with_the_affected_runs() {
     two[0].meta.world = World::Sim;
     two[1].summary.as_mut().unwrap().warnings.extend(warning);
     two[0].summary.as_mut().unwrap().warnings.clear();
-    let told: Vec<String> =
+    let warning_lines: Vec<String> =
         towpath_report::warnings(&two).into_iter().map(|one| one.text).collect();
-    assert!(told.iter().any(|text| text.contains(" emu: ")), "{told:?}");
+    assert!(warning_lines.iter().any(|text| text.contains(" emu: ")), "{warning_lines:?}");
 }
 
 #[test]

@@ -395,7 +395,7 @@ fn essence(trace: &CaptureAnalysis) -> String {
             connection
                 .directions
                 .iter_mut()
-                .for_each(|way| way.capture_point = CapturePoint::Unknown);
+                .for_each(|direction| direction.capture_point = CapturePoint::Unknown);
             connection
         })
         .collect();
@@ -599,7 +599,7 @@ fn two_captures_bound_the_one_way_delays_to_half_a_round_trip() {
     assert_eq!(clocks.offset_ns, (ahead - 10 * MS).cast_signed());
     assert_eq!(clocks.error_ns, 20 * MS);
     let ways = &only(&trace).subflows[0].directions;
-    let [up, down] = [0, 1].map(|way| ways[way].one_way.unwrap());
+    let [up, down] = [0, 1].map(|direction| ways[direction].one_way.unwrap());
     assert_eq!((up.min_ns, up.max_ns), (20 * MS, 23 * MS));
     assert_eq!((down.min_ns, down.max_ns), (20 * MS, 20 * MS));
     let none = trace.add_delays(first.as_slice(), Capture::default().file(RAW).as_slice());

@@ -58,8 +58,8 @@ pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Fail
         }
     }
     let world = run.host.kind();
-    let mine = |step: &&ScriptStep| step.only.as_ref().is_none_or(|(only, _)| *only == world);
-    for step in script.steps.iter().filter(mine) {
+    let applies = |step: &&ScriptStep| step.only.as_ref().is_none_or(|(only, _)| *only == world);
+    for step in script.steps.iter().filter(applies) {
         run.step(step)
             .map_err(|text| run.failure(&format!("line {}: `{}`: {text}", step.line, step.text)))?;
     }
@@ -172,17 +172,17 @@ impl ScriptRunner<'_> {
     fn take(&mut self, until: Duration) -> Result<bool, String> {
         let Some((at, bytes)) = self.host.next(until)? else { return Ok(false) };
         self.peer.at(at);
-        if let Some((line, segment)) = self.peer.observe(&bytes)? {
-            let text = self.peer.describe(line, &segment);
+        if let Some((subflow, segment)) = self.peer.observe(&bytes)? {
+            let text = self.peer.describe(subflow, &segment);
             self.trace_line(at, &text);
-            self.queue.push_back(UnmatchedPacket { at, line, segment });
+            self.queue.push_back(UnmatchedPacket { at, line: subflow, segment });
         }
         Ok(true)
     }
 
     fn expect(
         &mut self,
-        line: usize,
+        subflow: usize,
         packet: &PacketPattern,
         from: Duration,
         to: Duration,
@@ -191,7 +191,7 @@ impl ScriptRunner<'_> {
         let late = if to.is_zero() { tolerance.at_once } else { tolerance.late };
         let (first, last) = (self.base + from, self.base + to + late);
         let sent = loop {
-            if let Some(index) = self.queue.iter().position(|sent| sent.line == line)
+            if let Some(index) = self.queue.iter().position(|sent| sent.line == subflow)
                 && let Some(sent) = self.queue.remove(index)
             {
                 break sent;
@@ -200,9 +200,9 @@ impl ScriptRunner<'_> {
                 return Err("the host sent nothing".to_owned());
             }
         };
-        let text = self.peer.describe(line, &sent.segment);
+        let text = self.peer.describe(subflow, &sent.segment);
         self.peer
-            .compare(line, &sent.segment, packet)
+            .compare(subflow, &sent.segment, packet)
             .map_err(|what| format!("{what} differs in `{text}`"))?;
         if sent.at + tolerance.early < first {
             return Err(format!("{:?} too early: `{text}`", first.saturating_sub(sent.at)));
@@ -264,18 +264,18 @@ impl ScriptRunner<'_> {
         &mut self,
         call: Call,
         outcome: CallOutcome,
-        patience: Duration,
+        timeout: Duration,
         text: &str,
     ) -> StepResult {
         let data: Vec<u8> = match call {
             Call::Write(len) => (self.written..).take(len).map(pattern).collect(),
             _ => Vec::new(),
         };
-        let deadline = self.base + patience + self.host.tolerance().at_once;
+        let deadline = self.base + timeout + self.host.tolerance().at_once;
         let mut got = 0;
         loop {
-            let answer = self.host.call(call, &data)?;
-            let answer = self.count_bytes(answer, &mut got)?;
+            let result = self.host.call(call, &data)?;
+            let answer = self.count_bytes(result, &mut got)?;
             let verdict = call_verdict(&answer, call, outcome, got);
             let now = self.host.now();
             match verdict {

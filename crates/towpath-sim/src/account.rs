@@ -198,16 +198,16 @@ impl CapacityAccounts {
     pub(crate) fn update_causes(
         &mut self,
         topology: &mut Topology<SimPacket>,
-        look: &SimView<'_>,
+        view: &SimView<'_>,
         until: Instant,
     ) {
         let mut changed = std::mem::take(&mut self.dirty);
-        for (host, noted) in look.hosts.iter().zip(&mut self.seen_drain_counts) {
+        for (host, noted) in view.hosts.iter().zip(&mut self.seen_drain_counts) {
             let count = host.stack.drain_count();
             changed |= std::mem::replace(noted, count) != count;
         }
         changed |= *self.has_cpu_cost.get_or_insert_with(|| {
-            look.hosts.iter().any(|host| !host.settings.cpu_per_packet.is_zero())
+            view.hosts.iter().any(|host| !host.settings.cpu_per_packet.is_zero())
         });
         for index in 0..self.rows.len() {
             let Some(row) = self.rows.get_mut(index) else { continue };
@@ -216,9 +216,9 @@ impl CapacityAccounts {
                 continue;
             }
             row.is_stale = false;
-            let why = idle_cause(row, look);
+            let why = idle_cause(row, view);
             if why != row.cause {
-                self.credit(index, look.now, topology);
+                self.credit(index, view.now, topology);
                 if let Some(row) = self.rows.get_mut(index) {
                     row.cause = why;
                 }
@@ -454,8 +454,8 @@ impl StreamArrivals {
         let behind = self.out_of_order.iter().filter(|(end, ..)| *end > readable);
         let mut all: Vec<_> =
             behind.map(|(end, new, place)| (*place, (*new).min(end - readable))).collect();
-        let told: u64 = all.iter().map(|(_, bytes)| bytes).sum();
-        all.push((self.last, self.bytes.saturating_sub(read.saturating_add(told))));
+        let unread_bytes: u64 = all.iter().map(|(_, bytes)| bytes).sum();
+        all.push((self.last, self.bytes.saturating_sub(read.saturating_add(unread_bytes))));
         all.retain(|(_, bytes)| *bytes > 0);
         all
     }

@@ -21,18 +21,23 @@ use crate::traffic::SimStream;
 use crate::world::Simulation;
 
 /// Writes the records at the end of the result.
-pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Result<(), SimError> {
-    world.poll_quic();
-    let Simulation { recorder, network, hosts, streams, now, .. } = &mut world;
+pub(crate) fn conclude(
+    mut simulation: Simulation<'_>,
+    transport: Transport,
+) -> Result<(), SimError> {
+    simulation.poll_quic();
+    let Simulation { recorder, network, hosts, streams, now, .. } = &mut simulation;
     recorder.sample_final(*now, network, hosts, streams);
-    let subflows = world.recorder.totals(&world.streams);
-    let counters = counters(&world);
-    let multipath = multipath_use(&world, transport, &counters);
-    let noise =
-        EmulatorTiming { packets: world.network.delivered_packets, ..EmulatorTiming::default() };
-    let mut summarizer = Summarizer::new(world.scenario, transport);
+    let subflows = simulation.recorder.totals(&simulation.streams);
+    let counters = counters(&simulation);
+    let multipath = multipath_use(&simulation, transport, &counters);
+    let noise = EmulatorTiming {
+        packets: simulation.network.delivered_packets,
+        ..EmulatorTiming::default()
+    };
+    let mut summarizer = Summarizer::new(simulation.scenario, transport);
     let mut messages = Vec::new();
-    for input in flow_inputs(&world, &subflows) {
+    for input in flow_inputs(&simulation, &subflows) {
         // Each direction's entry has the messages of both directions.
         if messages.last().is_none_or(|last: &Message| last.flow != input.flow) {
             messages.extend(input.messages.iter().copied());
@@ -40,18 +45,18 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
         summarizer = summarizer.flow(input);
     }
     messages.sort_by_key(|message| message.due_ns);
-    let (probes, rows) = finish_datagrams(&mut world, &mut summarizer);
-    for warning in warnings(&world) {
+    let (probes, rows) = finish_datagrams(&mut simulation, &mut summarizer);
+    for warning in warnings(&simulation) {
         summarizer = summarizer.warning(warning);
     }
-    world.network.close_accounts(world.now);
-    let (read, sizes) = (read_totals(&world), buffer_sizes(&world));
-    let basis = if world.streams.iter().any(|stream| is_quic(stream.transport)) {
+    simulation.network.close_accounts(simulation.now);
+    let (read, sizes) = (read_totals(&simulation), buffer_sizes(&simulation));
+    let basis = if simulation.streams.iter().any(|stream| is_quic(stream.transport)) {
         Basis::Sampled
     } else {
         Basis::Model
     };
-    let Simulation { scenario, network, mut recorder, now, .. } = world;
+    let Simulation { scenario, network, mut recorder, now, .. } = simulation;
     let (interfaces, accounts) = network.finish(now, scenario)?;
     let (accounts, account) = accounts.finish(&read).finish(basis, &sizes);
     for account in accounts {
@@ -87,20 +92,20 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
 
 /// Returns probes and rows of all datagram flows; adds those at a constant rate to the summary.
 fn finish_datagrams(
-    world: &mut Simulation<'_>,
+    simulation: &mut Simulation<'_>,
     summarizer: &mut Summarizer<'_>,
 ) -> (Vec<Probe>, Vec<DatagramRow>) {
     let mut rows = Vec::new();
-    for (index, flow) in world.flows.iter_mut().enumerate() {
+    for (index, flow) in simulation.flows.iter_mut().enumerate() {
         let Some(steady) = flow.constant_rate.take() else { continue };
-        for (direction, figures, periods) in steady.finish(index, world.scenario) {
+        for (direction, figures, periods) in steady.finish(index, simulation.scenario) {
             summarizer.add_datagrams(index as u32, direction, figures);
             rows.extend(periods);
         }
     }
-    let mut probes: Vec<_> = { world.flows.iter().enumerate() }
+    let mut probes: Vec<_> = { simulation.flows.iter().enumerate() }
         .filter_map(|(index, flow)| Some((index, flow.pings.as_ref()?)))
-        .flat_map(|(index, pings)| pings.finish(world.now, index, world.scenario))
+        .flat_map(|(index, pings)| pings.finish(simulation.now, index, simulation.scenario))
         .collect();
     probes.sort_by_key(|probe| probe.due_ns);
     (probes, rows)
@@ -170,36 +175,38 @@ fn read_totals(world: &Simulation<'_>) -> ReadTotals {
 }
 
 /// Returns the buffer sizes that explain a full window or buffer.
-fn buffer_sizes(world: &Simulation<'_>) -> BufferSizes {
-    let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
+fn buffer_sizes(simulation: &Simulation<'_>) -> BufferSizes {
+    let ends = || simulation.streams.iter().flat_map(|stream| &stream.ends);
     let windows = ends().filter_map(|end| {
-        let host = world.hosts.get(end.host)?;
+        let host = simulation.hosts.get(end.host)?;
         Some(host.stack.max_peer_window_bytes(end.socket?.tcp()?))
     });
-    let sending = world.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
-    let buffers = sending.filter_map(|host| world.hosts.get(host));
+    let sending = simulation.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
+    let buffers = sending.filter_map(|host| simulation.hosts.get(host));
     let buffers = buffers.map(|host| host.settings.connection.send_buffer_bytes);
     BufferSizes {
         receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
         send_buffer_bytes: buffers.min(),
         sufficient_bytes: Some(
-            world.network.accounts.sufficient_window_bytes(world.recorder.longest_srtt),
+            simulation.network.accounts.sufficient_window_bytes(simulation.recorder.longest_srtt),
         ),
         ..BufferSizes::default()
     }
 }
 
 /// Returns the status of both ends of every stream.
-fn statuses<'w>(world: &'w Simulation<'_>) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
-    let ends = world.streams.iter().flat_map(|stream| &stream.ends);
+fn statuses<'w>(
+    simulation: &'w Simulation<'_>,
+) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
+    let ends = simulation.streams.iter().flat_map(|stream| &stream.ends);
     ends.filter_map(|end| {
-        let status = world.hosts.get(end.host)?.status(end.socket?)?;
+        let status = simulation.hosts.get(end.host)?.status(end.socket?)?;
         Some((end.host, status))
     })
 }
 
 /// Returns the stack's counters by host, without those that stayed at zero (as for the kernel's).
-fn counters(world: &Simulation<'_>) -> Vec<Counter> {
+fn counters(simulation: &Simulation<'_>) -> Vec<Counter> {
     let mut all = Vec::new();
     let mut add = |host: &str, name: &str, after: u64| {
         if after > 0 {
@@ -207,14 +214,14 @@ fn counters(world: &Simulation<'_>) -> Vec<Counter> {
             all.push(Counter { host, name, before: 0, after });
         }
     };
-    for (index, host) in world.hosts.iter().enumerate() {
+    for (index, host) in simulation.hosts.iter().enumerate() {
         for ((_, name), count) in
-            world.recorder.notices.iter().filter(|((name, _), _)| *name == host.name)
+            simulation.recorder.notices.iter().filter(|((name, _), _)| *name == host.name)
         {
             add(&host.name, name, *count);
         }
         let own: Vec<_> =
-            statuses(world).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
+            statuses(simulation).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
         let sum = |of: &dyn Fn(&ConnectionStatus) -> u64| own.iter().map(of).sum();
         let causes = ["Timeout", "Closed", "Connection", "Opportunistic", "Scheduler"];
         for (cause, name) in causes.iter().enumerate() {

@@ -187,12 +187,12 @@ impl SimHost {
         index: usize,
         path: usize,
     ) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for family in families(scenario) {
             if let Some(old) = self.addresses.remove(&(path, is_v6(family))) {
                 self.stack.remove_address(now, old);
                 self.quic.host.remove_address(now, old);
-                told.push(format!("address {old} removed"));
+                events.push(format!("address {old} removed"));
             }
         }
         let generation = self.generations.entry(path).or_default();
@@ -200,10 +200,10 @@ impl SimHost {
         self.give_addresses(now, scenario, index, path);
         for family in families(scenario) {
             if let Some(new) = self.addresses.get(&(path, is_v6(family))) {
-                told.push(format!("address {new} added"));
+                events.push(format!("address {new} added"));
             }
         }
-        told
+        events
     }
 
     /// Returns the host's current address on a path.
@@ -255,9 +255,9 @@ impl SimHost {
     }
 
     /// Sets whether the host's own queue in front of a path has room.
-    pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, room: bool) {
-        self.stack.set_tx_ready(now, interface(path), room);
-        self.quic.set_tx_ready(path, room);
+    pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, ready: bool) {
+        self.stack.set_tx_ready(now, interface(path), ready);
+        self.quic.set_tx_ready(path, ready);
         self.touched = true;
     }
 

@@ -361,7 +361,7 @@ impl<'a> SimNetwork<'a> {
     pub(crate) fn tx_ready_changes(
         &mut self,
         small_queues: &[bool],
-        mut tell: impl FnMut(usize, usize, bool),
+        mut notify: impl FnMut(usize, usize, bool),
     ) {
         if !self.any_pushes_back {
             return;
@@ -374,13 +374,13 @@ impl<'a> SimNetwork<'a> {
                     continue;
                 }
                 let small = small_queues.get(interface.host).copied().unwrap_or(false);
-                let room = self.is_tx_ready(path, end, interface, small);
+                let ready = self.is_tx_ready(path, end, interface, small);
                 let (host, stopped) = (interface.host, interface.stopped);
-                if room == stopped {
-                    tell(host, path, room);
+                if ready == stopped {
+                    notify(host, path, ready);
                     let ends = self.interfaces.get_mut(path);
                     if let Some(interface) = ends.and_then(|ends| ends.get_mut(end)) {
-                        interface.stopped = !room;
+                        interface.stopped = !ready;
                     }
                 }
             }

@@ -115,8 +115,8 @@ impl Simulation<'_> {
         let Some(end) = end else { return };
         end.socket = Some(socket);
         end.open = true;
-        let talks = self.flows.get(flow).is_some_and(|flow| flow.sessions.is_some());
-        if talks {
+        let has_session = self.flows.get(flow).is_some_and(|flow| flow.sessions.is_some());
+        if has_session {
             self.notify_open(place, side);
         } else if side == 0 {
             // The peer learns of a stream only when something is sent on it, and may have data to

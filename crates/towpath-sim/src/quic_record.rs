@@ -90,40 +90,40 @@ pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> Multip
 }
 
 /// Returns warnings that a reader needs before trusting a result over QUIC.
-pub(crate) fn quic_warnings(world: &Simulation<'_>) -> Vec<Warning> {
+pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |(text, hint): words::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
-    let flows = world.scenario.flows.iter().enumerate();
+    let flows = simulation.scenario.flows.iter().enumerate();
     let used: Vec<_> =
-        flows.filter(|(_, flow)| is_quic(flow.transport_in(world.transport))).collect();
+        flows.filter(|(_, flow)| is_quic(flow.transport_in(simulation.transport))).collect();
     if used.is_empty() {
         return all;
     }
-    if world.transport == Transport::Mpquic {
+    if simulation.transport == Transport::Mpquic {
         warn(words::no_scheduler());
     }
-    for host in &world.hosts {
+    for host in &simulation.hosts {
         if let Some(small) = words::small_window(&host.name, &host.quic.config) {
             warn(small);
         }
     }
-    if !world.scenario.middleboxes.is_empty() {
+    if !simulation.scenario.middleboxes.is_empty() {
         let text = "middleboxes let QUIC's packets pass as they are".to_owned();
         warn((text, "they stand in the way of TCP only"));
     }
     for (index, flow) in used {
-        let opener = world.hosts.get(flow.from);
+        let opener = simulation.hosts.get(flow.from);
         let paths = opener.map_or(0, |host| {
             let ends = host.ends.keys().filter_map(|socket| host.status(*socket));
             ends.map(|status| status.subflows.len()).max().unwrap_or(0)
         });
         let both =
-            world.scenario.paths.iter().filter(|path| {
+            simulation.scenario.paths.iter().filter(|path| {
                 path.between.contains(&flow.from) && path.between.contains(&flow.to)
             });
-        let multipath = flow.transport_in(world.transport) == Transport::Mpquic;
+        let multipath = flow.transport_in(simulation.transport) == Transport::Mpquic;
         if multipath && paths == 1 && both.count() > 1 {
             warn(words::single_path(index));
         }

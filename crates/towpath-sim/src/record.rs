@@ -376,7 +376,7 @@ impl<'a> SimRecorder<'a> {
     fn emit_decisions(&mut self, at: Instant, hosts: &[SimHost]) {
         // A single connection needs no number: its two hosts identify it.
         let several = self.decisions.len() > 2;
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for ((host, connection), decisions) in &mut self.decisions {
             let Some(host) = hosts.get(*host) else { continue };
             let status = host.stack.status(*connection);
@@ -386,15 +386,15 @@ impl<'a> SimRecorder<'a> {
                 self.scenario.paths.get(path).map(|path| path.name.clone())
             };
             let stream = host.ends.get(&StreamSocket::Tcp(*connection)).map(|(stream, _)| *stream);
-            for mut said in decisions.take(path_of) {
-                said.host = Some(host.name.clone());
+            for mut event in decisions.take(path_of) {
+                event.host = Some(host.name.clone());
                 if let Some(stream) = stream.filter(|_| several) {
-                    said.detail.insert("stream".to_owned(), stream.to_string());
+                    event.detail.insert("stream".to_owned(), stream.to_string());
                 }
-                told.push(said);
+                events.push(event);
             }
         }
-        for said in told {
+        for said in events {
             self.add_event(at, None, said);
         }
     }

@@ -96,20 +96,20 @@ impl AppEnd {
         &mut self,
         now: Instant,
         own: &mut SimHost,
-        content: &TestPattern,
-        talk: Option<SessionStream<'_>>,
+        pattern: &TestPattern,
+        session: Option<SessionStream<'_>>,
     ) -> bool {
         let (Some(socket), true, false) = (self.socket, self.open, self.is_closed()) else {
             return false;
         };
-        if let Some(speech) = talk {
-            return self.write_messages(now, own, socket, speech);
+        if let Some(session_stream) = session {
+            return self.write_messages(now, own, socket, session_stream);
         }
         let Some(sender) = &mut self.sender else { return false };
         let mut did = false;
         while let SendAllowance::Send(most) = sender.allowance(now) {
             if self.offered.is_empty() {
-                self.offered = content.from(self.sent_bytes, most);
+                self.offered = pattern.from(self.sent_bytes, most);
             }
             let offered = self.offered.len();
             let taken = own.write(now, socket, &mut self.offered);
@@ -162,7 +162,7 @@ impl AppEnd {
         &mut self,
         now: Instant,
         own: &mut SimHost,
-        content: &TestPattern,
+        pattern: &TestPattern,
         mut talk: Option<SessionStream<'_>>,
     ) -> bool {
         let Some(socket) = self.socket else { return false };
@@ -186,7 +186,7 @@ impl AppEnd {
                     talk.on_bytes(now, *stream, &data);
                     talk.broken().is_none()
                 }
-                None => content.matches(self.received_bytes, &data),
+                None => pattern.matches(self.received_bytes, &data),
             };
             if self.damaged_at.is_none() && !whole {
                 self.damaged_at = Some(self.received_bytes);
@@ -224,7 +224,7 @@ impl AppEnd {
         }
         match talk {
             // The stack signals when it has room again.
-            Some((talk, _)) if self.writing == WriteState::Blocked => Some(talk.limit()),
+            Some((session, _)) if self.writing == WriteState::Blocked => Some(session.limit()),
             Some((talk, stream)) => talk.next_due(stream),
             None => self.sender.as_ref().and_then(TransferSender::deadline),
         }
@@ -342,8 +342,8 @@ impl SimStream {
     /// Returns the time at which a sender needs a call.
     pub(crate) fn next_due(&self, flows: &[FlowRun]) -> Option<Instant> {
         let talks = flows.get(self.flow).and_then(|flow| flow.sessions.as_ref());
-        let talk = |side| Some((talks?.get(side)?, self.number));
-        self.ends.iter().enumerate().filter_map(|(side, end)| end.deadline(talk(side))).min()
+        let session_of = |side| Some((talks?.get(side)?, self.number));
+        self.ends.iter().enumerate().filter_map(|(side, end)| end.deadline(session_of(side))).min()
     }
 }
 

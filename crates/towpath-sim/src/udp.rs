@@ -101,13 +101,14 @@ impl ConstantRateFlow {
         if self.failure.is_some() {
             return Some(self.start);
         }
-        self.directions.iter().filter_map(|way| way.sender.next_due()).min()
+        self.directions.iter().filter_map(|direction| direction.sender.next_due()).min()
     }
 
     /// Returns true if all datagrams are sent and received, or the flow has failed.
     pub(crate) fn is_over(&self) -> bool {
-        let done = |way: &UdpDirection| {
-            way.sender.next_due().is_none() && way.receiver.received() == way.sender.sent()
+        let done = |direction: &UdpDirection| {
+            direction.sender.next_due().is_none()
+                && direction.receiver.received() == direction.sender.sent()
         };
         self.failure.is_some() || self.directions.iter().all(done)
     }
@@ -117,17 +118,17 @@ impl ConstantRateFlow {
         if self.failure.is_some() {
             return;
         }
-        for way in &mut self.directions {
-            while let Some(number) = way.sender.poll(now) {
+        for direction in &mut self.directions {
+            while let Some(number) = direction.sender.poll(now) {
                 let address = |host: usize| {
                     let ip = hosts.get(host)?.address_on(self.path, self.family)?;
                     Some(SocketAddr::new(ip, self.port))
                 };
-                let ends = address(way.from).zip(address(way.to));
+                let ends = address(direction.from).zip(address(direction.to));
                 let Some((source, destination)) =
-                    ends.filter(|_| network.is_up(self.path, way.from))
+                    ends.filter(|_| network.is_up(self.path, direction.from))
                 else {
-                    way.sender.on_refused();
+                    direction.sender.on_refused();
                     continue;
                 };
                 self.identification = self.identification.wrapping_add(1);
@@ -138,8 +139,8 @@ impl ConstantRateFlow {
                 payload.resize(self.plan.bytes as usize, 0);
                 let payload = Bytes::from(payload);
                 let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
-                network.send(now, way.from, Box::new(udp.emit(self.identification)));
-                way.sender.on_sent(now);
+                network.send(now, direction.from, Box::new(udp.emit(self.identification)));
+                direction.sender.on_sent(now);
             }
         }
     }
@@ -161,11 +162,13 @@ impl ConstantRateFlow {
         let Some(stamp) = stamp.filter(|stamp| stamp.flow as usize == self.flow) else {
             return false;
         };
-        let Some(way) = self.directions.iter_mut().find(|way| way.to == host) else { return false };
+        let Some(direction) = self.directions.iter_mut().find(|way| way.to == host) else {
+            return false;
+        };
         let bytes = udp.payload.len();
-        if way.receiver.on_datagram(now, (stamp.number, stamp.sent_at()), bytes) {
-            way.log.record(now, bytes as u64);
-            way.bytes += bytes as u64;
+        if direction.receiver.on_datagram(now, (stamp.number, stamp.sent_at()), bytes) {
+            direction.log.record(now, bytes as u64);
+            direction.bytes += bytes as u64;
         }
         true
     }

@@ -26,16 +26,16 @@ pub(crate) struct SimView<'a> {
 }
 
 /// Returns a link's idle cause: the most severe one among its senders.
-pub(crate) fn idle_cause(row: &LinkLedger, look: &SimView<'_>) -> IdleCause {
+pub(crate) fn idle_cause(row: &LinkLedger, view: &SimView<'_>) -> IdleCause {
     let mut found = IdleCause::from(Part::Application);
     let mut consider = |why: IdleCause| {
         if severity(why.part) > severity(found.part) {
             found = why;
         }
     };
-    for stream in look.streams {
-        let over = look.flows.get(stream.flow).is_none_or(|flow| flow.over);
-        let Some(flow) = look.scenario.flows.get(stream.flow).filter(|_| !over) else { continue };
+    for stream in view.streams {
+        let over = view.flows.get(stream.flow).is_none_or(|flow| flow.over);
+        let Some(flow) = view.scenario.flows.get(stream.flow).filter(|_| !over) else { continue };
         let [opener, acceptor] = &stream.ends;
         for direction in directions(&flow.pattern) {
             let (end, other) = match direction {
@@ -43,10 +43,10 @@ pub(crate) fn idle_cause(row: &LinkLedger, look: &SimView<'_>) -> IdleCause {
                 DataDirection::Up | DataDirection::Both => (opener, acceptor),
             };
             for path in &row.paths {
-                let between = look.scenario.paths.get(*path).map(|path| path.between);
+                let between = view.scenario.paths.get(*path).map(|path| path.between);
                 let ends = if row.side == 0 { [end, other] } else { [other, end] };
                 if between == Some(ends.map(|end| end.host)) {
-                    consider(path_idle_cause(*path, (stream, flow.via), (end, other), look));
+                    consider(path_idle_cause(*path, (stream, flow.via), (end, other), view));
                 }
             }
         }
@@ -78,25 +78,25 @@ fn path_idle_cause(
     path: usize,
     (stream, via): (&SimStream, usize),
     (end, other): (&AppEnd, &AppEnd),
-    look: &SimView<'_>,
+    view: &SimView<'_>,
 ) -> IdleCause {
     let single = matches!(stream.transport, Transport::Tcp | Transport::Quic);
     if single && path != via {
         return Part::SinglePath.into();
     }
     let (Some(socket), true) = (end.socket, end.open) else { return Part::Handshake.into() };
-    let Some(host) = look.hosts.get(end.host) else { return Part::Unknown.into() };
+    let Some(host) = view.hosts.get(end.host) else { return Part::Unknown.into() };
     let why = match socket {
         StreamSocket::Tcp(connection) => tcp_cause(host, connection, path),
-        StreamSocket::Quic(..) => quic_cause((host, socket), (path, stream), look),
+        StreamSocket::Quic(..) => quic_cause((host, socket), (path, stream), view),
     };
     if severity(why.part) < 2 {
         return why;
     }
-    if look.hosts.get(other.host).is_some_and(SimHost::has_cpu_backlog) {
+    if view.hosts.get(other.host).is_some_and(SimHost::has_cpu_backlog) {
         return Part::ReceiverCpu.into();
     }
-    if host.is_cpu_busy(look.now) {
+    if host.is_cpu_busy(view.now) {
         return Part::SenderCpu.into();
     }
     why
@@ -140,11 +140,11 @@ fn limit_part(limit: SendLimit) -> Part {
 fn quic_cause(
     (host, socket): (&SimHost, StreamSocket),
     (path, stream): (usize, &SimStream),
-    look: &SimView<'_>,
+    view: &SimView<'_>,
 ) -> IdleCause {
     let StreamSocket::Quic(connection, _) = socket else { return Part::Unknown.into() };
     debug_assert!(is_quic(stream.transport));
-    let flow = look.scenario.flows.get(stream.flow);
+    let flow = view.scenario.flows.get(stream.flow);
     if flow.is_some_and(|flow| !request_directions(&flow.pattern).is_empty()) {
         return Part::Application.into();
     }

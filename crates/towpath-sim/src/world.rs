@@ -408,9 +408,9 @@ impl<'a> Simulation<'a> {
             let ends = stream.ends.iter_mut().enumerate();
             for (side, end) in ends.filter(|(_, end)| end.host == index) {
                 let flow = self.flows.get_mut(stream.flow);
-                let talk = flow.and_then(|flow| flow.session_stream(side, stream.number));
+                let session = flow.and_then(|flow| flow.session_stream(side, stream.number));
                 if let Some(host) = self.hosts.get_mut(index) {
-                    did |= end.write(self.now, host, &self.pattern, talk);
+                    did |= end.write(self.now, host, &self.pattern, session);
                 }
             }
         }
@@ -551,8 +551,8 @@ impl<'a> Simulation<'a> {
         let Some(end) = stream.ends.get_mut(side) else { return };
         // After a flow's end, its receiver no longer counts data.
         if !flow.over {
-            let talk = flow.session_stream(side, stream.number);
-            end.read(self.now, host, &self.pattern, talk);
+            let session = flow.session_stream(side, stream.number);
+            end.read(self.now, host, &self.pattern, session);
         }
         let talk = flow.session_stream(side, stream.number);
         end.write(self.now, host, &self.pattern, talk);

@@ -149,13 +149,13 @@ fn claim_entries(
     let none = !worlds.iter().any(|(world, _)| about(world));
     let meant = worlds.iter().filter(|(world, _)| about(world));
     let meant = meant.chain(worlds.first().filter(|_| none));
-    let said = |world: &World| (worlds.len() > 1 && !none).then(|| world.to_string());
+    let world_text = |world: &World| (worlds.len() > 1 && !none).then(|| world.to_string());
     let entry = |(world, verdicts): &(World, Vec<ClaimVerdict>)| {
         let verdict = verdicts.get(number)?;
         Some(ClaimEntry {
             text: claim.text.clone(),
             source: claim.source.clone(),
-            world: said(world),
+            world: world_text(world),
             holds: verdict.found.map(|found| found == ClaimOutcome::Holds),
             expected: verdict.as_expected(),
             measured: verdict.text(),

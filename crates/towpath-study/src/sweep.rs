@@ -256,8 +256,8 @@ impl Sweep {
         let order: SweepSpec = serde_json::from_slice(&text)
             .map_err(|error| SweepError::File(path.clone(), io::Error::from(error)))?;
         if order.seeds.is_some_and(|seeds| u64::from(seeds) > MAX_SEEDS) {
-            let why = format!("`seeds` is not at most {MAX_SEEDS}");
-            return Err(SweepError::File(path, io::Error::other(why)));
+            let reason = format!("`seeds` is not at most {MAX_SEEDS}");
+            return Err(SweepError::File(path, io::Error::other(reason)));
         }
         if order.engine != ENGINE_VERSION {
             let folder = folder.to_owned();
@@ -460,8 +460,8 @@ impl Sweep {
 
 /// Parses a sweep's specification and returns its plan, for fuzzing.
 pub(crate) fn fuzzed(text: &[u8]) -> Option<Plan> {
-    let order: SweepSpec = serde_json::from_slice(text).ok()?;
-    Plan::parse("plan.toml", &order.plan, &|name| order.load(name)).ok()
+    let spec: SweepSpec = serde_json::from_slice(text).ok()?;
+    Plan::parse("plan.toml", &spec.plan, &|name| spec.load(name)).ok()
 }
 
 /// Runs whose rows are in one file.

@@ -246,11 +246,11 @@ mod tests {
         let case = VmCase::of_file(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert_eq!(case.scenario_of_run(3), "name = \"drawn\"\n");
-        let ways: Vec<_> =
+        let routes: Vec<_> =
             jobs(&[&case], 1).into_iter().map(|job| (job.transport, job.how)).collect();
         let twice = |how| [("tcp", how), ("mptcp", how)];
         let first = [twice(Setup::KernelEmulated), twice(Setup::OursEmulated)].concat();
         let second = [("tcp", Setup::KernelEmulated), ("tcp", Setup::OursEmulated)];
-        assert_eq!(ways, [first, second.to_vec()].concat());
+        assert_eq!(routes, [first, second.to_vec()].concat());
     }
 }

@@ -118,9 +118,9 @@ fn listen(
     console: impl Read,
     jobs: &[VmJob],
     results: &mut Results,
-    told: &mut ConsoleSink<'_>,
+    sink: &mut ConsoleSink<'_>,
 ) -> Result<bool> {
-    let mut log = File::create(told.log)?;
+    let mut log = File::create(sink.log)?;
     for line in BufReader::new(console).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line:.1000}")?;
@@ -130,13 +130,13 @@ fn listen(
             return Ok(true);
         }
         if let Some(fact) = said.strip_prefix("fact ") {
-            writeln!(told.facts, "{fact}")?;
+            writeln!(sink.facts, "{fact}")?;
             continue;
         }
         let (number, result) = said.split_once(' ').ok_or("a result without a number")?;
         let job = jobs.get(number.parse::<usize>()?).ok_or("a result of no job")?;
         if let Some(whole) = result.strip_prefix("= ") {
-            let file = told.log.with_file_name("runs").join(job.file_name(told.version));
+            let file = sink.log.with_file_name("runs").join(job.file_name(sink.version));
             fs::write(file, unpack_base64(whole).ok_or("a result that is cut off")?)?;
             continue;
         }
@@ -144,10 +144,10 @@ fn listen(
         let found = result.as_ref().ok().and_then(|result| Some((goodput_mbps(result)?, result)));
         if let Some((mbps, result)) = found {
             results.add(job, mbps, longest_stall_ms(result))?;
-            writeln!(told.out, "{job}: {mbps:.2} Mbit/s")?;
+            writeln!(sink.out, "{job}: {mbps:.2} Mbit/s")?;
         } else {
             let why = result.err().unwrap_or("no goodput");
-            writeln!(told.out, "{job}: no result: {why}")?;
+            writeln!(sink.out, "{job}: no result: {why}")?;
         }
     }
     Ok(false)

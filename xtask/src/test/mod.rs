@@ -123,11 +123,11 @@ fn run_all(root: &Path, extent: TestScope, steps: &mut Steps<'_>) -> Result<Vec<
     if extent == TestScope::All {
         steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     }
-    let lanes = ParallelTests::of(root)?;
+    let tests = ParallelTests::of(root)?;
     let mut retried = Vec::new();
     steps.run("tests: pure ones, towpath-linux and end_to_end at the same time", |out| {
         let runner = TargetRunner { root, environment: &environment };
-        lanes.run(&runner, extent, &mut retried, out)
+        tests.run(&runner, extent, &mut retried, out)
     })?;
     Ok(retried)
 }

@@ -251,14 +251,14 @@ fn observe(case: Case, length: Duration, shared: &Shared) -> Result<TrialMetrics
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(WARM_UP);
-    let look = || {
+    let poll = || {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         (read(&shared.bytes), read(&shared.cpu_ns), Instant::now())
     };
-    let (bytes, cpu, at) = look();
+    let (bytes, cpu, at) = poll();
     std::thread::sleep(length);
     let (bytes, cpu, seconds) = {
-        let (more, used, end) = look();
+        let (more, used, end) = poll();
         (more - bytes, used - cpu, end.duration_since(at).as_secs_f64())
     };
     Ok(TrialMetrics { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })

@@ -87,12 +87,12 @@ fn outcome(error: &io::Error) -> ConnectOutcome {
 }
 
 /// Waits until the socket is readable, or writable if `write` is set.
-pub(super) fn wait(socket: &Socket, write: bool, patience: Duration) -> io::Result<()> {
+pub(super) fn wait(socket: &Socket, write: bool, timeout: Duration) -> io::Result<()> {
     let mut fds = [crate::sys::wait_for_input(&socket.as_fd())];
     if let [fd] = &mut fds
         && write
     {
         fd.events |= libc::POLLOUT;
     }
-    crate::sys::poll(&mut fds, Some(patience)).map(drop)
+    crate::sys::poll(&mut fds, Some(timeout)).map(drop)
 }

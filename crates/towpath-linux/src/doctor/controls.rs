@@ -209,25 +209,26 @@ fn connect(
 /// Sends one small packet, then many with pauses between them, then large ones.
 fn send(
     control: &mut PlainTcpCheck,
-    lanes: &mut [CheckConnection],
+    connections: &mut [CheckConnection],
     (clock, end): (Clock, Instant),
 ) {
-    let patience = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
-    control.small = Some(echo_all(lanes, SMALL_BYTES, patience(), clock));
-    let before: Vec<_> = lanes.iter().map(|lane| TcpCounts::of(&lane.socket)).collect();
-    let count = lanes.len().max(1);
+    let timeout = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
+    control.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
+    let before: Vec<_> =
+        connections.iter().map(|connection| TcpCounts::of(&connection.socket)).collect();
+    let count = connections.len().max(1);
     for packet in 0..PACKETS as usize {
         let next = clock.now() + PACKET_INTERVAL;
         if next > end {
             break;
         }
-        for (place, lane) in lanes.iter_mut().enumerate() {
+        for (place, lane) in connections.iter_mut().enumerate() {
             lane.step(if packet % count == place { PACKET_BYTES } else { 0 });
         }
         clock.sleep_until(next);
     }
-    let even = echo_all(lanes, 0, patience(), clock);
-    for (lane, before) in lanes.iter().zip(before) {
+    let even = echo_all(connections, 0, timeout(), clock);
+    for (lane, before) in connections.iter().zip(before) {
         let after = TcpCounts::of(&lane.socket);
         let (packets, lost) = after.lost_since(before);
         control.packets = control.packets.saturating_add(packets);
@@ -239,55 +240,63 @@ fn send(
         let known = Some(control.min_rtt_us).filter(|time| *time > 0);
         control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
     }
-    let free = lanes.iter().position(|lane| lane.exchanging.all_echoed()).filter(|_| even);
-    let Some((place, lane)) = free.and_then(|place| Some((place, lanes.get_mut(place)?))) else {
+    let free = connections.iter().position(|lane| lane.exchanging.all_echoed()).filter(|_| even);
+    let Some((place, lane)) = free.and_then(|place| Some((place, connections.get_mut(place)?)))
+    else {
         return;
     };
     control.small = Some(true);
-    let large = lane.await_echo(LARGE_BYTES, patience());
+    let large = lane.await_echo(LARGE_BYTES, timeout());
     control.large = Some(large);
     if large {
         return;
     }
     let free =
         |(at, lane): &(usize, &mut CheckConnection)| *at != place && lane.exchanging.all_echoed();
-    if let Some((_, another)) = lanes.iter_mut().enumerate().find(free) {
-        control.small_retry = Some(another.await_echo(SMALL_BYTES, patience()));
+    if let Some((_, another)) = connections.iter_mut().enumerate().find(free) {
+        control.small_retry = Some(another.await_echo(SMALL_BYTES, timeout()));
     }
-    control.large_retry = retry_large(lanes, place, patience);
+    control.large_retry = retry_large(connections, place, timeout);
 }
 
 /// Sends the large packets again over every idle connection, as one random loss delays them. The
 /// first ones may arrive meanwhile.
 fn retry_large(
-    lanes: &mut [CheckConnection],
+    connections: &mut [CheckConnection],
     first: usize,
-    patience: impl Fn() -> Duration,
+    timeout: impl Fn() -> Duration,
 ) -> Option<bool> {
     let mut tried = false;
-    for (place, lane) in lanes.iter_mut().enumerate().rev() {
-        if place == first || !lane.exchanging.all_echoed() || patience().is_zero() {
+    for (place, lane) in connections.iter_mut().enumerate().rev() {
+        if place == first || !lane.exchanging.all_echoed() || timeout().is_zero() {
             continue;
         }
         tried = true;
-        if lane.await_echo(LARGE_BYTES, patience()) {
+        if lane.await_echo(LARGE_BYTES, timeout()) {
             return Some(true);
         }
     }
-    let late = lanes.get_mut(first).is_some_and(|lane| lane.await_echo(0, Duration::ZERO));
+    let late = connections
+        .get_mut(first)
+        .is_some_and(|connection| connection.await_echo(0, Duration::ZERO));
     (tried || late).then_some(late)
 }
 
 /// Sends `bytes` over each connection and waits for all echoes; returns true if any is complete.
-fn echo_all(lanes: &mut [CheckConnection], bytes: u64, patience: Duration, clock: Clock) -> bool {
+fn echo_all(
+    connections: &mut [CheckConnection],
+    bytes: u64,
+    patience: Duration,
+    clock: Clock,
+) -> bool {
     let deadline = clock.now() + patience;
-    for lane in lanes.iter_mut() {
-        lane.step(bytes);
+    for connection in connections.iter_mut() {
+        connection.step(bytes);
     }
-    for lane in lanes.iter_mut() {
+    for lane in connections.iter_mut() {
         lane.await_echo(0, deadline.saturating_since(clock.now()));
     }
-    lanes.iter().any(|lane| lane.exchanging.all_echoed())
+    connections.iter().any(|lane| lane.exchanging.all_echoed())
 }
 
 /// Kernel counters of a connection.

@@ -155,10 +155,10 @@ pub(super) fn await_echo(
     exchanging: &mut EchoTest,
     socket: &Socket,
     length: u64,
-    patience: Duration,
+    timeout: Duration,
 ) -> bool {
     let clock = exchanging.clock;
-    let deadline = clock.now() + patience;
+    let deadline = clock.now() + timeout;
     let limit = exchanging.sent() + length;
     loop {
         exchanging.step(socket, limit);

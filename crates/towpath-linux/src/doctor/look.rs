@@ -87,9 +87,9 @@ pub(crate) fn snapshot(question: Option<SnapshotQuery>) -> HostSnapshot {
 
 /// Takes a snapshot of the listener on a port, and of the client's connections to it.
 pub(crate) fn snapshot_port(question: SnapshotQuery) -> HostSnapshot {
-    let mut look = HostSnapshot::default();
-    sockets(&mut look, question);
-    look.redacted().truncated()
+    let mut snapshot = HostSnapshot::default();
+    sockets(&mut snapshot, question);
+    snapshot.redacted().truncated()
 }
 
 /// Reads a file below `/proc`, without the end of the line.
@@ -178,7 +178,7 @@ fn endpoint(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
     }
 }
 
-fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
+fn sockets(snapshot: &mut HostSnapshot, question: SnapshotQuery) {
     let listed = SocketDiag::open().and_then(|mut diag| {
         Ok((diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default()))
     });
@@ -189,7 +189,7 @@ fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
     // A Multipath TCP listener shows in both lists.
     let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
     let plain = tcp.iter().filter(here).any(|one| listens(one) && !twin(one));
-    look.listener = Some(ListenerSnapshot { plain, multipath });
+    snapshot.listener = Some(ListenerSnapshot { plain, multipath });
     let Some(asker) = question.peer else { return };
     let of_asker =
         |socket: &&DiagSocket| socket.remote.ip().to_canonical() == asker && !listens(socket);
@@ -198,7 +198,7 @@ fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
         let part = |one: &&DiagSocket| {
             one.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
-        look.connections.push(ConnectionSnapshot {
+        snapshot.connections.push(ConnectionSnapshot {
             local: plain_end(whole.local),
             remote: plain_end(whole.remote),
             multipath: !info.fallback && info.remote_key,
@@ -207,7 +207,7 @@ fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
     }
     let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == TcpState::Established;
     for one in tcp.iter().filter(here).filter(of_asker).filter(alone) {
-        look.connections.push(ConnectionSnapshot {
+        snapshot.connections.push(ConnectionSnapshot {
             local: plain_end(one.local),
             remote: plain_end(one.remote),
             multipath: false,

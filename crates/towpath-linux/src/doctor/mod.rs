@@ -95,9 +95,9 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     let done = order.connect.map(|target| {
         let mut before = None;
         let until = began + CONNECTION_TIMEOUT;
-        let look = |session: &mut session::ServerSession| before = Some(session.snapshot());
+        let poll = |session: &mut session::ServerSession| before = Some(session.snapshot());
         let whom = trial::TestTarget { target, server_name: &order.server_name, secret };
-        let mut done = trial::run(whom, (clock, until), look);
+        let mut done = trial::run(whom, (clock, until), poll);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
             let peer = |before| (session, PeerSnapshots { address: target, before, after: None });
             asked = Some(before.map(peer));

@@ -84,12 +84,12 @@ impl ProbeRun {
         let errors = Socket::new(domain, Type::RAW, Some(protocol))?;
         errors.set_nonblocking(true)?;
         let mut first_port = FIRST_PORT;
-        let mut ways = Vec::new();
+        let mut probes = Vec::new();
         for one in wanted {
-            ways.push(PathProbe::open(domain, first_port, one)?);
+            probes.push(PathProbe::open(domain, first_port, one)?);
             first_port = first_port.wrapping_add(PORTS_PER_PROBE);
         }
-        Ok(Self { clock, end, errors: errors.into(), paths: ways })
+        Ok(Self { clock, end, errors: errors.into(), paths: probes })
     }
 
     fn run(mut self) -> Vec<HopProbe> {
@@ -104,8 +104,8 @@ impl ProbeRun {
 
     fn round(&mut self, range: std::ops::RangeInclusive<u8>) {
         for ttl in range.clone() {
-            for way in self.paths.iter().filter(|way| way.reached.is_none()) {
-                let _ = way.send(ttl); // a failed send counts as loss
+            for probe in self.paths.iter().filter(|way| way.reached.is_none()) {
+                let _ = probe.send(ttl); // a failed send counts as loss
             }
         }
         let deadline = self.end.min(self.clock.now() + ROUND_TIMEOUT);
@@ -128,7 +128,7 @@ impl ProbeRun {
     fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_since(self.clock.now());
         let mut fds = vec![sys::wait_for_input(&self.errors)];
-        fds.extend(self.paths.iter().map(|way| sys::wait_for_input(&way.socket)));
+        fds.extend(self.paths.iter().map(|probe| sys::wait_for_input(&probe.socket)));
         !left.is_zero() && sys::poll(&mut fds, Some(left)).is_ok()
     }
 
@@ -137,8 +137,8 @@ impl ProbeRun {
         while let Ok((length, from)) = self.errors.recv_from(&mut room) {
             let message = room.get(..length).unwrap_or_default();
             if let Some(quote) = IcmpQuote::parse(message, from.is_ipv4()) {
-                for way in &mut self.paths {
-                    way.on_error(from.ip(), &quote);
+                for probe in &mut self.paths {
+                    probe.on_error(from.ip(), &quote);
                 }
             }
         }

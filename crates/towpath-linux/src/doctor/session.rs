@@ -119,18 +119,18 @@ pub(super) fn identify_peer(
         let what = "it accepts connections and is no towpath server";
         return PeerKind::Other { why: what.to_owned(), first_bytes: Some(first_words) };
     };
-    let stranger = |why: String| PeerKind::Other { why, first_bytes: None };
+    let other_peer = |why: String| PeerKind::Other { why, first_bytes: None };
     match (challenge, secret) {
         (None, None) => PeerKind::Server(ServerSession { channel: speaker, port, echoes: true }),
-        (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
-        (None, Some(_)) => stranger(introduction::secret_not_required().reason),
+        (Some(_), None) => other_peer("it wants a secret: give it with --secret-file".to_owned()),
+        (None, Some(_)) => other_peer(introduction::secret_not_required().reason),
         // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
             Ok(Ok(speaker)) => {
                 PeerKind::Server(ServerSession { channel: speaker, port, echoes: false })
             }
-            Ok(Err(why)) => stranger(why),
-            Err(error) => stranger(say(&error)),
+            Ok(Err(why)) => other_peer(why),
+            Err(error) => other_peer(say(&error)),
         },
     }
 }
@@ -199,11 +199,11 @@ impl ServerSession {
 /// Removes values that no kernel would report: names of interfaces become part of commands that
 /// people paste.
 fn sanitize_snapshot(look: HostSnapshot) -> HostSnapshot {
-    let mut look = look.truncated();
-    for link in look.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
+    let mut snapshot = look.truncated();
+    for link in snapshot.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
         link.name = format!("interface-{}", link.index);
     }
-    look
+    snapshot
 }
 
 /// Returns the preamble of a control connection.

@@ -133,9 +133,9 @@ struct AttemptSet {
 impl AttemptSet {
     /// Collects results of attempts until the time is over or all have ended; with `next`, only
     /// one.
-    fn collect(&mut self, told: &mpsc::Receiver<AttemptResult>, patience: Duration, next: bool) {
+    fn collect(&mut self, told: &mpsc::Receiver<AttemptResult>, timeout: Duration, next: bool) {
         let clock = Clock::start();
-        let deadline = clock.now() + patience;
+        let deadline = clock.now() + timeout;
         loop {
             let left = deadline.saturating_since(clock.now());
             let Ok((attempt, socket)) = told.recv_timeout(left) else { return };

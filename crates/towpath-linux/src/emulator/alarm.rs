@@ -74,8 +74,8 @@ impl WakeupTimer {
         let purse = self.budget.fill_level(now);
         let longest = self.longest;
         let latencies = self.latencies(left);
-        let most = latencies.quantile(QUICK_QUANTILE) + longest;
-        let early = latencies.quantile(MAX_ON_TIME_SHARE * purse).min(most);
+        let max_early = latencies.quantile(QUICK_QUANTILE) + longest;
+        let early = latencies.quantile(MAX_ON_TIME_SHARE * purse).min(max_early);
         let sleep = left.saturating_sub(early);
         // With an empty budget, the thread sleeps whenever it can: sleeping costs no processor
         // time.
@@ -106,7 +106,7 @@ impl WakeupTimer {
 
     fn latencies(&mut self, left: Duration) -> &mut LatencyHistogram {
         let [classes @ .., longest] = &mut self.latencies;
-        let class = IDLE_CLASSES.iter().position(|most| left < *most);
+        let class = IDLE_CLASSES.iter().position(|max_early| left < *max_early);
         class.and_then(|class| classes.get_mut(class)).unwrap_or(longest)
     }
 }
@@ -230,16 +230,16 @@ mod tests {
             (WakeupTimer::new(now, MAX_BUSY_WAIT), Vec::new(), Duration::ZERO, 0);
         let mut due = now + period;
         while due < Instant::ZERO + span {
-            let left = due.saturating_since(now);
-            let sleep = alarm.sleep_time(now, left);
-            assert!(sleep <= left);
+            let remaining = due.saturating_since(now);
+            let sleep = alarm.sleep_time(now, remaining);
+            assert!(sleep <= remaining);
             if !sleep.is_zero() {
                 let more = latency(count);
                 count += 1;
-                alarm.on_wakeup(left, more);
+                alarm.on_wakeup(remaining, more);
                 now = now + sleep + more;
             }
-            if now < due && sleep < left {
+            if now < due && sleep < remaining {
                 awake += due.saturating_since(now);
                 alarm.on_busy_wait(due, due.saturating_since(now));
                 now = due;
@@ -310,8 +310,8 @@ mod tests {
         let mut alarm = WakeupTimer::new(Instant::ZERO, MAX_BUSY_WAIT);
         (0..100).for_each(|_| alarm.on_wakeup(100 * US, 10 * US));
         (0..100).for_each(|_| alarm.on_wakeup(10_000 * US, 60 * US));
-        let early = |alarm: &mut WakeupTimer, left: Duration| {
-            left.saturating_sub(alarm.sleep_time(Instant::ZERO, left))
+        let early = |alarm: &mut WakeupTimer, remaining: Duration| {
+            remaining.saturating_sub(alarm.sleep_time(Instant::ZERO, remaining))
         };
         assert!(early(&mut alarm, 150 * US) <= 12 * US);
         assert!(early(&mut alarm, 9_000 * US) >= 60 * US);

@@ -126,18 +126,18 @@ impl Emulator {
         thread: EmulatorThread,
         clock: Clock,
         build: impl FnOnce() -> Result<Topology<GsoSegment>, RouteError> + Send + 'static,
-        lanes: Vec<EmulatedPath>,
+        paths: Vec<EmulatedPath>,
         reported: Vec<ReportedDirection>,
     ) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
-        let (bell, wake) = io::pipe()?;
+        let (wake_pipe, wake) = io::pipe()?;
         let (told, hears) = mpsc::channel();
         let (done, report) = mpsc::channel();
         thread.run(move || {
             let _ = told.send(raise_priority()); // the receiver may be gone
             sys::minimal_timer_slack();
             let ended = build().map_err(io::Error::other).and_then(|topology| {
-                Engine::new(clock, topology, lanes, reported, inbox, bell).run()
+                Engine::new(clock, topology, paths, reported, inbox, wake_pipe).run()
             });
             let _ = done.send(ended); // the receiver may be gone
         });
@@ -270,8 +270,8 @@ impl Engine {
 
     fn run(mut self) -> io::Result<EmulatorReport> {
         let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.wake_pipe)];
-        for lane in &self.paths {
-            fds.extend(lane.ports.iter().map(sys::wait_for_input));
+        for path in &self.paths {
+            fds.extend(path.ports.iter().map(sys::wait_for_input));
         }
         while !self.stopped {
             self.apply_changes();
@@ -360,8 +360,8 @@ impl Engine {
                 }
                 EngineCommand::Capture(tape) => self.recorder = Some(tape),
                 EngineCommand::Rules(lane, rules) => {
-                    let lane = self.paths.get_mut(lane);
-                    if let Some(hop) = lane.and_then(|lane| lane.hop.as_mut()) {
+                    let path = self.paths.get_mut(lane);
+                    if let Some(hop) = path.and_then(|lane| lane.hop.as_mut()) {
                         hop.set_rules(&rules);
                     }
                 }
@@ -372,9 +372,9 @@ impl Engine {
     }
 
     /// Reads the pending packets of one port and pushes them into the link model.
-    fn drain(&mut self, lane: usize, port: usize) {
+    fn drain(&mut self, path: usize, port: usize) {
         for _ in 0..READ_BATCH {
-            let Some(EmulatedPath { ports, routes, split, hop }) = self.paths.get_mut(lane) else {
+            let Some(EmulatedPath { ports, routes, split, hop }) = self.paths.get_mut(path) else {
                 return;
             };
             let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
@@ -408,7 +408,7 @@ impl Engine {
             } else {
                 let whole = GsoSegment::whole(frame);
                 if let Some(tape) = &self.recorder {
-                    tape.record((lane, port), Crossing::Outbound, now, &whole);
+                    tape.record((path, port), Crossing::Outbound, now, &whole);
                 }
                 if *split {
                     for segment in whole.single_packets() {

@@ -115,55 +115,55 @@ mod tests {
 
     #[test]
     fn every_packet_is_found_in_order() {
-        let paper = FakeRing::default();
-        let mut tap = TxTimestamps::new(&paper);
+        let ring = FakeRing::default();
+        let mut tap = TxTimestamps::new(&ring);
         assert_eq!(tap.sent(&packet(0)), None);
-        (1..=300).for_each(|number| paper.record(number));
+        (1..=300).for_each(|number| ring.record(number));
         for number in 1..=300 {
             assert_eq!(tap.sent(&packet(number)), Some(number));
         }
-        assert!(paper.0.borrow().0.is_empty());
+        assert!(ring.0.borrow().0.is_empty());
     }
 
     #[test]
     fn packets_lost_by_the_device_are_skipped() {
-        let paper = FakeRing::default();
-        let mut tap = TxTimestamps::new(&paper);
-        (0..40).for_each(|number| paper.record(number));
+        let ring = FakeRing::default();
+        let mut tap = TxTimestamps::new(&ring);
+        (0..40).for_each(|number| ring.record(number));
         assert_eq!(tap.sent(&packet(30)), Some(30));
         assert_eq!(tap.sent(&packet(31)), Some(31));
     }
 
     #[test]
     fn packets_missed_by_the_ring_are_not_confused_with_others() {
-        let paper = FakeRing::default();
-        let mut tap = TxTimestamps::new(&paper);
-        (10..20).for_each(|number| paper.record(number));
+        let ring = FakeRing::default();
+        let mut tap = TxTimestamps::new(&ring);
+        (10..20).for_each(|number| ring.record(number));
         assert_eq!(tap.sent(&packet(3)), None);
         assert_eq!(tap.sent(&packet(10)), Some(10));
     }
 
     #[test]
     fn too_many_losses_restart_the_search() {
-        let paper = FakeRing::default();
-        let mut tap = TxTimestamps::new(&paper);
-        (0..1_000).for_each(|number| paper.record(number));
+        let ring = FakeRing::default();
+        let mut tap = TxTimestamps::new(&ring);
+        (0..1_000).for_each(|number| ring.record(number));
         for number in 5_000..=5_000 + MAX_MISSES as u64 {
             assert_eq!(tap.sent(&packet(number)), None);
         }
-        assert!(paper.0.borrow().0.is_empty());
-        paper.record(9_000);
+        assert!(ring.0.borrow().0.is_empty());
+        ring.record(9_000);
         assert_eq!(tap.sent(&packet(9_000)), Some(9_000));
     }
 
     #[test]
     fn a_short_packet_is_compared_up_to_its_length() {
-        let paper = FakeRing::default();
+        let ring = FakeRing::default();
         let short = [9; 20];
         let mut head = [0; HEAD_BYTES];
         head[..20].copy_from_slice(&short);
-        paper.0.borrow_mut().0.insert(0, TxStamp { unix_ns: 5, length: 20, head });
-        let mut tap = TxTimestamps::new(&paper);
+        ring.0.borrow_mut().0.insert(0, TxStamp { unix_ns: 5, length: 20, head });
+        let mut tap = TxTimestamps::new(&ring);
         assert_eq!(tap.sent(&[9; 21]), None);
         assert_eq!(tap.sent(&short), Some(5));
     }

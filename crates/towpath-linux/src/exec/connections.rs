@@ -177,7 +177,7 @@ impl SocketTracker {
     }
 
     /// Notes a TCP socket: a connection accepted from a peer without Multipath TCP.
-    fn note_tcp(&mut self, socket: &DiagSocket, look: &SocketSnapshot) {
+    fn note_tcp(&mut self, socket: &DiagSocket, snapshot: &SocketSnapshot) {
         let id = self.plain.get(&socket.cookie).copied();
         if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
             own.alive = true;
@@ -191,7 +191,7 @@ impl SocketTracker {
         // Some kernels report subflows only to administrators, but still show the parent
         // connection.
         let part = socket.subflow.is_some()
-            || look.mptcp.iter().any(|whole| {
+            || snapshot.mptcp.iter().any(|whole| {
                 whole.state != TcpState::Listen
                     && (whole.inode == socket.inode && whole.inode != 0
                         || canonical_addresses(whole) == canonical_addresses(socket))

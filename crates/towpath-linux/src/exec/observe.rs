@@ -87,12 +87,12 @@ impl Observer {
     pub(super) fn poll(&mut self, clock: &dyn Fn() -> Duration) {
         // Not the wall clock: on a busy machine, other processes take most of that time.
         let began = sys::thread_cpu_time();
-        let look = self.diag.as_mut().and_then(|diag| {
+        let snapshot = self.diag.as_mut().and_then(|diag| {
             let tcp = diag.tcp(StateFilter::ALL).ok()?;
             Some(SocketSnapshot { mptcp: diag.mptcp(StateFilter::ALL).ok()?, tcp })
         });
         let now = clock();
-        if let Some(look) = look {
+        if let Some(look) = snapshot {
             self.connections.update(&look);
             if let Some(recorder) = &mut self.recorder {
                 let gone = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok());

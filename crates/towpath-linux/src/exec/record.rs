@@ -121,7 +121,7 @@ impl ExecRecorder {
     pub(super) fn take(
         &mut self,
         all: &SocketTracker,
-        look: &SocketSnapshot,
+        snapshot: &SocketSnapshot,
         destroyed: &[DiagSocket],
         now: Duration,
     ) {
@@ -129,7 +129,7 @@ impl ExecRecorder {
         let span = now.saturating_sub(self.last);
         self.last = now;
         let mut present = BTreeSet::new();
-        for socket in look.tcp.iter().filter(|socket| !socket.info.is_empty()) {
+        for socket in snapshot.tcp.iter().filter(|socket| !socket.info.is_empty()) {
             if let Some(connection) = all.of(socket) {
                 present.insert(socket.cookie);
                 self.subflow(all, connection, socket, (at, span));
@@ -142,7 +142,7 @@ impl ExecRecorder {
                 self.subflow(all, connection, socket, (at, span));
             }
         }
-        self.intervals(all, look, (at, span));
+        self.intervals(all, snapshot, (at, span));
         self.close_all_but(&present, at);
     }
 
@@ -221,7 +221,7 @@ impl ExecRecorder {
     fn intervals(
         &mut self,
         all: &SocketTracker,
-        look: &SocketSnapshot,
+        snapshot: &SocketSnapshot,
         (at, span): (Instant, Duration),
     ) {
         let mut sums = [0; 2];
@@ -233,7 +233,7 @@ impl ExecRecorder {
                 [sent + known.info.bytes_acked, received + known.info.bytes_received]
             });
             let whole =
-                look.mptcp.iter().find(|socket| all.mptcp_connection_of(socket) == Some(*id));
+                snapshot.mptcp.iter().find(|socket| all.mptcp_connection_of(socket) == Some(*id));
             if let (Some(SocketOutcome::Multipath), Some(whole)) = (fate, whole) {
                 // Copies on several subflows count once. Without these counters, the sum is used.
                 let info = MptcpInfo::parse(&whole.info);

@@ -59,8 +59,8 @@ fn rule(packets: PacketMatch, treatment: PacketAction) -> RouterRule {
 fn a_packet_that_is_forwarded_only_ages() {
     let sent = segment(Flags::SYN, &[capable()], b"");
     let packet = bytes(&sent);
-    let (way, passed) = hop(&[]).forward(true, packet.clone()).unwrap();
-    assert_eq!((way, parsed(&passed)), (ForwardDecision::Forward, sent));
+    let (direction, passed) = hop(&[]).forward(true, packet.clone()).unwrap();
+    assert_eq!((direction, parsed(&passed)), (ForwardDecision::Forward, sent));
     assert_eq!(passed[8] + 1, packet[8], "time to live");
 }
 
@@ -69,8 +69,8 @@ fn an_expired_packet_is_quoted_with_all_its_options() {
     let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
     packet[8] = 1;
     crate::emulator::headers::update_ipv4_checksum(&mut packet);
-    let (way, answer) = hop(&[]).forward(true, packet.clone()).unwrap();
-    assert_eq!(way, ForwardDecision::Reply);
+    let (direction, answer) = hop(&[]).forward(true, packet.clone()).unwrap();
+    assert_eq!(direction, ForwardDecision::Reply);
     assert_eq!((answer[9], answer[20], answer[21]), (1, 11, 0), "ICMP, time exceeded");
     assert_eq!(answer[28..], packet);
     let (from, to) = packet::addresses(&answer).unwrap();
@@ -133,9 +133,9 @@ fn a_rule_is_for_its_direction_and_packets_only() {
 fn an_injected_reset_is_acceptable_to_the_sender() {
     let reset = [rule(PacketMatch::of(ConnectionPhase::Tcp), PacketAction::Reset)];
     let answer = |flags, payload| {
-        let (way, answer) =
+        let (direction, answer) =
             hop(&reset).forward(true, bytes(&segment(flags, &[], payload))).unwrap();
-        assert_eq!(way, ForwardDecision::Reply);
+        assert_eq!(direction, ForwardDecision::Reply);
         parsed(&answer)
     };
     let refused = answer(Flags::SYN, b"");
@@ -160,9 +160,9 @@ fn oversized_packets_get_an_icmp_error_with_the_mtu() {
     let rules =
         [rule(PacketMatch::of(ConnectionPhase::Later).carrying(3), PacketAction::TooBig(1_300))];
     let sent = bytes(&segment(Flags::ACK, &[], b"data"));
-    let (way, answer) = hop(&rules).forward(true, sent).unwrap();
+    let (direction, answer) = hop(&rules).forward(true, sent).unwrap();
     assert_eq!(
-        (way, &answer[20..22], &answer[26..28]),
+        (direction, &answer[20..22], &answer[26..28]),
         (ForwardDecision::Reply, &[3, 4][..], &[5, 20][..])
     );
 }
@@ -190,8 +190,8 @@ fn a_message_about_a_translated_packet_quotes_what_was_sent() {
     let translator = "100.64.1.2".parse().unwrap();
     let head = [11, 0, 0, 0, 0, 0, 0, 0];
     let message = icmp::router_error(router, translator, head, &outside).unwrap().to_vec();
-    let (way, back) = hop.forward(false, message).unwrap();
-    assert_eq!(way, ForwardDecision::Forward);
+    let (direction, back) = hop.forward(false, message).unwrap();
+    assert_eq!(direction, ForwardDecision::Forward);
     assert_eq!(packet::addresses(&back).unwrap().1.to_string(), "10.1.1.2");
     assert_eq!(back[28 + 12..28 + 24], sent[12..24], "addresses and ports as they were sent");
 }

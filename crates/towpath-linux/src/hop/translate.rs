@@ -51,7 +51,7 @@ impl Nat {
         }
         let Some(tcp) = TcpHeader::parse(packet) else { return false };
         let begins = tcp.has(Flags::SYN) && !tcp.has(Flags::ACK);
-        let awake = |heard: Instant| now.saturating_since(heard) <= idle;
+        let awake = |received: Instant| now.saturating_since(received) <= idle;
         let done = if up {
             self.outwards(packet, now, |heard| begins || awake(heard))
         } else {

@@ -174,7 +174,7 @@ impl LabPrograms {
         let before = OpenSockets::read(&space.namespace);
         let shown = program_label(last, network);
         let mut child = self.spawn(network, last, label, true)?;
-        let mut course = ActivityMonitor::start(network);
+        let mut monitor = ActivityMonitor::start(network);
         let mut ended = None;
         loop {
             if ended.is_none() {
@@ -184,16 +184,16 @@ impl LabPrograms {
             if let Some(status) = ended {
                 // Continue if the last program left a listener in the background and others can
                 // still connect to it.
-                let come = status.success()
+                let daemonized = status.success()
                     && fates.iter().any(|fate| !fate.listens && fate.status.is_none())
                     && OpenSockets::read(&space.namespace).has_new_listener_since(&before);
-                if !come || interrupt::is_interrupted() {
+                if !daemonized || interrupt::is_interrupted() {
                     return Ok(LabOutcome::after_last_program(&shown, status, &fates));
                 }
             }
             let shell = last.command.is_empty();
-            if let Some(end) = course.detect_end(&shown, &fates).filter(|_| !shell) {
-                terminate_all(&mut child, &course.namespaces);
+            if let Some(end) = monitor.detect_end(&shown, &fates).filter(|_| !shell) {
+                terminate_all(&mut child, &monitor.namespaces);
                 return Ok(end);
             }
             thread::sleep(if ended.is_some() { ACTIVITY_POLL_INTERVAL } else { POLL_INTERVAL });
@@ -203,13 +203,13 @@ impl LabPrograms {
     /// Returns the current outcome of the other programs.
     fn poll_others(&self) -> Vec<ProgramOutcome> {
         let mut state = self.state();
-        let look = |other: &mut BackgroundProgram| {
+        let poll = |other: &mut BackgroundProgram| {
             let child = other.child.as_mut().filter(|_| other.outcome.status.is_none());
             let ended = child.and_then(|child| child.try_wait().ok().flatten());
             other.outcome.status = other.outcome.status.or(ended);
             other.outcome.clone()
         };
-        state.others.iter_mut().map(look).collect()
+        state.others.iter_mut().map(poll).collect()
     }
 
     /// Returns the lab's exit status and emits its warning and hint.
@@ -324,9 +324,9 @@ impl<'a> ActivityMonitor<'a> {
             (self.sent_packets, self.quiet_since) = (sent, now);
         }
         let failed = fates.iter().any(|fate| fate.status.is_some_and(|status| !status.success()));
-        let patience = if failed { FAILED_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
+        let timeout = if failed { FAILED_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
         let idle =
-            now >= self.quiet_since + patience && waiting::all_processes_wait(&self.namespaces);
+            now >= self.quiet_since + timeout && waiting::all_processes_wait(&self.namespaces);
         idle.then(|| LabOutcome::idle(last, fates))
     }
 }
@@ -426,9 +426,9 @@ fn wait_until_ready(
 }
 
 /// Waits until all have exited, at most `patience`; removes those that have.
-fn wait_for_exit(children: &mut Vec<Child>, patience: Duration) {
+fn wait_for_exit(children: &mut Vec<Child>, timeout: Duration) {
     let clock = Clock::start();
-    let deadline = clock.now() + patience;
+    let deadline = clock.now() + timeout;
     loop {
         // A child that cannot be waited for does not exist.
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));

@@ -191,8 +191,8 @@ impl LabError {
 
 /// Runs a program on another host of this process's lab; an empty `command` means a shell.
 pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
-    let places = std::env::var(program::LAB_ENV).map_err(|_| LabError::NoLab)?;
-    let places: Vec<_> = places.split(' ').filter_map(|place| place.split_once('=')).collect();
+    let namespaces = std::env::var(program::LAB_ENV).map_err(|_| LabError::NoLab)?;
+    let places: Vec<_> = namespaces.split(' ').filter_map(|place| place.split_once('=')).collect();
     let place = places.iter().find(|(name, _)| *name == host);
     let Some((name, place)) = place else {
         let known = places.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -229,7 +229,7 @@ pub type RecordWriter<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 pub fn run_lab(
     lab: &LabJob,
     thread: EmulatorThread,
-    say: &mut dyn FnMut(LabMessage<'_>),
+    emit: &mut dyn FnMut(LabMessage<'_>),
     write: Option<RecordWriter<'_>>,
 ) -> Result<ExitStatus, LabError> {
     let roles = Roles::of(&lab.scenario);
@@ -248,15 +248,15 @@ pub fn run_lab(
     let clock = Clock::start();
     let seed = lab.scenario.run.seed;
     let mut network = network::build(thread, &lab.scenario, clock, seed, lab.backend)?;
-    announce(&lab, roles, &network, say);
+    announce(&lab, roles, &network, emit);
     if write.is_none() && lab.pcap.is_none() && lab.programs.len() == 1 {
-        return run_single(&lab, roles, network, say);
+        return run_single(&lab, roles, network, emit);
     }
     network.scenario = Arc::new(lab_scenario(&lab, roles));
     let more = program::lab_variables(&network);
     let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
-    let cast = Arc::new(LabPrograms::new(lab.programs, &network.scenario, roles, more));
-    if let Some(status) = cast.start_others(&network, say)? {
+    let lab_programs = Arc::new(LabPrograms::new(lab.programs, &network.scenario, roles, more));
+    if let Some(status) = lab_programs.start_others(&network, emit)? {
         return Ok(status);
     }
     if shell {
@@ -273,8 +273,8 @@ pub fn run_lab(
     };
     let mut nobody = |_: &Record| Ok(());
     let write = write.unwrap_or(&mut nobody);
-    run::run_in_network(&job, network, Some(Arc::clone(&cast)), write)?;
-    cast.report_outcome(say)
+    run::run_in_network(&job, network, Some(Arc::clone(&lab_programs)), write)?;
+    lab_programs.report_outcome(emit)
 }
 
 /// Returns the scenario with the lab's last program as its only flow.
@@ -312,7 +312,7 @@ fn run_single(
     lab: &LabJob,
     roles: Roles,
     network: EmulatedNetwork,
-    say: &mut dyn FnMut(LabMessage<'_>),
+    emit: &mut dyn FnMut(LabMessage<'_>),
 ) -> Result<ExitStatus, LabError> {
     let own = lab.programs.first().ok_or(LabError::Host)?;
     let space = network.hosts.get(own.host).ok_or(LabError::Host)?;
@@ -343,7 +343,7 @@ fn run_single(
         let status = sandbox::wait(&mut child).map_err(own.io_error());
         done.store(true, Ordering::Release);
         for warning in timeline.join().unwrap_or_default() {
-            say(LabMessage::Warning(&warning));
+            emit(LabMessage::Warning(&warning));
         }
         status
     })
@@ -354,13 +354,13 @@ fn announce(
     lab: &LabJob,
     roles: Roles,
     network: &EmulatedNetwork,
-    say: &mut dyn FnMut(LabMessage<'_>),
+    emit: &mut dyn FnMut(LabMessage<'_>),
 ) {
     let here = match lab.programs.as_slice() {
         [only] => Some(only.host),
         _ => None,
     };
-    say(LabMessage::Map(&describe_network(network, here, roles)));
+    emit(LabMessage::Map(&describe_network(network, here, roles)));
     let scenario = &lab.scenario;
     let mut hosts: Vec<_> = lab.programs.iter().map(|program| program.host).collect();
     hosts.sort_unstable();
@@ -379,7 +379,7 @@ fn announce(
                  an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
             );
             if !told.contains(&text) {
-                say(LabMessage::Warning(&text));
+                emit(LabMessage::Warning(&text));
                 told.push(text);
             }
         }
@@ -389,13 +389,13 @@ fn announce(
         .chain(&hosts_without_kernel_stack(scenario))
         .chain(&network.warnings)
     {
-        say(LabMessage::Warning(warning));
+        emit(LabMessage::Warning(warning));
     }
     let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
     let others = scenario.hosts.iter().enumerate().filter(|(index, _)| Some(*index) != here);
     let names: Vec<_> = others.map(|(_, host)| host.name.as_str()).collect();
     if let (true, Some(first)) = (shell && !sandbox::is_real_root(), names.first()) {
-        say(LabMessage::Note(&format!(
+        emit(LabMessage::Note(&format!(
             "on another host: `towpath on {first} COMMAND`; addresses: `env | grep TOWPATH_`"
         )));
     }
@@ -418,9 +418,10 @@ fn without_user_namespace() -> Option<String> {
 
 /// Returns a warning for each other host with our own stack: no kernel there replies to programs.
 fn hosts_without_kernel_stack(scenario: &Scenario) -> Vec<String> {
-    let own = scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
+    let program =
+        scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
     let text = "has towpath's own stack, in which nothing listens here";
-    own.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
+    program.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
 }
 
 /// Returns the default congestion control of the calling thread's namespace.
@@ -450,7 +451,7 @@ fn describe_network(network: &EmulatedNetwork, here: Option<usize>, roles: Roles
             let Some(end) = end_of(path, index) else { continue };
             let other = path.between.iter().find(|other| **other != index);
             let other = other.and_then(|other| network.hosts.get(*other));
-            let own = |family| {
+            let program = |family| {
                 let configured = families.contains(&family);
                 let text = || address(number, end, family, 0).to_string();
                 if configured { text() } else { "-".to_owned() }
@@ -459,8 +460,8 @@ fn describe_network(network: &EmulatedNetwork, here: Option<usize>, roles: Roles
                 text,
                 "  {:<12} {:<15} {:<22} to {}",
                 path.name,
-                own(Family::V4),
-                own(Family::V6),
+                program(Family::V4),
+                program(Family::V6),
                 other.map_or("?", |other| other.name.as_str()),
             );
         }

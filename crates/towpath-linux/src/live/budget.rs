@@ -62,11 +62,11 @@ impl SourceQuota {
 
     /// Consumes the rate of transferred control bytes and sleeps until more may follow. Stops
     /// waiting on an interrupt.
-    pub(super) fn consume_blocking(&self, clock: Clock, way: TrafficDirection, bytes: u64) {
+    pub(super) fn consume_blocking(&self, clock: Clock, direction: TrafficDirection, bytes: u64) {
         if bytes == 0 {
             return;
         }
-        let due = self.consume(clock.now(), way, bytes);
+        let due = self.consume(clock.now(), direction, bytes);
         while clock.now() < due && !crate::interrupt::is_interrupted() {
             clock.sleep_until(due.min(clock.now() + MAX_WAIT));
         }
@@ -333,11 +333,11 @@ mod tests {
     #[test]
     fn permits_of_tests_and_of_running_threads_are_not_reassigned() {
         let budget = AdmissionControl::new(&limits(), Clock::start());
-        let kept: Vec<_> =
+        let pinned: Vec<_> =
             (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
-        kept.iter().for_each(ConnectionPermit::pin);
+        pinned.iter().for_each(ConnectionPermit::pin);
         assert!(budget.acquire(source(2), false, close()).is_none());
-        drop(kept);
+        drop(pinned);
         let stays: Vec<_> =
             (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
         // The connections are closed, but their threads still run.
@@ -383,7 +383,7 @@ mod tests {
                     }
                     _ => {
                         // Revoked connections end at once.
-                        let before: Vec<u64> = seats.iter().map(|(_, seat)| seat.number).collect();
+                        let before: Vec<u64> = seats.iter().map(|(_, permit)| permit.number).collect();
                         let entered = budget.acquire(source(who), false, close());
                         prop_assert!(entered.is_some());
                         seats.extend(entered.map(|seat| (who, seat)));

@@ -113,7 +113,7 @@ pub fn measure(
     let ended = pace.end().map(|end| EarlyEnd { end, network_lost: departed });
     conclude(
         order,
-        (&own, other.as_ref().map(|(half, _)| half)),
+        (&own, other.as_ref().map(|(report, _)| report)),
         warnings,
         ended.as_ref(),
         &mut records,
@@ -266,8 +266,8 @@ fn finish(
     let PreparedTest { session: talk, streams, reconnector: mut way, connect } = opened;
     let mut speaker = talk.channel;
     for (flow, span) in connect {
-        if let Some(half) = own.flows.iter_mut().find(|half| half.flow == flow) {
-            half.connect_ns = Some(span.as_nanos() as u64);
+        if let Some(report) = own.flows.iter_mut().find(|half| half.flow == flow) {
+            report.connect_ns = Some(span.as_nanos() as u64);
         }
     }
     // Addresses announced by the server may be reachable when the first one is not.
@@ -353,7 +353,7 @@ fn conditions(
 ) -> Vec<Warning> {
     let plain = |text: String| Warning { text, hint: None };
     let mut warnings = Vec::new();
-    let other_half = other.as_ref().ok().map(|(half, _)| half);
+    let other_half = other.as_ref().ok().map(|(report, _)| report);
     for (name, half) in HOSTS.iter().zip([Some(own), other_half]) {
         let Some(host) = half.map(|half| &half.host) else { continue };
         for (key, value) in &host.conditions {
@@ -436,8 +436,8 @@ fn conclude(
     for warning in warnings.into_iter().chain(proof::warnings(&order.scenario, transport, own)) {
         summarizer = summarizer.warning(warning);
     }
-    let nanos = |half: &HostReport| {
-        Duration::try_from_secs_f64(half.host.cpu_s).ok().map(|t| t.as_nanos() as u64)
+    let nanos = |report: &HostReport| {
+        Duration::try_from_secs_f64(report.host.cpu_s).ok().map(|t| t.as_nanos() as u64)
     };
     let cpu = CpuTime {
         client_cpu_ns: nanos(own),

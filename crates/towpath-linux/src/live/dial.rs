@@ -95,12 +95,12 @@ impl Dialer {
         &self,
         transport: Transport,
         (source, target): (&LocalBind, SocketAddr),
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<(quic::BlockingConnection, Arc<ConnectionGuard>)> {
         let multipath = transport == Transport::Mpquic;
         let config = self.config(QuicConfig { multipath, ..QuicConfig::default() }, target);
         let host = self.host()?;
-        let connection = host.connect(local(source, target), target, config, patience)?;
+        let connection = host.connect(local(source, target), target, config, timeout)?;
         let hold = ConnectionGuard::new(host, connection.id());
         if let Some(shown) = connection.status().and_then(|status| status.peer) {
             self.server_fingerprint.get_or_init(|| shown);
@@ -114,20 +114,20 @@ impl Dialer {
         transport: Transport,
         (source, target): (&LocalBind, SocketAddr),
         token: TestToken,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<ControlChannel> {
         let mut speaker = if is_quic(transport) {
-            let (connection, hold) = self.quic(transport, (source, target), patience)?;
+            let (connection, hold) = self.quic(transport, (source, target), timeout)?;
             ControlChannel::over_quic(connection.open_stream()?, hold, self.clock)
         } else {
             let settings = TransferSettings::default();
-            let socket = socket::connect(transport, source, target, &settings, patience)?;
+            let socket = socket::connect(transport, source, target, &settings, timeout)?;
             if self.secure {
                 let (kind, token) = (ConnectionKind::Tls, TestToken::NONE);
                 let first = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
                 io::Write::write_all(&mut &socket, &first)?;
             }
-            ControlChannel::over_socket(self.wire(socket, self.secure, patience)?, self.clock)?
+            ControlChannel::over_socket(self.wire(socket, self.secure, timeout)?, self.clock)?
         };
         let preamble = Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token };
         speaker.send_raw(&preamble.to_bytes())?;
@@ -142,7 +142,7 @@ impl Dialer {
         (source, target): (&LocalBind, SocketAddr),
         (flow, numbers): (u16, &[u16]),
         (token, qlog): (TestToken, Option<Qlog>),
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<(Vec<DataStream>, Duration)> {
         let began = self.clock.now();
         // Data preambles are not encrypted, so they carry the public ID.
@@ -155,7 +155,7 @@ impl Dialer {
             let config = self.config(config, target);
             let host = self.host()?;
             let connection =
-                QuicConnection::connect(host, (local(source, target), target), config, patience)?;
+                QuicConnection::connect(host, (local(source, target), target), config, timeout)?;
             let hold = ConnectionGuard::new(host, connection.id());
             let open = |number: &u16| {
                 let stream = connection.open_stream(&preamble(*number))?;
@@ -171,10 +171,10 @@ impl Dialer {
         }
         let mut first = None;
         let open = |number: &u16| {
-            let socket = socket::connect(transport, source, target, settings, patience)?;
+            let socket = socket::connect(transport, source, target, settings, timeout)?;
             first.get_or_insert_with(|| self.clock.now().saturating_since(began));
             io::Write::write_all(&mut &socket, &preamble(*number))?;
-            self.wire(socket, settings.tls, patience).map(DataStream::Socket)
+            self.wire(socket, settings.tls, timeout).map(DataStream::Socket)
         };
         let lines = numbers.iter().map(open).collect::<io::Result<_>>()?;
         Ok((lines, first.unwrap_or_default()))

@@ -51,7 +51,8 @@ pub(super) struct FlowStream {
 
 impl FlowStream {
     pub(super) fn new(flow: u32, number: u32, described: &Flow, stream: DataStream) -> Self {
-        let received = directions(&described.pattern).iter().map(|way| (*way, Arc::default()));
+        let received =
+            directions(&described.pattern).iter().map(|direction| (*direction, Arc::default()));
         Self { flow, number, stream, received: received.collect() }
     }
 }
@@ -111,12 +112,12 @@ impl FlowRunner<'_> {
                         probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
                         return FlowReport { flow: index as u32, ..FlowReport::default() };
                     }
-                    let half = match flow.pattern.udp() {
+                    let report = match flow.pattern.udp() {
                         Some(plan) => self.run_udp((index as u32, flow), plan, counted),
                         None => self.flow(index as u32, flow, &own),
                     };
                     left.fetch_sub(1, Ordering::Release);
-                    half
+                    report
                 };
                 let spawned = thread::Builder::new().spawn_scoped(scope, body);
                 spawned.map_err(|error| {
@@ -161,25 +162,25 @@ impl FlowRunner<'_> {
         let start = Instant::ZERO + flow.start;
         let deadline = start + flow.pattern.limit();
         let role = if self.is_client { FlowRole::Client } else { FlowRole::Server };
-        let talk = MessageSession::new(&flow.pattern, role, start);
-        let mut half = FlowReport { flow: number, ..FlowReport::default() };
+        let session = MessageSession::new(&flow.pattern, role, start);
+        let mut report = FlowReport { flow: number, ..FlowReport::default() };
         // Times before the start are not representable, so no request is made earlier.
         self.pace.wait_until(start);
-        let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
+        let talk = session.map(|talk| Arc::new(Mutex::new(talk)));
         if let (Some(talk), Some(purse)) = (&talk, self.pace.budget()) {
             let talk = Arc::clone(talk);
             purse.add_gauge(move || lock(&talk).memory_bytes());
         }
         let of_quic = |stream: &&FlowStream| matches!(stream.stream, DataStream::Quic(_));
         if streams.iter().any(of_quic) {
-            half.delivered = self.run_quic(flow, streams, talk.as_ref(), (start, deadline));
-            half.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
+            report.delivered = self.run_quic(flow, streams, talk.as_ref(), (start, deadline));
+            report.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
         } else if let Some(talk) = talk {
             match self.message_end(&talk, streams) {
-                Ok(part) => half.delivered = part.run(self.pace, flow, deadline),
-                Err(error) => half.failure = Some(error.to_string()),
+                Ok(part) => report.delivered = part.run(self.pace, flow, deadline),
+                Err(error) => report.failure = Some(error.to_string()),
             }
-            half.exchange = Some(ExchangeReport::of(&lock(&talk)));
+            report.exchange = Some(ExchangeReport::of(&lock(&talk)));
         } else {
             let results = Mutex::new(Vec::new());
             thread::scope(|scope| {
@@ -191,13 +192,13 @@ impl FlowRunner<'_> {
                         all.extend(log);
                     };
                     if let Err(error) = thread::Builder::new().spawn_scoped(scope, body) {
-                        half.failure = without_thread(number, &error).failure;
+                        report.failure = without_thread(number, &error).failure;
                     }
                 }
             });
-            half.delivered = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+            report.delivered = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
-        half
+        report
     }
 
     /// Sends probes over single paths. On the server another thread replies while the test exists.
@@ -231,7 +232,8 @@ impl FlowRunner<'_> {
         let mut all = Vec::new();
         for stream in streams {
             let DataStream::Quic(strand) = &stream.stream else { continue };
-            let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
+            let outgoing =
+                stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client));
             let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
             let halves = StreamAppConfig {
                 sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
@@ -240,9 +242,9 @@ impl FlowRunner<'_> {
                 options: self.transfer_options(),
                 budget: self.pace.budget().cloned(),
             };
-            let (end, ears) = end::make(self.pace.zero(), halves, false);
+            let (end, events) = end::make(self.pace.zero(), halves, false);
             strand.attach(end);
-            all.push((ears, incoming.map(|(way, _)| *way), outgoing));
+            all.push((events, incoming.map(|(way, _)| *way), outgoing));
         }
         let end_early = || {
             if let (Some(talk), Some(end)) = (talk, self.pace.end()) {
@@ -268,7 +270,7 @@ impl FlowRunner<'_> {
         for stream in streams {
             let DataStream::Socket(wire) = &stream.stream else { continue };
             wire.socket().set_nonblocking(true)?;
-            let received = stream.received.iter().find(|(way, _)| *way == incoming);
+            let received = stream.received.iter().find(|(direction, _)| *direction == incoming);
             lines.extend(received.map(|(_, received)| talk::KernelStream {
                 number: stream.number,
                 socket: wire.clone(),
@@ -293,7 +295,8 @@ impl FlowRunner<'_> {
             .set_nonblocking(false)
             .and_then(|()| socket.set_read_timeout(Some(IO_POLL_INTERVAL)))
             .and_then(|()| socket.set_write_timeout(Some(IO_POLL_INTERVAL)));
-        let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
+        let outgoing =
+            stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client));
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
         let sender = TransferSender::new(&flow.pattern, start).filter(|_| outgoing);
         thread::scope(|scope| {

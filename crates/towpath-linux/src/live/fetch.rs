@@ -75,9 +75,9 @@ impl Reconnector {
         transport: Transport,
         source: &LocalBind,
         target: SocketAddr,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<ControlChannel> {
-        self.dialer.control(transport, (source, target), self.token, patience)
+        self.dialer.control(transport, (source, target), self.token, timeout)
     }
 
     /// Returns all combinations of transport, interface and address, the usual one first.
@@ -172,8 +172,8 @@ impl<'a> ResultFetch<'a> {
         let mut wait =
             FetchDeadlines { timeout: patience, until: deadline, last: deadline + MAX_FETCH_TIME };
         loop {
-            if let Some(half) = self.finished() {
-                return half.map(|half| (half, self.lost));
+            if let Some(report) = self.finished() {
+                return report.map(|half| (half, self.lost));
             }
             if let Some(given_up) = self.give_up_reason(wait) {
                 return Err(format!("{given_up} ({})", sanitize(&why)));
@@ -218,8 +218,10 @@ impl<'a> ResultFetch<'a> {
             // The message is a courtesy; the server also expires results.
             speaker.send_last(&ClientMessage::Bye);
         }
-        let half = HostReport::from_text(&self.text);
-        Some(half.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))))
+        let report = HostReport::from_text(&self.text);
+        Some(
+            report.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))),
+        )
     }
 
     /// Requests the missing part and receives it. An error means that the connection is unusable.

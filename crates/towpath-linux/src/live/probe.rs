@@ -43,13 +43,13 @@ impl ProbeTarget {
         start: Instant,
     ) -> Vec<PathPinger<InterfacePath>> {
         let names = scenario.paths.iter().map(|path| path.name.clone());
-        let way = |name: String| {
+        let probe = |name: String| {
             let departure = self.loss_detector.clone();
             let over =
                 InterfacePath { path: name.clone(), target: self.target, loss_detector: departure };
             PathPinger::new(name, over, Pinger::new(*plan, start), self.token)
         };
-        names.map(way).collect()
+        names.map(probe).collect()
     }
 }
 

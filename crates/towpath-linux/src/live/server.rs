@@ -403,7 +403,7 @@ impl ServerState {
         socket::enable_keepalive(&socket);
         let attending = known.as_ref().map(|(_, test)| test.attach_control(self.clock));
         let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
-        let Some(seat) = self.acquire_permit(&socket, kept) else { return };
+        let Some(permit) = self.acquire_permit(&socket, kept) else { return };
         let open = move |shared: &Self| {
             let port = socket.local_addr().ok().and_then(|own| own.as_socket());
             let port = port.map(|own| own.port());
@@ -415,7 +415,7 @@ impl ServerState {
             Ok((ControlChannel::new(socket, shared.clock)?, origin))
         };
         let token = known.map(|(token, _)| token);
-        self.in_a_thread((seat, attending.map(|(attending, _)| attending)), open, token);
+        self.in_a_thread((permit, attending.map(|(attending, _)| attending)), open, token);
     }
 
     /// Serves a control connection in a thread of its own.
@@ -444,26 +444,27 @@ impl ServerState {
             return test.attach(place, socket);
         }
         let session = self.config.identity.as_ref().map(TlsSession::server);
-        let (Some(Ok(session)), Some(seat)) = (session, self.acquire_permit(&socket, false)) else {
+        let (Some(Ok(session)), Some(permit)) = (session, self.acquire_permit(&socket, false))
+        else {
             return;
         };
         let clock = self.clock;
         // Without a thread, the connection is closed.
         let _ = budget::spawn_thread("tls", move || {
             test.attach_with_tls(place, socket, session, clock);
-            drop(seat);
+            drop(permit);
         });
     }
 
     /// Echoes data for at most the maximum duration of a test.
     fn echo(self: &Arc<Self>, socket: Socket) {
-        let Some(seat) = self.acquire_permit(&socket, false) else { return };
+        let Some(permit) = self.acquire_permit(&socket, false) else { return };
         let allowed = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
         let _ = budget::spawn_thread("echo", move || {
             let _ = shared.echo_all(&socket, &allowed); // ends with the connection
-            drop(seat);
+            drop(permit);
         });
     }
 

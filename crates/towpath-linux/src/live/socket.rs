@@ -69,7 +69,7 @@ pub(super) fn connect(
     source: &LocalBind,
     target: SocketAddr,
     settings: &TransferSettings,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Socket> {
     let protocol = protocol(transport).ok_or(io::ErrorKind::Unsupported)?;
     let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
@@ -80,7 +80,7 @@ pub(super) fn connect(
         socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
     }
     configure(&socket, settings);
-    connect_in_time(&socket, target, patience)?;
+    connect_in_time(&socket, target, timeout)?;
     socket.set_tcp_nodelay(true)?;
     Ok(socket)
 }

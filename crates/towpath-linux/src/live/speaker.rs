@@ -181,11 +181,8 @@ impl ControlChannel {
     }
 
     /// Receives the next message; `None` after `patience`.
-    pub(crate) fn recv<T: DeserializeOwned>(
-        &mut self,
-        patience: Duration,
-    ) -> io::Result<Option<T>> {
-        let deadline = self.clock.now() + patience;
+    pub(crate) fn recv<T: DeserializeOwned>(&mut self, timeout: Duration) -> io::Result<Option<T>> {
+        let deadline = self.clock.now() + timeout;
         let mut room = [0; READ_BYTES];
         loop {
             if let Some(message) = self.frames.take().map_err(invalid_data)? {

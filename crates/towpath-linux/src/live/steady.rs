@@ -47,8 +47,8 @@ pub(super) fn counters(scenario: &Scenario, is_client: bool) -> UdpByteCounters 
     let flows = (0_u32..).zip(&scenario.flows);
     let of_udp = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
     let each = of_udp.flat_map(|(number, flow)| {
-        let ways = directions(&flow.pattern).iter();
-        let incoming = ways.filter(move |way| !sends(**way, is_client));
+        let direction = directions(&flow.pattern).iter();
+        let incoming = direction.filter(move |way| !sends(**way, is_client));
         incoming.map(move |way| (number, *way, Arc::default()))
     });
     each.collect()
@@ -164,17 +164,20 @@ impl FlowRunner<'_> {
         plan: &Udp,
         counted: &UdpByteCounters,
     ) -> FlowReport {
-        let mut half = FlowReport { flow: number, ..FlowReport::default() };
+        let mut report = FlowReport { flow: number, ..FlowReport::default() };
         let done = match (&self.probe_target, &self.udp_server) {
-            (Some(aim), _) => self.run_udp_client(aim, (number, flow), plan, (counted, &mut half)),
+            (Some(aim), _) => {
+                self.run_udp_client(aim, (number, flow), plan, (counted, &mut report))
+            }
             (None, Some(served)) => {
-                self.run_udp_server(*served, (number, flow), plan, &mut half);
+                self.run_udp_server(*served, (number, flow), plan, &mut report);
                 Ok(())
             }
             (None, None) => Err(io::ErrorKind::NotConnected.into()),
         };
-        half.failure = done.err().map(|error| format!("its datagrams could not be sent: {error}"));
-        half
+        report.failure =
+            done.err().map(|error| format!("its datagrams could not be sent: {error}"));
+        report
     }
 
     fn udp_times(&self, flow: &Flow) -> (Instant, Instant, Duration) {
@@ -250,7 +253,7 @@ impl FlowRunner<'_> {
         served: UdpServerContext<'_>,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        half: &mut FlowReport,
+        report: &mut FlowReport,
     ) {
         let (start, deadline, sample) = self.udp_times(flow);
         let Some(own) = served.flows.get(&number) else { return };
@@ -264,7 +267,7 @@ impl FlowRunner<'_> {
                 .send_to_subscriber(own, served.listener_sockets, outgoing, (start, end))
                 .finish();
             let sent = Some(sent);
-            half.datagrams.push(DatagramReport { direction, path: None, sent, received: None });
+            report.datagrams.push(DatagramReport { direction, path: None, sent, received: None });
         }
         while !self.pace.is_over(deadline) {
             self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(deadline));
@@ -272,8 +275,8 @@ impl FlowRunner<'_> {
         if let Some((receiver, mut log)) = own.lock().receiver.take() {
             log.watch_until(self.pace.now().min(deadline));
             let (direction, received) = (DataDirection::Up, Some(receiver.finish(false)));
-            half.delivered.push((direction, log));
-            half.datagrams.push(DatagramReport { direction, path: None, sent: None, received });
+            report.delivered.push((direction, log));
+            report.datagrams.push(DatagramReport { direction, path: None, sent: None, received });
         }
     }
 

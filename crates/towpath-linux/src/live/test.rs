@@ -308,9 +308,9 @@ impl ServerTest {
     }
 
     /// Waits for the result; `None` after `patience`.
-    pub(super) fn result(&self, patience: Duration) -> Option<Arc<String>> {
+    pub(super) fn result(&self, timeout: Duration) -> Option<Arc<String>> {
         let not_yet = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
-        let waited = self.changed.wait_timeout_while(self.lock(), patience, not_yet);
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, not_yet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
             TestState::Ended { result, .. } => Some(Arc::clone(result)),
@@ -535,8 +535,8 @@ fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
         all.bytes += asked * SENT_REQUEST_BYTES + heard * RECEIVED_REQUEST_BYTES;
         if let Pattern::Udp(udp) = &flow.pattern {
             let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
-            let ways = directions(&flow.pattern).len() as u64;
-            all.bytes += ways * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
+            let direction = directions(&flow.pattern).len() as u64;
+            all.bytes += direction * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
         } else if is_quic(plan.transport) {
             all.bytes += CONNECTION_BYTES + halves * block;
         } else if talks {

@@ -249,14 +249,14 @@ mod tests {
     #[test]
     fn an_event_is_printed_as_one_line() {
         let events = recorded_events();
-        let told: Vec<_> = [1, 3, 5, 16].iter().map(|at| describe(&events[*at])).collect();
+        let lines: Vec<_> = [1, 3, 5, 16].iter().map(|at| describe(&events[*at])).collect();
         let expected = [
             "CREATED 10.0.0.1:44283 → 10.0.1.1:38785 [d32090b2]",
             "ESTABLISHED 10.0.1.1:38785 → 10.0.0.1:44283, accepted here [c3038cde]",
             "SF_CLOSED 10.0.2.1:54349 → 10.0.0.1:44283, error 111 (Connection refused) [c3038cde]",
             "ANNOUNCED 10.0.1.2:4321 (id 9 of the peer) [e6b7e4b2]",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(lines, expected);
         assert_eq!(reset_reason(6), "middlebox interference");
     }
 }

@@ -648,27 +648,27 @@ mod tests {
     fn an_idle_subflow_on_a_down_interface_is_stale_at_once() {
         let mut watch = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
-        let mut look = |at_ms: u64, bytes_acked: u64, runs: bool| {
+        let mut poll = |at_ms: u64, bytes_acked: u64, runs: bool| {
             let one = MonitoredSubflow { bytes_acked, ..subflow(SubflowCondition::Established) };
             let interface: &dyn Fn(IpAddr) -> _ = if runs { &all_run } else { &down };
             let now = Duration::from_millis(at_ms);
             let seeing = watch.update(now, vec![connection(vec![one])], None, interface);
             seeing.connections[0].subflows[0].status
         };
-        look(0, 0, true);
-        assert_eq!(look(200, 1_000, true), SubflowActivity::Active);
+        poll(0, 0, true);
+        assert_eq!(poll(200, 1_000, true), SubflowActivity::Active);
         assert_eq!(
-            look(400, 1_000, false),
+            poll(400, 1_000, false),
             SubflowActivity::Active,
             "it may have moved a moment ago"
         );
-        assert_eq!(look(600, 1_000, false), SubflowActivity::Stale);
+        assert_eq!(poll(600, 1_000, false), SubflowActivity::Stale);
     }
 
     #[test]
     fn the_senders_limit_is_reported_with_its_share() {
         let mut watch = ConnectionHistory::default();
-        let mut look = |at_ms: u64, sent: u64, unacked: u32| {
+        let mut poll = |at_ms: u64, sent: u64, unacked: u32| {
             let mut one = subflow(SubflowCondition::Established);
             one.internals.tcp = TcpInfo {
                 state: TcpInfo::ESTABLISHED,
@@ -684,26 +684,26 @@ mod tests {
             let seeing = watch.update(now, vec![connection(vec![one])], None, &all_run);
             seeing.connections[0].subflows[0].limits.clone()
         };
-        assert_eq!(look(0, 0, 20), [], "one look tells nothing");
-        let limits = look(500, 1_000_000, 20);
+        assert_eq!(poll(0, 0, 20), [], "one look tells nothing");
+        let limits = poll(500, 1_000_000, 20);
         assert_eq!((limits[0].name(), limits[0].share), ("receive window", 1.0));
-        look(1_000, 1_000_000, 0);
-        assert_eq!(look(3_000, 1_000_000, 0), [], "nothing is sent");
+        poll(1_000, 1_000_000, 0);
+        assert_eq!(poll(3_000, 1_000_000, 0), [], "nothing is sent");
     }
 
     #[test]
     fn a_disappearance_is_reported_once() {
         let mut watch = ConnectionHistory::default();
-        let mut look = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
+        let mut poll = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
             let all = subflows.map(connection).into_iter().collect();
             watch.update(Duration::from_secs(at), all, None, &all_run).events
         };
         let tried = MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) };
-        look(0, Some(vec![subflow(SubflowCondition::Established), tried]));
-        let events = look(1, Some(vec![subflow(SubflowCondition::Established)]));
+        poll(0, Some(vec![subflow(SubflowCondition::Established), tried]));
+        let events = poll(1, Some(vec![subflow(SubflowCondition::Established)]));
         assert_eq!(events, ["subflow 10.0.0.1:4000 → 10.9.0.1:443 gave up"]);
-        assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
-        assert_eq!(look(3, None), [""; 0]);
+        assert_eq!(poll(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
+        assert_eq!(poll(3, None), [""; 0]);
     }
 
     #[test]
@@ -745,14 +745,14 @@ mod tests {
     #[test]
     fn final_statistics_are_awaited_once() {
         let mut watch = ConnectionHistory::default();
-        let mut look = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
+        let mut poll = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
             let all = subflows.map(connection).into_iter().collect();
             watch.update(Duration::from_secs(at), all, Some(&[]), &all_run).events
         };
-        look(0, Some(vec![subflow(SubflowCondition::Established)]));
-        assert_eq!(look(1, None), [""; 0]);
-        assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
-        assert_eq!(look(3, None), [""; 0]);
+        poll(0, Some(vec![subflow(SubflowCondition::Established)]));
+        assert_eq!(poll(1, None), [""; 0]);
+        assert_eq!(poll(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
+        assert_eq!(poll(3, None), [""; 0]);
     }
 
     #[test]

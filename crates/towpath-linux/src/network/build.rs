@@ -475,7 +475,7 @@ fn start_emulator(
     // Frames belong to one thread, so the topology is built there. Its IDs are the same here.
     let (_, directions) =
         links::topology::<GsoSegment>(scenario, seed, &at_host).map_err(io::Error::other)?;
-    let lanes = ports
+    let paths = ports
         .into_iter()
         .zip(&directions.routes)
         .enumerate()
@@ -492,7 +492,7 @@ fn start_emulator(
         thread,
         clock,
         move || links::topology(&shared, seed, &at_host).map(|(topology, _)| topology),
-        lanes,
+        paths,
         reported,
     )?;
     Ok((emulator, directions))

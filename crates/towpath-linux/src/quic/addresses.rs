@@ -252,8 +252,8 @@ mod tests {
         let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
         let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
         let current = addresses.usable_addresses(&links, &all);
-        let told: Vec<_> =
+        let lines: Vec<_> =
             current.values().map(|own| (own.interface, own.up, own.subflow, own.backup)).collect();
-        assert_eq!(told, [(2, false, false, false), (3, true, true, true)]);
+        assert_eq!(lines, [(2, false, false, false), (3, true, true, true)]);
     }
 }

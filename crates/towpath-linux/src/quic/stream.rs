@@ -69,11 +69,11 @@ impl<T> WaitCell<T> {
     /// Waits until `found` returns a result; fails after `patience`.
     fn wait<R>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         mut found: impl FnMut(&mut T) -> Option<io::Result<R>>,
     ) -> io::Result<R> {
         let mut result = None;
-        let waited = self.changed.wait_timeout_while(self.lock(), patience, |state| {
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| {
             result = found(state);
             result.is_none()
         });
@@ -144,14 +144,14 @@ impl QuicHandle {
         local: Option<IpAddr>,
         remote: SocketAddr,
         config: QuicConfig,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<BlockingConnection> {
         let host = Arc::clone(self);
         let connection = self.call(move |turn| {
             let id = turn.connect(local, remote, config)?;
             Ok::<_, io::Error>(BlockingConnection::begin(host, turn, id, false))
         })??;
-        let established = wait_interruptibly(patience, |step| {
+        let established = wait_interruptibly(timeout, |step| {
             connection.shared.wait(step, |life| {
                 life.connected.then_some(Ok(())).or_else(|| life.end.failure().map(Err))
             })
@@ -168,11 +168,11 @@ impl QuicHandle {
 
 /// Waits in short steps and fails with an interrupt between them.
 pub(crate) fn wait_interruptibly<T>(
-    patience: Duration,
+    timeout: Duration,
     mut wait: impl FnMut(Duration) -> io::Result<T>,
 ) -> io::Result<T> {
     const POLL_INTERVAL: Duration = Duration::from_millis(100);
-    let mut left = patience;
+    let mut left = timeout;
     loop {
         let step = left.min(POLL_INTERVAL);
         left = left.saturating_sub(step);
@@ -399,9 +399,9 @@ impl BlockingStream {
     }
 
     /// Reads available data, or waits for some; returns 0 at the end of the stream.
-    pub fn read(&self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
+    pub fn read(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let mut was_full = false;
-        let read = self.shared.wait(patience, |pipes| {
+        let read = self.shared.wait(timeout, |pipes| {
             let Some(first) = pipes.incoming.front_mut() else {
                 return if pipes.ended { Some(Ok(0)) } else { pipes.end.failure().map(Err) };
             };
@@ -423,10 +423,10 @@ impl BlockingStream {
     }
 
     /// Buffers all data, waiting for space. Does not wait for delivery: see [`Self::finish`].
-    pub fn write(&self, data: &[u8], patience: Duration) -> io::Result<()> {
+    pub fn write(&self, data: &[u8], timeout: Duration) -> io::Result<()> {
         for chunk in data.chunks(MAX_BUFFERED_BYTES) {
             let chunk = Bytes::copy_from_slice(chunk);
-            self.shared.wait(patience, |pipes| {
+            self.shared.wait(timeout, |pipes| {
                 if pipes.writing > WriteState::Open {
                     return Some(Err(io::Error::other(StreamError::Closed)));
                 }

@@ -85,8 +85,8 @@ fn bytes_come_back_over_real_sockets_of_both_families() {
 fn an_unreachable_peer_is_an_error_after_the_callers_timeout() {
     let client = host("client");
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let patience = Duration::from_millis(300);
-    let error = client.connect(None, free, QuicConfig::default(), patience).unwrap_err();
+    let timeout = Duration::from_millis(300);
+    let error = client.connect(None, free, QuicConfig::default(), timeout).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 

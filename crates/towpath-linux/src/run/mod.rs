@@ -210,8 +210,8 @@ fn run_threads(
     });
     listen_to_stacks(stage, records);
     let programs = ProgramTracker::open(&stage.network);
-    let looked = &AtomicBool::new(programs.is_none());
-    let began = StackCpuStart::now(&stage.network);
+    let sampled_once = &AtomicBool::new(programs.is_none());
+    let cpu_baseline = StackCpuStart::now(&stage.network);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
             .flows
@@ -223,16 +223,16 @@ fn run_threads(
         let follower = programs.map(|mut programs| {
             scope.spawn(move || {
                 programs.run(stage, done);
-                looked.store(true, Ordering::Release);
+                sampled_once.store(true, Ordering::Release);
                 programs
             })
         });
-        let words = scope.spawn(|| watcher.run(stage, records, done));
-        let series = scope.spawn(|| sample(stage, records.clone(), (done, looked)));
+        let final_tcp_info = scope.spawn(|| watcher.run(stage, records, done));
+        let series = scope.spawn(|| sample(stage, records.clone(), (done, sampled_once)));
         let account = scope.spawn(move || account::collect(stage, &counted));
         let mut outcomes: Vec<_> =
             flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
-        let cpu = began.until_now(&stage.network, &stage.meters);
+        let cpu = cpu_baseline.until_now(&stage.network, &stage.meters);
         done.store(true, Ordering::Release);
         emulator.send(EngineCommand::StopReports);
         // The receiver ends when the last sender is gone, and the stacks hold senders.
@@ -241,7 +241,7 @@ fn run_threads(
         }
         let mut warnings = timeline.join().unwrap_or_default();
         let programs = follower.and_then(|follower| follower.join().ok());
-        let words: Vec<FinalTcpInfo> = words.join().unwrap_or_default();
+        let words: Vec<FinalTcpInfo> = final_tcp_info.join().unwrap_or_default();
         let series = series.join().unwrap_or_else(|_| RunSeries::new(records.clone()));
         if let Some(programs) = &programs {
             attribute_program_traffic(programs, &stage.network.scenario, &mut outcomes);
@@ -257,11 +257,11 @@ fn run_threads(
 fn finish_series(
     stage: &TrafficContext,
     mut series: RunSeries,
-    words: Vec<FinalTcpInfo>,
+    final_tcp_info: Vec<FinalTcpInfo>,
     played: RunOutput,
 ) -> RunOutput {
     series.sample_final_paths(stage);
-    for (local, remote, info) in words {
+    for (local, remote, info) in final_tcp_info {
         series.on_final_tcp_info(local, remote, info);
     }
     let streams = stage.streams();

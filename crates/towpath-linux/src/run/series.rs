@@ -103,8 +103,8 @@ impl RunSeries {
         }
         self.at = at;
         for stream in stage.streams() {
-            let looks = self.collect_stack_status(stage, &stream, at);
-            self.count(&stream, &looks, at, span);
+            let statuses = self.collect_stack_status(stage, &stream, at);
+            self.count(&stream, &statuses, at, span);
             self.sample_subflows(stage, &stream, at, span);
         }
         self.count_datagrams(stage, at, span);
@@ -151,16 +151,16 @@ impl RunSeries {
         let ask = |end: &StreamEndpoint| match end {
             StreamEndpoint::Kernel(_) | StreamEndpoint::Program(_) => None,
             StreamEndpoint::Own(connection) => {
-                let mut look =
+                let mut snapshot =
                     connection.sample_stack(&stage.network.scenario, stage.pace.zero())?;
                 let host = connection.host.name();
-                let decided = look.decided.drain(..);
+                let decided = snapshot.decided.drain(..);
                 let decided = decided.map(|event| Event { t_ns: at.as_nanos(), ..event });
-                for event in look.blocked.drain(..).chain(decided) {
+                for event in snapshot.blocked.drain(..).chain(decided) {
                     let host = Some(host.to_owned());
                     self.emit(Record::Event(Event { host, ..event }));
                 }
-                Some(look)
+                Some(snapshot)
             }
             StreamEndpoint::Quic(end) => {
                 self.emit_notices(stage, end);
@@ -236,7 +236,7 @@ impl RunSeries {
                 DataDirection::Down => (server.as_ref(), client.as_ref()),
                 DataDirection::Up | DataDirection::Both => (client.as_ref(), server.as_ref()),
             };
-            let blocked = sender.map(|look| look.status.window_blocked).unwrap_or_default();
+            let blocked = sender.map(|snapshot| snapshot.status.window_blocked).unwrap_or_default();
             let key = (stream.flow, stream.number, *direction);
             let before = self.blocked.insert(key, blocked).unwrap_or_default();
             let connection = direction_state(sender, receiver, before);

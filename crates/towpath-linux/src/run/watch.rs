@@ -58,16 +58,16 @@ impl KernelEventWatcher {
         done: &AtomicBool,
     ) -> Vec<FinalTcpInfo> {
         let mut fds: Vec<libc::pollfd> = self.hosts.iter().flat_map(HostEvents::fds).collect();
-        let mut words = Vec::new();
+        let mut final_tcp_info = Vec::new();
         loop {
             // Read before the last round, so that events that arrived meanwhile are still
             // reported.
             let last = done.load(Ordering::Acquire);
             for ears in &mut self.hosts {
-                ears.drain(stage, records, &mut words);
+                ears.drain(stage, records, &mut final_tcp_info);
             }
             if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
-                return words;
+                return final_tcp_info;
             }
         }
     }
@@ -104,7 +104,7 @@ impl HostEvents {
         &mut self,
         stage: &TrafficContext,
         records: &Sender<Record>,
-        words: &mut Vec<FinalTcpInfo>,
+        final_tcp_info: &mut Vec<FinalTcpInfo>,
     ) {
         let t_ns = stage.now().as_nanos();
         let mut events = Vec::new();
@@ -119,7 +119,7 @@ impl HostEvents {
             }
         }
         if let Some(received) = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok()) {
-            words.extend(
+            final_tcp_info.extend(
                 received
                     .events
                     .iter()

@@ -106,11 +106,11 @@ impl StreamApp {
         sender: Option<TransferSender>,
         sink: Option<ReceiveSink>,
         events: SyncSender<StreamEvent>,
-        manner: TransferOptions,
+        options: TransferOptions,
     ) -> Self {
-        let block = if sender.is_some() { manner.first_block().max(1) } else { 0 };
+        let block = if sender.is_some() { options.first_block().max(1) } else { 0 };
         let data = Bytes::from(vec![0x74; block]);
-        let (reading, writing) = (RateThrottle::new(manner.rate), RateThrottle::new(manner.rate));
+        let (reading, writing) = (RateThrottle::new(options.rate), RateThrottle::new(options.rate));
         Self {
             zero,
             sender,

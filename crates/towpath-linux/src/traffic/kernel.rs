@@ -69,16 +69,17 @@ pub(crate) fn send(
     pace: &RunClock,
     wire: &SocketStream,
     mut sender: TransferSender,
-    manner: TransferOptions,
+    options: TransferOptions,
 ) -> u64 {
     let began = pace.now();
-    let mut data = vec![0x74; manner.first_block()];
-    let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
+    let mut data = vec![0x74; options.first_block()];
+    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, began));
     while !pace.is_interrupted() {
         let now = pace.now();
         let SendAllowance::Send(most) = sender.allowance(now) else { break };
         if data.len() < FAST_BLOCK_BYTES
-            && let Some(block) = manner.fast_block(sender.sent_bytes(), now.saturating_since(began))
+            && let Some(block) =
+                options.fast_block(sender.sent_bytes(), now.saturating_since(began))
         {
             data.resize(block, 0x74);
         }
@@ -118,14 +119,14 @@ pub(crate) fn receive(
     wire: &SocketStream,
     (start, deadline): (Instant, Instant),
     received: &AtomicU64,
-    manner: TransferOptions,
+    options: TransferOptions,
 ) -> DeliveryLog {
     let mut meter = TransferReceiver::new(start);
     let began = pace.now();
-    let mut buffer = vec![MaybeUninit::new(0); manner.first_block()];
+    let mut buffer = vec![MaybeUninit::new(0); options.first_block()];
     // With MSG_TRUNC, TCP discards data without a copy (tcp(7)); Multipath TCP since Linux 5.15.
-    let flags = if manner.discard { libc::MSG_TRUNC } else { 0 };
-    let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
+    let flags = if options.discard { libc::MSG_TRUNC } else { 0 };
+    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, began));
     let mut now = began;
     while now < deadline && !pace.is_interrupted() {
         if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
@@ -157,7 +158,7 @@ pub(crate) fn receive(
                 }
                 let before = received.fetch_add(length as u64, Ordering::Relaxed);
                 if buffer.len() < FAST_BLOCK_BYTES
-                    && let Some(block) = manner.fast_block(before, now.saturating_since(began))
+                    && let Some(block) = options.fast_block(before, now.saturating_since(began))
                 {
                     buffer.resize(block, MaybeUninit::new(0));
                 }

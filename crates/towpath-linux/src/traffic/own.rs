@@ -58,7 +58,7 @@ impl StackFlowListener {
     pub(super) fn accept(
         &self,
         stage: &TrafficContext,
-        halves: StreamAppConfig,
+        app_config: StreamAppConfig,
         deadline: Instant,
     ) -> io::Result<DrivenEndpoint> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl StackFlowListener {
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         };
-        let (end, ears) = make(stage.pace.zero(), halves, true);
+        let (end, ears) = make(stage.pace.zero(), app_config, true);
         self.host.call(move |turn| turn.attach(id, Box::new(end)))?;
         let connection = StackConnection { host: Arc::clone(&self.host), id };
         Ok(ears.of(StreamEndpoint::Own(connection)))
@@ -81,11 +81,11 @@ pub(super) fn connect(
     stage: &TrafficContext,
     (flow, stack): (&Flow, &Arc<StackHandle>),
     (local, remote): (Option<IpAddr>, SocketAddr),
-    halves: StreamAppConfig,
-    patience: Duration,
+    app_config: StreamAppConfig,
+    timeout: Duration,
 ) -> io::Result<DrivenEndpoint> {
     let config = config(stage, flow, flow.from)?;
-    let (end, ears) = make(stage.pace.zero(), halves, false);
+    let (end, ears) = make(stage.pace.zero(), app_config, false);
     let connected = stack.call(move |turn| {
         let id = turn.stack.connect(turn.now, local, remote, config)?;
         turn.attach(id, Box::new(end));
@@ -93,7 +93,7 @@ pub(super) fn connect(
     })?;
     let wrong = |error: towpath_mptcp::stack::ConnectError| io::Error::other(error);
     let id = connected.map_err(wrong)?;
-    match ears.events.recv_timeout(patience) {
+    match ears.events.recv_timeout(timeout) {
         Ok(StreamEvent::Connected | StreamEvent::Ended | StreamEvent::Arrived) => {}
         Ok(StreamEvent::Closed(Some(error))) => return Err(io::Error::other(error)),
         Ok(StreamEvent::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),

@@ -70,13 +70,13 @@ pub(crate) fn run(
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
     // The interface selects the source address of replies.
-    let answering = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
-    let (sockets, refused) = match answering.collect::<io::Result<Vec<_>>>() {
+    let replying = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
+    let (sockets, refused) = match replying.collect::<io::Result<Vec<_>>>() {
         Ok(sockets) => (sockets, None),
         Err(error) => (Vec::new(), Some(port_error(stage, (index, flow), &error))),
     };
     stage.pace.sleep_until(start);
-    let ways: Vec<_> = paths
+    let routes: Vec<_> = paths
         .into_iter()
         .map(|path| {
             let pinger = Pinger::new(*plan, start);
@@ -86,7 +86,7 @@ pub(crate) fn run(
     let done = AtomicBool::new(false);
     let probes = thread::scope(|scope| {
         scope.spawn(|| ping::echo_loop(&sockets, &done));
-        let probes = ping::run(&stage.pace, index as u32, ways, deadline, &|| false);
+        let probes = ping::run(&stage.pace, index as u32, routes, deadline, &|| false);
         done.store(true, Ordering::Release);
         probes
     });

@@ -177,24 +177,24 @@ impl QuicFlowListener {
         stage: &TrafficContext,
         (flow, number): (&Flow, u32),
         ends: (Option<IpAddr>, SocketAddr),
-        halves: [StreamAppConfig; 2],
-        patience: Duration,
+        app_config: [StreamAppConfig; 2],
+        timeout: Duration,
     ) -> io::Result<[DrivenEndpoint; 2]> {
         let mut open = lock(&self.open);
         let [client, server] = match open.take() {
             Some(both) => both,
-            None => self.connect(stage, flow, ends, patience)?,
+            None => self.connect(stage, flow, ends, timeout)?,
         };
         *open = Some([client.clone(), server.clone()]);
-        let [ours, theirs] = halves.map(|halves| make(stage.pace.zero(), halves, false));
+        let [ours, theirs] = app_config.map(|halves| make(stage.pace.zero(), halves, false));
         let (their_end, their_ears) = theirs;
         lock(&self.waiting).insert(StreamId(u64::from(number)), their_end);
-        let ears = client.begin(ours)?;
+        let events = client.begin(ours)?;
         let first = number == 0;
         let of = |ears: EventReceiver, connection| {
             ears.of(StreamEndpoint::Quic(QuicStreamHandle { connection, first }))
         };
-        Ok([of(ears, client), of(their_ears, server)])
+        Ok([of(events, client), of(their_ears, server)])
     }
 
     fn connect(
@@ -202,13 +202,13 @@ impl QuicFlowListener {
         stage: &TrafficContext,
         flow: &Flow,
         (local, remote): (Option<IpAddr>, SocketAddr),
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<[QuicConnection; 2]> {
         let host = host_of(stage, flow.from)?;
         let config = config_of(stage, flow, flow.from)?;
-        let client = QuicConnection::connect(host, (local, remote), config, patience)?;
+        let client = QuicConnection::connect(host, (local, remote), config, timeout)?;
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        let server = lock(&self.accepted).recv_timeout(patience).map_err(late)?;
+        let server = lock(&self.accepted).recv_timeout(timeout).map_err(late)?;
         Ok([client, server])
     }
 }
@@ -238,7 +238,7 @@ impl QuicConnection {
         config: QuicConfig,
         patience: Duration,
     ) -> io::Result<Self> {
-        let (said, heard) = mpsc::channel();
+        let (result_sender, results) = mpsc::channel();
         let (id, log) = host.call(move |turn| {
             let id = turn.connect(local, remote, config)?;
             let log = QuicEventLog::attach(
@@ -255,13 +255,13 @@ impl QuicConnection {
                         | ConnectionEvent::Readable(_)
                         | ConnectionEvent::Notice(_) => return,
                     };
-                    let _ = said.send(result);
+                    let _ = result_sender.send(result);
                 }, // the receiver may be gone
             );
             Ok::<_, io::Error>((id, log))
         })??;
         let connected = wait_interruptibly(patience, |step| {
-            heard.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            results.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         });
         if let Err(error) = connected {
             host.post(move |turn| turn.close(id));

@@ -33,8 +33,8 @@ const MAX_IO_PER_TURN: usize = 16;
 /// Message session, shared by the streams of one end.
 pub(crate) type SharedSession = Arc<Mutex<MessageSession>>;
 
-pub(crate) fn lock(talk: &SharedSession) -> MutexGuard<'_, MessageSession> {
-    talk.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock(session: &SharedSession) -> MutexGuard<'_, MessageSession> {
+    session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Message sessions of a flow: the client's and the server's.
@@ -49,9 +49,9 @@ impl MessageSessions {
     /// Creates the sessions; `None` if the flow exchanges no messages.
     pub(super) fn new(flow: &Flow) -> Option<Self> {
         let start = Instant::ZERO + flow.start;
-        let talk =
+        let session =
             |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
-        let ends = [talk(FlowRole::Client)?, talk(FlowRole::Server)?];
+        let ends = [session(FlowRole::Client)?, session(FlowRole::Server)?];
         Some(Self { ends, streams: [Vec::new(), Vec::new()] })
     }
 
@@ -69,7 +69,7 @@ impl MessageSessions {
         is_client: bool,
     ) {
         let [client, server] = &mut self.streams;
-        let incoming = stream.received.iter().find(|(way, _)| !sends(*way, is_client));
+        let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
         let line = incoming.map(|(_, received)| KernelStream {
             number: stream.number,
             socket: SocketStream::Plain(Arc::clone(socket)),
@@ -148,13 +148,13 @@ impl KernelMessageEnd {
         sys::minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
         let mut all = Vec::new();
-        for line in &lines {
-            lock(&talk).on_open(pace.now(), line.number);
+        for stream in &lines {
+            lock(&talk).on_open(pace.now(), stream.number);
             let meter = TransferReceiver::new(start);
             let (ended, closed, full) = (false, false, false);
             let (unread, unwritten) = (None, None);
             let progress = StreamProgress { meter, ended, closed, full, unread, unwritten };
-            all.push((line, progress));
+            all.push((stream, progress));
         }
         let mut buffer = vec![0; kernel::BLOCK_BYTES];
         while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
@@ -179,8 +179,8 @@ impl KernelMessageEnd {
 
 fn read(
     pace: &RunClock,
-    talk: &SharedSession,
-    line: &KernelStream,
+    session: &SharedSession,
+    stream: &KernelStream,
     progress: &mut StreamProgress,
     buffer: &mut [u8],
 ) {
@@ -196,7 +196,7 @@ fn read(
                 return;
             }
         };
-        let read = line.socket.read(buffer.get_mut(..granted).unwrap_or_default());
+        let read = stream.socket.read(buffer.get_mut(..granted).unwrap_or_default());
         pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(length) if length > 0 => {
@@ -204,14 +204,18 @@ fn read(
                 if progress.meter.on_bytes(now, length as u64) {
                     pace.add_memory(kernel::SLOT_BYTES);
                 }
-                line.received.fetch_add(length as u64, Ordering::Relaxed);
-                lock(talk).on_bytes(now, line.number, buffer.get(..length).unwrap_or_default());
+                stream.received.fetch_add(length as u64, Ordering::Relaxed);
+                lock(session).on_bytes(
+                    now,
+                    stream.number,
+                    buffer.get(..length).unwrap_or_default(),
+                );
             }
             Err(error) if is_waiting(&error) => return,
             Ok(_) | Err(_) => {
                 progress.meter.on_end(pace.now());
                 progress.ended = true;
-                lock(talk).on_end(line.number);
+                lock(session).on_end(stream.number);
             }
         }
     }
@@ -221,18 +225,18 @@ fn read(
 
 fn write(
     pace: &RunClock,
-    talk: &SharedSession,
-    line: &KernelStream,
+    session: &SharedSession,
+    stream: &KernelStream,
     progress: &mut StreamProgress,
 ) {
     // Accepted data may still wait to be encrypted and sent.
-    progress.full = !line.socket.is_flushed().unwrap_or(true);
+    progress.full = !stream.socket.is_flushed().unwrap_or(true);
     progress.unwritten = None;
     for _ in 0..MAX_IO_PER_TURN {
         if progress.closed {
             return;
         }
-        let output = lock(talk).poll_output(pace.now(), line.number);
+        let output = lock(session).poll_output(pace.now(), stream.number);
         match output {
             StreamAction::Write(data) => {
                 let granted = match pace.reserve(TrafficDirection::Outbound, data.len()) {
@@ -242,38 +246,38 @@ fn write(
                         return;
                     }
                 };
-                let sent = line.socket.send(data.get(..granted).unwrap_or(&data));
+                let sent = stream.socket.send(data.get(..granted).unwrap_or(&data));
                 pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
                 match sent {
-                    Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
+                    Ok(taken) => lock(session).on_written(pace.now(), stream.number, taken),
                     Err(error) if is_waiting(&error) => {
                         progress.full = true;
                         return;
                     }
-                    Err(_) => close(pace, line, progress),
+                    Err(_) => close(pace, stream, progress),
                 }
             }
-            StreamAction::Close => close(pace, line, progress),
+            StreamAction::Close => close(pace, stream, progress),
             StreamAction::Nothing => return,
         }
     }
 }
 
-fn close(pace: &RunClock, line: &KernelStream, progress: &mut StreamProgress) {
+fn close(pace: &RunClock, stream: &KernelStream, progress: &mut StreamProgress) {
     progress.closed = true;
-    line.socket.close(pace.clock());
+    stream.socket.close(pace.clock());
 }
 
 /// Waits until a stream has data or buffer space, or a deadline is reached.
 fn wait(
     pace: &RunClock,
-    talk: &SharedSession,
+    session: &SharedSession,
     all: &[(&KernelStream, StreamProgress)],
     deadline: Instant,
 ) -> io::Result<()> {
     let mut fds = Vec::new();
     let mut next = deadline;
-    for (line, progress) in all {
+    for (stream, progress) in all {
         let reads = !progress.ended && progress.unread.is_none();
         let mut events = if reads { libc::POLLIN } else { 0 };
         next = progress.unread.into_iter().chain(progress.unwritten).fold(next, Instant::min);
@@ -281,12 +285,13 @@ fn wait(
             events |= libc::POLLOUT;
         } else if progress.unwritten.is_some() {
             // The traffic budget blocks this stream, not the session.
-        } else if let (Some(due), false) = (lock(talk).next_due(line.number), progress.closed) {
+        } else if let (Some(due), false) = (lock(session).next_due(stream.number), progress.closed)
+        {
             next = next.min(due);
         }
         if events != 0 {
             fds.push(libc::pollfd {
-                fd: line.socket.socket().as_fd().as_raw_fd(),
+                fd: stream.socket.socket().as_fd().as_raw_fd(),
                 events,
                 revents: 0,
             });

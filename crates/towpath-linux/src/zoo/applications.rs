@@ -30,8 +30,8 @@ pub(super) fn start(
         listener::application(&network.client.namespace, target, *kind)
             .map_err(NetworkError::system("connect an application"))?;
     }
-    let wait = |what: fn(&AppSubflows) -> bool| {
-        wait(network, target, what).map_err(NetworkError::system("watch an application"))
+    let wait = |condition: fn(&AppSubflows) -> bool| {
+        wait(network, target, condition).map_err(NetworkError::system("watch an application"))
     };
     if !plan.initial_boxes.is_empty() {
         wait(|seen| seen.tried && seen.subflows < 2)?;
@@ -73,7 +73,7 @@ struct AppSubflows {
 fn wait(
     network: &FailureNetwork,
     target: SocketAddr,
-    what: fn(&AppSubflows) -> bool,
+    condition: fn(&AppSubflows) -> bool,
 ) -> io::Result<()> {
     network.client.namespace.run(|| {
         let clock = Clock::start();
@@ -90,7 +90,7 @@ fn wait(
                 tried: joined.unwrap_or(0) > 0,
                 silent: its.iter().any(|one| is_silent(one)),
             };
-            if what(&seen) {
+            if condition(&seen) {
                 break;
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -101,6 +101,6 @@ fn wait(
 
 fn is_silent(one: &DiagSocket) -> bool {
     let info = TcpInfo::parse(&one.info);
-    let heard_ms = u32_at(&one.info, 52).min(u32_at(&one.info, 56)); // last data, last acknowledgement
-    info.backoff > 1 && heard_ms > SILENT_AFTER_MS
+    let last_activity_ms = u32_at(&one.info, 52).min(u32_at(&one.info, 56)); // last data, last acknowledgement
+    info.backoff > 1 && last_activity_ms > SILENT_AFTER_MS
 }

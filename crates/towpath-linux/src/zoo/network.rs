@@ -59,13 +59,13 @@ impl FailureNetwork {
         let client = host("client")?;
         let server = host("server")?;
         let mut builder = NetworkBuilder { middle: middle()?, between: Vec::new(), other: None };
-        let mut wires = PendingPorts::default();
+        let mut ports = PendingPorts::default();
         if plan.one_subnet {
             builder.switch(plan, &client, &server)?;
         } else {
-            wires = builder.routers(plan, &client, &server)?;
+            ports = builder.routers(plan, &client, &server)?;
         }
-        let PendingPorts { ports_and_boxes: lanes, carriers } = wires;
+        let PendingPorts { ports_and_boxes: lanes, carriers } = ports;
         let emulator = start(plan, thread, lanes)?;
         let NetworkBuilder { middle: _, between, other } = builder;
         Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
@@ -454,13 +454,13 @@ fn start(
 ) -> Result<Emulator, NetworkError> {
     let qualities: Vec<PathQuality> = (1..=wires.len()).map(|path| plan.quality(path)).collect();
     let (_, routes) = topology(&qualities);
-    let lanes = wires.into_iter().zip(routes).map(|((ports, hop), routes)| EmulatedPath {
+    let paths = wires.into_iter().zip(routes).map(|((ports, hop), routes)| EmulatedPath {
         ports,
         routes,
         split: true,
         hop: Some(hop),
     });
-    let lanes = lanes.collect();
+    let lanes = paths.collect();
     let build = move || Ok(topology(&qualities).0);
     Emulator::start(thread, Clock::start(), build, lanes, Vec::new())
         .map_err(NetworkError::system("start the emulator"))

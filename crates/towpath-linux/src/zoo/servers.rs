@@ -36,20 +36,20 @@ pub(super) fn serve(kind: ServerBehaviour, mut connection: &Socket) -> io::Resul
 
 /// Replies to each request and keeps the connection open (RFC 9112 §9.3).
 fn serve_http(mut connection: &Socket) -> io::Result<()> {
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     loop {
-        let Some(end) = came.windows(4).position(|four| four == b"\r\n\r\n") else {
-            if came.len() > MAX_HEAD_BYTES || !is_request_prefix(&came) {
+        let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") else {
+            if received.len() > MAX_HEAD_BYTES || !is_request_prefix(&received) {
                 let head = "HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nConnection: close\r\n\r\n";
                 return connection.write_all(head.as_bytes());
             }
-            if !read_more(connection, &mut came)? {
+            if !read_more(connection, &mut received)? {
                 return Ok(());
             }
             continue;
         };
-        let head = String::from_utf8_lossy(came.get(..end).unwrap_or_default()).to_lowercase();
-        came.drain(..end + 4);
+        let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
+        received.drain(..end + 4);
         let body = if head.starts_with("head ") { "" } else { PAGE };
         let answer = format!(
             "HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n",
@@ -71,44 +71,44 @@ fn is_request_prefix(came: &[u8]) -> bool {
 /// Replies to a ClientHello and waits for the client's next flight; sends an alert for anything
 /// else.
 fn serve_tls(mut connection: &Socket) -> io::Result<()> {
-    let mut came = Vec::new();
-    while came.len() < TLS_HANDSHAKE_PREFIX.len() {
-        if !read_more(connection, &mut came)? {
+    let mut received = Vec::new();
+    while received.len() < TLS_HANDSHAKE_PREFIX.len() {
+        if !read_more(connection, &mut received)? {
             return Ok(());
         }
     }
-    if !came.starts_with(&TLS_HANDSHAKE_PREFIX) {
+    if !received.starts_with(&TLS_HANDSHAKE_PREFIX) {
         return connection.write_all(&TLS_ALERT);
     }
     let mut flight = vec![22, 3, 3, 4, 0];
     flight.resize(5 + 1_024, 7);
     connection.write_all(&flight)?;
-    came.clear();
-    read_more(connection, &mut came)?;
+    received.clear();
+    read_more(connection, &mut received)?;
     connection.write_all(&TLS_ALERT)
 }
 
 /// Replies to the client's banner with a key exchange proposal, then waits for data.
 fn serve_ssh(mut connection: &Socket) -> io::Result<()> {
     connection.write_all(SSH_BANNER)?;
-    let mut came = Vec::new();
-    while !came.contains(&b'\n') {
-        if came.len() > MAX_HEAD_BYTES || !read_more(connection, &mut came)? {
+    let mut received = Vec::new();
+    while !received.contains(&b'\n') {
+        if received.len() > MAX_HEAD_BYTES || !read_more(connection, &mut received)? {
             return Ok(());
         }
     }
-    if !came.starts_with(b"SSH-2.0-") {
+    if !received.starts_with(b"SSH-2.0-") {
         return connection.write_all(b"Invalid SSH identification string.\r\n");
     }
     connection.write_all(&[20; 1_000])?;
-    came.clear();
-    read_more(connection, &mut came).map(drop)
+    received.clear();
+    read_more(connection, &mut received).map(drop)
 }
 
 /// Appends the available data; false at the end of the stream.
-fn read_more(mut connection: &Socket, came: &mut Vec<u8>) -> io::Result<bool> {
+fn read_more(mut connection: &Socket, received: &mut Vec<u8>) -> io::Result<bool> {
     let mut chunk = [0; 4_096];
     let read = connection.read(&mut chunk)?;
-    came.extend_from_slice(chunk.get(..read).unwrap_or_default());
+    received.extend_from_slice(chunk.get(..read).unwrap_or_default());
     Ok(read > 0)
 }

@@ -227,7 +227,7 @@ fn rate_steps(
     };
     let Some([up, down]) = config else { return Vec::new() };
     let config: &DirectionConfig = if direction == DataDirection::Down { down } else { up };
-    let mine = |side: LinkSide| match side {
+    let is_affected = |side: LinkSide| match side {
         LinkSide::Both => true,
         LinkSide::Up => direction != DataDirection::Down,
         LinkSide::Down => direction == DataDirection::Down,
@@ -240,10 +240,10 @@ fn rate_steps(
         match &event.change {
             TimelineChange::Down(_) => is_up = false,
             TimelineChange::Up => is_up = true,
-            TimelineChange::Rate(side, rate) if mine(*side) => {
+            TimelineChange::Rate(side, rate) if is_affected(*side) => {
                 (shaper, since) = (Shaper::Line(*rate), at)
             }
-            TimelineChange::Delay(side, delay) if mine(*side) => {
+            TimelineChange::Delay(side, delay) if is_affected(*side) => {
                 line = delay.rate.map(Rate::as_bps)
             }
             TimelineChange::Rate(..)

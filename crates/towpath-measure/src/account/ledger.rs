@@ -159,7 +159,7 @@ impl Ledger {
         let (mut accounts, mut links) = (Vec::new(), Vec::new());
         let (mut total, mut span_ns) = (Parts::default(), 0);
         let (estimate, held) = self.estimate.unzip();
-        let mut held = held.into_iter().flatten();
+        let mut limits = held.into_iter().flatten();
         for (link, periods) in self.links.iter().zip(self.periods) {
             let own = period_accounts(link, periods, &self.path_names);
             let mut parts = Parts::default();
@@ -174,7 +174,7 @@ impl Ledger {
                 direction: link.direction,
                 paths: paths.collect(),
                 parts,
-                limit_ns: held.next().unwrap_or_default(),
+                limit_ns: limits.next().unwrap_or_default(),
             });
             accounts.extend(own);
         }
@@ -193,8 +193,8 @@ impl Ledger {
             unlimited: self.unlimited,
             estimate,
         };
-        let told = SentenceContext { transport: self.transport, sizes, users: &self.users };
-        (summary.sentence, summary.advice) = sentence(&summary, &told);
+        let context = SentenceContext { transport: self.transport, sizes, users: &self.users };
+        (summary.sentence, summary.advice) = sentence(&summary, &context);
         (accounts, Some(summary))
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct SentenceContext<'a> {
 /// Returns `of 60 Mbit/s, 21 were not used: 14 because …, 5 because …`, and the advised change.
 pub(super) fn sentence(
     account: &AccountSummary,
-    told: &SentenceContext<'_>,
+    context: &SentenceContext<'_>,
 ) -> (String, Option<Advice>) {
     if account.links.is_empty() {
         let names = format::list(&account.unlimited);
@@ -79,18 +79,19 @@ pub(super) fn sentence(
             format!("nothing limits the rate of {names}, so there is no capacity to account for");
         return (text, None);
     }
-    let talks =
-        |link: &LinkAccount| told.users.iter().any(|own| own.is_of(link) && own.is_request_reply);
+    let talks = |link: &LinkAccount| {
+        context.users.iter().any(|own| own.is_of(link) && own.is_request_reply)
+    };
     let transfers = filter_links(account, |link| !talks(link));
     let (text, advice) = if transfers.links.is_empty() {
-        let ways = [DataDirection::Up, DataDirection::Down];
-        let ways = ways.map(|way| (way, filter_links(account, |link| link.direction == way)));
+        let directions = [DataDirection::Up, DataDirection::Down];
+        let ways = directions.map(|way| (way, filter_links(account, |link| link.direction == way)));
         let ways = ways.iter().filter(|(_, own)| !own.links.is_empty());
         let ways: Vec<String> =
-            ways.map(|(way, own)| request_reply_text(own, *way, told)).collect();
+            ways.map(|(way, own)| request_reply_text(own, *way, context)).collect();
         (ways.join("; "), None)
     } else {
-        transfer_text(&transfers, transfers.links.len() < account.links.len(), told)
+        transfer_text(&transfers, transfers.links.len() < account.links.len(), context)
     };
     (text + &not_accounted(account), advice)
 }
@@ -111,7 +112,7 @@ fn filter_links(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool)
 fn transfer_text(
     account: &AccountSummary,
     some: bool,
-    told: &SentenceContext<'_>,
+    context: &SentenceContext<'_>,
 ) -> (String, Option<Advice>) {
     let total = &account.total;
     let [payload, headers] = [Part::Delivered, Part::Headers].map(|part| total.of(part));
@@ -140,12 +141,12 @@ fn transfer_text(
         if !little {
             let _ = write!(text, "; {} were not used", scale.of(missing));
         }
-        return (text + &may_carry_more(account, told), None);
+        return (text + &may_carry_more(account, context), None);
     }
     let _ = write!(text, ", {} were not used: ", scale.text_with_unit(missing));
     let mut causes: Vec<_> = { named.iter() }
         .map(|(part, bytes)| {
-            format!("{} because {}", scale.of(*bytes), reason(account, *part, told))
+            format!("{} because {}", scale.of(*bytes), reason(account, *part, context))
         })
         .collect();
     let rest = missing - named.iter().map(|(_, bytes)| bytes).sum::<u64>();
@@ -154,14 +155,14 @@ fn transfer_text(
     }
     text += &causes.join(", ");
     let at_least = account.estimate.as_ref().is_some_and(|estimate| estimate.at_least);
-    let advice = advice(account, &named, told).filter(|_| !at_least);
+    let advice = advice(account, &named, context).filter(|_| !at_least);
     // Without a scenario, no key can be set.
     if account.basis == Basis::Estimate {
-        let enough = advice.and(told.sizes.sufficient_bytes);
+        let enough = advice.and(context.sizes.sufficient_bytes);
         text += &enough.map_or_else(String::new, |bytes| {
             format!("; a window of {} would do", format::bytes(bytes))
         });
-        return (text + &may_carry_more(account, told), None);
+        return (text + &may_carry_more(account, context), None);
     }
     if let Some(Advice { key, value, .. }) = &advice {
         let _ = write!(text, "; {key} = \"{value}\" would do");
@@ -171,12 +172,12 @@ fn transfer_text(
 
 /// Returns `60 Mbit/s`, and the source if it is an estimate.
 fn capacity_text(account: &AccountSummary, some: bool, scale: &RateScale) -> String {
-    let way = match account.links.first().filter(|_| some) {
+    let direction_text = match account.links.first().filter(|_| some) {
         Some(link) if link.direction == DataDirection::Down => " down",
         Some(_) => " up",
         None => "",
     };
-    let whole = scale.total_text() + way;
+    let whole = scale.total_text() + direction_text;
     let Some(estimate) = &account.estimate else { return whole };
     let about = if estimate.at_least { "at least" } else { "about" };
     format!("{about} {whole} (estimated: {})", estimate.source)
@@ -215,14 +216,14 @@ fn not_accounted(account: &AccountSummary) -> String {
 fn advice(
     account: &AccountSummary,
     named: &[(Part, u64)],
-    told: &SentenceContext<'_>,
+    context: &SentenceContext<'_>,
 ) -> Option<Advice> {
     let BufferSizes {
         receive_window_bytes,
         send_buffer_bytes,
         grown_bytes,
         sufficient_bytes: enough_bytes,
-    } = *told.sizes;
+    } = *context.sizes;
     let enough = enough_bytes?;
     named.iter().find_map(|(part, all)| {
         let [window, buffer] = grown_bytes;
@@ -244,7 +245,9 @@ fn advice(
         size.filter(|size| grown.max(*size) < enough)?;
         let (mut hosts, mut before) = (BTreeSet::new(), 0);
         for link in account.links.iter().filter(|link| link.parts.of(*part) * 10 >= *all) {
-            let Some(users) = told.users.iter().find(|users| users.is_of(link)) else { continue };
+            let Some(users) = context.users.iter().find(|users| users.is_of(link)) else {
+                continue;
+            };
             let window = part.group() == PartGroup::Window;
             let (own, bytes) = if window {
                 (&users.receivers, users.receive_buffer_bytes)

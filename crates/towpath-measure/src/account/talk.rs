@@ -18,15 +18,15 @@ const MIN_PER_MILLE: u64 = 1;
 pub(super) fn request_reply_text(
     account: &AccountSummary,
     direction: DataDirection,
-    told: &SentenceContext<'_>,
+    context: &SentenceContext<'_>,
 ) -> String {
     let total = &account.total;
     let capacity = total.capacity_bytes;
     let share = |bytes: u64| format::share(bytes as f64 / capacity.max(1) as f64);
     let idle = total.of(Part::Application);
-    let way = if direction == DataDirection::Down { "down" } else { "up" };
+    let direction_text = if direction == DataDirection::Down { "down" } else { "up" };
     let payload = rate(total.of(Part::Delivered), account.span_ns);
-    let mut text = format!("{way}: {payload} were payload");
+    let mut text = format!("{direction_text}: {payload} were payload");
     let rest: u64 = capacity.saturating_sub(idle);
     let worth = |(part, bytes): &(Part, u64)| {
         *part != Part::Application
@@ -40,7 +40,7 @@ pub(super) fn request_reply_text(
     let causes: Vec<String> = (causes.enumerate())
         .map(|(place, (part, bytes))| {
             let unused = if place == 0 { " went unused" } else { "" };
-            format!("{}{unused} because {}", share(bytes), reason(account, part, told))
+            format!("{}{unused} because {}", share(bytes), reason(account, part, context))
         })
         .collect();
     if !causes.is_empty() {

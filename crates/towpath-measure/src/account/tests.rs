@@ -115,8 +115,8 @@ fn a_token_bucket_burst_is_carried_over_to_the_next_periods() {
     ];
     let parts = close(burst);
     assert_eq!(parts[0].bytes, BTreeMap::from([(Part::Delivered, 500_000)]));
-    let told = [(Part::Delivered, 200_000), (Part::Application, 300_000)];
-    assert_eq!(parts[1].bytes, BTreeMap::from(told));
+    let limits = [(Part::Delivered, 200_000), (Part::Application, 300_000)];
+    assert_eq!(parts[1].bytes, BTreeMap::from(limits));
 }
 
 #[test]
@@ -201,9 +201,9 @@ fn no_share_is_rounded_to_nothing() {
 fn data_in_flight_at_the_end_is_neither_payload_nor_lost() {
     let carried =
         CarriedBytes { out_of_order: 200_000, in_flight: 100_000, ..carried(700_000, 50_000) };
-    let said = sentence_of("10 Mbit/s", BULK, carried, &[(Part::SlowStart, 1)]);
+    let sentence = sentence_of("10 Mbit/s", BULK, carried, &[(Part::SlowStart, 1)]);
     assert_eq!(
-        said,
+        sentence,
         "of 10 Mbit/s, 4 were not used: 1.6 because data had arrived and waited for earlier data at \
          the end, 1.6 because the congestion window was still growing (slow start), 0.8 because data \
          were on their way at the end"
@@ -214,19 +214,19 @@ fn data_in_flight_at_the_end_is_neither_payload_nor_lost() {
 fn request_and_reply_flows_report_idle_time() {
     let limits = [(Part::Application, 980), (Part::SlowStart, 15), (Part::PeerWindow, 5)];
     let ask = "pattern = \"reqres\"";
-    let said = sentence_of("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
+    let sentence = sentence_of("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
     let one = "96 kbit/s were payload; of the capacity, 97 % went unused because there was nothing to \
                send, 1.5 % because the congestion window was still growing (slow start) and 0.5 % \
                because the receive window was full";
-    assert_eq!(said, format!("up: {one}; down: {one}"));
+    assert_eq!(sentence, format!("up: {one}; down: {one}"));
 }
 
 #[test]
 fn replies_alongside_a_transfer_are_not_in_its_sentence() {
     let two = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
                pattern = \"reqres\"";
-    let said = sentence_of("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);
-    assert_eq!(said, "of 10 Mbit/s up, 5 were not used: 5 because pacing held data back");
+    let sentence = sentence_of("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);
+    assert_eq!(sentence, "of 10 Mbit/s up, 5 were not used: 5 because pacing held data back");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub fn account(
     let most =
         |of: &dyn Fn(&SenderSample<'_>) -> u64| said.iter().map(of).max().filter(|most| *most > 0);
     let sizes = BufferSizes {
-        receive_window_bytes: most(&|(_, held)| held.peer_window_max_bytes),
+        receive_window_bytes: most(&|(_, activity)| activity.peer_window_max_bytes),
         send_buffer_bytes: most(&|(_, held)| held.send_buffer_max_bytes),
         sufficient_bytes: None,
         ..BufferSizes::default()
@@ -70,22 +70,22 @@ pub fn account(
 /// Extracts a record's sample. Values from the other host are untrusted and therefore clamped.
 fn sender_sample(record: &Record) -> Option<SenderSample<'_>> {
     let Record::Subflow(subflow) = record else { return None };
-    let mut held = SenderActivity::clone(subflow.sender_activity.as_deref()?);
+    let mut activity = SenderActivity::clone(subflow.sender_activity.as_deref()?);
     if subflow.t_ns > MAX_TIME_NS {
         return None;
     }
     for number in [
-        &mut held.delivered_bytes,
-        &mut held.header_bytes,
-        &mut held.spurious_bytes,
-        &mut held.peak_bps,
-        &mut held.queued_ns,
+        &mut activity.delivered_bytes,
+        &mut activity.header_bytes,
+        &mut activity.spurious_bytes,
+        &mut activity.peak_bps,
+        &mut activity.queued_ns,
     ] {
         *number = (*number).min(MAX_VALUE);
     }
-    held.limits_ns.values_mut().for_each(|span| *span = (*span).min(MAX_VALUE));
-    held.blocked_by_ns.iter_mut().for_each(|(_, span)| *span = (*span).min(MAX_VALUE));
-    Some((subflow, held))
+    activity.limits_ns.values_mut().for_each(|span| *span = (*span).min(MAX_VALUE));
+    activity.blocked_by_ns.iter_mut().for_each(|(_, span)| *span = (*span).min(MAX_VALUE));
+    Some((subflow, activity))
 }
 
 /// All samples of a run.
@@ -327,8 +327,8 @@ mod tests {
         assert!(wifi.parts.blocked_by.contains_key("lte"), "{wifi:?}");
         assert_eq!(accounts.len(), 20);
         assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
-        let said = "receive window of 64.0 kB was full of data waiting for lte";
-        assert!(summary.sentence.contains(said), "{}", summary.sentence);
+        let text = "receive window of 64.0 kB was full of data waiting for lte";
+        assert!(summary.sentence.contains(text), "{}", summary.sentence);
     }
 
     #[test]

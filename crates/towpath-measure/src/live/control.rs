@@ -186,9 +186,9 @@ impl ControlSession {
             self.state = ControlState::Closed;
             return vec![ControlAction::Close];
         }
-        let (state, acts) = self.step(message, limits);
+        let (state, actions) = self.step(message, limits);
         self.state = state;
-        acts
+        actions
     }
 
     fn welcome(&self) -> ServerMessage {
@@ -204,17 +204,18 @@ impl ControlSession {
         proof: AuthProof,
         client: Challenge,
     ) -> (ControlState, Vec<ControlAction>) {
-        let refused =
-            |why: &str, hint: &str| ControlAction::Send(AdmissionError::new(why, hint).into());
+        let refused = |reason: &str, hint: &str| {
+            ControlAction::Send(AdmissionError::new(reason, hint).into())
+        };
         let Some(binding) = self.binding else {
             let why = "a secret is proved over an encrypted connection only";
             let hint = "use the same version of towpath on both hosts";
             return (ControlState::Closed, vec![refused(why, hint), ControlAction::Close]);
         };
-        let meeting = AuthTranscript { binding, server: self.challenge, client };
+        let transcript = AuthTranscript { binding, server: self.challenge, client };
         let secret = self.secret.as_ref();
-        let known = secret.filter(|secret| secret.accepts(AuthRole::Client, &meeting, proof));
-        if let Some(proof) = known.and_then(|secret| secret.prove(AuthRole::Server, &meeting)) {
+        let known = secret.filter(|secret| secret.accepts(AuthRole::Client, &transcript, proof));
+        if let Some(proof) = known.and_then(|secret| secret.prove(AuthRole::Server, &transcript)) {
             return (
                 ControlState::Planning,
                 vec![ControlAction::Send(ServerMessage::Proved { proof })],
@@ -319,9 +320,9 @@ mod tests {
 
     /// Proof message of a client with this secret.
     fn proof(secret: &str, binding: ChannelBinding, server: Challenge) -> ClientMessage {
-        let meeting = AuthTranscript { binding, server, client: CLIENT };
+        let transcript = AuthTranscript { binding, server, client: CLIENT };
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
-        let proof = secret.prove(AuthRole::Client, &meeting).unwrap();
+        let proof = secret.prove(AuthRole::Client, &transcript).unwrap();
         ClientMessage::Proof { proof, challenge: CLIENT }
     }
 
@@ -344,9 +345,9 @@ mod tests {
     fn a_test_goes_from_hello_to_bye() {
         let limits = ServerLimits::default();
         let mut control = control(None);
-        let acts = control.on_message(hello(), &limits);
+        let actions = control.on_message(hello(), &limits);
         assert!(matches!(
-            &acts[..],
+            &actions[..],
             [ControlAction::Send(ServerMessage::Welcome { challenge: None, .. })]
         ));
         let acts = control.on_message(plan(), &limits);
@@ -376,9 +377,9 @@ mod tests {
             let mut control = control(Some(KEY));
             control.on_message(hello(), &limits);
             let wrong = matches!(answer, ClientMessage::Proof { .. });
-            let acts = control.on_message(answer, &limits);
-            assert_eq!(acts.last(), Some(&ControlAction::Close));
-            assert_eq!(acts.first() == Some(&ControlAction::AuthFailed), wrong);
+            let actions = control.on_message(answer, &limits);
+            assert_eq!(actions.last(), Some(&ControlAction::Close));
+            assert_eq!(actions.first() == Some(&ControlAction::AuthFailed), wrong);
             assert_eq!(control.on_message(plan(), &limits), [ControlAction::Close]);
         }
     }
@@ -387,11 +388,11 @@ mod tests {
     fn both_ends_prove_the_secret_for_their_own_connection_only() {
         let limits = ServerLimits::default();
         let mut control = control(Some(KEY));
-        let acts = control.on_message(hello(), &limits);
+        let actions = control.on_message(hello(), &limits);
         let [ControlAction::Send(ServerMessage::Welcome { challenge: Some(server), .. })] =
-            acts[..]
+            actions[..]
         else {
-            panic!("{acts:?}");
+            panic!("{actions:?}");
         };
         // A man in the middle has separate connections, with separate bindings, to both.
         let elsewhere = proof(KEY, ChannelBinding([4; 32]), server);
@@ -409,9 +410,9 @@ mod tests {
         let [ControlAction::Send(ServerMessage::Proved { proof })] = acts[..] else {
             panic!("{acts:?}")
         };
-        let meeting = AuthTranscript { binding: BINDING, server, client: CLIENT };
+        let transcript = AuthTranscript { binding: BINDING, server, client: CLIENT };
         let secret = Secret::from_text(KEY.as_bytes()).unwrap();
-        assert!(secret.accepts(AuthRole::Server, &meeting, proof));
+        assert!(secret.accepts(AuthRole::Server, &transcript, proof));
         assert!(matches!(&control.on_message(plan(), &limits)[..], [ControlAction::Admit(_)]));
     }
 
@@ -420,29 +421,39 @@ mod tests {
         const UNAUTHENTICATED: ControlAction =
             ControlAction::Snapshot { port: 80, complete: false };
         let limits = ServerLimits::default();
-        let look = ClientMessage::Snapshot { port: 80 };
-        let mut open = control(None);
-        assert_eq!(open.clone().on_message(look.clone(), &limits), [ControlAction::Close]);
-        open.on_message(hello(), &limits);
+        let request = ClientMessage::Snapshot { port: 80 };
+        let mut public_diagnostics = control(None);
+        assert_eq!(
+            public_diagnostics.clone().on_message(request.clone(), &limits),
+            [ControlAction::Close]
+        );
+        public_diagnostics.on_message(hello(), &limits);
         for _ in 0..2 {
-            assert_eq!(open.on_message(look.clone(), &limits), [UNAUTHENTICATED]);
+            assert_eq!(public_diagnostics.on_message(request.clone(), &limits), [UNAUTHENTICATED]);
         }
-        let told = open.clone().with_public_diagnostics(true).on_message(look.clone(), &limits);
-        assert_eq!(told, [ControlAction::Snapshot { port: 80, complete: true }]);
-        assert!(matches!(&open.clone().on_message(plan(), &limits)[..], [ControlAction::Admit(_)]));
-        let answers =
-            (0..100).filter(|_| open.on_message(look.clone(), &limits) == [UNAUTHENTICATED]);
+        let actions = public_diagnostics
+            .clone()
+            .with_public_diagnostics(true)
+            .on_message(request.clone(), &limits);
+        assert_eq!(actions, [ControlAction::Snapshot { port: 80, complete: true }]);
+        assert!(matches!(
+            &public_diagnostics.clone().on_message(plan(), &limits)[..],
+            [ControlAction::Admit(_)]
+        ));
+        let answers = (0..100).filter(|_| {
+            public_diagnostics.on_message(request.clone(), &limits) == [UNAUTHENTICATED]
+        });
         assert_eq!(answers.count() as u32 + 2, MAX_SNAPSHOT_REQUESTS);
         let mut closed = control(Some(KEY));
         closed.on_message(hello(), &limits);
-        let acts = closed.clone().on_message(look.clone(), &limits);
+        let acts = closed.clone().on_message(request.clone(), &limits);
         assert!(matches!(
             &acts[..],
             [ControlAction::Send(ServerMessage::Refused { .. }), ControlAction::Close]
         ));
         closed.on_message(proof(KEY, BINDING, Challenge([9; 32])), &limits);
         assert_eq!(
-            closed.on_message(look, &limits),
+            closed.on_message(request, &limits),
             [ControlAction::Snapshot { port: 80, complete: true }]
         );
     }
@@ -452,8 +463,8 @@ mod tests {
         let limits = ServerLimits::default();
         let name = TOKEN.public_id();
         let back = ControlSession::new(Some(name), None, Challenge([0; 32]));
-        let acts = back.clone().on_message(ClientMessage::Fetch { offset: 0 }, &limits);
-        assert_eq!(acts, [ControlAction::Deliver(name, 0)]);
+        let actions = back.clone().on_message(ClientMessage::Fetch { offset: 0 }, &limits);
+        assert_eq!(actions, [ControlAction::Deliver(name, 0)]);
         for word in [hello(), plan(), ClientMessage::Begin { at_ns: 0 }] {
             assert_eq!(back.clone().on_message(word, &limits), [ControlAction::Close]);
         }

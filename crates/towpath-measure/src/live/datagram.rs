@@ -59,13 +59,13 @@ impl EchoDatagram {
 /// replies.
 pub fn reply(
     bytes: &[u8],
-    admits: impl Fn(TestToken) -> bool,
+    accepts_token: impl Fn(TestToken) -> bool,
 ) -> Option<[u8; EchoDatagram::BYTES]> {
-    let question = EchoDatagram::parse(bytes, REQUEST_MAGIC)?;
-    if !admits(question.token) {
+    let request = EchoDatagram::parse(bytes, REQUEST_MAGIC)?;
+    if !accepts_token(request.token) {
         return None;
     }
-    let mut bytes = question.to_bytes();
+    let mut bytes = request.to_bytes();
     for (slot, byte) in bytes.iter_mut().zip(REPLY_MAGIC) {
         *slot = byte;
     }

@@ -97,11 +97,11 @@ pub fn datagram(data: &[u8]) {
 /// Merges a server's report with that of a client that saw the same, and with none. Builds the
 /// result from both.
 pub fn host_report(data: &[u8]) {
-    let Ok(half) = HostReport::from_text(&String::from_utf8_lossy(data)) else { return };
-    assert_eq!(HostReport::from_text(&half.clone().into_text()).as_ref(), Ok(&half));
+    let Ok(report) = HostReport::from_text(&String::from_utf8_lossy(data)) else { return };
+    assert_eq!(HostReport::from_text(&report.clone().into_text()).as_ref(), Ok(&report));
     let Ok(scenario) = Scenario::parse("half", SCENARIO, &no_files) else { return };
-    for client in [&HostReport::default(), &half] {
-        let merged = merge(&scenario, client, Ok(&half));
+    for client in [&HostReport::default(), &report] {
+        let merged = merge(&scenario, client, Ok(&report));
         let start = Summarizer::new(&scenario, Transport::Mptcp);
         let mut start = merged.inputs.into_iter().fold(start, Summarizer::flow);
         for (flow, direction, figures) in merged.datagrams {

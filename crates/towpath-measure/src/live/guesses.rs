@@ -89,7 +89,10 @@ impl AuthRateLimiter {
     /// Records a failed or refused attempt. Returns the number of unlogged ones if a log line is
     /// due.
     pub fn record_rejected(&mut self, now: Instant) -> Option<u64> {
-        if self.last_logged_at.is_some_and(|told| now.saturating_since(told) < LOG_INTERVAL) {
+        if self
+            .last_logged_at
+            .is_some_and(|logged_at| now.saturating_since(logged_at) < LOG_INTERVAL)
+        {
             self.unlogged = self.unlogged.saturating_add(1);
             return None;
         }
@@ -111,19 +114,19 @@ mod tests {
         let mut guesses = AuthRateLimiter::default();
         let (tireless, other): (IpAddr, IpAddr) =
             ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let (mut tried, mut told) = (0, 0);
+        let (mut tried, mut logged) = (0, 0);
         // A thousand attempts a second for ten minutes.
         for millis in 0..600_000 {
             assert_eq!(guesses.check(other, at(millis)), Ok(()));
             if guesses.check(tireless, at(millis)).is_ok() {
                 tried += 1;
-                told += u32::from(guesses.record_failure(tireless, at(millis)).is_some());
+                logged += u32::from(guesses.record_failure(tireless, at(millis)).is_some());
             } else {
-                told += u32::from(guesses.record_rejected(at(millis)).is_some());
+                logged += u32::from(guesses.record_rejected(at(millis)).is_some());
             }
         }
         assert!(tried < 25, "{tried} guesses were heard");
-        assert!((100..=121).contains(&told), "{told} lines");
+        assert!((100..=121).contains(&logged), "{logged} lines");
         assert_eq!(guesses.sources.len(), 1);
         assert!(guesses.check(tireless, at(600_000)).is_err());
         assert_eq!(guesses.check(tireless, at(700_000)), Ok(()));

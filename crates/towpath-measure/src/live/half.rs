@@ -182,9 +182,9 @@ impl HostReport {
     ///
     /// Rejects lines longer than our own can be, and more items than a result may have.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        let mut half = Self::default();
+        let mut report = Self::default();
         let budget = ReadBudget::of(MAX_REPORT_BYTES);
-        let mut variety = CardinalityLimiter::default();
+        let mut cardinality = CardinalityLimiter::default();
         for (number, line) in (1..).zip(text.lines()) {
             let wrong = |why: &dyn std::fmt::Display| format!("line {number}: {why}");
             if line.len() > MAX_LINE_BYTES && !line.starts_with("{\"flow\":") {
@@ -193,21 +193,22 @@ impl HostReport {
             budget.take(MIN_LINE_BYTES.max(line.len() as u64)).map_err(|error| wrong(&error))?;
             let line: ReportLine = serde_json::from_str(line).map_err(|error| wrong(&error))?;
             match line {
-                ReportLine::Host(host) => half.host = *host,
-                ReportLine::Flow(flow) => half.flows.push(flow),
-                ReportLine::Connection(connection) => half.connections.push(connection),
-                ReportLine::Subflow(subflow) => half.subflows.push(*subflow),
+                ReportLine::Host(host) => report.host = *host,
+                ReportLine::Flow(flow) => report.flows.push(flow),
+                ReportLine::Connection(connection) => report.connections.push(connection),
+                ReportLine::Subflow(subflow) => report.subflows.push(*subflow),
                 ReportLine::Record(record) => {
-                    variety.take(&record).map_err(|error| wrong(&error))?;
-                    half.records.push(*record);
+                    cardinality.take(&record).map_err(|error| wrong(&error))?;
+                    report.records.push(*record);
                 }
             }
-            let most = half.flows.len().max(half.connections.len()).max(half.subflows.len());
-            if most > MAX_SUBFLOWS {
+            let max_items =
+                report.flows.len().max(report.connections.len()).max(report.subflows.len());
+            if max_items > MAX_SUBFLOWS {
                 return Err(wrong(&format!("more than {MAX_SUBFLOWS} flows or subflows")));
             }
         }
-        Ok(half)
+        Ok(report)
     }
 
     /// Returns the report of a flow, or `None` without one.
@@ -226,7 +227,7 @@ mod tests {
     fn a_host_report_survives_a_round_trip() {
         let mut log = DeliveryLog::new(Instant::ZERO);
         log.record(Instant::from_nanos(5), 1_000);
-        let half = HostReport {
+        let report = HostReport {
             host: HostInfo { kernel: "6.18".into(), cpu_s: 0.25, ..HostInfo::default() },
             flows: vec![FlowReport {
                 flow: 1,
@@ -248,7 +249,7 @@ mod tests {
                 after: 1,
             })],
         };
-        assert_eq!(HostReport::from_text(&half.clone().into_text()).unwrap(), half);
+        assert_eq!(HostReport::from_text(&report.clone().into_text()).unwrap(), report);
         assert!(HostReport::from_text("{}\n").unwrap_err().starts_with("line 1:"));
     }
 

@@ -106,8 +106,8 @@ impl ServerLimits {
     fn check_amounts(&self, scenario: &Scenario) -> Result<(), AdmissionError> {
         let all: u32 = scenario.flows.iter().map(|flow| streams(&flow.pattern)).sum();
         if all > self.streams {
-            let why = format!("{all} connections, and this server takes {}", self.streams);
-            return Err(AdmissionError::new(why, "use fewer streams (-P)"));
+            let reason = format!("{all} connections, and this server takes {}", self.streams);
+            return Err(AdmissionError::new(reason, "use fewer streams (-P)"));
         }
         let longest = max_duration(scenario);
         if longest > self.duration {
@@ -158,8 +158,8 @@ impl ServerLimits {
 fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
     let settings = &plan.settings;
     if settings.block_bytes.is_some_and(|bytes| bytes == 0 || bytes > MAX_BLOCK_BYTES) {
-        let why = "bytes written at once must be 1 to 4 MiB";
-        return Err(AdmissionError::new(why, "use another -l"));
+        let reason = "bytes written at once must be 1 to 4 MiB";
+        return Err(AdmissionError::new(reason, "use another -l"));
     }
     if settings.window_bytes.is_some_and(|bytes| bytes > MAX_WINDOW_BYTES) {
         return Err(AdmissionError::new("buffers of more than 256 MiB", "use a smaller -w"));

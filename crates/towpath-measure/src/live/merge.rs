@@ -92,24 +92,24 @@ pub fn merge(
         }
         merged.messages.extend(messages);
         for direction in directions(&flow.pattern) {
-            let halves = (client, server.ok());
-            datagrams(&mut merged, scenario, (number, flow), *direction, halves);
+            let reports = (client, server.ok());
+            datagrams(&mut merged, scenario, (number, flow), *direction, reports);
         }
     }
     merged.messages.sort_by_key(|message| message.due_ns);
     merged.subflows = summaries(scenario, &pairs);
     merged.paths_used = paths_used(scenario, &pairs);
     connections(&mut merged, client, server.ok());
-    let numbers: BTreeMap<SubflowKey, &SubflowPair<'_>> = pairs
+    let subflow_map: BTreeMap<SubflowKey, &SubflowPair<'_>> = pairs
         .iter()
         .filter_map(|pair| {
             Some(((pair.server?.flow, pair.server?.stream, pair.server?.subflow), pair))
         })
         .collect();
     for (side, half) in [(0, Some(client)), (1, server.ok())] {
-        let records = half.into_iter().flat_map(|half| &half.records);
+        let records = half.into_iter().flat_map(|report| &report.records);
         for record in records {
-            merge_record(&mut merged, record.clone(), (side == 1).then_some(&numbers));
+            merge_record(&mut merged, record.clone(), (side == 1).then_some(&subflow_map));
         }
     }
     merged.records.sort_by_key(time_of);
@@ -122,7 +122,7 @@ pub fn merge(
 fn pairs<'a>(client: &'a HostReport, server: Option<&'a HostReport>) -> Vec<SubflowPair<'a>> {
     let mut pairs = Vec::new();
     let mut left: Vec<&SubflowReport> =
-        server.into_iter().flat_map(|half| &half.subflows).collect();
+        server.into_iter().flat_map(|report| &report.subflows).collect();
     let mut take = |matches: &dyn Fn(&SubflowReport) -> bool| {
         let found = left.iter().position(|other| matches(other))?;
         Some(left.remove(found))
@@ -184,8 +184,8 @@ fn datagrams(
     (client, server): (&HostReport, Option<&HostReport>),
 ) {
     let Pattern::Udp(plan) = &flow.pattern else { return };
-    let of = |half: &HostReport| -> Option<DatagramReport> {
-        let own = half.flow(number)?.datagrams.iter();
+    let of = |report: &HostReport| -> Option<DatagramReport> {
+        let own = report.flow(number)?.datagrams.iter();
         { own }.find(|one| one.direction == direction).cloned()
     };
     let round = round_trip(number, [Some(client), server]);
@@ -213,17 +213,17 @@ fn datagrams(
 
 /// Returns the sum of both one-way delays of a call; the clock offset cancels out.
 fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
-    let all = halves.into_iter().flatten().filter_map(|half| half.flow(flow));
-    let heard = all
+    let all = halves.into_iter().flatten().filter_map(|report| report.flow(flow));
+    let by_direction = all
         .flat_map(|own| &own.datagrams)
         .filter_map(|one| Some((one.direction, one.received.as_ref()?.playout?.min_transit_ns?)));
-    let ways: BTreeMap<_, _> = heard.collect();
-    let (up, down) = (ways.get(&DataDirection::Up)?, ways.get(&DataDirection::Down)?);
+    let directions: BTreeMap<_, _> = by_direction.collect();
+    let (up, down) = (directions.get(&DataDirection::Up)?, directions.get(&DataDirection::Down)?);
     up.checked_add(*down)
 }
 
 fn messages(flow: u32, client: &HostReport, server: Option<&HostReport>) -> Vec<Message> {
-    let talk = |half: &HostReport| half.flow(flow).and_then(|flow| flow.exchange.clone());
+    let talk = |report: &HostReport| report.flow(flow).and_then(|flow| flow.exchange.clone());
     let server = server.and_then(talk);
     talk(client).map_or_else(Vec::new, |own| talk::half::merge_reports(flow, &own, server.as_ref()))
 }
@@ -322,7 +322,7 @@ fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
         let flow = pair.stream().and_then(|(flow, _)| scenario.flows.get(flow as usize));
         let ways = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
         let carried = |end: &SubflowReport| end.bytes_received > 0 && end.stream_frames != Some(0);
-        let any = ways.iter().any(|way| pair.ends(*way).1.is_some_and(carried));
+        let any = ways.iter().any(|direction| pair.ends(*direction).1.is_some_and(carried));
         if any && !used.contains(&pair.path) {
             used.push(pair.path.clone());
         }
@@ -333,7 +333,7 @@ fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
 fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
     let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
     for (name, half) in HOSTS.iter().zip([Some(client), server]) {
-        for one in half.into_iter().flat_map(|half| &half.connections) {
+        for one in half.into_iter().flat_map(|report| &report.connections) {
             // A fallback at one end is enough: multipath needs both ends.
             *all.entry((one.flow, one.stream)).or_insert(true) &= one.multipath;
             merged.reinjected_bytes = merged.reinjected_bytes.saturating_add(one.reinjected_bytes);

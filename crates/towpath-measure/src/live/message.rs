@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn peer_messages_cannot_control_the_terminal() {
         assert_eq!(sanitize("busy: 3 tests"), "busy: 3 tests");
-        let said = sanitize("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
-        assert!(!said.chars().any(|c| c.is_control() || is_invisible(c)), "{said:?}");
+        let sanitized = sanitize("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
+        assert!(!sanitized.chars().any(|c| c.is_control() || is_invisible(c)), "{sanitized:?}");
         assert!(sanitize(&"x".repeat(100_000)).chars().count() <= 401);
     }
 }

@@ -187,19 +187,19 @@ mod tests {
             met in any::<[u8; 96]>(), flip in 0_usize..256, change in 0_usize..96,
         ) {
             let secret = Secret::from_text(own.as_bytes()).unwrap();
-            let stranger = Secret::from_text(other.as_bytes()).unwrap();
+            let other_secret = Secret::from_text(other.as_bytes()).unwrap();
             let mut elsewhere = met;
             elsewhere[change] ^= 1;
             let (met, elsewhere) = (transcript(met), transcript(elsewhere));
-            for (side, across) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
-                let proof = secret.prove(side, &met).unwrap();
-                prop_assert!(secret.accepts(side, &met, proof));
+            for (role, across) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
+                let proof = secret.prove(role, &met).unwrap();
+                prop_assert!(secret.accepts(role, &met, proof));
                 prop_assert!(!secret.accepts(across, &met, proof), "sent back as it came");
-                prop_assert!(!secret.accepts(side, &elsewhere, proof), "passed on");
+                prop_assert!(!secret.accepts(role, &elsewhere, proof), "passed on");
                 let mut wrong = proof;
                 wrong.0[flip / 8] ^= 1 << (flip % 8);
-                prop_assert!(!secret.accepts(side, &met, wrong));
-                prop_assert_eq!(stranger.accepts(side, &met, proof), own == other);
+                prop_assert!(!secret.accepts(role, &met, wrong));
+                prop_assert_eq!(other_secret.accepts(role, &met, proof), own == other);
             }
         }
 

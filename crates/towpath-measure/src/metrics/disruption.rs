@@ -227,7 +227,7 @@ impl LinkState {
     /// Applies a change to the link that data in direction `forward` crosses. Returns true if the
     /// change is disruptive.
     fn apply(&mut self, change: &TimelineChange, forward: bool) -> bool {
-        let mine = |side: LinkSide| match side {
+        let is_affected = |side: LinkSide| match side {
             LinkSide::Both => true,
             LinkSide::Up => forward,
             LinkSide::Down => !forward,
@@ -238,12 +238,12 @@ impl LinkState {
                 self.up = true;
                 false
             }
-            TimelineChange::Rate(side, rate) if mine(*side) => {
+            TimelineChange::Rate(side, rate) if is_affected(*side) => {
                 let lower = self.rate().is_none_or(|old| *rate < old);
                 self.shaper = Some(*rate);
                 lower
             }
-            TimelineChange::Delay(side, delay) if mine(*side) => {
+            TimelineChange::Delay(side, delay) if is_affected(*side) => {
                 self.line = delay.rate;
                 false
             }
@@ -290,7 +290,8 @@ impl<'a> PathCapacity<'a> {
             }
             TimelineTarget::Bottleneck(index) => {
                 let Some([first, second]) = self.bottlenecks.get_mut(index) else { return false };
-                let took = [first.apply(&event.change, true), second.apply(&event.change, false)];
+                let captured_rate =
+                    [first.apply(&event.change, true), second.apply(&event.change, false)];
                 let mut through = self.members().filter(|(path, _)| {
                     self.may_use(*path)
                         && self
@@ -299,7 +300,9 @@ impl<'a> PathCapacity<'a> {
                             .get(*path)
                             .is_some_and(|p| p.through.contains(&index))
                 });
-                through.any(|(_, member)| if member.forward { took[0] } else { took[1] })
+                through.any(
+                    |(_, member)| if member.forward { captured_rate[0] } else { captured_rate[1] },
+                )
             }
         }
     }

@@ -181,8 +181,8 @@ impl Ratio {
     /// Computes the ratio of pairs (numerator, denominator). `None` without pairs, or when any
     /// value is zero, negative or infinite.
     pub fn of_pairs(pairs: &[(f64, f64)], seed: u64) -> Option<Self> {
-        let sound = |value: f64| value > 0.0 && value.is_finite();
-        if pairs.is_empty() || !pairs.iter().all(|(a, b)| sound(*a) && sound(*b)) {
+        let is_positive = |value: f64| value > 0.0 && value.is_finite();
+        if pairs.is_empty() || !pairs.iter().all(|(a, b)| is_positive(*a) && is_positive(*b)) {
             return None;
         }
         let ratios = Sample::of(pairs.iter().map(|(a, b)| a / b));
@@ -194,11 +194,11 @@ impl Ratio {
     /// Computes the ratio of two groups measured independently. `None` when a group has no values,
     /// or any value is zero, negative or infinite.
     pub fn of_groups(a: &Sample, b: &Sample, seed: u64) -> Option<Self> {
-        let sound = |sample: &Sample| {
+        let is_positive = |sample: &Sample| {
             let mut values = sample.values().iter();
             values.all(|value| *value > 0.0 && value.is_finite())
         };
-        if !sound(a) || !sound(b) {
+        if !is_positive(a) || !is_positive(b) {
             return None;
         }
         let value = a.median()? / b.median()?;

@@ -22,10 +22,10 @@ const LATE_GAP: Duration = Duration::from_millis(300);
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
     let who = transport_text(run);
     let over = over_paths(&run.multipath.paths_used);
-    let (steady, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
+    let (constant_rate, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
         run.flows.iter().partition(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
     let mut text = match others.as_slice() {
-        [] if run.paths.is_empty() && steady.is_empty() => format!("{who} ran no flow"),
+        [] if run.paths.is_empty() && constant_rate.is_empty() => format!("{who} ran no flow"),
         [] if run.paths.is_empty() => String::new(),
         [] => datagrams(&run.paths),
         flows if of_one_command(flows) => format!("{who} {}", command(run, flows, &over)),
@@ -35,7 +35,7 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) 
         }
         flows => several_transfers_text(&who, flows, &over),
     };
-    for sentence in steady.into_iter().map(at_constant_rate) {
+    for sentence in constant_rate.into_iter().map(at_constant_rate) {
         text = if text.is_empty() { sentence } else { format!("{text}; {sentence}") };
     }
     let missed = expectations.iter().filter(|checked| checked.passed == Some(false)).count();
@@ -128,12 +128,12 @@ fn of_one_command(flows: &[&MeasuredFlow]) -> bool {
 /// is omitted.
 fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String {
     let most = flows.iter().map(|flow| flow.stats.bytes).max().unwrap_or_default();
-    let worth = flows.iter().filter(|flow| flow.stats.bytes > most / 100);
-    let moved: Vec<_> = worth
+    let shown = flows.iter().filter(|flow| flow.stats.bytes > most / 100);
+    let moved: Vec<_> = shown
         .map(|flow| {
             let FlowSummary { bytes, goodput_bps, direction, .. } = &flow.stats;
-            let way = if *direction == DataDirection::Down { "down" } else { "up" };
-            format!("{} {way} at {}", format::bytes(*bytes), format::rate(*goodput_bps))
+            let direction_text = if *direction == DataDirection::Down { "down" } else { "up" };
+            format!("{} {direction_text} at {}", format::bytes(*bytes), format::rate(*goodput_bps))
         })
         .collect();
     let mut text = if moved.is_empty() {
@@ -171,25 +171,25 @@ fn interface_bytes_text(run: &Summarizer<'_>) -> String {
 /// Describes the paths, for a run of `udping` alone.
 fn datagrams(paths: &[PathStats]) -> String {
     let of = |path: &PathStats| {
-        let half = path.round_trip.map_or_else(String::new, |times| {
+        let half_round_trip = path.round_trip.map_or_else(String::new, |times| {
             format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
         });
         let (answered, count) = (path.answered, path.count);
         let all = format::count(count, "datagram");
-        format!("{answered} of {all} over {} came back{half}", path.path)
+        format!("{answered} of {all} over {} came back{half_round_trip}", path.path)
     };
     paths.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
 /// Describes the outcome of constant-rate datagrams in one direction.
 fn at_constant_rate(flow: &MeasuredFlow) -> String {
-    let way = if flow.stats.direction == DataDirection::Down { "down" } else { "up" };
+    let direction_text = if flow.stats.direction == DataDirection::Down { "down" } else { "up" };
     let Some(figures) = &flow.stats.datagrams else {
         let failure = flow.stats.failure.as_deref().unwrap_or("nothing is known of them");
-        return format!("datagrams {way}: {failure}");
+        return format!("datagrams {direction_text}: {failure}");
     };
     if let Some(call) = &figures.call {
-        let text = call_text((way, figures), call);
+        let text = call_text((direction_text, figures), call);
         return match &flow.stats.failure {
             Some(failure) => format!("{text}: {failure}"),
             None => text,
@@ -197,7 +197,7 @@ fn at_constant_rate(flow: &MeasuredFlow) -> String {
     }
     let DatagramStats { sent, received, lost, jitter_ns, path, .. } = figures;
     let jitter = format::time(Duration::from_nanos(*jitter_ns));
-    let mut text = format!("{received} of {sent} datagrams arrived {way} over {path}");
+    let mut text = format!("{received} of {sent} datagrams arrived {direction_text} over {path}");
     if *lost > 0 {
         let (share, row) = (format::share(figures.lost_share()), figures.longest_loss_run);
         text = format!("{text}, {share} were lost, {row} in a row at most");
@@ -209,19 +209,19 @@ fn at_constant_rate(flow: &MeasuredFlow) -> String {
 }
 
 /// Describes the quality of a call in one direction.
-fn call_text((way, figures): (&str, &DatagramStats), call: &CallStats) -> String {
+fn call_text((direction_text, figures): (&str, &DatagramStats), call: &CallStats) -> String {
     let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
     let path = &figures.path;
     let Some((score, rating)) = call.score.zip(call.rating) else {
         let (played, planned) = (call.played, format::count(call.planned, "frame"));
-        return format!("{played} of {planned} {way} over {path} were whole in time");
+        return format!("{played} of {planned} {direction_text} over {path} were whole in time");
     };
     let (lost, late) = (share(call.lost, call.planned), share(call.late, call.planned));
     let delay = call.mouth_to_ear_ns.map_or_else(String::new, |delay| {
         format!(", {} from mouth to ear", format::time(Duration::from_nanos(delay)))
     });
     format!(
-        "the call {way} over {path} scores {score:.2} of 4.5 (R {rating:.0}){delay}, {lost} lost, \
+        "the call {direction_text} over {path} scores {score:.2} of 4.5 (R {rating:.0}){delay}, {lost} lost, \
          {late} late"
     )
 }

@@ -28,10 +28,10 @@ fn warning(text: String, hint: &str) -> Warning {
 }
 
 fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
-    let Some(noise) = &run.emulator_timing else { return };
-    if noise.unreliable {
-        let late = format::time(Duration::from_nanos(noise.lateness_p99_ns));
-        let reason = noise
+    let Some(timing) = &run.emulator_timing else { return };
+    if timing.unreliable {
+        let late = format::time(Duration::from_nanos(timing.lateness_p99_ns));
+        let reason = timing
             .reason
             .clone()
             .unwrap_or_else(|| format!("1 % of the packets were {late} late or more"));
@@ -40,9 +40,9 @@ fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
             "run it again on a quieter machine, or with lower rates",
         ));
     }
-    if noise.lost_packets > 0 {
+    if timing.lost_packets > 0 {
         found.push(warning(
-            format!("the emulator itself lost {}", format::count(noise.lost_packets, "packet")),
+            format!("the emulator itself lost {}", format::count(timing.lost_packets, "packet")),
             "these losses are not part of the scenario; lower the rates or use a faster machine",
         ));
     }

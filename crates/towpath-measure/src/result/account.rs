@@ -396,9 +396,9 @@ impl Parts {
 
     /// Returns the non-empty parts other than goodput and headers, largest first.
     pub fn missing_parts(&self) -> Vec<(Part, u64)> {
-        let told = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
+        let is_limit = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
         let mut all: Vec<_> = { self.bytes.iter() }
-            .filter(|(part, bytes)| told(**part) && **bytes > 0)
+            .filter(|(part, bytes)| is_limit(**part) && **bytes > 0)
             .map(|(part, bytes)| (*part, *bytes))
             .collect();
         all.sort_by_key(|(part, bytes)| (std::cmp::Reverse(*bytes), *part));

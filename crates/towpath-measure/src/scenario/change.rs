@@ -215,19 +215,19 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
         text.get(span.clone()).is_some_and(|t| t.starts_with(mark))
     };
     let mut table = root;
-    let mut around = EditPosition::Append(path.to_vec());
+    let mut enclosing = EditPosition::Append(path.to_vec());
     let mut steps = path.iter().enumerate();
     while let Some((depth, name)) = steps.next() {
         let Some((_, mut value)) = table.iter().find(|(key, _)| key.get_ref() == name.as_str())
         else {
-            return around;
+            return enclosing;
         };
         let mut reached = depth + 1;
         if let DeValue::Array(array) = value.get_ref()
             && let Some((depth, index)) = steps.next()
         {
             let Some(element) = index.parse().ok().and_then(|n: usize| array.get(n)) else {
-                return around;
+                return enclosing;
             };
             (value, reached) = (element, depth + 1);
         }
@@ -244,14 +244,14 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
         if rest.is_empty() {
             return if inline { EditPosition::Replace(span) } else { EditPosition::Occupied };
         }
-        around = match (inline, header) {
+        enclosing = match (inline, header) {
             (true, _) => EditPosition::InlineTable(span, rest.to_vec()),
             (_, true) => EditPosition::AfterHeader(span, rest.to_vec()),
             (false, false) => EditPosition::Append(path.to_vec()),
         };
         table = inner;
     }
-    around
+    enclosing
 }
 
 /// Formats a dotted TOML key, with quotes where needed.

@@ -278,8 +278,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn shown(text: &str, span: Range<usize>) -> String {
-        let finding = SpannedProblem::new(span, "it is wrong", "expected something else");
-        ScenarioErrors::one("a.toml", text, finding).to_string()
+        let problem = SpannedProblem::new(span, "it is wrong", "expected something else");
+        ScenarioErrors::one("a.toml", text, problem).to_string()
     }
 
     #[test]

@@ -86,8 +86,8 @@ impl<'a> Section<'a> {
         let value = self.take(key);
         if value.is_none() {
             let place = Some(self.span.clone()).filter(|span| !span.is_empty());
-            let finding = SpannedProblem::new(place, format!("{} has no `{key}`", self.label), "");
-            self.problems.push(finding.hint(format!("add `{example}`")));
+            let problem = SpannedProblem::new(place, format!("{} has no `{key}`", self.label), "");
+            self.problems.push(problem.hint(format!("add `{example}`")));
         }
         value
     }
@@ -115,7 +115,7 @@ impl<'a> Section<'a> {
             if self.taken.contains(&key) {
                 continue;
             }
-            let finding = if self.schema.has(key) {
+            let problem = if self.schema.has(key) {
                 let message = format!("{} does not apply to {}", quote(key), self.label);
                 SpannedProblem::new(name.span(), message, "remove it")
             } else {
@@ -134,7 +134,7 @@ impl<'a> Section<'a> {
                     }
                 }
             };
-            self.problems.push(finding);
+            self.problems.push(problem);
         }
     }
 
@@ -306,10 +306,10 @@ impl<'a> Value<'a> {
         let found = words.iter().find(|&&(name, _)| name == text).map(|&(_, meaning)| meaning);
         if found.is_none() {
             let message = format!("`{}` cannot be {}", self.key, quote(text));
-            let finding = SpannedProblem::new(self.span(), message, expected);
+            let problem = SpannedProblem::new(self.span(), message, expected);
             self.problems.push(match nearest(text, names()) {
-                Some(near) => finding.hint(format!("did you mean `{near}`?")),
-                None => finding,
+                Some(near) => problem.hint(format!("did you mean `{near}`?")),
+                None => problem,
             });
         }
         found
@@ -331,10 +331,10 @@ impl<'a> Value<'a> {
 
     /// Reports an invalid quantity.
     pub fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
-        let finding = SpannedProblem::new(self.span(), format!("`{}` {error}", self.key), expected);
+        let problem = SpannedProblem::new(self.span(), format!("`{}` {error}", self.key), expected);
         self.problems.push(match error.hint(wanted) {
-            Some(hint) => finding.hint(hint),
-            None => finding,
+            Some(hint) => problem.hint(hint),
+            None => problem,
         });
     }
 

@@ -288,8 +288,8 @@ impl MessageSession {
             return Some(Instant::ZERO);
         }
         let asker = self.generator.as_ref().filter(|_| self.begun && line.is_requester);
-        let asks = asker.and_then(|asker| asker.next_due(stream));
-        Some(asks.map_or(self.limit, |due| due.min(self.limit)))
+        let request_directions = asker.and_then(|asker| asker.next_due(stream));
+        Some(request_directions.map_or(self.limit, |due| due.min(self.limit)))
     }
 
     /// Returns the time at which the session ends, even with replies missing.
@@ -301,17 +301,17 @@ impl MessageSession {
     pub fn memory_bytes(&self) -> u64 {
         const SENT_REQUEST_SIZE: usize = SENT_REQUEST_BYTES as usize;
         const RECEIVED_REQUEST_SIZE: usize = RECEIVED_REQUEST_BYTES as usize;
-        let line = |line: &MessageStream| {
+        let stream = |line: &MessageStream| {
             line.requests.len() * SENT_REQUEST_SIZE
                 + line.received_requests.len() * RECEIVED_REQUEST_SIZE
                 + line.outbox.memory_bytes()
         };
-        self.streams.iter().map(line).sum::<usize>() as u64
+        self.streams.iter().map(stream).sum::<usize>() as u64
     }
 
     /// Returns the first framing error: the other end sent something unexpected.
     pub fn broken(&self) -> Option<FramingError> {
-        self.streams.iter().find_map(|line| line.broken)
+        self.streams.iter().find_map(|stream| stream.broken)
     }
 
     fn line_mut(&mut self, stream: u32) -> Option<&mut MessageStream> {
@@ -357,10 +357,15 @@ impl MessageStream {
         finished
     }
 
-    fn may_close(&self, asker: Option<&dyn RequestGenerator>, stream: u32, until: Instant) -> bool {
+    fn may_close(
+        &self,
+        generator: Option<&dyn RequestGenerator>,
+        stream: u32,
+        until: Instant,
+    ) -> bool {
         let done = if self.is_requester {
-            let everything =
-                asker.is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
+            let everything = generator
+                .is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
             let answered = self.waiting == 0 && everything;
             // No more replies can arrive after the end of data.
             answered || self.ended
@@ -372,8 +377,8 @@ impl MessageStream {
 }
 
 /// Returns true if the next request is due too late to be sent.
-fn is_over(asker: &dyn RequestGenerator, stream: u32, until: Instant) -> bool {
-    asker.next_due(stream).is_some_and(|due| due >= until)
+fn is_over(generator: &dyn RequestGenerator, stream: u32, until: Instant) -> bool {
+    generator.next_due(stream).is_some_and(|due| due >= until)
 }
 
 /// Returns the direction of the requests on a stream.

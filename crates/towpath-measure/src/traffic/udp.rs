@@ -308,8 +308,9 @@ impl UdpReceiver {
         let transit = i128::from(now.as_nanos()) - i128::from(sent.as_nanos());
         let transit =
             i64::try_from(transit).unwrap_or(if transit < 0 { i64::MIN } else { i64::MAX });
-        let least = self.transit.min;
-        let slot = self.playout.as_ref().map_or(Slot::Arrived, |own| own.classify(transit, least));
+        let min_transit = self.transit.min;
+        let slot =
+            self.playout.as_ref().map_or(Slot::Arrived, |own| own.classify(transit, min_transit));
         let is_new = self.mark(number, slot);
         let late = highest.is_some_and(|highest| number < highest);
         let Some(counting) = self.rows.get_mut(row) else { return false };
@@ -392,9 +393,9 @@ impl UdpReceiver {
         while !self.slots.is_empty() {
             self.shift();
         }
-        let least = self.transit.min.unwrap_or(0);
+        let min_transit = self.transit.min.unwrap_or(0);
         let rows = self.rows.iter().map(|row| {
-            let over = |transit: f64| (transit - least as f64).max(0.0).round() as u64;
+            let over = |transit: f64| (transit - min_transit as f64).max(0.0).round() as u64;
             let mean = row.transit_sum_ns / row.received.max(1) as f64;
             UdpReceiverRow {
                 received: row.received,
@@ -414,7 +415,7 @@ impl UdpReceiver {
             longest_loss: self.longest_loss,
             jitter_ns: self.jitter.stats_ns(),
             delay: self.transit.delays(0).filter(|_| one_clock),
-            variation: self.transit.delays(least),
+            variation: self.transit.delays(min_transit),
             playout: self.playout.map(|own| own.finish(self.transit.min, one_clock)),
             rows: rows.collect(),
         }

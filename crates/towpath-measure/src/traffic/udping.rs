@@ -61,8 +61,8 @@ impl Pinger {
 
     /// Records that the system accepted the request.
     pub fn on_sent(&mut self, now: Instant, number: u32) {
-        if let Some(asked) = self.requests.get_mut(number as usize) {
-            asked.sent.get_or_insert(now);
+        if let Some(request) = self.requests.get_mut(number as usize) {
+            request.sent.get_or_insert(now);
         }
     }
 
@@ -88,7 +88,7 @@ impl Pinger {
             return Some(self.due(self.next()));
         }
         let missing = self.requests.iter().skip(self.finished_requests).rev();
-        let last = { missing }.find(|asked| asked.replied.is_none())?;
+        let last = { missing }.find(|request| request.replied.is_none())?;
         Some(last.due + self.plan.reply_timeout)
     }
 

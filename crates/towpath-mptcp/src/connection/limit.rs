@@ -135,8 +135,8 @@ impl Connection {
 
     /// Returns the largest window that the peer ever offered.
     pub(crate) fn max_peer_window_bytes(&self) -> u64 {
-        let told = self.flows.iter().map(|flow| flow.tcp.max_peer_window_bytes());
-        told.max().unwrap_or(0)
+        let windows = self.flows.iter().map(|flow| flow.tcp.max_peer_window_bytes());
+        windows.max().unwrap_or(0)
     }
 }
 

@@ -406,10 +406,10 @@ impl Connection {
         piece: DataRange,
         sent_on: PathSet,
     ) -> Option<PathId> {
-        let under_way = self.live_paths(sent_on);
+        let in_flight_on = self.live_paths(sent_on);
         let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         if cause == ReinjectionCause::Connection {
-            return self.scheduler.reinject(&view, piece, under_way);
+            return self.scheduler.reinject(&view, piece, in_flight_on);
         }
         min_rtt::lowest_srtt(&view, |path| !sent_on.contains(path.id))
     }
@@ -442,8 +442,8 @@ impl Connection {
             self.views.iter().filter(|view| !view.stale).map(|view| view.id).collect();
         let alone = self.views.len() <= 1;
         let mut pieces = self.send.unacked_in(range);
-        let under_way = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
-        if alone && under_way {
+        let still_in_flight = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
+        if alone && still_in_flight {
             self.reinjections.pop_front();
             if front.cause == ReinjectionCause::Connection {
                 // The only subflow retransmits by its own timer. The connection's timer, which

@@ -251,10 +251,10 @@ impl Connection {
                 if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
         }
         let limit = self.config.stale_after_rounds;
-        let lively = |flow: &super::SubflowContext| {
+        let is_active = |flow: &super::SubflowContext| {
             flow.usable() && !flow.stale && flow.silent_rounds < limit.saturating_sub(1).max(1)
         };
-        if !self.flows.iter().any(lively) {
+        if !self.flows.iter().any(is_active) {
             return false;
         }
         let mut stale = Vec::new();

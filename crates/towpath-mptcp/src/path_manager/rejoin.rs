@@ -69,9 +69,8 @@ impl Rejoin {
         if let PathManagerAction::Open { local_id, local, remote_id, remote, backup } = *action {
             let remote = RemoteAddress { address_id: remote_id, address: remote };
             let pair = SubflowEndpoints { local_id, local, remote, backup };
-            let same = |mine: &&mut OwnSubflow| {
-                (mine.pair.local, mine.pair.remote) == (local, pair.remote)
-            };
+            let same =
+                |own: &&mut OwnSubflow| (own.pair.local, own.pair.remote) == (local, pair.remote);
             match self.own_subflows.iter_mut().find(same) {
                 Some(mine) => *mine = OwnSubflow { pair, due: None, address_lost: false, ..*mine },
                 None => self.own_subflows.push(OwnSubflow::new(pair)),
@@ -80,11 +79,11 @@ impl Rejoin {
     }
 
     fn on_closed(&mut self, now: Instant, subflow: &SubflowView, failed: bool, retry: bool) {
-        let Some(mine) = self.own_subflows.iter_mut().find(|mine| mine.is(subflow)) else { return };
-        mine.given_up |= failed && !retry;
-        if failed && !mine.given_up {
-            mine.due = Some(now + mine.pause);
-            mine.pause = (mine.pause * 2).min(MAX_BACKOFF);
+        let Some(own) = self.own_subflows.iter_mut().find(|mine| mine.is(subflow)) else { return };
+        own.given_up |= failed && !retry;
+        if failed && !own.given_up {
+            own.due = Some(now + own.pause);
+            own.pause = (own.pause * 2).min(MAX_BACKOFF);
         }
     }
 
@@ -93,35 +92,35 @@ impl Rejoin {
     fn open_due(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         let closed = |remote: RemoteAddress| remote.address_id == 0 && view.no_join_to_initial;
         let mut opening = SubflowOpener::new(view, actions);
-        for mine in &mut self.own_subflows {
-            if mine.due.is_none_or(|due| due > view.now) {
+        for own in &mut self.own_subflows {
+            if own.due.is_none_or(|due| due > view.now) {
                 continue;
             }
-            mine.due = None;
-            let (local, remote) = (mine.pair.local, mine.pair.remote);
+            own.due = None;
+            let (local, remote) = (own.pair.local, own.pair.remote);
             let up = view.local.iter().any(|one| one.address == local && one.up);
             if !up {
-                mine.address_lost = true;
+                own.address_lost = true;
             } else if !opening.has_room() {
-                mine.due = Some(view.now + mine.pause);
+                own.due = Some(view.now + own.pause);
             } else if view.remote.contains(&remote) && !closed(remote) {
-                opening.open(mine.pair);
+                opening.open(own.pair);
             }
         }
     }
 
     /// Makes all subflows due whose address has returned.
     fn on_local_changed(&mut self, view: &PathManagerView<'_>) {
-        for mine in self.own_subflows.iter_mut().filter(|mine| mine.address_lost) {
-            if view.local.iter().any(|local| local.address == mine.pair.local && local.up) {
-                *mine = OwnSubflow { due: Some(view.now), ..OwnSubflow::new(mine.pair) };
+        for own in self.own_subflows.iter_mut().filter(|mine| mine.address_lost) {
+            if view.local.iter().any(|local| local.address == own.pair.local && local.up) {
+                *own = OwnSubflow { due: Some(view.now), ..OwnSubflow::new(own.pair) };
             }
         }
     }
 
     fn on_local_gone(&mut self, id: u8) {
-        for mine in self.own_subflows.iter_mut().filter(|mine| mine.pair.local_id == id) {
-            *mine = OwnSubflow { address_lost: true, ..OwnSubflow::new(mine.pair) };
+        for own in self.own_subflows.iter_mut().filter(|mine| mine.pair.local_id == id) {
+            *own = OwnSubflow { address_lost: true, ..OwnSubflow::new(own.pair) };
         }
     }
 }
@@ -166,6 +165,6 @@ impl PathManager for Rejoin {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.own_subflows.iter().filter_map(|mine| mine.due).min()
+        self.own_subflows.iter().filter_map(|own| own.due).min()
     }
 }

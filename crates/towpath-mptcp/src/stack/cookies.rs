@@ -112,8 +112,8 @@ pub(super) fn read(
 
 /// Returns our key for the connection that this cookie begins.
 pub(super) fn key(secrets: &SecretGenerator, tuple: FourTuple, peer_isn: u32, cookie: u32) -> u64 {
-    let said = u128::from(peer_isn) << 32 | u128::from(cookie);
-    secrets.keyed_hash(b"towpath key of a cookie", tuple, said.to_be_bytes())
+    let message = u128::from(peer_isn) << 32 | u128::from(cookie);
+    secrets.keyed_hash(b"towpath key of a cookie", tuple, message.to_be_bytes())
 }
 
 fn period(now: Instant) -> u64 {
@@ -129,11 +129,11 @@ fn encode(
     bits: Option<u8>,
 ) -> u32 {
     let options = bits.map_or(0, |bits| 0x100 | u16::from(bits));
-    let said = u128::from(peer_isn) << 96
+    let message = u128::from(peer_isn) << 96
         | u128::from(period) << 32
         | u128::from(options) << 16
         | u128::from(size);
-    let hash = secrets.keyed_hash(b"towpath syn cookie", tuple, said.to_be_bytes());
+    let hash = secrets.keyed_hash(b"towpath syn cookie", tuple, message.to_be_bytes());
     (period as u32 & 1) << 31 | u32::from(size) << HASH_BITS | hash as u32 & HASH_MASK
 }
 

@@ -61,8 +61,8 @@ impl Stack {
         let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
         let kept = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
         let tuple = self.tuple_of(interface, syn, 0, 0);
-        let nobody = ConnectionId(self.next_id);
-        let made = Connection::accept(nobody, config, &tuple, &kept, cookie, key, now);
+        let placeholder_id = ConnectionId(self.next_id);
+        let made = Connection::accept(placeholder_id, config, &tuple, &kept, cookie, key, now);
         let Some(mut answer) = made.ok().and_then(|made| made.into_syn_ack(now)) else { return };
         if let Some(stamps) = &mut answer.options.timestamps {
             stamps.value = cookies::stamp(stamps.value, &offer);
@@ -89,8 +89,8 @@ impl Stack {
         let addresses = (segment.destination, segment.source);
         let hash = self.secrets.source_hash(SourcePrefix::of(segment.source.ip()));
         match guard.joins.get(hash, addresses, now) {
-            Some(half) => {
-                self.complete_join(now, interface, segment, (hash, half));
+            Some(entry) => {
+                self.complete_join(now, interface, segment, (hash, entry));
                 true
             }
             None => self.complete_by_cookie(now, interface, segment),
@@ -196,37 +196,37 @@ impl Stack {
         now: Instant,
         interface: InterfaceId,
         segment: &mut Segment,
-        (hash, half): (u64, PendingJoin),
+        (hash, entry): (u64, PendingJoin),
     ) {
-        let expected = (half.peer_isn.wrapping_add(1), half.isn.wrapping_add(1));
+        let expected = (entry.peer_isn.wrapping_add(1), entry.isn.wrapping_add(1));
         if (segment.seq, segment.ack) != expected {
             return; // forged: must not end the handshake
         }
         if let Some(guard) = &mut self.syn_flood_state {
-            guard.joins.remove(hash, half.tuple);
+            guard.joins.remove(hash, entry.tuple);
         }
         let hmac = segment.options.mptcp.iter().find_map(|option| {
             if let MptcpOption::Join(MpJoin::Ack { hmac }) = option { Some(*hmac) } else { None }
         });
-        let known = self.get(half.connection);
-        let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(half.nonces, hmac));
+        let known = self.get(entry.connection);
+        let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(entry.nonces, hmac));
         let accepted = proof.map_or(Err(MPTCP_ERROR), |(known, _)| known.accepts_join());
         if let Err(reason) = accepted {
             self.counters.refused_joins += 1;
             return self.send_reset(interface, segment, Some(reason));
         }
-        let (local_id, remote_id) = half.address_ids;
+        let (local_id, remote_id) = entry.address_ids;
         let tuple = self.tuple_of(interface, segment, local_id, remote_id);
-        let (nonce, remote_nonce) = half.nonces;
-        let (backup, token) = (half.backup, 0);
+        let (nonce, remote_nonce) = entry.nonces;
+        let (backup, token) = (entry.backup, 0);
         let option = MpJoin::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
-        let syn = half.offer.syn(segment, half.peer_isn, Some(MptcpOption::Join(option)));
-        if let Some(known) = self.get_mut(half.connection) {
-            known.accept_join(&tuple, &syn, half.isn, nonce, now);
-            known.on_syn_ack_sent(now, (!half.syn_repeated).then_some(half.syn_ack_sent_at));
-            self.subflows.insert(half.tuple, half.connection);
+        let syn = entry.offer.syn(segment, entry.peer_isn, Some(MptcpOption::Join(option)));
+        if let Some(known) = self.get_mut(entry.connection) {
+            known.accept_join(&tuple, &syn, entry.isn, nonce, now);
+            known.on_syn_ack_sent(now, (!entry.syn_repeated).then_some(entry.syn_ack_sent_at));
+            self.subflows.insert(entry.tuple, entry.connection);
         }
-        self.with(now, half.connection, |known, host| {
+        self.with(now, entry.connection, |known, host| {
             if let Some(index) = known.subflow_index(tuple.local, tuple.remote) {
                 known.on_segment(host, index, segment);
             }

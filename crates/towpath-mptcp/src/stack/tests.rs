@@ -182,7 +182,7 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
         };
         stack.listen(PORT, connection::ConnectionConfig { write_retry: retry, ..linux }).unwrap();
         let (id, ours, theirs) = open(&mut stack);
-        let told = |stack: &mut Stack| {
+        let writable_events = |stack: &mut Stack| {
             events(stack).iter().filter(|event| matches!(event, StackEvent::Writable(_))).count()
         };
         // A full packet is sent before the next one is written.
@@ -193,7 +193,7 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
             assert!(stack.write(at(1100), id, &mut data) > 0);
             packets.extend(sent(&mut stack, 1100).iter().map(payload));
             stack.handle_timeout(at(1100));
-            if told(&mut stack) == 0 {
+            if writable_events(&mut stack) == 0 {
                 break;
             }
         }
@@ -204,11 +204,11 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
             let more = exchange(&mut stack, 1105, &segment(Flags::ACK, theirs, acked));
             packets.extend(more.iter().map(payload));
         }
-        assert_eq!(told(&mut stack), 0, "a packet is less than a third");
+        assert_eq!(writable_events(&mut stack), 0, "a packet is less than a third");
         stack.handle_timeout(at(1119));
-        assert_eq!(told(&mut stack), 0, "retry: {retry:?}");
+        assert_eq!(writable_events(&mut stack), 0, "retry: {retry:?}");
         stack.handle_timeout(at(1121));
-        assert_eq!(told(&mut stack), expected, "retry: {retry:?}");
+        assert_eq!(writable_events(&mut stack), expected, "retry: {retry:?}");
     }
 }
 

@@ -320,8 +320,9 @@ impl Subflow {
     /// Aborts: a RST is due, and the state is `Closed`.
     pub fn abort(&mut self, now: Instant) {
         let _ = now;
-        let told = matches!(self.state, TcpState::SynSent | TcpState::TimeWait | TcpState::Closed);
-        if !told {
+        let peer_needs_no_reset =
+            matches!(self.state, TcpState::SynSent | TcpState::TimeWait | TcpState::Closed);
+        if !peer_needs_no_reset {
             self.reset = Some(PendingReset {
                 seq: self.wire_seq(self.send.sent_until()),
                 ack: Some(self.wire_ack()),

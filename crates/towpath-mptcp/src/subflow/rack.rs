@@ -202,16 +202,16 @@ impl Subflow {
 
     /// Evaluates the reply to a probe (RFC 8985 §7.4). A necessary retransmission hides a loss from
     /// congestion control, which is notified here.
-    pub(super) fn on_probe_acked(&mut self, now: Instant, ack: u64, told: &ProbeEvidence) {
+    pub(super) fn on_probe_acked(&mut self, now: Instant, ack: u64, evidence: &ProbeEvidence) {
         let Some(probe) = self.rack.probe.filter(|probe| ack >= probe.end) else { return };
-        if !probe.repeated || told.duplicate_end == Some(probe.end) {
+        if !probe.repeated || evidence.duplicate_end == Some(probe.end) {
             self.rack.probe = None;
         } else if ack > probe.end {
             self.rack.probe = None;
             if self.phase() == RecoveryPhase::Open {
                 self.on_tlp_loss_repair(now);
             }
-        } else if told.plain_duplicate {
+        } else if evidence.plain_duplicate {
             self.rack.probe = None;
         }
     }

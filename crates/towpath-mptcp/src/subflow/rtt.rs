@@ -132,12 +132,12 @@ impl Rtt {
     }
 
     fn timeout_nanos(&self) -> u64 {
-        let least = u64::from(self.min_rto_us) * 1_000;
+        let min_rto = u64::from(self.min_rto_us) * 1_000;
         let kept = u64::from(self.rounds.rttvar_us) * 1_000;
         let deviation = if kept > 0 { kept } else { self.deviation.saturating_mul(4) };
         let timeout = match self.smoothed {
             0 => u64::from(self.initial_us) * 1_000,
-            srtt => srtt.saturating_add(deviation.max(least)),
+            srtt => srtt.saturating_add(deviation.max(min_rto)),
         };
         timeout.min(u64::from(self.max_rto_us) * 1_000)
     }

@@ -158,12 +158,12 @@ fn without_timestamps_a_cookie_carries_the_size_alone() {
 
 #[test]
 fn packets_never_exceed_the_mss_of_the_peer() {
-    for (said, gets) in
+    for (peer_mss, gets) in
         [(Some(1_459), Some(1_440)), (Some(500), Some(216)), (None, Some(536)), (Some(215), None)]
     {
         let mut table = Table::new(0, plain());
         let mut syn = syn(peer(), 77, false);
-        (syn.options.mss, syn.options.timestamps) = (said, None);
+        (syn.options.mss, syn.options.timestamps) = (peer_mss, None);
         let answers = table.exchange(&syn);
         assert_eq!(answers.len(), usize::from(gets.is_some()), "a size that no cookie can say");
         for answer in answers {

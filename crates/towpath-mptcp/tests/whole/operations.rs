@@ -400,8 +400,8 @@ impl Plan {
             }
             let sent = pattern(written[1 - host], 1 - host as u64);
             let state = || {
-                let told = format!("{:?} then {:?}", end.notices, end.closed);
-                format!("host {host} got {} of {}: {told}", end.received.len(), sent.len())
+                let outcome = format!("{:?} then {:?}", end.notices, end.closed);
+                format!("host {host} got {} of {}: {outcome}", end.received.len(), sent.len())
             };
             if protected && !sent.starts_with(&end.received) {
                 return Err(format!("wrong data: {}", state()));

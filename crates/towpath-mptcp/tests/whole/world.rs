@@ -314,8 +314,8 @@ impl TestNetwork {
                 continue;
             }
             let gone = |flow: &&stack::SubflowStatus| {
-                let told = |notice: &StackNotice| matches!(notice, StackNotice::SubflowClosed { number, .. } if *number == flow.number);
-                end.notices.iter().any(told)
+                let is_reported = |notice: &StackNotice| matches!(notice, StackNotice::SubflowClosed { number, .. } if *number == flow.number);
+                end.notices.iter().any(is_reported)
             };
             let mut open = status.subflows.iter().filter(|flow| !gone(flow)).map(|flow| flow.state);
             let waiting = status.written_bytes > status.acked_bytes && end.closed.is_none();

@@ -306,10 +306,11 @@ fn mp_fail_triggers_mp_fail_and_an_infinite_mapping() {
 fn mp_fail_is_retransmitted_until_the_infinite_mapping_arrives() {
     let mut script = Script::accepted(with_checksums());
     send_damaged(&mut script, 0, 1, b"bad");
-    let told = |script: &mut Script| script.drain().iter().any(|(_, sent)| failed(sent) == Some(1));
-    assert!(told(&mut script));
+    let sent_mp_fail =
+        |script: &mut Script| script.drain().iter().any(|(_, sent)| failed(sent) == Some(1));
+    assert!(sent_mp_fail(&mut script));
     send_checked(&mut script, 0, 4, b"behind it");
-    assert!(told(&mut script), "the first may be lost");
+    assert!(sent_mp_fail(&mut script), "the first may be lost");
     // With another subflow, an infinite mapping cannot be the reply.
     let line = script.add_line(
         std::net::SocketAddr::new(host(1), PORT),

@@ -138,15 +138,15 @@ impl Pair {
 fn packet_too_big_reduces_the_size_and_retransmits() {
     let mut pair = Pair::connected(1_500);
     assert_eq!(pair.transfer(14_000), 14_000);
-    let told = pair.too_big;
-    assert!((1..=10).contains(&told), "{told}");
+    let packet_too_big = pair.too_big;
+    assert!((1..=10).contains(&packet_too_big), "{packet_too_big}");
     assert_eq!(pair.longest, 1_400);
     // For five minutes, no larger packet is tried (RFC 8201 §4).
     for _ in 0..5 {
         pair.wait_until(pair.now + seconds(58));
         assert_eq!(pair.transfer(30_000), 30_000);
     }
-    assert_eq!((pair.too_big, pair.longest), (told, 1_400));
+    assert_eq!((pair.too_big, pair.longest), (packet_too_big, 1_400));
 }
 
 #[test]

@@ -193,9 +193,9 @@ fn names() -> String {
 /// Creates the congestion control of this name.
 pub fn by_name(
     name: &str,
-    start: CongestionConfig,
+    config: CongestionConfig,
 ) -> Result<Box<dyn CongestionControl>, UnknownCongestionControl> {
     let found = ALL.iter().find(|entry| entry.name == name);
     let unknown = || UnknownCongestionControl { name: name.to_owned() };
-    found.map(|entry| (entry.make)(start)).ok_or_else(unknown)
+    found.map(|entry| (entry.make)(config)).ok_or_else(unknown)
 }

@@ -88,9 +88,9 @@ impl Wvegas {
 
     fn drain(&mut self, cwnd: f64, rtt: f64, base: f64) -> f64 {
         let queueing = rtt - base;
-        let least = self.min_queueing_delay.map_or(queueing, |least| least.min(queueing));
-        self.min_queueing_delay = (least > 0.0).then_some(least);
-        if least > 0.0 && queueing >= 2.0 * least {
+        let min_delay = self.min_queueing_delay.map_or(queueing, |least| least.min(queueing));
+        self.min_queueing_delay = (min_delay > 0.0).then_some(min_delay);
+        if min_delay > 0.0 && queueing >= 2.0 * min_delay {
             self.min_queueing_delay = None;
             cwnd * base / (2.0 * rtt)
         } else {

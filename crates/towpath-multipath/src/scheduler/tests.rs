@@ -443,16 +443,16 @@ fn blest_learns_from_a_full_window() {
 
 #[test]
 fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
-    let asked = |unsent: u64| {
+    let decide = |unsent: u64| {
         let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
         model.unsent_bytes = unsent;
         by_name("ecf").unwrap().next(&model.view())
     };
     // 10 packets in flight and 30 to send need 4 · 20 ms on the fast path, 200 ms on the slow one.
-    assert!(matches!(asked(30_000), Decision::Wait { .. }));
-    assert!(matches!(asked(1), Decision::Wait { .. }));
+    assert!(matches!(decide(30_000), Decision::Wait { .. }));
+    assert!(matches!(decide(1), Decision::Wait { .. }));
     // 1 MB needs 101 · 20 ms.
-    assert_eq!(asked(1_000_000), Decision::Send { path: PathId(1), max_bytes: 10_000 });
+    assert_eq!(decide(1_000_000), Decision::Send { path: PathId(1), max_bytes: 10_000 });
 }
 
 #[test]
@@ -475,12 +475,12 @@ fn ecf_does_not_wait_for_a_path_that_is_hardly_faster() {
 #[test]
 fn data_of_a_failed_path_goes_to_one_that_has_not_had_it() {
     let range = DataRange { start: 0, bytes: 1_000 };
-    let had = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
+    let sent = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
     let model = ConnectionFixture::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
     for entry in ALL.iter().filter(|entry| entry.name != "linux") {
         let again = |sent_on| (entry.make)().reinject(&model.view(), range, sent_on);
-        assert_eq!(again(had(&[0])), Some(PathId(1)), "{}", entry.name);
-        assert_eq!(again(had(&[0, 1])), None, "{}", entry.name);
+        assert_eq!(again(sent(&[0])), Some(PathId(1)), "{}", entry.name);
+        assert_eq!(again(sent(&[0, 1])), None, "{}", entry.name);
     }
 }
 
@@ -551,9 +551,9 @@ proptest! {
                 for scheduler in [&mut one, &mut other] {
                     scheduler.on_event(SchedulerEvent::Sent { path: id, bytes });
                 }
-                let had = PathSet::only(id);
+                let sent = PathSet::only(id);
                 let range = DataRange { start: 0, bytes: 1 };
-                if let Some(again) = one.reinject(&view, range, had) {
+                if let Some(again) = one.reinject(&view, range, sent) {
                     prop_assert!(view.path(again).is_some_and(|path| path.room_bytes > 0));
                 }
             }

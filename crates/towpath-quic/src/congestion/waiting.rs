@@ -29,8 +29,10 @@ impl UnackedPackets {
     pub(super) fn acknowledged(&mut self, sent: Instant, number: u64) {
         // Few packets have the same sending time.
         let first = self.0.partition_point(|packet| packet.sent < sent);
-        let at_once = self.0.range_mut(first..).take_while(|packet| packet.sent == sent);
-        at_once.filter(|packet| packet.number == number).for_each(|packet| packet.unacked = false);
+        let same_time = self.0.range_mut(first..).take_while(|packet| packet.sent == sent);
+        same_time
+            .filter(|packet| packet.number == number)
+            .for_each(|packet| packet.unacked = false);
         self.settle();
     }
 

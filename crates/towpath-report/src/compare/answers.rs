@@ -69,11 +69,11 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
 
 /// Returns the rows that have a value in some group.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
-    let told = |group: &RunGroup<'_>| -> Vec<MessageStats> {
+    let stats_of = |group: &RunGroup<'_>| -> Vec<MessageStats> {
         let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
         group.flows(key).iter().filter_map(figures).collect()
     };
-    let all: Vec<_> = groups.iter().map(told).collect();
+    let all: Vec<_> = groups.iter().map(stats_of).collect();
     ROWS.iter()
         .map(|(label, meaning, cell)| row(label, meaning, all.iter().map(|group| cell(group))))
         .filter(|row| row.cells.iter().any(|cell| *cell != missing()))

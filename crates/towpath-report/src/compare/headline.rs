@@ -49,20 +49,20 @@ fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
 /// Summarises these groups of one world.
 fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let first = answers::headline(groups).or_else(|| shares::headline(groups));
-    let mut said: Vec<String> = Vec::new();
+    let mut sentences: Vec<String> = Vec::new();
     match first {
-        Some(text) => said.push(text),
+        Some(text) => sentences.push(text),
         None => {
             if let [key] = flow_keys(groups)[..]
                 && groups.len() > 1
             {
-                said.extend(gaps(groups, key));
-                said.extend(goodput(groups, key));
+                sentences.extend(gaps(groups, key));
+                sentences.extend(goodput(groups, key));
             }
         }
     }
-    said.extend(machine_limit(groups));
-    (!said.is_empty()).then(|| said.join(" "))
+    sentences.extend(machine_limit(groups));
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Maximum number of events that get a sentence at the top.
@@ -148,7 +148,7 @@ fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
     if *second <= 0.0 {
         return None;
     }
-    let told = |(bps, name): &(f64, &str)| format!("{name} {}", number::rate(*bps));
+    let goodput_text = |(bps, name): &(f64, &str)| format!("{name} {}", number::rate(*bps));
     let ratio = best / second;
     if ratio >= 1.05 && rest.is_empty() {
         let (best, second) = (number::rate(*best), number::rate(*second));
@@ -156,7 +156,7 @@ fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
             "Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much."
         ));
     }
-    let all: Vec<String> = figures.iter().take(4).map(told).collect();
+    let all: Vec<String> = figures.iter().take(4).map(goodput_text).collect();
     let more = figures.len() - all.len();
     let more = if more > 0 { format!(" and {more} more below") } else { String::new() };
     Some(format!("Goodput: {}{more}.", all.join(", ")))

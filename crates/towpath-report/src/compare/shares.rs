@@ -33,9 +33,9 @@ pub(crate) fn competing_flows(groups: &[RunGroup<'_>]) -> Vec<Vec<FlowKey>> {
             flows.iter().all(|flow| flow.messages.is_none()) && is_transfer(groups, key.flow)
         })
         .collect();
-    let ways = [DataDirection::Up, DataDirection::Down, DataDirection::Both];
+    let directions = [DataDirection::Up, DataDirection::Down, DataDirection::Both];
     let of = |way| transfers.iter().copied().filter(|key| key.direction == way).collect();
-    ways.map(of).into_iter().filter(|flows: &Vec<FlowKey>| flows.len() > 1).collect()
+    directions.map(of).into_iter().filter(|flows: &Vec<FlowKey>| flows.len() > 1).collect()
 }
 
 /// Returns true if a flow is a bulk transfer. Traffic of arbitrary commands is not compared.
@@ -94,10 +94,10 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
             let name = flow_name(groups, flows.get(at)?.flow);
             Some(format!("{name} {} ({})", number::rate(rate), number::percent(share)))
         };
-        let told: Option<Vec<String>> = (0..flows.len()).map(median).collect();
+        let texts: Option<Vec<String>> = (0..flows.len()).map(median).collect();
         let index = MedianRange::of(jain_indices(group, flows))?.median;
         let label = &group.label;
-        Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&told?)))
+        Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&texts?)))
     });
     let each: Vec<String> = each.collect();
     (!each.is_empty()).then(|| format!("Who gets how much? {}.", each.join("; ")))
@@ -112,8 +112,9 @@ pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     let competing = competing_flows(groups);
     let several = competing.len() > 1;
     let block = |flows: &Vec<FlowKey>| {
-        let way = flows.first().map(|key| super::direction(key.direction)).unwrap_or_default();
-        let suffix = if several { format!(", {way}") } else { String::new() };
+        let direction_text =
+            flows.first().map(|key| super::direction(key.direction)).unwrap_or_default();
+        let suffix = if several { format!(", {direction_text}") } else { String::new() };
         TableBlock { title: format!("who gets how much{suffix}"), rows: rows(groups, flows) }
     };
     competing.iter().map(block).collect()

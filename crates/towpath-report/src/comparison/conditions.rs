@@ -79,10 +79,10 @@ fn condition(
     groups: &[RunGroup<'_>],
     label: &str,
     shared: bool,
-    told: impl Fn(&StoredRun) -> Option<String>,
+    value_of: impl Fn(&StoredRun) -> Option<String>,
 ) -> ComparedCondition {
     let value = |group: &RunGroup<'_>| {
-        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
+        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
         joined(all.into_iter().collect())
     };
     ComparedCondition {
@@ -116,7 +116,7 @@ pub(super) fn is_tcp(run: &StoredRun) -> bool {
 
 /// Returns true if the traffic was encrypted: QUIC always is, TCP if the conditions include TLS.
 pub(super) fn is_encrypted(run: &StoredRun) -> bool {
-    !is_tcp(run) || run.meta.conditions.get("tls").is_some_and(|said| said != "no")
+    !is_tcp(run) || run.meta.conditions.get("tls").is_some_and(|value| value != "no")
 }
 
 /// Returns the congestion control, as read back from the senders.

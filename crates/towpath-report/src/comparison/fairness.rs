@@ -76,9 +76,9 @@ fn lower(label: &str) -> String {
     if label == "World" { "the world".to_owned() } else { format!("`{label}`") }
 }
 
-fn each(groups: &[RunGroup<'_>], told: impl Fn(&StoredRun) -> Option<String>) -> Vec<String> {
+fn each(groups: &[RunGroup<'_>], value_of: impl Fn(&StoredRun) -> Option<String>) -> Vec<String> {
     let value = |group: &RunGroup<'_>| {
-        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
+        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
         all.into_iter().collect::<Vec<_>>().join("; ")
     };
     groups.iter().map(value).collect()

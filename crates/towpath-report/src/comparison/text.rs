@@ -128,8 +128,8 @@ fn lines(out: &mut String, row: &ComparedMetric, cells: &[[String; 3]], ink: Ter
 }
 
 fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: TermStyle) {
-    let told = |row: &&ComparedMetric| row.ratios.iter().any(|pair| pair.ratio.is_some());
-    let rows: Vec<&ComparedMetric> = comparison.rows.iter().filter(told).collect();
+    let has_ratio = |row: &&ComparedMetric| row.ratios.iter().any(|pair| pair.ratio.is_some());
+    let rows: Vec<&ComparedMetric> = comparison.rows.iter().filter(has_ratio).collect();
     let Some(first) = rows.first() else { return };
     let names: Vec<String> = first.ratios.iter().map(|pair| comparison.pair_name(pair)).collect();
     let label =

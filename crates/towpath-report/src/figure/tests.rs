@@ -231,8 +231,8 @@ fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
     let place = |part: &str| part.split('"').nth(1).unwrap().parse::<f64>().unwrap();
     let places: Vec<f64> = hollow.map(place).collect();
     // The last one is a square.
-    let [ours, nobodys] = places[..] else { panic!("{places:?}") };
-    assert!(nobodys - ours > 10.0, "{places:?}");
+    let [ours, unassigned] = places[..] else { panic!("{places:?}") };
+    assert!(unassigned - ours > 10.0, "{places:?}");
 }
 
 #[test]

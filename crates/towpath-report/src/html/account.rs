@@ -165,9 +165,10 @@ fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, several: bool) -> Cha
         .collect();
     // The capacity is the top of the chart; there is nothing above it.
     let max = Some(chart::top(&bands)).filter(|top| *top > 0.0).unwrap_or(1.0);
-    let way = if several { format!(", {}", direction(link.direction)) } else { String::new() };
+    let direction_text =
+        if several { format!(", {}", direction(link.direction)) } else { String::new() };
     Chart {
-        title: format!("Capacity of {}{way}", cut(&clean(&link.path), 40)),
+        title: format!("Capacity of {}{direction_text}", cut(&clean(&link.path), 40)),
         about: format!("what became of it; mean of {}", per_point(grid)),
         unit: unit.name.to_owned(),
         series: bands,

@@ -30,7 +30,7 @@ fn requests(run: &StoredRun, way: DataDirection) -> impl Iterator<Item = &Messag
 /// Returns the directions of a run's requests.
 fn directions(run: &StoredRun) -> Vec<DataDirection> {
     let both = [DataDirection::Up, DataDirection::Down];
-    both.into_iter().filter(|way| requests(run, *way).next().is_some()).collect()
+    both.into_iter().filter(|direction| requests(run, *direction).next().is_some()).collect()
 }
 
 /// Returns the largest delay in milliseconds of the requests due at each point of the grid.
@@ -97,8 +97,9 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<ChartSeries>) -> Chart {
 
 /// Returns the delays of one run; `None` if no messages were exchanged.
 pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
-    let series =
-        |way: DataDirection| series_style(request_label(way), class(way), delays(run, grid, way));
+    let series = |direction: DataDirection| {
+        series_style(request_label(direction), class(direction), delays(run, grid, direction))
+    };
     let all: Vec<_> = directions(run).into_iter().map(series).collect();
     (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
 }
@@ -107,12 +108,17 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
 pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
     let found = all_directions(groups);
     let several = found.len() > 1;
-    let of = |way: DataDirection| {
+    let of = |direction: DataDirection| {
         let runs = groups.iter().filter_map(|group| Some((group, *group.runs.first()?)));
         let series = |(group, run): (&RunGroup<'_>, &StoredRun)| {
-            series_style(&group.label, &transport_class(groups, group), delays(run, grid, way))
+            series_style(
+                &group.label,
+                &transport_class(groups, group),
+                delays(run, grid, direction),
+            )
         };
-        let suffix = if several { format!(", {}", request_label(way)) } else { String::new() };
+        let suffix =
+            if several { format!(", {}", request_label(direction)) } else { String::new() };
         let all = runs.map(series).collect();
         chart(&format!("Delay of answers, every transport{suffix}"), grid, all)
     };
@@ -122,7 +128,9 @@ pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
 fn all_directions(groups: &[RunGroup<'_>]) -> Vec<DataDirection> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
     let both = [DataDirection::Up, DataDirection::Down];
-    both.into_iter().filter(|way| runs().any(|run| directions(run).contains(way))).collect()
+    both.into_iter()
+        .filter(|direction| runs().any(|run| directions(run).contains(direction)))
+        .collect()
 }
 
 /// Name and class of a curve, and its delays in milliseconds; a `None` delay was not answered.
@@ -136,8 +144,12 @@ fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
 
 /// Writes the share of answered requests over time, for one run.
 pub(super) fn distribution(out: &mut String, run: &StoredRun) {
-    let curve = |way| {
-        (request_label(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)))
+    let curve = |direction| {
+        (
+            request_label(direction).to_owned(),
+            format!("{} line", class(direction)),
+            sample(requests(run, direction)),
+        )
     };
     write(
         out,
@@ -150,13 +162,14 @@ pub(super) fn distribution(out: &mut String, run: &StoredRun) {
 pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
     let found = all_directions(groups);
     let several = found.len() > 1;
-    for way in found {
+    for direction in found {
         let curve = |group: &RunGroup<'_>| {
             let class = format!("{} line", transport_class(groups, group));
-            let all = group.runs.iter().flat_map(|run| sample(requests(run, way)));
+            let all = group.runs.iter().flat_map(|run| sample(requests(run, direction)));
             (group.label.clone(), class, all.collect())
         };
-        let suffix = if several { format!(", {}", request_label(way)) } else { String::new() };
+        let suffix =
+            if several { format!(", {}", request_label(direction)) } else { String::new() };
         let curves: Vec<DelayCurve> = groups.iter().map(curve).collect();
         let title = format!("Answered within, every transport{suffix}");
         write(out, (&title, REQUEST_LABELS.0, REQUEST_LABELS.1), &curves);

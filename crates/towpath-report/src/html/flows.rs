@@ -42,17 +42,17 @@ type FlowGoodput = (usize, String, Values);
 pub(super) fn run_charts(
     run: &StoredRun,
     grid: &Grid,
-    way: DataDirection,
+    direction: DataDirection,
     suffix: &str,
 ) -> Vec<Chart> {
-    let found = flows(run, way);
+    let found = flows(run, direction);
     if !(2..=MAX_FLOWS).contains(&found.len()) {
         return Vec::new();
     }
     let own = groups(std::slice::from_ref(run));
     let all = found.into_iter().enumerate();
     let all: Vec<FlowGoodput> = all
-        .map(|(at, flow)| (at, flow_name(&own, flow), goodput_of(run, grid, way, Some(flow))))
+        .map(|(at, flow)| (at, flow_name(&own, flow), goodput_of(run, grid, direction, Some(flow))))
         .collect();
     goodput(&all, grid, suffix)
 }

@@ -57,10 +57,10 @@ impl PageStyle {
             subflows.for_each(|subflow| seen(&subflow.path));
         }
         let mut tops: Vec<(DataDirection, f64)> = Vec::new();
-        for (way, top) in runs.iter().flat_map(largest_goodput) {
-            match tops.iter_mut().find(|(known, _)| *known == way) {
+        for (direction, top) in runs.iter().flat_map(largest_goodput) {
+            match tops.iter_mut().find(|(known, _)| *known == direction) {
                 Some((_, most)) => *most = most.max(top),
-                None => tops.push((way, top)),
+                None => tops.push((direction, top)),
             }
         }
         Self { paths, tops }
@@ -84,15 +84,15 @@ impl PageStyle {
 /// Returns the maximum that the axis of each direction must hold: everything except brief spikes.
 fn largest_goodput(run: &StoredRun) -> Vec<(DataDirection, f64)> {
     let grid = Grid::of(&[run]);
-    let top = |way: DataDirection| {
+    let top = |direction: DataDirection| {
         let mut sum: Values = vec![None; grid.points];
-        for subflow in series::subflows(run, &grid, way, MAX_SUBFLOWS) {
+        for subflow in series::subflows(run, &grid, direction, MAX_SUBFLOWS) {
             for (sum, value) in sum.iter_mut().zip(subflow.goodput_bps) {
                 *sum = Some(sum.unwrap_or(0.0) + value.unwrap_or(0.0));
             }
         }
-        let total = chart::robust_top(series::goodput(run, &grid, way).into_iter());
-        (way, chart::robust_top(sum.into_iter()).max(total))
+        let total = chart::robust_top(series::goodput(run, &grid, direction).into_iter());
+        (direction, chart::robust_top(sum.into_iter()).max(total))
     };
     series::directions(run).into_iter().map(top).collect()
 }
@@ -291,12 +291,12 @@ fn axis(run: &StoredRun, grid: &Grid) -> SharedAxis {
 fn goodput(
     run: &StoredRun,
     grid: &Grid,
-    way: DataDirection,
+    direction: DataDirection,
     style: &PageStyle,
     suffix: &str,
 ) -> Chart {
-    let GoodputAxis { unit, max } = style.goodput(way);
-    let mut all: Vec<ChartSeries> = series::subflows(run, grid, way, MAX_SUBFLOWS)
+    let GoodputAxis { unit, max } = style.goodput(direction);
+    let mut all: Vec<ChartSeries> = series::subflows(run, grid, direction, MAX_SUBFLOWS)
         .into_iter()
         .map(|subflow| {
             let class =
@@ -304,7 +304,7 @@ fn goodput(
             series(&subflow.name, class, SeriesStyle::Stack, scaled(subflow.goodput_bps, unit.size))
         })
         .collect();
-    let total = scaled(series::goodput(run, grid, way), unit.size);
+    let total = scaled(series::goodput(run, grid, direction), unit.size);
     all.push(series("application", "ink total".to_owned(), SeriesStyle::Steps, total));
     Chart {
         title: format!("Goodput by subflow{suffix}"),
@@ -370,11 +370,11 @@ pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<Chart
 fn links(
     run: &StoredRun,
     grid: &Grid,
-    way: DataDirection,
+    direction: DataDirection,
     style: &PageStyle,
     suffix: &str,
 ) -> Vec<Chart> {
-    let links = series::links(run, grid, way);
+    let links = series::links(run, grid, direction);
     if links.is_empty() {
         return Vec::new();
     }
@@ -470,18 +470,18 @@ fn videos(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<video::BufferChart> {
 fn overview(
     groups: &[RunGroup<'_>],
     grid: &Grid,
-    way: DataDirection,
+    direction: DataDirection,
     style: &PageStyle,
     suffix: &str,
 ) -> Chart {
-    let GoodputAxis { unit, max } = style.goodput(way);
+    let GoodputAxis { unit, max } = style.goodput(direction);
     let mut ranges = Vec::new();
     let mut lines = Vec::new();
     for group in groups {
         let all: Vec<Values> = group
             .runs
             .iter()
-            .map(|run| scaled(series::goodput(run, grid, way), unit.size))
+            .map(|run| scaled(series::goodput(run, grid, direction), unit.size))
             .collect();
         let (median, low, high) = series::envelope(&all);
         let class = transport_class(groups, group);

@@ -24,7 +24,7 @@ fn path_series(run: &StoredRun) -> Vec<PathSeries<'_>> {
     let mut all: Vec<PathSeries<'_>> = Vec::new();
     for record in &run.records {
         let Record::Probe(probe) = record else { continue };
-        match all.iter_mut().find(|way| way.path == probe.path) {
+        match all.iter_mut().find(|series| series.path == probe.path) {
             Some(way) => way.probes.push(probe),
             None => all.push(PathSeries { path: &probe.path, probes: vec![probe] }),
         }
@@ -78,8 +78,8 @@ impl PathSeries<'_> {
 
 /// Returns the round trips of every path; `None` if no datagrams were sent.
 pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Option<Chart> {
-    let ways = path_series(run);
-    let lines: Vec<ChartSeries> = ways
+    let all_series = path_series(run);
+    let lines: Vec<ChartSeries> = all_series
         .iter()
         .map(|way| {
             let class = format!("{} line o0", style.class(way.path));
@@ -87,12 +87,12 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
         })
         .collect();
     let top = lines.iter().flat_map(|line| &line.values).flatten().copied().fold(0.0, f64::max);
-    let lost: Vec<Values> = ways.iter().map(|way| way.lost(grid)).collect();
+    let lost: Vec<Values> = all_series.iter().map(|way| way.lost(grid)).collect();
     let any_lost = lost.iter().flatten().any(Option::is_some);
     // The dots have room above the lines.
-    let room = if any_lost { 1.0 + LOSS_ROW_HEIGHT * (ways.len() + 1) as f64 } else { 1.0 };
+    let room = if any_lost { 1.0 + LOSS_ROW_HEIGHT * (all_series.len() + 1) as f64 } else { 1.0 };
     let max = ceiling(top * room, 7);
-    let dots = ways.iter().zip(lost).zip(1_u32..).filter_map(|((way, lost), row)| {
+    let dots = all_series.iter().zip(lost).zip(1_u32..).filter_map(|((way, lost), row)| {
         lost.iter().any(Option::is_some).then(|| {
             let height = max * (1.0 - LOSS_ROW_HEIGHT * f64::from(row));
             let base = lost.iter().map(|lost| lost.map(|_| height)).collect();
@@ -102,7 +102,7 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
         })
     });
     let dots: Vec<ChartSeries> = dots.collect();
-    (!ways.is_empty()).then(|| Chart {
+    (!all_series.is_empty()).then(|| Chart {
         title: "Round trip of each path".to_owned(),
         about: format!(
             "datagrams without any transport, from due to back: the slowest of each {}; dots are \
@@ -118,9 +118,9 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
 
 /// Writes the share of datagrams that were back within each time, path by path.
 pub(super) fn distribution(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let curve = |way: &PathSeries<'_>| -> DelayCurve {
-        let delays = way.probes.iter().map(|probe| delay_ms(probe)).collect();
-        (way.name(), format!("{} line", style.class(way.path)), delays)
+    let curve = |series: &PathSeries<'_>| -> DelayCurve {
+        let delays = series.probes.iter().map(|probe| delay_ms(probe)).collect();
+        (series.name(), format!("{} line", style.class(series.path)), delays)
     };
     let curves: Vec<DelayCurve> = path_series(run).iter().map(curve).collect();
     delay::write(out, ("Back within, each path", "datagrams", "from due to back"), &curves);

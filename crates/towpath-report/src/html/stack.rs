@@ -23,20 +23,20 @@ const FLATTEN_RATIO: f64 = 8.0;
 pub(super) fn charts(
     run: &StoredRun,
     grid: &Grid,
-    way: DataDirection,
+    direction: DataDirection,
     style: &PageStyle,
     suffix: &str,
 ) -> Vec<Chart> {
     if matches!(run.meta.transport, Transport::Tcp | Transport::Quic) {
         return Vec::new();
     }
-    let Some(stack) = StackSeries::of(run, grid, way) else { return Vec::new() };
+    let Some(stack) = StackSeries::of(run, grid, direction) else { return Vec::new() };
     let mut charts = Vec::new();
     if stack.waiting_bytes.iter().any(Option::is_some) {
         charts.push(reorder(&stack, grid, suffix));
     }
     if stack.has_sender_report {
-        let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
+        let subflows = series::subflows(run, grid, direction, MAX_SUBFLOWS);
         charts.push(blocked(&stack, grid, suffix));
         charts.push(retransmissions(&stack, grid, style, suffix));
         charts.push(shares(&stack, &subflows, grid, style, suffix));

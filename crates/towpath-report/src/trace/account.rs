@@ -59,7 +59,7 @@ impl CaptureAnalysis {
     /// Returns the accounting of all connections in periods of `sample_ns`; `None` as summary
     /// without data.
     pub(super) fn account(&self, sample_ns: u64) -> (Vec<Account>, Option<AccountSummary>) {
-        let mut books = AccountBuilder::default();
+        let mut builder = AccountBuilder::default();
         // Shortest period that all series have.
         let moment_ns = self.shortest_ns();
         let sample_ns = self.bounded_period_ns(sample_ns.max(moment_ns));
@@ -68,30 +68,30 @@ impl CaptureAnalysis {
             for (side, way) in captured.directions.iter().enumerate() {
                 if way.bytes > 0 {
                     self.add_direction(
-                        &mut books,
+                        &mut builder,
                         (captured, connection, side, way),
                         (sample_ns, moment_ns),
                     );
                 }
             }
         }
-        books.drop_ack_only();
+        builder.drop_ack_only();
         let multipath = self.connections.iter().any(|connection| connection.multipath);
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
-        let from = match books.capture_points.iter().collect::<Vec<_>>()[..] {
+        let from = match builder.capture_points.iter().collect::<Vec<_>>()[..] {
             [true] => "the fastest packets that arrived",
             [false] => "the fastest packets that were acknowledged",
             _ => "the fastest packets that arrived or were acknowledged",
         };
         let none = BTreeMap::new();
-        let links = { books.periods.iter() }
-            .map(|(way, periods)| {
-                let moments = books.bytes_per_bin.get(way).unwrap_or(&none);
-                (*way, observed_periods((periods, moments), (sample_ns, moment_ns)))
+        let links = { builder.periods.iter() }
+            .map(|(direction, periods)| {
+                let moments = builder.bytes_per_bin.get(direction).unwrap_or(&none);
+                (*direction, observed_periods((periods, moments), (sample_ns, moment_ns)))
             })
             .collect();
         let sizes = BufferSizes::default();
-        let (paths, longest_rtt) = (&books.names, books.longest_rtt);
+        let (paths, longest_rtt) = (&builder.names, builder.longest_rtt);
         estimated_account(
             &EstimateInputs { paths, transport, sizes, longest_rtt, source: from },
             &links,
@@ -110,7 +110,7 @@ impl CaptureAnalysis {
 
     fn shortest_ns(&self) -> u64 {
         let ways = self.tracker.subflows.iter().flat_map(|subflow| &subflow.directions);
-        ways.map(|way| way.sender.series.width_ns())
+        ways.map(|direction| direction.sender.series.width_ns())
             .max()
             .unwrap_or(0)
             .max(super::figures::INITIAL_BIN_NS)
@@ -118,7 +118,7 @@ impl CaptureAnalysis {
 
     fn add_direction(
         &self,
-        books: &mut AccountBuilder,
+        builder: &mut AccountBuilder,
         (captured, connection, side, way): (
             &CapturedConnection,
             &TracedConnection,
@@ -128,35 +128,35 @@ impl CaptureAnalysis {
         (sample_ns, moment_ns): (u64, u64),
     ) {
         let at_receiver = way.capture_point == CapturePoint::Receiver;
-        books.capture_points.insert(at_receiver);
+        builder.capture_points.insert(at_receiver);
         let subflows: Vec<&TracedSubflow> = self.tracker.of(connection).collect();
         let sums = |of: fn(&SenderBin) -> u64| -> u64 {
             let slots = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
             slots.flat_map(|way| bins(way, sample_ns)).map(|(_, slot)| of(&slot)).sum()
         };
         // Share of the reinjected data that was needless, because it arrived twice.
-        let brought =
+        let delivered_bytes =
             if at_receiver { sums(|slot| slot.new_bytes) } else { sums(|slot| slot.acked_bytes) };
-        let needless = brought.saturating_sub(way.bytes);
+        let needless = delivered_bytes.saturating_sub(way.bytes);
         let copied = sums(|slot| slot.reinjected_bytes);
-        let in_vain = (needless as f64 / copied.max(1) as f64).min(1.0);
+        let needless_share = (needless as f64 / copied.max(1) as f64).min(1.0);
         let direction = DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up);
         let names: Vec<usize> =
-            subflows.iter().map(|subflow| books.path_index(path(self, subflow))).collect();
+            subflows.iter().map(|subflow| builder.path_index(path(self, subflow))).collect();
         let last = captured.last_ns / sample_ns;
         for (subflow, name) in subflows.iter().zip(&names) {
             let Some(own) = subflow.directions.get(side) else { continue };
             let srtt = Duration::from_micros(own.flight.srtt_us().into());
             let rtt = subflow.established_ns.zip(subflow.syn_ns);
             let rtt = rtt.map_or(0, |(end, syn)| end.saturating_sub(syn));
-            books.longest_rtt = books.longest_rtt.max(Duration::from_nanos(rtt));
+            builder.longest_rtt = builder.longest_rtt.max(Duration::from_nanos(rtt));
             if !at_receiver {
-                books.longest_rtt = books.longest_rtt.max(srtt);
+                builder.longest_rtt = builder.longest_rtt.max(srtt);
             }
-            let periods = books.periods.entry((*name, direction)).or_default();
+            let periods = builder.periods.entry((*name, direction)).or_default();
             for (number, slot) in bins(own, sample_ns) {
                 let entry = periods.entry(number).or_default();
-                entry.add(&slot, (at_receiver, in_vain));
+                entry.add(&slot, (at_receiver, needless_share));
                 entry.reasons.extend(reasons(&slot, at_receiver, &names, sample_ns));
             }
             if let Some(shortest) = own.flight.samples.min().filter(|_| !at_receiver) {
@@ -166,16 +166,16 @@ impl CaptureAnalysis {
                     entry.has_queue |= longer >= MIN_QUEUE_DELAY_NS.max(shortest / 4);
                 }
             }
-            let moments = books.bytes_per_bin.entry((*name, direction)).or_default();
+            let moments = builder.bytes_per_bin.entry((*name, direction)).or_default();
             for (number, slot) in bins(own, moment_ns) {
                 let mut one = PathPeriod::default();
-                one.add(&slot, (at_receiver, in_vain));
+                one.add(&slot, (at_receiver, needless_share));
                 *moments.entry(number).or_default() += one.carried.sum();
             }
         }
         // A path without a subflow cannot carry data, although its connection exists.
         for (subflow, name) in subflows.iter().zip(&names).filter(|_| subflows.len() > 1) {
-            let periods = books.periods.entry((*name, direction)).or_default();
+            let periods = builder.periods.entry((*name, direction)).or_default();
             let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
             let end = end_ns.map_or(last, |end| end / sample_ns);
             let begin = subflow.first_ns / sample_ns;
@@ -194,11 +194,11 @@ impl CaptureAnalysis {
 /// acknowledgement in a capture may claim any number of bytes, and sums of periods must not
 /// overflow.
 fn bins(
-    way: &super::way::DirectionTracker,
+    direction: &super::way::DirectionTracker,
     width_ns: u64,
 ) -> impl Iterator<Item = (u64, SenderBin)> {
     const MAX_BIN_BYTES: u64 = 1 << 44;
-    way.sender.series.bins(width_ns).into_iter().map(|(number, slot)| {
+    direction.sender.series.bins(width_ns).into_iter().map(|(number, slot)| {
         let mut bounded = slot;
         for bytes in [
             &mut bounded.acked_bytes,
@@ -235,9 +235,9 @@ impl AccountBuilder {
 
 impl PathPeriod {
     fn add(&mut self, slot: &SenderBin, (at_receiver, in_vain): (bool, f64)) {
-        let brought = if at_receiver { slot.new_bytes } else { slot.acked_bytes };
-        let reinjected = ((slot.reinjected_bytes as f64 * in_vain) as u64).min(brought);
-        self.carried.delivered += brought - reinjected;
+        let delivered_bytes = if at_receiver { slot.new_bytes } else { slot.acked_bytes };
+        let reinjected = ((slot.reinjected_bytes as f64 * in_vain) as u64).min(delivered_bytes);
+        self.carried.delivered += delivered_bytes - reinjected;
         self.carried.reinjected += reinjected;
         self.carried.spurious += if at_receiver { slot.retrans_bytes } else { slot.spurious_bytes };
         self.carried.headers += slot.header_bytes;

@@ -110,9 +110,9 @@ impl TracedSubflow {
 
     /// Maps all bytes of the subflow to data one to one.
     pub(super) fn map_all(&mut self) {
-        for way in &mut self.directions {
-            if way.maps.is_empty() {
-                way.maps.add(SeqRange::new(0, INFINITE_MAPPING_END), 0);
+        for direction in &mut self.directions {
+            if direction.maps.is_empty() {
+                direction.maps.add(SeqRange::new(0, INFINITE_MAPPING_END), 0);
             }
         }
     }

@@ -178,13 +178,13 @@ impl DataStreamTracker {
             return;
         }
         let at = SendContext { subflow: 0, ..at };
-        let told = (ack, ack.saturating_add(window.unwrap_or(0)));
+        let advertised = (ack, ack.saturating_add(window.unwrap_or(0)));
         if field == 0 {
             self.mark(SequenceKind::ZeroWindow, at, SeqRange::new(ack, ack), 1);
         }
-        if self.last_advertised != told {
-            self.last_advertised = told;
-            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, told.1), 1);
+        if self.last_advertised != advertised {
+            self.last_advertised = advertised;
+            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, advertised.1), 1);
         }
     }
 

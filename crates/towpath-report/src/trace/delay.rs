@@ -62,11 +62,13 @@ impl CaptureAnalysis {
             let Some(connection) = self.tracker.connections.get(captured.flow as usize) else {
                 continue;
             };
-            for (subflow, told) in self.tracker.of(connection).zip(&mut captured.subflows) {
+            for (subflow, captured_subflow) in
+                self.tracker.of(connection).zip(&mut captured.subflows)
+            {
                 let [opener, other] = subflow.ends;
                 let ends = [(opener, other), (other, opener)];
                 for (way, (ends, direction)) in
-                    told.directions.iter_mut().zip(ends.iter().zip(DIRECTIONS))
+                    captured_subflow.directions.iter_mut().zip(ends.iter().zip(DIRECTIONS))
                 {
                     debug_assert_eq!(way.direction, direction, "both are in the same order");
                     way.one_way = delays.get(ends).and_then(DelayHistogram::delays);

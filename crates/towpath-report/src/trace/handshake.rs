@@ -44,10 +44,10 @@ impl Tracker {
         subflow.syns += 1;
         subflow.capable_syns += u32::from(capable.is_some());
         let unanswered = subflow.capable_syns > 0 && capable.is_none() && join.is_none();
-        if let Some(way) = subflow.directions.get_mut(placed.side) {
-            way.begin(placed.segment.seq);
-            way.mss_bytes = placed.options.mss;
-            way.window_scale =
+        if let Some(direction) = subflow.directions.get_mut(placed.side) {
+            direction.begin(placed.segment.seq);
+            direction.mss_bytes = placed.options.mss;
+            direction.window_scale =
                 placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
         subflow.note_scale(placed.side, placed.options.window_scale);
@@ -92,10 +92,10 @@ impl Tracker {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         subflow.answered_ns.get_or_insert(placed.now_ns);
         subflow.answered_capable |= capable.is_some();
-        if let Some(way) = subflow.directions.get_mut(placed.side) {
-            way.begin(placed.segment.seq);
-            way.mss_bytes = placed.options.mss;
-            way.window_scale =
+        if let Some(direction) = subflow.directions.get_mut(placed.side) {
+            direction.begin(placed.segment.seq);
+            direction.mss_bytes = placed.options.mss;
+            direction.window_scale =
                 placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
         subflow.note_scale(placed.side, placed.options.window_scale);

@@ -290,7 +290,7 @@ impl SenderTracker {
             return;
         }
         let state = self.at_sender(own, above, data_edges);
-        let patience = DOWN_AFTER_NS.max(own.srtt_ns.saturating_mul(DOWN_AFTER_RTTS));
+        let down_after_ns = DOWN_AFTER_NS.max(own.srtt_ns.saturating_mul(DOWN_AFTER_RTTS));
         let is_waiting = own.highest > own.acked && own.is_established;
         if self.last_ack_ns >= from {
             self.flush(None);
@@ -298,7 +298,7 @@ impl SenderTracker {
         self.pending_states.push((from, now_ns, state));
         if !is_waiting {
             self.flush(None);
-        } else if now_ns.saturating_sub(self.last_ack_ns) >= patience {
+        } else if now_ns.saturating_sub(self.last_ack_ns) >= down_after_ns {
             self.flush(Some((Part::Down, None)));
         } else if self.pending_states.len() >= MAX_PENDING_STATES {
             self.flush(None);

@@ -61,7 +61,9 @@ impl CaptureAnalysis {
         let connections = shown.iter().filter_map(|captured| self.connection(captured));
         let widths = connections.flat_map(|connection| {
             let ways = self.tracker.of(connection).flat_map(|s| &s.directions);
-            let below = ways.map(|way| way.series.width_ns().max(way.sender.series.width_ns()));
+            let below = ways.map(|direction| {
+                direction.series.width_ns().max(direction.sender.series.width_ns())
+            });
             below.chain(connection.data.iter().map(|data| data.series.width_ns()))
         });
         widths.max().unwrap_or(0).max(MIN_SAMPLE_NS)
@@ -233,7 +235,7 @@ impl CaptureAnalysis {
                 detail: BTreeMap::new(),
             });
         }
-        for handover in captured.directions.iter().flat_map(|way| &way.handovers) {
+        for handover in captured.directions.iter().flat_map(|direction| &direction.handovers) {
             let to = captured.subflows.get(handover.to as usize);
             events.push(Event {
                 t_ns: handover.first_new_ns,
@@ -340,8 +342,8 @@ impl CaptureAnalysis {
             let text = format!("{} packets belong to too many connections", self.tracker.untracked);
             warn(text, "cut the capture into parts, or filter it");
         }
-        let between = |way: &towpath_measure::result::CapturedDirection| {
-            way.bytes > 0 && matches!(way.capture_point, CapturePoint::Unknown)
+        let between = |direction: &towpath_measure::result::CapturedDirection| {
+            direction.bytes > 0 && matches!(direction.capture_point, CapturePoint::Unknown)
         };
         if self.connections.iter().flat_map(|c| &c.directions).any(between) {
             let text = "for some connections it cannot be told at which end they were captured";
@@ -440,7 +442,7 @@ fn multipath(shown: &[&CapturedConnection]) -> MultipathUse {
     let fallback = asked.iter().find_map(|captured| captured.fallback.clone());
     let mut paths_used: Vec<String> = Vec::new();
     for subflow in asked.iter().flat_map(|captured| &captured.subflows) {
-        let carried = subflow.directions.iter().any(|way| way.new_bytes > 0);
+        let carried = subflow.directions.iter().any(|direction| direction.new_bytes > 0);
         if carried && !paths_used.contains(&subflow.path) {
             paths_used.push(subflow.path.clone());
         }

@@ -70,8 +70,8 @@ impl CaptureAnalysis {
     /// run are left out.
     pub fn sequences_of_run(&self, zero_ns: u64, subflows: &[SubflowSummary]) -> Vec<Sequence> {
         let sent = |subject: &PlotSubject<'_>| {
-            let way = subject.captured.directions.get(subject.side);
-            way.is_some_and(|way| way.capture_point == CapturePoint::Sender)
+            let direction = subject.captured.directions.get(subject.side);
+            direction.is_some_and(|way| way.capture_point == CapturePoint::Sender)
         };
         let subjects = self.subjects(MAX_CONNECTIONS).into_iter().filter(sent);
         let shift_ns = self.begin_ns.cast_signed().saturating_sub(zero_ns.cast_signed());
@@ -88,7 +88,7 @@ impl CaptureAnalysis {
             let Some(connection) = self.connection(captured) else { continue };
             let bytes = |side: usize| -> u64 {
                 let ways = captured.subflows.iter().filter_map(|s| s.directions.get(side));
-                ways.map(|way| way.payload_bytes).sum()
+                ways.map(|direction| direction.payload_bytes).sum()
             };
             let whole = bytes(0).saturating_add(bytes(1));
             for side in [0, 1] {
@@ -111,7 +111,7 @@ impl CaptureAnalysis {
         all: &mut Vec<PlotSubject<'a>>,
     ) {
         let carried = |subflow: &TracedSubflow| {
-            subflow.directions.get(side).map_or(0, |way| way.payload_bytes)
+            subflow.directions.get(side).map_or(0, |direction| direction.payload_bytes)
         };
         let mut subflows: Vec<&TracedSubflow> =
             self.tracker.of(connection).filter(|subflow| enough(carried(subflow))).collect();

@@ -35,8 +35,8 @@ impl Tracker {
                 }
             }
         }
-        for way in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.directions) {
-            way.sender.close();
+        for direction in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.directions) {
+            direction.sender.close();
         }
         for connection in &mut self.connections {
             let last_ns = connection.last_data_ns;
@@ -60,7 +60,7 @@ pub(super) fn connections(trace: &CaptureAnalysis) -> Vec<CapturedConnection> {
         all.map(|(flow, connection)| describe(trace, flow as u32, connection)).collect();
     all.sort_by_key(|connection| {
         let bytes = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
-        std::cmp::Reverse(bytes.map(|way| way.payload_bytes).sum::<u64>())
+        std::cmp::Reverse(bytes.map(|direction| direction.payload_bytes).sum::<u64>())
     });
     all
 }
@@ -281,9 +281,9 @@ fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
 fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
     let mut uses: Vec<(u32, u64, u64)> = Vec::new();
     for subflow in subflows {
-        let Some(way) = subflow.directions.get(side) else { continue };
+        let Some(direction) = subflow.directions.get(side) else { continue };
         let number = u32::from(subflow.number);
-        uses.extend(way.active_periods.iter().map(|(from, until)| (number, *from, *until)));
+        uses.extend(direction.active_periods.iter().map(|(from, until)| (number, *from, *until)));
     }
     let mut found = Vec::new();
     for &(old, began, left) in &uses {

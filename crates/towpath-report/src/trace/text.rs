@@ -68,10 +68,10 @@ impl CaptureAnalysis {
         }
         subflow_table(out, connection, width);
         one_way_lines(out, connection, width);
-        for way in
+        for direction in
             connection.directions.iter().filter(|way| way.bytes > 0 || carried(connection, way))
         {
-            direction_lines(out, connection, way, width);
+            direction_lines(out, connection, direction, width);
         }
         if let Some(found) = self.connection(connection) {
             let notes = found.notes.iter().take(MAX_NOTES);

@@ -148,8 +148,8 @@ impl Tracker {
         options: &Options,
         now_ns: u64,
     ) -> Option<(usize, usize)> {
-        let turned = segment.destination < segment.source;
-        let key = if turned {
+        let is_swapped = segment.destination < segment.source;
+        let key = if is_swapped {
             (segment.destination, segment.source)
         } else {
             (segment.source, segment.destination)
@@ -176,7 +176,7 @@ impl Tracker {
             _ => [segment.destination, segment.source],
         };
         self.subflows.push(TracedSubflow::new(ends, segment.flags.contains(Flags::SYN), now_ns));
-        let found = (u32::try_from(index).ok()?, turned);
+        let found = (u32::try_from(index).ok()?, is_swapped);
         self.by_ends.insert(key, found);
         self.latest = Some((key, found));
         Some((index, opener))
@@ -185,7 +185,10 @@ impl Tracker {
     /// Returns true if a SYN begins another connection between the same ends.
     fn is_reused(&self, subflow: usize, side: usize, seq: u32) -> bool {
         let Some(subflow) = self.subflows.get(subflow) else { return false };
-        subflow.directions.get(side).is_some_and(|way| way.packets > 0 && !way.is_syn(seq))
+        subflow
+            .directions
+            .get(side)
+            .is_some_and(|direction| direction.packets > 0 && !direction.is_syn(seq))
             || (!subflow.saw_syn && subflow.directions.iter().any(|way| way.payload_bytes > 0))
     }
 
@@ -221,7 +224,10 @@ impl Tracker {
         let recent = self.connections.len().saturating_sub(RECENT_CONNECTIONS);
         let candidates = self.connections.iter().enumerate().skip(recent).rev();
         let found = candidates.filter(|(_, c)| c.is_multipath()).find_map(|(index, connection)| {
-            [false, true].into_iter().find(|turned| near(connection, *turned)).map(|t| (index, t))
+            [false, true]
+                .into_iter()
+                .find(|is_swapped| near(connection, *is_swapped))
+                .map(|t| (index, t))
         });
         let token = self.subflows.get(placed.subflow)?.token;
         let (connection, end) = if let Some((connection, turned)) = found {
@@ -364,8 +370,8 @@ impl Tracker {
             else {
                 continue;
             };
-            if let Some(way) = subflow.directions.get_mut(side) {
-                way.sender.account_until(&own, &above, &data.window_edges, now_ns);
+            if let Some(direction) = subflow.directions.get_mut(side) {
+                direction.sender.account_until(&own, &above, &data.window_edges, now_ns);
             }
         }
     }

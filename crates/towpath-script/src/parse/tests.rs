@@ -63,7 +63,7 @@ fn invalid_script_lines_are_reported_with_their_number() {
         ("close now", "line 4: `now` was not expected"),
         ("+1s fly", "line 4: `fly` is no step"),
     ] {
-        let said = fault(&format!("{HEAD}{text}"));
-        assert!(said.starts_with(expected), "{said}");
+        let problem = fault(&format!("{HEAD}{text}"));
+        assert!(problem.starts_with(expected), "{problem}");
     }
 }

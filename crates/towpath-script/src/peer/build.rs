@@ -24,19 +24,20 @@ impl Peer {
     /// Builds the bytes of a packet and advances the peer's sequence numbers.
     pub fn send(&mut self, number: usize, packet: &PacketPattern) -> Result<Vec<u8>, String> {
         let now_ms = self.now.as_millis() as u32;
-        let line = self.subflow_mut(number)?;
+        let subflow = self.subflow_mut(number)?;
         if let Some(window) = packet.window {
-            line.window = window.from as u32;
+            subflow.window = window.from as u32;
         }
         let (flags, is_syn) = (packet.flags, packet.flags.contains(Flags::SYN));
         if is_syn {
-            line.on_own_syn(packet);
+            subflow.on_own_syn(packet);
         }
-        let seq = packet.seq.unwrap_or(line.next);
+        let seq = packet.seq.unwrap_or(subflow.next);
         let len = packet.len.from as usize;
-        let stamps = line.stamps(packet, now_ms);
-        line.last_own_timestamp = stamps.map_or(line.last_own_timestamp, |stamps| stamps.value);
-        let line = line.clone();
+        let stamps = subflow.stamps(packet, now_ms);
+        subflow.last_own_timestamp =
+            stamps.map_or(subflow.last_own_timestamp, |stamps| stamps.value);
+        let line = subflow.clone();
 
         let mut options = Options { timestamps: stamps, ..Options::default() };
         let mut raw = Vec::new();

@@ -92,8 +92,8 @@ impl Peer {
         let first = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
         let mut subflows: Vec<_> =
             (0..MAX_SUBFLOWS).map(|number| PeerSubflow::new(&route(number))).collect();
-        if let (Some(line), Some(isn)) = (subflows.first_mut(), first) {
-            line.peer_isn = isn;
+        if let (Some(subflow), Some(isn)) = (subflows.first_mut(), first) {
+            subflow.peer_isn = isn;
         }
         Self {
             subflows,
@@ -132,23 +132,24 @@ impl Peer {
             packet.parse().map_err(|error| format!("the host sent a packet with {error}"))?;
         let number = self.subflow_of(&segment)?;
         self.record(number, &segment);
-        let line = self.subflow_mut(number)?;
-        if !segment.payload.is_empty() || line.quotable.is_none() {
-            line.quotable = Some(bytes.to_vec());
+        let subflow = self.subflow_mut(number)?;
+        if !segment.payload.is_empty() || subflow.quotable.is_none() {
+            subflow.quotable = Some(bytes.to_vec());
         }
         if segment.flags.contains(Flags::SYN) {
-            line.host_isn = segment.seq;
-            line.ack = 0;
-            line.host_scale = segment.options.window_scale;
-            line.host_timestamps = segment.options.timestamps.is_some();
+            subflow.host_isn = segment.seq;
+            subflow.ack = 0;
+            subflow.host_scale = segment.options.window_scale;
+            subflow.host_timestamps = segment.options.timestamps.is_some();
         }
         if let Some(stamps) = segment.options.timestamps {
-            line.last_host_timestamp = stamps.value;
+            subflow.last_host_timestamp = stamps.value;
         }
-        let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(line.host_isn);
-        let is_known = segment.flags.contains(Flags::SYN) || end.wrapping_sub(line.ack) < 1 << 30;
+        let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(subflow.host_isn);
+        let is_known =
+            segment.flags.contains(Flags::SYN) || end.wrapping_sub(subflow.ack) < 1 << 30;
         if is_known && !segment.flags.contains(Flags::RST) {
-            line.ack = end;
+            subflow.ack = end;
         }
         self.check_payload(number, &segment)?;
         Ok(Some((number, segment)))
@@ -228,21 +229,21 @@ impl Peer {
             }
             Some(_) | None => None,
         };
-        let line = self.subflow_mut(number)?;
+        let subflow = self.subflow_mut(number)?;
         let has_keys = |option: &MptcpOption| {
             matches!(option, MptcpOption::Capable(MpCapable { data: Some(_), .. }))
         };
         if segment.options.mptcp.iter().any(has_keys) {
-            line.host_mapped = Some((1, 1));
+            subflow.host_mapped = Some((1, 1));
         }
-        line.host_mapped = mapped.or(line.host_mapped);
-        let first = segment.seq.wrapping_sub(line.host_isn);
-        let (ssn, dsn) = line.host_mapped.unwrap_or((1, 1));
+        subflow.host_mapped = mapped.or(subflow.host_mapped);
+        let first = segment.seq.wrapping_sub(subflow.host_isn);
+        let (ssn, dsn) = subflow.host_mapped.unwrap_or((1, 1));
         let offset = dsn.wrapping_add(u64::from(first.wrapping_sub(ssn))).wrapping_sub(1);
         let wrong = payload.iter().zip(offset..).position(|(byte, at)| *byte != pattern(at));
         // A keep-alive may repeat a previous byte (RFC 9293 §3.8.4).
         match wrong {
-            Some(at) if segment.seq != line.host_isn => {
+            Some(at) if segment.seq != subflow.host_isn => {
                 Err(format!("byte {at} of the payload is not what was written"))
             }
             Some(_) | None => Ok(()),

@@ -322,15 +322,15 @@ fn on_random_scenarios_the_parts_sum_to_the_link_capacity() {
         let ended = simulate(&scenario, transport, 1, false);
         check_sums(&ended);
         let account = account(&ended);
-        let said = format!("seed {seed}, number {number}: {account:#?}\n{}", scenario.source);
+        let context = format!("seed {seed}, number {number}: {account:#?}\n{}", scenario.source);
         // Cross-check of the capacity, computed from the link rates alone.
         let offered = offered_bytes(&scenario, account.span_ns, account.links[0].direction);
         let off = account.total.capacity_bytes.abs_diff(offered);
-        assert!(off * 1_000 <= offered, "{off} of {offered}: {said}");
+        assert!(off * 1_000 <= offered, "{off} of {offered}: {context}");
         let read: u64 = ended.summary().flows.iter().map(|flow| flow.bytes).sum();
         let delivered = account.total.of(Part::Delivered);
-        assert_eq!(delivered, read, "{said}");
-        assert_eq!(account.total.of(Part::Unknown), 0, "{said}");
+        assert_eq!(delivered, read, "{context}");
+        assert_eq!(account.total.of(Part::Unknown), 0, "{context}");
     }
 }
 
@@ -382,13 +382,13 @@ fn the_best_advice_brings_its_predicted_gain_with_other_seeds() {
     for number in 0..scenarios {
         let scenario = random_scenario(seed() * 1_000 + number);
         let transport = if number % 4 == 0 { Transport::Tcp } else { Transport::Mptcp };
-        let Some((before, said, trial)) = best_trial(&scenario, transport) else { continue };
+        let Some((before, advice, trial)) = best_trial(&scenario, transport) else { continue };
         advised += 1;
         let other = job(&scenario, transport, 1 + REPETITIONS);
         let (then, now) = (goodput(&other).unwrap(), trial.goodput(&other).unwrap());
-        let ratio = (now / then) / (said / before);
+        let ratio = (now / then) / (advice / before);
         if !(0.8..=1.2).contains(&ratio) {
-            off.push((number, trial.text, before, said, then, now, ratio));
+            off.push((number, trial.text, before, advice, then, now, ratio));
         }
     }
     assert!(advised * 2 >= scenarios, "{advised} of {scenarios}");
@@ -429,9 +429,9 @@ fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
         let lifts = |trial: &Trial| trial.key.starts_with(&advice.key);
         let trials = trials(&before, Transport::Mptcp, account);
         let trial = trials.iter().find(|trial| lifts(trial)).unwrap_or_else(|| panic!("{said}"));
-        let (told, now) = (trial.goodput(&job(&before)).unwrap(), after.goodput_mbps() * 1e6);
-        if !(0.8..=1.2).contains(&(now / told)) {
-            off.push((said, told, now));
+        let (predicted, now) = (trial.goodput(&job(&before)).unwrap(), after.goodput_mbps() * 1e6);
+        if !(0.8..=1.2).contains(&(now / predicted)) {
+            off.push((said, predicted, now));
         }
     }
     let counts = (still.len(), off.len());

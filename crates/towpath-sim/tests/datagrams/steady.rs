@@ -33,8 +33,8 @@ fn over_a_clean_path_all_arrive_after_the_delay_and_nothing_jitters() {
         let ended = simulate(&udp("", "direction = \"both\""), transport, 1, false);
         let summary = ended.summary();
         assert!(summary.ok && summary.warnings.is_empty(), "{summary:#?}");
-        for way in [DataDirection::Up, DataDirection::Down] {
-            let own = datagram_stats(&ended, way);
+        for direction in [DataDirection::Up, DataDirection::Down] {
+            let own = datagram_stats(&ended, direction);
             assert_eq!((own.sent, own.received, own.unsent), (2_500, 2_500, 0));
             assert_eq!((own.lost, own.longest_loss_run, own.out_of_order), (0, 0, 0));
             assert_eq!((own.jitter_ns, own.jitter_max_ns), (0, 0));

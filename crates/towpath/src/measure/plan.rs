@@ -98,7 +98,7 @@ fn alternative_hint(origin: &str, text: &str) -> &'static str {
 fn text(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
-    beside: Option<Duration>,
+    udping_duration: Option<Duration>,
 ) -> Result<GeneratedScenario, CliError> {
     let pattern = pattern(arguments);
     let mut written = GeneratedScenario::default();
@@ -113,7 +113,7 @@ fn text(
     for (key, value) in flow_keys(arguments)? {
         written.add(&option_text(arguments, &key, &value), &format!("{key} = {value}"));
     }
-    if let Some(beside) = beside {
+    if let Some(beside) = udping_duration {
         let duration = duration_text(beside);
         written.add("--udping", &format!("{flow}\"udping\"\nduration = \"{duration}\""));
     }

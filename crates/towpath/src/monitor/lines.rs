@@ -10,12 +10,12 @@ use towpath_measure::result::Part;
 use super::MonitorSample;
 
 /// Prints one sample as lines.
-pub(super) fn print(look: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
-    let at = format!("{:>8.1}", look.at.as_secs_f64());
-    for happening in &look.timeline {
+pub(super) fn print(snapshot: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
+    let at = format!("{:>8.1}", snapshot.at.as_secs_f64());
+    for happening in &snapshot.timeline {
         writeln!(out, "{at} {:<8} {}", happening.source.name(), happening.text)?;
     }
-    for seen in &look.connections {
+    for seen in &snapshot.connections {
         writeln!(out, "{at} {}", connection(seen))?;
         for (subflow, what) in seen.connection.subflows.iter().zip(&seen.subflows) {
             let (local, remote) = (subflow.local, subflow.remote);
@@ -86,9 +86,9 @@ pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
     if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
         return None;
     }
-    let told = seen.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
+    let lines = seen.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
     let told: Vec<_> =
-        told.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
+        lines.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
     (!told.is_empty()).then(|| format!("limited by {}", told.join(", ")))
 }
 

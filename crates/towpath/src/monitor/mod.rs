@@ -96,11 +96,11 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         round.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
         rounds += 1;
-        let look = round.poll()?;
+        let snapshot = round.poll()?;
         match &responder {
-            Some(responder) => responder.set_page(metrics::page(&look.connections)),
-            None if arguments.json => print_json(&look, ui)?,
-            None => lines::print(&look, &mut ui.out)?,
+            Some(responder) => responder.set_page(metrics::page(&snapshot.connections)),
+            None if arguments.json => print_json(&snapshot, ui)?,
+            None => lines::print(&snapshot, &mut ui.out)?,
         }
     }
     Ok(ExitCode::SUCCESS)

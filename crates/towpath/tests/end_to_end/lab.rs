@@ -314,7 +314,7 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
     assert_eq!(connections.len(), 3, "{:?}", summary.subflows);
     assert!(ended.err.contains(" and 15.") && ended.err.contains(" down at "), "{ended}");
     let page = fs::read_to_string(folder.work().join("results/report.html")).unwrap();
-    let chart = |way: &str| page.find(&format!("Goodput by subflow, {way}")).unwrap();
+    let chart = |direction: &str| page.find(&format!("Goodput by subflow, {direction}")).unwrap();
     assert!(chart("down") < chart("up"), "what was asked for stands before the requests");
 }
 

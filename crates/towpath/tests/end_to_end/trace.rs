@@ -63,19 +63,20 @@ fn the_receivers_capture_agrees_with_the_receivers_counters() {
     let (connections, seen) = trace(&folder, "mptcp", "server");
     assert_eq!(connections.len(), 1);
     let (flow, stack) = (&told.flows[0], told.flows[0].stack.unwrap());
-    let way = &connections[0].directions[0];
-    same("bytes", way.bytes, flow.bytes);
-    same("discarded", way.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
+    let direction = &connections[0].directions[0];
+    same("bytes", direction.bytes, flow.bytes);
+    same("discarded", direction.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
     // The stack samples only when data has left its subflow's queue, so it may miss a little.
-    let (seen_peak, peak) = (way.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
+    let (seen_peak, peak) =
+        (direction.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
     assert!((peak..=peak + peak / 100).contains(&seen_peak), "{seen_peak} seen, {peak} told");
-    same("longest stall", way.stall.longest_ns, flow.stall.longest_ns);
+    same("longest stall", direction.stall.longest_ns, flow.stall.longest_ns);
     assert_eq!(seen.subflows.len(), told.subflows.len());
     for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
         assert_eq!((&seen.path, &seen.local), (&told.path, &told.local));
         same("bytes of a subflow", seen.bytes, told.bytes);
     }
-    assert_eq!((way.unseen_bytes, way.unmapped_bytes), (0, 0));
+    assert_eq!((direction.unseen_bytes, direction.unmapped_bytes), (0, 0));
 }
 
 #[test]
@@ -85,8 +86,11 @@ fn the_senders_capture_agrees_with_the_senders_counters() {
         let run = simulate(&folder, transport);
         let told = run.summary.unwrap();
         let (connections, seen) = trace(&folder, transport, "phone");
-        let way = &connections[0].directions[0];
-        assert_eq!((way.out_of_order_bytes, way.unseen_bytes, way.unmapped_bytes), (0, 0, 0));
+        let direction = &connections[0].directions[0];
+        assert_eq!(
+            (direction.out_of_order_bytes, direction.unseen_bytes, direction.unmapped_bytes),
+            (0, 0, 0)
+        );
         assert!(told.subflows.iter().map(|s| s.retransmissions).sum::<u64>() > 0, "{transport}");
         for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
             same("retransmissions", seen.retransmissions, told.retransmissions);
@@ -155,8 +159,8 @@ fn two_captures_reveal_the_link_delays() {
     assert!(ended.err.contains("packets are in both captures"), "{ended}");
     // 5 ms and 10 ms one way with equal clocks; a packet's transmission time adds to it.
     for (subflow, delay_ms) in connections[0].subflows.iter().zip([5, 10]) {
-        for way in &subflow.directions {
-            let least = way.one_way.unwrap().min_ns;
+        for direction in &subflow.directions {
+            let least = direction.one_way.unwrap().min_ns;
             let error = least.abs_diff(delay_ms * 1_000_000);
             assert!(error < 500_000, "{least} ns on subflow {}", subflow.subflow);
         }
@@ -324,12 +328,13 @@ fn an_ack_only_direction_is_not_faster_than_its_link() {
     for host in ["phone", "server"] {
         let (connections, _) = trace(&folder, "tcp", host);
         let connection = &connections[0];
-        for way in &connection.directions {
-            assert!(way.throughput_bps < 50e6, "{way:?}");
+        for direction in &connection.directions {
+            assert!(direction.throughput_bps < 50e6, "{direction:?}");
             // The receiver does not see the links.
-            let at_receiver = way.capture_point == CapturePoint::Receiver && way.bytes > 0;
-            let (rtt, waits) = (way.rtt.is_some(), way.acknowledged_after.is_some());
-            assert!(!at_receiver || (!rtt && waits), "{way:?}");
+            let at_receiver =
+                direction.capture_point == CapturePoint::Receiver && direction.bytes > 0;
+            let (rtt, waits) = (direction.rtt.is_some(), direction.acknowledged_after.is_some());
+            assert!(!at_receiver || (!rtt && waits), "{direction:?}");
         }
     }
 }

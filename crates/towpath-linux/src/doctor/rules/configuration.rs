@@ -171,7 +171,7 @@ fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
 /// addresses.
 fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let (peer, trial) = (view.peer?, view.trial.filter(|trial| trial.multipath)?);
-    let look = peer.latest();
+    let snapshot = peer.latest();
     let tried =
         ["MPJoinSynTx", "MPJoinSynTxCreatSkErr", "MPJoinSynTxBindErr", "MPJoinSynTxConnectErr"];
     let counted: Vec<String> = tried
@@ -185,10 +185,10 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
             && !one.is_implicit()
             && one.address != trial.target.ip()
     };
-    let wrong: Vec<_> = look.endpoints.iter().filter(wrong).collect();
-    let silent = !look.endpoints.iter().any(|one| one.is_signal());
+    let wrong: Vec<_> = snapshot.endpoints.iter().filter(wrong).collect();
+    let silent = !snapshot.endpoints.iter().any(|one| one.is_signal());
     let one = wrong.first().filter(|_| silent || !counted.is_empty())?;
-    let foreign = look.link_of(one.address).is_none();
+    let foreign = snapshot.link_of(one.address).is_none();
     let mut finding = Finding::new(
         Cause::EndpointWrongRole,
         format!(
@@ -215,13 +215,13 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     for one in wrong {
         finding =
             finding.fix(format!("ip mptcp endpoint delete id {}   # on the other host", one.id));
-        if look.link_of(one.address).is_some() {
+        if snapshot.link_of(one.address).is_some() {
             finding = finding
                 .fix(format!("ip mptcp endpoint add {} signal   # on the other host", one.address));
         }
     }
     if foreign {
-        for address in further_addresses(look, trial.target.ip()) {
+        for address in further_addresses(snapshot, trial.target.ip()) {
             finding = finding
                 .fix(format!("ip mptcp endpoint add {address} signal   # on the other host"));
         }

@@ -295,8 +295,9 @@ fn unreachable(
     errno: i32,
 ) -> Finding {
     let (remote, here) = (one.remote.ip(), path_label(view, one));
-    let no_way =
-        view.route_lookup(remote, one.local, one.bound_to).is_some_and(|way| way.errno.is_some());
+    let no_way = view
+        .route_lookup(remote, one.local, one.bound_to)
+        .is_some_and(|lookup| lookup.errno.is_some());
     if remote == trial.target.ip()
         && let Some(finding) = routing(view, one)
     {

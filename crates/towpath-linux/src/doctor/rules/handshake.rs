@@ -35,7 +35,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
             .with_evidence(format!("plain TCP to {target}: {}", said(false)))
             .with_evidence(format!("Multipath TCP to {target}: {}", said(true)))
     };
-    let no_way = view.route_lookup(target.ip(), None, None).and_then(|way| way.errno);
+    let no_way = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.errno);
     // A listener that has closed by now refuses plain TCP as well, over any path.
     let answers = |control: &PlainTcpCheck| {
         control.remote == target && control.outcome == ConnectOutcome::Connected
@@ -226,11 +226,11 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
             because(likely_plain_listener(trial, capable))
         };
     };
-    let (look, got) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
-    let listener = look.listener.unwrap_or_default();
-    if look.socket_errno != 0 {
+    let (snapshot, got) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
+    let listener = snapshot.listener.unwrap_or_default();
+    if snapshot.socket_errno != 0 {
         let sentence = "the other host has no Multipath TCP, or it is switched off there";
-        let tried = words::error(look.socket_errno);
+        let tried = words::error(snapshot.socket_errno);
         return because(Finding::new(Cause::ListenerPlainTcp, sentence))
             .at_location(target)
             .with_evidence(format!("socket(IPPROTO_MPTCP) there: {tried}"))

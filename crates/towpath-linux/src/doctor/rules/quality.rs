@@ -430,8 +430,8 @@ fn backup(trial: &TestConnection) -> Option<Finding> {
 
 /// Reports a receive buffer too small for the data that arrive early on several paths.
 fn buffer(view: &ObservationView<'_>) -> Option<Finding> {
-    let most = |look: &HostSnapshot| {
-        let value = look.settings.get("ipv4.tcp_rmem")?;
+    let most = |poll: &HostSnapshot| {
+        let value = poll.settings.get("ipv4.tcp_rmem")?;
         value.split_whitespace().last()?.parse::<u64>().ok()
     };
     let here = most(view.here).map(|most| (most, "this host"));

@@ -20,7 +20,7 @@ pub(super) fn routing_of(
     remote: IpAddr,
 ) -> Option<Finding> {
     let link = view.here.link_of(local)?;
-    let way = view.route_lookup(remote, Some(local), bound_to)?;
+    let lookup = view.route_lookup(remote, Some(local), bound_to)?;
     let place = format!("{} ({local}) -> {remote}", link.name);
     let sourceless = |sentence: String, evidence: String| {
         let finding = Finding::new(Cause::NoSourceRoute, sentence)
@@ -28,14 +28,14 @@ pub(super) fn routing_of(
             .with_evidence(evidence);
         table(view, finding, local, remote)
     };
-    if let Some(errno) = way.errno {
+    if let Some(errno) = lookup.errno {
         let why = words::error(errno);
         return Some(sourceless(
             format!("packets from {local} have no way to {remote}: {why}"),
             format!("ip route get {remote} from {local}: {why}"),
         ));
     }
-    let leaves = way.link?;
+    let leaves = lookup.link?;
     if leaves != link.index {
         let (leaves, name) = (view.name(leaves), &link.name);
         return Some(sourceless(
@@ -45,7 +45,7 @@ pub(super) fn routing_of(
             format!("ip route get {remote} from {local}: dev {leaves}"),
         ));
     }
-    let direct = way.gateway.is_none() && !view.on_link(link.index, remote);
+    let direct = lookup.gateway.is_none() && !view.on_link(link.index, remote);
     // A route over a point-to-point interface has no gateway either, and needs none.
     direct.then(|| {
         let finding = Finding::new(
@@ -68,7 +68,7 @@ fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: Ip
     let bound = view.route_lookup(remote, Some(local), Some(link.index));
     // A rule is for IPv4 by default, and the lookup may return another interface's route.
     let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
-    let own = bound.filter(|way| way.link == Some(link.index));
+    let own = bound.filter(|lookup| lookup.link == Some(link.index));
     let Some(gateway) = own.and_then(|way| way.gateway) else {
         let name = quoted(&link.name);
         return finding.hint(format!(

@@ -416,9 +416,9 @@ fn the_end_of_the_connection_is_not_a_path_fault() {
 fn after_a_server_disconnects_configuration_findings_remain() {
     let report = one_path(|all, trial| {
         (trial.closed_by_peer, trial.server) = (true, ServerKind::ClosesOnData);
-        let way =
+        let lookup =
             all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
-        way.link = Some(2);
+        lookup.link = Some(2);
     });
     assert_eq!(first(&report), (Cause::NoSourceRoute, Confidence::Likely));
 }
@@ -491,9 +491,9 @@ fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
 #[test]
 fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
     let report = one_path(|all, trial| {
-        let way =
+        let lookup =
             all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
-        way.link = Some(2);
+        lookup.link = Some(2);
         let trying = unanswered_subflow();
         trial.subflows.push(trying);
         trial.controls.push(control(ConnectOutcome::Silent));
@@ -655,8 +655,9 @@ fn bytes_on_the_wrong_interface_show_a_shared_link() {
     (after.links[0].rx_bytes, after.links[1].rx_bytes) = (1_100_000, 900);
     (after.links[0].tx_bytes, after.links[1].tx_bytes) = (600_000, 600_000);
     assert!(diagnose(&observation).findings.is_empty(), "not the same network");
-    for look in [Some(&mut observation.here), observation.after.as_mut()].into_iter().flatten() {
-        look.addresses.iter_mut().for_each(|one| one.prefix_length = 16);
+    for snapshot in [Some(&mut observation.here), observation.after.as_mut()].into_iter().flatten()
+    {
+        snapshot.addresses.iter_mut().for_each(|one| one.prefix_length = 16);
     }
     assert_eq!(first(&diagnose(&observation)).0, Cause::SameSubnetArp);
 }

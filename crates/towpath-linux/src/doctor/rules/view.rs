@@ -31,7 +31,9 @@ impl<'a> ObservationView<'a> {
         from: Option<IpAddr>,
         bound_to: Option<u32>,
     ) -> Option<&'a RouteLookup> {
-        let same = |way: &&RouteLookup| (way.to, way.from, way.bound_to) == (to, from, bound_to);
+        let same = |lookup: &&RouteLookup| {
+            (lookup.to, lookup.from, lookup.bound_to) == (to, from, bound_to)
+        };
         self.all.route_lookups.iter().find(same)
     }
 
@@ -77,12 +79,12 @@ impl<'a> ObservationView<'a> {
     /// route must leave by that interface, and its source address is included.
     pub(super) fn usable(&self) -> Vec<(&'a LinkSnapshot, IpAddr)> {
         let mut found: Vec<(&LinkSnapshot, IpAddr)> = Vec::new();
-        for way in &self.all.route_lookups {
-            let (Some(from), Some(bound)) = (way.from, way.bound_to) else { continue };
-            let wanted = self.trial.is_none_or(|trial| trial.target.ip() == way.to);
+        for lookup in &self.all.route_lookups {
+            let (Some(from), Some(bound)) = (lookup.from, lookup.bound_to) else { continue };
+            let wanted = self.trial.is_none_or(|trial| trial.target.ip() == lookup.to);
             let Some(link) = self.here.link(bound) else { continue };
-            let leads = way.link == Some(bound)
-                && (way.gateway.is_some() || on_link(self.here, bound, way.to));
+            let leads = lookup.link == Some(bound)
+                && (lookup.gateway.is_some() || on_link(self.here, bound, lookup.to));
             let known = found.iter().any(|(other, _)| other.index == bound);
             if wanted && leads && link.up && link.running && !link.loopback && !known {
                 found.push((link, from));

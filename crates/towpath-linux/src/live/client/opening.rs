@@ -116,11 +116,11 @@ fn qlog(order: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
 
 fn first_connection(
     order: &MeasureRequest,
-    way: &Reconnector,
+    reconnector: &Reconnector,
 ) -> Result<(ControlChannel, SocketAddr), LiveError> {
     let mut last = None;
     for target in &order.targets {
-        match way.connect(order.plan.transport, &order.source, *target, STEP_TIMEOUT) {
+        match reconnector.connect(order.plan.transport, &order.source, *target, STEP_TIMEOUT) {
             Ok(speaker) => return Ok((speaker, *target)),
             Err(error) => last = Some(refused(order, *target, &error)),
         }
@@ -156,9 +156,9 @@ pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
 }
 
 /// Exchanges hellos, authenticates both sides and agrees on the plan; returns the test's token.
-fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToken, LiveError> {
-    talk.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    let said = talk.recv("a greeting")?;
+fn negotiate(order: &MeasureRequest, session: &mut SetupSession) -> Result<TestToken, LiveError> {
+    session.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    let said = session.recv("a greeting")?;
     let ServerMessage::Welcome { challenge, .. } = said else {
         return Err(unexpected(&said));
     };
@@ -170,12 +170,12 @@ fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToke
             return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
-            let introduction = Authenticator::new(secret, challenge, &talk.channel)
+            let introduction = Authenticator::new(secret, challenge, &session.channel)
                 .map_err(LiveError::system("prove the secret"))?;
             let word =
                 introduction.proof_message().map_err(LiveError::system("prove the secret"))?;
-            talk.send(&word)?;
-            let said = talk.recv("what the secret is")?;
+            session.send(&word)?;
+            let said = session.recv("what the secret is")?;
             if !introduction.verify_reply(&said) {
                 let lies = matches!(said, ServerMessage::Proved { .. });
                 let nobody = LiveError::Refused(introduction::server_unproven());
@@ -183,8 +183,8 @@ fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToke
             }
         }
     }
-    talk.send(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
-    let said = talk.recv("an answer to the plan")?;
+    session.send(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
+    let said = session.recv("an answer to the plan")?;
     if let ServerMessage::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
 }
 
@@ -200,8 +200,8 @@ impl SetupSession {
 
     /// Receives the next message. Fails on timeout and on an interrupt.
     fn recv(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
-        let patience = self.time_left();
-        let heard = wait_interruptibly(patience, |step| {
+        let timeout = self.time_left();
+        let heard = wait_interruptibly(timeout, |step| {
             self.channel.recv::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
         });
         heard.map_err(|error| {
@@ -209,7 +209,7 @@ impl SetupSession {
             LiveError::Protocol(if interrupt::is_interrupted() {
                 format!("it was interrupted before the server said {what}")
             } else if kind == io::ErrorKind::TimedOut {
-                format!("the server did not say {what} within {:.0} s", patience.as_secs_f64())
+                format!("the server did not say {what} within {:.0} s", timeout.as_secs_f64())
             } else if kind == io::ErrorKind::UnexpectedEof {
                 format!(
                     "the server closed the connection before it said {what}: it is no towpath \
@@ -232,12 +232,12 @@ fn unexpected(said: &ServerMessage) -> LiveError {
 }
 
 /// Estimates the offset of the server's clock.
-pub(super) fn probe(talk: &mut SetupSession, clock: Clock) -> Result<ClockOffset, LiveError> {
+pub(super) fn probe(session: &mut SetupSession, clock: Clock) -> Result<ClockOffset, LiveError> {
     let mut probes = ClockEstimator::default();
     while probes.count() < CLOCK_PROBES {
         let asked = clock.now();
-        talk.send(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
-        let said = talk.recv("what time it is")?;
+        session.send(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
+        let said = session.recv("what time it is")?;
         let ServerMessage::Clock { client_ns, server_ns } = said else {
             return Err(unexpected(&said));
         };

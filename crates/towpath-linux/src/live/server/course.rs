@@ -145,8 +145,8 @@ mod tests {
         })
         .join()
         .unwrap_err();
-        let half = test.result(Duration::ZERO).unwrap();
-        assert!(half.contains(FAILED_MESSAGE), "{half}");
+        let report = test.result(Duration::ZERO).unwrap();
+        assert!(report.contains(FAILED_MESSAGE), "{report}");
         let other = begin(&shared, 3).unwrap();
         drop(TestRun::new(&shared, Arc::clone(&other), None));
         assert!(other.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));

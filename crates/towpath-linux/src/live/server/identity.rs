@@ -25,7 +25,8 @@ impl ServerState {
     pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
         socket::enable_keepalive(&socket);
         let session = self.config.identity.as_ref().map(TlsSession::server);
-        let (Some(Ok(session)), Some(seat)) = (session, self.acquire_permit(&socket, false)) else {
+        let (Some(Ok(session)), Some(permit)) = (session, self.acquire_permit(&socket, false))
+        else {
             return;
         };
         let shared = Arc::clone(self);
@@ -34,11 +35,11 @@ impl ServerState {
             let Ok((opened, known)) = shared.authenticate(socket, session) else { return };
             let attending = known.as_ref().map(|(_, test)| test.attach_control(shared.clock));
             if attending.as_ref().is_some_and(|(_, kept)| *kept) {
-                seat.pin();
+                permit.pin();
             }
             let attending = attending.map(|(attending, _)| attending);
             let token = known.map(|(token, _)| token);
-            let _ = shared.control(opened, (&seat, attending), token); // ends with the connection
+            let _ = shared.control(opened, (&permit, attending), token); // ends with the connection
         });
     }
 
@@ -49,13 +50,13 @@ impl ServerState {
         socket: Socket,
         session: TlsSession,
     ) -> io::Result<(ControlConnection, Option<NamedTest>)> {
-        let patience = self.config.limits.preamble_timeout;
+        let timeout = self.config.limits.preamble_timeout;
         let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
         let (peer, seen) = (socket::peer(&socket), Some(self.observed_protocol(&socket)));
-        let deadline = self.clock.now() + patience;
+        let deadline = self.clock.now() + timeout;
         let (wire, _) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
         let mut speaker = ControlChannel::over_socket(wire, self.clock)?;
-        let said = speaker.recv_raw::<{ Preamble::BYTES }>(patience)?;
+        let said = speaker.recv_raw::<{ Preamble::BYTES }>(timeout)?;
         let preamble = Preamble::read(&said).ok().flatten();
         let preamble = preamble.filter(|preamble| preamble.kind == ConnectionKind::Control);
         let token = preamble.ok_or(io::ErrorKind::InvalidData)?.test();

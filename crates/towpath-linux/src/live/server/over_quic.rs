@@ -44,11 +44,11 @@ impl ServerState {
                 self.control_over_quic(turn, guest, None);
             }
             (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
-                if let Some(seat) = self.acquire_quic_permit(&guest, false) {
+                if let Some(permit) = self.acquire_quic_permit(&guest, false) {
                     let IdentifiedStream { connection, stream, guard: hold, peer, .. } = guest;
                     let deadline = turn.now + self.config.limits.duration;
                     let allowed = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
-                    let echo = EchoStream::new(deadline, allowed, (seat, hold));
+                    let echo = EchoStream::new(deadline, allowed, (permit, hold));
                     turn.attach(connection, stream, Box::new(echo));
                 }
             }
@@ -71,29 +71,29 @@ impl ServerState {
     ) {
         let attending = known.as_ref().map(|(_, test)| test.attach_control(self.clock));
         let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
-        let Some(seat) = self.acquire_quic_permit(&guest, kept) else { return };
+        let Some(permit) = self.acquire_quic_permit(&guest, kept) else { return };
         let IdentifiedStream { host, connection, stream, guard: hold, peer, port, .. } = guest;
         let stream = BlockingStream::attach(&host, turn, connection, stream);
         let speaker = ControlChannel::over_quic(stream, hold, self.clock);
         let origin = ConnectionOrigin { peer: Some(peer), observed: None, port: Some(port) };
         let token = known.map(|(token, _)| token);
         let attending = attending.map(|(attending, _)| attending);
-        self.in_a_thread((seat, attending), move |_| Ok((speaker, origin)), token);
+        self.in_a_thread((permit, attending), move |_| Ok((speaker, origin)), token);
     }
 
     /// Acquires a permit for a QUIC connection; revoking the permit closes the connection.
     fn acquire_quic_permit(
         &self,
-        guest: &IdentifiedStream,
+        stream: &IdentifiedStream,
         kept: bool,
     ) -> Option<ConnectionPermit> {
-        let (host, connection) = (Arc::downgrade(&guest.host), guest.connection);
+        let (host, connection) = (Arc::downgrade(&stream.host), stream.connection);
         let close: CloseFn = Box::new(move || {
             if let Some(host) = host.upgrade() {
                 host.post(move |turn| turn.close(connection));
             }
         });
-        self.budget.acquire(SourcePrefix::of_peer(Some(guest.peer)), kept, close)
+        self.budget.acquire(SourcePrefix::of_peer(Some(stream.peer)), kept, close)
     }
 }
 

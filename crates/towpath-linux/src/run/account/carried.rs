@@ -96,8 +96,8 @@ pub(super) fn classify_carried(
 ) -> Vec<CarriedBytes> {
     let end = totals.len().saturating_sub(1);
     let lost = suffix_min(totals.iter().enumerate().map(|(index, total)| {
-        let held = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
-        total.served.saturating_sub(total.arrived).saturating_sub(held)
+        let in_flight = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
+        total.served.saturating_sub(total.arrived).saturating_sub(in_flight)
     }));
     let missing = |waiting: bool| {
         suffix_min(totals.iter().enumerate().map(move |(index, total)| {

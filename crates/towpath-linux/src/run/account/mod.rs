@@ -167,9 +167,9 @@ impl AccountBuilder {
         let counters = watched.directions.iter().map(|(counters, _)| *counters).collect();
         let before = std::mem::replace(&mut self.counters, counters);
         for number in 0..stage.network.scenario.paths.len() {
-            for way in [DataDirection::Up, DataDirection::Down] {
+            for direction in [DataDirection::Up, DataDirection::Down] {
                 let mut new = [0; 3];
-                for id in stage.network.directions_of(number, way) {
+                for id in stage.network.directions_of(number, direction) {
                     let Some(now) = self.counters.get(id.index()) else { continue };
                     let old = before.get(id.index()).copied().unwrap_or_default();
                     let full = |counters: &DirectionCounters| {
@@ -184,7 +184,7 @@ impl AccountBuilder {
                 let parts = [Part::AfterOverflow, Part::AfterLoss, Part::PacketSize];
                 let most = new.into_iter().zip(parts).max_by_key(|(count, _)| *count);
                 if let Some((_, part)) = most.filter(|(count, _)| *count > 0) {
-                    self.last_drops.insert((number, way), part);
+                    self.last_drops.insert((number, direction), part);
                 }
             }
         }

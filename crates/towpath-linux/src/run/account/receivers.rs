@@ -81,10 +81,11 @@ impl Receivers {
             for ((sums, (received, _)), (missing, needless)) in
                 all.iter_mut().zip(&stream.totals).zip(missing.into_iter().zip(needless))
             {
-                for (way, bytes) in received {
-                    let sum: &mut PathReceived = sums.entry(*way).or_default();
-                    let of =
-                        |all: &BTreeMap<PathDirection, u64>| all.get(way).copied().unwrap_or(0);
+                for (direction, bytes) in received {
+                    let sum: &mut PathReceived = sums.entry(*direction).or_default();
+                    let of = |all: &BTreeMap<PathDirection, u64>| {
+                        all.get(direction).copied().unwrap_or(0)
+                    };
                     sum.received += bytes;
                     sum.redundant += of(&needless);
                     sum.waiting += of(&missing).saturating_sub(of(&needless));
@@ -135,8 +136,8 @@ impl ReceivedStream {
 
     fn by_path(&self) -> BTreeMap<PathDirection, u64> {
         let mut sums = BTreeMap::new();
-        for (way, bytes) in self.subflows.values() {
-            *sums.entry(*way).or_default() += bytes;
+        for (direction, bytes) in self.subflows.values() {
+            *sums.entry(*direction).or_default() += bytes;
         }
         sums
     }
@@ -145,7 +146,7 @@ impl ReceivedStream {
 impl WaitingBytes {
     fn of(
         connection: &ConnectionSample,
-        way: impl Fn(&SubflowSample) -> Option<PathDirection>,
+        direction: impl Fn(&SubflowSample) -> Option<PathDirection>,
         read_bytes: u64,
     ) -> Self {
         let (outstanding, samples) = match connection {
@@ -158,7 +159,7 @@ impl WaitingBytes {
         for sample in samples {
             let bytes = |packets: u32| u64::from(packets) * u64::from(sample.info.mss_bytes);
             under_way += bytes(sample.info.unacked);
-            if let Some(way) = way(sample) {
+            if let Some(way) = direction(sample) {
                 *out_of_order.entry(way).or_default() += bytes(sample.info.sacked);
             }
         }
@@ -171,11 +172,11 @@ impl WaitingBytes {
         totals: &[(BTreeMap<PathDirection, u64>, u64)],
     ) -> (u64, BTreeMap<PathDirection, u64>) {
         let read = totals.last().map_or(0, |(_, read)| *read).saturating_sub(self.read_bytes);
-        let mut later = read.saturating_sub(self.reassembly_bytes);
-        let left = |(way, bytes): (&PathDirection, &u64)| {
-            let gone = later.min(*bytes);
-            later -= gone;
-            (*way, bytes - gone)
+        let mut rest = read.saturating_sub(self.reassembly_bytes);
+        let left = |(direction, bytes): (&PathDirection, &u64)| {
+            let read_later = rest.min(*bytes);
+            rest -= read_later;
+            (*direction, bytes - read_later)
         };
         (self.reassembly_bytes.saturating_sub(read), self.out_of_order.iter().map(left).collect())
     }
@@ -199,9 +200,9 @@ fn redundant_bytes(
     let mut sums: BTreeMap<PathDirection, u64> = BTreeMap::new();
     let mut before: BTreeMap<PathDirection, u64> = BTreeMap::new();
     for (gap, (received, _)) in suffix_min(gaps).into_iter().zip(totals) {
-        let grown = |way: &PathDirection| {
-            let new = received.get(way).copied().unwrap_or(0);
-            new.saturating_sub(before.get(way).copied().unwrap_or(0))
+        let grown = |direction: &PathDirection| {
+            let new = received.get(direction).copied().unwrap_or(0);
+            new.saturating_sub(before.get(direction).copied().unwrap_or(0))
         };
         let weights: Vec<u64> = received.keys().map(grown).collect();
         if weights.iter().any(|weight| *weight > 0) {

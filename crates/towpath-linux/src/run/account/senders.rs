@@ -57,8 +57,8 @@ impl MeanFullSize {
     /// Adds a size of `bytes`, weighted by the share of `span` in which one of `parts` was the
     /// reason.
     fn add(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
-        let held = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
-        let seconds = held.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
+        let limits = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
+        let seconds = limits.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
         self.max_bytes = self.max_bytes.max(bytes);
         if bytes > 0 {
             self.seconds += seconds;
@@ -110,8 +110,8 @@ impl Senders {
         let sender =
             if said.direction == DataDirection::Down { &stream.server } else { &stream.client };
         if let StreamEndpoint::Own(connection) = sender {
-            if let Some((held, idle)) = connection.send_limits() {
-                said.add_stack_limits(&held, idle, waiting);
+            if let Some((limits, idle)) = connection.send_limits() {
+                said.add_stack_limits(&limits, idle, waiting);
             }
             return;
         }
@@ -190,8 +190,8 @@ impl Senders {
                 cwnd_reduced: cut.is_some(),
             };
             if between.is_cwnd_reduced() {
-                let way = said.path_direction(path).unwrap_or(DataDirection::Up);
-                let cause = said.drops.get(&(path, way)).copied();
+                let direction = said.path_direction(path).unwrap_or(DataDirection::Up);
+                let cause = said.drops.get(&(path, direction)).copied();
                 cut = Some(cause.unwrap_or(Part::AfterLoss));
             }
             let backup = sample.backup.unwrap_or_else(|| said.is_backup(path));
@@ -293,13 +293,13 @@ impl FlowSample<'_> {
         for (path, way) in self.paths() {
             let reasons = waiting.entry((path, way)).or_default();
             let before = reasons.len();
-            for own in held.iter().filter(|own| on(own.addresses) == Some(path)) {
-                let mut part = stack_part(own.limit);
+            for stream in held.iter().filter(|own| on(own.addresses) == Some(path)) {
+                let mut part = stack_part(stream.limit);
                 if part == Part::AfterLoss {
                     // Only the link knows the kind of loss.
                     part = self.drops.get(&(path, way)).copied().unwrap_or(part);
                 }
-                reasons.push((IdleCause { part, waits_for: own.waits_for.and_then(on) }, 1.0));
+                reasons.push((IdleCause { part, waits_for: stream.waits_for.and_then(on) }, 1.0));
             }
             if reasons.len() == before {
                 let part = if idle { Part::Application } else { self.absent_part(path) };
@@ -311,19 +311,19 @@ impl FlowSample<'_> {
     /// Returns for each path the causes that limited this connection.
     fn reasons(
         &self,
-        seen: &SubflowSamples,
+        samples: &SubflowSamples,
         source: InfoSource,
         span: Duration,
     ) -> Vec<(usize, WeightedCauses)> {
-        let shares = limit::connection_limits(source, &deltas(seen), self.is_endless(), span);
+        let shares = limit::connection_limits(source, &deltas(samples), self.is_endless(), span);
         let mut all: Vec<(usize, WeightedCauses)> = Vec::new();
         let mut idle = 0.0;
-        for (at, own) in shares.iter().enumerate() {
-            let Some((_, (_, _, known))) = seen.get(at) else { continue };
-            let nothing = own.iter().filter(|(limit, _)| *limit == SendLimit::Application);
+        for (at, stream) in shares.iter().enumerate() {
+            let Some((_, (_, _, known))) = samples.get(at) else { continue };
+            let nothing = stream.iter().filter(|(limit, _)| *limit == SendLimit::Application);
             idle = f64::max(idle, nothing.map(|(_, share)| share).sum());
             let reasons =
-                own.iter().map(|(limit, share)| (self.reason(*limit, known, seen), *share));
+                stream.iter().map(|(limit, share)| (self.reason(*limit, known, samples), *share));
             all.push((known.path, reasons.collect()));
         }
         for (path, _) in self.paths() {
@@ -345,10 +345,10 @@ impl FlowSample<'_> {
         if self.is_endless() { Part::SenderCpu } else { Part::Application }
     }
 
-    fn reason(&self, limit: SendLimit, own: &PathSubflow, seen: &SubflowSamples) -> IdleCause {
+    fn reason(&self, limit: SendLimit, own: &PathSubflow, samples: &SubflowSamples) -> IdleCause {
         let part = limit::account_part(limit, own.loss_cause, self.is_endless());
         let waits_for = if let SendLimit::HolBlocked(other) = limit {
-            seen.get(other).map(|(_, (_, _, known))| known.path)
+            samples.get(other).map(|(_, (_, _, known))| known.path)
         } else {
             None
         };
@@ -384,15 +384,15 @@ mod tests {
         let mut window = MeanFullSize::default();
         let full = vec![(IdleCause { part: Part::HeadOfLineBlocking, waits_for: Some(1) }, 1.0)];
         let parts = [Part::PeerWindow, Part::HeadOfLineBlocking];
-        let look = Duration::from_millis(10);
+        let snapshot = Duration::from_millis(10);
         assert_eq!(window.mean_bytes(), None);
         for _ in 0..10 {
-            window.add(400_000, &full, &parts, look);
-            window.add(600_000, &full, &parts, look);
+            window.add(400_000, &full, &parts, snapshot);
+            window.add(600_000, &full, &parts, snapshot);
         }
         // The window still grows but is no longer the limit.
         let slow_start = vec![(Part::SlowStart.into(), 1.0)];
-        window.add(17_400_000, &slow_start, &parts, look * 1_000);
+        window.add(17_400_000, &slow_start, &parts, snapshot * 1_000);
         assert_eq!((window.mean_bytes(), window.max_bytes), (Some(500_000), 17_400_000));
     }
 }

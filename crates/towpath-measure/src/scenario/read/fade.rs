@@ -171,8 +171,8 @@ fn between(from: &LinkDirectionState, to: &LinkValues, part: (u128, u128)) -> Li
 
 /// Returns the value at `elapsed` of `over` by linear interpolation, rounded towards the start.
 fn line(from: u64, to: u64, (elapsed, over): (u128, u128)) -> u64 {
-    let way = u128::from(from.abs_diff(to)) * elapsed / over.max(1);
-    let way = u64::try_from(way).unwrap_or(u64::MAX);
+    let change = u128::from(from.abs_diff(to)) * elapsed / over.max(1);
+    let way = u64::try_from(change).unwrap_or(u64::MAX);
     if to >= from { from.saturating_add(way) } else { from.saturating_sub(way) }
 }
 

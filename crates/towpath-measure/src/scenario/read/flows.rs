@@ -43,13 +43,13 @@ pub(super) fn flows(
 }
 
 /// Parses `load`: a bulk flow parallel to this one, for its planned duration.
-fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
+fn load(section: &mut Section<'_>, parent: Option<&Flow>) -> Option<Flow> {
     let has_own = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
     let waits = |pattern: &Pattern| {
         (!request_directions(pattern).is_empty() && !has_own(pattern))
             || is_transport_independent(pattern)
     };
-    let flow = beside.filter(|flow| waits(&flow.pattern));
+    let flow = parent.filter(|flow| waits(&flow.pattern));
     // The key applies only to patterns with requests or datagrams.
     let value = flow.and_then(|_| section.take("load"));
     let words =

@@ -485,8 +485,8 @@ fn udping(section: &mut Section<'_>) -> Option<Pattern> {
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let span = duration.unwrap_or(DEFAULT_DURATION);
     let period = period(section, Duration::from_millis(100), span);
-    let patience = duration_or(section.take("patience"), DEFAULT_REPLY_TIMEOUT);
-    let (period, duration, patience) = (period?, duration?, patience?);
+    let late_timeout = duration_or(section.take("patience"), DEFAULT_REPLY_TIMEOUT);
+    let (period, duration, patience) = (period?, duration?, late_timeout?);
     Some(Pattern::Udping(Udping { period, duration, reply_timeout: patience }))
 }
 

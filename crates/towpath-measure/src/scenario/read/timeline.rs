@@ -118,7 +118,7 @@ impl TimelineExpander<'_> {
         };
         let Some(mut state) = self.state(target) else { return Vec::new() };
         let netem = state.iter().any(LinkDirectionState::is_netem);
-        self.fades.retain(|running| running.until > at);
+        self.fades.retain(|active| active.until > at);
         if let Some(running) = self.fades.iter().find(|r| r.overlaps(target, side, &values, netem))
         {
             let (from, until) = (duration_text(running.from), duration_text(running.until));

@@ -34,8 +34,8 @@ struct Pair {
 
 impl Pair {
     fn new(pattern: &Pattern) -> Self {
-        let talk = |role| MessageSession::new(pattern, role, at(0)).unwrap();
-        let mut ends = [talk(FlowRole::Client), talk(FlowRole::Server)];
+        let session = |role| MessageSession::new(pattern, role, at(0)).unwrap();
+        let mut ends = [session(FlowRole::Client), session(FlowRole::Server)];
         let count = streams(pattern);
         for stream in 0..count {
             for end in &mut ends {
@@ -109,8 +109,8 @@ proptest! {
         }
         prop_assert!(pair.is_over());
         let found = pair.messages();
-        let ways = request_directions(&exchange(direction, count, sizes)).len();
-        prop_assert_eq!(found.len(), count as usize * ways);
+        let direction_count = request_directions(&exchange(direction, count, sizes)).len();
+        prop_assert_eq!(found.len(), count as usize * direction_count);
         for message in found {
             let due = at(u64::from(message.number) * 100).as_nanos();
             prop_assert_eq!(message.due_ns, due);

@@ -60,8 +60,12 @@ impl CallPlayout {
 
     /// Classifies a datagram by its transit time; `least` is the shortest one before it.
     pub(super) fn classify(&self, transit: i64, least: Option<i64>) -> Slot {
-        let least = least.map_or(transit, |least| least.min(transit));
-        if transit.saturating_sub(least) > self.buffer_ns { Slot::Late } else { Slot::Arrived }
+        let min_transit = least.map_or(transit, |least| least.min(transit));
+        if transit.saturating_sub(min_transit) > self.buffer_ns {
+            Slot::Late
+        } else {
+            Slot::Arrived
+        }
     }
 
     /// Finalises the next number.
@@ -93,22 +97,23 @@ impl CallPlayout {
 /// for the numbers below `known`.
 pub(super) fn assess(
     call: Call,
-    heard: &PlayoutReport,
+    report: &PlayoutReport,
     (numbered, received, known): (u64, u64, u64),
 ) -> CallStats {
     let together = u64::from(call.packets_per_frame.max(1));
     let planned = numbered.div_ceil(together);
-    let network_ns = heard.min_transit_ns.map(|least| u64::try_from(least).unwrap_or(0));
+    let network_ns =
+        report.min_transit_ns.map(|min_transit| u64::try_from(min_transit).unwrap_or(0));
     let buffer_ns = u64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(u64::MAX);
     let mut figures = CallStats {
         medium: call.medium.name().to_owned(),
         jitter_buffer_ns: buffer_ns,
         planned,
-        played: heard.played.min(planned),
+        played: report.played.min(planned),
         lost: numbered.saturating_sub(received),
-        late: heard.late,
+        late: report.late,
         network_ns,
-        basis: heard.basis,
+        basis: report.basis,
         burst_ratio: None,
         mouth_to_ear_ns: None,
         rating: None,
@@ -121,7 +126,7 @@ pub(super) fn assess(
     };
     let unplayed = planned.saturating_sub(figures.played);
     let share = unplayed as f64 / planned.max(1) as f64;
-    let gaps = heard.gaps.saturating_add(u64::from(numbered > known && !heard.in_gap));
+    let gaps = report.gaps.saturating_add(u64::from(numbered > known && !report.in_gap));
     // G.107 §7.5: mean length of loss runs, relative to that of random losses.
     let burst_ratio = unplayed as f64 / gaps.max(1) as f64 * (1.0 - share);
     figures.burst_ratio = (gaps > 0).then_some(burst_ratio.max(1.0));
@@ -167,19 +172,21 @@ mod tests {
     /// `None` is a loss.
     fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallStats {
         let mut sender = UdpSender::new(*plan, at(0), SAMPLE);
-        let mut hearer = UdpReceiver::new(plan, at(0), SAMPLE);
+        let mut receiver = UdpReceiver::new(plan, at(0), SAMPLE);
         let mut arrivals = Vec::new();
         while let Some(due) = sender.next_due() {
             let number = sender.poll(due).unwrap();
             sender.on_sent(due);
-            arrivals
-                .extend(network(number).map(|way| (due + Duration::from_micros(way), number, due)));
+            arrivals.extend(
+                network(number)
+                    .map(|transit_us| (due + Duration::from_micros(transit_us), number, due)),
+            );
         }
         arrivals.sort();
         for (arrival, number, due) in arrivals {
-            hearer.on_datagram(arrival, (number, due), 172);
+            receiver.on_datagram(arrival, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), hearer.finish(true));
+        let (sent, received) = (sender.finish(), receiver.finish(true));
         let way = (DataDirection::Up, "p");
         let joined = merge_reports(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&received)));
         joined.unwrap().0.call.unwrap()
@@ -268,7 +275,7 @@ mod tests {
     fn unsent_datagrams_count_as_lost_in_the_rating() {
         let [plan] = plans("duration = \"1 s\"")[..] else { panic!() };
         let mut sender = UdpSender::new(plan, at(0), SAMPLE);
-        let mut hearer = UdpReceiver::new(&plan, at(0), SAMPLE);
+        let mut receiver = UdpReceiver::new(&plan, at(0), SAMPLE);
         while let Some(due) = sender.next_due() {
             let number = sender.poll(due).unwrap();
             if (10..20).contains(&number) {
@@ -276,12 +283,12 @@ mod tests {
                 continue;
             }
             sender.on_sent(due);
-            hearer.on_datagram(due + SAMPLE, (number, due), 172);
+            receiver.on_datagram(due + SAMPLE, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), hearer.finish(false));
-        let way = (DataDirection::Up, "p");
+        let (sent, received) = (sender.finish(), receiver.finish(false));
+        let flow_direction = (DataDirection::Up, "p");
         let ends = (Some(&sent), Some(&received));
-        let (figures, _) = merge_reports(&plan, (0, at(0), SAMPLE), way, ends).unwrap();
+        let (figures, _) = merge_reports(&plan, (0, at(0), SAMPLE), flow_direction, ends).unwrap();
         let own = figures.call.unwrap();
         assert_eq!((figures.sent, figures.unsent, figures.lost), (40, 10, 0));
         assert_eq!((own.planned, own.played, own.lost), (50, 40, 10));

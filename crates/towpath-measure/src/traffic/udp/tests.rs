@@ -61,19 +61,19 @@ fn losses_duplicates_and_order_are_counted() {
     }
     assert!(!receiver.on_datagram(at(1), (100, at(0)), 1_000), "the plan has no such number");
     assert!(!receiver.on_datagram(at(1), (u64::MAX, at(0)), 1_000));
-    let heard = receiver.finish(true);
-    assert_eq!((heard.received, heard.duplicated, heard.out_of_order), (6, 1, 1));
-    assert_eq!((heard.highest, heard.longest_loss, heard.bytes), (Some(70), 60, 6_000));
+    let report = receiver.finish(true);
+    assert_eq!((report.received, report.duplicated, report.out_of_order), (6, 1, 1));
+    assert_eq!((report.highest, report.longest_loss, report.bytes), (Some(70), 60, 6_000));
     let sent = UdpSenderReport { sent: 100, unsent: 0, rows: vec![(10, 0); 10] };
     let what = (3, at(0), SAMPLE);
-    let both = (Some(&sent), Some(&heard));
+    let both = (Some(&sent), Some(&report));
     let (figures, rows) = merge_reports(&plan(), what, (DataDirection::Up, "wifi"), both).unwrap();
     assert_eq!((figures.lost, figures.longest_loss_run), (94, 60));
     assert_eq!((rows.len(), rows[0].lost, rows[1].lost), (10, Some(5), Some(10)));
     assert_eq!((rows[9].t_ns, rows[9].span_ns), (1_000_000_000, 100_000_000));
     // Without the sender's report, as far as the receiver knows.
     let (alone, rows) =
-        merge_reports(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&heard))).unwrap();
+        merge_reports(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&report))).unwrap();
     assert_eq!((alone.sent, alone.lost, rows[0].lost), (71, 65, None));
 }
 
@@ -91,10 +91,10 @@ fn jitter_is_the_one_of_rfc_3550() {
             expected += (16e6 - expected) / 16.0;
         }
     }
-    let heard = receiver.finish(true);
-    assert_eq!(heard.jitter_ns[0], expected.round() as u64);
-    assert!((15_900_000..16_000_000).contains(&heard.jitter_ns[0]));
-    let (delay, variation) = (heard.delay.unwrap(), heard.variation.unwrap());
+    let report = receiver.finish(true);
+    assert_eq!(report.jitter_ns[0], expected.round() as u64);
+    assert!((15_900_000..16_000_000).contains(&report.jitter_ns[0]));
+    let (delay, variation) = (report.delay.unwrap(), report.variation.unwrap());
     assert_eq!((delay.min_ns, delay.max_ns, delay.mean_ns), (20_000_000, 36_000_000, 28_000_000));
     assert_eq!((variation.min_ns, variation.max_ns), (0, 16_000_000));
     assert!(delay.p50_ns.abs_diff(20_000_000) < 1_000 && delay.p99_ns.abs_diff(36_000_000) < 1_000);
@@ -108,11 +108,11 @@ fn clocks_that_differ_give_a_variation_and_no_delay() {
         let sent = at(10_000_000 + number * 10_000);
         receiver.on_datagram(at(5_000_000 + number * 10_000 + number * 100), (number, sent), 1_000);
     }
-    let heard = receiver.finish(false);
-    assert_eq!(heard.delay, None);
-    let variation = heard.variation.unwrap();
+    let report = receiver.finish(false);
+    assert_eq!(report.delay, None);
+    let variation = report.variation.unwrap();
     assert_eq!((variation.min_ns, variation.max_ns), (0, 900_000));
-    assert_eq!(heard.rows[9].received, 10, "what was sent when nobody planned it");
+    assert_eq!(report.rows[9].received, 10, "what was sent when nobody planned it");
 }
 
 #[test]

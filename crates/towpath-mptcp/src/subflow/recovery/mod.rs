@@ -212,11 +212,11 @@ impl Subflow {
         }
         let rtt = self.measure(now, &delivery, advanced, echo);
         self.rack.record_delivery(now, &delivery);
-        let told = ProbeEvidence {
+        let evidence = ProbeEvidence {
             duplicate_end: duplicate.map(|(_, end)| end),
             plain_duplicate: repeats && segment.options.sack.is_empty(),
         };
-        self.on_probe_acked(now, ack, &told);
+        self.on_probe_acked(now, ack, &evidence);
         if advanced {
             self.recovery.forget_timeouts();
             self.probes = 0;

@@ -131,8 +131,12 @@ fn an_ecn_echo_reduces_the_window_and_sends_cwr_once_per_rtt() {
     }
     assert_eq!(script.subflow.statistics().ssthresh_bytes, 7300, "the same window");
     script.push(1110, 3);
-    let told: Vec<bool> = script.transmits().iter().map(|t| t.flags.contains(Flags::CWR)).collect();
-    assert_eq!((told.len(), told.iter().filter(|told| **told).count(), told[0]), (3, 1, true));
+    let cwr_flags: Vec<bool> =
+        script.transmits().iter().map(|t| t.flags.contains(Flags::CWR)).collect();
+    assert_eq!(
+        (cwr_flags.len(), cwr_flags.iter().filter(|told| **told).count(), cwr_flags[0]),
+        (3, 1, true)
+    );
     echo(&mut script, 1120, after(10));
     assert_eq!(script.subflow.statistics().cwnd_bytes, 7300);
     echo(&mut script, 1211, after(11));

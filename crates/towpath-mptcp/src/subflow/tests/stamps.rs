@@ -137,10 +137,11 @@ fn an_old_acknowledgement_counts_only_if_it_was_just_reordered() {
     let mut script = open();
     data(&mut script, 1, 100_000);
     echo(&mut script);
-    for (seq, value, heard) in [(101, 99_800, true), (101, 99_000, false), (102, 99_999, false)] {
+    for (seq, value, accepted) in [(101, 99_800, true), (101, 99_000, false), (102, 99_999, false)]
+    {
         let ack = stamped(&script, Flags::ACK, seq, value);
-        assert_eq!(script.arrive(ack).acceptable, heard, "{value}");
-        assert_eq!(script.sent().is_empty(), heard);
+        assert_eq!(script.arrive(ack).acceptable, accepted, "{value}");
+        assert_eq!(script.sent().is_empty(), accepted);
     }
     // It acknowledges new data, so it was not overtaken.
     script.push(1000, 1);

@@ -206,8 +206,8 @@ fn no_server_report_fills_the_clients_memory() {
     let connection =
         r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
     for line in [counter, connection, "{}", "[", "\"\""] {
-        let half = format!("{line}\n").repeat(most / (line.len() + 1));
-        let server = Hostile::start(Misbehaviour::Report(Arc::from(half)));
+        let report = format!("{line}\n").repeat(most / (line.len() + 1));
+        let server = Hostile::start(Misbehaviour::Report(Arc::from(report)));
         let mut client = measure(folder, &server, &["--transport", "tcp", "--patience", "20"]);
         let mut peak = 0;
         wait_for("the client's end", || {

@@ -130,11 +130,11 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
         // An eavesdropper cannot reuse the token.
         if preamble.kind == ConnectionKind::Data {
-            let mut stranger =
+            let mut client =
                 connect(port, Preamble { kind: ConnectionKind::Control, ..preamble }, false)
                     .unwrap();
-            let _ = stranger.send(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
-            let answer = stranger.recv::<ServerMessage>(&mut FrameDecoder::default());
+            let _ = client.send(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
+            let answer = client.recv::<ServerMessage>(&mut FrameDecoder::default());
             assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
         }
     }
@@ -170,13 +170,13 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
     let listening = outer.try_clone().unwrap();
     thread::spawn(move || {
         let passed = Arc::new(AtomicU64::new(0));
-        let mut ways: Vec<(SocketAddr, UdpSocket)> = Vec::new();
+        let mut routes: Vec<(SocketAddr, UdpSocket)> = Vec::new();
         let mut room = vec![0; 65_536];
         while let Ok((length, from)) = listening.recv_from(&mut room) {
             if passed.fetch_add(length as u64, Ordering::Relaxed) > most {
                 continue;
             }
-            let known = ways.iter().position(|(client, _)| *client == from);
+            let known = routes.iter().position(|(client, _)| *client == from);
             let known = known.unwrap_or_else(|| {
                 let inner = UdpSocket::bind("127.0.0.1:0").unwrap();
                 inner.connect(("127.0.0.1", server)).unwrap();
@@ -190,10 +190,10 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
                         }
                     }
                 });
-                ways.push((from, inner));
-                ways.len() - 1
+                routes.push((from, inner));
+                routes.len() - 1
             });
-            let _ = ways[known].1.send(&room[..length]); // the peer may be gone
+            let _ = routes[known].1.send(&room[..length]); // the peer may be gone
         }
     });
     outer

@@ -30,11 +30,11 @@ const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 const MULTIPATH: i32 = 262;
 
 /// Opens a connection without sending anything.
-fn dial(way: ClientRoute, multipath: bool) -> io::Result<TcpStream> {
+fn dial(route: ClientRoute, multipath: bool) -> io::Result<TcpStream> {
     let protocol = multipath.then(|| Protocol::from(MULTIPATH));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
-    socket.bind(&SocketAddr::from((way.from, 0)).into())?;
-    socket.connect_timeout(&way.server.into(), Duration::from_secs(20))?;
+    socket.bind(&SocketAddr::from((route.from, 0)).into())?;
+    socket.connect_timeout(&route.server.into(), Duration::from_secs(20))?;
     let socket = TcpStream::from(socket);
     socket.set_read_timeout(Some(Duration::from_secs(20)))?;
     socket.set_write_timeout(Some(Duration::from_secs(20)))?;
@@ -148,20 +148,20 @@ fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
 
 /// Starts a test with all its connections. Its traffic runs on return.
 fn running(
-    way: ClientRoute,
+    route: ClientRoute,
     flows: &[&str],
     streams: u16,
     settings: TransferSettings,
 ) -> io::Result<(RawClient, Vec<TcpStream>)> {
-    let mut stranger = RawClient::connect(way)?;
-    if let Some(why) = stranger.plan(flows, settings)? {
+    let mut client = RawClient::connect(route)?;
+    if let Some(why) = client.plan(flows, settings)? {
         return Err(io::Error::other(why));
     }
     let places = (0..flows.len() as u16).flat_map(|flow| (0..streams).map(move |one| (flow, one)));
-    let data: io::Result<Vec<_>> = places.map(|(flow, one)| stranger.data(flow, one)).collect();
+    let data: io::Result<Vec<_>> = places.map(|(flow, one)| client.data(flow, one)).collect();
     let data = data?;
-    stranger.begin()?;
-    Ok((stranger, data))
+    client.begin()?;
+    Ok((client, data))
 }
 
 /// Checks that the server has not panicked and serves a new client.

@@ -36,11 +36,11 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
     let mut most = 0;
     for _ in 0..60 {
-        let Ok(mut stranger) = RawClient::connect(site.route(1)) else { continue };
-        if stranger.plan(&[MINUTE], TransferSettings::default()).unwrap().is_none() {
-            let _data = stranger.data(0, 0).unwrap();
-            stranger.begin().unwrap();
-            stranger.send(&ClientMessage::Bye).unwrap();
+        let Ok(mut client) = RawClient::connect(site.route(1)) else { continue };
+        if client.plan(&[MINUTE], TransferSettings::default()).unwrap().is_none() {
+            let _data = client.data(0, 0).unwrap();
+            client.begin().unwrap();
+            client.send(&ClientMessage::Bye).unwrap();
         }
         most = most.max(site.status("Threads:"));
     }
@@ -54,9 +54,9 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
 fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let site = AttackedServer::new(&[]);
     // A request each microsecond.
-    let mut stranger = RawClient::connect(site.route(1)).unwrap();
+    let mut client = RawClient::connect(site.route(1)).unwrap();
     let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
-    let why = stranger.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
+    let why = client.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     // Small requests of a few bytes each, which the plan does not contain.
     let mut stranger = RawClient::connect(site.route(1)).unwrap();
@@ -69,8 +69,8 @@ fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
         let until = Instant::now() + Duration::from_secs(40);
         while Instant::now() < until && data.write_all(&requests).is_ok() {}
     });
-    let half = stranger.fetch().unwrap();
-    assert!(half.contains("--max-memory"), "{}", &half[..half.len().min(400)]);
+    let report = stranger.fetch().unwrap();
+    assert!(report.contains("--max-memory"), "{}", &report[..report.len().min(400)]);
     writing.join().unwrap();
     site.assert_serves_five();
     site.assert_memory();
@@ -87,10 +87,10 @@ fn requests(bytes: usize) -> Vec<u8> {
 #[test]
 fn no_test_gets_more_than_half_of_the_remaining_memory() {
     let site = AttackedServer::new(&[]);
-    let mut stranger = RawClient::connect(site.route(1)).unwrap();
+    let mut client = RawClient::connect(site.route(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
     let settings = TransferSettings { block_bytes: Some(4 << 20), ..TransferSettings::default() };
-    let why = stranger.plan(&[wide], settings).unwrap().unwrap();
+    let why = client.plan(&[wide], settings).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     let visitors: Vec<_> = (1..=16)
         .filter_map(|n| {
@@ -152,11 +152,11 @@ fn absent_clients_lose_their_slots() {
     let site = AttackedServer::new(&[]);
     let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
     let book = |n: u16| {
-        let mut stranger = RawClient::connect(site.route(n)).ok()?;
-        stranger.plan(&[later], TransferSettings::default()).ok()?.is_none().then_some(())?;
-        let data = stranger.data(0, 0).ok()?;
-        stranger.begin().ok()?;
-        Some((stranger, data))
+        let mut client = RawClient::connect(site.route(n)).ok()?;
+        client.plan(&[later], TransferSettings::default()).ok()?.is_none().then_some(())?;
+        let data = client.data(0, 0).ok()?;
+        client.begin().ok()?;
+        Some((client, data))
     };
     let places: Vec<_> = (0..16).filter_map(|_| book(1)).collect();
     assert_eq!(places.len(), 8, "the last half is for those who have none");
@@ -172,12 +172,12 @@ fn absent_clients_lose_their_slots() {
 #[test]
 fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
-    let mut stranger = RawClient::connect(site.route(1)).unwrap();
+    let mut client = RawClient::connect(site.route(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
-    assert_eq!(stranger.plan(&[down; 16], TransferSettings::default()).unwrap(), None);
-    let data: Vec<_> = (0..16).map(|flow| stranger.data(flow, 0).unwrap()).collect();
+    assert_eq!(client.plan(&[down; 16], TransferSettings::default()).unwrap(), None);
+    let data: Vec<_> = (0..16).map(|flow| client.data(flow, 0).unwrap()).collect();
     let mut echo = site.route(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
-    stranger.begin().unwrap();
+    client.begin().unwrap();
     let began = Instant::now();
     let until = began + Duration::from_secs(6);
     let reading: Vec<_> =
@@ -199,11 +199,11 @@ fn a_rate_limit_applies_to_all_traffic_of_a_client() {
 #[test]
 fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     let site = AttackedServer::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
-    let mut stranger = RawClient::connect(site.route(1)).unwrap();
+    let mut client = RawClient::connect(site.route(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
-    assert_eq!(stranger.plan(&[down; 4], TransferSettings::default()).unwrap(), None);
-    let data: Vec<_> = (0..4).map(|flow| stranger.data(flow, 0).unwrap()).collect();
-    stranger.begin().unwrap();
+    assert_eq!(client.plan(&[down; 4], TransferSettings::default()).unwrap(), None);
+    let data: Vec<_> = (0..4).map(|flow| client.data(flow, 0).unwrap()).collect();
+    client.begin().unwrap();
     let began = Instant::now();
     let until = began + Duration::from_secs(15);
     let reading: Vec<_> =
@@ -212,9 +212,9 @@ fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     let (most, took) = (2 << 20, began.elapsed());
     assert!((most * 9 / 10..=most * 21 / 20).contains(&moved), "{moved} of {most} bytes");
     assert!(took > Duration::from_millis(1_900), "{took:?} for 2 s at this rate");
-    let half = stranger.fetch().unwrap();
-    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
-    drop(stranger);
+    let report = client.fetch().unwrap();
+    assert!(report.contains("--max-bytes"), "{}", &report[..report.len().min(400)]);
+    drop(client);
     let ended = site.measure(2, &["-R", "ping", "--set", "count=3"]);
     assert!(ended.code.is_some(), "{ended}");
 }

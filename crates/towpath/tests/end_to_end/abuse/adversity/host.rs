@@ -142,12 +142,12 @@ fn a_test_without_descriptors_releases_its_slot() {
         return;
     }
     let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
-    let mut stranger = RawClient::connect(site.route(1)).unwrap();
+    let mut client = RawClient::connect(site.route(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
-    let why = stranger.plan(&[wide], TransferSettings::default()).unwrap();
-    let data: Vec<_> = (0..128).filter_map(|stream| stranger.data(0, stream).ok()).collect();
+    let why = client.plan(&[wide], TransferSettings::default()).unwrap();
+    let data: Vec<_> = (0..128).filter_map(|stream| client.data(0, stream).ok()).collect();
     assert!(why.is_some() || data.len() == 128, "{} connections, {why:?}", data.len());
-    drop((stranger, data));
+    drop((client, data));
     assert_serving(&site);
 }
 
@@ -209,10 +209,10 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
         let wide = format!(
             "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
         );
-        let mut stranger = RawClient::connect(site.route(1)).unwrap();
-        let said = test_outcome(&mut stranger, &wide);
+        let mut client = RawClient::connect(site.route(1)).unwrap();
+        let said = test_outcome(&mut client, &wide);
         assert!(!said.is_empty());
-        drop(stranger);
+        drop(client);
         assert_serving(&site);
     }
 }
@@ -261,10 +261,10 @@ fn a_server_without_address_space_keeps_running() {
         let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
         let strangers: Vec<_> = (1..8)
             .filter_map(|n| {
-                let mut stranger = RawClient::connect(site.route(n)).ok()?;
-                stranger.plan(&[wide], TransferSettings::default()).ok()?;
-                let data: Vec<_> = (0..128).map_while(|one| stranger.data(0, one).ok()).collect();
-                Some((stranger, data))
+                let mut client = RawClient::connect(site.route(n)).ok()?;
+                client.plan(&[wide], TransferSettings::default()).ok()?;
+                let data: Vec<_> = (0..128).map_while(|one| client.data(0, one).ok()).collect();
+                Some((client, data))
             })
             .collect();
         drop((crowd, strangers));
@@ -648,17 +648,17 @@ fn connections_that_break_in_every_phase_leave_nothing() {
     let mut fetched = 0;
     for phase in 0..times(5, 10) {
         for n in 1..=times(2, 8) as u16 {
-            let Ok(mut stranger) = RawClient::connect(site.route(n)) else { continue };
-            if phase % 5 == 0 || stranger.plan(&[short], TransferSettings::default()).is_err() {
+            let Ok(mut client) = RawClient::connect(site.route(n)) else { continue };
+            if phase % 5 == 0 || client.plan(&[short], TransferSettings::default()).is_err() {
                 continue;
             }
-            let Ok(mut data) = stranger.data(0, 0) else { continue };
-            if phase % 5 == 1 || stranger.begin().is_err() || phase % 5 == 2 {
+            let Ok(mut data) = client.data(0, 0) else { continue };
+            if phase % 5 == 1 || client.begin().is_err() || phase % 5 == 2 {
                 continue;
             }
             let _ = data.read(&mut [0; 1_024]); // any amount will do
             drop(data);
-            fetched += usize::from(phase % 5 == 4 && stranger.fetch().is_ok());
+            fetched += usize::from(phase % 5 == 4 && client.fetch().is_ok());
         }
     }
     assert!(fetched > 0 || !is_full_scope(), "no test came to its end");

@@ -248,8 +248,8 @@ fn each_leaf(value: &mut Value, change: &mut impl FnMut(&mut Value)) {
     }
 }
 
-fn lines_of(half: &str) -> Vec<Value> {
-    half.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+fn lines_of(report: &str) -> Vec<Value> {
+    report.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn text_of(lines: &[Value]) -> String {
@@ -810,10 +810,10 @@ fn a_diagnosis_survives_hostile_host_reports() {
     let site = AttackedServer::new(&["--tell-strangers"]);
     let looks = hostile_snapshots();
     let mut cases = Vec::new();
-    for look in looks.iter().take(times(1, 9)) {
+    for snapshot in looks.iter().take(times(1, 9)) {
         for options in [&["--json"][..], &[]] {
             for way in ["--peer", "--connect"] {
-                cases.push((look.clone(), options, way));
+                cases.push((snapshot.clone(), options, way));
             }
         }
     }

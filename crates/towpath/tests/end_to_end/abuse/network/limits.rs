@@ -41,9 +41,9 @@ fn echoes(way: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
 }
 
 /// Sends datagrams of one source at full speed. Returns the bytes received.
-fn datagrams(way: ClientRoute, until: Instant, back: &AtomicU64) {
-    let socket = UdpSocket::bind((way.from, 0)).unwrap();
-    socket.connect(way.server).unwrap();
+fn datagrams(route: ClientRoute, until: Instant, back: &AtomicU64) {
+    let socket = UdpSocket::bind((route.from, 0)).unwrap();
+    socket.connect(route.server).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut room = [0; 2_048];
     for number in 0.. {
@@ -83,21 +83,21 @@ fn control_requests(way: ClientRoute, token: TestToken, until: Instant, back: &A
 
 /// Sends echoes over one QUIC connection. Returns the bytes received.
 fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
-    let Some(mut visitor) = TlsClient::connect(way) else { return };
-    let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
+    let Some(mut client) = TlsClient::connect(way) else { return };
+    let streams: Vec<_> = (0..4).filter_map(|_| client.open()).collect();
     for stream in &streams {
-        visitor.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
+        client.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
     }
     while Instant::now() < until {
         for stream in &streams {
-            visitor.write(*stream, &[0; 16 * 1024]);
-            let got = visitor.read(*stream).map_or(0, |bytes| bytes.len());
+            client.write(*stream, &[0; 16 * 1024]);
+            let got = client.read(*stream).map_or(0, |bytes| bytes.len());
             back.fetch_add(got as u64, Ordering::Relaxed);
         }
-        visitor.turn();
+        client.turn();
         thread::sleep(Duration::from_micros(500));
     }
-    visitor.close();
+    client.close();
 }
 
 fn assert_within_limit(moved: u64, rate: f64, took: Duration, what: &str) {
@@ -146,13 +146,13 @@ type TrafficFn = fn(ClientRoute, Instant, &AtomicU64);
 #[test]
 fn a_rate_limit_applies_to_each_direction_separately() {
     let site = AttackedServer::new(&["--max-rate", "2M"]);
-    let ways: [(&str, TrafficFn); 3] = [
+    let routes: [(&str, TrafficFn); 3] = [
         ("echoes", |way, until, back| echoes(way, 8, until, back)),
         ("datagrams", datagrams),
         ("QUIC", quic_echoes),
     ];
     thread::scope(|scope| {
-        for (number, (what, attack)) in (1..).zip(ways) {
+        for (number, (what, attack)) in (1..).zip(routes) {
             let way = site.route(number);
             scope.spawn(move || {
                 let (began, back) = (Instant::now(), AtomicU64::new(0));
@@ -189,12 +189,12 @@ fn a_rate_limit_applies_across_consecutive_connections() {
             });
         }
         while Instant::now() < until {
-            let Ok((stranger, data)) = running(way, &[DOWN], 1, TransferSettings::default()) else {
+            let Ok((client, data)) = running(way, &[DOWN], 1, TransferSettings::default()) else {
                 continue;
             };
             rounds += 1;
             take(&data[0], Instant::now() + Duration::from_millis(100), &back);
-            drop((stranger, data));
+            drop((client, data));
         }
     });
     assert!(rounds > 3, "{rounds} tests");
@@ -261,12 +261,12 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
     let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let until = Instant::now() + Duration::from_secs(20);
-    let (mut stranger, data) =
+    let (mut client, data) =
         running(site.route(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
     let down = take_all(&data, until);
-    let half = stranger.fetch().unwrap();
-    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
-    drop((stranger, data));
+    let report = client.fetch().unwrap();
+    assert!(report.contains("--max-bytes"), "{}", &report[..report.len().min(400)]);
+    drop((client, data));
     let (_client, data) = running(site.route(2), &[up, up], 1, narrow).unwrap();
     for one in &data {
         SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
@@ -287,13 +287,13 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
     let site = AttackedServer::new(&["--max-bytes", "2M"]);
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
     let slow = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
-    let (mut stranger, data) = running(site.route(1), &[short; 8], 1, slow).unwrap();
+    let (mut client, data) = running(site.route(1), &[short; 8], 1, slow).unwrap();
     let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
-    let first = stranger.fetch().unwrap();
+    let first = client.fetch().unwrap();
     all += first.len() as u64;
     let began = Instant::now();
     while all <= 2 * MAX_BYTES && began.elapsed() < Duration::from_secs(10) {
-        let Ok(mut line) = ControlClient::open(site.route(1), stranger.token) else { break };
+        let Ok(mut line) = ControlClient::open(site.route(1), client.token) else { break };
         let mut length = 0;
         if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
@@ -338,8 +338,8 @@ fn no_plan_is_longer_than_allowed() {
         "pattern = \"onoff\"\non = \"10 s\"\noff = \"10 s\"\nduration = \"3 s\"",
     ];
     for flow in long {
-        let mut stranger = RawClient::connect(site.route(1)).unwrap();
-        let why = stranger.plan(&[flow], TransferSettings::default()).unwrap();
+        let mut client = RawClient::connect(site.route(1)).unwrap();
+        let why = client.plan(&[flow], TransferSettings::default()).unwrap();
         assert!(why.is_some(), "{flow} was accepted");
     }
     assert_healthy(&site);
@@ -352,11 +352,11 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
     let site = AttackedServer::new(&["--max-duration", "2 s"]);
     let up = "pattern = \"iperf\"\nduration = \"2 s\"";
     let ends = |n: u16, flow: &str| {
-        let (mut stranger, data) =
+        let (mut client, data) =
             running(site.route(n), &[flow], 1, TransferSettings::default()).unwrap();
         let (began, moved) = (Instant::now(), AtomicU64::new(0));
-        let _ = stranger.send(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
-        let _ = stranger.send(&ClientMessage::Begin { at_ns: u64::MAX });
+        let _ = client.send(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
+        let _ = client.send(&ClientMessage::Begin { at_ns: u64::MAX });
         let until = began + Duration::from_secs(15);
         if flow.contains("down") {
             take(&data[0], until, &moved);
@@ -417,7 +417,7 @@ fn the_byte_limit_holds_over_quic_at_full_speed() {
     let moved = test.transfer(true, Instant::now() + Duration::from_secs(times(2, 6) as u64));
     let share = moved as f64 / MAX_BYTES as f64;
     assert!((0.5..=1.05).contains(&share), "{moved} of {MAX_BYTES} bytes");
-    let half = test.fetch().unwrap();
-    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
+    let report = test.fetch().unwrap();
+    assert!(report.contains("--max-bytes"), "{}", &report[..report.len().min(400)]);
     assert!(!site.running.stderr().contains("panicked"));
 }

@@ -88,14 +88,14 @@ fn messages_in_any_order_end_only_their_own_connection() {
 fn tests_with_impossible_times_release_their_slots() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
     let odd = |n: u16, words: &[ClientMessage]| {
-        let mut stranger = RawClient::connect(site.route(n)).unwrap();
-        assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
-        let data = stranger.data(0, 0).unwrap();
-        while !matches!(stranger.recv().unwrap(), ServerMessage::Ready) {}
+        let mut client = RawClient::connect(site.route(n)).unwrap();
+        assert_eq!(client.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
+        let data = client.data(0, 0).unwrap();
+        while !matches!(client.recv().unwrap(), ServerMessage::Ready) {}
         for word in words {
-            stranger.send(word).unwrap();
+            client.send(word).unwrap();
         }
-        (stranger, data)
+        (client, data)
     };
     let never = odd(1, &[ClientMessage::Begin { at_ns: u64::MAX }]);
     let over =
@@ -206,8 +206,8 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     owner.begin().unwrap();
     drop(thief);
     owner.send(&ClientMessage::Stop).unwrap();
-    let half = owner.fetch().unwrap();
-    assert!(half.contains("host"), "{half}");
+    let report = owner.fetch().unwrap();
+    assert!(report.contains("host"), "{report}");
     drop((owner, rest));
     site.wait_until_idle();
     assert_healthy(&site);
@@ -240,9 +240,9 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         format!("include = [\"{file}\"]\n{}", flow(MINUTE)),
     ];
     for flows in plans {
-        let mut stranger = RawClient::connect(site.route(1)).unwrap();
-        stranger.send(&plan(&flows)).unwrap();
-        let said = stranger.recv().unwrap();
+        let mut client = RawClient::connect(site.route(1)).unwrap();
+        client.send(&plan(&flows)).unwrap();
+        let said = client.recv().unwrap();
         let ServerMessage::Refused { reason: why, .. } = &said else {
             panic!("{said:?} to {flows}")
         };
@@ -320,25 +320,25 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
 fn repeated_messages_reserve_nothing_twice() {
     let site = AttackedServer::new(&[]);
     for round in 0..times(8, 32) {
-        let mut stranger = wait_for("a place", || {
+        let mut client = wait_for("a place", || {
             let mut stranger = RawClient::connect(site.route(1 + round as u16)).ok()?;
             let answer = stranger.plan(&[DOWN], TransferSettings::default());
             matches!(answer, Ok(None)).then_some(stranger)
         });
-        let _data = stranger.data(0, 0).unwrap();
+        let _data = client.data(0, 0).unwrap();
         let twice =
             [plan(&flow(DOWN)), hello(), ClientMessage::Bye, ClientMessage::Begin { at_ns: 0 }];
         let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
-        let mut line = ControlClient::open(site.route(1), stranger.token).unwrap();
+        let mut line = ControlClient::open(site.route(1), client.token).unwrap();
         let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
         if matches!(twice[round % twice.len()], ClientMessage::Bye) {
             // The server does not announce readiness any more.
-            let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
+            let _ = client.send(&ClientMessage::Begin { at_ns: 0 });
         } else {
-            let _ = stranger.begin(); // the server may have closed it
+            let _ = client.begin(); // the server may have closed it
         }
         let _ = line.send(&ClientMessage::Bye); // the server may have closed it
-        let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
+        let _ = client.send(&ClientMessage::Begin { at_ns: 0 });
     }
     site.wait_until_idle();
     assert_healthy(&site);

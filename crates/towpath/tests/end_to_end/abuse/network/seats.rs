@@ -131,12 +131,12 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
     for step in 0..8 {
         for way in 1..=8 {
             // A slot of an earlier step may still be occupied; another one is fine.
-            let Ok((stranger, data)) = advance_to_step(site.route(way), step) else { continue };
+            let Ok((client, data)) = advance_to_step(site.route(way), step) else { continue };
             went += 1;
             if way % 2 == 0 {
                 data.iter().for_each(reset);
             }
-            drop((stranger, data));
+            drop((client, data));
         }
     }
     assert!(went > 12, "{went}");
@@ -218,10 +218,10 @@ fn simultaneous_plans_get_no_more_slots_than_exist() {
         let accepted: Vec<_> = thread::scope(|scope| {
             let asking: Vec<_> = crowd
                 .iter_mut()
-                .map(|stranger| {
+                .map(|client| {
                     scope.spawn(|| {
                         together.wait();
-                        matches!(stranger.plan(&[MINUTE], TransferSettings::default()), Ok(None))
+                        matches!(client.plan(&[MINUTE], TransferSettings::default()), Ok(None))
                     })
                 })
                 .collect();
@@ -261,12 +261,12 @@ fn running_tests_at_full_size_block_no_other_client() {
     let tests: Vec<_> = (0..times(4, 8))
         .filter_map(|_| {
             let flows = [wide, wide];
-            let (stranger, mut data) = running(site.route(1), &flows, 128, slow.clone()).ok()?;
+            let (client, mut data) = running(site.route(1), &flows, 128, slow.clone()).ok()?;
             connections += data.len();
             for one in &mut data {
                 let _ = one.write(&[0; 200]); // the server may have closed it
             }
-            Some((stranger, data))
+            Some((client, data))
         })
         .collect();
     assert!(connections >= 512, "{connections} connections of {} tests", tests.len());
@@ -279,11 +279,10 @@ fn running_tests_at_full_size_block_no_other_client() {
 #[test]
 fn resuming_a_test_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
-    let (stranger, data) =
-        running(site.route(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
+    let (client, data) = running(site.route(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
     let mut back = Vec::new();
     for number in 0..times(700, 1_500) {
-        let Ok(mut line) = ControlClient::open(site.route(1), stranger.token) else { continue };
+        let Ok(mut line) = ControlClient::open(site.route(1), client.token) else { continue };
         let sent = line.send(&ClientMessage::Probe { client_ns: 1 });
         // A reply shows that the server has accepted the connection.
         if sent.is_ok() && number % 100 == 0 {
@@ -292,7 +291,7 @@ fn resuming_a_test_blocks_no_other_client() {
         back.push(line);
     }
     assert!(back.len() >= 600, "{}", back.len());
-    hold_connections(&site, (back, stranger, data));
+    hold_connections(&site, (back, client, data));
 }
 
 /// S5: tests with the maximum number of threads, from as many sources as slots.
@@ -308,18 +307,18 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
     let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
     for n in 1..=times(6, 16) as u16 {
-        let mut stranger = RawClient::connect(site.route(n)).unwrap();
+        let mut client = RawClient::connect(site.route(n)).unwrap();
         let mut flows = vec![both; 12];
         flows.extend([asks; 4]);
-        let Ok(why) = stranger.plan(&flows, slow.clone()) else { continue };
+        let Ok(why) = client.plan(&flows, slow.clone()) else { continue };
         if let Some(why) = why {
             last = why;
             continue;
         }
         let places = (0..16_u16).flat_map(|flow| (0..16).map(move |one| (flow, one)));
-        let data: Vec<_> = places.filter_map(|(flow, one)| stranger.data(flow, one).ok()).collect();
+        let data: Vec<_> = places.filter_map(|(flow, one)| client.data(flow, one).ok()).collect();
         assert!(data.len() >= 100, "{} connections", data.len());
-        tests.push((stranger, data));
+        tests.push((client, data));
         most = most.max(site.status("Threads:"));
     }
     assert!(tests.len() >= 4, "{} tests: {last}", tests.len());
@@ -381,15 +380,15 @@ fn unfetched_results_take_no_more_than_their_share() {
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
     let mut done = 0;
     for n in 0..times(24, 200) as u16 {
-        let Ok((mut stranger, data)) =
+        let Ok((mut client, data)) =
             running(site.route(n), &[short; 8], 1, TransferSettings::default())
         else {
             continue;
         };
         done += 1;
         // The next test starts while this one runs.
-        let _ = stranger.send(&ClientMessage::Probe { client_ns: 1 });
-        drop((stranger, data));
+        let _ = client.send(&ClientMessage::Probe { client_ns: 1 });
+        drop((client, data));
     }
     assert!(done >= 8, "{done} tests");
     site.assert_memory();
@@ -403,14 +402,14 @@ fn slow_readers_of_results_do_not_affect_others() {
     let site = AttackedServer::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
-    let (mut stranger, data) =
+    let (mut client, data) =
         running(site.route(1), &[short; 8], 1, TransferSettings::default()).unwrap();
     for one in &data {
         one.set_nonblocking(true).unwrap();
     }
-    let half = stranger.fetch().unwrap();
-    assert!(half.len() > 1_000, "{} bytes", half.len());
-    let token = stranger.token;
+    let report = client.fetch().unwrap();
+    assert!(report.len() > 1_000, "{} bytes", report.len());
+    let token = client.token;
     site.run_attack(|attack| {
         let mut deaf = VecDeque::new();
         let mut asked = 0_u32;
@@ -469,20 +468,20 @@ fn crowds_over_quic_block_no_other_client() {
         let (mut entered, mut streams, mut number) = (0, 0, 0);
         while attack.is_active() {
             number += 1;
-            if let Some(mut visitor) = TlsClient::connect(site.route(1 + number % connections)) {
+            if let Some(mut client) = TlsClient::connect(site.route(1 + number % connections)) {
                 entered += 1;
-                while let Some(stream) = visitor.open() {
+                while let Some(stream) = client.open() {
                     let echo = preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes();
                     let part = [32, 1, 31, 0][streams % 4];
-                    visitor.write(stream, &echo[..part]);
-                    visitor.write(stream, &vec![0; if part == 32 { 1 << 16 } else { 0 }]);
+                    client.write(stream, &echo[..part]);
+                    client.write(stream, &vec![0; if part == 32 { 1 << 16 } else { 0 }]);
                     streams += 1;
                     if streams % 200 == 0 {
                         break;
                     }
                 }
-                visitor.turn();
-                crowd.push_back(visitor);
+                client.turn();
+                crowd.push_back(client);
             }
             if crowd.len() > usize::from(connections) / 2 {
                 attack.set_active();

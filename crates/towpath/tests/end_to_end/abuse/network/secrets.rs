@@ -113,10 +113,10 @@ fn parallel_guesses_are_not_faster() {
     let answers: Vec<_> = thread::scope(|scope| {
         let guessing: Vec<_> = crowd
             .iter_mut()
-            .map(|guest| {
+            .map(|client| {
                 scope.spawn(|| {
                     together.wait();
-                    guest.guess("a guess of a secret of both")
+                    client.guess("a guess of a secret of both")
                 })
             })
             .collect();
@@ -145,11 +145,11 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
                     for n in 0..times(15, 150) as u16 {
                         let way = site.route(10 + 4 * n + part);
                         for _ in 0..4 {
-                            let Ok(mut guest) = UnauthenticatedClient::connect(way) else {
+                            let Ok(mut client) = UnauthenticatedClient::connect(way) else {
                                 continue;
                             };
                             wrong += usize::from(matches!(
-                                guest.guess("sixteen bytes or more"),
+                                client.guess("sixteen bytes or more"),
                                 Ok(Some(_))
                             ));
                         }
@@ -238,11 +238,12 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
             assert!(harmless, "{heard:?} to {words:?}");
         }
     };
-    let (look, probe) =
+    let (snapshot, probe) =
         (ClientMessage::Snapshot { port: 1 }, ClientMessage::Probe { client_ns: 1 });
     let proof = ClientMessage::Proof { proof: AuthProof([0; 32]), challenge: Challenge([0; 32]) };
     let (begin, fetch) = (ClientMessage::Begin { at_ns: 0 }, ClientMessage::Fetch { offset: 0 });
-    let all = [look, probe, proof, begin, fetch, ClientMessage::Stop, ClientMessage::Bye, hello()];
+    let all =
+        [snapshot, probe, proof, begin, fetch, ClientMessage::Stop, ClientMessage::Bye, hello()];
     for word in &all {
         refusing(std::slice::from_ref(word));
         refusing(&[hello(), word.clone()]);
@@ -272,7 +273,7 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let heard = socket.recv(&mut [0; 100]);
     assert!(heard.is_err(), "{heard:?}");
-    let mut visitor = TlsClient::connect(site.route(2)).unwrap();
+    let mut client = TlsClient::connect(site.route(2)).unwrap();
     let word = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
     let streams: Vec<_> = [
         (ConnectionKind::Echo, 0),
@@ -282,23 +283,23 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     ]
     .into_iter()
     .map(|(kind, token)| {
-        let stream = visitor.open().unwrap();
+        let stream = client.open().unwrap();
         let first = preamble(kind, TestToken([token; 16])).to_bytes();
-        visitor.write(stream, &[&first[..], &word].concat());
+        client.write(stream, &[&first[..], &word].concat());
         stream
     })
     .collect();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(800) {
-        visitor.turn();
+        client.turn();
         for stream in &streams {
-            let said = visitor.read(*stream).unwrap_or_default();
+            let said = client.read(*stream).unwrap_or_default();
             let text = String::from_utf8_lossy(&said).into_owned();
             assert!(said.is_empty() || text.contains("refused"), "{text}");
         }
         thread::sleep(Duration::from_millis(2));
     }
-    visitor.close();
+    client.close();
     site.wait_until_idle();
 }
 

@@ -152,8 +152,8 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
     let site = AttackedServer::new(&[]);
     let mut mute: Vec<_> = (0..times(40, 150)).map(|_| TlsClient::start(site.route(1))).collect();
     let mut sent = 0;
-    for visitor in &mut mute {
-        sent += visitor.write_all();
+    for client in &mut mute {
+        sent += client.write_all();
     }
     assert!(sent >= 1_200 * mute.len() as u64);
     let began = Instant::now();
