@@ -63,7 +63,7 @@ type Renames = BTreeMap<String, String>;
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let towpath = match &options.towpath {
         Some(towpath) => towpath.clone(),
-        None => crate::oracle::build(root)?,
+        None => crate::validate_vm::build(root)?,
     };
     let renames = match &options.renamed {
         Some(file) => renames(&fs::read_to_string(file)?),

@@ -1,17 +1,17 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
-//! `cargo xtask abuse`, `cargo xtask fingerprint`, `cargo xtask oracle`, `cargo xtask twin` and
-//! `cargo xtask zoo`.
+//! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask validate-vm`,
+//! `cargo xtask validate-random` and `cargo xtask failures`.
 
-mod abuse;
+mod attack_tests;
+mod failures;
 mod finding;
 mod fingerprint;
-mod oracle;
 mod repository;
 mod specs;
 mod test;
 mod tidy;
-mod twin;
-mod zoo;
+mod validate_random;
+mod validate_vm;
 
 use std::env;
 use std::error::Error;
@@ -26,60 +26,64 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   tidy   check the rules of the repository that the compiler does not know
-  specs  count what is done of the documents that our stack builds on:
-         --open           list what they demand and is still to do
-         --strict rfc8684 fail while anything of that list is left
+  specs  count the requirements of the documents that our stack implements:
+         --open           list requirements that are still to do
+         --strict rfc8684 fail while a requirement of that document is to do
   test   fmt, clippy, tidy, build, test; installs the tools that tests need:
-         --quick          only what needs no kernel and no long repetition
+         --quick          only tests without kernel and long repetition
          --all            with long repetitions, for nights and releases
-  abuse  attack all that SECURITY.md promises, longer than CI does
+  attack-tests
+         run all attacks that SECURITY.md names, longer than CI does
   fingerprint
-         print SHA-256 of what the simulator produces, to compare two builds:
+         print SHA-256 of the simulator's results, to compare two builds:
          --jobs 2         simulations in parallel
          --towpath FILE   this program instead of a release build
          --renamed FILE   lines of OLD NEW: keys that this build renamed
-         --only PREFIX    scenarios and reproductions whose names begin so
-  oracle hold our worlds against a kernel in a virtual machine:
-         --runs 6         runs of each Multipath TCP case in each way
-         --case NAME      only cases whose name starts so
-         --way NAME       only kernel, kernel-emulated or ours-emulated
+         --only PREFIX    only scenarios and reproductions with this prefix
+  validate-vm
+         compare our worlds with a kernel in a virtual machine:
+         --runs 6         runs of each Multipath TCP case in each setup
+         --case NAME      only cases with this prefix
+         --setup NAME     only kernel, kernel-emulated or ours-emulated
          --transport NAME only tcp or mptcp
-         --towpath FILE   this program, in place of one that is built
+         --towpath FILE   this program instead of a release build
          --kernel 6.12    this version, or these Debian packages (A.deb,B.deb),
-                          in place of what apt offers
-         --suite NAME     Debian's suite that has it, such as trixie-backports
-         --scenario FILE  this scenario over our emulator (again for more)
-         --kernels        only show all kernels beside each other
-         --results FILE   earlier runs, which are not run again
+                          instead of the one that apt offers
+         --suite NAME     Debian suite that has it, such as trixie-backports
+         --scenario FILE  this scenario over our emulator (repeatable)
+         --kernels        only show a comparison of all kernels
+         --results FILE   earlier runs, which are not repeated
                           (target/oracle/results.jsonl)
-         --show           only show what is there, run nothing in the machine
-         --svg FILE       draw it
-  twin   hold our stack against the kernel's on scenarios drawn at random:
+         --show           only show stored results, run nothing
+         --svg FILE       draw a plot
+  validate-random
+         compare our stack with the kernel's on random scenarios:
          --random N       the first N scenarios of the seed
          --seed S         another seed than 1; several as 1,2,3
-         --file SCENARIO  this scenario, too (again for more of them)
-         --cases          those in xtask/src/twin/cases, too
+         --file SCENARIO  this scenario as well (repeatable)
+         --cases          the cases in xtask/src/validate_random/cases as well
          --runs 2         runs of each scenario over the kernel
          --ours 3         runs of each on our side
-         --most 5         runs where those differ by more than 5 %
-         --jobs 1         emulated runs at once, where their rates allow it
-         --stack towpath  our stack over the emulator, in place of simulated
-         --profile NAME   our stack's, as linux-6.18, where a scenario names none
+         --max-runs 5     runs where those differ by more than 5 %
+         --jobs 1         emulated runs in parallel, where their rates allow it
+         --stack towpath  our stack over the emulator instead of simulated
+         --profile NAME   our stack's, as linux-6.18, where a scenario has none
          --only SIDE      only do the runs of kernel, sim or towpath
-         --towpath FILE   this program, in place of one that is built
-         --keep FOLDER    earlier runs, which are not run again (target/twin)
-         --list           only say how they are drawn, and what they are
-         --show           only show what is there, run nothing
-         --json           a line of JSON for each scenario
-         --svg FILE       draw it
-  zoo    ask the doctor about situations drawn at random:
-         --random N       the first N situations of the seed
+         --towpath FILE   this program instead of a release build
+         --store FOLDER   earlier runs, which are not repeated (target/twin)
+         --list           only list the scenarios
+         --show           only show stored results, run nothing
+         --json           print a line of JSON for each scenario
+         --svg FILE       draw a plot
+  failures
+         test the doctor on random failures:
+         --random N       the first N failures of the seed
          --seed S         another seed than 1; several as 1,2,3
-         --jobs 4         situations at once
-         --ordinary       as somebody without rights over the client's network
-         --fix            carry out what it prints, and ask again
-         --towpath FILE   this program, in place of one that is built
-         --json           a line of JSON for each situation";
+         --jobs 4         failures in parallel
+         --unprivileged   as a user without rights over the client's network
+         --fix            apply the printed commands and run the doctor again
+         --towpath FILE   this program instead of a release build
+         --json           print a line of JSON for each failure";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -94,21 +98,25 @@ fn main() -> ExitCode {
             Some(extent) => root().and_then(|root| test::run(&root, extent, &mut out)),
             None => return misused(&mut err),
         },
-        ["abuse"] => root().and_then(|root| abuse::run(&root, &mut out)),
+        ["attack-tests"] => root().and_then(|root| attack_tests::run(&root, &mut out)),
         ["fingerprint", arguments @ ..] => match fingerprint::Options::parse(arguments) {
             Some(options) => root().and_then(|root| fingerprint::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["oracle", arguments @ ..] => match oracle::VmOptions::parse(arguments) {
-            Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
+        ["validate-vm", arguments @ ..] => match validate_vm::VmOptions::parse(arguments) {
+            Some(options) => root().and_then(|root| validate_vm::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["twin", arguments @ ..] => match twin::RandomOptions::parse(arguments) {
-            Some(options) => root().and_then(|root| twin::run(&root, &options, &mut out)),
-            None => return misused(&mut err),
-        },
-        ["zoo", arguments @ ..] => match zoo::FailureOptions::parse(arguments) {
-            Some(options) => root().and_then(|root| zoo::run(&root, &options, &mut out)),
+        ["validate-random", arguments @ ..] => {
+            match validate_random::RandomOptions::parse(arguments) {
+                Some(options) => {
+                    root().and_then(|root| validate_random::run(&root, &options, &mut out))
+                }
+                None => return misused(&mut err),
+            }
+        }
+        ["failures", arguments @ ..] => match failures::FailureOptions::parse(arguments) {
+            Some(options) => root().and_then(|root| failures::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),

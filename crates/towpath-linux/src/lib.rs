@@ -16,47 +16,47 @@
 
 #![expect(clippy::disallowed_methods, reason = "this crate owns the real clock")]
 
+mod byte_stream;
 pub mod capture;
 mod clock;
-mod cost;
+mod cpu_time;
 pub mod doctor;
 mod emulator;
 pub mod exec;
+pub mod failures;
 pub mod files;
-mod hop;
 pub mod interrupt;
 pub mod lab;
-mod limit;
+mod lab_network;
 pub mod live;
 pub mod monitor;
 mod namespace;
 pub mod netlink;
 mod network;
-mod pace;
-mod ping;
-mod pipe;
+mod path_ping;
 pub mod preflight;
 mod program;
-mod programs;
-mod purse;
+mod program_connections;
 mod queue;
 pub mod quic;
+mod router;
 pub mod run;
+mod run_clock;
 mod sample;
 pub mod sandbox;
+mod send_limit;
 pub mod setup;
 pub mod stack;
-mod steady;
 mod subflow;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;
 pub mod sysctl;
 mod traffic;
-mod world;
-pub mod zoo;
+mod traffic_budget;
+mod udp_flow;
 
+pub use byte_stream::ByteStream;
 pub use clock::Clock;
+pub use lab_network::LabNetwork;
 pub use namespace::Namespace;
 pub use network::{Backend, NetworkError};
-pub use pipe::ByteStream;
-pub use world::LabNetwork;

@@ -7,31 +7,31 @@
 //! A subflow belongs to the connection with its token, or with its inode where an older kernel does
 //! not report tokens.
 
+mod event_timeline;
+mod history;
 mod limits;
-mod responder;
-mod timeline;
-mod watch;
+mod metrics_server;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use limits::{LimitHistory, record_limits};
-pub use limits::{ObservedLimit, SocketInternals};
-pub use responder::MetricsServer;
-pub use timeline::{EventSource, EventTimeline, MonitorEvent};
-pub use watch::{
+pub use event_timeline::{EventSource, EventTimeline, MonitorEvent};
+pub use history::{
     ConnectionHistory, DerivedConnection, DerivedSubflow, EndedSubflow, MonitorRound,
     SubflowActivity,
 };
+pub(crate) use limits::{LimitHistory, record_limits};
+pub use limits::{ObservedLimit, SocketInternals};
+pub use metrics_server::MetricsServer;
 
-use crate::limit::ConnectionSendState;
 use crate::netlink::{
     DestroyedSockets, DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, StateFilter,
     SubflowFlags, TcpState,
 };
 use crate::sample::{MptcpInfo, TcpInfo};
+use crate::send_limit::ConnectionSendState;
 
 /// A Multipath TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

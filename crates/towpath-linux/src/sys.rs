@@ -13,8 +13,8 @@ use bytes::BytesMut;
 
 pub(crate) mod at;
 pub(crate) mod capability;
+pub(crate) mod error_queue;
 pub(crate) mod packet;
-pub(crate) mod refusal;
 pub(crate) mod ring;
 pub(crate) mod seccomp;
 pub(crate) mod signal;

@@ -20,28 +20,28 @@ use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, 
 use towpath_measure::traffic::{TransferSender, directions, streams};
 use towpath_net::Instant;
 
-use crate::cost::CpuMeters;
+use crate::cpu_time::CpuMeters;
 use crate::lab::LabPrograms;
 use crate::network::{EmulatedNetwork, address, end_of};
-use crate::pace::RunClock;
-use crate::programs::ProgramEndpoint;
+use crate::program_connections::ProgramEndpoint;
+use crate::run_clock::RunClock;
 use crate::sample;
 use crate::stack::{self, status::StackConnection};
 
-pub(crate) mod end;
 pub(crate) mod kernel;
-mod own;
+pub(crate) mod messages;
+mod own_stack;
 pub(crate) mod ping;
 pub(crate) mod quic;
-pub(crate) mod talk;
+pub(crate) mod socket_stream;
+pub(crate) mod stream_app;
 pub(crate) mod udp;
-pub(crate) mod wire;
 
 use self::quic::QuicFlowListener;
 use kernel::{TransferOptions, is_timeout};
-use own::StackFlowListener;
-use talk::MessageSessions;
-use wire::SocketStream;
+use messages::MessageSessions;
+use own_stack::StackFlowListener;
+use socket_stream::SocketStream;
 
 /// Port of flow 0; flow *n* uses `FIRST_PORT` + *n*.
 const FIRST_PORT: u16 = 5_201;
@@ -177,7 +177,7 @@ enum FlowListenerKind {
 enum OpenEndpoint {
     Kernel(Arc<Socket>),
     /// Bytes are moved in the thread of our own stack.
-    Inside(end::DrivenEndpoint),
+    Inside(stream_app::DrivenEndpoint),
 }
 
 impl OpenEndpoint {
@@ -235,7 +235,7 @@ pub(crate) fn listen(
         return Ok(FlowListener { kind, port });
     }
     if let Some(stack) = own_stack(stage, flow.to) {
-        let kind = FlowListenerKind::Own(own::listen(stage, flow, stack, port)?);
+        let kind = FlowListenerKind::Own(own_stack::listen(stage, flow, stack, port)?);
         return Ok(FlowListener { kind, port });
     }
     let socket = new_socket(stage, flow, flow.to)?;
@@ -362,7 +362,7 @@ fn run_end(
     match end {
         OpenEndpoint::Inside(opened) => {
             let (direction, _) = incoming?;
-            Some((*direction, end::receive(&stage.pace, opened, start, deadline)))
+            Some((*direction, stream_app::receive(&stage.pace, opened, start, deadline)))
         }
         OpenEndpoint::Kernel(socket) => {
             let wire = &SocketStream::Plain(Arc::clone(socket));
@@ -393,11 +393,11 @@ fn app_config(
     flow: &Flow,
     is_client: bool,
     (number, received, talks): StreamContext<'_>,
-) -> end::StreamAppConfig {
+) -> stream_app::StreamAppConfig {
     let start = Instant::ZERO + flow.start;
     let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
-    end::StreamAppConfig {
+    stream_app::StreamAppConfig {
         sender: TransferSender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         session: talks.map(|talks| (talks.end(is_client), number)),
@@ -432,7 +432,7 @@ fn open(
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
         let halves = app_config(flow, true, part);
-        own::connect(stage, (flow, stack), ends, halves, timeout)
+        own_stack::connect(stage, (flow, stack), ends, halves, timeout)
             .map(OpenEndpoint::Inside)
             .map_err(refused)?
     } else {

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod space;
+mod netns;
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -23,7 +23,7 @@ use towpath_linux::netlink::{
 };
 use towpath_net::Rate;
 
-use space::in_namespace;
+use netns::in_namespace;
 
 /// Timeout above any expected wait, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);

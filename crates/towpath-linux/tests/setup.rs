@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod space;
+mod netns;
 
 use std::env;
 use std::fs;
@@ -28,7 +28,7 @@ use towpath_linux::setup::{
 };
 use towpath_linux::sysctl::Sysctl;
 
-use space::in_namespace;
+use netns::in_namespace;
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["eth0", "wlan0", "wwan0", "usb.0"];

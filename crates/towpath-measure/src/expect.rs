@@ -9,14 +9,14 @@ use crate::result::{
 };
 use crate::scenario::{Expectation, Transport, metric_names};
 
-mod answers;
 mod datagrams;
 mod latency;
+mod messages;
 mod udping;
 
-pub use answers::{MessageMetric, Percentile};
 pub use datagrams::DatagramMetric;
 pub use latency::LatencyMetric;
+pub use messages::{MessageMetric, Percentile};
 pub use udping::PathMetric;
 
 /// Metric of an expectation. Over several flows, amounts are summed, and of times the worst counts.

@@ -20,7 +20,6 @@
 pub mod account;
 pub mod batch;
 pub mod decisions;
-mod draw;
 pub mod expect;
 pub mod format;
 pub mod input;
@@ -31,6 +30,7 @@ pub mod network;
 pub mod order;
 pub mod pcapng;
 pub mod result;
+mod rng;
 pub mod scenario;
 pub mod store;
 pub mod traffic;

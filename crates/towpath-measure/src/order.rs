@@ -1,7 +1,7 @@
 //! Execution order of repetitions.
 
-use crate::draw::RngStream;
 use crate::result::{OrderKind, RunOrder};
+use crate::rng::RngStream;
 
 /// Returns the order of repetitions: each repetition runs all of `kinds` once. So drifts of the
 /// machine affect all kinds alike, and runs of one repetition are close in time. A random order is

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read as _, Write};
 
-mod variety;
+mod cardinality;
 
 use serde::Deserialize;
 
@@ -10,8 +10,8 @@ use crate::format;
 use crate::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
 
-pub use variety::CardinalityError;
-pub(crate) use variety::{CardinalityLimiter, MAX_SUBFLOWS};
+pub use cardinality::CardinalityError;
+pub(crate) use cardinality::{CardinalityLimiter, MAX_SUBFLOWS};
 
 /// Minimum cost of a line in bytes: about the memory of its record.
 pub(crate) const MIN_LINE_BYTES: u64 = 256;

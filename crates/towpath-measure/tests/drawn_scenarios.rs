@@ -1,4 +1,4 @@
-//! Parses the random scenarios of `cargo xtask twin` and its fixed cases. The generator uses none
+//! Parses the random scenarios of `cargo xtask validate-random` and its fixed cases. The generator uses none
 //! of our crates, so that the check belongs here.
 
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use towpath_measure::scenario::{Scenario, no_files};
 
-#[path = "../../../xtask/src/twin/draw/mod.rs"]
+#[path = "../../../xtask/src/validate_random/draw/mod.rs"]
 mod draw;
-#[path = "../../../xtask/src/twin/random.rs"]
+#[path = "../../../xtask/src/validate_random/random.rs"]
 #[expect(dead_code, reason = "the store's names, too, are made with it")]
 mod random;
 
@@ -30,7 +30,7 @@ fn every_drawn_scenario_is_valid() {
 
 #[test]
 fn every_simulator_comparison_case_is_a_scenario() {
-    let folder = repository().join("xtask/src/twin/cases");
+    let folder = repository().join("xtask/src/validate_random/cases");
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 20, "{files:?}");
     for file in files {

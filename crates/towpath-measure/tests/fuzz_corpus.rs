@@ -28,7 +28,7 @@ fn untrusted_datagrams_do_no_harm() {
 
 #[test]
 fn untrusted_server_reports_do_no_harm() {
-    replay("half", fuzzing::host_report);
+    replay("host_report", fuzzing::host_report);
 }
 
 #[test]

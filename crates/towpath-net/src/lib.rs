@@ -13,16 +13,16 @@ mod delay;
 pub mod direction;
 mod jitter;
 pub mod link;
+pub mod link_trace;
 mod loss;
 pub mod packet;
 pub mod presets;
 mod queue;
 pub mod random;
 pub mod rate;
-mod server;
+mod shaper;
 pub mod time;
 pub mod topology;
-pub mod trace;
 
 pub use direction::Direction;
 pub use link::Link;

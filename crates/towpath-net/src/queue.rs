@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use crate::aqm::{Codel, Pie};
 use crate::config::{Queue, QueueLimit, Shaper};
 use crate::packet::DropReason;
-use crate::server::{ShaperState, WORK_PER_BYTE};
+use crate::shaper::{ShaperState, WORK_PER_BYTE};
 use crate::{Instant, Rate};
 
 /// A queue and its server.

@@ -25,12 +25,12 @@ use towpath_multipath::congestion::{
 };
 use towpath_net::Instant;
 
-use self::waiting::UnackedPackets;
+use self::unacked::UnackedPackets;
 use crate::time::TimeConverter;
 
 #[cfg(test)]
 mod tests;
-mod waiting;
+mod unacked;
 
 /// Initial window in packets (RFC 9002 §7.2).
 const INITIAL_PACKETS: u32 = 10;

@@ -19,8 +19,9 @@ pub mod config;
 pub mod congestion;
 mod connection;
 pub mod error;
+pub mod evidence;
 #[cfg(test)]
-mod guarded;
+mod hardening;
 pub mod host;
 pub mod identity;
 #[cfg(test)]
@@ -34,7 +35,6 @@ mod streams;
 mod tests;
 mod time;
 pub mod tls;
-pub mod words;
 
 /// Name and version of the protocol library, for results.
 pub const QUIC_LIBRARY: &str = "noq-proto 1.4";

@@ -7,10 +7,10 @@ use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
 
-mod answers;
 mod datagrams;
 mod headline;
 mod latency;
+mod messages;
 mod paths;
 pub(crate) mod shares;
 
@@ -169,10 +169,10 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             median_cell(f.iter().map(|flow| flow.goodput_bps), number::rate)
         });
     bars(&mut goodput, groups, key);
-    let exchange = answers::is_exchange(groups, key);
+    let exchange = messages::is_exchange(groups, key);
     let steady = datagrams::is_constant_rate(groups, key);
     let mut rows = latency::rows(groups, key);
-    rows.extend(answers::rows(groups, key));
+    rows.extend(messages::rows(groups, key));
     rows.extend(datagrams::rows(groups, key));
     rows.extend([
         goodput,

@@ -17,8 +17,8 @@ use towpath_mptcp::wire::udp;
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Topology};
 
+use crate::idle_cause::{SimView, idle_cause};
 use crate::packet::SimPacket;
-use crate::why::{SimView, idle_cause};
 
 /// Capacity accounts of all links of a run.
 #[derive(Debug)]

@@ -14,11 +14,10 @@
 //! 5. `record`: the result's records.
 
 mod account;
-mod conclude;
-mod content;
 mod error;
 pub mod explain;
 mod host;
+mod idle_cause;
 mod middlebox;
 mod network;
 mod packet;
@@ -29,11 +28,12 @@ mod quic_flow;
 mod quic_record;
 mod record;
 mod run;
+mod simulation;
 mod socket;
+mod summary;
+mod test_pattern;
 mod traffic;
 mod udp;
-mod why;
-mod world;
 
 pub use error::SimError;
 pub use pcap::{CAPTURE_EPOCH, CaptureOutputs};

@@ -17,10 +17,10 @@ use towpath_net::{Instant, Topology};
 
 use crate::account::CapacityAccounts;
 use crate::error::SimError;
+use crate::idle_cause::SimView;
 use crate::middlebox::{MiddleboxChain, PathDirection};
 use crate::packet::SimPacket;
 use crate::pcap::{PacketDirection, PcapWriter, unix_ns};
-use crate::why::SimView;
 
 /// Time that a socket's packets may wait in the host's own queue, at the link's rate. TCP small
 /// queues (Linux: `pacing_rate >> 10`).

@@ -9,9 +9,9 @@ use towpath_net::Instant;
 use towpath_quic::{ConnectionError, ConnectionId, QuicEvent, StreamId};
 
 use crate::record::event;
+use crate::simulation::Simulation;
 use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
-use crate::world::Simulation;
 
 /// Returns true if the transport is QUIC, with one path or several.
 pub(crate) fn is_quic(transport: Transport) -> bool {

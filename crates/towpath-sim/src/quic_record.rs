@@ -5,12 +5,12 @@ use towpath_measure::result::{Event, EventKind, MultipathUse, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
-use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, PathNotice};
 
 use crate::quic_flow::is_quic;
 use crate::record::{SimRecorder, event};
-use crate::world::Simulation;
+use crate::simulation::Simulation;
 
 impl SimRecorder<'_> {
     /// Records a notice about the paths of a QUIC connection.
@@ -85,14 +85,14 @@ pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> Multip
             HostEvidence { host: &host.name, ends, count }
         })
         .collect();
-    let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&witnesses);
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// Returns warnings that a reader needs before trusting a result over QUIC.
 pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
-    let mut warn = |(text, hint): words::WarningText| {
+    let mut warn = |(text, hint): evidence::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let flows = simulation.scenario.flows.iter().enumerate();
@@ -102,10 +102,10 @@ pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
         return all;
     }
     if simulation.transport == Transport::Mpquic {
-        warn(words::no_scheduler());
+        warn(evidence::no_scheduler());
     }
     for host in &simulation.hosts {
-        if let Some(small) = words::small_window(&host.name, &host.quic.config) {
+        if let Some(small) = evidence::small_window(&host.name, &host.quic.config) {
             warn(small);
         }
     }
@@ -125,7 +125,7 @@ pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
             });
         let multipath = flow.transport_in(simulation.transport) == Transport::Mpquic;
         if multipath && paths == 1 && both.count() > 1 {
-            warn(words::single_path(index));
+            warn(evidence::single_path(index));
         }
     }
     all

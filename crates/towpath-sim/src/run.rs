@@ -11,11 +11,11 @@ use towpath_mptcp::path_manager;
 use towpath_multipath::{congestion, scheduler};
 use towpath_net::Instant;
 
-use crate::conclude::conclude;
 use crate::error::SimError;
 use crate::pcap::{CaptureOutputs, PcapWriter};
 use crate::quic_flow::is_quic;
-use crate::world::Simulation;
+use crate::simulation::Simulation;
+use crate::summary::conclude;
 
 /// Input of a run: scenario, transport and repetition.
 #[derive(Debug, Clone)]

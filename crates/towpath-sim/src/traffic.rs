@@ -12,10 +12,10 @@ use towpath_measure::traffic::{
 };
 use towpath_net::Instant;
 
-use crate::content::TestPattern;
 use crate::host::SimHost;
 use crate::ping::FlowPinger;
 use crate::socket::StreamSocket;
+use crate::test_pattern::TestPattern;
 use crate::udp::ConstantRateFlow;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.

@@ -3,7 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod ended;
+mod simulated;
 
 use std::io::Write;
 use std::process::Command;
@@ -12,7 +12,7 @@ use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Meta, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
-use ended::{CompletedRun, named, scenario, simulate};
+use simulated::{CompletedRun, named, scenario, simulate};
 
 impl CompletedRun {
     fn meta(&self) -> &Meta {

@@ -5,7 +5,7 @@
 
 mod account;
 mod datagrams;
-mod ended;
+mod simulated;
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use towpath_measure::result::{EventKind, Message, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_sim::{SimError, SimJob, run};
 
-use ended::{CompletedRun, named, scenario, simulate};
+use simulated::{CompletedRun, named, scenario, simulate};
 
 fn mptcp(scenario: &Scenario) -> CompletedRun {
     simulate(scenario, Transport::Mptcp, 1, false)

@@ -1,6 +1,6 @@
 //! Result of one run of a study, as a row of its table.
 
-mod figures;
+mod metrics;
 mod series;
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use towpath_measure::scenario::{Transport, World};
 
-pub use figures::run_metrics;
+pub use metrics::run_metrics;
 pub use series::{SECOND_PREFIX, per_second};
 
 /// Result of one run; failed runs also have a row.

@@ -12,11 +12,11 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use towpath_linux::failures::RunningCase;
 use towpath_linux::lab::{LabError, LabJob, LabMessage, Program};
 use towpath_linux::preflight::{self, Emulation};
 use towpath_linux::run::{PcapOptions, RunJob};
 use towpath_linux::sandbox::EmulatorThread;
-use towpath_linux::zoo::RunningCase;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::{RunOrder, Warning};
 use towpath_measure::scenario::{Scenario, Transport};

@@ -8,8 +8,8 @@ use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
 use towpath_linux::doctor::Cause;
+use towpath_linux::failures::{self, FailureCase, GroundTruth};
 use towpath_linux::lab::Roles;
-use towpath_linux::zoo::{self, FailureCase, GroundTruth};
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::FlowSummary;
 use towpath_measure::scenario::{Scenario, Transport};
@@ -155,7 +155,7 @@ fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliE
     let situation = find(name)?;
     if arguments.json {
         let mut json = as_json(situation);
-        if let (Some(drawn), Some(fields)) = (zoo::random_case(name), json.as_object_mut()) {
+        if let (Some(drawn), Some(fields)) = (failures::random_case(name), json.as_object_mut()) {
             let GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: drawn } =
                 drawn.truth;
             let layer = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
@@ -188,7 +188,7 @@ fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliE
 }
 
 pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
-    zoo::find(name).ok_or_else(|| CliError::Unavailable {
+    failures::find(name).ok_or_else(|| CliError::Unavailable {
         what: format!("no situation `{name}`"),
         hint: "`towpath lab break` lists them".to_owned(),
     })
@@ -200,12 +200,12 @@ fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError>
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.json {
-        let all: Vec<_> = zoo::cases().map(as_json).collect();
+        let all: Vec<_> = failures::cases().map(as_json).collect();
         writeln!(ui.out, "{:#}", Value::from(all))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let width = zoo::cases().map(|situation| situation.name.len()).max().unwrap_or(0);
-    for FailureCase { name, title, .. } in zoo::cases() {
+    let width = failures::cases().map(|situation| situation.name.len()).max().unwrap_or(0);
+    for FailureCase { name, title, .. } in failures::cases() {
         writeln!(ui.out, "{name:<width$}  {title}")?;
     }
     Ok(ExitCode::SUCCESS)
@@ -227,11 +227,11 @@ fn as_json(situation: &FailureCase) -> Value {
     })
 }
 
-/// Returns the text of `docs/zoo.md`.
+/// Returns the text of `docs/failures.md`.
 fn page() -> String {
     let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
-        zoo::cases().partition(|situation| situation.cause.is_some());
-    let mut page = include_str!("zoo.md").to_owned();
+        failures::cases().partition(|situation| situation.cause.is_some());
+    let mut page = include_str!("failures.md").to_owned();
     for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
         let _ = writeln!(page, "\n## {title}");
         for situation in all {

@@ -26,26 +26,26 @@ mod fallback;
 mod files;
 mod generate;
 mod inner;
+mod interval_lines;
 mod lab;
-mod live;
 mod load;
 mod measure;
 mod monitor;
-mod pictures;
 mod report;
 mod reproduce;
 mod run;
 mod scenarios;
 mod self_check;
+mod sequences;
 mod server;
 mod setup;
 mod sim;
-mod slips;
 mod stacks;
+mod study_runner;
+mod suggestions;
 mod sweep;
 mod trace;
 mod ui;
-mod worlds;
 
 use std::process::ExitCode;
 
@@ -90,7 +90,7 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
         Err(error) if error.kind() == ErrorKind::DisplayHelp => error.exit(),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => error.exit(),
         Err(error) => {
-            ui.progress(&slips::explain(&error, &words));
+            ui.progress(&suggestions::explain(&error, &words));
             return Ok(None);
         }
     };

@@ -26,8 +26,8 @@ use towpath_study::table::{self, TableError};
 use crate::arguments::world;
 use crate::error::CliError;
 use crate::files::{self, write_in};
+use crate::study_runner::StudyRunner;
 use crate::ui::{Ui, wrap};
-use crate::worlds::StudyRunner;
 
 /// Repeat published figures, and hold what their sources claim against what comes of it
 ///

@@ -20,8 +20,8 @@ use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, know
 use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;
 use crate::files::{self, ResultFolder};
-use crate::pictures::{self, CaptureSink};
 use crate::run::RunSchedule;
+use crate::sequences::{self, CaptureSink};
 use crate::stacks::StackChoice;
 use crate::ui::Ui;
 
@@ -157,7 +157,7 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError
     let clock = Clock::start();
     let began = clock.now();
     let mut lines = Vec::new();
-    let pictures = kept.pictures && job.repeat == 1 && pictures::is_readable(job.transport);
+    let pictures = kept.pictures && job.repeat == 1 && sequences::is_readable(job.transport);
     let mut captures = begin_captures(kept.pcap.as_deref(), pictures, job)?;
     let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
     let headers_only = kept.pcap.is_none();
@@ -190,7 +190,7 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError
         let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
         let traces: Vec<CaptureAnalysis> = feeds.filter_map(CaptureFeed::finish).collect();
         let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
-        let pictures = pictures::sequence_records(&traces, zero_ns, &summary).into_iter();
+        let pictures = sequences::sequence_records(&traces, zero_ns, &summary).into_iter();
         for record in pictures.chain([Record::Summary(summary)]) {
             // Writes into memory, which does not fail.
             write_record(&mut lines, &record).map_err(|error| CliError::Sim(error.to_string()))?;

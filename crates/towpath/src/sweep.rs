@@ -20,8 +20,8 @@ use towpath_study::{summary, table};
 use crate::arguments::world;
 use crate::error::CliError;
 use crate::files;
+use crate::study_runner::StudyRunner;
 use crate::ui::Ui;
-use crate::worlds::StudyRunner;
 
 /// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";

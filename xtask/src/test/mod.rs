@@ -149,7 +149,7 @@ struct ParallelTests {
 const END_TO_END: &str = "end_to_end";
 
 /// Attacks beyond one for each known mistake, which take four minutes.
-const FURTHER_ATTACKS: [&str; 3] = ["abuse::adversity", "abuse::files", "abuse::network"];
+const FURTHER_ATTACKS: [&str; 3] = ["security::adversity", "security::files", "security::network"];
 
 impl ParallelTests {
     fn of(root: &Path) -> Result<Self> {

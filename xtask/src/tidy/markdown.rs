@@ -10,7 +10,7 @@ use crate::repository::Repository;
 const MACHINE_PATHS: [&str; 3] = ["/work/", "/root/", "/home/"];
 
 /// Folder of the attack tests.
-const ATTACKS: &str = "crates/towpath/tests/end_to_end/abuse";
+const ATTACKS: &str = "crates/towpath/tests/end_to_end/security";
 
 /// Checks one document and returns its violations.
 pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<LintFinding> {
@@ -43,15 +43,15 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Lint
     findings
 }
 
-/// Returns the attack tests that a line names, as `abuse::ROOM::TEST` or
-/// `abuse::ROOM::CORNER::TEST`.
+/// Returns the attack tests that a line names, as `security::ROOM::TEST` or
+/// `security::ROOM::CORNER::TEST`.
 fn attacks(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split('`').skip(1).step_by(2);
-    code.filter(|name| name.starts_with("abuse::") && name.matches("::").count() > 1)
+    code.filter(|name| name.starts_with("security::") && name.matches("::").count() > 1)
 }
 
 fn exists(attack: &str, repository: &Repository) -> bool {
-    let Some((room, test)) = attack.trim_start_matches("abuse::").rsplit_once("::") else {
+    let Some((room, test)) = attack.trim_start_matches("security::").rsplit_once("::") else {
         return false;
     };
     let room = repository.text(&format!("{ATTACKS}/{}.rs", room.replace("::", "/")));
@@ -237,8 +237,8 @@ mod tests {
         let room = format!("{ATTACKS}/server.rs");
         let repository = Repository::of(&[(&room, "#[test]\nfn holds() {}\n")]);
         let at = |text: &str| check("SECURITY.md", text, &repository).len();
-        assert_eq!(at("| S1 | `abuse::server::holds`, `cargo xtask abuse` |\n"), 0);
-        assert_eq!(at("| S1 | `abuse::server::hold`, `abuse::servers::holds` |\n"), 2);
+        assert_eq!(at("| S1 | `security::server::holds`, `cargo xtask attack-tests` |\n"), 0);
+        assert_eq!(at("| S1 | `security::server::hold`, `security::servers::holds` |\n"), 2);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::observation::{ConnectAttempt, ConnectOutcome, IcmpRefusal};
 use crate::clock::Clock;
-use crate::sys::refusal;
+use crate::sys::error_queue;
 
 /// Two SYN packets go in this time, at 0 and at 1 s. It must not be longer: after the third, Linux
 /// turns Multipath TCP off for the whole host if only plain TCP is answered.
@@ -64,10 +64,10 @@ fn open(
     if let Some(source) = manner.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
-    let _ = refusal::enable(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
+    let _ = error_queue::enable(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
     let connected = socket.connect_timeout(&SockAddr::from(target), manner.timeout);
     if connected.is_err() {
-        *refused = refusal::first(socket.as_fd()).map(|one| IcmpRefusal {
+        *refused = error_queue::first(socket.as_fd()).map(|one| IcmpRefusal {
             router: one.router.to_canonical(),
             kind: one.kind,
             code: one.code,

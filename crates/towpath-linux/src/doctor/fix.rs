@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
+use super::local_findings::{LocalCommand, LocalFindings};
 use super::observation::Observation;
-use super::own::{LocalCommand, LocalFindings};
 use super::rules::diagnose;
 use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, RouteSocket};
 use crate::setup::is_interface_name;

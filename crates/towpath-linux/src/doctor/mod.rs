@@ -11,23 +11,23 @@
 //! other host are shown, but never lead to a fix: `own` has the findings without them.
 
 mod attempt;
-mod controls;
-mod exchange;
+mod connection_watch;
+mod echo;
 pub mod finding;
 mod fix;
-mod held;
-mod look;
+mod local_findings;
 pub mod observation;
-mod own;
-mod probe;
+mod path_checks;
 mod programs;
+mod route_lookups;
 mod rules;
-mod server;
-mod session;
-mod trial;
-mod watch;
-mod ways;
-mod words;
+mod sender_stats;
+mod server_kind;
+mod server_session;
+mod snapshot;
+mod test_connection;
+mod text;
+mod traceroute;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -38,11 +38,11 @@ use towpath_measure::live::Secret;
 
 pub use finding::{Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck};
 pub use fix::{FixAction, FixError, actions};
-pub(crate) use look::{SnapshotQuery, snapshot, snapshot_port};
 pub use observation::Observation;
 pub use programs::ProcessScope;
 pub use rules::diagnose;
-pub use server::ServerKind;
+pub use server_kind::ServerKind;
+pub(crate) use snapshot::{SnapshotQuery, snapshot, snapshot_port};
 
 use self::observation::{PeerSnapshots, Privileges, ProbeOption};
 use crate::clock::Clock;
@@ -78,8 +78,8 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     let here = snapshot(None);
     let targets: BTreeSet<_> = order.connect.iter().map(SocketAddr::ip).collect();
     let mut observation = Observation {
-        route_lookups: ways::route_lookups(&here, &targets),
-        rights: Privileges { events: MptcpEvents::open().is_ok(), raw: probe::is_allowed() },
+        route_lookups: route_lookups::route_lookups(&here, &targets),
+        rights: Privileges { events: MptcpEvents::open().is_ok(), raw: traceroute::is_allowed() },
         managers: managers(),
         asked_for_programs: order.programs != ProcessScope::Multipath,
         here,
@@ -88,16 +88,16 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     let port = order.connect.map_or(0, |target| target.port());
     let secret = order.secret.as_ref();
     let mut asked = order.peer.map(|address| {
-        let mut session = session::connect_and_open(address, port, secret, clock)?;
+        let mut session = server_session::connect_and_open(address, port, secret, clock)?;
         let before = session.snapshot()?;
         Ok((session, PeerSnapshots { address, before, after: None }))
     });
     let done = order.connect.map(|target| {
         let mut before = None;
         let until = began + CONNECTION_TIMEOUT;
-        let poll = |session: &mut session::ServerSession| before = Some(session.snapshot());
-        let whom = trial::TestTarget { target, server_name: &order.server_name, secret };
-        let mut done = trial::run(whom, (clock, until), poll);
+        let poll = |session: &mut server_session::ServerSession| before = Some(session.snapshot());
+        let whom = test_connection::TestTarget { target, server_name: &order.server_name, secret };
+        let mut done = test_connection::run(whom, (clock, until), poll);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
             let peer = |before| (session, PeerSnapshots { address: target, before, after: None });
             asked = Some(before.map(peer));
@@ -107,9 +107,9 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     finish_observation(&mut observation, asked, done);
     let end = began + TOTAL_TIMEOUT;
     let (controls, probes, held) = thread::scope(|scope| {
-        let probes = scope.spawn(|| probe::probe(&probes(&observation), clock, end));
-        let held = scope.spawn(|| held::watch(order.programs, clock, end));
-        let controls = controls::check_paths(&observation, clock, end);
+        let probes = scope.spawn(|| traceroute::probe(&probes(&observation), clock, end));
+        let held = scope.spawn(|| sender_stats::watch(order.programs, clock, end));
+        let controls = path_checks::check_paths(&observation, clock, end);
         (controls, probes.join().unwrap_or_default(), held.join().unwrap_or_default())
     });
     if let Some(trial) = &mut observation.trial {
@@ -117,18 +117,18 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     }
     // Read last: a connection that has just started has its further subflows by now.
     observation.programs = programs::programs(order.programs).ok();
-    held::attach_stats(observation.programs.as_deref_mut().unwrap_or_default(), &held);
+    sender_stats::attach_stats(observation.programs.as_deref_mut().unwrap_or_default(), &held);
     observation
 }
 
 /// Control session with the other host, and its snapshot before the connection.
-type PeerSession = Result<(session::ServerSession, PeerSnapshots), String>;
+type PeerSession = Result<(server_session::ServerSession, PeerSnapshots), String>;
 
 /// Takes a second snapshot of both hosts while the connection still exists.
 fn finish_observation(
     observation: &mut Observation,
     asked: Option<PeerSession>,
-    done: Option<trial::TestOutcome>,
+    done: Option<test_connection::TestOutcome>,
 ) {
     match asked {
         Some(Ok((mut session, peer))) => {
@@ -147,7 +147,7 @@ fn finish_observation(
         let announced = trial.events_of("ANNOUNCED").filter_map(|event| event.remote);
         let joined = trial.subflows.iter().map(|one| one.remote.ip());
         let targets = announced.chain(joined).chain([trial.target.ip()]).collect();
-        observation.route_lookups = ways::route_lookups(&observation.here, &targets);
+        observation.route_lookups = route_lookups::route_lookups(&observation.here, &targets);
         observation.trial = Some(trial);
         drop(done.socket);
     }
@@ -155,7 +155,7 @@ fn finish_observation(
 }
 
 /// Returns the paths to trace hop by hop: those over which Multipath TCP does not work.
-fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
+fn probes(observation: &Observation) -> Vec<traceroute::ProbeSpec> {
     let Some(trial) = observation.trial.as_ref().filter(|_| observation.rights.raw) else {
         return Vec::new();
     };
@@ -164,7 +164,7 @@ fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
         let link = bound_to.and_then(|index| observation.here.link(index));
         let device = link.map(|link| link.name.clone());
         for option in [ProbeOption::Plain, option] {
-            wanted.push(probe::ProbeSpec { local, device: device.clone(), remote, option });
+            wanted.push(traceroute::ProbeSpec { local, device: device.clone(), remote, option });
         }
     };
     if !(trial.multipath && trial.multipath_at_end)
@@ -178,7 +178,7 @@ fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
             one.established && !one.gone && one.local.ip() == local && one.remote.ip() == remote
         })
     };
-    for path in controls::suspect_paths(observation) {
+    for path in path_checks::suspect_paths(observation) {
         let local = path.local.or_else(|| local_address_towards(path.remote));
         let Some(local) = local.filter(|local| !works(*local, path.remote.ip())) else { continue };
         let here = observation.here.link_of(local).is_some();

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use towpath_measure::live::HostSnapshot;
 
-use super::server::ServerKind;
+use super::server_kind::ServerKind;
 
 /// Facts about a host, its connections and its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

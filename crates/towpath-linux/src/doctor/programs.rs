@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::look::plain_end;
+use super::connection_watch;
 use super::observation::{ProgramSocket, SocketProtocol, SocketRole};
-use super::watch;
+use super::snapshot::plain_end;
 use crate::monitor::{self, Process};
 use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, StateFilter, TcpState};
 use crate::sample::MptcpInfo;
@@ -56,7 +56,7 @@ pub(super) fn programs(whose: ProcessScope) -> Result<Vec<ProgramSocket>, Netlin
         let its = |part: &&DiagSocket| {
             part.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
-        let subflows = tcp.iter().filter(its).map(watch::subflow).collect();
+        let subflows = tcp.iter().filter(its).map(connection_watch::subflow).collect();
         Some(ProgramSocket { speaks, subflows, ..program(one, &owners)? })
     });
     let plain = tcp.iter().filter(|one| one.subflow.is_none() && !part(one));

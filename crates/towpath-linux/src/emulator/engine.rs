@@ -14,12 +14,12 @@ use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{DirectionCounters, Instant, Packet, Topology};
 
-use super::alarm::{WakeupStats, WakeupTimer};
 use super::capture::PacketRecorder;
 use super::frame::{GsoFrame, GsoSegment, VirtioHeader};
 use super::port::{BufferPool, EmulatorPort, ReceivedFrame};
+use super::wakeup_timer::{WakeupStats, WakeupTimer};
 use crate::clock::Clock;
-use crate::hop::{EmulatedRouter, ForwardDecision, RouterRule};
+use crate::router::{EmulatedRouter, ForwardDecision, RouterRule};
 use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
 use crate::sys;
 

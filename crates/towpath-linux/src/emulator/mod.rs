@@ -7,10 +7,10 @@
 //!
 //! [`Topology`]: towpath_net::Topology
 
-pub(crate) mod alarm;
 pub(crate) mod capture;
 pub(crate) mod engine;
 pub(crate) mod frame;
 pub(crate) mod headers;
 pub(crate) mod port;
-pub(crate) mod tap;
+pub(crate) mod tx_timestamps;
+pub(crate) mod wakeup_timer;

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use bytes::BytesMut;
 
 use super::frame::{GsoFrame, GsoSegment, VirtioHeader};
-use super::tap::TxTimestamps;
+use super::tx_timestamps::TxTimestamps;
 use crate::queue::{QueueReceiver, QueueSender};
 use crate::sys;
 

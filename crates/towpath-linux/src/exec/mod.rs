@@ -10,21 +10,21 @@
 //! If the supervisor is killed, opening a TCP socket fails with `ENOSYS`, and nothing hangs. If the
 //! command is killed, the other two continue.
 
-mod connections;
 pub(crate) mod filter;
 mod launch;
 mod observe;
 mod record;
+mod socket_tracker;
+mod summary;
 mod supervise;
-mod tally;
 
 use std::io;
 
 use thiserror::Error;
 
 pub use launch::{Launch, ProgramExit, exec, launch};
+pub use summary::{FallbackCounter, OutcomeCounts, SocketSummary, UpgradeRefusal};
 pub use supervise::{RecordTarget, supervise};
-pub use tally::{FallbackCounter, OutcomeCounts, SocketSummary, UpgradeRefusal};
 
 /// Errors that keep a program from running over Multipath TCP.
 #[derive(Debug, Error)]

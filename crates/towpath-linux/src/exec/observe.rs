@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use super::connections::{SocketSnapshot, SocketTracker};
 use super::record::ExecRecorder;
-use super::tally::SocketSummary;
+use super::socket_tracker::{SocketSnapshot, SocketTracker};
+use super::summary::SocketSummary;
 use crate::netlink::{DestroyedSockets, MibCounters, SocketDiag, StateFilter};
 use crate::sys;
 

@@ -20,8 +20,10 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_measure::{format, store::write_record};
 use towpath_net::Instant;
 
-use super::connections::{ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker};
-use super::tally::SocketSummary;
+use super::socket_tracker::{
+    ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker,
+};
+use super::summary::SocketSummary;
 use crate::files;
 use crate::netlink::{DiagSocket, RouteSocket};
 use crate::sample::{MptcpInfo, TcpInfo};

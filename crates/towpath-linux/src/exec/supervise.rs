@@ -16,7 +16,7 @@ use super::ExecError;
 use super::filter::SocketRequest;
 use super::observe::Observer;
 use super::record::ExecRecorder;
-use super::tally::{SocketSummary, UpgradeRefusal};
+use super::summary::{SocketSummary, UpgradeRefusal};
 use crate::sys::{self, seccomp};
 
 /// Result file, and the command that it describes.

@@ -1,10 +1,10 @@
 //! `towpath lab`: any programs in a scenario's network.
 
-mod cast;
-mod end;
+mod activity;
+mod outcome;
 mod output;
+mod programs;
 mod ready;
-mod waiting;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,15 +23,15 @@ use crate::clock::Clock;
 use crate::namespace::Namespace;
 use crate::network::address::address;
 use crate::network::{self, Backend, EmulatedNetwork, NetworkError, end_of};
-use crate::pace::RunClock;
 use crate::program::environment;
 use crate::run::{PcapOptions, RunError, RunJob};
+use crate::run_clock::RunClock;
 use crate::sandbox::{self, EmulatorThread};
 use crate::stack::plan;
 use crate::traffic::TrafficContext;
 use crate::{interrupt, program, run};
 
-pub(crate) use cast::LabPrograms;
+pub(crate) use programs::LabPrograms;
 
 /// Maximum duration of a lab, which lasts as long as its last program.
 const MAX_LAB_DURATION: Duration = Duration::from_secs(7 * 24 * 3_600);
@@ -331,7 +331,7 @@ fn run_single(
         transport: Transport::Tcp,
         streams: Mutex::default(),
         udp_bytes: Mutex::default(),
-        meters: crate::cost::CpuMeters::default(),
+        meters: crate::cpu_time::CpuMeters::default(),
         lab_programs: None,
     };
     network.schedule_link_changes(stage.pace.zero());

@@ -16,9 +16,9 @@ use towpath_measure::scenario::Transport;
 use towpath_quic::{ConnectionError, Trust};
 
 use super::client::quic_error;
+use super::control_channel::ControlChannel;
 use super::dial::Dialer;
 use super::socket::{self, LocalBind};
-use super::speaker::ControlChannel;
 use crate::clock::Clock;
 
 /// Timeout of a connection attempt and of the first reply on it.

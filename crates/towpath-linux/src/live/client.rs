@@ -1,6 +1,6 @@
 //! `towpath measure`: a measurement from the first connection to the summary.
 
-mod opening;
+mod setup;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,20 +24,20 @@ use towpath_quic::Fingerprint;
 
 use super::LiveError;
 use super::dial::Dialer;
-use super::end::FlowRunner;
+use super::evidence::{self, multipath_use};
 use super::fetch::{ResultFetch, max_result_bytes};
-use super::host::{HostBaseline, path_name, system_congestion_control};
+use super::flow_runner::FlowRunner;
+use super::host_info::{HostBaseline, path_name, system_congestion_control};
+use super::mobile::{self, MobileSession, SharedDetector};
+use super::network_watch::{NetworkChange, NetworkWatch};
 use super::probe::ProbeTarget;
-use super::proof::{self, multipath_use};
-use super::session::{self, MobileSession, SharedDetector};
 use super::socket::LocalBind;
-use super::watch::{NetworkChange, NetworkWatch};
 use crate::clock::Clock;
-use crate::pace::RunClock;
+use crate::run_clock::RunClock;
 use crate::traffic::is_quic;
-use opening::{PreparedTest, open, probe};
+use setup::{PreparedTest, open, probe};
 
-pub(super) use opening::quic_error;
+pub(super) use setup::quic_error;
 
 /// Time from the last control message to the start of the traffic, not counting the message's
 /// delay.
@@ -145,7 +145,7 @@ fn run_traffic(
     let departure = order
         .session
         .as_ref()
-        .map(|_| Arc::new(Mutex::new(session::loss_detector(&order.scenario, watch.as_ref()))));
+        .map(|_| Arc::new(Mutex::new(mobile::loss_detector(&order.scenario, watch.as_ref()))));
     let end = FlowRunner {
         pace,
         scenario: &order.scenario,
@@ -165,7 +165,7 @@ fn run_traffic(
     let followed = order.session.as_ref().zip(departure.as_ref());
     let follow = |done: &AtomicBool| {
         if let Some((session, departure)) = followed {
-            session.follow(pace, departure, done, |at| session::send_end(speaker, offset, at));
+            session.follow(pace, departure, done, |at| mobile::send_end(speaker, offset, at));
         }
     };
     let traffic = || end.run(streams, before, tell);
@@ -194,7 +194,7 @@ fn watched<T>(
                 watch.run(done, &mut |change| {
                     let now = pace.now();
                     if let Some(departure) = departure {
-                        session::lock(departure).on_change(now, &change);
+                        mobile::lock(departure).on_change(now, &change);
                     }
                     changes.push((now, change));
                 });
@@ -433,7 +433,7 @@ fn conclude(
             hint: Some("`towpath check` says whether UDP passes to the server's port".to_owned()),
         });
     }
-    for warning in warnings.into_iter().chain(proof::warnings(&order.scenario, transport, own)) {
+    for warning in warnings.into_iter().chain(evidence::warnings(&order.scenario, transport, own)) {
         summarizer = summarizer.warning(warning);
     }
     let nanos = |report: &HostReport| {

@@ -11,15 +11,15 @@ use towpath_measure::scenario::{Scenario, Transport};
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Qlog, QuicConfig, Trust, congestion};
 
-use super::host::interfaces;
-use super::line::{ConnectionGuard, DataStream, QuicDataStream};
+use super::control_channel::ControlChannel;
+use super::data_stream::{ConnectionGuard, DataStream, QuicDataStream};
+use super::host_info::interfaces;
 use super::socket::{self, LocalBind};
-use super::speaker::ControlChannel;
 use crate::clock::Clock;
 use crate::quic::{self, HostConfig, InterfacePolicy, QuicHandle};
 use crate::traffic::is_quic;
 use crate::traffic::quic::QuicConnection;
-use crate::traffic::wire::SocketStream;
+use crate::traffic::socket_stream::SocketStream;
 
 /// UDP payload of a full Ethernet frame for IPv4 and IPv6; path MTU discovery finds smaller ones.
 const MAX_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::ConnectionError;
 
-use super::budget::SourceQuota;
+use super::admission::SourceQuota;
 use crate::ByteStream;
-use crate::purse::TrafficDirection;
 use crate::quic::StreamHandler;
+use crate::traffic_budget::TrafficDirection;
 
 /// Echoes data until the peer finishes the stream or the deadline passes.
 pub(super) struct EchoStream<T> {

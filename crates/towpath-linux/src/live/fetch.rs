@@ -11,11 +11,11 @@ use towpath_measure::live::{ClientMessage, HostReport, ServerMessage, TestToken}
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
 
+use super::control_channel::ControlChannel;
 use super::dial::Dialer;
-use super::end::expected_streams;
-use super::host::interfaces;
+use super::flow_runner::expected_streams;
+use super::host_info::interfaces;
 use super::socket::LocalBind;
-use super::speaker::ControlChannel;
 use crate::clock::Clock;
 use crate::interrupt;
 

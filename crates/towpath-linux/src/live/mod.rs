@@ -11,32 +11,32 @@
 //! - [`client`]: a measurement from start to end
 //! - `fetch`: retrieval of the server's report over any remaining path
 
-mod budget;
+mod acceptor;
+mod admission;
+pub(crate) mod authenticator;
 mod check;
 mod client;
-mod departure;
+pub(crate) mod control_channel;
+mod data_stream;
 mod dial;
-mod door;
 mod echo;
-mod end;
+mod evidence;
 mod fetch;
-mod held;
-mod host;
+mod flow_runner;
+mod host_info;
 mod identity;
-pub(crate) mod introduction;
-mod line;
+mod mobile;
 mod nearest;
+mod network_loss;
+mod network_watch;
 mod probe;
-mod proof;
-mod reception;
+mod quic_acceptor;
+mod sender_sampler;
 mod series;
 mod server;
-mod session;
+mod server_test;
 pub(crate) mod socket;
-pub(crate) mod speaker;
-mod steady;
-mod test;
-mod watch;
+mod udp_flows;
 
 use std::io;
 use std::time::Duration;
@@ -49,17 +49,17 @@ use crate::interrupt;
 
 pub use check::{ProbeKind, ProbeOutcome, ProbeResult, check};
 pub use client::{MeasureRequest, measure};
-pub use host::{
+pub use host_info::{
     LocalInterface, addresses_towards_others, interfaces_towards, path_name,
     system_congestion_control,
 };
 pub use identity::{IdentityFileError, load_or_create_identity, read_identity};
+pub use mobile::MobileSession;
 pub use nearest::{PINGS, PingResult, ping};
+pub use network_watch::{NetworkChange, NetworkWatch};
 pub use server::{Server, ServerConfig, ServerEvent};
-pub use session::MobileSession;
 pub use socket::LocalBind;
 pub use towpath_quic::{Fingerprint, Identity};
-pub use watch::{NetworkChange, NetworkWatch};
 
 /// Failure of a measurement or of a server.
 #[derive(Debug, Error)]

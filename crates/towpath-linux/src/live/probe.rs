@@ -8,10 +8,10 @@ use towpath_measure::scenario::{Scenario, Udping};
 use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
-use super::host::{interfaces, path_name};
-use super::session::{SharedDetector, lock};
+use super::host_info::{interfaces, path_name};
+use super::mobile::{SharedDetector, lock};
 use super::socket::LocalBind;
-use crate::ping::{self, PathPinger, PingPath};
+use crate::path_ping::{self, PathPinger, PingPath};
 
 /// Target of a client's probes.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl PingPath for InterfacePath {
             path_name(&one.name) == self.path && one.address.is_ipv4() == self.target.is_ipv4()
         });
         let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        ping::bind(&own.name, SocketAddr::new(own.address, 0))
+        path_ping::bind(&own.name, SocketAddr::new(own.address, 0))
     }
 
     fn target(&self) -> io::Result<SocketAddr> {

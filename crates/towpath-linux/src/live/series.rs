@@ -11,11 +11,11 @@ use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
 
-use super::end::FlowStream;
-use super::held::SenderSampler;
-use super::host::PathNames;
-use super::line::DataStream;
-use super::steady::UdpByteCounters;
+use super::data_stream::DataStream;
+use super::flow_runner::FlowStream;
+use super::host_info::PathNames;
+use super::sender_sampler::SenderSampler;
+use super::udp_flows::UdpByteCounters;
 use crate::sample::{ConnectionSample, SubflowSample, TcpInfo};
 use crate::subflow::{SubflowLabel, list_kernel_subflows};
 use crate::traffic::quic::{QuicConnection, TimedNotice};

@@ -17,21 +17,23 @@ use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Identity};
 
-use super::budget::{self, AdmissionControl, CloseFn, ConnectionPermit, SourcePrefix, SourceQuota};
-use super::door::Acceptor;
-use super::reception::{EchoFilter, OnDatagram, OnStream, QuicAcceptor};
-use super::speaker::ControlChannel;
-use super::steady::{ListenerSockets, UdpServerContext};
-use super::test::{ClientGuard, ServerTest, TestTable};
+use super::acceptor::Acceptor;
+use super::admission::{
+    self, AdmissionControl, CloseFn, ConnectionPermit, SourcePrefix, SourceQuota,
+};
+use super::control_channel::ControlChannel;
+use super::quic_acceptor::{EchoFilter, OnDatagram, OnStream, QuicAcceptor};
+use super::server_test::{ClientGuard, ServerTest, TestTable};
+use super::udp_flows::{ListenerSockets, UdpServerContext};
 use super::{LiveError, socket};
 use crate::clock::Clock;
-use crate::purse::TrafficDirection;
+use crate::traffic_budget::TrafficDirection;
 use crate::{interrupt, sys};
 
+mod auth;
 mod control;
-mod course;
-mod identity;
 mod over_quic;
+mod test_run;
 
 /// Interval at which tests are checked for exceeded limits and absent clients.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(20);
@@ -107,7 +109,7 @@ struct ServerState {
     clock: Clock,
     tests: TestTable,
     budget: Arc<AdmissionControl>,
-    auth_limiter: identity::SharedAuthLimiter,
+    auth_limiter: auth::SharedAuthLimiter,
     /// Set after a result was fetched.
     fetched: AtomicBool,
     closing: AtomicBool,
@@ -154,7 +156,7 @@ impl Server {
             clock,
             tests: TestTable::default(),
             budget: AdmissionControl::new(&config.limits, clock),
-            auth_limiter: identity::SharedAuthLimiter::default(),
+            auth_limiter: auth::SharedAuthLimiter::default(),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             multipath: socket::kernel_has_mptcp(),
@@ -427,7 +429,7 @@ impl ServerState {
     ) {
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
-        let _ = budget::spawn_thread("control", move || {
+        let _ = admission::spawn_thread("control", move || {
             if let Ok(opened) = open(&shared) {
                 // An error ends only this connection.
                 let _ = shared.control(opened, (&seat, attending), token);
@@ -450,7 +452,7 @@ impl ServerState {
         };
         let clock = self.clock;
         // Without a thread, the connection is closed.
-        let _ = budget::spawn_thread("tls", move || {
+        let _ = admission::spawn_thread("tls", move || {
             test.attach_with_tls(place, socket, session, clock);
             drop(permit);
         });
@@ -462,7 +464,7 @@ impl ServerState {
         let allowed = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
-        let _ = budget::spawn_thread("echo", move || {
+        let _ = admission::spawn_thread("echo", move || {
             let _ = shared.echo_all(&socket, &allowed); // ends with the connection
             drop(permit);
         });

@@ -7,8 +7,8 @@ use std::time::Duration;
 use towpath_measure::result::Part;
 
 use super::{MonitoredConnection, MonitoredSubflow};
-use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::sample::TcpInfo;
+use crate::send_limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 
 /// Kernel counters of a socket, readable only in this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -133,7 +133,7 @@ pub(crate) fn record_limits(
     } else {
         InfoSource::Multipath(connection.internals.send_state)
     };
-    let shares = limit::connection_limits(source, &between, false, span);
+    let shares = send_limit::connection_limits(source, &between, false, span);
     let any = infos.iter().any(|(before, subflow)| is_sending(before, &subflow.internals.tcp));
     for (at, (shares, spent)) in shares.iter().zip(spent.iter_mut()).enumerate() {
         if !any || before.get(at).copied().flatten().is_none() {
@@ -144,7 +144,7 @@ pub(crate) fn record_limits(
             continue;
         }
         let parts = shares.iter().map(|(limit, share)| {
-            let part = limit::account_part(*limit, None, false);
+            let part = send_limit::account_part(*limit, None, false);
             let waits_for = if let SendLimit::HolBlocked(other) = limit {
                 infos.get(*other).map(|(_, it)| it.cookie)
             } else {

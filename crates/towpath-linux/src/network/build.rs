@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::emulator::engine::{EmulatedPath, Emulator};
 use crate::emulator::frame::GsoSegment;
 use crate::emulator::port::{EmulatorPort, MAC, VirtioFd};
-use crate::emulator::tap::TxTimestamps;
+use crate::emulator::tx_timestamps::TxTimestamps;
 use crate::namespace::Namespace;
 use crate::netlink::{
     Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, RouteSocket, RouteSpec,

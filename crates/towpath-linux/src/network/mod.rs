@@ -4,9 +4,9 @@
 //! own ([`address`]). The path's first host routes by source address; the second routes by
 //! destination address (see [`Path`]). All of it uses netlink; no program is run.
 
+mod accounted_links;
 pub(crate) mod address;
 pub(crate) mod build;
-mod counted;
 mod links;
 mod quic_hosts;
 pub(crate) mod timeline;

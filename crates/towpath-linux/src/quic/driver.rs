@@ -20,11 +20,11 @@ use towpath_quic::{
 };
 
 use super::addresses::{AddressTracker, InterfacePolicy};
-use super::others::{self, NonQuicReply};
+use super::non_quic::{self, NonQuicReply};
 use super::sockets::{self, ListenerSocket, SendOutcome, SocketSet};
 use crate::Namespace;
+use crate::byte_stream::ByteStream;
 use crate::clock::Clock;
-use crate::pipe::ByteStream;
 use crate::queue::{self, QueueReceiver, QueueSender};
 use crate::sys;
 
@@ -569,9 +569,15 @@ impl QuicDriver {
                 let NetIo { addresses, sockets } = net;
                 let more = sockets.receive(index, |arrival, payload| {
                     let other = ends.non_quic_replies.get(&arrival.local.port());
-                    match other.filter(|_| others::is_non_quic(&payload)) {
+                    match other.filter(|_| non_quic::is_non_quic(&payload)) {
                         Some(answer) => {
-                            others::handle_non_quic(now, host, (arrival, payload), answer, answers);
+                            non_quic::handle_non_quic(
+                                now,
+                                host,
+                                (arrival, payload),
+                                answer,
+                                answers,
+                            );
                         }
                         None => host.receive(now, arrival, payload),
                     }

@@ -9,18 +9,18 @@
 //! - `stream`: connections and streams for threads that block
 
 mod addresses;
+mod blocking;
 mod driver;
-mod others;
+mod non_quic;
 mod sockets;
-mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use addresses::{InterfacePolicy, InterfaceUse};
+pub(crate) use blocking::wait_interruptibly;
+pub use blocking::{BlockingConnection, BlockingListener, BlockingStream};
 pub use driver::{ConnectionEvent, DriverContext, HostConfig, QuicHandle, StreamHandler};
 pub(crate) use sockets::ListenerSocket;
-pub(crate) use stream::wait_interruptibly;
-pub use stream::{BlockingConnection, BlockingListener, BlockingStream};
 
 /// Returns the names of the available QUIC congestion controls.
 pub fn known_quic_names() -> Vec<&'static str> {

@@ -9,8 +9,8 @@ use towpath_measure::result::{Counter, EmulatorTiming, Interface, Meta, WakeupTi
 use towpath_measure::scenario::{DownMode, TimelineChange, TimelineTarget, Transport, World};
 
 use super::RunJob;
-use crate::emulator::alarm::WakeupStats;
 use crate::emulator::engine::EmulatorReport;
+use crate::emulator::wakeup_timer::WakeupStats;
 use crate::netlink::MibCounters;
 use crate::network::EmulatedNetwork;
 use crate::traffic::is_quic;

@@ -6,12 +6,12 @@
 
 mod account;
 mod conditions;
-pub(crate) mod proof;
+pub(crate) mod evidence;
+mod kernel_events;
 mod quic;
 pub(crate) mod series;
-mod watch;
 
-pub(crate) use proof::FALLBACKS;
+pub(crate) use evidence::FALLBACKS;
 
 pub use crate::emulator::capture::{PcapError, PcapOptions};
 
@@ -35,21 +35,21 @@ use towpath_mptcp::stack::StackNotice;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
-use crate::cost::{CpuMeters, StackCpuStart};
+use crate::cpu_time::{CpuMeters, StackCpuStart};
 use crate::emulator::capture::{self, CaptureWriter};
 use crate::emulator::engine::{EmulatorReport, EngineCommand};
 use crate::lab::LabPrograms;
 use crate::network::{self, Backend, EmulatedNetwork, NetworkError};
-use crate::pace::RunClock;
-use crate::programs::ProgramTracker;
+use crate::program_connections::ProgramTracker;
+use crate::run_clock::RunClock;
 use crate::sandbox::EmulatorThread;
 use crate::stack::status::notice_text;
 use crate::traffic::{self, DirectionDelivery, FlowOutcome, TrafficContext};
 use crate::{interrupt, program};
 
 use conditions::RunBaseline;
+use kernel_events::{FinalTcpInfo, KernelEventWatcher};
 use series::{RunSeries, Totals};
-use watch::{FinalTcpInfo, KernelEventWatcher};
 
 /// Time between the network being ready and the start of the traffic.
 const START_LEAD: Duration = Duration::from_millis(250);
@@ -481,7 +481,7 @@ fn conclude(
     let multipath = match transport {
         Transport::Mpquic => quic::proof(&stage, &connections),
         transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
-            proof::multipath_use(transport, &played.totals, &counters)
+            evidence::multipath_use(transport, &played.totals, &counters)
         }
     };
     let counters = [counters, quic::counters(&connections)].concat();

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{Counter, MultipathUse, Warning};
 use towpath_measure::scenario::Transport;
-use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, QuicConfig};
 
 use crate::traffic::quic::{self, QuicConnection};
@@ -75,14 +75,14 @@ pub(super) fn proof(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Multipath
             HostEvidence { host: &host.name, ends, count }
         })
         .collect();
-    let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&witnesses);
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// Returns warnings that limit the validity of a result over QUIC.
 pub(super) fn warnings(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Vec<Warning> {
     let mut all = Vec::new();
-    let mut warn = |(text, hint): words::WarningText| {
+    let mut warn = |(text, hint): evidence::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let scenario = &stage.network.scenario;
@@ -93,11 +93,11 @@ pub(super) fn warnings(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Vec<Wa
         return all;
     }
     if stage.transport == Transport::Mpquic {
-        warn(words::no_scheduler());
+        warn(evidence::no_scheduler());
     }
     for (index, host) in scenario.hosts.iter().enumerate() {
         let config: Option<QuicConfig> = quic::config(scenario, index, stage.transport).ok();
-        if let Some(small) = config.and_then(|config| words::small_window(&host.name, &config)) {
+        if let Some(small) = config.and_then(|config| evidence::small_window(&host.name, &config)) {
             warn(small);
         }
     }
@@ -109,7 +109,7 @@ pub(super) fn warnings(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Vec<Wa
         };
         let multipath = flow.transport_in(stage.transport) == Transport::Mpquic;
         if multipath && paths == Some(1) && scenario.paths.iter().filter(between).count() > 1 {
-            warn(words::single_path(index));
+            warn(evidence::single_path(index));
         }
     }
     all

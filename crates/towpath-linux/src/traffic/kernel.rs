@@ -11,9 +11,9 @@ use towpath_measure::traffic::{SendAllowance, TransferPacer, TransferReceiver, T
 use towpath_net::{Instant, Rate};
 
 use super::IO_POLL_INTERVAL;
-use super::wire::SocketStream;
-use crate::pace::RunClock;
-use crate::purse::TrafficDirection;
+use super::socket_stream::SocketStream;
+use crate::run_clock::RunClock;
+use crate::traffic_budget::TrafficDirection;
 
 /// Bytes per read or write, as in `iperf3`.
 pub(crate) const BLOCK_BYTES: usize = 128 * 1024;

@@ -13,7 +13,7 @@ use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
 use super::{FIRST_PORT, TrafficContext};
-use crate::ping::{self, PathPinger, PingPath};
+use crate::path_ping::{self, PathPinger, PingPath};
 
 /// One emulated path of a flow.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ impl EmulatedPingPath<'_> {
         let network = &self.stage.network;
         let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
         let interface = self.name();
-        space.namespace.run(|| ping::bind(interface, address))?
+        space.namespace.run(|| path_ping::bind(interface, address))?
     }
 
     /// Returns the name of the path and of the interfaces at its ends.
@@ -85,8 +85,8 @@ pub(crate) fn run(
         .collect();
     let done = AtomicBool::new(false);
     let probes = thread::scope(|scope| {
-        scope.spawn(|| ping::echo_loop(&sockets, &done));
-        let probes = ping::run(&stage.pace, index as u32, routes, deadline, &|| false);
+        scope.spawn(|| path_ping::echo_loop(&sockets, &done));
+        let probes = path_ping::run(&stage.pace, index as u32, routes, deadline, &|| false);
         done.store(true, Ordering::Release);
         probes
     });

@@ -17,7 +17,7 @@ use towpath_quic::{
     congestion,
 };
 
-use super::end::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, make};
+use super::stream_app::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, make};
 use super::{StreamEndpoint, TrafficContext};
 use crate::network::EmulatedNetwork;
 use crate::quic::{ConnectionEvent, DriverContext, QuicHandle, wait_interruptibly};

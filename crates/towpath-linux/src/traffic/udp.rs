@@ -15,8 +15,8 @@ use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
 use towpath_net::Instant;
 
 use super::{DirectionDelivery, FIRST_PORT, FlowOutcome, TrafficContext, UdpFlowResult};
-use crate::ping;
-use crate::steady::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
+use crate::path_ping;
+use crate::udp_flow::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 
 /// Sockets of a flow: the first host's and the second's.
 struct UdpSocketPair<'a> {
@@ -81,7 +81,7 @@ pub(crate) fn run(
         .map(|host| stage.network.hosts.get(host).map_or("?", |host| host.name.as_str()));
     let dropped = names.iter().zip(&ends.sockets);
     outcome.warning = { dropped }
-        .find_map(|(name, socket)| steady::drop_warning(name, steady::socket_drops(socket)));
+        .find_map(|(name, socket)| udp_flow::drop_warning(name, udp_flow::socket_drops(socket)));
     outcome
 }
 
@@ -93,12 +93,12 @@ fn open_socket(stage: &TrafficContext, flow: &Flow, host: usize, port: u16) -> i
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let bound = || ping::bind(&path.name, SocketAddr::new(any, port));
+    let bound = || path_ping::bind(&path.name, SocketAddr::new(any, port));
     if space.stack.is_some() {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let socket = Socket::from(space.namespace.run(bound)??);
-    steady::configure_socket(&socket)?;
+    udp_flow::configure_socket(&socket)?;
     Ok(socket)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, LinkTrace, Shaper};
-use towpath_net::trace::OPPORTUNITY_BYTES;
+use towpath_net::link_trace::OPPORTUNITY_BYTES;
 
 use crate::scenario::{
     DataDirection, LinkSide, Scenario, TimelineChange, TimelineTarget, Transport,

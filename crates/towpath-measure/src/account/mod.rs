@@ -9,9 +9,9 @@ pub mod capacity;
 pub mod estimate;
 pub mod ledger;
 pub mod reasons;
+mod request_reply;
 mod round_trip;
 pub mod sentence;
-mod talk;
 mod unit;
 mod users;
 

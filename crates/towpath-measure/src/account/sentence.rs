@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::talk::request_reply_text;
+use super::request_reply::request_reply_text;
 use super::unit::RateScale;
 use super::users::LinkUsers;
 use crate::format;

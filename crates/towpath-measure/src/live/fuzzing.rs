@@ -8,7 +8,7 @@ use towpath_net::Instant;
 use super::control::ControlSession;
 use super::datagram::{self, EchoDatagram};
 use super::frame::FrameDecoder;
-use super::half::HostReport;
+use super::host_report::HostReport;
 use super::limits::ServerLimits;
 use super::merge::merge;
 use super::message::{ClientMessage, ServerMessage};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::HOSTS;
-use super::half::{DatagramReport, FlowReport, HostReport, SubflowReport};
+use super::host_report::{DatagramReport, FlowReport, HostReport, SubflowReport};
 use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
 use crate::result::{
@@ -15,7 +15,7 @@ use crate::result::{
     SubflowSummary,
 };
 use crate::scenario::{DataDirection, Flow, Pattern, Scenario};
-use crate::traffic::{directions, talk, udp};
+use crate::traffic::{directions, session, udp};
 use towpath_net::Instant;
 
 /// Result of merging both reports.
@@ -225,7 +225,8 @@ fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
 fn messages(flow: u32, client: &HostReport, server: Option<&HostReport>) -> Vec<Message> {
     let talk = |report: &HostReport| report.flow(flow).and_then(|flow| flow.exchange.clone());
     let server = server.and_then(talk);
-    talk(client).map_or_else(Vec::new, |own| talk::half::merge_reports(flow, &own, server.as_ref()))
+    talk(client)
+        .map_or_else(Vec::new, |own| session::report::merge_reports(flow, &own, server.as_ref()))
 }
 
 fn flow_input(

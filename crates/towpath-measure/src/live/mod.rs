@@ -8,34 +8,36 @@
 //! No received data can cause a panic or unlimited memory use; [limits] apply to everything.
 
 pub mod account;
+pub mod auth_limit;
 pub mod clock;
 pub mod control;
 pub mod datagram;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod guesses;
-pub mod half;
+pub mod host_report;
 pub mod limits;
-pub mod look;
 pub mod merge;
 pub mod message;
 pub mod preamble;
 pub mod secret;
+pub mod snapshot;
 pub mod stamp;
 
 pub use account::account;
+pub use auth_limit::AuthRateLimiter;
 pub use clock::{ClockEstimator, ClockOffset};
 pub use control::{ControlAction, ControlSession};
 pub use frame::{FrameDecoder, FrameError};
-pub use guesses::AuthRateLimiter;
-pub use half::{ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, SubflowReport};
+pub use host_report::{
+    ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, SubflowReport,
+};
 pub use limits::{AdmissionError, ServerLimits, max_duration};
-pub use look::HostSnapshot;
 pub use merge::{MergedRun, merge};
 pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, TransferSettings};
 pub use preamble::{ConnectionKind, InvalidPreamble, Preamble, TestToken};
 pub use secret::{Secret, SecretError};
+pub use snapshot::HostSnapshot;
 
 /// Default TCP and UDP port of a server.
 pub const DEFAULT_PORT: u16 = 5_210;

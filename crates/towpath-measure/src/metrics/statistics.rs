@@ -4,7 +4,7 @@
 //! An infinite value means "never" (a flow that did not recover). It is ordered last, so the median
 //! remains valid. Randomness is an argument: equal values and an equal seed give equal intervals.
 
-use crate::draw::RngStream;
+use crate::rng::RngStream;
 
 /// Fewest values for an interval.
 ///

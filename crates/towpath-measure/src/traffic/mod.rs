@@ -22,7 +22,7 @@ pub mod exchange;
 pub mod frame;
 mod outbox;
 mod pacer;
-pub mod talk;
+pub mod session;
 pub mod transfer;
 pub mod udp;
 pub mod udping;
@@ -30,7 +30,7 @@ pub mod video;
 pub mod web;
 
 pub use pacer::TransferPacer;
-pub use talk::{FlowRole, MessageSession, Request, RequestGenerator, StreamAction, messages};
+pub use session::{FlowRole, MessageSession, Request, RequestGenerator, StreamAction, messages};
 pub use transfer::{FinishReason, SendAllowance, TransferReceiver, TransferSender};
 pub use udp::{UdpReceiver, UdpSender};
 pub use udping::Pinger;

@@ -7,8 +7,8 @@ use crate::subflow::{CloseReason, TcpState};
 
 use crate::wire::MpTcpRst;
 
-use super::flow::SubflowContext;
 use super::handshake::MPTCP_ERROR;
+use super::subflow_context::SubflowContext;
 use super::{Connection, ConnectionMode, HostContext};
 
 /// MP_TCPRST for the remaining subflows of a connection that has ended, by both ends or by the

@@ -10,7 +10,7 @@ use crate::wire::{
 };
 
 use super::addresses::PendingAddAddr;
-use super::flow::SubflowContext;
+use super::subflow_context::SubflowContext;
 use super::{Connection, ConnectionMode, HostContext, TxReadiness};
 
 /// DSS with a 64-bit mapping, and checksum or padding (RFC 8684 §3.3.1).

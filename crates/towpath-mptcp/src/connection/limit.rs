@@ -12,7 +12,7 @@ use towpath_net::Instant;
 use crate::stack::InterfaceId;
 use crate::subflow::TcpSendLimit;
 
-use super::flow::SubflowContext;
+use super::subflow_context::SubflowContext;
 use super::{Connection, ConnectionMode, TxReadiness};
 
 /// Reason why a subflow sends no more at the moment.

@@ -17,12 +17,12 @@ pub mod config;
 mod emit;
 mod failure;
 mod fallback;
-mod flow;
 mod handshake;
 mod input;
 mod join;
 mod limit;
 mod mapping;
+mod out_of_order;
 mod push;
 mod read;
 mod receive;
@@ -31,8 +31,8 @@ mod schedule;
 mod send;
 mod stateless;
 mod status;
+mod subflow_context;
 mod timers;
-mod waiting;
 mod write;
 
 use std::collections::VecDeque;
@@ -59,12 +59,12 @@ pub use limit::{SendLimit, SubflowLimit};
 
 use addresses::PendingAddAddr;
 use fallback::FallbackState;
-use flow::SubflowContext;
 pub(crate) use handshake::{capable, join_syn};
 use join::JoinHandshake;
 use receive::ReceiveQueue;
 use receive_buffer::ReceiveBufferTuner;
 use send::SendStore;
+use subflow_context::SubflowContext;
 
 /// Protocol of a connection: TCP, Multipath TCP, or a state between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

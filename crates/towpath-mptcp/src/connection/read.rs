@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use super::flow::SubflowContext;
+use super::subflow_context::SubflowContext;
 use super::{Connection, ReceiveBufferMode, WindowShare};
 use crate::subflow::TcpState;
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::wire::Payload;
 
-use super::waiting::OutOfOrderQueue;
+use super::out_of_order::OutOfOrderQueue;
 
 /// Receive queue: data the application has not read, and out-of-order data.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use towpath_net::Instant;
 
 use super::Connection;
-use super::flow::SubflowContext;
+use super::subflow_context::SubflowContext;
 use crate::stack::StackEvent;
 use crate::subflow::FRAGMENT_BYTES;
 

@@ -1,6 +1,6 @@
 //! Bodies of the fuzz targets, which a test replays over the stored corpora.
 
-mod converse;
+mod stack_pair;
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::stack::{Stack, StackConfig};
 use crate::wire::option::OPTION_BYTES;
 use crate::wire::{self, Packet, ParsedPacket, Segment};
 
-pub use converse::converse;
+pub use stack_pair::converse;
 
 /// Parses any bytes: parsing does not panic, and parsed packets survive a round trip through our
 /// encoder.

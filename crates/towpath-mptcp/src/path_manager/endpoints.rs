@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::opening::{InitialAddress, SubflowEndpoints, SubflowOpener, likely_source};
+use super::subflow_opener::{InitialAddress, SubflowEndpoints, SubflowOpener, likely_source};
 use super::{
     LocalAddress, PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress,
 };

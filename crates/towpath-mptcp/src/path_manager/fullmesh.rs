@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::opening::{InitialAddress, SubflowEndpoints, SubflowOpener};
+use super::subflow_opener::{InitialAddress, SubflowEndpoints, SubflowOpener};
 use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress};
 
 /// Path manager `fullmesh`, see the module.

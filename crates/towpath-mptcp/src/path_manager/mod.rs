@@ -11,9 +11,9 @@ use towpath_net::Instant;
 mod endpoints;
 mod fullmesh;
 mod ndiffports;
-mod opening;
 mod rejoin;
 mod single;
+mod subflow_opener;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! Several subflows between the first two addresses, from different ports (mptcp.org's
 //! `ndiffports`): for networks that spread flows over equal paths by their ports (ECMP).
 
-use super::opening::{SubflowEndpoints, SubflowOpener};
+use super::subflow_opener::{SubflowEndpoints, SubflowOpener};
 use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView};
 
 /// Subflows in total, as in mptcp.org's default.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::endpoints::Endpoints;
-use super::opening::{InitialAddress, SubflowEndpoints, SubflowOpener};
+use super::subflow_opener::{InitialAddress, SubflowEndpoints, SubflowOpener};
 use super::{
     PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
 };

@@ -13,8 +13,8 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::demultiplexer::FourTuple;
-use super::offer::SynOptions;
 use super::secrets::SecretGenerator;
+use super::syn_options::SynOptions;
 
 /// Period of a cookie, which is valid until the end of the next period: for one to two of them.
 const COOKIE_PERIOD: Duration = Duration::from_secs(64);

@@ -9,14 +9,14 @@ mod counters;
 mod demultiplexer;
 pub mod error;
 pub mod event;
-mod half_joins;
 mod half_open;
 mod input;
-mod offer;
-mod pressure;
+mod pending_joins;
 mod secrets;
+mod stateless;
 pub mod status;
-pub mod strangers;
+pub mod syn_flood;
+mod syn_options;
 #[cfg(test)]
 mod tests;
 
@@ -40,12 +40,12 @@ pub use counters::StackCounters;
 pub use error::{ConfigError, ConnectError, ConnectionError};
 pub use event::{FallbackReason, ReinjectionCause, StackDecision, StackEvent, StackNotice};
 pub use status::{ConnectionStatus, SubflowStatus};
-pub use strangers::SynFloodProtection;
+pub use syn_flood::SynFloodProtection;
 
 use demultiplexer::Demultiplexer;
 use half_open::HalfOpen;
 use secrets::SecretGenerator;
-use strangers::SynFloodState;
+use syn_flood::SynFloodState;
 
 /// Configuration of a stack.
 #[derive(Debug, Clone)]

@@ -14,8 +14,8 @@
 )]
 
 mod network;
-#[path = "../repeat/mod.rs"]
-mod repeat;
+#[path = "../repetitions/mod.rs"]
+mod repetitions;
 mod scenario;
 
 use std::panic::catch_unwind;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use mptcp_rs::ConnectConfig;
 use network::{Network, PathParams, pattern};
-use repeat::repeat;
+use repetitions::repeat;
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_net::Instant;
 

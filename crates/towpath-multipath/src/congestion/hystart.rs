@@ -1,13 +1,13 @@
 //! Early end of slow start, before packets are lost: `HyStart++` (RFC 9406), and the variant of
 //! Linux's CUBIC ([`classic`]).
 
-mod classic;
+mod linux;
 
 use std::time::Duration;
 
 use super::AckSample;
 
-pub(super) use classic::LinuxHyStart;
+pub(super) use linux::LinuxHyStart;
 
 /// Samples that a round needs before its delay counts (`N_RTT_SAMPLE`).
 const N_RTT_SAMPLE: u32 = 8;

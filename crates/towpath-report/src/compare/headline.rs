@@ -6,7 +6,7 @@ use towpath_measure::format;
 use towpath_measure::result::{EmulatorTiming, FlowSummary, Record, Recovery};
 use towpath_measure::scenario::World;
 
-use super::{answers, events, is_event, shares};
+use super::{events, is_event, messages, shares};
 use crate::StoredRun;
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
@@ -48,7 +48,7 @@ fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
 
 /// Summarises these groups of one world.
 fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
-    let first = answers::headline(groups).or_else(|| shares::headline(groups));
+    let first = messages::headline(groups).or_else(|| shares::headline(groups));
     let mut sentences: Vec<String> = Vec::new();
     match first {
         Some(text) => sentences.push(text),

@@ -3,8 +3,8 @@
 
 mod conditions;
 mod fairness;
-mod figure;
 mod json;
+mod metric;
 mod text;
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::StoredRun;
 use crate::group::{RunGroup, groups};
 use crate::number;
 pub(crate) use conditions::{ComparedCondition, conditions, noise};
-pub(crate) use figure::{BetterDirection, METRICS, RunMetric};
+pub(crate) use metric::{BetterDirection, METRICS, RunMetric};
 
 /// Comparison of results, by group.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::axis::{AxisLayout, horizontal, vertical};
 use super::marks::{self, PlotArea};
-use super::place::{AxisLayout, horizontal, vertical};
 use super::style::{FONTS, INK, LINE, MUTED, MarkerStyle, marker, width};
 use super::{CurveKind, Figure, Panel, ScaleKind};
 use crate::text::{cut, esc, wrap};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::place::AxisLayout;
+use super::axis::AxisLayout;
 use super::style::{INK, MUTED, MarkerStyle, colour, dash, marker, width};
 use super::{Curve, CurveKind, CurvePoint, Panel};
 use crate::text::esc;

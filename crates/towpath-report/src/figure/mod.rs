@@ -6,10 +6,10 @@
 //! outlines from `letters`. The charts of a report (`chart`) follow the reader's screen and
 //! colours. A figure has a fixed size and a white ground, because it is made to be copied.
 
+mod axis;
+mod glyphs;
 mod layout;
-mod letters;
 mod marks;
-mod place;
 mod png;
 mod style;
 mod table;

@@ -7,7 +7,7 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree};
 use thiserror::Error;
 
-use super::letters::outlined;
+use super::glyphs::outlined;
 use super::{Figure, svg};
 
 /// Dots for each unit of the SVG: sharp in print and on dense screens.

@@ -113,7 +113,7 @@ fn a_diagonal_is_where_both_axes_are_equal() {
         diagonal: Some(1.12),
         ..buffers()
     };
-    let (x, y) = (place::horizontal(&panel, 300.0), place::vertical(&panel, 200.0));
+    let (x, y) = (axis::horizontal(&panel, 300.0), axis::vertical(&panel, 200.0));
     let mut text = String::new();
     marks::draw(&mut text, &panel, &marks::PlotArea { x: &x, y: &y, size: [300.0, 200.0] });
     assert!(text.contains("<path d=\"M0.0 200.0L300.0 0.0\""), "{text}");

@@ -16,7 +16,7 @@ use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::CaptureAnalysis;
 use super::connection::{TracedConnection, TracedSubflow};
-use super::held::{STATES, SenderBin};
+use super::send_limits::{STATES, SenderBin};
 use super::summary::{DIRECTIONS, path};
 
 /// A direction with less than this share of all payload carries only acknowledgements or replies.
@@ -113,7 +113,7 @@ impl CaptureAnalysis {
         ways.map(|direction| direction.sender.series.width_ns())
             .max()
             .unwrap_or(0)
-            .max(super::figures::INITIAL_BIN_NS)
+            .max(super::stats::INITIAL_BIN_NS)
     }
 
     fn add_direction(
@@ -194,7 +194,7 @@ impl CaptureAnalysis {
 /// acknowledgement in a capture may claim any number of bytes, and sums of periods must not
 /// overflow.
 fn bins(
-    direction: &super::way::DirectionTracker,
+    direction: &super::direction::DirectionTracker,
     width_ns: u64,
 ) -> impl Iterator<Item = (u64, SenderBin)> {
     const MAX_BIN_BYTES: u64 = 1 << 44;

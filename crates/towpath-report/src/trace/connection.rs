@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::data::DataStreamTracker;
-use super::held::SubflowSendState;
-use super::interval::SeqRange;
+use super::data_stream::DataStreamTracker;
+use super::direction::DirectionTracker;
 use super::layers::SocketKey;
+use super::ranges::SeqRange;
+use super::send_limits::SubflowSendState;
 use super::tracker::INFINITE_MAPPING_END;
-use super::way::DirectionTracker;
 
 /// Maximum number of notes of one connection.
 const MAX_NOTES: usize = 2_000;

@@ -11,9 +11,9 @@ use std::io::Read;
 use towpath_mptcp::wire::{Flags, Options};
 
 use super::CaptureAnalysis;
-use super::figures::DelayHistogram;
 use super::file::{CaptureError, CaptureReader};
 use super::layers::{self, CapturedSegment, SocketKey};
+use super::stats::DelayHistogram;
 use super::summary::DIRECTIONS;
 
 /// Maximum number of packets in memory. Beyond that, every second, fourth, … one is sampled:

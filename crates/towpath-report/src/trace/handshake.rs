@@ -7,9 +7,9 @@ use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
 
 use super::connection::{FallbackReason, NoteContext, NoteKind};
-use super::interval::SeqRange;
+use super::direction::WindowScale;
+use super::ranges::SeqRange;
 use super::tracker::{LocatedSegment, Tracker};
-use super::way::WindowScale;
 
 impl Tracker {
     /// Processes the parts of a segment that concern connections and subflows themselves.

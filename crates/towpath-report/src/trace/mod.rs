@@ -13,22 +13,22 @@
 
 mod account;
 mod connection;
-mod data;
+mod data_stream;
 mod delay;
+mod direction;
 mod feed;
-mod figures;
 mod file;
 mod handshake;
-mod held;
-mod interval;
 mod layers;
+mod ranges;
 mod records;
+mod send_limits;
 mod sequence;
 mod sequences;
+mod stats;
 mod summary;
 mod text;
 mod tracker;
-mod way;
 
 use std::collections::BTreeMap;
 use std::io::Read;

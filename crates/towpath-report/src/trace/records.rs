@@ -14,7 +14,7 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 
 use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
-use super::figures::INITIAL_BIN_NS;
+use super::stats::INITIAL_BIN_NS;
 use super::summary::{DIRECTIONS, path};
 use crate::StoredRun;
 use crate::number;

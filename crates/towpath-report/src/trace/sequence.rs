@@ -5,7 +5,7 @@
 
 use towpath_measure::result::SequenceKind;
 
-use super::interval::SeqRange;
+use super::ranges::SeqRange;
 
 /// Maximum number of marks of one direction of a subflow or connection.
 const MAX_LOG_MARKS: usize = 1 << 15;

@@ -11,9 +11,9 @@ use towpath_measure::scenario::DataDirection;
 
 use super::CaptureAnalysis;
 use super::connection::{TracedConnection, TracedSubflow};
-use super::figures::InFlight;
 use super::records::span;
 use super::sequence::{PacketMark, SequenceLog};
+use super::stats::InFlight;
 use super::summary::{DIRECTIONS, path};
 
 /// Maximum number of connections with pictures, those with most data first.
@@ -402,7 +402,7 @@ fn densest_retransmissions(marks: &[PacketMark], length_ns: u64) -> Option<(u64,
 
 #[cfg(test)]
 mod tests {
-    use super::super::interval::SeqRange;
+    use super::super::ranges::SeqRange;
     use super::*;
 
     fn mark(millis: u64, kind: SequenceKind, start: i64, end: i64) -> PacketMark {

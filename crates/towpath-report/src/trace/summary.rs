@@ -10,10 +10,10 @@ use towpath_measure::result::{
 use towpath_measure::scenario::DataDirection;
 
 use super::connection::{TracedConnection, TracedSubflow};
-use super::figures::ByteProgress;
+use super::direction::DirectionTracker;
 use super::handshake::reset_reason;
+use super::stats::ByteProgress;
 use super::tracker::Tracker;
-use super::way::DirectionTracker;
 use super::{CaptureAnalysis, TakenAt};
 
 pub(super) const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];

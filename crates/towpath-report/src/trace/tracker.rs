@@ -6,11 +6,11 @@ use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::{Dss, Flags, Options};
 
 use super::connection::{FallbackReason, NoteContext, NoteKind, TracedConnection, TracedSubflow};
-use super::data::DataStreamTracker;
-use super::interval::SeqRange;
+use super::data_stream::DataStreamTracker;
+use super::direction::{AckInfo, DirectionTracker, SendContext};
 use super::layers::{CapturedSegment, SocketKey};
+use super::ranges::SeqRange;
 use super::sequence::SequenceLog;
-use super::way::{AckInfo, DirectionTracker, SendContext};
 
 /// Maximum number of tracked subflows; later ones are only counted.
 const MAX_SUBFLOWS: usize = 1 << 16;

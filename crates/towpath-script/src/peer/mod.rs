@@ -7,7 +7,7 @@ mod build;
 mod compare;
 mod describe;
 mod encode;
-mod opening;
+mod handshake;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use towpath_mptcp::wire::{
 use crate::script::{self, Script, SubflowRoute};
 
 pub use build::pattern;
-pub(crate) use opening::opening;
+pub(crate) use handshake::opening;
 
 /// Fixed MPTCP key of the peer.
 const KEY: u64 = 0x0102_0304_0506_0708;

@@ -10,7 +10,7 @@ use towpath_measure::scenario::{Scenario, Transport, change};
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 
-use crate::ended::{CompletedRun, scenario, simulate};
+use crate::simulated::{CompletedRun, scenario, simulate};
 
 fn account(ended: &CompletedRun) -> &AccountSummary {
     ended.summary().account.as_deref().unwrap()

@@ -3,7 +3,7 @@
 use towpath_measure::result::{Load, LoadPhase};
 use towpath_measure::scenario::Transport;
 
-use crate::ended::{CompletedRun, scenario, simulate};
+use crate::simulated::{CompletedRun, scenario, simulate};
 
 /// Runs over 20 Mbit/s with 20 ms in each direction; returns the load phases.
 fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {

@@ -3,11 +3,11 @@
 use towpath_measure::result::{PathStats, Probe, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
-use crate::ended::{CompletedRun, scenario, simulate};
 use crate::network;
+use crate::simulated::{CompletedRun, scenario, simulate};
 
+mod constant_rate;
 mod latency;
-mod steady;
 
 const ALL: [Transport; 4] = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
 

@@ -22,7 +22,7 @@ pub(crate) use arguments::MeasureArguments;
 
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
-use crate::live::IntervalPrinter;
+use crate::interval_lines::IntervalPrinter;
 use crate::report::{print, store_report};
 use crate::server::read_secret;
 use crate::ui::Ui;

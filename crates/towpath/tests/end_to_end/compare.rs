@@ -3,7 +3,7 @@
 use towpath_measure::result::OrderKind;
 
 use crate::program::{SIZED, TWO_PATHS, TestDir, emulator};
-use crate::wrong_scenarios::refused;
+use crate::scenario_errors::refused;
 
 /// Scenario with loss, so that repetitions differ.
 const LOSSY: &str = r#"name = "lossy"

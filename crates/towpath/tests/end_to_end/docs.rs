@@ -26,10 +26,10 @@ const CARGO: [&str; 10] = [
     "cargo install --path crates/towpath",
     "cargo test",
     "cargo xtask test",
-    "cargo xtask abuse",
+    "cargo xtask attack-tests",
     "cargo xtask specs",
     "cargo xtask tidy",
-    "cargo xtask twin",
+    "cargo xtask validate-random",
     "cargo bench",
 ];
 

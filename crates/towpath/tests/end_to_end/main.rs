@@ -9,13 +9,15 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod abuse;
 mod account_kernel;
+mod cleanup;
+mod command_errors;
 mod command_line;
 mod compare;
 mod docs;
 mod doctor;
 mod exec;
+mod failures;
 mod first_hour;
 mod formats;
 mod hosts;
@@ -26,8 +28,6 @@ mod live;
 mod live_account;
 mod live_paths;
 mod monitor;
-mod nothing_stays;
-mod ordinary_user;
 mod processes;
 mod program;
 mod quic;
@@ -35,12 +35,12 @@ mod report_page;
 mod reproduce;
 mod restricted;
 mod runs;
+mod scenario_errors;
+mod security;
 mod sequence;
 mod setup;
 mod simulated;
 mod sweep;
 mod timeline;
 mod trace;
-mod wrong_commands;
-mod wrong_scenarios;
-mod zoo;
+mod unprivileged;

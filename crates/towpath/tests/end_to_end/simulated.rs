@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::program::{SIZED, TWO_PATHS, TestDir, names};
-use crate::wrong_scenarios::refused;
+use crate::scenario_errors::refused;
 
 /// Runs a scenario. Returns every result and capture, with its name.
 fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {

@@ -10,7 +10,7 @@ use towpath_measure::store::{RunResult, read_run};
 
 use crate::exec::in_lab;
 use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator};
-use crate::wrong_scenarios::refused;
+use crate::scenario_errors::refused;
 
 const TRAFFIC: &str = r#"
 [[timeline]]

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
+use towpath_measure::live::snapshot::{EndpointSnapshot, LinkSnapshot};
 
 use super::view::{ObservationView, in_network};
-use super::{between, path, routes};
+use super::{path, routes, unannounced_links};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::setup::quoted;
 
@@ -18,7 +18,7 @@ pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Findi
     findings.extend(there_wrong_role(view));
     findings.extend(own_endpoints(view));
     if !explained {
-        findings.extend(no_endpoints(view).or_else(|| between::unannounced(view)));
+        findings.extend(no_endpoints(view).or_else(|| unannounced_links::unannounced(view)));
     }
     findings.extend(one_interface(view));
     findings.extend(backup_only(view));

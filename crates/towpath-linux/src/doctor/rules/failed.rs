@@ -10,7 +10,7 @@ use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{
     ConnectOutcome, ProbeOption, RecordedEvent, TargetReply, TestConnection,
 };
-use crate::doctor::words;
+use crate::doctor::text;
 
 /// Finds the cause of a SYN without a reply.
 pub(super) fn unanswered(
@@ -92,7 +92,7 @@ fn dead_path(
     );
     let finding = match control {
         Some(outcome) => finding
-            .with_evidence(format!("plain TCP over the same path: {}", words::outcome(outcome))),
+            .with_evidence(format!("plain TCP over the same path: {}", text::outcome(outcome))),
         None => finding.with_confidence(Confidence::Likely),
     };
     if cause == Cause::PathSilent {
@@ -126,7 +126,7 @@ pub(super) fn closed(
     let here = path_label(view, one);
     let said = |finding: Finding| match error {
         Some(errno) => {
-            finding.with_evidence(format!("the subflow was closed: {}", words::error(errno)))
+            finding.with_evidence(format!("the subflow was closed: {}", text::error(errno)))
         }
         None => finding.with_evidence("the subflow was closed"),
     };
@@ -249,7 +249,7 @@ fn refused(
             match other {
                 Some(outcome) => finding.with_evidence(format!(
                     "plain TCP over the same path: {}",
-                    words::outcome(outcome)
+                    text::outcome(outcome)
                 )),
                 None => finding.with_confidence(Confidence::Likely),
             }
@@ -331,7 +331,7 @@ fn unreachable(
     let finding = match view.control(one.local, remote) {
         Some(control) => finding.with_evidence(format!(
             "plain TCP over the same path: {}",
-            words::outcome(control.outcome)
+            text::outcome(control.outcome)
         )),
         None => finding,
     };

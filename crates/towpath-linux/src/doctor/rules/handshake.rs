@@ -8,7 +8,7 @@ use crate::doctor::observation::{
     ConnectAttempt, ConnectOutcome, HopProbe, PlainTcpCheck, ProbeOption, TargetReply,
     TestConnection,
 };
-use crate::doctor::words;
+use crate::doctor::text;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
@@ -29,7 +29,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
     let target = trial.target;
     let outcome =
         |multipath| trial.attempts(multipath).map(|one: &ConnectAttempt| one.outcome).next();
-    let said = |multipath| outcome(multipath).map_or_else(String::new, words::outcome);
+    let said = |multipath| outcome(multipath).map_or_else(String::new, text::outcome);
     let both = |finding: Finding| {
         finding
             .with_evidence(format!("plain TCP to {target}: {}", said(false)))
@@ -61,7 +61,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
         (_, ConnectOutcome::Failed(errno), _) | (_, _, Some(errno)) => both(
             Finding::new(
                 Cause::NoRoute,
-                format!("this host has no way to {}: {}", target.ip(), words::error(errno)),
+                format!("this host has no way to {}: {}", target.ip(), text::error(errno)),
             )
             .at_location(target.ip()),
         )
@@ -110,11 +110,8 @@ fn dropped(trial: &TestConnection) -> Finding {
         format!("something on the way to {target} drops connections that ask for Multipath TCP"),
     )
     .at_location(target.ip())
-    .with_evidence(format!("{} over plain TCP: answered", words::count(count(false), "attempt")))
-    .with_evidence(format!(
-        "{} over Multipath TCP: no answer",
-        words::count(count(true), "attempt")
-    ))
+    .with_evidence(format!("{} over plain TCP: answered", text::count(count(false), "attempt")))
+    .with_evidence(format!("{} over Multipath TCP: no answer", text::count(count(true), "attempt")))
     .hint(
         "try another port, another first path, or a tunnel. Without a diagnosis, Linux gives up \
          Multipath TCP for the whole host for an hour after the first such connection \
@@ -230,7 +227,7 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let listener = snapshot.listener.unwrap_or_default();
     if snapshot.socket_errno != 0 {
         let sentence = "the other host has no Multipath TCP, or it is switched off there";
-        let tried = words::error(snapshot.socket_errno);
+        let tried = text::error(snapshot.socket_errno);
         return because(Finding::new(Cause::ListenerPlainTcp, sentence))
             .at_location(target)
             .with_evidence(format!("socket(IPPROTO_MPTCP) there: {tried}"))

@@ -2,12 +2,12 @@
 
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};
-use crate::doctor::words;
+use crate::doctor::text;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let here = view.here;
     let errno = here.socket_errno;
-    let tried = || format!("socket(IPPROTO_MPTCP): {}", words::error(errno));
+    let tried = || format!("socket(IPPROTO_MPTCP): {}", text::error(errno));
     if errno == 0 {
         return Vec::new();
     }

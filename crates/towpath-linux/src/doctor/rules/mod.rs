@@ -4,16 +4,16 @@
 //! because the layers above are not observable. For each unused path, exactly one cause is
 //! reported. A doubtful configuration is reported only if no test showed that it does no harm.
 
-mod between;
 mod configuration;
 mod failed;
 mod handshake;
-mod held;
 mod kernel;
 mod path;
 mod programs;
 mod quality;
 mod routes;
+mod sender_stats;
+mod unannounced_links;
 mod verdict;
 mod view;
 
@@ -21,8 +21,8 @@ mod view;
 mod tests;
 
 use super::finding::{Confidence, Diagnosis, Finding, SkippedCheck};
+use super::local_findings::LocalFindings;
 use super::observation::Observation;
-use super::own::LocalFindings;
 use view::ObservationView;
 pub(super) use view::on_link;
 
@@ -61,7 +61,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
             findings.extend(quality::findings(&view));
         }
         findings.extend(programs::findings(&view));
-        findings.extend(held::findings(&view));
+        findings.extend(sender_stats::findings(&view));
     }
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
@@ -83,7 +83,7 @@ fn checked(observation: &Observation) -> Vec<String> {
     if let Some(trial) = &observation.trial {
         checked.push(format!("a connection to {}", trial.target));
         if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
-            let moved = super::words::bytes(exchange.sent);
+            let moved = super::text::bytes(exchange.sent);
             checked.push(format!("{moved} there and back"));
         }
         if trial.events.is_some() {
@@ -91,7 +91,7 @@ fn checked(observation: &Observation) -> Vec<String> {
         }
         if !trial.controls.is_empty() {
             checked.push(
-                super::words::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
+                super::text::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
             );
         }
         if !trial.probes.is_empty() {
@@ -112,7 +112,7 @@ fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
     let programs = observation.programs.as_deref().unwrap_or_default();
     let strangers = programs.iter().filter(|program| program.id.is_none()).count() as u64;
     if strangers > 0 && !observation.rights.events {
-        let what = super::words::count(strangers, "socket");
+        let what = super::text::count(strangers, "socket");
         add(&format!("whose programs have {what} open"), "other users': needs root");
     }
     let Some(trial) = &observation.trial else {
@@ -126,7 +126,7 @@ fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
         }
         return missing;
     };
-    if let Some(what) = between::untested_interface(&ObservationView::new(observation)) {
+    if let Some(what) = unannounced_links::untested_interface(&ObservationView::new(observation)) {
         add(&what, "needs `towpath server` there (--peer HOST:PORT)");
     }
     if trial.events.is_none() && trial.multipath {

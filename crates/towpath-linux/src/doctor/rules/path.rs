@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_measure::live::look::EndpointSnapshot;
+use towpath_measure::live::snapshot::EndpointSnapshot;
 
 use super::failed::{closed, rejected, unanswered};
 use super::routes::routing;
 use super::view::{ObservationView, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ConnectOutcome, ObservedSubflow, RecordedEvent, TestConnection};
-use crate::doctor::words;
+use crate::doctor::text;
 
 /// A subflow that should exist.
 #[derive(Debug, Clone, Copy)]
@@ -315,11 +315,11 @@ fn limit(
         }
         let sentence = format!(
             "this host's limit allows {} beyond the first, and that is not enough",
-            words::count(limits.subflows.into(), "subflow")
+            text::count(limits.subflows.into(), "subflow")
         );
         let finding =
             Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, one));
-        let begun = format!("{} begun", words::count(begun, "further subflow"));
+        let begun = format!("{} begun", text::count(begun, "further subflow"));
         return Some(finding.with_evidence(said).with_evidence(begun).fix(enough));
     }
     if one.announced && limits.add_addr_accepted == 0 {

@@ -3,7 +3,7 @@
 use super::view::{ObservationView, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ObservedSubflow, ProgramSocket, SocketProtocol, SocketRole};
-use crate::doctor::words;
+use crate::doctor::text;
 use crate::setup::quoted;
 
 /// Programs listed by name; the others are only counted.
@@ -52,7 +52,7 @@ fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
     if more > 0 {
         whom = format!("{whom} and {more} more");
     }
-    let count = words::count(all.len() as u64, what);
+    let count = text::count(all.len() as u64, what);
     let mut finding = Finding::new(
         cause,
         format!(
@@ -89,7 +89,7 @@ fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option
     } else {
         (Cause::ListenerPlainTcp, "MPCapableFallbackSYNACK")
     };
-    let count = words::count(all.len() as u64, "connection");
+    let count = text::count(all.len() as u64, "connection");
     Some(
         Finding::new(
             cause,
@@ -161,8 +161,8 @@ fn silent(
             .at_location(format!("{interface} ({local}) -> {remote}"))
             .with_evidence(format!(
                 "{} not acknowledged, {} in a row, nothing heard for {} ms",
-                words::count(tcp.unacked.into(), "packet"),
-                words::count(tcp.backoff.into(), "timeout"),
+                text::count(tcp.unacked.into(), "packet"),
+                text::count(tcp.backoff.into(), "timeout"),
                 tcp.silent_ms
             ))
             .with_optional_evidence(
@@ -208,7 +208,7 @@ fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<
         ),
     )
     .at_location(program_label(program))
-    .with_evidence(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
+    .with_evidence(format!("it has {}", text::count(program.subflows.len() as u64, "subflow")))
     .with_evidence("Linux does not open a subflow again that it has lost, or that was refused");
     finding.fix = again;
     Some(finding)

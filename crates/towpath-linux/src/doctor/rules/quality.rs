@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::look::{LinkSnapshot, SubflowSnapshot};
+use towpath_measure::live::snapshot::{LinkSnapshot, SubflowSnapshot};
 
 use super::configuration::arp_finding;
 use super::view::{ObservationView, in_network, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
-use crate::doctor::words;
+use crate::doctor::text;
 use crate::setup::quoted;
 
 /// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
@@ -122,8 +122,8 @@ fn shared_link(
             format!(
                 "{}: subflows {verb} {}, the interface {}",
                 load.link.name,
-                words::bytes(load.expected),
-                words::bytes(load.counted)
+                text::bytes(load.expected),
+                text::bytes(load.counted)
             )
         };
         let (name, taker) = (&one.link.name, &other.link.name);
@@ -205,8 +205,8 @@ fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     let place = format!("{name} ({local}) -> {remote}");
     let evidence = format!(
         "{} not acknowledged, {} in a row, nothing heard for {} ms",
-        words::count(tcp.unacked.into(), "packet"),
-        words::count(tcp.backoff.into(), "timeout"),
+        text::count(tcp.unacked.into(), "packet"),
+        text::count(tcp.backoff.into(), "timeout"),
         tcp.silent_ms
     );
     let after = view.all.after.as_ref().and_then(|after| after.link_of(local));
@@ -230,7 +230,7 @@ fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     let finding = match control {
         Some(control) => finding.with_evidence(format!(
             "plain TCP over the same path: {}",
-            words::outcome(control.outcome)
+            text::outcome(control.outcome)
         )),
         None => finding.with_confidence(Confidence::Likely),
     };
@@ -276,7 +276,7 @@ fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> 
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
     let place = format!("{name} ({local}) -> {remote}");
-    let (acked, received) = (words::bytes(acked), words::bytes(received));
+    let (acked, received) = (text::bytes(acked), text::bytes(received));
     let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
     Some(mtu_black_hole(&name, &place, one, evidence))
 }
@@ -344,7 +344,7 @@ pub(super) fn lossy(
             ))
             .with_evidence(format!(
                 "the subflow sent {} again",
-                words::count(subflow.tcp.retransmissions.into(), "packet")
+                text::count(subflow.tcp.retransmissions.into(), "packet")
             ))
             .hint(
                 "radio, a bad cable, a policer: Multipath TCP repeats on another path what is lost",
@@ -421,8 +421,8 @@ fn backup(trial: &TestConnection) -> Option<Finding> {
         .at_location(place(one))
         .with_evidence(format!(
             "{} sent and {} received over it",
-            words::bytes(one.tcp.bytes_acked),
-            words::bytes(one.tcp.bytes_received)
+            text::bytes(one.tcp.bytes_acked),
+            text::bytes(one.tcp.bytes_received)
         ))
         .hint("set the flag on both hosts"),
     )
@@ -444,7 +444,7 @@ fn buffer(view: &ObservationView<'_>) -> Option<Finding> {
             format!(
                 "the receive buffer ({}) is too small for several paths: the faster one waits for the \
                  slower one",
-                words::bytes(most)
+                text::bytes(most)
             ),
         )
         .at_location(host)

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::look::LinkSnapshot;
+use towpath_measure::live::snapshot::LinkSnapshot;
 
 use super::path::{MissingSubflow, path_label};
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::observation::TestConnection;
-use crate::doctor::words;
+use crate::doctor::text;
 use crate::setup::quoted;
 use crate::sysctl::Sysctl;
 
@@ -29,7 +29,7 @@ pub(super) fn routing_of(
         table(view, finding, local, remote)
     };
     if let Some(errno) = lookup.errno {
-        let why = words::error(errno);
+        let why = text::error(errno);
         return Some(sourceless(
             format!("packets from {local} have no way to {remote}: {why}"),
             format!("ip route get {remote} from {local}: {why}"),

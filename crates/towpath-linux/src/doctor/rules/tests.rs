@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
 use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::look::{
+use towpath_measure::live::snapshot::{
     AddressSnapshot, EndpointSnapshot, LinkSnapshot, ListenerSnapshot, MptcpLimits,
 };
 

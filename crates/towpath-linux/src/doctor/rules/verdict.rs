@@ -3,7 +3,7 @@
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding, Health, PathShare};
 use crate::doctor::observation::ObservedSubflow;
-use crate::doctor::words;
+use crate::doctor::text;
 
 /// Minimum of bytes for a conclusion about a path: about seven packets.
 const MIN_DATA_BYTES: u64 = 10_000;
@@ -67,7 +67,7 @@ pub(super) fn verdict(
     }
     if let Some(lost) = trial.subflows.iter().find(|one| has_lost(one)) {
         let link = address_label(view, lost.local.ip());
-        let again = words::count(lost.tcp.retransmissions.into(), "packet");
+        let again = text::count(lost.tcp.retransmissions.into(), "packet");
         return not_judged(format!(
             "{again} had to be sent again on {link}, and {server} does not show why"
         ));

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
+use towpath_measure::live::snapshot::{EndpointSnapshot, LinkSnapshot};
 
 use crate::doctor::observation::{
     ConnectOutcome, Observation, ObservedSubflow, PeerSnapshots, PlainTcpCheck, RouteLookup,

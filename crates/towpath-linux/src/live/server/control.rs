@@ -15,16 +15,16 @@ use towpath_measure::live::{
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
-use super::course::TestRun;
+use super::test_run::TestRun;
 use super::{ControlConnection, POLL_INTERVAL, ServerEvent, ServerState};
 use crate::clock::Clock;
-use crate::live::budget::{self, ConnectionPermit, SourcePrefix, SourceQuota};
+use crate::live::admission::{self, ConnectionPermit, SourcePrefix, SourceQuota};
+use crate::live::control_channel::ControlChannel;
 use crate::live::random;
-use crate::live::speaker::ControlChannel;
-use crate::live::test::{ClientGuard, ServerTest};
-use crate::pace::RunClock;
-use crate::purse::TrafficDirection;
+use crate::live::server_test::{ClientGuard, ServerTest};
+use crate::run_clock::RunClock;
 use crate::traffic::is_quic;
+use crate::traffic_budget::TrafficDirection;
 
 /// Bytes of a result in one message, small enough even if JSON escapes all of them.
 const CHUNK_BYTES: usize = 24 * 1024;
@@ -250,7 +250,7 @@ impl ServerState {
         self.emit(ServerEvent::Begun { client, transport: test.plan.transport, patterns });
         let course = TestRun::new(self, test, client);
         // Without a thread the test ends at once, and its result contains the reason.
-        let _ = budget::spawn_thread("test", move || course.run(&pace, streams));
+        let _ = admission::spawn_thread("test", move || course.run(&pace, streams));
     }
 
     fn deliver(

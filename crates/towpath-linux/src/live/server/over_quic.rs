@@ -6,13 +6,13 @@ use towpath_measure::live::{ConnectionKind, TestToken};
 use towpath_quic::Fingerprint;
 
 use super::{ConnectionOrigin, NamedTest, ServerState};
-use crate::live::budget::{CloseFn, ConnectionPermit, SourcePrefix};
+use crate::live::admission::{CloseFn, ConnectionPermit, SourcePrefix};
+use crate::live::control_channel::ControlChannel;
+use crate::live::data_stream::{DataStream, QuicDataStream};
 use crate::live::dial;
 use crate::live::echo::EchoStream;
-use crate::live::line::{DataStream, QuicDataStream};
-use crate::live::reception::{IdentifiedStream, QuicAcceptor};
-use crate::live::speaker::ControlChannel;
-use crate::live::test::ServerTest;
+use crate::live::quic_acceptor::{IdentifiedStream, QuicAcceptor};
+use crate::live::server_test::ServerTest;
 use crate::quic::{BlockingStream, DriverContext};
 use crate::traffic::quic::QuicConnection;
 

@@ -10,9 +10,9 @@ use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transpor
 use towpath_measure::traffic::directions;
 use towpath_mptcp::connection::{SendLimit as OwnLimit, SubflowLimit};
 
-use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::network::EmulatedNetwork;
 use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
+use crate::send_limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
 /// Causes by path and direction, from all flows.
@@ -144,7 +144,7 @@ impl Senders {
         let (since, known) = self.streams.remove(&key).unwrap_or((said.at, BTreeMap::new()));
         let span = said.at.saturating_sub(since);
         let seen = self.update(said, samples, known);
-        let window_bytes = limit::connection_window(&deltas(&seen)).unwrap_or(0).into();
+        let window_bytes = send_limit::connection_window(&deltas(&seen)).unwrap_or(0).into();
         let reasons = said.reasons(&seen, source, span);
         for (path, reasons) in reasons {
             self.window.add(
@@ -315,7 +315,8 @@ impl FlowSample<'_> {
         source: InfoSource,
         span: Duration,
     ) -> Vec<(usize, WeightedCauses)> {
-        let shares = limit::connection_limits(source, &deltas(samples), self.is_endless(), span);
+        let shares =
+            send_limit::connection_limits(source, &deltas(samples), self.is_endless(), span);
         let mut all: Vec<(usize, WeightedCauses)> = Vec::new();
         let mut idle = 0.0;
         for (at, stream) in shares.iter().enumerate() {
@@ -337,7 +338,7 @@ impl FlowSample<'_> {
 
     /// Returns true if the flow's source always has data.
     fn is_endless(&self) -> bool {
-        limit::is_endless(&self.flow.pattern)
+        send_limit::is_endless(&self.flow.pattern)
     }
 
     /// Returns the cause of an empty send buffer; an endless source was only too slow.
@@ -346,7 +347,7 @@ impl FlowSample<'_> {
     }
 
     fn reason(&self, limit: SendLimit, own: &PathSubflow, samples: &SubflowSamples) -> IdleCause {
-        let part = limit::account_part(limit, own.loss_cause, self.is_endless());
+        let part = send_limit::account_part(limit, own.loss_cause, self.is_endless());
         let waits_for = if let SendLimit::HolBlocked(other) = limit {
             samples.get(other).map(|(_, (_, _, known))| known.path)
         } else {

@@ -8,8 +8,8 @@ mod ecn;
 mod link;
 mod opening;
 mod recovery;
-#[path = "../../../tests/repeat/mod.rs"]
-mod repeat;
+#[path = "../../../tests/repetitions/mod.rs"]
+mod repetitions;
 mod script;
 mod spurious;
 mod stamps;

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use super::link::{Faults, Pair};
-use super::repeat::repeat;
+use super::repetitions::repeat;
 use crate::subflow::{CloseReason, SubflowConfig, TcpState};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,0 +1,413 @@
+//! Plain TCP over single paths: separates a broken path from a path that only breaks Multipath TCP.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_net::Instant;
+
+use super::attempt::{self, ConnectOptions};
+use super::echo::{EchoTest, await_echo};
+use super::observation::{
+    ConnectAttempt, ConnectOutcome, Observation, ObservedSubflow, PlainTcpCheck,
+};
+use super::route_lookups;
+use super::server_session;
+use crate::clock::Clock;
+use crate::live::socket::is_multipath;
+use crate::sample::u32_at;
+use crate::sys;
+
+/// Limit on paths tested in parallel.
+const MAX_PATHS: usize = 8;
+/// Timeout of the connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
+/// Delay before the extra attempts, as a single SYN may be lost by chance.
+const RETRY_AFTER: Duration = Duration::from_millis(350);
+const EXTRA_CONNECTIONS: usize = 2;
+const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
+const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
+/// Timeout of the small and of the large packets.
+const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
+const SMALL_BYTES: u64 = 64;
+/// Several packets of full size on any link.
+const LARGE_BYTES: u64 = 12_000;
+/// Small packets with pauses between them, so that losses are not due to a full queue.
+const PACKETS: u32 = 40;
+const PACKET_INTERVAL: Duration = Duration::from_millis(12);
+const PACKET_BYTES: u64 = 100;
+
+/// A path to be tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CandidatePath {
+    pub(super) local: Option<IpAddr>,
+    pub(super) bound_to: Option<u32>,
+    pub(super) remote: SocketAddr,
+}
+
+/// Tests every path that was used, or could be, until `end` at the latest.
+pub(super) fn check_paths(
+    observation: &Observation,
+    clock: Clock,
+    end: Instant,
+) -> Vec<PlainTcpCheck> {
+    let Some(trial) = &observation.trial else { return Vec::new() };
+    let shared =
+        route_lookups::shared_links(observation).into_iter().map(|(link, local, remote)| {
+            CandidatePath {
+                local: Some(local),
+                bound_to: Some(link.index),
+                remote: SocketAddr::new(remote, trial.target.port()),
+            }
+        });
+    let paths: Vec<_> =
+        suspect_paths(observation).into_iter().chain(shared.take(MAX_PATHS)).collect();
+    let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
+    let is_plain = trial.connected(true) && !trial.multipath;
+    let speaks = PeerBehaviour { echoes, is_towpath, is_plain };
+    let device = |path: &CandidatePath| {
+        let link = path.bound_to.and_then(|index| observation.here.link(index));
+        link.map(|link| link.name.clone())
+    };
+    thread::scope(|scope| {
+        let tried: Vec<_> = paths
+            .iter()
+            .map(|path| {
+                let (path, device) = (*path, device(path));
+                scope.spawn(move || control(path, device, speaks, (clock, end)))
+            })
+            .collect();
+        tried.into_iter().filter_map(|one| one.join().ok()).collect()
+    })
+}
+
+/// Behaviour of the peer, as seen on the test connection.
+#[derive(Debug, Clone, Copy)]
+struct PeerBehaviour {
+    /// Set when the peer echoes data.
+    echoes: bool,
+    /// Set when the peer expects a preamble first.
+    is_towpath: bool,
+    /// Set when our own connection with the peer is not Multipath TCP.
+    is_plain: bool,
+}
+
+/// Tests one path. The peer may echo data, and may expect a preamble first.
+fn control(
+    path: CandidatePath,
+    device: Option<String>,
+    PeerBehaviour { echoes, is_towpath, is_plain }: PeerBehaviour,
+    (clock, end): (Clock, Instant),
+) -> PlainTcpCheck {
+    let manner = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
+    let (attempt, socket) = connect(path.remote, &manner, (clock, end));
+    let chosen = socket.as_ref().and_then(|one| one.local_addr().ok()?.as_socket());
+    let local = path.local.or(chosen.map(|end| end.ip().to_canonical()));
+    let mut control = PlainTcpCheck {
+        local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        bound_to: path.bound_to,
+        remote: path.remote,
+        outcome: attempt.outcome,
+        refused: attempt.refused,
+        small: None,
+        large: None,
+        small_retry: None,
+        large_retry: None,
+        packets: 0,
+        resent: 0,
+        answers: 0,
+        behind_gap: 0,
+        min_rtt_us: 0,
+        multipath: None,
+    };
+    // From the handshake, until there is more.
+    control.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
+    if is_plain && socket.is_some() {
+        let manner = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..manner.clone() };
+        let (_, socket) = attempt::connect(path.remote, &manner, clock);
+        control.multipath = socket.as_ref().map(is_multipath);
+    }
+    let Some(socket) = socket.filter(|_| echoes) else { return control };
+    let patience = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
+    let manner = ConnectOptions { timeout: patience, ..manner };
+    let mut lanes = vec![CheckConnection::open(socket, is_towpath, clock)];
+    thread::scope(|scope| {
+        let further: Vec<_> = (0..EXTRA_CONNECTIONS)
+            .map(|_| scope.spawn(|| attempt::connect(path.remote, &manner, clock).1))
+            .collect();
+        let further = further.into_iter().filter_map(|one| one.join().ok().flatten());
+        lanes.extend(further.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
+    });
+    send(&mut control, &mut lanes.into_iter().flatten().collect::<Vec<_>>(), (clock, end));
+    control
+}
+
+/// One of a path's connections: if one waits for a retransmission, others continue.
+#[derive(Debug)]
+struct CheckConnection {
+    socket: Socket,
+    exchanging: EchoTest,
+}
+
+impl CheckConnection {
+    fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
+        let _ = socket.set_tcp_nodelay(true); // best effort
+        if is_towpath {
+            io::Write::write(&mut socket, &server_session::echo()).ok()?;
+        }
+        socket.set_nonblocking(true).ok()?;
+        Some(Self { socket, exchanging: EchoTest::new(clock) })
+    }
+
+    /// Reads and writes without waiting, with `bytes` more to send.
+    fn step(&mut self, bytes: u64) {
+        self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
+    }
+
+    fn await_echo(&mut self, bytes: u64, patience: Duration) -> bool {
+        await_echo(&mut self.exchanging, &self.socket, bytes, patience)
+    }
+}
+
+/// Connects; starts extra attempts if the first is slow, as one packet may be lost by chance.
+fn connect(
+    remote: SocketAddr,
+    manner: &ConnectOptions,
+    (clock, end): (Clock, Instant),
+) -> (ConnectAttempt, Option<Socket>) {
+    let began = clock.now();
+    let (tell, told) = mpsc::channel();
+    let attempt = |patience: Duration| {
+        let patience = patience.min(end.saturating_since(clock.now()));
+        let (manner, tell) = (ConnectOptions { timeout: patience, ..manner.clone() }, tell.clone());
+        // A late attempt finds the channel closed.
+        thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
+    };
+    attempt(CONNECT_TIMEOUT);
+    let (outcome, refused) = (ConnectOutcome::Silent, None);
+    let silent = |took_ms| ConnectAttempt { multipath: false, outcome, took_ms, refused };
+    let mut last = match told.recv_timeout(RETRY_AFTER) {
+        Ok(ended) => return ended,
+        Err(_) => (silent(0), None),
+    };
+    (0..EXTRA_CONNECTIONS).for_each(|_| attempt(CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER)));
+    for _ in 0..=EXTRA_CONNECTIONS {
+        let left = CONNECT_TIMEOUT.saturating_sub(clock.now().saturating_since(began));
+        match told.recv_timeout(left) {
+            Ok((attempt, socket)) if attempt.outcome != ConnectOutcome::Silent => {
+                return (attempt, socket);
+            }
+            Ok(ended) => last = ended,
+            Err(_) => break,
+        }
+    }
+    last
+}
+
+/// Sends one small packet, then many with pauses between them, then large ones.
+fn send(
+    control: &mut PlainTcpCheck,
+    connections: &mut [CheckConnection],
+    (clock, end): (Clock, Instant),
+) {
+    let timeout = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
+    control.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
+    let before: Vec<_> =
+        connections.iter().map(|connection| TcpCounts::of(&connection.socket)).collect();
+    let count = connections.len().max(1);
+    for packet in 0..PACKETS as usize {
+        let next = clock.now() + PACKET_INTERVAL;
+        if next > end {
+            break;
+        }
+        for (place, lane) in connections.iter_mut().enumerate() {
+            lane.step(if packet % count == place { PACKET_BYTES } else { 0 });
+        }
+        clock.sleep_until(next);
+    }
+    let even = echo_all(connections, 0, timeout(), clock);
+    for (lane, before) in connections.iter().zip(before) {
+        let after = TcpCounts::of(&lane.socket);
+        let (packets, lost) = after.lost_since(before);
+        control.packets = control.packets.saturating_add(packets);
+        control.resent = control.resent.saturating_add(lost);
+        let answers = after.received_packets.saturating_sub(before.received_packets);
+        control.answers = control.answers.saturating_add(answers);
+        let behind_gap = after.out_of_order.saturating_sub(before.out_of_order);
+        control.behind_gap = control.behind_gap.saturating_add(behind_gap);
+        let known = Some(control.min_rtt_us).filter(|time| *time > 0);
+        control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
+    }
+    let free = connections.iter().position(|lane| lane.exchanging.all_echoed()).filter(|_| even);
+    let Some((place, lane)) = free.and_then(|place| Some((place, connections.get_mut(place)?)))
+    else {
+        return;
+    };
+    control.small = Some(true);
+    let large = lane.await_echo(LARGE_BYTES, timeout());
+    control.large = Some(large);
+    if large {
+        return;
+    }
+    let free =
+        |(at, lane): &(usize, &mut CheckConnection)| *at != place && lane.exchanging.all_echoed();
+    if let Some((_, another)) = connections.iter_mut().enumerate().find(free) {
+        control.small_retry = Some(another.await_echo(SMALL_BYTES, timeout()));
+    }
+    control.large_retry = retry_large(connections, place, timeout);
+}
+
+/// Sends the large packets again over every idle connection, as one random loss delays them. The
+/// first ones may arrive meanwhile.
+fn retry_large(
+    connections: &mut [CheckConnection],
+    first: usize,
+    timeout: impl Fn() -> Duration,
+) -> Option<bool> {
+    let mut tried = false;
+    for (place, lane) in connections.iter_mut().enumerate().rev() {
+        if place == first || !lane.exchanging.all_echoed() || timeout().is_zero() {
+            continue;
+        }
+        tried = true;
+        if lane.await_echo(LARGE_BYTES, timeout()) {
+            return Some(true);
+        }
+    }
+    let late = connections
+        .get_mut(first)
+        .is_some_and(|connection| connection.await_echo(0, Duration::ZERO));
+    (tried || late).then_some(late)
+}
+
+/// Sends `bytes` over each connection and waits for all echoes; returns true if any is complete.
+fn echo_all(
+    connections: &mut [CheckConnection],
+    bytes: u64,
+    patience: Duration,
+    clock: Clock,
+) -> bool {
+    let deadline = clock.now() + patience;
+    for connection in connections.iter_mut() {
+        connection.step(bytes);
+    }
+    for lane in connections.iter_mut() {
+        lane.await_echo(0, deadline.saturating_since(clock.now()));
+    }
+    connections.iter().any(|lane| lane.exchanging.all_echoed())
+}
+
+/// Kernel counters of a connection.
+#[derive(Debug, Clone, Copy)]
+struct TcpCounts {
+    /// Packets with data, including retransmissions.
+    packets: u32,
+    retransmissions: u32,
+    /// Segments that the peer reported as duplicates (D-SACK, RFC 2883).
+    duplicates: u32,
+    /// Consecutive timeouts at present.
+    backoff: u32,
+    /// Received packets with data.
+    received_packets: u32,
+    /// Packets received out of order.
+    out_of_order: u32,
+    min_rtt_us: u32,
+}
+
+impl TcpCounts {
+    fn of(socket: &Socket) -> Self {
+        let mut bytes = [0; 256];
+        let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
+        let known = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
+        let number = |at| u32_at(known, at);
+        // tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups
+        let [packets, retransmissions, duplicates] = [156, 100, 216].map(number);
+        // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
+        let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(number);
+        let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
+        let backoff = known.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
+        Self {
+            packets,
+            retransmissions,
+            duplicates,
+            backoff,
+            received_packets,
+            out_of_order,
+            min_rtt_us,
+        }
+    }
+
+    /// Returns the new packets since `before`, and the losses: retransmissions that were necessary
+    /// and answered.
+    fn lost_since(self, before: Self) -> (u32, u32) {
+        let again = self.retransmissions.saturating_sub(before.retransmissions);
+        let in_vain = self.duplicates.saturating_sub(before.duplicates);
+        // The tail-loss probe and the timeouts may still be unanswered.
+        let open = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
+        let all = self.packets.saturating_sub(before.packets);
+        (all.saturating_sub(again), again.saturating_sub(in_vain.saturating_add(open)))
+    }
+}
+
+/// Returns paths with trouble, those in use, and those never tested.
+pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
+    let Some(trial) = &observation.trial else { return Vec::new() };
+    let here = &observation.here;
+    let mut paths: Vec<CandidatePath> = Vec::new();
+    let mut add = |path: CandidatePath| {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    };
+    let binding = |address: IpAddr| {
+        let endpoint = here.endpoints.iter().find(|endpoint| endpoint.address == address);
+        endpoint.and_then(|endpoint| endpoint.link)
+    };
+    let works = |one: &ObservedSubflow| one.established && !one.gone && one.tcp.backoff == 0;
+    for one in trial.subflows.iter().filter(|one| !works(one)) {
+        let local = one.local.ip();
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
+    }
+    for event in trial.events_of("SF_CLOSED") {
+        if let (Some(local), Some(remote)) = (event.local, event.remote) {
+            let remote = SocketAddr::new(remote, event.remote_port.unwrap_or(trial.target.port()));
+            add(CandidatePath { local: Some(local), bound_to: binding(local), remote });
+        }
+    }
+    let joined = trial.subflows.iter().any(|one| !one.first && works(one));
+    for one in trial.subflows.iter().filter(|one| works(one)) {
+        let local = one.local.ip();
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
+    }
+    let used = |address: IpAddr| trial.subflows.iter().any(|one| one.local.ip() == address);
+    for endpoint in here.endpoints.iter().filter(|one| one.opens_subflows() && !used(one.address)) {
+        if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
+            let (local, bound_to) = (Some(endpoint.address), endpoint.link);
+            add(CandidatePath { local, bound_to, remote: trial.target });
+        }
+    }
+    for event in trial.events_of("ANNOUNCED") {
+        let reached = |remote| trial.subflows.iter().any(|one| one.remote.ip() == remote);
+        if let Some(remote) = event.remote.filter(|remote| !reached(*remote)) {
+            let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
+            add(CandidatePath {
+                local: None,
+                bound_to: None,
+                remote: SocketAddr::new(remote, port),
+            });
+        }
+    }
+    for source in route_lookups::sources(here) {
+        let inside = trial.target.ip().is_loopback();
+        if !joined && !inside && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
+            let bound_to = here.link_of(source).map(|link| link.index);
+            add(CandidatePath { local: Some(source), bound_to, remote: trial.target });
+        }
+    }
+    paths.truncate(MAX_PATHS);
+    paths
+}

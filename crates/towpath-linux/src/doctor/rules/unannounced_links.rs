@@ -1,0 +1,90 @@
+//! Links between both hosts without a route to the target. Subflows use them only if the other host
+//! announces its address there.
+
+use std::net::IpAddr;
+
+use towpath_measure::live::snapshot::{EndpointSnapshot, LinkSnapshot};
+
+use super::view::ObservationView;
+use crate::doctor::finding::{Cause, Finding};
+use crate::doctor::route_lookups;
+use crate::setup::quoted;
+
+/// Reports a further link that both hosts share, over which plain TCP connects, without an
+/// endpoint.
+pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
+    let peer = view.peer.filter(|_| has_one_path(view))?;
+    let announced = |address: IpAddr| {
+        let endpoints = &peer.latest().endpoints;
+        endpoints.iter().any(|one| one.is_signal() && one.address == address)
+    };
+    let open: Vec<_> = route_lookups::shared_links(view.all)
+        .into_iter()
+        .filter(|(_, local, remote)| view.connects(Some(*local), *remote) == Some(true))
+        .filter(|(_, _, remote)| !announced(*remote))
+        .collect();
+    let (link, _, remote) = open.first()?;
+    let mut finding = Finding::new(
+        Cause::NoEndpoints,
+        format!(
+            "{} leads to the other host, too, as {remote}; but no endpoint there announces that \
+             address, and from {} there is no way to {}",
+            link.name,
+            link.name,
+            view.trial?.target.ip()
+        ),
+    )
+    .at_location("other host");
+    let there = "   # on the other host";
+    finding = finding.fix(format!("ip mptcp limits set subflows 8{there}"));
+    for (link, local, remote) in &open {
+        let device = peer.latest().link_of(*remote);
+        let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
+        finding = finding
+            .with_evidence(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
+            .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{there}"));
+    }
+    let limits = view.here.limits;
+    if limits.is_none_or(|limits| limits.subflows == 0 || limits.add_addr_accepted == 0) {
+        finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
+    }
+    Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do it"))
+}
+
+/// Returns a hint for an interface without a route to the target. It may lead to the other host
+/// under another address, which this host alone cannot test.
+pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
+    if view.peer.is_some() || !has_one_path(view) {
+        return None;
+    }
+    let target = view.trial?.target.ip();
+    let (usable, first) = (view.usable(), view.trial?.first()?.local.ip());
+    let leads = |link: &LinkSnapshot| usable.iter().any(|(other, _)| other.index == link.index);
+    let used = view.here.link_of(first)?;
+    let mut names = Vec::new();
+    for address in route_lookups::sources(view.here) {
+        let link = view.here.link_of(address).filter(|link| link.up && link.running);
+        let Some(link) = link.filter(|link| !link.loopback && link.index != used.index) else {
+            continue;
+        };
+        if !leads(link) && !names.contains(&link.name.as_str()) {
+            names.push(link.name.as_str());
+        }
+    }
+    let nowhere = target.is_loopback() || view.here.link_of(target).is_some();
+    (!names.is_empty() && !nowhere).then(|| {
+        format!(
+            "whether {} leads there, too, under another address: there is no way to {target}",
+            names.join(" or ")
+        )
+    })
+}
+
+/// Returns true for a connection with one path and no endpoint of ours for another one.
+fn has_one_path(view: &ObservationView<'_>) -> bool {
+    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
+    let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;
+    view.trial.is_some_and(|trial| trial.multipath)
+        && view.joined().next().is_none()
+        && !view.here.endpoints.iter().any(further)
+}

@@ -1,0 +1,113 @@
+//! Random failure cases with a known ground truth.
+//!
+//! The name `random-SEED-NUMBER` determines the whole case, the same on every machine. Random are
+//! address family, number of interfaces, server, NAT and quality of each path. Two of three cases
+//! have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`] lists the
+//! acceptable first findings: the injected causes and, if the server's kind hides them from the
+//! client, "not judged".
+
+mod draft;
+mod faults;
+
+use towpath_net::stream_seed;
+
+pub use self::draft::GroundTruth;
+use self::draft::{CaseDraft, DrawnServer};
+use super::case::FailureCase;
+
+/// Prefix of the names of random cases.
+const NAME_PREFIX: &str = "random-";
+
+/// Random case and its ground truth.
+#[derive(Debug, Clone)]
+pub struct RandomCase {
+    /// Network of the case, as data.
+    pub case: &'static FailureCase,
+    /// Injected faults and acceptable findings.
+    pub truth: GroundTruth,
+}
+
+/// Random number source of one case; each question has its own stream.
+#[derive(Debug, Clone, Copy)]
+struct CaseRng {
+    seed: u64,
+    case_number: u32,
+}
+
+impl CaseRng {
+    /// Returns a uniform number from 0 to `count - 1`.
+    fn below(self, question: &str, count: usize) -> usize {
+        let drawn = stream_seed(self.seed, &format!("situation/{}", self.case_number), question);
+        // The upper half of the product needs no division; its bias is negligible for such small
+        // ranges.
+        ((u128::from(drawn) * count as u128) >> 64) as usize
+    }
+
+    /// Returns a uniform number from `from` to `to`, both included.
+    fn uniform(self, question: &str, [from, to]: [u64; 2]) -> u64 {
+        from + self.below(question, (to - from + 1) as usize) as u64
+    }
+
+    /// Returns true with a probability of `percent`.
+    fn chance(self, question: &str, percent: usize) -> bool {
+        self.below(question, 100) < percent
+    }
+
+    /// Returns an entry with a probability in proportion to its weight.
+    fn weighted<T: Copy>(self, question: &str, entries: &[(usize, T)]) -> Option<T> {
+        let mut left = self.below(question, entries.iter().map(|(weight, _)| weight).sum());
+        for (weight, value) in entries {
+            match left.checked_sub(*weight) {
+                Some(less) => left = less,
+                None => return Some(*value),
+            }
+        }
+        None
+    }
+}
+
+/// Returns the random case of that name; `None` for other names.
+///
+/// Its memory is never freed.
+pub fn random_case(name: &str) -> Option<RandomCase> {
+    let (seed, number) = name.strip_prefix(NAME_PREFIX)?.split_once('-')?;
+    let draw = CaseRng { seed: seed.parse().ok()?, case_number: number.parse().ok()? };
+    let exact = format!("{NAME_PREFIX}{}-{}", draw.seed, draw.case_number);
+    (exact == name).then(|| draw_case(draw, exact))
+}
+
+fn draw_case(draw: CaseRng, name: String) -> RandomCase {
+    let mut draft = CaseDraft::new(draw);
+    let wanted = draw.weighted("faults", &[(33, 0_usize), (47, 1), (20, 2)]).unwrap_or_default();
+    let mut put_in = 0;
+    // Faults that need the same part of the network exclude each other; then another one is drawn.
+    for attempt in 0..64 {
+        if put_in == wanted {
+            break;
+        }
+        if let Some(fault) = draw.weighted(&format!("fault {attempt}"), faults::FAULT_WEIGHTS)
+            && faults::inject(fault, draw, &mut draft)
+        {
+            put_in += 1;
+        }
+    }
+    if wanted == 0 {
+        faults::add_harmless_oddity(draw, &mut draft);
+    }
+    let truth = draft.truth();
+    let cause = truth.causes.first().copied();
+    let two_ends = draft.server == DrawnServer::Towpath;
+    let situation = FailureCase {
+        name: name.leak(),
+        title: truth.summary.clone().leak(),
+        symptom: "This one was drawn at random.",
+        explanation: "Its truth is known by how it was made.",
+        cause,
+        needs_server_report: two_ends,
+        changes: draft.changes().leak(),
+    };
+    RandomCase { case: Box::leak(Box::new(situation)), truth }
+}
+
+#[cfg(test)]
+mod tests;

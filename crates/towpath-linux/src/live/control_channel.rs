@@ -1,0 +1,229 @@
+//! Control connection: messages in both directions, each with a timeout.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use socket2::Socket;
+use towpath_measure::live::secret::ChannelBinding;
+use towpath_measure::live::{FrameDecoder, FrameError, frame};
+use towpath_net::Instant;
+
+use super::data_stream::ConnectionGuard;
+use crate::clock::Clock;
+use crate::traffic::kernel::is_timeout;
+use crate::traffic::socket_stream;
+use crate::{interrupt, quic};
+
+/// Bytes of one read.
+const READ_BYTES: usize = 16 * 1024;
+/// Longest time to deliver the last message.
+const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same after an interrupt.
+const INTERRUPTED_LINGER: Duration = Duration::from_millis(50);
+/// Time limit for sending one message to a slow peer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which interrupts are checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Transport of the messages.
+#[derive(Debug)]
+enum ControlTransport {
+    /// Kernel socket, with or without TLS.
+    Kernel(socket_stream::SocketStream),
+    /// QUIC stream and the guard of its connection.
+    Quic(quic::BlockingStream, Arc<ConnectionGuard>),
+}
+
+/// Endpoint of a control connection.
+#[derive(Debug)]
+pub(crate) struct ControlChannel {
+    wire: ControlTransport,
+    frames: FrameDecoder,
+    clock: Clock,
+    /// Bytes read and written.
+    transferred_bytes: (Cell<u64>, Cell<u64>),
+}
+
+impl ControlChannel {
+    pub(crate) fn new(socket: Socket, clock: Clock) -> io::Result<Self> {
+        Self::over_socket(socket_stream::SocketStream::Plain(Arc::new(socket)), clock)
+    }
+
+    /// Creates the channel over a socket, with or without TLS.
+    pub(crate) fn over_socket(wire: socket_stream::SocketStream, clock: Clock) -> io::Result<Self> {
+        let socket = wire.socket();
+        socket.set_nonblocking(false)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_write_timeout(Some(POLL_INTERVAL))?;
+        Ok(Self {
+            wire: ControlTransport::Kernel(wire),
+            frames: FrameDecoder::default(),
+            clock,
+            transferred_bytes: Default::default(),
+        })
+    }
+
+    /// Creates the channel over a QUIC stream.
+    pub(super) fn over_quic(
+        stream: quic::BlockingStream,
+        hold: Arc<ConnectionGuard>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            wire: ControlTransport::Quic(stream, hold),
+            frames: FrameDecoder::default(),
+            clock,
+            transferred_bytes: Default::default(),
+        }
+    }
+
+    /// Returns the bytes read and written so far.
+    pub(super) fn transferred_bytes(&self) -> (u64, u64) {
+        (self.transferred_bytes.0.get(), self.transferred_bytes.1.get())
+    }
+
+    /// Returns the channel binding of an encrypted connection; `None` otherwise.
+    pub(crate) fn binding(&self) -> Option<ChannelBinding> {
+        let binding = match &self.wire {
+            ControlTransport::Kernel(wire) => wire.binding(),
+            ControlTransport::Quic(_, hold) => hold.binding(),
+        };
+        binding.map(ChannelBinding)
+    }
+
+    /// Sends bytes outside a message: the preamble.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.transferred_bytes
+            .1
+            .set(self.transferred_bytes.1.get().saturating_add(bytes.len() as u64));
+        let deadline = self.clock.now() + WRITE_TIMEOUT;
+        let wire = match &self.wire {
+            ControlTransport::Kernel(wire) => wire,
+            ControlTransport::Quic(stream, _) => return stream.write(bytes, WRITE_TIMEOUT),
+        };
+        let mut rest = bytes;
+        loop {
+            let sent = if rest.is_empty() {
+                // Accepted bytes may still await encryption and sending.
+                if wire.is_flushed()? {
+                    return Ok(());
+                }
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                wire.send(rest)
+            };
+            match sent {
+                Ok(length) => rest = rest.get(length..).unwrap_or_default(),
+                Err(error) if is_timeout(&error) && interrupt::is_interrupted() => {
+                    return Err(interrupt::error());
+                }
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if self.clock.now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
+        let bytes = frame::to_bytes(message).map_err(invalid_data)?;
+        self.send_raw(&bytes)
+    }
+
+    /// Sends the last message and waits until it is delivered. Over a kernel socket, the kernel
+    /// delivers it after the close.
+    pub(super) fn send_last<T: Serialize>(mut self, message: &T) {
+        let said = self.send(message);
+        if let (Ok(()), ControlTransport::Quic(stream, _)) = (said, &self.wire) {
+            let _ = stream.finish(linger_timeout());
+        }
+    } // the peer may be gone
+
+    /// Closes the sending direction and reads on briefly. Closing with unread data resets the
+    /// connection, which may lose the last message.
+    pub(crate) fn close(self) {
+        let wire = match &self.wire {
+            ControlTransport::Kernel(wire) => wire,
+            ControlTransport::Quic(stream, _) => {
+                let _ = stream.finish(linger_timeout()); // the peer may be gone
+                return;
+            }
+        };
+        wire.close(self.clock);
+        let deadline = self.clock.now() + linger_timeout();
+        let mut room = [0; READ_BYTES];
+        let _ = wire.socket().set_read_timeout(Some(linger_timeout())); // best effort
+        let mut plain = &**wire.socket();
+        while self.clock.now() < deadline
+            && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)
+        {}
+    }
+
+    /// Receives the first bytes, which are not a message.
+    pub(super) fn recv_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
+        let deadline = self.clock.now() + patience;
+        let (mut said, mut there) = ([0; N], 0);
+        while let Some(room) = said.get_mut(there..).filter(|room| !room.is_empty()) {
+            match self.read(room, deadline) {
+                Ok(None) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Some(length)) => there += length,
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(said)
+    }
+
+    /// Receives the next message; `None` after `patience`.
+    pub(crate) fn recv<T: DeserializeOwned>(&mut self, timeout: Duration) -> io::Result<Option<T>> {
+        let deadline = self.clock.now() + timeout;
+        let mut room = [0; READ_BYTES];
+        loop {
+            if let Some(message) = self.frames.take().map_err(invalid_data)? {
+                return Ok(Some(message));
+            }
+            match self.read(&mut room, deadline) {
+                Ok(None) => return Ok(None),
+                Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Some(length)) => {
+                    self.transferred_bytes
+                        .0
+                        .set(self.transferred_bytes.0.get().saturating_add(length as u64));
+                    self.frames.push(room.get(..length).unwrap_or_default());
+                }
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads some bytes; `None` after the deadline.
+    fn read(&self, room: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
+        let left = deadline.saturating_since(self.clock.now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        match &self.wire {
+            ControlTransport::Kernel(wire) => {
+                // A timeout of zero would disable the timeout.
+                wire.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+                wire.read(room).map(Some)
+            }
+            ControlTransport::Quic(stream, _) => stream.read(room, left).map(Some),
+        }
+    }
+}
+
+fn linger_timeout() -> Duration {
+    if interrupt::is_interrupted() { INTERRUPTED_LINGER } else { LINGER_TIMEOUT }
+}
+
+fn invalid_data(error: FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

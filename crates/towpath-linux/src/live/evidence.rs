@@ -1,0 +1,89 @@
+//! Evidence that a multipath transport was used between two real hosts, and related warnings.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::decisions::StackTotals;
+use towpath_measure::live::{HOSTS, HostReport, MergedRun};
+use towpath_measure::result::{MultipathUse, Warning};
+use towpath_measure::scenario::{Scenario, Transport};
+use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+
+use crate::run;
+use crate::run::series::Totals;
+
+/// Derives the multipath use from both hosts' reports.
+pub(super) fn multipath_use(
+    transport: Transport,
+    merged: &MergedRun,
+    (client, server): (&HostReport, Option<&HostReport>),
+) -> MultipathUse {
+    let mut proved = if transport == Transport::Mpquic {
+        of_quic(merged, [Some(client), server])
+    } else {
+        let totals = Totals {
+            subflows: Vec::new(),
+            reinjected_bytes: merged.reinjected_bytes,
+            multipath: merged.multipath,
+            single: merged.single,
+            plain_tcp: 0,
+            reason: merged.reason.clone(),
+            stack: StackTotals::default(),
+        };
+        run::evidence::multipath_use(transport, &totals, &merged.counters)
+    };
+    proved.paths_used.clone_from(&merged.paths_used);
+    proved
+}
+
+fn of_quic(merged: &MergedRun, halves: [Option<&HostReport>; 2]) -> MultipathUse {
+    let count = |host: &'static str| {
+        move |name: &'static str| {
+            let name = format!("Towpath.{name}");
+            let own = merged.counters.iter().find(|one| one.host == host && one.name == name);
+            own.map(|counter| counter.after)
+        }
+    };
+    let counts = HOSTS.map(count);
+    let mut witnesses = Vec::new();
+    for ((host, half), count) in HOSTS.into_iter().zip(halves).zip(&counts) {
+        let ends = half.map(ends).unwrap_or_default();
+        witnesses.push(HostEvidence { host, ends, count });
+    }
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&witnesses);
+    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+}
+
+/// Returns the evidence of a host's connections.
+fn ends(half: &HostReport) -> Vec<ConnectionEvidence> {
+    let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
+    for subflow in &half.subflows {
+        let sum = lost.entry(subflow.flow).or_default();
+        *sum = sum.saturating_add(subflow.retransmissions);
+    }
+    let ends = half.connections.iter().map(|connection| ConnectionEvidence {
+        multipath: connection.multipath,
+        lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
+    });
+    ends.collect()
+}
+
+/// Returns the warnings about a Multipath QUIC result.
+pub(super) fn warnings(
+    scenario: &Scenario,
+    transport: Transport,
+    client: &HostReport,
+) -> Vec<Warning> {
+    if transport != Transport::Mpquic {
+        return Vec::new();
+    }
+    let mut all = vec![evidence::no_scheduler()];
+    for flow in 0..scenario.flows.len() {
+        let paths = client.subflows.iter().filter(|one| one.flow as usize == flow).count();
+        if paths == 1 && scenario.paths.len() > 1 {
+            all.push(evidence::single_path(flow));
+        }
+    }
+    let warning =
+        |(text, hint): evidence::WarningText| Warning { text, hint: Some(hint.to_owned()) };
+    all.into_iter().map(warning).collect()
+}

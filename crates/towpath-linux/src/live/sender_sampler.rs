@@ -1,0 +1,290 @@
+//! Samples what limited this endpoint's senders, for the capacity account.
+//!
+//! An interval of 10 ms resolves a window that is full for only part of a round trip. It also shows
+//! the throughput of a path while it is saturated.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use towpath_measure::result::{Part, SenderActivity};
+use towpath_net::Instant;
+
+use super::data_stream::DataStream;
+use super::flow_runner::FlowStream;
+use super::series::{HostSubflowKey, key_of};
+use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
+use crate::send_limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
+
+/// Interval between two samples.
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Time window of the peak rate.
+const RATE_WINDOW: Duration = Duration::from_millis(20);
+/// Number of streams above which samples become less frequent.
+const MAX_FULL_RATE_STREAMS: usize = 16;
+/// Minimum queueing delay in microseconds; it must also be at least a quarter of the shortest round
+/// trip.
+const MIN_QUEUE_DELAY_US: u32 = 5_000;
+/// DSS option with DSN, data ACK and mapping, padded (RFC 8684 §3.3).
+const DSS_BYTES: u64 = 28;
+
+/// Local and remote host; all connections between them share a path.
+type HostPair = (IpAddr, IpAddr);
+
+/// Sampler of this endpoint's senders.
+#[derive(Debug, Default)]
+pub(super) struct SenderSampler {
+    multipath: bool,
+    samples: usize,
+    subflows: BTreeMap<HostSubflowKey, SenderSubflow>,
+    /// Recent samples of the acknowledged bytes of each host pair, with the time.
+    peak_rates: BTreeMap<HostPair, PeakRate>,
+    last_sampled: BTreeMap<(u32, u32), Instant>,
+}
+
+/// State of a subflow since the last period.
+#[derive(Debug)]
+struct SenderSubflow {
+    info: TcpInfo,
+    overhead: u64,
+    cwnd_reduced: bool,
+    /// Sample at the end of the previous period.
+    period_start: TcpInfo,
+    limits_ns: BTreeMap<Part, u64>,
+    queued_ns: u64,
+    min_rtt_us: u32,
+    waits_for: BTreeMap<HostSubflowKey, u64>,
+    window_bytes: u64,
+    buffer_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct PeakRate {
+    samples: VecDeque<(Instant, u64)>,
+    peak_bps: u64,
+}
+
+/// Limits of one subflow, with the subflows that blocked it through head-of-line blocking.
+pub(super) type SubflowLimits = (SenderActivity, BTreeMap<HostSubflowKey, u64>);
+
+impl SenderSampler {
+    pub(super) fn new(multipath: bool) -> Self {
+        Self { multipath, ..Self::default() }
+    }
+
+    /// Samples all sending streams; the flag is true if the application never limits the stream.
+    pub(super) fn sample(&mut self, streams: &[(&FlowStream, bool)], at: Instant, closing: bool) {
+        self.samples += 1;
+        if !closing && !self.samples.is_multiple_of(streams.len() / MAX_FULL_RATE_STREAMS + 1) {
+            return;
+        }
+        for (stream, endless) in streams {
+            self.sample_stream(stream, *endless, at);
+        }
+        let mut sums: BTreeMap<HostPair, u64> = BTreeMap::new();
+        for ((_, _, local, remote, _), known) in &self.subflows {
+            let sum = sums.entry((local.ip(), remote.ip())).or_default();
+            *sum = sum.saturating_add(delivered_bytes(&known.info));
+        }
+        for (group, bytes) in sums {
+            self.peak_rates.entry(group).or_default().add_sample(at, bytes);
+        }
+    }
+
+    fn sample_stream(&mut self, stream: &FlowStream, endless: bool, at: Instant) {
+        let Ok(connection) = stream.stream.sample(self.multipath) else { return };
+        let before = self.last_sampled.insert((stream.flow, stream.number), at).unwrap_or(at);
+        let span = at.saturating_since(before);
+        let (source, buffer_bytes) = info_source(&stream.stream, &connection);
+        let (samples, is_multipath) = match connection {
+            ConnectionSample::Multipath(_, samples) => (samples, true),
+            ConnectionSample::Single(sample, _) => (vec![sample], false),
+        };
+        let samples: Vec<(HostSubflowKey, SubflowSample)> = { samples.into_iter() }
+            .filter(|sample| {
+                !matches!(sample.info.state, TcpInfo::QUIC_ABANDONED | TcpInfo::CLOSED)
+            })
+            .filter(|sample| sample.remote.port() != 0 && !sample.local.ip().is_unspecified())
+            .map(|sample| (key_of(stream, &sample), sample))
+            .collect();
+        let mut seen: Vec<(HostSubflowKey, TcpInfo)> = Vec::new();
+        for (key, sample) in &samples {
+            let overhead = overhead_bytes(sample, is_multipath);
+            let known =
+                self.subflows.entry(*key).or_insert_with(|| SenderSubflow::new(sample.info));
+            known.overhead = overhead;
+            let now = sample.info;
+            let between =
+                SubflowDelta { before: &known.info, now: &now, backup: false, cwnd_reduced: false };
+            known.cwnd_reduced |= between.is_cwnd_reduced();
+            known.window_bytes = known.window_bytes.max(now.snd_wnd_bytes.unwrap_or(0).into());
+            known.buffer_bytes = known.buffer_bytes.max(buffer_bytes);
+            if known.is_queueing(&now) {
+                known.queued_ns += span.as_nanos() as u64;
+            }
+            seen.push((*key, std::mem::replace(&mut known.info, now)));
+        }
+        let between: Vec<SubflowDelta<'_>> = { seen.iter().zip(&samples) }
+            .map(|((key, before), (_, sample))| SubflowDelta {
+                before,
+                now: &sample.info,
+                backup: sample.backup.unwrap_or(false),
+                cwnd_reduced: self.subflows.get(key).is_some_and(|known| known.cwnd_reduced),
+            })
+            .collect();
+        let shares = send_limit::connection_limits(source, &between, endless, span);
+        for (shares, (key, _)) in shares.iter().zip(&seen) {
+            let Some(known) = self.subflows.get_mut(key) else { continue };
+            for (limit, share) in shares {
+                let spent = (span.as_nanos() as f64 * share) as u64;
+                let cut = known.cwnd_reduced.then_some(Part::AfterLoss);
+                *known
+                    .limits_ns
+                    .entry(send_limit::account_part(*limit, cut, endless))
+                    .or_default() += spent;
+                if let SendLimit::HolBlocked(other) = limit
+                    && let Some((other, _)) = seen.get(*other)
+                {
+                    *known.waits_for.entry(*other).or_default() += spent;
+                }
+            }
+        }
+    }
+
+    /// Returns the limits of a subflow since the last call; `None` if it is unknown.
+    pub(super) fn take_limits(&mut self, key: &HostSubflowKey) -> Option<SubflowLimits> {
+        let known = self.subflows.get_mut(key)?;
+        let before = std::mem::replace(&mut known.period_start, known.info);
+        let limits_ns = std::mem::take(&mut known.limits_ns);
+        let mss = u64::from(known.info.mss_bytes);
+        let grown =
+            |of: fn(&TcpInfo) -> u32| u64::from(of(&known.info).saturating_sub(of(&before)));
+        let delivered = delivered_bytes(&known.info).saturating_sub(delivered_bytes(&before));
+        let duplicates = grown(|info| info.dsack_dups);
+        // The QUIC library does not count packets.
+        let again = grown(|info| info.total_retrans);
+        let packets = match grown(|info| info.data_segs_out) {
+            0 => delivered.div_ceil(mss.max(1)),
+            packets => packets.saturating_sub(again),
+        };
+        let peak_bps =
+            self.peak_rates.get(&(key.2.ip(), key.3.ip())).map_or(0, |rates| rates.peak_bps);
+        let held = SenderActivity {
+            limits_ns: limits_ns.into_iter().filter(|(_, span)| *span > 0).collect(),
+            blocked_by_ns: Vec::new(),
+            queued_ns: std::mem::take(&mut known.queued_ns),
+            delivered_bytes: delivered,
+            header_bytes: (packets + duplicates) * known.overhead,
+            spurious_bytes: duplicates * mss,
+            peak_bps,
+            peer_window_max_bytes: known.window_bytes,
+            send_buffer_max_bytes: known.buffer_bytes,
+        };
+        Some((held, std::mem::take(&mut known.waits_for)))
+    }
+
+    /// Starts the next period.
+    pub(super) fn begin_period(&mut self) {
+        for rates in self.peak_rates.values_mut() {
+            rates.peak_bps = 0;
+        }
+    }
+}
+
+impl SenderSubflow {
+    fn new(info: TcpInfo) -> Self {
+        Self {
+            info,
+            overhead: 0,
+            cwnd_reduced: false,
+            period_start: info,
+            limits_ns: BTreeMap::new(),
+            queued_ns: 0,
+            min_rtt_us: u32::MAX,
+            waits_for: BTreeMap::new(),
+            window_bytes: 0,
+            buffer_bytes: 0,
+        }
+    }
+}
+
+impl SenderSubflow {
+    /// Returns true if the round-trip time shows queueing on the path.
+    fn is_queueing(&mut self, now: &TcpInfo) -> bool {
+        // The QUIC library does not report the minimum.
+        let shortest = if now.min_rtt_us > 0 { now.min_rtt_us } else { now.srtt_us };
+        if shortest > 0 {
+            self.min_rtt_us = self.min_rtt_us.min(shortest);
+        }
+        let longer = now.srtt_us.saturating_sub(self.min_rtt_us);
+        now.unacked > 0 && longer >= MIN_QUEUE_DELAY_US.max(self.min_rtt_us / 4)
+    }
+}
+
+impl PeakRate {
+    fn add_sample(&mut self, at: Instant, bytes: u64) {
+        // Keeps the latest sample that is at least `RATE_WINDOW` old, and all later ones.
+        while self.samples.get(1).is_some_and(|(then, _)| at.saturating_since(*then) >= RATE_WINDOW)
+        {
+            self.samples.pop_front();
+        }
+        if let Some((then, before)) = self.samples.front()
+            && at.saturating_since(*then) >= RATE_WINDOW
+        {
+            let nanos = at.saturating_since(*then).as_nanos();
+            let bits = u128::from(bytes.saturating_sub(*before)) * 8_000_000_000;
+            let rate = u64::try_from(bits / nanos.max(1)).unwrap_or(u64::MAX);
+            self.peak_bps = self.peak_bps.max(rate);
+        }
+        self.samples.push_back((at, bytes));
+    }
+}
+
+/// Returns the payload bytes that the peer has acknowledged, in order or selectively.
+fn delivered_bytes(info: &TcpInfo) -> u64 {
+    info.bytes_acked.saturating_add(u64::from(info.sacked) * u64::from(info.mss_bytes))
+}
+
+/// Returns the source of a connection's limits, and the size of its send buffer.
+fn info_source(line: &DataStream, connection: &ConnectionSample) -> (InfoSource, u64) {
+    let DataStream::Socket(wire) = line else { return (InfoSource::Library, 0) };
+    let buffer = sample::send_buffer(wire.socket()).unwrap_or_default();
+    let source = match connection {
+        ConnectionSample::Multipath(info, _) => {
+            InfoSource::Multipath(ConnectionSendState::of(info, buffer))
+        }
+        ConnectionSample::Single(..) => InfoSource::Single(buffer),
+    };
+    (source, buffer.1)
+}
+
+/// Returns the header bytes of a packet: IP, TCP with its usual options and DSS, or IP and UDP.
+fn overhead_bytes(sample: &SubflowSample, is_multipath: bool) -> u64 {
+    let ip = if sample.remote.is_ipv4() { 20 } else { 40 };
+    if sample.stream_frames.is_some() {
+        return ip + 8;
+    }
+    let timestamps = if sample.info.timestamps { 12 } else { 0 };
+    ip + 20 + timestamps + if is_multipath { DSS_BYTES } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_that_of_the_fastest_moment_and_not_of_the_mean() {
+        let mut rates = PeakRate::default();
+        let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
+        // 25 kB in each of three samples, then nothing for 70 ms.
+        for (ms, bytes) in [(0, 0), (10, 25_000), (20, 50_000), (30, 75_000), (100, 75_000)] {
+            rates.add_sample(at(ms), bytes);
+        }
+        assert_eq!(rates.peak_bps, 20_000_000);
+        // A delayed sample spans a longer window.
+        let mut late = PeakRate::default();
+        late.add_sample(at(0), 0);
+        late.add_sample(at(50), 50_000);
+        assert_eq!(late.peak_bps, 8_000_000);
+    }
+}

@@ -1,0 +1,154 @@
+//! Traffic of one test on a server; its test slot is released however the test ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use towpath_measure::live::{HostInfo, HostReport};
+
+use super::{ServerEvent, ServerState};
+use crate::live::flow_runner::{FlowRunner, FlowStream};
+use crate::live::host_info::HostBaseline;
+use crate::live::server_test::ServerTest;
+use crate::run_clock::RunClock;
+
+/// Warning to the client of a test that ended without a result.
+const FAILED_MESSAGE: &str = "the server could not run the test: it has no threads left, or a defect; its \
+                      half of the result is missing";
+
+/// Run of one test's traffic; stores its result on drop.
+pub(super) struct TestRun {
+    shared: Arc<ServerState>,
+    test: Arc<ServerTest>,
+    client: Option<SocketAddr>,
+    report: Option<String>,
+}
+
+impl TestRun {
+    pub(super) fn new(
+        shared: &Arc<ServerState>,
+        test: Arc<ServerTest>,
+        client: Option<SocketAddr>,
+    ) -> Self {
+        Self { shared: Arc::clone(shared), test, client, report: None }
+    }
+
+    pub(super) fn run(mut self, pace: &RunClock, streams: Vec<FlowStream>) {
+        let test = &self.test;
+        let end = FlowRunner {
+            pace,
+            scenario: &test.scenario,
+            transport: test.plan.transport,
+            settings: &test.plan.settings,
+            is_client: false,
+            probe_target: None,
+            udp_server: Some(self.shared.udp_context(test)),
+        };
+        let before = HostBaseline::read();
+        let mut half = end.run(&streams, &before, &mut |_| {});
+        drop(streams);
+        if let Some(why) = test.budget.end_reason() {
+            half.host.warnings.push(format!("the server has ended the test: {why}"));
+        }
+        self.report = Some(half.into_text());
+    }
+}
+
+impl Drop for TestRun {
+    fn drop(&mut self) {
+        let half = self.report.take().unwrap_or_else(|| {
+            let warnings = vec![FAILED_MESSAGE.to_owned()];
+            HostReport {
+                host: HostInfo { warnings, ..HostInfo::default() },
+                ..HostReport::default()
+            }
+            .into_text()
+        });
+        let (now, limits) = (self.shared.clock.now(), &self.shared.config.limits);
+        self.shared.tests.end(&self.test, half, now, limits);
+        self.shared.emit(ServerEvent::Ended { client: self.client });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use towpath_measure::live::{ServerLimits, TestPlan, TestToken, TransferSettings};
+    use towpath_measure::scenario::Transport;
+    use towpath_net::Instant;
+
+    use super::*;
+    use crate::live::admission::SourcePrefix;
+    use crate::live::server::{Server, ServerConfig};
+
+    fn server() -> Arc<ServerState> {
+        let config = ServerConfig {
+            ports: vec![0],
+            bind: Some(Ipv4Addr::LOCALHOST.into()),
+            secret: None,
+            limits: ServerLimits { tests: 1, ..ServerLimits::default() },
+            once: false,
+            public_diagnostics: false,
+            identity: None,
+        };
+        Arc::clone(&Server::open(config).unwrap().shared)
+    }
+
+    /// Starts a test without connections; returns `None` if all slots are in use.
+    fn begin(shared: &Arc<ServerState>, token: u8) -> Option<Arc<ServerTest>> {
+        let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+                        between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
+                        to = \"server\"\npattern = \"iperf\"\nduration = \"1 s\"\n";
+        let settings = TransferSettings::default();
+        let plan = TestPlan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
+        let scenario = shared.config.limits.admit(&plan).unwrap();
+        let (limits, now) = (&shared.config.limits, shared.clock.now());
+        let owner = (SourcePrefix::default(), None);
+        let tests = &shared.tests;
+        let test =
+            tests.admit(TestToken([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
+        test.start(&Arc::new(RunClock::new(shared.clock, Instant::ZERO)))?;
+        Some(test)
+    }
+
+    /// Regression: if a second control connection ended before its first message, and after the
+    /// first connection had left, the client counted as lost for a minute.
+    #[test]
+    fn an_abruptly_closed_connection_is_cleaned_up_normally() {
+        let shared = server();
+        let test = begin(&shared, 1).unwrap();
+        let later = shared.clock.now() + Duration::from_secs(9);
+        let ends = |lost: bool| {
+            let (mut attending, _) = test.attach_control(shared.clock);
+            if lost {
+                attending.mark_lost();
+            }
+            drop(attending);
+            shared.tests.expire(later, &shared.config.limits);
+            test.budget.end_reason().is_some()
+        };
+        assert!(!ends(true), "a path that is gone may come back");
+        assert!(ends(false));
+    }
+
+    /// Regression: a test whose thread panicked or never started kept its slot forever.
+    #[test]
+    fn a_slot_is_released_however_the_traffic_ends() {
+        let shared = server();
+        let test = begin(&shared, 1).unwrap();
+        assert!(begin(&shared, 2).is_none(), "there is one place");
+        let course = TestRun::new(&shared, Arc::clone(&test), None);
+        std::thread::spawn(move || {
+            let _guard = course;
+            panic!("a defect");
+        })
+        .join()
+        .unwrap_err();
+        let report = test.result(Duration::ZERO).unwrap();
+        assert!(report.contains(FAILED_MESSAGE), "{report}");
+        let other = begin(&shared, 3).unwrap();
+        drop(TestRun::new(&shared, Arc::clone(&other), None));
+        assert!(other.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));
+    }
+}

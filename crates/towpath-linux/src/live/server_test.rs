@@ -1,0 +1,550 @@
+//! Tests of a server: running ones, and the results of ended ones.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_measure::live::stamp::DatagramHeader;
+use towpath_measure::live::{AdmissionError, ServerLimits, TestPlan, TestToken, max_duration};
+use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
+use towpath_measure::traffic::session::{RECEIVED_REQUEST_BYTES, SENT_REQUEST_BYTES};
+use towpath_measure::traffic::udp::{RECEIVER_MEMORY_BYTES, ROW_MEMORY_BYTES, planned_rows};
+use towpath_measure::traffic::{directions, planned_requests, streams};
+use towpath_net::Instant;
+use towpath_quic::tls::TlsSession;
+
+use super::admission::{ResourceDemand, SourcePrefix, mib};
+use super::data_stream::DataStream;
+use super::flow_runner::{FlowStream, expected_streams};
+use super::mobile::max_reply_delay;
+use super::socket;
+use super::udp_flows::UdpServerFlow;
+use crate::clock::Clock;
+use crate::run_clock::RunClock;
+use crate::traffic::is_quic;
+use crate::traffic::kernel::BLOCK_BYTES;
+use crate::traffic::socket_stream::SocketStream;
+use crate::traffic_budget::{RateLimiter, TrafficBudget};
+
+/// Timeout of the TLS handshake.
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time within which a client may reconnect after it closed its last control connection.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest absence of a silent client; a broken path may recover.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit from admission to the start of the traffic.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Idle time after which a test may lose its slot to a client without a test.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Minimum number of test slots for which half are reserved for new clients.
+const MIN_SHARED_SLOTS: usize = 4;
+/// Control connections of a test with pinned permits. A client that reconnects may have several
+/// dead connections that the server has not detected yet.
+const MAX_CONTROL_CONNECTIONS: usize = 8;
+
+/// Test of a client, from admission to the expiry of its result.
+#[derive(Debug)]
+pub(super) struct ServerTest {
+    pub(super) plan: TestPlan,
+    pub(super) scenario: Scenario,
+    pub(super) budget: Arc<TrafficBudget>,
+    /// Token that data connections and datagrams carry.
+    pub(super) token: TestToken,
+    /// UDP flows by flow index.
+    pub(super) udp_flows: BTreeMap<u32, Arc<UdpServerFlow>>,
+    owner: SourcePrefix,
+    demand: ResourceDemand,
+    state: Mutex<TestState>,
+    changed: Condvar,
+    liveness: ClientLiveness,
+    /// Bytes of the result that were sent to its client.
+    fetched_bytes: AtomicU64,
+}
+
+/// Signs of life of a test's client.
+#[derive(Debug)]
+struct ClientLiveness {
+    admitted: Instant,
+    /// Number of its control connections.
+    control_connections: AtomicUsize,
+    /// Set after the client closed its last control connection.
+    disconnected: AtomicBool,
+    /// Set if the client does not want the result.
+    unwanted: AtomicBool,
+    /// Time of the latest sign of life, and the bytes moved until then.
+    latest_ns: AtomicU64,
+    moved: AtomicU64,
+}
+
+/// Guard of a test's control connection. On drop, the client counts as having left, unless the
+/// connection was lost.
+#[derive(Debug)]
+pub(super) struct ClientGuard {
+    test: Arc<ServerTest>,
+    clock: Clock,
+    lost: bool,
+}
+
+impl ClientGuard {
+    /// Marks the connection as lost rather than closed by the client.
+    pub(super) fn mark_lost(&mut self) {
+        self.lost = true;
+    }
+}
+
+impl Drop for ClientGuard {
+    fn drop(&mut self) {
+        self.test.touch(self.clock.now());
+        if !self.lost {
+            self.test.liveness.disconnected.store(true, Ordering::Release);
+        }
+        self.test.liveness.control_connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug)]
+enum TestState {
+    /// Waiting for data connections.
+    Gathering(BTreeMap<(u16, u16), DataStream>),
+    Running(Arc<RunClock>),
+    Ended {
+        result: Arc<String>,
+        at: Instant,
+    },
+}
+
+impl ServerTest {
+    /// Registers a control connection. The flag is true if its permit may be pinned.
+    pub(super) fn attach_control(self: &Arc<Self>, clock: Clock) -> (ClientGuard, bool) {
+        let before = self.liveness.control_connections.fetch_add(1, Ordering::AcqRel);
+        self.liveness.disconnected.store(false, Ordering::Release);
+        (
+            ClientGuard { test: Arc::clone(self), clock, lost: false },
+            before < MAX_CONTROL_CONNECTIONS,
+        )
+    }
+
+    /// Records a sign of life of the client.
+    pub(super) fn touch(&self, now: Instant) {
+        self.liveness.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Returns the time of the client's latest sign of life, at most `now`.
+    fn idle_since(&self, now: Instant) -> Instant {
+        let moved = self.budget.transferred_bytes();
+        if self.liveness.moved.swap(moved, Ordering::AcqRel) != moved {
+            self.touch(now);
+        }
+        Instant::from_nanos(self.liveness.latest_ns.load(Ordering::Acquire)).min(now)
+    }
+
+    /// Returns the reason to end the test now, if any.
+    fn end_reason(&self, now: Instant) -> Option<&'static str> {
+        let quiet = now.saturating_since(self.idle_since(now));
+        let left = self.liveness.disconnected.load(Ordering::Acquire);
+        if self.liveness.control_connections.load(Ordering::Acquire) == 0 {
+            if left && quiet > RETURN_TIMEOUT {
+                return Some("its client has left");
+            }
+            if quiet > CLIENT_TIMEOUT {
+                return Some("nothing is seen of its client");
+            }
+        }
+        match &*self.lock() {
+            TestState::Gathering(_) => (now.saturating_since(self.liveness.admitted)
+                > SETUP_TIMEOUT)
+                .then_some("its traffic has not begun"),
+            TestState::Running(pace) => (pace.now()
+                > Instant::ZERO + max_duration(&self.scenario) + RETURN_TIMEOUT)
+                .then_some("it takes longer than planned"),
+            TestState::Ended { .. } => None,
+        }
+    }
+
+    /// Ends the test early with a reason.
+    fn end_early(&self, why: &str) {
+        self.budget.end(why);
+        self.stop();
+    }
+
+    /// Returns the memory of the test in bytes.
+    fn bytes(&self) -> u64 {
+        match &*self.lock() {
+            TestState::Ended { result, .. } => return result.len() as u64,
+            TestState::Gathering(_) | TestState::Running(_) => {}
+        }
+        self.demand.bytes.max(self.budget.memory_bytes())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a kernel connection without TLS.
+    pub(super) fn attach(&self, place: (u16, u16), data: Socket) {
+        if self.set_up(&data).is_ok() {
+            self.add(place, DataStream::Socket(SocketStream::Plain(Arc::new(data))));
+        }
+    }
+
+    /// Adds a kernel connection after a TLS handshake, which blocks.
+    pub(super) fn attach_with_tls(
+        &self,
+        place: (u16, u16),
+        data: Socket,
+        session: TlsSession,
+        clock: Clock,
+    ) {
+        let deadline = clock.now() + TLS_HANDSHAKE_TIMEOUT;
+        if self.set_up(&data).is_ok()
+            && let Ok((wire, _)) = SocketStream::handshake(data, session, (clock, deadline))
+        {
+            self.add(place, DataStream::Socket(wire));
+        }
+    }
+
+    fn set_up(&self, data: &Socket) -> io::Result<()> {
+        data.set_nonblocking(false)?;
+        let _ = data.set_tcp_nodelay(true); // best effort
+        socket::configure(data, &self.plan.settings);
+        Ok(())
+    }
+
+    /// Returns true if this kernel connection is still missing.
+    pub(super) fn is_missing(&self, place: (u16, u16)) -> bool {
+        let TestState::Gathering(found) = &*self.lock() else { return false };
+        !is_quic(self.plan.transport)
+            && expected_streams(&self.scenario).contains(&place)
+            && !found.contains_key(&place)
+    }
+
+    /// Adds a data stream; returns true if it was missing.
+    pub(super) fn add(&self, place: (u16, u16), line: DataStream) -> bool {
+        let fits = match &line {
+            DataStream::Quic(_) => is_quic(self.plan.transport),
+            DataStream::Socket(wire) => {
+                let has_tls = matches!(wire, SocketStream::Tls(_));
+                !is_quic(self.plan.transport) && has_tls == self.plan.settings.tls
+            }
+        };
+        let TestState::Gathering(found) = &mut *self.lock() else { return false };
+        if !fits || !expected_streams(&self.scenario).contains(&place) || found.contains_key(&place)
+        {
+            return false;
+        }
+        found.insert(place, line);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits for all data connections; returns true if they have arrived.
+    pub(super) fn is_complete(&self, patience: Duration) -> bool {
+        let count = expected_streams(&self.scenario).len();
+        let missing = |state: &mut TestState| match state {
+            TestState::Gathering(found) => found.len() < count,
+            TestState::Running(_) | TestState::Ended { .. } => false,
+        };
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, missing);
+        let (_state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        !timeout.timed_out()
+    }
+
+    /// Starts the traffic and returns its streams; `None` if it was started before.
+    pub(super) fn start(&self, pace: &Arc<RunClock>) -> Option<Vec<FlowStream>> {
+        let mut state = self.lock();
+        let TestState::Gathering(found) = &mut *state else { return None };
+        let found = std::mem::take(found);
+        *state = TestState::Running(Arc::clone(pace));
+        let streams = found.into_iter().filter_map(|((flow, number), line)| {
+            let described = self.scenario.flows.get(usize::from(flow))?;
+            Some(FlowStream::new(flow.into(), number.into(), described, line))
+        });
+        Some(streams.collect())
+    }
+
+    /// Passes a datagram to its UDP flow.
+    pub(super) fn on_datagram(&self, stamp: &DatagramHeader, length: usize) {
+        let pace = match &*self.lock() {
+            TestState::Running(pace) => Arc::clone(pace),
+            TestState::Gathering(_) | TestState::Ended { .. } => return,
+        };
+        if let Some(own) = self.udp_flows.get(&stamp.flow) {
+            own.receive(&pace, stamp, length);
+        }
+    }
+
+    /// Stops the traffic immediately.
+    pub(super) fn stop(&self) {
+        if let TestState::Running(pace) = &*self.lock() {
+            pace.interrupt();
+        }
+    }
+
+    /// Ends the traffic early at `at`, on the server's clock; exchanges begun before may finish.
+    pub(super) fn end_by(&self, at: Instant) {
+        if let TestState::Running(pace) = &*self.lock() {
+            let at = Instant::ZERO + at.saturating_since(pace.zero());
+            pace.end_at(at, max_reply_delay(&self.scenario));
+        }
+    }
+
+    fn end(&self, result: String, at: Instant) {
+        *self.lock() = TestState::Ended { result: Arc::new(result), at };
+        self.budget.clear_gauges();
+        self.changed.notify_all();
+    }
+
+    /// Returns true if `bytes` of a result of `total` bytes may be sent. The bytes count towards
+    /// the budget. With the budget exhausted, the result may still be sent twice, since paths may
+    /// fail.
+    pub(super) fn account_result(&self, bytes: u64, total: u64) -> bool {
+        let before = self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.consume_bytes(bytes) || before < total.saturating_mul(2)
+    }
+
+    /// Waits for the result; `None` after `patience`.
+    pub(super) fn result(&self, timeout: Duration) -> Option<Arc<String>> {
+        let not_yet = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, not_yet);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            TestState::Ended { result, .. } => Some(Arc::clone(result)),
+            TestState::Gathering(_) | TestState::Running(_) => None,
+        }
+    }
+
+    /// Returns end time and result size of an ended test.
+    fn finished(&self) -> Option<(Instant, usize)> {
+        match &*self.lock() {
+            TestState::Ended { result, at } => Some((*at, result.len())),
+            TestState::Gathering(_) | TestState::Running(_) => None,
+        }
+    }
+}
+
+/// Tests of a server by token.
+#[derive(Debug, Default)]
+pub(super) struct TestTable {
+    all: Mutex<BTreeMap<TestToken, Arc<ServerTest>>>,
+}
+
+impl TestTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TestToken, Arc<ServerTest>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a test of `owner`; `None` if another test is about to give up its slot.
+    pub(super) fn admit(
+        &self,
+        token: TestToken,
+        (plan, scenario): (TestPlan, Scenario),
+        (owner, rates): (SourcePrefix, Option<Arc<RateLimiter>>),
+        (limits, now): (&ServerLimits, Instant),
+    ) -> Result<Option<Arc<ServerTest>>, AdmissionError> {
+        let mut all = self.lock();
+        let demand = resource_demand(&plan, &scenario);
+        demand.check(ResourceDemand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
+        if let AdmissionResult::Pending = make_room(&mut all, owner, limits, now)? {
+            return Ok(None);
+        }
+        let steady = UdpServerFlow::from_scenario(&scenario)
+            .map_err(|_| AdmissionError::new("it has no randomness", "try again later"))?;
+        let test = Arc::new(ServerTest {
+            token,
+            udp_flows: steady,
+            plan,
+            scenario,
+            budget: Arc::new(TrafficBudget::new(limits.bytes, rates)),
+            owner,
+            demand,
+            state: Mutex::new(TestState::Gathering(BTreeMap::new())),
+            changed: Condvar::new(),
+            liveness: ClientLiveness {
+                admitted: now,
+                control_connections: AtomicUsize::new(0),
+                disconnected: AtomicBool::new(false),
+                unwanted: AtomicBool::new(false),
+                latest_ns: AtomicU64::new(now.as_nanos()),
+                moved: AtomicU64::new(0),
+            },
+            fetched_bytes: AtomicU64::new(0),
+        });
+        all.insert(token, Arc::clone(&test));
+        Ok(Some(test))
+    }
+
+    pub(super) fn find(&self, token: TestToken) -> Option<Arc<ServerTest>> {
+        self.lock().get(&token).cloned()
+    }
+
+    /// Removes a test that its client has abandoned. A running test keeps its slot until its
+    /// traffic ends.
+    pub(super) fn forget(&self, token: TestToken) {
+        let mut all = self.lock();
+        let Some(test) = all.get(&token) else { return };
+        let runs = matches!(&*test.lock(), TestState::Running(_));
+        if runs {
+            test.liveness.unwanted.store(true, Ordering::Release);
+            test.end_early("its client has taken its leave");
+        } else {
+            all.remove(&token);
+        }
+    }
+
+    /// Stores the result of a test, unless its client does not want it.
+    pub(super) fn end(
+        &self,
+        test: &Arc<ServerTest>,
+        result: String,
+        now: Instant,
+        limits: &ServerLimits,
+    ) {
+        test.end(result, now);
+        if test.liveness.unwanted.load(Ordering::Acquire) {
+            self.lock().retain(|_, other| !Arc::ptr_eq(other, test));
+        }
+        self.expire(now, limits);
+    }
+
+    /// Removes expired results, and the oldest results if memory is short. Ends tests that are
+    /// abandoned, take too long, or use the most memory when it is short.
+    pub(super) fn expire(&self, now: Instant, limits: &ServerLimits) {
+        let mut all = self.lock();
+        all.retain(|_, test| {
+            test.finished().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
+        });
+        all.retain(|_, test| {
+            let why = test.end_reason(now);
+            if let Some(why) = why {
+                test.end_early(why);
+            }
+            // Without traffic yet, removal loses no data.
+            why.is_none() || !matches!(&*test.lock(), TestState::Gathering(_))
+        });
+        let mut taken: u64 = all.values().map(|test| test.bytes()).sum();
+        while taken > limits.memory {
+            let kept = all.iter().filter_map(|(token, test)| Some((test.finished()?, *token)));
+            let Some(((_, bytes), oldest)) = kept.min() else { break };
+            all.remove(&oldest);
+            taken = taken.saturating_sub(bytes as u64);
+        }
+        // Tests that are ending will release their memory.
+        let over = |test: &&Arc<ServerTest>| test.budget.end_reason().is_some();
+        taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
+        let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
+        // Cached: running tests grow while this sorts, and a key that changes is not a total order.
+        rest.sort_by_cached_key(|test| test.bytes());
+        while taken > limits.memory {
+            let Some(largest) = rest.pop() else { break };
+            let (its, most) = (mib(largest.bytes()), mib(limits.memory));
+            largest.end_early(&format!(
+                "what is noted of it takes {its} MiB, and the server has {most} for all tests: see \
+                 its --max-memory"
+            ));
+            taken = taken.saturating_sub(largest.bytes());
+        }
+    }
+
+    /// Stops the traffic of all tests.
+    pub(super) fn stop_all(&self) {
+        self.lock().values().for_each(|test| test.stop());
+    }
+}
+
+/// Returns the tests that have not ended.
+fn alive(
+    all: &BTreeMap<TestToken, Arc<ServerTest>>,
+) -> impl Iterator<Item = (&TestToken, &Arc<ServerTest>)> {
+    all.iter().filter(|(_, test)| test.finished().is_none())
+}
+
+/// Outcome of a request for a test slot.
+enum AdmissionResult {
+    Admitted,
+    /// An idle test was ended and will release its slot soon.
+    Pending,
+}
+
+/// Frees a slot for a test of `owner` if the limits permit one.
+fn make_room(
+    all: &mut BTreeMap<TestToken, Arc<ServerTest>>,
+    owner: SourcePrefix,
+    limits: &ServerLimits,
+    now: Instant,
+) -> Result<AdmissionResult, AdmissionError> {
+    let count = alive(all).count();
+    let own = alive(all).filter(|(_, test)| test.owner == owner).count();
+    // With enough slots, the last half is reserved for sources without a test.
+    let shared = limits.tests < MIN_SHARED_SLOTS || own == 0;
+    let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
+    if count < most {
+        return Ok(AdmissionResult::Admitted);
+    }
+    let busy = || {
+        let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
+        AdmissionError::new(format!("it is busy with {count} tests{others}"), "try again later")
+    };
+    if own > 0 {
+        return Err(busy());
+    }
+    if alive(all).any(|(_, test)| test.budget.end_reason().is_some()) {
+        return Ok(AdmissionResult::Pending);
+    }
+    // The source with the most tests loses the one that was idle longest.
+    let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
+    alive(all).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
+    let idle = alive(all).filter_map(|(token, test)| {
+        let since = test.idle_since(now);
+        let idle = now.saturating_since(since) > IDLE_TIMEOUT && test.budget.end_reason().is_none();
+        idle.then(|| (Reverse(counts.get(&test.owner).copied()), since, *token))
+    });
+    let (_, _, token) = idle.min().ok_or_else(busy)?;
+    let Some(test) = all.get(&token) else { return Err(busy()) };
+    test.end_early("its place was needed by somebody who had none, and it did nothing");
+    if matches!(&*test.lock(), TestState::Running(_)) {
+        return Ok(AdmissionResult::Pending);
+    }
+    all.remove(&token);
+    Ok(AdmissionResult::Admitted)
+}
+
+/// Memory that a thread uses, in bytes.
+const THREAD_BYTES: u64 = 32 * 1024;
+/// Memory of a QUIC connection: its receive window, filled with unread data.
+const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
+
+/// Returns the threads and memory that a test requires from its start.
+fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
+    let block =
+        plan.settings.block_bytes.map_or(BLOCK_BYTES as u64, u64::from).max(BLOCK_BYTES as u64);
+    let mut all = ResourceDemand { threads: 2, bytes: 0 };
+    for flow in &scenario.flows {
+        let halves = u64::from(streams(&flow.pattern)) * directions(&flow.pattern).len() as u64;
+        let talks = matches!(
+            flow.pattern,
+            Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) | Pattern::Udping(_)
+        );
+        all.threads += 1;
+        let asked = planned_requests(&flow.pattern, DataDirection::Down);
+        let heard = planned_requests(&flow.pattern, DataDirection::Up);
+        all.bytes += asked * SENT_REQUEST_BYTES + heard * RECEIVED_REQUEST_BYTES;
+        if let Pattern::Udp(udp) = &flow.pattern {
+            let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
+            let direction = directions(&flow.pattern).len() as u64;
+            all.bytes += direction * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
+        } else if is_quic(plan.transport) {
+            all.bytes += CONNECTION_BYTES + halves * block;
+        } else if talks {
+            all.bytes += BLOCK_BYTES as u64;
+        } else {
+            all.threads += halves;
+            all.bytes += halves * block;
+        }
+    }
+    ResourceDemand { bytes: all.bytes + all.threads * THREAD_BYTES, ..all }
+}

@@ -1,0 +1,174 @@
+//! Datagrams over single paths (`udping`): each path has a socket that is bound to its interface.
+//!
+//! Common to emulated networks and real hosts, which open their sockets differently.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_measure::live::TestToken;
+use towpath_measure::live::datagram::{self, EchoDatagram};
+use towpath_measure::result::Probe;
+use towpath_measure::traffic::Pinger;
+use towpath_net::Instant;
+
+use crate::run_clock::RunClock;
+use crate::sys;
+
+/// Longest sleep of a thread that must notice an interrupt.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Path to the other end.
+pub(crate) trait PingPath: Send {
+    /// Opens a socket that sends and receives over this path only, with its current address.
+    fn open(&self) -> io::Result<UdpSocket>;
+    /// Returns the current address of the other end.
+    fn target(&self) -> io::Result<SocketAddr>;
+    /// Called when a reply has arrived.
+    fn on_answer(&self, _at: Instant) {}
+}
+
+/// A path, from the requesting end.
+#[derive(Debug)]
+pub(crate) struct PathPinger<P> {
+    name: String,
+    path: P,
+    pinger: Pinger,
+    socket: Option<UdpSocket>,
+    token: TestToken,
+}
+
+impl<P: PingPath> PathPinger<P> {
+    pub(crate) fn new(name: String, path: P, pinger: Pinger, token: TestToken) -> Self {
+        Self { name, path, pinger, socket: None, token }
+    }
+
+    /// Sends due requests. Without interface or address, nothing is sent.
+    fn send_due(&mut self, pace: &RunClock) {
+        while let Some(number) = self.pinger.poll(pace.now()) {
+            // The time is read before sending: a delay in between would otherwise shorten the
+            // round-trip time.
+            let sent_at = pace.now();
+            let sent_ns = sent_at.as_nanos();
+            let question = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
+            let kept = self.socket.is_some();
+            // The address may have changed since the socket was opened.
+            if self.send(&question).or_else(|error| self.retry_send(&question, kept, error)).is_ok()
+            {
+                self.pinger.on_sent(sent_at, number);
+            }
+        }
+    }
+
+    fn retry_send(&mut self, question: &[u8], kept: bool, error: io::Error) -> io::Result<()> {
+        self.socket = None;
+        if kept { self.send(question) } else { Err(error) }
+    }
+
+    fn send(&mut self, question: &[u8]) -> io::Result<()> {
+        let target = self.path.target()?;
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => self.path.open()?,
+        };
+        let sent = socket.send_to(question, target);
+        self.socket = Some(socket);
+        sent.map(|_| ())
+    }
+
+    /// Receives all replies that have arrived.
+    fn receive_replies(&mut self, pace: &RunClock) {
+        let Some(socket) = &self.socket else { return };
+        // One byte more detects datagrams that are too long.
+        let mut room = [0; EchoDatagram::BYTES + 1];
+        loop {
+            match socket.recv_from(&mut room) {
+                Ok((length, _)) => {
+                    let answer = EchoDatagram::parse_reply(room.get(..length).unwrap_or_default());
+                    if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
+                        let now = pace.now();
+                        self.pinger.on_reply(now, answer.number);
+                        self.path.on_answer(now);
+                    }
+                }
+                // The system reports the ICMP error of an earlier request here.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Sends requests over all paths and waits for their replies or timeouts; returns the results.
+///
+/// Sends nothing more once `is_enough` returns true.
+pub(crate) fn run<P: PingPath>(
+    pace: &RunClock,
+    flow: u32,
+    mut pingers: Vec<PathPinger<P>>,
+    deadline: Instant,
+    is_enough: &dyn Fn() -> bool,
+) -> Vec<Probe> {
+    sys::minimal_timer_slack();
+    while !pace.is_over(deadline) {
+        if is_enough() {
+            for way in &mut pingers {
+                way.pinger.stop();
+            }
+        }
+        for way in &mut pingers {
+            way.send_due(pace);
+        }
+        let now = pace.now();
+        if pingers.iter().all(|way| way.pinger.is_over(now)) {
+            break;
+        }
+        let due = pingers.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
+        let sockets = pingers.iter().filter_map(|way| way.socket.as_ref());
+        let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+        if sys::poll(&mut fds, Some(due.saturating_since(now).min(POLL_INTERVAL))).is_err() {
+            break;
+        }
+        for way in &mut pingers {
+            way.receive_replies(pace);
+        }
+    }
+    let now = pace.now();
+    pingers.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
+}
+
+/// Echoes every datagram that arrives on `sockets` until `done`.
+pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
+    let mut room = [0; EchoDatagram::BYTES + 1];
+    while !done.load(Ordering::Acquire) {
+        let mut fds: Vec<_> =
+            sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+        if sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
+            return;
+        }
+        for socket in sockets {
+            while let Ok((length, from)) = socket.recv_from(&mut room) {
+                let question = room.get(..length).unwrap_or_default();
+                if let Some(answer) = datagram::reply(question, |_| true) {
+                    let _ = socket.send_to(&answer, from); // a failed send counts as loss
+                }
+            }
+        }
+    }
+}
+
+/// Opens a socket bound to one interface, in the calling thread's namespace.
+pub(crate) fn bind(interface: &str, address: SocketAddr) -> io::Result<UdpSocket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind_device(Some(interface.as_bytes()))?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,164 @@
+//! Run clock: state shared by all threads that transfer data on a schedule. Contains the clock, the
+//! start of the traffic, and an early end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::clock::Clock;
+use crate::interrupt;
+use crate::traffic_budget::{TrafficBudget, TrafficDirection};
+
+/// Longest sleep of a thread that must notice an interrupt.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Clock of some traffic, with its start, early end and budget.
+#[derive(Debug)]
+pub(crate) struct RunClock {
+    clock: Clock,
+    zero: Instant,
+    interrupted: AtomicBool,
+    /// Nanoseconds of traffic time after which nothing new begins, and the deadline for what has
+    /// begun.
+    end_ns: AtomicU64,
+    limit_ns: AtomicU64,
+    /// Traffic budget; `None` without limits.
+    budget: Option<Arc<TrafficBudget>>,
+}
+
+impl RunClock {
+    /// Creates the clock of traffic that starts at `zero` on `clock`.
+    pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
+        let never = || AtomicU64::new(u64::MAX);
+        let (end_ns, limit_ns) = (never(), never());
+        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, budget: None }
+    }
+
+    /// Sets the traffic budget.
+    pub(crate) fn with_budget(self, purse: Arc<TrafficBudget>) -> Self {
+        Self { budget: Some(purse), ..self }
+    }
+
+    /// Returns the traffic budget; `None` without limits.
+    pub(crate) fn budget(&self) -> Option<&Arc<TrafficBudget>> {
+        self.budget.as_ref()
+    }
+
+    /// Reserves up to `most` bytes. An error is the time of the next attempt, relative to the start
+    /// of the traffic. A reservation must be [settled](Self::settle).
+    pub(crate) fn reserve(
+        &self,
+        direction: TrafficDirection,
+        most: usize,
+    ) -> Result<usize, Instant> {
+        let Some(purse) = &self.budget else { return Ok(most) };
+        match purse.reserve(self.clock.now(), direction, most as u64) {
+            Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
+            Err(due) => {
+                purse.end_if_exhausted();
+                Err(Instant::ZERO + due.saturating_since(self.zero))
+            }
+        }
+    }
+
+    /// Reports how many of the granted bytes were transferred.
+    pub(crate) fn settle(&self, way: TrafficDirection, granted: usize, moved: usize) {
+        if let Some(purse) = &self.budget {
+            purse.settle(way, granted as u64, moved as u64);
+        }
+    }
+
+    /// Returns true if a datagram of any length may be transferred now.
+    pub(crate) fn can_consume(&self, direction: TrafficDirection) -> bool {
+        let Some(purse) = &self.budget else { return true };
+        let may = purse.next_allowed(self.clock.now(), direction).is_none();
+        if !may {
+            purse.end_if_exhausted();
+        }
+        may
+    }
+
+    /// Consumes the bytes of a transferred datagram.
+    pub(crate) fn consume(&self, direction: TrafficDirection, bytes: usize) {
+        if let Some(purse) = &self.budget {
+            purse.consume(self.clock.now(), direction, bytes as u64);
+        }
+    }
+
+    /// Adds memory that records of the traffic occupy.
+    pub(crate) fn add_memory(&self, bytes: u64) {
+        if let Some(purse) = &self.budget {
+            purse.add_memory(bytes);
+        }
+    }
+
+    /// Returns the underlying clock.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Returns the start of the traffic on the clock.
+    pub(crate) fn zero(&self) -> Instant {
+        self.zero
+    }
+
+    /// Returns the time since the start of the traffic.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::ZERO + self.clock.now().saturating_since(self.zero)
+    }
+
+    /// Blocks until `at`, relative to the start of the traffic, or until an interrupt.
+    pub(crate) fn sleep_until(&self, at: Instant) {
+        const MAX_SLEEP: Duration = Duration::from_millis(100);
+        let end = self.zero + at.saturating_since(Instant::ZERO);
+        loop {
+            let now = self.clock.now();
+            if end.saturating_since(now) <= MAX_SLEEP {
+                return self.clock.sleep_until(end);
+            }
+            if self.is_interrupted() || interrupt::is_interrupted() {
+                return;
+            }
+            self.clock.sleep_until(now + MAX_SLEEP);
+        }
+    }
+
+    /// Blocks until `at`, checking for interrupts more often.
+    pub(crate) fn wait_until(&self, at: Instant) {
+        while self.now() < at && !self.is_interrupted() {
+            self.sleep_until(at.min(self.now() + POLL_INTERVAL));
+        }
+    }
+
+    /// Requests an immediate end of the traffic.
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the traffic at `at`: nothing due later begins. Exchanges begun before may take up to
+    /// `patience` longer.
+    pub(crate) fn end_at(&self, at: Instant, patience: Duration) {
+        self.end_ns.fetch_min(at.as_nanos(), Ordering::AcqRel);
+        self.limit_ns.fetch_min((at + patience).as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Returns the time of the early end, if set.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        let end_ns = self.end_ns.load(Ordering::Acquire);
+        (end_ns < u64::MAX).then(|| Instant::from_nanos(end_ns))
+    }
+
+    /// Returns true after an interrupt, or if the budget ended the traffic.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let is_over = |purse: &Arc<TrafficBudget>| purse.end_reason().is_some();
+        self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_over)
+    }
+
+    /// Returns true if work due by `deadline` must stop.
+    pub(crate) fn is_over(&self, deadline: Instant) -> bool {
+        let limit = Instant::from_nanos(self.limit_ns.load(Ordering::Acquire));
+        self.is_interrupted() || self.now() >= deadline.min(limit)
+    }
+}

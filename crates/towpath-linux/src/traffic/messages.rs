@@ -1,0 +1,306 @@
+//! Flows that exchange messages over the kernel's sockets.
+//!
+//! One thread for each end waits for the first event on any of its streams: data, buffer space, or
+//! the time of the next request.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::{DataDirection, Flow};
+use towpath_measure::traffic::{
+    FlowRole, MessageSession, StreamAction, TransferReceiver, messages,
+};
+use towpath_net::Instant;
+
+use super::socket_stream::SocketStream;
+use super::{FlowOutcome, SampledStream, kernel, sends};
+use crate::run_clock::RunClock;
+use crate::sys;
+use crate::traffic_budget::TrafficDirection;
+
+/// Maximum sleep of a thread that must notice an interrupt.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum reads or writes of a stream per turn, so that a busy peer cannot block other streams
+/// and the clock check.
+const MAX_IO_PER_TURN: usize = 16;
+
+/// Message session, shared by the streams of one end.
+pub(crate) type SharedSession = Arc<Mutex<MessageSession>>;
+
+pub(crate) fn lock(session: &SharedSession) -> MutexGuard<'_, MessageSession> {
+    session.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Message sessions of a flow: the client's and the server's.
+#[derive(Debug)]
+pub(super) struct MessageSessions {
+    ends: [SharedSession; 2],
+    /// Streams of both ends over sockets of the kernel.
+    streams: [Vec<KernelStream>; 2],
+}
+
+impl MessageSessions {
+    /// Creates the sessions; `None` if the flow exchanges no messages.
+    pub(super) fn new(flow: &Flow) -> Option<Self> {
+        let start = Instant::ZERO + flow.start;
+        let session =
+            |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
+        let ends = [session(FlowRole::Client)?, session(FlowRole::Server)?];
+        Some(Self { ends, streams: [Vec::new(), Vec::new()] })
+    }
+
+    /// Returns the session of one end.
+    pub(super) fn end(&self, is_client: bool) -> SharedSession {
+        let [client, server] = &self.ends;
+        Arc::clone(if is_client { client } else { server })
+    }
+
+    /// Adds a stream over a socket of the kernel.
+    pub(super) fn add_stream(
+        &mut self,
+        stream: &SampledStream,
+        socket: &Arc<Socket>,
+        is_client: bool,
+    ) {
+        let [client, server] = &mut self.streams;
+        let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
+        let line = incoming.map(|(_, received)| KernelStream {
+            number: stream.number,
+            socket: SocketStream::Plain(Arc::clone(socket)),
+            received: Arc::clone(received),
+        });
+        (if is_client { client } else { server }).extend(line);
+    }
+
+    /// Returns the ends over the kernel's sockets; each runs in its own thread.
+    pub(super) fn parts(&mut self) -> Vec<KernelMessageEnd> {
+        let incoming = [DataDirection::Down, DataDirection::Up];
+        let ends = self.ends.iter().zip(&mut self.streams).zip(incoming);
+        let parts = ends.map(|((talk, lines), incoming)| KernelMessageEnd {
+            session: Arc::clone(talk),
+            streams: std::mem::take(lines),
+            incoming,
+        });
+        parts.filter(|part| !part.streams.is_empty()).collect()
+    }
+
+    /// Adds the results of the requests to `outcome`.
+    pub(super) fn finish(&self, flow: u32, outcome: &mut FlowOutcome) {
+        let [client, server] = self.ends.each_ref().map(lock);
+        outcome.messages = messages(flow, &client, &server);
+        if let (Some(broken), None) = (client.broken().or(server.broken()), &outcome.failure) {
+            outcome.failure = Some(format!("something else arrived than was sent: {broken}"));
+        }
+    }
+}
+
+/// One end of a flow over sockets of the kernel.
+#[derive(Debug)]
+pub(crate) struct KernelMessageEnd {
+    pub(crate) session: SharedSession,
+    pub(crate) streams: Vec<KernelStream>,
+    pub(crate) incoming: DataDirection,
+}
+
+/// One stream of an end.
+#[derive(Debug)]
+pub(crate) struct KernelStream {
+    pub(crate) number: u32,
+    pub(crate) socket: SocketStream,
+    pub(crate) received: Arc<AtomicU64>,
+}
+
+/// Progress of one stream.
+#[derive(Debug)]
+struct StreamProgress {
+    meter: TransferReceiver,
+    /// Set when the peer has sent everything, or is gone.
+    ended: bool,
+    closed: bool,
+    /// Set while the socket accepts no more data.
+    full: bool,
+    /// Times until which the traffic budget blocks reading and writing.
+    unread: Option<Instant>,
+    unwritten: Option<Instant>,
+}
+
+impl KernelMessageEnd {
+    /// Returns true for the end that opened the connections.
+    pub(crate) fn is_client(&self) -> bool {
+        self.incoming == DataDirection::Down
+    }
+
+    /// Exchanges messages on all streams until they end or the flow's time is over. Returns the
+    /// log of each stream.
+    pub(crate) fn run(
+        self,
+        pace: &RunClock,
+        flow: &Flow,
+        deadline: Instant,
+    ) -> Vec<(DataDirection, DeliveryLog)> {
+        let Self { session: talk, streams: lines, incoming } = self;
+        sys::minimal_timer_slack();
+        let start = Instant::ZERO + flow.start;
+        let mut all = Vec::new();
+        for stream in &lines {
+            lock(&talk).on_open(pace.now(), stream.number);
+            let meter = TransferReceiver::new(start);
+            let (ended, closed, full) = (false, false, false);
+            let (unread, unwritten) = (None, None);
+            let progress = StreamProgress { meter, ended, closed, full, unread, unwritten };
+            all.push((stream, progress));
+        }
+        let mut buffer = vec![0; kernel::BLOCK_BYTES];
+        while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
+            if let Some(end) = pace.end() {
+                lock(&talk).end_at(end);
+            }
+            for (line, progress) in &mut all {
+                read(pace, &talk, line, progress, &mut buffer);
+            }
+            // After all reads: data from one stream may trigger output on another.
+            for (line, progress) in &mut all {
+                write(pace, &talk, line, progress);
+            }
+            if wait(pace, &talk, &all, deadline).is_err() {
+                break;
+            }
+        }
+        let end = pace.now().min(deadline);
+        all.into_iter().map(|(_, progress)| (incoming, progress.meter.finish(end))).collect()
+    }
+}
+
+fn read(
+    pace: &RunClock,
+    session: &SharedSession,
+    stream: &KernelStream,
+    progress: &mut StreamProgress,
+    buffer: &mut [u8],
+) {
+    progress.unread = None;
+    for _ in 0..MAX_IO_PER_TURN {
+        if progress.ended {
+            return;
+        }
+        let granted = match pace.reserve(TrafficDirection::Inbound, buffer.len()) {
+            Ok(granted) => granted,
+            Err(due) => {
+                progress.unread = Some(due);
+                return;
+            }
+        };
+        let read = stream.socket.read(buffer.get_mut(..granted).unwrap_or_default());
+        pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(length) if length > 0 => {
+                let now = pace.now();
+                if progress.meter.on_bytes(now, length as u64) {
+                    pace.add_memory(kernel::SLOT_BYTES);
+                }
+                stream.received.fetch_add(length as u64, Ordering::Relaxed);
+                lock(session).on_bytes(
+                    now,
+                    stream.number,
+                    buffer.get(..length).unwrap_or_default(),
+                );
+            }
+            Err(error) if is_waiting(&error) => return,
+            Ok(_) | Err(_) => {
+                progress.meter.on_end(pace.now());
+                progress.ended = true;
+                lock(session).on_end(stream.number);
+            }
+        }
+    }
+    // More data may already be decrypted, and the socket does not signal that.
+    progress.unread = Some(Instant::ZERO);
+}
+
+fn write(
+    pace: &RunClock,
+    session: &SharedSession,
+    stream: &KernelStream,
+    progress: &mut StreamProgress,
+) {
+    // Accepted data may still wait to be encrypted and sent.
+    progress.full = !stream.socket.is_flushed().unwrap_or(true);
+    progress.unwritten = None;
+    for _ in 0..MAX_IO_PER_TURN {
+        if progress.closed {
+            return;
+        }
+        let output = lock(session).poll_output(pace.now(), stream.number);
+        match output {
+            StreamAction::Write(data) => {
+                let granted = match pace.reserve(TrafficDirection::Outbound, data.len()) {
+                    Ok(granted) => granted,
+                    Err(due) => {
+                        progress.unwritten = Some(due);
+                        return;
+                    }
+                };
+                let sent = stream.socket.send(data.get(..granted).unwrap_or(&data));
+                pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
+                match sent {
+                    Ok(taken) => lock(session).on_written(pace.now(), stream.number, taken),
+                    Err(error) if is_waiting(&error) => {
+                        progress.full = true;
+                        return;
+                    }
+                    Err(_) => close(pace, stream, progress),
+                }
+            }
+            StreamAction::Close => close(pace, stream, progress),
+            StreamAction::Nothing => return,
+        }
+    }
+}
+
+fn close(pace: &RunClock, stream: &KernelStream, progress: &mut StreamProgress) {
+    progress.closed = true;
+    stream.socket.close(pace.clock());
+}
+
+/// Waits until a stream has data or buffer space, or a deadline is reached.
+fn wait(
+    pace: &RunClock,
+    session: &SharedSession,
+    all: &[(&KernelStream, StreamProgress)],
+    deadline: Instant,
+) -> io::Result<()> {
+    let mut fds = Vec::new();
+    let mut next = deadline;
+    for (stream, progress) in all {
+        let reads = !progress.ended && progress.unread.is_none();
+        let mut events = if reads { libc::POLLIN } else { 0 };
+        next = progress.unread.into_iter().chain(progress.unwritten).fold(next, Instant::min);
+        if progress.full {
+            events |= libc::POLLOUT;
+        } else if progress.unwritten.is_some() {
+            // The traffic budget blocks this stream, not the session.
+        } else if let (Some(due), false) = (lock(session).next_due(stream.number), progress.closed)
+        {
+            next = next.min(due);
+        }
+        if events != 0 {
+            fds.push(libc::pollfd {
+                fd: stream.socket.socket().as_fd().as_raw_fd(),
+                events,
+                revents: 0,
+            });
+        }
+    }
+    sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(POLL_INTERVAL)))?;
+    Ok(())
+}
+
+fn is_waiting(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,283 @@
+//! Handshakes with unauthenticated clients: SYN cookies, and subflows without state until the peer
+//! is authenticated (see [`super::strangers`]).
+
+use std::sync::Arc;
+
+use towpath_net::Instant;
+
+use crate::connection::{Connection, SubflowParams, capable, join_syn};
+use crate::keys;
+use crate::wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
+
+use super::half_open::SourcePrefix;
+use super::pending_joins::PendingJoin;
+use super::syn_options::SynOptions;
+use super::{ConnectionId, InterfaceId, Stack, cookies};
+
+/// Replies to packets of no connection that may wait to be sent.
+const MAX_STRAY_REPLIES: usize = 1_024;
+/// MP_TCPRST for a peer that fails to authenticate a subflow (RFC 8684 §3.2, §3.6).
+const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
+
+impl Stack {
+    /// Returns the number of accepted connections that are not established yet.
+    pub fn half_open_connections(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// Returns the subflows whose SYN was accepted and whose peers are not authenticated yet.
+    /// Always 0 without SYN flood protection.
+    pub fn half_open_joins(&self, now: Instant) -> usize {
+        self.syn_flood_state.as_ref().map_or(0, |guard| guard.joins.len(now))
+    }
+
+    /// Returns true if a source may have no more half-open connections.
+    pub(super) fn source_limit_reached(&self, source: SourcePrefix) -> bool {
+        let limit = self.syn_flood_state.as_ref().map(|guard| guard.half_open_per_source);
+        limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
+    }
+
+    /// Replies to a SYN with a cookie and keeps no state. Options that the cookie cannot encode are
+    /// not accepted, so that the later connection matches this reply.
+    pub(super) fn reply_with_cookie(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        syn: &Segment,
+    ) {
+        let Some(listener) = self.listeners.get_mut(&syn.destination.port()) else { return };
+        let config = Arc::clone(&listener.config);
+        let stamped = config.subflow.timestamps;
+        let Some(offer) = SynOptions::of(syn).cookie_subset(stamped, syn.source.is_ipv6()) else {
+            self.counters.backlog_full += 1;
+            return;
+        };
+        listener.cookies_until = now + cookies::COOKIE_LIFETIME;
+        let addresses = (syn.destination, syn.source);
+        let cookie = cookies::build(&self.secrets, now, addresses, syn.seq, &offer);
+        let key = cookies::key(&self.secrets, addresses, syn.seq, cookie);
+        // RFC 8684 §3.1: a key whose token is in use cannot be ours, and no other key can be
+        // derived.
+        let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
+        let kept = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
+        let tuple = self.tuple_of(interface, syn, 0, 0);
+        let placeholder_id = ConnectionId(self.next_id);
+        let made = Connection::accept(placeholder_id, config, &tuple, &kept, cookie, key, now);
+        let Some(mut answer) = made.ok().and_then(|made| made.into_syn_ack(now)) else { return };
+        if let Some(stamps) = &mut answer.options.timestamps {
+            stamps.value = cookies::stamp(stamps.value, &offer);
+        }
+        self.counters.cookies_sent += 1;
+        self.send_stray_reply(interface, &answer);
+    }
+
+    /// Tries to complete a handshake of which little or no state was kept. Returns false if the
+    /// acknowledgement completes none, and must get a RST.
+    pub(super) fn try_complete_handshake(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+    ) -> bool {
+        let Some(guard) = &self.syn_flood_state else { return false };
+        let third = segment.flags.contains(Flags::ACK)
+            && !segment.flags.contains(Flags::SYN)
+            && !segment.flags.contains(Flags::RST);
+        if !third {
+            return false;
+        }
+        let addresses = (segment.destination, segment.source);
+        let hash = self.secrets.source_hash(SourcePrefix::of(segment.source.ip()));
+        match guard.joins.get(hash, addresses, now) {
+            Some(entry) => {
+                self.complete_join(now, interface, segment, (hash, entry));
+                true
+            }
+            None => self.complete_by_cookie(now, interface, segment),
+        }
+    }
+
+    fn complete_by_cookie(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+    ) -> bool {
+        let listener = self.listeners.get(&segment.destination.port());
+        let Some(listener) = listener.filter(|listener| now < listener.cookies_until) else {
+            return false;
+        };
+        let (owner, config) = (listener.id, Arc::clone(&listener.config));
+        let addresses = (segment.destination, segment.source);
+        let numbers = (segment.seq.wrapping_sub(1), segment.ack.wrapping_sub(1));
+        let stamps = segment.options.timestamps.filter(|_| config.subflow.timestamps);
+        let stamps = stamps.map(|stamps| (stamps.value, stamps.echo));
+        let window = segment.window;
+        let offer = cookies::read(&self.secrets, now, addresses, numbers, stamps, window);
+        let Some(offer) = offer else {
+            self.counters.cookies_refused += 1;
+            // Data may have overtaken the packet with the cookie, and will be retransmitted.
+            return segment.sequence_bytes() > 0;
+        };
+        let option = capable(segment).map(syn_capable);
+        if option.is_none() && segment.options.dss.is_some() {
+            return true; // as above, for the packet with the keys (RFC 8684 §3.1)
+        }
+        let (peer_isn, cookie) = numbers;
+        let key = match option {
+            Some(_) => cookies::key(&self.secrets, addresses, peer_isn, cookie),
+            None => self.fresh_key(),
+        };
+        if self.tokens.contains_key(&keys::token(key)) {
+            return false; // it was free when the SYN arrived
+        }
+        let syn = offer.syn(segment, peer_isn, option.map(MptcpOption::Capable));
+        let tuple = self.tuple_of(interface, segment, 0, 0);
+        let id = self.fresh_id();
+        let made = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
+        let Ok(mut known) = made else { return false };
+        known.on_syn_ack_sent(now, None);
+        if let Some(guard) = &self.syn_flood_state {
+            known.limit_syn_acks(guard.syn_ack_retries);
+        }
+        self.counters.cookies_accepted += 1;
+        self.insert(id, known, addresses);
+        self.half_open.insert(id, owner, SourcePrefix::of(segment.source.ip()));
+        self.with(now, id, |known, host| known.on_segment(host, 0, segment));
+        true
+    }
+
+    /// Replies to a SYN with MP_JOIN that its connection would accept. The connection learns of it
+    /// once the peer is authenticated.
+    pub(super) fn reply_to_join(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        tuple: &SubflowParams,
+        syn: &Segment,
+    ) {
+        let Some((remote_nonce, backup)) = join_syn(syn) else { return };
+        let addresses = (tuple.local, tuple.remote);
+        let hash = self.secrets.source_hash(SourcePrefix::of(tuple.remote.ip()));
+        let known =
+            self.syn_flood_state.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
+        let same = |known: &PendingJoin| {
+            (known.connection, known.peer_isn, known.nonces.1)
+                == (connection, syn.seq, remote_nonce)
+        };
+        let known = known.filter(same);
+        let (isn, nonce) = match known {
+            Some(known) => (known.isn, known.nonces.0),
+            None => (self.secrets.isn(now, tuple.local, tuple.remote), self.secrets.next() as u32),
+        };
+        let half = PendingJoin {
+            tuple: addresses,
+            connection,
+            peer_isn: syn.seq,
+            isn,
+            nonces: (nonce, remote_nonce),
+            address_ids: (tuple.local_id, tuple.remote_id),
+            backup,
+            offer: SynOptions::of(syn),
+            syn_ack_sent_at: now,
+            syn_repeated: known.is_some(),
+        };
+        let answer = self.get(connection);
+        let answer = answer.and_then(|known| known.join_syn_ack(tuple, syn, isn, half.nonces, now));
+        let (Some(answer), Some(guard)) = (answer, &mut self.syn_flood_state) else { return };
+        guard.joins.insert(hash, half, now);
+        self.send_stray_reply(tuple.interface, &answer);
+    }
+
+    /// Processes the third packet of MP_JOIN: only the correct HMAC creates the subflow (RFC 8684
+    /// §3.2).
+    fn complete_join(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+        (hash, entry): (u64, PendingJoin),
+    ) {
+        let expected = (entry.peer_isn.wrapping_add(1), entry.isn.wrapping_add(1));
+        if (segment.seq, segment.ack) != expected {
+            return; // forged: must not end the handshake
+        }
+        if let Some(guard) = &mut self.syn_flood_state {
+            guard.joins.remove(hash, entry.tuple);
+        }
+        let hmac = segment.options.mptcp.iter().find_map(|option| {
+            if let MptcpOption::Join(MpJoin::Ack { hmac }) = option { Some(*hmac) } else { None }
+        });
+        let known = self.get(entry.connection);
+        let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(entry.nonces, hmac));
+        let accepted = proof.map_or(Err(MPTCP_ERROR), |(known, _)| known.accepts_join());
+        if let Err(reason) = accepted {
+            self.counters.refused_joins += 1;
+            return self.send_reset(interface, segment, Some(reason));
+        }
+        let (local_id, remote_id) = entry.address_ids;
+        let tuple = self.tuple_of(interface, segment, local_id, remote_id);
+        let (nonce, remote_nonce) = entry.nonces;
+        let (backup, token) = (entry.backup, 0);
+        let option = MpJoin::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
+        let syn = entry.offer.syn(segment, entry.peer_isn, Some(MptcpOption::Join(option)));
+        if let Some(known) = self.get_mut(entry.connection) {
+            known.accept_join(&tuple, &syn, entry.isn, nonce, now);
+            known.on_syn_ack_sent(now, (!entry.syn_repeated).then_some(entry.syn_ack_sent_at));
+            self.subflows.insert(entry.tuple, entry.connection);
+        }
+        self.with(now, entry.connection, |known, host| {
+            if let Some(index) = known.subflow_index(tuple.local, tuple.remote) {
+                known.on_segment(host, index, segment);
+            }
+        });
+    }
+
+    /// Tracks a connection that may have entered TIME-WAIT: if there are too many, the oldest one
+    /// ends. RFC 9293 §3.4.2 requires it to last, but a peer that opens and closes thousands would
+    /// fill the memory.
+    pub(super) fn track_time_wait(&mut self, now: Instant, id: ConnectionId) {
+        let Some(guard) = &mut self.syn_flood_state else { return };
+        let Some(known) = self.connections.get_mut(&id) else { return };
+        if !known.enters_time_wait() {
+            return;
+        }
+        guard.waiting.push_back(id);
+        // Most leave in the order in which they came.
+        while let Some(first) = guard.waiting.front().copied() {
+            if !self.connections.contains_key(&first) {
+                guard.waiting.pop_front();
+                continue;
+            }
+            if guard.waiting.len() <= self.config.time_wait_limit {
+                return;
+            }
+            guard.waiting.pop_front();
+            return self.with(now, first, Connection::end_time_wait);
+        }
+    }
+
+    /// Queues a reply that belongs to no connection.
+    pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, answer: &Segment) {
+        if self.syn_flood_state.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
+            self.counters.replies_dropped += 1;
+            return;
+        }
+        self.stray.push_back((interface, Packet::emit(answer, 0)));
+    }
+}
+
+/// Returns the SYN's MP_CAPABLE, which has no key, from one that repeats it with keys.
+fn syn_capable(repeated: &MpCapable) -> MpCapable {
+    MpCapable {
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+        // Values that were agreed on in the SYN exchange; if they differ here, the connection is
+        // plain TCP.
+        extensibility: false,
+        hmac_sha256: true,
+        version: 1,
+        ..*repeated
+    }
+}

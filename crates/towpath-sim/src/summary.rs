@@ -1,0 +1,348 @@
+//! Summary, account and other records that are known only at the end of a run.
+
+use towpath_measure::account::BufferSizes;
+use towpath_measure::format;
+use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
+use towpath_measure::result::{
+    Basis, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe, Record,
+    SubflowSummary, Warning,
+};
+use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_measure::traffic::{messages, summary_directions};
+use towpath_mptcp::stack::ConnectionStatus;
+use towpath_net::Instant;
+
+use crate::account::ReadTotals;
+use crate::error::SimError;
+use crate::quic_flow::is_quic;
+use crate::quic_record::{quic_proof, quic_warnings};
+use crate::simulation::Simulation;
+use crate::socket::StreamSocket;
+use crate::traffic::SimStream;
+
+/// Writes the records at the end of the result.
+pub(crate) fn conclude(
+    mut simulation: Simulation<'_>,
+    transport: Transport,
+) -> Result<(), SimError> {
+    simulation.poll_quic();
+    let Simulation { recorder, network, hosts, streams, now, .. } = &mut simulation;
+    recorder.sample_final(*now, network, hosts, streams);
+    let subflows = simulation.recorder.totals(&simulation.streams);
+    let counters = counters(&simulation);
+    let multipath = multipath_use(&simulation, transport, &counters);
+    let noise = EmulatorTiming {
+        packets: simulation.network.delivered_packets,
+        ..EmulatorTiming::default()
+    };
+    let mut summarizer = Summarizer::new(simulation.scenario, transport);
+    let mut messages = Vec::new();
+    for input in flow_inputs(&simulation, &subflows) {
+        // Each direction's entry has the messages of both directions.
+        if messages.last().is_none_or(|last: &Message| last.flow != input.flow) {
+            messages.extend(input.messages.iter().copied());
+        }
+        summarizer = summarizer.flow(input);
+    }
+    messages.sort_by_key(|message| message.due_ns);
+    let (probes, rows) = finish_datagrams(&mut simulation, &mut summarizer);
+    for warning in warnings(&simulation) {
+        summarizer = summarizer.warning(warning);
+    }
+    simulation.network.close_accounts(simulation.now);
+    let (read, sizes) = (read_totals(&simulation), buffer_sizes(&simulation));
+    let basis = if simulation.streams.iter().any(|stream| is_quic(stream.transport)) {
+        Basis::Sampled
+    } else {
+        Basis::Model
+    };
+    let Simulation { scenario, network, mut recorder, now, .. } = simulation;
+    let (interfaces, accounts) = network.finish(now, scenario)?;
+    let (accounts, account) = accounts.finish(&read).finish(basis, &sizes);
+    for account in accounts {
+        recorder.add(&Record::Account(Box::new(account)));
+    }
+    for message in messages {
+        recorder.add(&Record::Message(message));
+    }
+    for probe in &probes {
+        recorder.add(&Record::Probe(probe.clone()));
+    }
+    for row in rows {
+        recorder.add(&Record::Datagrams(row));
+    }
+    for counter in &counters {
+        recorder.add(&Record::Counter(counter.clone()));
+    }
+    for interface in interfaces {
+        recorder.add(&Record::Interface(interface));
+    }
+    recorder.add(&Record::Timing(noise.clone()));
+    let summary = summarizer
+        .subflows(subflows)
+        .probes(&probes)
+        .multipath(multipath)
+        .account(account)
+        .emulator_timing(&noise)
+        .counters(&counters)
+        .finish();
+    recorder.add(&Record::Summary(Box::new(summary)));
+    recorder.check()
+}
+
+/// Returns probes and rows of all datagram flows; adds those at a constant rate to the summary.
+fn finish_datagrams(
+    simulation: &mut Simulation<'_>,
+    summarizer: &mut Summarizer<'_>,
+) -> (Vec<Probe>, Vec<DatagramRow>) {
+    let mut rows = Vec::new();
+    for (index, flow) in simulation.flows.iter_mut().enumerate() {
+        let Some(steady) = flow.constant_rate.take() else { continue };
+        for (direction, figures, periods) in steady.finish(index, simulation.scenario) {
+            summarizer.add_datagrams(index as u32, direction, figures);
+            rows.extend(periods);
+        }
+    }
+    let mut probes: Vec<_> = { simulation.flows.iter().enumerate() }
+        .filter_map(|(index, flow)| Some((index, flow.pings.as_ref()?)))
+        .flat_map(|(index, pings)| pings.finish(simulation.now, index, simulation.scenario))
+        .collect();
+    probes.sort_by_key(|probe| probe.due_ns);
+    (probes, rows)
+}
+
+fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
+    let mut inputs = Vec::new();
+    for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
+        let talked = run.sessions.as_ref();
+        let messages = talked.map_or_else(Vec::new, |[c, s]| messages(index as u32, c, s));
+        for direction in summary_directions(&flow.pattern) {
+            let until = world.now.min(run.deadline);
+            let own = world.streams.iter().filter(|stream| stream.flow == index);
+            let mut logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
+            logs.extend(
+                run.constant_rate.as_ref().and_then(|steady| steady.log(*direction, until)),
+            );
+            let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| {
+                let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
+                log.watch_until(until);
+                log
+            });
+            let sender = if *direction == DataDirection::Down { flow.to } else { flow.from };
+            let quic = is_quic(flow.transport_in(world.transport));
+            let used = world.hosts.get(sender).map(|host| {
+                let tcp = &host.settings.connection.subflow.congestion_control;
+                if quic { &host.quic.config.congestion_control } else { tcp }
+            });
+            let of = |s: &&SubflowSummary| s.flow == index as u32 && s.direction == *direction;
+            inputs.push(FlowInput {
+                flow: index as u32,
+                direction: *direction,
+                delivery,
+                connect: run.connect,
+                failure: run.failure.clone(),
+                congestion_control: used
+                    .filter(|_| own.clone().next().is_some())
+                    .cloned()
+                    .into_iter()
+                    .collect(),
+                retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
+                stack: world.recorder.log.stats(index as u32, *direction),
+                messages: messages.clone(),
+            });
+        }
+    }
+    inputs
+}
+
+/// Returns the bytes that applications have read.
+fn read_totals(world: &Simulation<'_>) -> ReadTotals {
+    let mut read = ReadTotals::default();
+    for stream in &world.streams {
+        let via = world.scenario.flows.get(stream.flow).map_or(0, |flow| flow.via);
+        let first = world.scenario.paths.get(via).map(|path| path.between[0]);
+        let [opener, acceptor] = &stream.ends;
+        for (sender, receiver) in [(opener, acceptor), (acceptor, opener)] {
+            let side = usize::from(first != Some(sender.host));
+            if let Some(connection) = sender.socket.and_then(StreamSocket::tcp) {
+                read.stream_bytes.insert((sender.host, connection), receiver.received_bytes);
+            } else if let Some(sum) = read.quic_bytes.get_mut(side) {
+                *sum += receiver.received_bytes;
+            }
+        }
+    }
+    read
+}
+
+/// Returns the buffer sizes that explain a full window or buffer.
+fn buffer_sizes(simulation: &Simulation<'_>) -> BufferSizes {
+    let ends = || simulation.streams.iter().flat_map(|stream| &stream.ends);
+    let windows = ends().filter_map(|end| {
+        let host = simulation.hosts.get(end.host)?;
+        Some(host.stack.max_peer_window_bytes(end.socket?.tcp()?))
+    });
+    let sending = simulation.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
+    let buffers = sending.filter_map(|host| simulation.hosts.get(host));
+    let buffers = buffers.map(|host| host.settings.connection.send_buffer_bytes);
+    BufferSizes {
+        receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
+        send_buffer_bytes: buffers.min(),
+        sufficient_bytes: Some(
+            simulation.network.accounts.sufficient_window_bytes(simulation.recorder.longest_srtt),
+        ),
+        ..BufferSizes::default()
+    }
+}
+
+/// Returns the status of both ends of every stream.
+fn statuses<'w>(
+    simulation: &'w Simulation<'_>,
+) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
+    let ends = simulation.streams.iter().flat_map(|stream| &stream.ends);
+    ends.filter_map(|end| {
+        let status = simulation.hosts.get(end.host)?.status(end.socket?)?;
+        Some((end.host, status))
+    })
+}
+
+/// Returns the stack's counters by host, without those that stayed at zero (as for the kernel's).
+fn counters(simulation: &Simulation<'_>) -> Vec<Counter> {
+    let mut all = Vec::new();
+    let mut add = |host: &str, name: &str, after: u64| {
+        if after > 0 {
+            let (host, name) = (host.to_owned(), format!("Towpath.{name}"));
+            all.push(Counter { host, name, before: 0, after });
+        }
+    };
+    for (index, host) in simulation.hosts.iter().enumerate() {
+        for ((_, name), count) in
+            simulation.recorder.notices.iter().filter(|((name, _), _)| *name == host.name)
+        {
+            add(&host.name, name, *count);
+        }
+        let own: Vec<_> =
+            statuses(simulation).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
+        let sum = |of: &dyn Fn(&ConnectionStatus) -> u64| own.iter().map(of).sum();
+        let causes = ["Timeout", "Closed", "Connection", "Opportunistic", "Scheduler"];
+        for (cause, name) in causes.iter().enumerate() {
+            let bytes = |status: &ConnectionStatus| {
+                status.reinjected_bytes.get(cause).copied().unwrap_or(0)
+            };
+            add(&host.name, &format!("Reinjected{name}Bytes"), sum(&bytes));
+        }
+        add(&host.name, "BusyMicroseconds", host.busy.as_micros() as u64);
+        add(&host.name, "Penalisations", sum(&|status| status.penalisations));
+        add(&host.name, "DiscardedBytes", sum(&|status| status.discarded_bytes));
+        add(&host.name, "WindowBlockedMs", sum(&|s| s.window_blocked.as_millis() as u64));
+        let tcp = |of: fn(&towpath_mptcp::subflow::SubflowStats) -> u64| {
+            own.iter().flat_map(|status| &status.subflows).map(|s| of(&s.tcp)).sum::<u64>()
+        };
+        add(&host.name, "Retransmissions", tcp(|tcp| tcp.retransmissions));
+        add(&host.name, "Timeouts", tcp(|tcp| tcp.timeouts_total));
+        add(&host.name, "UndoneReductions", tcp(|tcp| tcp.undone));
+        add(&host.name, "DuplicateBytes", tcp(|tcp| tcp.duplicate_bytes));
+    }
+    all
+}
+
+/// Returns the evidence that Multipath TCP was used, or the reason why not.
+fn multipath_use(
+    world: &Simulation<'_>,
+    transport: Transport,
+    counters: &[Counter],
+) -> MultipathUse {
+    let requested = match transport {
+        Transport::Tcp | Transport::Quic => return MultipathUse::default(),
+        Transport::Mpquic => return quic_proof(world, transport),
+        Transport::Mptcp => true,
+    };
+    let speaks = |end: &crate::traffic::AppEnd| {
+        let host = world.hosts.get(end.host)?;
+        let status = host.status(end.socket?)?;
+        Some(status.multipath && status.fallback.is_none())
+    };
+    // A flow that was not configured for Multipath TCP proves nothing.
+    let meant = |stream: &&SimStream| {
+        let flow = world.scenario.flows.get(stream.flow);
+        flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)
+    };
+    let good = world.streams.iter().filter(meant).filter(|stream| {
+        // One end that has fallen back is enough: the proof needs both.
+        stream.ends.iter().all(|end| speaks(end) == Some(true))
+    });
+    let (good, all) = (good.count(), world.streams.iter().filter(meant).count());
+    let mut evidence = vec![format!(
+        "{good} of {} spoke Multipath TCP without fallback on both ends",
+        format::count(all as u64, "connection")
+    )];
+    evidence.extend(
+        counters.iter().filter(|counter| counter.name == "Towpath.SubflowsEstablished").map(
+            |counter| {
+                let subflows = format::count(counter.after, "subflow");
+                format!("{subflows} established on {}", counter.host)
+            },
+        ),
+    );
+    let again: u64 =
+        statuses(world).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
+    evidence.push(format!("{again} bytes were sent again on another subflow"));
+    let used = all > 0 && good == all;
+    let told = world.recorder.fallbacks.first().map(|(host, why)| (host.clone(), *why));
+    let reason = || {
+        if all == 0 {
+            return "no connection was opened".to_owned();
+        }
+        let known = told.clone().or_else(|| {
+            statuses(world).find_map(|(host, status)| {
+                let host = world.hosts.get(host)?.name.clone();
+                Some((host, status.fallback?))
+            })
+        });
+        known.map_or_else(
+            || "a connection did not live long enough to speak Multipath TCP".to_owned(),
+            |(host, why)| format!("{why} (seen by {host})"),
+        )
+    };
+    MultipathUse {
+        requested,
+        used,
+        fallback: (!used).then(reason),
+        paths_used: Vec::new(),
+        evidence,
+    }
+}
+
+fn warnings(world: &Simulation<'_>) -> Vec<Warning> {
+    let mut all = quic_warnings(world);
+    for stream in &world.streams {
+        for end in &stream.ends {
+            let Some(at) = end.damaged_at else { continue };
+            let name = world.hosts.get(end.host).map_or("?", |host| host.name.as_str());
+            all.push(Warning {
+                text: format!(
+                    "flow {}: `{name}` read something else than was sent, from byte {at} on",
+                    stream.flow
+                ),
+                hint: Some(
+                    "a box on the way changed the payload; `checksum = true` finds it, where \
+                     there is Multipath TCP"
+                        .to_owned(),
+                ),
+            });
+        }
+    }
+    for host in &world.scenario.hosts {
+        if let Some((name, _)) = host.sysctls.first() {
+            all.push(Warning {
+                text: format!(
+                    "`{name}` of host `{}` has no effect in the simulated world",
+                    host.name
+                ),
+                hint: Some(
+                    "its own keys are in docs/scenario.md, such as `profile-switches`".to_owned(),
+                ),
+            });
+        }
+    }
+    all
+}

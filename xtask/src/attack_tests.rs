@@ -1,0 +1,33 @@
+//! `cargo xtask attack-tests`: every attack that SECURITY.md names, in full.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::{Result, cargo};
+
+/// Environment variable and value that make the attacks run in full. The tests read it in one
+/// place.
+const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ATTACKS", "whole");
+
+/// Test selections: the installed program, our stack in virtual time, stored inputs of the fuzz
+/// targets.
+const PARTS: [&[&str]; 3] = [
+    &["--package", "towpath", "--test", "end_to_end", "security::"],
+    &["--package", "towpath-mptcp", "--test", "syn_flood", "--test", "memory"],
+    &["--package", "towpath-measure", "--package", "towpath-study", "--lib", "fuzz"],
+];
+
+/// Runs all parts, also after a failure; returns false if one failed.
+pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
+    let mut held = true;
+    for part in PARTS {
+        writeln!(out, "\n== cargo test {}", part.join(" "))?;
+        let mut test = cargo(root);
+        test.args(["test", "--locked", "--no-fail-fast"]).args(part);
+        test.env(SCOPE_VARIABLE.0, SCOPE_VARIABLE.1).stdin(Stdio::null());
+        held &= test.status()?.success();
+    }
+    writeln!(out, "\n== xtask attack-tests {}", if held { "passed" } else { "failed" })?;
+    Ok(held)
+}

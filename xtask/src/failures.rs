@@ -1,0 +1,173 @@
+//! `cargo xtask failures`: runs the doctor in randomly drawn fault situations, and counts how often it
+//! is right.
+//!
+//! The name of a situation is sufficient: `towpath lab break random-SEED-NUMBER` makes its network.
+//! With `--json` it prints the faults that were injected. Like all of xtask, this uses none of our
+//! crates.
+
+mod judge;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::Value;
+
+use self::judge::{DoctorRun, JudgedCase};
+use crate::Result;
+
+/// Command-line options of `cargo xtask failures`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailureOptions {
+    /// Number of situations of each seed.
+    random: u32,
+    seeds: Vec<u64>,
+    /// Number of concurrent doctor runs, which mostly wait.
+    jobs: usize,
+    /// Set to run the doctor as a user without privileges over the client's network.
+    unprivileged: bool,
+    /// Set to run the commands that the doctor prints, and then the doctor a second time.
+    fix: bool,
+    json: bool,
+    towpath: Option<PathBuf>,
+}
+
+/// Shell script for the client's namespaces; prints the doctor's report and its duration.
+const DOCTOR_SCRIPT: &str = r#"
+begin=$(date +%s%3N)
+$BECOME "$0" doctor --connect "$TOWPATH_CONNECT" --json
+echo "took $(($(date +%s%3N) - begin))"
+"#;
+
+impl FailureOptions {
+    /// Parses the arguments; `None` if they are not valid.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut options = Self {
+            random: 0,
+            seeds: vec![1],
+            jobs: 4,
+            unprivileged: false,
+            fix: false,
+            json: false,
+            towpath: None,
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match *argument {
+                "--random" => options.random = rest.next()?.parse().ok().filter(|n| *n > 0)?,
+                "--jobs" => options.jobs = rest.next()?.parse().ok().filter(|n| *n > 0)?,
+                "--seed" => {
+                    let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
+                    options.seeds = seeds.collect::<Option<_>>()?;
+                }
+                "--unprivileged" => options.unprivileged = true,
+                "--fix" => options.fix = true,
+                "--json" => options.json = true,
+                "--towpath" => options.towpath = Some(rest.next()?.into()),
+                _ => return None,
+            }
+        }
+        (options.random > 0).then_some(options)
+    }
+}
+
+/// Runs the doctor in all situations and prints the results; returns false if one was wrong.
+pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) -> Result<bool> {
+    let towpath = match &options.towpath {
+        Some(towpath) => towpath.clone(),
+        None => crate::validate_vm::build(root)?,
+    };
+    let numbers = 0..options.random;
+    let names: Vec<_> = options
+        .seeds
+        .iter()
+        .flat_map(|seed| numbers.clone().map(move |number| format!("random-{seed}-{number}")))
+        .collect();
+    let waiting = Mutex::new(names.iter());
+    let done = Mutex::new(BTreeMap::new());
+    let failed = Mutex::new(None);
+    thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                    let Some(name) = next else { return };
+                    match diagnose(&towpath, name, options) {
+                        Ok(judged) => {
+                            // Poisoned only after a panic.
+                            let _ = done.lock().map(|mut done| done.insert(name.clone(), judged));
+                        }
+                        Err(error) => {
+                            let text = format!("{name}: {error}");
+                            // Poisoned only after a panic.
+                            let _ =
+                                failed.lock().map(|mut failed| failed.get_or_insert(text).clone());
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failed.into_inner()? {
+        return Err(error.into());
+    }
+    let done = done.into_inner()?;
+    // In the order of drawing, not of the names.
+    let judged: Vec<_> = names.iter().filter_map(|name| done.get(name)).collect();
+    if options.json {
+        for one in &judged {
+            writeln!(out, "{}", one.json())?;
+        }
+    } else {
+        judge::print(&judged, options.fix, out)?;
+    }
+    Ok(judged.iter().all(|one| one.is_correct()))
+}
+
+/// Makes one network and runs the doctor in it.
+fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
+    let told = Command::new(towpath).args(["lab", "break", name, "--json"]).output()?;
+    let truth: Value = serde_json::from_slice(&told.stdout)?;
+    let asked = run_inside(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
+    let again = if options.fix && !asked.own_commands().is_empty() {
+        let commands = asked.own_commands().join("\n");
+        Some(run_inside(
+            towpath,
+            name,
+            &format!("{{\n{commands}\n}} >&2\n{DOCTOR_SCRIPT}"),
+            options.unprivileged,
+        )?)
+    } else {
+        None
+    };
+    Ok(JudgedCase { name: name.to_owned(), truth, before_fix: asked, after_fix: again })
+}
+
+fn run_inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<DoctorRun> {
+    let mut command = Command::new(towpath);
+    command.args(["lab", "break", name, "--", "sh", "-c", script]).arg(towpath);
+    command.env("BECOME", if ordinary { "unshare --user" } else { "" }).stdin(Stdio::null());
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (json, took) = text.rsplit_once("took ").ok_or_else(|| {
+        format!("the doctor said nothing: {}", String::from_utf8_lossy(&output.stderr))
+    })?;
+    Ok(DoctorRun { report: serde_json::from_str(json)?, took_ms: took.trim().parse()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_understood_or_refused() {
+        let options = FailureOptions::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
+        assert_eq!((options.random, options.seeds, options.fix), (3, vec![4, 5], true));
+        for wrong in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]] {
+            assert_eq!(FailureOptions::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}
