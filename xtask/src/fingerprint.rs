@@ -9,6 +9,7 @@
 //! machine are removed, and keys are sorted.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -124,7 +125,7 @@ impl Call<'_> {
         command.args(["run", "-q", "--json", "--world", "sim", "--transport", TRANSPORTS]);
         command.args(["--seed", seed, "--jobs", &self.jobs, scenario, "-o"]).arg(results);
         // Exit code 1 is a missed expectation: that is a result as well.
-        self.finish(command, 1)
+        Self::finish(command, 1)
     }
 
     /// Runs the quick part of one reproduction.
@@ -132,11 +133,11 @@ impl Call<'_> {
         let mut command = Command::new(self.towpath);
         command.args(["reproduce", "--thin", "--world", "sim", "--jobs", &self.jobs, name, "-o"]);
         command.arg(results);
-        self.finish(command, 1)
+        Self::finish(command, 1)
     }
 
     /// Fails if the command's exit code is above `max_code`.
-    fn finish(&self, mut command: Command, max_code: i32) -> Result<()> {
+    fn finish(mut command: Command, max_code: i32) -> Result<()> {
         let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
         match output.status.code() {
             Some(code) if code <= max_code => Ok(()),
@@ -156,7 +157,11 @@ impl Call<'_> {
         for value in serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>() {
             match value? {
                 Value::Array(entries) => names.extend(entries.iter().filter_map(name_of)),
-                entry => names.extend(name_of(&entry)),
+                entry @ (Value::Null
+                | Value::Bool(_)
+                | Value::Number(_)
+                | Value::String(_)
+                | Value::Object(_)) => names.extend(name_of(&entry)),
             }
         }
         if names.is_empty() {
@@ -215,21 +220,24 @@ fn canonical(value: &Value, renames: &Renames) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(key, _)| !MACHINE_KEYS.contains(&key.as_str()));
-            let renamed = kept.map(|(key, value)| {
+            let entries = kept.map(|(key, value)| {
                 (renames.get(key).unwrap_or(key).clone(), canonical(value, renames))
             });
             // Sorted here: features of other crates decide whether a map of serde_json is.
-            Value::Object(renamed.collect::<BTreeMap<_, _>>().into_iter().collect())
+            Value::Object(entries.collect::<BTreeMap<_, _>>().into_iter().collect())
         }
         Value::Array(values) => {
             Value::Array(values.iter().map(|value| canonical(value, renames)).collect())
         }
-        other => other.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

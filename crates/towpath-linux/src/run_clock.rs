@@ -37,8 +37,8 @@ impl RunClock {
     }
 
     /// Sets the traffic budget.
-    pub(crate) fn with_budget(self, purse: Arc<TrafficBudget>) -> Self {
-        Self { budget: Some(purse), ..self }
+    pub(crate) fn with_budget(self, traffic_budget: Arc<TrafficBudget>) -> Self {
+        Self { budget: Some(traffic_budget), ..self }
     }
 
     /// Returns the traffic budget; `None` without limits.
@@ -64,9 +64,9 @@ impl RunClock {
     }
 
     /// Reports how many of the granted bytes were transferred.
-    pub(crate) fn settle(&self, way: TrafficDirection, granted: usize, moved: usize) {
+    pub(crate) fn settle(&self, direction: TrafficDirection, granted: usize, moved: usize) {
         if let Some(purse) = &self.budget {
-            purse.settle(way, granted as u64, moved as u64);
+            purse.settle(direction, granted as u64, moved as u64);
         }
     }
 
@@ -139,9 +139,9 @@ impl RunClock {
 
     /// Ends the traffic at `at`: nothing due later begins. Exchanges begun before may take up to
     /// `patience` longer.
-    pub(crate) fn end_at(&self, at: Instant, patience: Duration) {
+    pub(crate) fn end_at(&self, at: Instant, timeout: Duration) {
         self.end_ns.fetch_min(at.as_nanos(), Ordering::AcqRel);
-        self.limit_ns.fetch_min((at + patience).as_nanos(), Ordering::AcqRel);
+        self.limit_ns.fetch_min((at + timeout).as_nanos(), Ordering::AcqRel);
     }
 
     /// Returns the time of the early end, if set.
@@ -152,7 +152,7 @@ impl RunClock {
 
     /// Returns true after an interrupt, or if the budget ended the traffic.
     pub(crate) fn is_interrupted(&self) -> bool {
-        let is_over = |purse: &Arc<TrafficBudget>| purse.end_reason().is_some();
+        let is_over = |traffic_budget: &Arc<TrafficBudget>| traffic_budget.end_reason().is_some();
         self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_over)
     }
 

@@ -79,8 +79,8 @@ impl RateLimiter {
         }
     }
 
-    fn bucket(&self, way: TrafficDirection) -> MutexGuard<'_, RateBucket> {
-        let bucket = match way {
+    fn bucket(&self, direction: TrafficDirection) -> MutexGuard<'_, RateBucket> {
+        let bucket = match direction {
             TrafficDirection::Inbound => &self.inward,
             TrafficDirection::Outbound => &self.outward,
         };
@@ -99,14 +99,14 @@ impl RateLimiter {
     }
 
     /// Consumes bytes that were transferred without a grant; returns when more may follow.
-    pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
-        let mut bucket = self.bucket(way);
+    pub(crate) fn consume(&self, now: Instant, direction: TrafficDirection, bytes: u64) -> Instant {
+        let mut bucket = self.bucket(direction);
         bucket.consume(now, bytes);
         bucket.busy_until
     }
 
-    pub(crate) fn refund(&self, way: TrafficDirection, bytes: u64) {
-        self.bucket(way).refund(bytes);
+    pub(crate) fn refund(&self, direction: TrafficDirection, bytes: u64) {
+        self.bucket(direction).refund(bytes);
     }
 
     /// Consumes `bytes` in both directions and returns true, if both permit a transfer now.
@@ -160,27 +160,27 @@ impl TrafficBudget {
     pub(crate) fn reserve(
         &self,
         now: Instant,
-        way: TrafficDirection,
+        direction: TrafficDirection,
         most: u64,
     ) -> Result<u64, Instant> {
         let granted = match &self.rates {
-            Some(rates) => rates.reserve(now, way, most)?,
+            Some(rates) => rates.reserve(now, direction, most)?,
             None => most,
         };
         let Some(bytes) = &self.bytes else { return Ok(granted) };
         let draw = |left: u64| (left > 0).then(|| left - granted.min(left));
         let left = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).unwrap_or(0);
         let drawn = granted.min(left);
-        self.refund_rate(way, granted - drawn);
+        self.refund_rate(direction, granted - drawn);
         if drawn > 0 { Ok(drawn) } else { Err(now + MAX_CATCH_UP) }
     }
 
     /// Records how many of the granted bytes were transferred, and refunds the rest.
-    pub(crate) fn settle(&self, way: TrafficDirection, granted: u64, moved: u64) {
+    pub(crate) fn settle(&self, direction: TrafficDirection, granted: u64, moved: u64) {
         self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
         let back = granted.saturating_sub(moved);
         if back > 0 {
-            self.refund_rate(way, back);
+            self.refund_rate(direction, back);
             if let Some(bytes) = &self.bytes {
                 bytes.fetch_add(back, Ordering::AcqRel);
             }
@@ -188,19 +188,23 @@ impl TrafficBudget {
     }
 
     /// Returns the earliest time of a transfer of unknown size; `None` if one is permitted now.
-    pub(crate) fn next_allowed(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
+    pub(crate) fn next_allowed(
+        &self,
+        now: Instant,
+        direction: TrafficDirection,
+    ) -> Option<Instant> {
         if self.is_exhausted() {
             return Some(now + MAX_CATCH_UP);
         }
-        let due = self.rates.as_ref()?.bucket(way).busy_until;
+        let due = self.rates.as_ref()?.bucket(direction).busy_until;
         (due > now).then_some(due)
     }
 
     /// Consumes bytes that were transferred without a grant.
-    pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, moved: u64) {
+    pub(crate) fn consume(&self, now: Instant, direction: TrafficDirection, moved: u64) {
         self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
         if let Some(rates) = &self.rates {
-            rates.consume(now, way, moved);
+            rates.consume(now, direction, moved);
         }
         if let Some(bytes) = &self.bytes {
             let less = |left: u64| Some(left.saturating_sub(moved));
@@ -217,9 +221,9 @@ impl TrafficBudget {
         bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok_and(|left| left > 0)
     }
 
-    fn refund_rate(&self, way: TrafficDirection, bytes: u64) {
+    fn refund_rate(&self, direction: TrafficDirection, bytes: u64) {
         if let Some(rates) = self.rates.as_ref().filter(|_| bytes > 0) {
-            rates.refund(way, bytes);
+            rates.refund(direction, bytes);
         }
     }
 

@@ -360,8 +360,8 @@ impl PathControllerHandle {
             },
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
-            waiting_since: member.waiting.oldest().map(|sent| clock.from_std(sent)),
-            newest_acked_sent_at: member.newest_acked.map(|at| clock.from_std(at)),
+            waiting_since: member.waiting.oldest().map(|sent| clock.to_virtual(sent)),
+            newest_acked_sent_at: member.newest_acked.map(|at| clock.to_virtual(at)),
             srtt: member.srtt,
             rttvar: member.rttvar,
             min_rtt: member.min_rtt,
@@ -476,7 +476,7 @@ impl Controller for PathControllerHandle {
         self.library(|library| {
             library.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         });
-        let (ours, place) = (self.clock.from_std(now), path_id(self.slot));
+        let (ours, place) = (self.clock.to_virtual(now), path_id(self.slot));
         self.with_group(|member, views| {
             member.in_flight_bytes = in_flight;
             if let Some(newest) = member.batch.newest_sent {
@@ -503,7 +503,7 @@ impl Controller for PathControllerHandle {
         self.library(|library| {
             library.on_congestion_event(now, sent, persistent, is_ecn, lost_bytes, largest_lost_pn);
         });
-        let (ours, place) = (self.clock.from_std(now), path_id(self.slot));
+        let (ours, place) = (self.clock.to_virtual(now), path_id(self.slot));
         self.with_group(|member, views| {
             // RFC 9002 §7.3.2: once for all packets of a window.
             if member.recovery_start.is_some_and(|start| sent <= start) {
@@ -536,7 +536,7 @@ impl Controller for PathControllerHandle {
         self.library(Controller::on_spurious_congestion_event);
         let clock = self.clock;
         self.with(|member| {
-            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.from_std(at));
+            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.to_virtual(at));
             member.recovery_start = None;
             if let PathController::Ours(own) = &mut member.control {
                 own.undo(now);

@@ -115,7 +115,7 @@ impl Connection {
         if self.inner.is_drained() {
             return None;
         }
-        let library = self.inner.poll_timeout().map(|at| self.clock.from_std(at));
+        let library = self.inner.poll_timeout().map(|at| self.clock.to_virtual(at));
         [library, self.next_path_check].into_iter().flatten().min()
     }
 

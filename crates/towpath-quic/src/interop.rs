@@ -131,7 +131,7 @@ impl Peer {
 
     fn due(&mut self) -> Option<Instant> {
         let at = self.connection.as_mut()?.1.poll_timeout()?;
-        Some(self.clock.from_std(at))
+        Some(self.clock.to_virtual(at))
     }
 
     fn wake(&mut self, now: Instant) {

@@ -420,8 +420,8 @@ impl Connection {
         self.emit_notice(events, PathNotice::Abandoned { path: number, reason: why });
     }
 
-    fn emit_notice(&self, told: &mut VecDeque<QuicEvent>, notice: PathNotice) {
-        told.push_back(QuicEvent::Notice { connection: self.id, notice });
+    fn emit_notice(&self, events: &mut VecDeque<QuicEvent>, notice: PathNotice) {
+        events.push_back(QuicEvent::Notice { connection: self.id, notice });
     }
 
     /// Returns the record of a path; creates it if the peer opened the path.

@@ -191,7 +191,7 @@ mod tests {
     /// Returns the primary, and a backup on which something is always received.
     fn pair(
         now: u64,
-        heard: u64,
+        last_received: u64,
         waiting_since: Option<u64>,
         srtt: u64,
         on_backup: bool,
@@ -200,7 +200,7 @@ mod tests {
             number: 0,
             primary: true,
             backup: on_backup,
-            last_received_at: at(heard),
+            last_received_at: at(last_received),
             waiting_since: waiting_since.map(at),
             srtt: Duration::from_millis(srtt),
             pto: Duration::from_millis(srtt + 50),

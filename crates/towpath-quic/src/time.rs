@@ -30,7 +30,7 @@ impl TimeConverter {
         self.origin.checked_add(since).unwrap_or(self.origin)
     }
 
-    pub(crate) fn from_std(self, time: time::Instant) -> Instant {
+    pub(crate) fn to_virtual(self, time: time::Instant) -> Instant {
         Instant::ZERO + time.saturating_duration_since(self.origin)
     }
 }

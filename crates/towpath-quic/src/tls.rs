@@ -86,7 +86,7 @@ impl TlsSession {
         self.tls.writer().write(data).unwrap_or(0)
     }
 
-    /// Ends the data of this end (close_notify).
+    /// Ends the data of this end (`close_notify`).
     pub fn close(&mut self) {
         self.tls.send_close_notify();
     }

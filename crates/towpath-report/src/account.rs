@@ -77,10 +77,10 @@ fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
         held.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
         let share = |span: u64| (span as f64 * 100.0 / all.max(1) as f64).round();
         let shown = held.iter().filter(|(_, span)| share(**span) >= 1.0);
-        let told: Vec<_> =
+        let lines: Vec<_> =
             shown.map(|(part, span)| format!("{} {} %", part.label(), share(**span))).collect();
         let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
-        let text = format!("{} {arrow}: {}", clean(&link.path), told.join(", "));
+        let text = format!("{} {arrow}: {}", clean(&link.path), lines.join(", "));
         for line in wrap(&text, width.saturating_sub(4)) {
             let _ = writeln!(out, "    {line}");
         }

@@ -130,7 +130,7 @@ const LEADING_COLUMNS: [&str; 14] = [
 pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for_each_row(runs, table, &mut |_, fields| {
-        names.extend(fields.iter().map(|(name, _)| name.clone()))
+        names.extend(fields.iter().map(|(name, _)| name.clone()));
     });
     let first =
         LEADING_COLUMNS.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());

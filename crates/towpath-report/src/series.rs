@@ -167,15 +167,15 @@ pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
             found.push(direction);
         }
     }
-    let bytes = |way: DataDirection| {
+    let bytes = |packet_direction: DataDirection| {
         let flows = run.summary.iter().flat_map(|summary| &summary.flows);
-        flows.filter(|flow| flow.direction == way).map(|flow| flow.bytes).sum::<u64>()
+        flows.filter(|flow| flow.direction == packet_direction).map(|flow| flow.bytes).sum::<u64>()
     };
     // Requests are small compared with their replies. Among directions of similar size the usual
     // order applies.
-    let small = |way: DataDirection| {
+    let small = |side: DataDirection| {
         let all = found.iter().map(|other| bytes(*other)).max().unwrap_or_default();
-        bytes(way) < all / DOMINANT_RATIO
+        bytes(side) < all / DOMINANT_RATIO
     };
     let order: Vec<bool> = found.iter().map(|way| small(*way)).collect();
     let of = |order_of: bool| found.iter().zip(&order).filter(move |(_, own)| **own == order_of);

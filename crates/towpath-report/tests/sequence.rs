@@ -39,11 +39,11 @@ impl Connection {
         }
     }
 
-    fn add(&mut self, ms: u64, way: PacketDirection, segment: &Segment) {
+    fn add(&mut self, ms: u64, direction: PacketDirection, segment: &Segment) {
         let mut packet = Packet::emit(segment, 7);
         packet.complete_checksum();
         let bytes = packet.to_vec();
-        self.file.packet(1_000_000 * MS + ms * MS, (0, way), &bytes, bytes.len());
+        self.file.packet(1_000_000 * MS + ms * MS, (0, direction), &bytes, bytes.len());
     }
 
     /// Captures payload from `at` on, counted from the first byte.

@@ -312,7 +312,7 @@ impl<'a> SimNetwork<'a> {
         now: Instant,
         path: usize,
         end: usize,
-        way: PacketDirection,
+        direction: PacketDirection,
         packet: &wire::Packet,
     ) {
         if self.captures.is_empty() {
@@ -321,7 +321,7 @@ impl<'a> SimNetwork<'a> {
         let interface = self.interfaces.get(path).and_then(|ends| ends.get(end));
         let Some(PathEnd { host, number, .. }) = interface else { return };
         if let Some(capture) = self.captures.get_mut(*host) {
-            let place = (*number, way);
+            let place = (*number, direction);
             if self.headers_only {
                 capture.packet(unix_ns(now), place, packet.headers(), packet.len());
             } else {
@@ -423,7 +423,7 @@ impl<'a> SimNetwork<'a> {
                 TimelineChange::Down(_) => self.topology.set_up(now, id, false),
                 TimelineChange::Up => self.topology.set_up(now, id, true),
                 TimelineChange::Rate(_, rate) => {
-                    self.topology.set_shaper(now, id, Shaper::Line(*rate))
+                    self.topology.set_shaper(now, id, Shaper::Line(*rate));
                 }
                 TimelineChange::Delay(_, delay) => self.topology.set_delay(now, id, *delay),
                 TimelineChange::Loss(_, loss) => self.topology.set_loss(now, id, *loss),

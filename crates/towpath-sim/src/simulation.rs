@@ -175,7 +175,7 @@ impl<'a> Simulation<'a> {
                 }
                 TimelineChange::Up => self.set_interface_up(path, host, true),
                 TimelineChange::Address { host: moved } if *moved == host => {
-                    self.change_address(path, host)
+                    self.change_address(path, host);
                 }
                 TimelineChange::Down(_)
                 | TimelineChange::Rate(..)
@@ -431,7 +431,7 @@ impl<'a> Simulation<'a> {
                 self.use_end(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Closed { connection, error } => {
-                self.closed(index, connection, error)
+                self.closed(index, connection, error);
             }
             stack::StackEvent::Notice { connection, notice } => {
                 let status = self.hosts.get(index).and_then(|h| h.stack.status(connection));

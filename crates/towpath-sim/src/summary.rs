@@ -51,11 +51,7 @@ pub(crate) fn conclude(
     }
     simulation.network.close_accounts(simulation.now);
     let (read, sizes) = (read_totals(&simulation), buffer_sizes(&simulation));
-    let basis = if simulation.streams.iter().any(|stream| is_quic(stream.transport)) {
-        Basis::Sampled
-    } else {
-        Basis::Model
-    };
+    let basis = basis(&simulation);
     let Simulation { scenario, network, mut recorder, now, .. } = simulation;
     let (interfaces, accounts) = network.finish(now, scenario)?;
     let (accounts, account) = accounts.finish(&read).finish(basis, &sizes);
@@ -88,6 +84,12 @@ pub(crate) fn conclude(
         .finish();
     recorder.add(&Record::Summary(Box::new(summary)));
     recorder.check()
+}
+
+/// Returns how the accounts were made: QUIC's send state is sampled, the own stack's is exact.
+fn basis(simulation: &Simulation<'_>) -> Basis {
+    let quic = simulation.streams.iter().any(|stream| is_quic(stream.transport));
+    if quic { Basis::Sampled } else { Basis::Model }
 }
 
 /// Returns probes and rows of all datagram flows; adds those at a constant rate to the summary.

@@ -163,7 +163,7 @@ impl AppEnd {
         now: Instant,
         own: &mut SimHost,
         pattern: &TestPattern,
-        mut talk: Option<SessionStream<'_>>,
+        mut session_stream: Option<SessionStream<'_>>,
     ) -> bool {
         let Some(socket) = self.socket else { return false };
         let mut did = false;
@@ -173,7 +173,7 @@ impl AppEnd {
             did = true;
             if data.is_empty() {
                 self.end(now);
-                if let Some(SessionStream { session: talk, stream }) = &mut talk {
+                if let Some(SessionStream { session: talk, stream }) = &mut session_stream {
                     talk.on_end(*stream);
                 } else {
                     // A pure receiver closes once the sender has ended.
@@ -181,7 +181,7 @@ impl AppEnd {
                 }
                 break;
             }
-            let whole = match &mut talk {
+            let whole = match &mut session_stream {
                 Some(SessionStream { session: talk, stream }) => {
                     talk.on_bytes(now, *stream, &data);
                     talk.broken().is_none()
@@ -218,11 +218,11 @@ impl AppEnd {
     }
 
     /// Returns the time at which the sender needs a call even without any event.
-    fn deadline(&self, talk: Option<(&MessageSession, u32)>) -> Option<Instant> {
+    fn deadline(&self, session_stream: Option<(&MessageSession, u32)>) -> Option<Instant> {
         if !self.open || self.is_closed() {
             return None;
         }
-        match talk {
+        match session_stream {
             // The stack signals when it has room again.
             Some((session, _)) if self.writing == WriteState::Blocked => Some(session.limit()),
             Some((talk, stream)) => talk.next_due(stream),

@@ -203,7 +203,7 @@ fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCod
             let say = &mut |said: LabMessage<'_>| match said {
                 LabMessage::Map(text) | LabMessage::Note(text) => ui.progress(text),
                 LabMessage::Warning(text) => {
-                    ui.warn(&Warning { text: text.to_owned(), hint: None })
+                    ui.warn(&Warning { text: text.to_owned(), hint: None });
                 }
                 LabMessage::Hint(text) => ui.progress(&wrap("hint: ", text)),
             };

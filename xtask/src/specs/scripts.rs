@@ -83,7 +83,7 @@ impl Scripts {
         ) {
             Ok(table) => all.table = table.difference,
             Err(error) => {
-                all.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, error.message()))
+                all.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, error.message()));
             }
         }
         for path in texts.filter(|path| path.ends_with(ENDING)) {

@@ -4,6 +4,7 @@
 //! separates their code from comments, and `markdown` checks documents. `manifest` checks the
 //! crates and their dependencies, `names` the names of files and modules.
 
+mod identifiers;
 mod manifest;
 mod markdown;
 mod names;
@@ -40,13 +41,21 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for path in repository.paths() {
         findings.extend(names::check(path));
+        findings.extend(identifiers::check_path(path));
         let Some(text) = repository.text(path) else { continue };
         match path.rsplit_once('.') {
-            Some((_, "rs")) => findings.extend(source::check(path, text)),
+            Some((_, "rs")) => {
+                findings.extend(source::check(path, text));
+                findings.extend(identifiers::check(path, text));
+            }
             Some((_, "md")) => findings.extend(markdown::check(path, text, repository)),
             Some(_) | None => {}
         }
     }
+    let sources =
+        repository.paths().filter(|path| path.rsplit_once('.').is_some_and(|(_, end)| end == "rs"));
+    let sources = sources.filter_map(|path| Some((path, repository.text(path)?)));
+    findings.extend(identifiers::repeated_types(sources));
     findings.extend(specs::check(repository));
     findings
 }

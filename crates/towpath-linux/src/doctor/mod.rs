@@ -137,7 +137,8 @@ fn finish_observation(
         }
         Some(Err(why)) => observation.peer_error = Some(why),
         None => {
-            observation.peer_error = done.as_ref().and_then(|done| done.other_server_reason.clone())
+            observation.peer_error =
+                done.as_ref().and_then(|done| done.other_server_reason.clone());
         }
     }
     let after = snapshot(None);

@@ -168,8 +168,8 @@ impl CheckConnection {
         self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
     }
 
-    fn await_echo(&mut self, bytes: u64, patience: Duration) -> bool {
-        await_echo(&mut self.exchanging, &self.socket, bytes, patience)
+    fn await_echo(&mut self, bytes: u64, timeout: Duration) -> bool {
+        await_echo(&mut self.exchanging, &self.socket, bytes, timeout)
     }
 }
 
@@ -181,8 +181,8 @@ fn connect(
 ) -> (ConnectAttempt, Option<Socket>) {
     let began = clock.now();
     let (tell, told) = mpsc::channel();
-    let attempt = |patience: Duration| {
-        let patience = patience.min(end.saturating_since(clock.now()));
+    let attempt = |reply_timeout: Duration| {
+        let patience = reply_timeout.min(end.saturating_since(clock.now()));
         let (manner, tell) = (ConnectOptions { timeout: patience, ..manner.clone() }, tell.clone());
         // A late attempt finds the channel closed.
         thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
@@ -288,10 +288,10 @@ fn retry_large(
 fn echo_all(
     connections: &mut [CheckConnection],
     bytes: u64,
-    patience: Duration,
+    timeout: Duration,
     clock: Clock,
 ) -> bool {
-    let deadline = clock.now() + patience;
+    let deadline = clock.now() + timeout;
     for connection in connections.iter_mut() {
         connection.step(bytes);
     }

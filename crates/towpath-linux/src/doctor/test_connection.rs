@@ -133,12 +133,12 @@ struct AttemptSet {
 impl AttemptSet {
     /// Collects results of attempts until the time is over or all have ended; with `next`, only
     /// one.
-    fn collect(&mut self, told: &mpsc::Receiver<AttemptResult>, timeout: Duration, next: bool) {
+    fn collect(&mut self, results: &mpsc::Receiver<AttemptResult>, timeout: Duration, next: bool) {
         let clock = Clock::start();
         let deadline = clock.now() + timeout;
         loop {
             let left = deadline.saturating_since(clock.now());
-            let Ok((attempt, socket)) = told.recv_timeout(left) else { return };
+            let Ok((attempt, socket)) = results.recv_timeout(left) else { return };
             let slot = if attempt.multipath { &mut self.multipath } else { &mut self.plain };
             if slot.is_none() {
                 *slot = socket;

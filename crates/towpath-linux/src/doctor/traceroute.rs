@@ -95,7 +95,7 @@ impl ProbeRun {
     fn run(mut self) -> Vec<HopProbe> {
         self.round(NEAR_TTLS);
         let last = usize::from(*NEAR_TTLS.end());
-        let goes_on = |way: &PathProbe| way.reached.is_none() && way.probe.hops.len() >= last;
+        let goes_on = |path: &PathProbe| path.reached.is_none() && path.probe.hops.len() >= last;
         if self.paths.iter().any(goes_on) {
             self.round(FAR_TTLS);
         }

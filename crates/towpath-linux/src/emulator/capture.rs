@@ -150,7 +150,7 @@ impl PacketRecorder {
     pub(crate) fn record(
         &self,
         (lane, end): (usize, usize),
-        way: PacketDirection,
+        packet_direction: PacketDirection,
         at: Instant,
         all: &GsoSegment,
     ) {
@@ -171,7 +171,7 @@ impl PacketRecorder {
                 unix_ns,
                 host,
                 interface,
-                direction: way,
+                direction: packet_direction,
                 data,
                 original_bytes: whole_bytes,
             };

@@ -114,7 +114,7 @@ fn start_supervisor(arguments: &[OsString], listener: OwnedFd) -> io::Result<(Ch
     Ok((child, ours))
 }
 
-fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
+fn wait(child: &Child, signals: &[libc::c_int]) -> io::Result<ExitStatus> {
     loop {
         match signal::child_state(child.id())? {
             signal::ChildState::Ended(status) => return Ok(ExitStatus::from_raw(status)),
@@ -123,7 +123,9 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
             }
             signal::ChildState::Running => {}
         }
-        let Some(signal) = signal::wait_for_signal(heard, SIGNAL_POLL_INTERVAL)? else { continue };
+        let Some(signal) = signal::wait_for_signal(signals, SIGNAL_POLL_INTERVAL)? else {
+            continue;
+        };
         // Signals from the kernel, or from the program to its group, have reached it already.
         let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
         if by_others && signal.number != libc::SIGCHLD {

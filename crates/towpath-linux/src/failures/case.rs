@@ -135,7 +135,7 @@ pub(crate) enum ServerBehaviour {
     Nothing,
     /// Replies to requests over HTTP/1.1; closes the connection on other data.
     Web,
-    /// Replies to a ClientHello; closes the connection on other data.
+    /// Replies to a `ClientHello`; closes the connection on other data.
     Tls,
     /// Sends an SSH banner; closes the connection if the client sends none.
     Ssh,
@@ -261,7 +261,7 @@ impl FailurePlan {
                 *server = endpoints.to_vec();
             }
             NetworkMutation::Address(host, link, address) => {
-                self.addresses.push((host, link, address))
+                self.addresses.push((host, link, address));
             }
             NetworkMutation::NoAddress(host, link, address) => {
                 self.lost_addresses.push((host, link, address));

@@ -68,7 +68,7 @@ fn is_request_prefix(came: &[u8]) -> bool {
     METHODS.iter().any(|method| method.iter().zip(came).all(|(one, other)| one == other))
 }
 
-/// Replies to a ClientHello and waits for the client's next flight; sends an alert for anything
+/// Replies to a `ClientHello` and waits for the client's next flight; sends an alert for anything
 /// else.
 fn serve_tls(mut connection: &Socket) -> io::Result<()> {
     let mut received = Vec::new();

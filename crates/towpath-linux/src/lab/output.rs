@@ -39,10 +39,10 @@ impl Printers {
 
     /// Waits until all output is printed, at most `patience`: background programs may keep the
     /// pipe open.
-    pub(super) fn finish(&mut self, patience: Duration) {
+    pub(super) fn finish(&mut self, timeout: Duration) {
         drop(self.thread_guard.take());
         // No thread sends: the channel closes when the last one ends.
-        let _ = self.all_ended.recv_timeout(patience);
+        let _ = self.all_ended.recv_timeout(timeout);
     }
 }
 

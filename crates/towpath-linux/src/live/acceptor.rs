@@ -157,7 +157,7 @@ fn read_preambles(
     for mut one in std::mem::take(waiting) {
         match one.step() {
             PendingState::Waiting if now.saturating_since(one.since) < limits.preamble_timeout => {
-                waiting.push(one)
+                waiting.push(one);
             }
             PendingState::Waiting | PendingState::Closed => {}
             PendingState::Complete(preamble) => let_in(one.socket, preamble),

@@ -73,9 +73,9 @@ impl SourceQuota {
     }
 
     /// Consumes the rate of transferred control bytes; returns when more may follow.
-    pub(super) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
+    pub(super) fn consume(&self, now: Instant, direction: TrafficDirection, bytes: u64) -> Instant {
         let rates = self.control_rates.iter().chain(self.total_rates.as_deref());
-        rates.map(|rates| rates.consume(now, way, bytes)).fold(now, Instant::max)
+        rates.map(|rates| rates.consume(now, direction, bytes)).fold(now, Instant::max)
     }
 
     /// Returns true and consumes the rate if the limit permits a reply of `bytes` bytes to a

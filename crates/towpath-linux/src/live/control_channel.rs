@@ -165,8 +165,8 @@ impl ControlChannel {
     }
 
     /// Receives the first bytes, which are not a message.
-    pub(super) fn recv_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
-        let deadline = self.clock.now() + patience;
+    pub(super) fn recv_raw<const N: usize>(&mut self, timeout: Duration) -> io::Result<[u8; N]> {
+        let deadline = self.clock.now() + timeout;
         let (mut said, mut there) = ([0; N], 0);
         while let Some(room) = said.get_mut(there..).filter(|room| !room.is_empty()) {
             match self.read(room, deadline) {

@@ -181,12 +181,12 @@ impl Dialer {
     }
 
     /// Wraps a socket, in TLS if `tls` is set.
-    fn wire(&self, socket: Socket, tls: bool, patience: Duration) -> io::Result<SocketStream> {
+    fn wire(&self, socket: Socket, tls: bool, timeout: Duration) -> io::Result<SocketStream> {
         if !tls {
             return Ok(SocketStream::Plain(Arc::new(socket)));
         }
         let session = TlsSession::client(self.trust()).map_err(io::Error::other)?;
-        let deadline = self.clock.now() + patience;
+        let deadline = self.clock.now() + timeout;
         let (wire, shown) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
         if let Some(shown) = shown {
             self.server_fingerprint.get_or_init(|| shown);

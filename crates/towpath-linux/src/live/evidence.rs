@@ -54,13 +54,13 @@ fn of_quic(merged: &MergedRun, halves: [Option<&HostReport>; 2]) -> MultipathUse
 }
 
 /// Returns the evidence of a host's connections.
-fn ends(half: &HostReport) -> Vec<ConnectionEvidence> {
+fn ends(report: &HostReport) -> Vec<ConnectionEvidence> {
     let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
-    for subflow in &half.subflows {
+    for subflow in &report.subflows {
         let sum = lost.entry(subflow.flow).or_default();
         *sum = sum.saturating_add(subflow.retransmissions);
     }
-    let ends = half.connections.iter().map(|connection| ConnectionEvidence {
+    let ends = report.connections.iter().map(|connection| ConnectionEvidence {
         multipath: connection.multipath,
         lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
     });

@@ -164,13 +164,16 @@ impl<'a> ResultFetch<'a> {
     /// `deadline` has passed and no progress was made for as long.
     pub(super) fn run(
         mut self,
-        patience: Duration,
+        reply_timeout: Duration,
         deadline: Instant,
     ) -> Result<(HostReport, u32), String> {
         let mut turn = 0;
         let mut why = "the connection was lost".to_owned();
-        let mut wait =
-            FetchDeadlines { timeout: patience, until: deadline, last: deadline + MAX_FETCH_TIME };
+        let mut wait = FetchDeadlines {
+            timeout: reply_timeout,
+            until: deadline,
+            last: deadline + MAX_FETCH_TIME,
+        };
         loop {
             if let Some(report) = self.finished() {
                 return report.map(|half| (half, self.lost));
@@ -259,7 +262,7 @@ impl<'a> ResultFetch<'a> {
                 }
                 // Late replies to requests before the traffic.
                 ServerMessage::Clock { .. } | ServerMessage::Ready if late < MAX_LATE_REPLIES => {
-                    late += 1
+                    late += 1;
                 }
                 ServerMessage::Welcome { .. }
                 | ServerMessage::Proved { .. }

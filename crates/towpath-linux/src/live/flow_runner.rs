@@ -226,7 +226,7 @@ impl FlowRunner<'_> {
         &self,
         flow: &Flow,
         streams: &[&FlowStream],
-        talk: Option<&SharedSession>,
+        session_stream: Option<&SharedSession>,
         (start, deadline): (Instant, Instant),
     ) -> Vec<(DataDirection, DeliveryLog)> {
         let mut all = Vec::new();
@@ -238,7 +238,7 @@ impl FlowRunner<'_> {
             let halves = StreamAppConfig {
                 sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
-                session: talk.map(|talk| (Arc::clone(talk), stream.number)),
+                session: session_stream.map(|talk| (Arc::clone(talk), stream.number)),
                 options: self.transfer_options(),
                 budget: self.pace.budget().cloned(),
             };
@@ -247,7 +247,7 @@ impl FlowRunner<'_> {
             all.push((events, incoming.map(|(way, _)| *way), outgoing));
         }
         let end_early = || {
-            if let (Some(talk), Some(end)) = (talk, self.pace.end()) {
+            if let (Some(talk), Some(end)) = (session_stream, self.pace.end()) {
                 lock(talk).end_at(end);
             }
         };
@@ -262,7 +262,7 @@ impl FlowRunner<'_> {
     /// Creates this endpoint's part of a message exchange.
     fn message_end(
         &self,
-        talk: &SharedSession,
+        session_stream: &SharedSession,
         streams: &[&FlowStream],
     ) -> io::Result<KernelMessageEnd> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
@@ -277,7 +277,7 @@ impl FlowRunner<'_> {
                 received: Arc::clone(received),
             }));
         }
-        Ok(KernelMessageEnd { session: Arc::clone(talk), streams: lines, incoming })
+        Ok(KernelMessageEnd { session: Arc::clone(session_stream), streams: lines, incoming })
     }
 
     /// Sends, receives or both on one stream; returns the deliveries of the receiving direction.

@@ -199,10 +199,10 @@ impl NetworkState {
             LinkEvent::Link(link) => self.take_link(link, changes),
             LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
             LinkEvent::AddressAdded(address) => {
-                self.take_address(address_key(address), true, changes)
+                self.take_address(address_key(address), true, changes);
             }
             LinkEvent::AddressRemoved(address) => {
-                self.take_address(address_key(address), false, changes)
+                self.take_address(address_key(address), false, changes);
             }
             // Routes are listed afterwards.
             LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => {}

@@ -243,13 +243,13 @@ impl ServerTest {
     }
 
     /// Waits for all data connections; returns true if they have arrived.
-    pub(super) fn is_complete(&self, patience: Duration) -> bool {
+    pub(super) fn is_complete(&self, reply_timeout: Duration) -> bool {
         let count = expected_streams(&self.scenario).len();
         let missing = |state: &mut TestState| match state {
             TestState::Gathering(found) => found.len() < count,
             TestState::Running(_) | TestState::Ended { .. } => false,
         };
-        let waited = self.changed.wait_timeout_while(self.lock(), patience, missing);
+        let waited = self.changed.wait_timeout_while(self.lock(), reply_timeout, missing);
         let (_state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         !timeout.timed_out()
     }

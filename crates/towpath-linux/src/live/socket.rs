@@ -86,11 +86,11 @@ pub(super) fn connect(
 }
 
 /// Connects within `patience`; stops on an interrupt.
-fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> io::Result<()> {
+fn connect_in_time(socket: &Socket, target: SocketAddr, timeout: Duration) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(target)) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
-            wait_interruptibly(patience, |step| {
+            wait_interruptibly(timeout, |step| {
                 let mut fds = [sys::wait_for_input(socket)];
                 let [fd] = &mut fds;
                 fd.events = libc::POLLOUT;

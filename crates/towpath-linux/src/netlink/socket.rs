@@ -127,7 +127,7 @@ impl RequestSocket {
                     }
                     libc::NLMSG_NOOP => {}
                     _ => {
-                        outcome = outcome.and(on_message(&message).map_err(NetlinkErrorKind::from))
+                        outcome = outcome.and(on_message(&message).map_err(NetlinkErrorKind::from));
                     }
                 }
             }

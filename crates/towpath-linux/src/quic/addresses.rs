@@ -248,12 +248,12 @@ mod tests {
         let backup = InterfaceUse { subflow: true, backup: true };
         let named = BTreeMap::from([("cellular".to_owned(), backup)]);
         let others = InterfaceUse { subflow: false, backup: false };
-        let mut addresses = with(InterfacePolicy { named, others });
+        let mut tracker = with(InterfacePolicy { named, others });
         let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
         let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
-        let current = addresses.usable_addresses(&links, &all);
-        let lines: Vec<_> =
+        let current = tracker.usable_addresses(&links, &all);
+        let states: Vec<_> =
             current.values().map(|own| (own.interface, own.up, own.subflow, own.backup)).collect();
-        assert_eq!(lines, [(2, false, false, false), (3, true, true, true)]);
+        assert_eq!(states, [(2, false, false, false), (3, true, true, true)]);
     }
 }

@@ -193,9 +193,9 @@ impl BlockingListener {
     }
 
     /// Waits for the next connection; fails after `patience`.
-    pub fn accept(&self, patience: Duration) -> io::Result<BlockingConnection> {
+    pub fn accept(&self, timeout: Duration) -> io::Result<BlockingConnection> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted.recv_timeout(patience).map_err(|error| match error {
+        accepted.recv_timeout(timeout).map_err(|error| match error {
             RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
             RecvTimeoutError::Disconnected => io::ErrorKind::NotConnected.into(),
         })
@@ -261,8 +261,8 @@ impl BlockingConnection {
     }
 
     /// Waits for the next stream of the peer. Intended for the server.
-    pub fn accept_stream(&self, patience: Duration) -> io::Result<BlockingStream> {
-        let stream = self.shared.wait(patience, |life| {
+    pub fn accept_stream(&self, timeout: Duration) -> io::Result<BlockingStream> {
+        let stream = self.shared.wait(timeout, |life| {
             let next = life.opened.pop_front().map(Ok);
             next.or_else(|| life.end.failure().map(Err))
         })?;
@@ -271,8 +271,8 @@ impl BlockingConnection {
     }
 
     /// Waits for the next stream of the peer and returns its ID, for attaching another handler.
-    pub fn accept_stream_id(&self, patience: Duration) -> io::Result<StreamId> {
-        self.shared.wait(patience, |life| {
+    pub fn accept_stream_id(&self, timeout: Duration) -> io::Result<StreamId> {
+        self.shared.wait(timeout, |life| {
             let next = life.opened.pop_front().map(Ok);
             next.or_else(|| life.end.failure().map(Err))
         })
@@ -451,9 +451,9 @@ impl BlockingStream {
     }
 
     /// Ends the sending direction and waits until the peer has acknowledged everything.
-    pub fn finish(&self, patience: Duration) -> io::Result<()> {
+    pub fn finish(&self, timeout: Duration) -> io::Result<()> {
         self.shutdown();
-        self.shared.wait(patience, |pipes| {
+        self.shared.wait(timeout, |pipes| {
             (pipes.writing == WriteState::Acked)
                 .then_some(Ok(()))
                 .or_else(|| pipes.end.failure().map(Err))

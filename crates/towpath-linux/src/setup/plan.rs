@@ -111,15 +111,15 @@ enum RouteState {
 pub fn plan(
     host: &HostState,
     request: &SetupRequest,
-    ways: &mut dyn KernelQueries,
+    directions: &mut dyn KernelQueries,
 ) -> Result<SetupPlan, PlanError> {
     let enabled = Sysctl::new("net.mptcp.enabled");
-    let value = ways.setting(&enabled).ok_or(PlanError::NoMptcp)?;
+    let value = directions.setting(&enabled).ok_or(PlanError::NoMptcp)?;
     let places = places(host, request)?;
     let mut planner = Planner {
         host,
         request,
-        queries: ways,
+        queries: directions,
         plan: SetupPlan::default(),
         tables: BTreeSet::new(),
     };

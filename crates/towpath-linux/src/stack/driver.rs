@@ -193,7 +193,7 @@ impl DecisionTrace {
             }
             StackDecision::Penalised { number } => self.decisions.penalised(number),
             StackDecision::WindowBlocked(full) => {
-                self.blocked.extend(self.decisions.window(now, full))
+                self.blocked.extend(self.decisions.window(now, full));
             }
         }
     }

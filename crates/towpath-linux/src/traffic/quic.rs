@@ -236,7 +236,7 @@ impl QuicConnection {
         host: &Arc<QuicHandle>,
         (local, remote): (Option<IpAddr>, SocketAddr),
         config: QuicConfig,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
         let (result_sender, results) = mpsc::channel();
         let (id, log) = host.call(move |turn| {
@@ -260,7 +260,7 @@ impl QuicConnection {
             );
             Ok::<_, io::Error>((id, log))
         })??;
-        let connected = wait_interruptibly(patience, |step| {
+        let connected = wait_interruptibly(timeout, |step| {
             results.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         });
         if let Err(error) = connected {

@@ -126,8 +126,8 @@ impl StreamApp {
     }
 
     /// Adds the session of a flow that exchanges messages.
-    fn with_session(self, talk: Option<(SharedSession, u32)>) -> Self {
-        let speech = talk.map(|(talk, stream)| {
+    fn with_session(self, session_stream: Option<(SharedSession, u32)>) -> Self {
+        let speech = session_stream.map(|(talk, stream)| {
             let (begun, closed, full) = (false, false, false);
             MessageStreamState { session: talk, stream, begun, closed, full }
         });
@@ -135,9 +135,9 @@ impl StreamApp {
     }
 
     /// Returns the time until which the budget blocks; `None` if data may move.
-    fn blocked_until(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
+    fn blocked_until(&self, now: Instant, direction: TrafficDirection) -> Option<Instant> {
         let purse = self.budget.as_ref()?;
-        let due = purse.next_allowed(now, way)?;
+        let due = purse.next_allowed(now, direction)?;
         purse.end_if_exhausted();
         Some(self.traffic_time(due))
     }

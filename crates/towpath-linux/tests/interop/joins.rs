@@ -27,8 +27,8 @@ impl Joins {
     }
 
     /// Returns when all subflows exist.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
         loop {
             let received = self.events.drain().map_err(|error| error.to_string())?;
             let kind = MptcpEventKind::SubflowEstablished;
@@ -39,7 +39,7 @@ impl Joins {
                 return Ok(());
             }
             if left.is_zero() {
-                return Err(format!("{} subflows did not join in {patience:?}", self.missing));
+                return Err(format!("{} subflows did not join in {timeout:?}", self.missing));
             }
             let left = PollTimeout::try_from(left).map_err(|error| error.to_string())?;
             let mut fds = [PollFd::new(self.events.as_fd(), PollFlags::POLLIN)];

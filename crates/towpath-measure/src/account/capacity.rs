@@ -241,10 +241,10 @@ fn rate_steps(
             TimelineChange::Down(_) => is_up = false,
             TimelineChange::Up => is_up = true,
             TimelineChange::Rate(side, rate) if is_affected(*side) => {
-                (shaper, since) = (Shaper::Line(*rate), at)
+                (shaper, since) = (Shaper::Line(*rate), at);
             }
             TimelineChange::Delay(side, delay) if is_affected(*side) => {
-                line = delay.rate.map(Rate::as_bps)
+                line = delay.rate.map(Rate::as_bps);
             }
             TimelineChange::Rate(..)
             | TimelineChange::Delay(..)

@@ -87,9 +87,9 @@ pub(super) fn sentence(
         let directions = [DataDirection::Up, DataDirection::Down];
         let ways = directions.map(|way| (way, filter_links(account, |link| link.direction == way)));
         let ways = ways.iter().filter(|(_, own)| !own.links.is_empty());
-        let ways: Vec<String> =
+        let parts: Vec<String> =
             ways.map(|(way, own)| request_reply_text(own, *way, context)).collect();
-        (ways.join("; "), None)
+        (parts.join("; "), None)
     } else {
         transfer_text(&transfers, transfers.links.len() < account.links.len(), context)
     };
@@ -184,7 +184,7 @@ fn capacity_text(account: &AccountSummary, some: bool, scale: &RateScale) -> Str
 }
 
 /// Names the longest limit of the senders, if nothing shows that the paths were full.
-fn may_carry_more(account: &AccountSummary, told: &SentenceContext<'_>) -> String {
+fn may_carry_more(account: &AccountSummary, context: &SentenceContext<'_>) -> String {
     if account.estimate.as_ref().is_none_or(|estimate| !estimate.at_least) {
         return String::new();
     }
@@ -199,7 +199,7 @@ fn may_carry_more(account: &AccountSummary, told: &SentenceContext<'_>) -> Strin
     let why = if part == Part::Unknown {
         "nothing shows what the sender waited for".to_owned()
     } else {
-        reason(account, part, told)
+        reason(account, part, context)
     };
     let may = if account.links.len() == 1 { "the path may" } else { "the paths may" };
     format!("; for {percent} % of the time {why}, so {may} carry more")
@@ -267,8 +267,12 @@ fn advice(
     })
 }
 
-pub(super) fn reason(account: &AccountSummary, part: Part, told: &SentenceContext<'_>) -> String {
-    let SentenceContext { transport, sizes, .. } = *told;
+pub(super) fn reason(
+    account: &AccountSummary,
+    part: Part,
+    context: &SentenceContext<'_>,
+) -> String {
+    let SentenceContext { transport, sizes, .. } = *context;
     let on = || links_with(account, part);
     let size = |bytes: Option<u64>| {
         bytes.map_or_else(String::new, |bytes| format!(" of {}", format::bytes(bytes)))

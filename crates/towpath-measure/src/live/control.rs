@@ -230,76 +230,62 @@ impl ControlSession {
         message: ClientMessage,
         limits: &ServerLimits,
     ) -> (ControlState, Vec<ControlAction>) {
+        use {ClientMessage as Message, ControlAction as Action, ControlState as State};
+
         match (self.state, message) {
-            (ControlState::Greeting, ClientMessage::Hello { towpath: _ }) => {
-                let next = if self.secret.is_some() {
-                    ControlState::Proving
-                } else {
-                    ControlState::Planning
-                };
-                (next, vec![ControlAction::Send(self.welcome())])
+            (State::Greeting, Message::Hello { towpath: _ }) => {
+                let next = if self.secret.is_some() { State::Proving } else { State::Planning };
+                (next, vec![Action::Send(self.welcome())])
             }
-            (ControlState::Proving, ClientMessage::Proof { proof, challenge }) => {
+            (State::Proving, Message::Proof { proof, challenge }) => {
                 self.verify_proof(proof, challenge)
             }
-            (ControlState::Planning, ClientMessage::Plan(plan)) => match limits.admit(&plan) {
-                Ok(scenario) => (
-                    ControlState::Planning,
-                    vec![ControlAction::Admit(Box::new((*plan, scenario)))],
-                ),
-                Err(refusal) => (
-                    ControlState::Closed,
-                    vec![ControlAction::Send(refusal.into()), ControlAction::Close],
-                ),
+            (State::Planning, Message::Plan(plan)) => match limits.admit(&plan) {
+                Ok(scenario) => (State::Planning, vec![Action::Admit(Box::new((*plan, scenario)))]),
+                Err(refusal) => (State::Closed, vec![Action::Send(refusal.into()), Action::Close]),
             },
-            (ControlState::Planning, ClientMessage::Snapshot { port }) => {
+            (State::Planning, Message::Snapshot { port }) => {
                 // A client that gets here has proved the secret, if there is one.
                 let complete = self.secret.is_some() || self.public_diagnostics;
-                (ControlState::Planning, vec![ControlAction::Snapshot { port, complete }])
+                (State::Planning, vec![Action::Snapshot { port, complete }])
             }
-            (ControlState::Proving, ClientMessage::Plan(_) | ClientMessage::Snapshot { .. }) => {
+            (State::Proving, Message::Plan(_) | Message::Snapshot { .. }) => {
                 let reason = "this server wants a secret".to_owned();
                 let hint = Some("give it with --secret-file".to_owned());
                 (
-                    ControlState::Closed,
-                    vec![
-                        ControlAction::Send(ServerMessage::Refused { reason, hint }),
-                        ControlAction::Close,
-                    ],
+                    State::Closed,
+                    vec![Action::Send(ServerMessage::Refused { reason, hint }), Action::Close],
                 )
             }
-            (ControlState::SetUp(token), ClientMessage::Begin { at_ns }) => {
-                (ControlState::Running(token), vec![ControlAction::Begin(token, at_ns)])
+            (State::SetUp(token), Message::Begin { at_ns }) => {
+                (State::Running(token), vec![Action::Begin(token, at_ns)])
             }
-            (
-                state @ (ControlState::SetUp(_) | ControlState::Running(_)),
-                ClientMessage::Probe { client_ns },
-            ) => (state, vec![ControlAction::SendClock { client_ns }]),
-            (state @ ControlState::Running(token), ClientMessage::Stop) => {
-                (state, vec![ControlAction::Stop(token)])
+            (state @ (State::SetUp(_) | State::Running(_)), Message::Probe { client_ns }) => {
+                (state, vec![Action::SendClock { client_ns }])
             }
-            (state @ ControlState::Running(token), ClientMessage::End { at_ns }) => {
-                (state, vec![ControlAction::End(token, at_ns)])
+            (state @ State::Running(token), Message::Stop) => (state, vec![Action::Stop(token)]),
+            (state @ State::Running(token), Message::End { at_ns }) => {
+                (state, vec![Action::End(token, at_ns)])
             }
-            (state @ ControlState::Running(token), ClientMessage::Fetch { offset }) => {
-                (state, vec![ControlAction::Deliver(token, offset)])
+            (state @ State::Running(token), Message::Fetch { offset }) => {
+                (state, vec![Action::Deliver(token, offset)])
             }
-            (ControlState::Running(token), ClientMessage::Bye) => {
-                (ControlState::Closed, vec![ControlAction::Forget(token), ControlAction::Close])
+            (State::Running(token), Message::Bye) => {
+                (State::Closed, vec![Action::Forget(token), Action::Close])
             }
             (
                 _,
-                ClientMessage::Hello { .. }
-                | ClientMessage::Proof { .. }
-                | ClientMessage::Plan(_)
-                | ClientMessage::Snapshot { .. }
-                | ClientMessage::Probe { .. }
-                | ClientMessage::Begin { .. }
-                | ClientMessage::Stop
-                | ClientMessage::End { .. }
-                | ClientMessage::Fetch { .. }
-                | ClientMessage::Bye,
-            ) => (ControlState::Closed, vec![ControlAction::Close]),
+                Message::Hello { .. }
+                | Message::Proof { .. }
+                | Message::Plan(_)
+                | Message::Snapshot { .. }
+                | Message::Probe { .. }
+                | Message::Begin { .. }
+                | Message::Stop
+                | Message::End { .. }
+                | Message::Fetch { .. }
+                | Message::Bye,
+            ) => (State::Closed, vec![Action::Close]),
         }
     }
 }

@@ -54,8 +54,8 @@ impl TryFrom<RawDeliveryLog> for DeliveryLog {
 
     /// Accepts only a log that [`DeliveryLog::record`] could have made, of at most two days. The
     /// limit matters because derived metrics have an entry for each [`BIN_SPAN`].
-    fn try_from(told: RawDeliveryLog) -> Result<Self, Self::Error> {
-        let RawDeliveryLog { start_ns, slots, eof_ns, watched_ns } = told;
+    fn try_from(raw: RawDeliveryLog) -> Result<Self, Self::Error> {
+        let RawDeliveryLog { start_ns, slots, eof_ns, watched_ns } = raw;
         if watched_ns > MAX_LOG_NS {
             return Err("a delivery log ends after more than two days");
         }

@@ -359,9 +359,9 @@ impl<'a> PathCapacity<'a> {
     fn share_bottleneck(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
         for forward in [true, false] {
             let Some(server) = self.bottleneck(bottleneck, forward) else { continue };
-            let passes = |path: usize, way: bool| {
+            let passes = |path: usize, direction: bool| {
                 let path = self.scenario.paths.get(path);
-                way == forward && path.is_some_and(|p| p.through.contains(&bottleneck))
+                direction == forward && path.is_some_and(|p| p.through.contains(&bottleneck))
             };
             let (mut sum, mut limit) = (0.0, f64::INFINITY);
             for (path, way, amount) in amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w)) {

@@ -287,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// Retransmits ADD_ADDRs that were not echoed in time.
+    /// Retransmits each ADD_ADDR that were not echoed in time.
     pub(super) fn retransmit_add_addr(&mut self, now: Instant) {
         let timeout = self.config.add_address_timeout;
         let mut due = false;

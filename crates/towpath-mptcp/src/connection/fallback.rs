@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if DATA_ACKs have stopped on every subflow, by the peer or a middlebox.
+    /// Returns true if the `DATA_ACK`s have stopped on every subflow, by the peer or a middlebox.
     pub(super) fn options_vanished(&self) -> bool {
         let mut usable = self.flows.iter().filter(|flow| flow.usable()).peekable();
         usable.peek().is_some() && usable.all(|flow| flow.without_data_ack)

@@ -148,11 +148,11 @@ impl PathManager for Rejoin {
                 self.on_closed(view.now, &subflow, failed, retry);
             }
             PathManagerEvent::LocalGone { address_id } => {
-                self.on_local_gone(self.home.id(address_id))
+                self.on_local_gone(self.home.id(address_id));
             }
             PathManagerEvent::LocalChanged => self.on_local_changed(view),
             PathManagerEvent::Withdrawn(id) => {
-                self.own_subflows.retain(|mine| mine.pair.remote.address_id != id)
+                self.own_subflows.retain(|mine| mine.pair.remote.address_id != id);
             }
             PathManagerEvent::Established
             | PathManagerEvent::Announced(_)

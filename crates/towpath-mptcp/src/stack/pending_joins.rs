@@ -71,17 +71,17 @@ impl PendingJoinTable {
 
     /// Adds an entry and replaces an earlier one between the same addresses. In a full bucket it
     /// replaces the oldest entry of the source that has most.
-    pub(super) fn insert(&mut self, hash: u64, half: PendingJoin, now: Instant) {
+    pub(super) fn insert(&mut self, hash: u64, report: PendingJoin, now: Instant) {
         if self.buckets.is_empty() {
             self.buckets = vec![JoinBucket::new(); BUCKETS];
         }
         let Some(row) = self.buckets.get_mut(bucket(hash)) else { return };
-        row.retain(|known| known.tuple != half.tuple && !known.is_expired(now));
+        row.retain(|known| known.tuple != report.tuple && !known.is_expired(now));
         if row.is_full() {
             let share = |of: &PendingJoin| {
                 let source = of.source();
                 let others = row.iter().filter(|known| known.source() == source).count();
-                others + usize::from(source == half.source())
+                others + usize::from(source == report.source())
             };
             // In each bucket, the oldest come first.
             let most = row.iter().map(share).max();
@@ -89,7 +89,7 @@ impl PendingJoinTable {
                 row.remove(index);
             }
         }
-        let _ = row.try_push(half);
+        let _ = row.try_push(report);
     }
 
     pub(super) fn remove(&mut self, hash: u64, tuple: FourTuple) {

@@ -9,7 +9,7 @@ use super::checksum::PartialChecksum;
 use super::ip::{self, IpHeader};
 use super::{Ecn, Packet, ParseError, Payload};
 
-/// ICMPv4 type "destination unreachable".
+/// `ICMPv4` type "destination unreachable".
 const V4_UNREACHABLE: u8 = 3;
 /// Code of a router's "fragmentation needed" message (RFC 792).
 const V4_TOO_BIG: u8 = 4;

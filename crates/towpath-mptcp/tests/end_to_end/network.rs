@@ -369,7 +369,7 @@ impl TestNetwork {
             }
             // A middlebox caused it, such as one that strips MP_JOIN from a SYN.
             StackEvent::Accepted { connection, .. } => {
-                self.stacks[host].release(self.now, *connection)
+                self.stacks[host].release(self.now, *connection);
             }
             StackEvent::Closed { connection, .. } if Some(*connection) != end.connection => {}
             StackEvent::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),

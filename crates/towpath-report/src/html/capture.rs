@@ -84,8 +84,8 @@ fn direction_rows(out: &mut String, all: &[&CapturedConnection]) {
     }
 }
 
-fn vantage(way: &CapturedDirection) -> &'static str {
-    match way.capture_point {
+fn vantage(direction: &CapturedDirection) -> &'static str {
+    match direction.capture_point {
         CapturePoint::Sender => "sender",
         CapturePoint::Receiver => "receiver",
         CapturePoint::Between => "between",
@@ -93,21 +93,21 @@ fn vantage(way: &CapturedDirection) -> &'static str {
     }
 }
 
-fn cells(way: &CapturedDirection) -> [String; 11] {
+fn cells(direction: &CapturedDirection) -> [String; 11] {
     let bytes = |bytes: u64| number::bytes(bytes as f64);
     let known = |value: Option<u64>| value.map_or("–".to_owned(), bytes);
     [
-        bytes(way.bytes),
-        number::rate(way.goodput_bps),
-        number::rate(way.throughput_bps),
-        delays(way.rtt),
-        delays(way.head_of_line),
-        known(way.reorder_peak_bytes),
-        bytes(way.reinjected_bytes),
-        bytes(way.retransmitted_bytes),
-        bytes(way.spurious_bytes),
-        known(way.discarded_bytes),
-        bytes(way.unseen_bytes),
+        bytes(direction.bytes),
+        number::rate(direction.goodput_bps),
+        number::rate(direction.throughput_bps),
+        delays(direction.rtt),
+        delays(direction.head_of_line),
+        known(direction.reorder_peak_bytes),
+        bytes(direction.reinjected_bytes),
+        bytes(direction.retransmitted_bytes),
+        bytes(direction.spurious_bytes),
+        known(direction.discarded_bytes),
+        bytes(direction.unseen_bytes),
     ]
 }
 

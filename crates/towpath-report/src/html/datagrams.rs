@@ -18,14 +18,14 @@ const HEADROOM_RATIO: f64 = 1.15;
 pub(super) fn charts(
     run: &StoredRun,
     grid: &Grid,
-    way: DataDirection,
+    packet_direction: DataDirection,
     style: &PageStyle,
     suffix: &str,
 ) -> Vec<Chart> {
     let mut flows: Vec<(u32, Vec<&DatagramRow>)> = Vec::new();
     for record in &run.records {
         let Record::Datagrams(row) = record else { continue };
-        if row.direction != way {
+        if row.direction != packet_direction {
             continue;
         }
         match flows.iter_mut().find(|(flow, _)| *flow == row.flow) {

@@ -20,10 +20,10 @@ const REQUEST_LABELS: (&str, &str) = ("requests", "from due to answered");
 const LONG_MS: f64 = 5_000.0;
 
 /// Returns the requests of one direction that count.
-fn requests(run: &StoredRun, way: DataDirection) -> impl Iterator<Item = &Message> {
+fn requests(run: &StoredRun, packet_direction: DataDirection) -> impl Iterator<Item = &Message> {
     run.records.iter().filter_map(move |record| {
         let Record::Message(message) = record else { return None };
-        Some(message).filter(|message| message.direction == way && !message.warm_up)
+        Some(message).filter(|message| message.direction == packet_direction && !message.warm_up)
     })
 }
 
@@ -35,10 +35,10 @@ fn directions(run: &StoredRun) -> Vec<DataDirection> {
 
 /// Returns the largest delay in milliseconds of the requests due at each point of the grid.
 /// Unanswered requests last until the end.
-fn delays(run: &StoredRun, grid: &Grid, way: DataDirection) -> Values {
+fn delays(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Values {
     let mut values: Values = vec![None; grid.points];
     let end_ns = grid.step_ns.saturating_mul(grid.points as u64);
-    for message in requests(run, way) {
+    for message in requests(run, direction) {
         let at = usize::try_from(message.due_ns / grid.step_ns).unwrap_or(usize::MAX);
         let Some(value) = values.get_mut(at) else { continue };
         let answered = message.answered_ns.unwrap_or(end_ns);
@@ -48,15 +48,15 @@ fn delays(run: &StoredRun, grid: &Grid, way: DataDirection) -> Values {
     values
 }
 
-fn request_label(way: DataDirection) -> &'static str {
-    match way {
+fn request_label(direction: DataDirection) -> &'static str {
+    match direction {
         DataDirection::Up | DataDirection::Both => "requests up",
         DataDirection::Down => "requests down",
     }
 }
 
-fn class(way: DataDirection) -> &'static str {
-    match way {
+fn class(direction: DataDirection) -> &'static str {
+    match direction {
         DataDirection::Up | DataDirection::Both => "ink",
         DataDirection::Down => "ink d1",
     }

@@ -18,11 +18,11 @@ const MAX_FLOWS: usize = COLOUR_COUNT;
 const OWN_SCALE_RATIO: f64 = 8.0;
 
 /// Returns the flows that delivered anything in a direction.
-fn flows(run: &StoredRun, way: DataDirection) -> Vec<u32> {
+fn flows(run: &StoredRun, packet_direction: DataDirection) -> Vec<u32> {
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.records {
         if let Record::Interval(interval) = record
-            && interval.direction == way
+            && interval.direction == packet_direction
         {
             let sum = bytes.entry(interval.flow).or_default();
             *sum = sum.saturating_add(interval.bytes);
@@ -111,11 +111,13 @@ fn share(all: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
 pub(super) fn side_by_side(
     groups: &[RunGroup<'_>],
     grid: &Grid,
-    way: DataDirection,
+    packet_direction: DataDirection,
     suffix: &str,
 ) -> Vec<Chart> {
     let found = competing_flows(groups);
-    let Some(keys) = found.iter().find(|keys| keys.iter().all(|key| key.direction == way)) else {
+    let Some(keys) =
+        found.iter().find(|keys| keys.iter().all(|key| key.direction == packet_direction))
+    else {
         return Vec::new();
     };
     if keys.len() > MAX_FLOWS {
@@ -124,7 +126,11 @@ pub(super) fn side_by_side(
     let chart = |group: &RunGroup<'_>| {
         let run = *group.runs.first()?;
         let flow = |(at, key): (usize, &crate::group::FlowKey)| -> FlowGoodput {
-            (at, flow_name(groups, key.flow), goodput_of(run, grid, way, Some(key.flow)))
+            (
+                at,
+                flow_name(groups, key.flow),
+                goodput_of(run, grid, packet_direction, Some(key.flow)),
+            )
         };
         let all: Vec<FlowGoodput> = keys.iter().enumerate().map(flow).collect();
         let title = format!("{}: who gets how much{suffix}", group.label);

@@ -68,9 +68,10 @@ impl PageStyle {
 
     /// Returns the axis of a direction's goodput: shared by all, except where its values would be
     /// too small to see.
-    pub(super) fn goodput(&self, way: DataDirection) -> GoodputAxis {
+    pub(super) fn goodput(&self, direction: DataDirection) -> GoodputAxis {
         let most = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
-        let own = self.tops.iter().find(|(known, _)| *known == way).map_or(most, |(_, top)| *top);
+        let own =
+            self.tops.iter().find(|(known, _)| *known == direction).map_or(most, |(_, top)| *top);
         GoodputAxis::to(if own * OWN_SCALE_RATIO < most { own } else { most })
     }
 

@@ -285,32 +285,34 @@ impl CaptureAnalysis {
     fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
         let ways = captured.directions.iter().filter(|way| way.bytes > 0);
         let side = |direction| usize::from(direction == DataDirection::Down);
-        let of = |way: &towpath_measure::result::CapturedDirection| {
-            let below =
-                captured.subflows.iter().filter_map(|s| s.directions.get(side(way.direction)));
+        let of = |packet_direction: &towpath_measure::result::CapturedDirection| {
+            let below = captured
+                .subflows
+                .iter()
+                .filter_map(|s| s.directions.get(side(packet_direction.direction)));
             let first = captured.subflows.first();
             FlowSummary {
                 flow: captured.flow,
-                direction: way.direction,
-                bytes: way.bytes,
-                duration_ns: way.duration_ns,
-                goodput_bps: way.goodput_bps,
+                direction: packet_direction.direction,
+                bytes: packet_direction.bytes,
+                duration_ns: packet_direction.duration_ns,
+                goodput_bps: packet_direction.goodput_bps,
                 completed: true,
                 failure: None,
                 connect_ns: first.and_then(|first| first.handshake_ns),
-                stall: way.stall,
+                stall: packet_direction.stall,
                 recoveries: Vec::new(),
                 congestion_control: Vec::new(),
                 retransmissions: below
                     .map(|b| b.retransmitted_packets + b.out_of_order_packets)
                     .sum(),
                 stack: captured.multipath.then_some(StackStats {
-                    reinjected_bytes: Some(way.reinjected_bytes),
-                    discarded_bytes: way.discarded_bytes,
-                    reorder_peak_bytes: way.reorder_peak_bytes,
+                    reinjected_bytes: Some(packet_direction.reinjected_bytes),
+                    discarded_bytes: packet_direction.discarded_bytes,
+                    reorder_peak_bytes: packet_direction.reorder_peak_bytes,
                     window_blocked_ns: None,
                     penalisations: None,
-                    switches: Some(way.switches),
+                    switches: Some(packet_direction.switches),
                 }),
                 messages: None,
                 datagrams: None,

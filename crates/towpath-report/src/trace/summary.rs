@@ -95,9 +95,9 @@ fn direction(
 ) -> CapturedDirection {
     let direction = DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up);
     let subflows: Vec<&TracedSubflow> = trace.tracker.of(connection).collect();
-    let ways: Vec<&DirectionTracker> =
+    let parts: Vec<&DirectionTracker> =
         subflows.iter().filter_map(|s| s.directions.get(side)).collect();
-    let sum = |of: fn(&DirectionTracker) -> u64| ways.iter().map(|way| of(way)).sum::<u64>();
+    let sum = |of: fn(&DirectionTracker) -> u64| parts.iter().map(|way| of(way)).sum::<u64>();
     let vantage = vantage_of(trace, &subflows, side);
     let received = vantage == CapturePoint::Receiver;
     let [up, down] = &connection.data;
@@ -186,28 +186,28 @@ fn describe_subflow(
 }
 
 fn subflow_direction(
-    way: &DirectionTracker,
+    packet_direction: &DirectionTracker,
     (direction, received): (DataDirection, bool),
     all_bytes: u64,
 ) -> SubflowDirection {
-    let acknowledged = way.flight.samples.delays();
+    let acknowledged = packet_direction.flight.samples.delays();
     SubflowDirection {
         direction,
-        packets: way.packets,
-        ip_bytes: way.ip_bytes,
-        payload_bytes: way.payload_bytes,
-        new_bytes: way.progress.bytes,
-        acked_bytes: way.acked_bytes,
-        share: way.progress.bytes as f64 / all_bytes.max(1) as f64,
+        packets: packet_direction.packets,
+        ip_bytes: packet_direction.ip_bytes,
+        payload_bytes: packet_direction.payload_bytes,
+        new_bytes: packet_direction.progress.bytes,
+        acked_bytes: packet_direction.acked_bytes,
+        share: packet_direction.progress.bytes as f64 / all_bytes.max(1) as f64,
         rtt: acknowledged.filter(|_| !received),
         acknowledged_after: acknowledged.filter(|_| received),
-        retransmitted_bytes: way.retrans_bytes,
-        retransmitted_packets: way.retrans_packets,
-        spurious_bytes: way.spurious_bytes,
-        out_of_order_bytes: way.late_bytes,
-        out_of_order_packets: way.late_packets,
-        reinjected_bytes: way.reinjected_bytes,
-        unseen_bytes: way.unseen_bytes,
+        retransmitted_bytes: packet_direction.retrans_bytes,
+        retransmitted_packets: packet_direction.retrans_packets,
+        spurious_bytes: packet_direction.spurious_bytes,
+        out_of_order_bytes: packet_direction.late_bytes,
+        out_of_order_packets: packet_direction.late_packets,
+        reinjected_bytes: packet_direction.reinjected_bytes,
+        unseen_bytes: packet_direction.unseen_bytes,
         one_way: None,
     }
 }

@@ -102,9 +102,9 @@ fn paragraph(out: &mut String, text: &str, width: usize) {
     }
 }
 
-fn carried(connection: &CapturedConnection, way: &CapturedDirection) -> bool {
+fn carried(connection: &CapturedConnection, packet_direction: &CapturedDirection) -> bool {
     let ways = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
-    ways.filter(|w| w.direction == way.direction).any(|w| w.payload_bytes > 0)
+    ways.filter(|w| w.direction == packet_direction.direction).any(|w| w.payload_bytes > 0)
 }
 
 /// Returns a connection's title: `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`.
@@ -198,20 +198,20 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
 fn direction_lines(
     out: &mut String,
     connection: &CapturedConnection,
-    way: &CapturedDirection,
+    captured: &CapturedDirection,
     width: usize,
 ) {
-    let name = if way.direction == DataDirection::Down { "down" } else { "up" };
-    let taken = match way.capture_point {
+    let name = if captured.direction == DataDirection::Down { "down" } else { "up" };
+    let taken = match captured.capture_point {
         CapturePoint::Sender => "captured at the sender",
         CapturePoint::Receiver => "captured at the receiver",
         CapturePoint::Between => "captured on the way",
         CapturePoint::Unknown => "captured nobody knows where",
     };
     let mut facts = vec![
-        format!("{} in {}", number::bytes(way.bytes as f64), span(way.duration_ns)),
-        format!("goodput {}", number::rate(way.goodput_bps)),
-        format!("throughput {}", number::rate(way.throughput_bps)),
+        format!("{} in {}", number::bytes(captured.bytes as f64), span(captured.duration_ns)),
+        format!("goodput {}", number::rate(captured.goodput_bps)),
+        format!("throughput {}", number::rate(captured.throughput_bps)),
     ];
     let mut delays = |name: &str, delays: Option<DelayStats>| {
         if let Some(d) = delays {
@@ -224,30 +224,30 @@ fn direction_lines(
         }
     };
     let rtt = if connection.multipath { "data to DATA_ACK" } else { "data to ACK" };
-    delays(rtt, way.rtt);
-    delays("acknowledged after", way.acknowledged_after);
-    delays("waited for earlier data:", way.head_of_line);
-    if let Some(bytes) = way.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
+    delays(rtt, captured.rtt);
+    delays("acknowledged after", captured.acknowledged_after);
+    delays("waited for earlier data:", captured.head_of_line);
+    if let Some(bytes) = captured.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
         facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));
     }
     let figures = [
-        ("reinjected", way.reinjected_bytes),
-        ("sent a second time under new numbers", way.remapped_bytes),
-        ("sent again on the same subflow", way.retransmitted_bytes),
-        ("of that wasted", way.spurious_bytes),
-        ("behind later data", way.out_of_order_bytes),
-        ("discarded", way.discarded_bytes.unwrap_or(0)),
-        ("not in the capture", way.unseen_bytes),
-        ("without a mapping", way.unmapped_bytes),
+        ("reinjected", captured.reinjected_bytes),
+        ("sent a second time under new numbers", captured.remapped_bytes),
+        ("sent again on the same subflow", captured.retransmitted_bytes),
+        ("of that wasted", captured.spurious_bytes),
+        ("behind later data", captured.out_of_order_bytes),
+        ("discarded", captured.discarded_bytes.unwrap_or(0)),
+        ("not in the capture", captured.unseen_bytes),
+        ("without a mapping", captured.unmapped_bytes),
     ];
     let some = figures.into_iter().filter(|(_, bytes)| *bytes > 0);
     facts.extend(some.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))));
     facts.push(format!(
         "longest stall {} at {}",
-        span(way.stall.longest_ns),
-        number::moment(way.stall.longest_at_ns)
+        span(captured.stall.longest_ns),
+        number::moment(captured.stall.longest_at_ns)
     ));
-    for handover in way.handovers.iter().take(4) {
+    for handover in captured.handovers.iter().take(4) {
         let gap = handover.overlap_ns.unsigned_abs();
         let how = if handover.overlap_ns < 0 { "without data for" } else { "both for" };
         facts.push(format!(

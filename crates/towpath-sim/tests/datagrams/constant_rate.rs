@@ -16,8 +16,9 @@ fn udp(path: &str, flow: &str) -> Scenario {
     ))
 }
 
-fn datagram_stats(ended: &CompletedRun, way: DataDirection) -> &DatagramStats {
-    let flow = ended.summary().flows.iter().find(|flow| flow.direction == way).unwrap();
+fn datagram_stats(ended: &CompletedRun, packet_direction: DataDirection) -> &DatagramStats {
+    let flow =
+        ended.summary().flows.iter().find(|flow| flow.direction == packet_direction).unwrap();
     flow.datagrams.as_ref().unwrap()
 }
 

@@ -140,7 +140,7 @@ pub(crate) struct MeasureArguments {
     pub(crate) qlog: Option<PathBuf>,
     /// Timeout for the server's results after the traffic
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
-    pub(crate) patience: Duration,
+    pub(crate) result_timeout: Duration,
     /// Measure while this host moves: changes of its network do not invalidate a run.
     /// Requests and datagrams (interactive, reqres, onoff, udping) run over all transports at the same
     /// time, with --udping, until a network that was there at first is gone (or -t, 10 min, is over)

@@ -55,7 +55,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             repeat,
             run_order: turn,
             seed: arguments.seed,
-            result_timeout: arguments.patience,
+            result_timeout: arguments.result_timeout,
             mobile: arguments.mobile,
         })
     };

@@ -87,9 +87,9 @@ pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
         return None;
     }
     let lines = seen.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
-    let told: Vec<_> =
+    let values: Vec<_> =
         lines.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
-    (!told.is_empty()).then(|| format!("limited by {}", told.join(", ")))
+    (!values.is_empty()).then(|| format!("limited by {}", values.join(", ")))
 }
 
 /// Returns ` (reason)`, or an empty text without a reason.

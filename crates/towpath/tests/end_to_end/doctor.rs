@@ -152,6 +152,6 @@ fn all_or_only_selected_programs_are_diagnosed() {
     let named: Vec<_> = causes(&ended).into_iter().map(|all| all.len()).collect();
     assert_eq!(named, [1, 1, 0, 0], "{ended}");
     let what = "which programs use Multipath TCP";
-    let told: Vec<_> = ended.out.lines().map(|line| line.contains(what)).collect();
-    assert_eq!(told, [false, false, false, true], "what was not looked at is said: {ended}");
+    let values: Vec<_> = ended.out.lines().map(|line| line.contains(what)).collect();
+    assert_eq!(values, [false, false, false, true], "what was not looked at is said: {ended}");
 }

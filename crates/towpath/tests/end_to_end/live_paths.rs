@@ -138,7 +138,7 @@ fn tcp_loses_nothing_if_its_only_path_comes_back() {
 fn after_losing_its_only_path_tcp_reports_the_missing_data() {
     let folder = TestDir::new();
     let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
-    let options = "-t 5 --transport tcp --patience 3";
+    let options = "-t 5 --transport tcp --result-timeout 3";
     let Some(Measurement { code, text, .. }) = measure(&folder, ONE_PATH, gone, options) else {
         return;
     };

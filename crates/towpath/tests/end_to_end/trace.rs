@@ -51,8 +51,8 @@ fn trace(folder: &TestDir, transport: &str, host: &str) -> (Vec<CapturedConnecti
 
 /// Checks that two values agree within 0.1 %.
 #[track_caller]
-fn same(what: &str, seen: u64, told: u64) {
-    assert!(seen.abs_diff(told) * 1_000 <= told, "{what}: {seen} in the capture, {told} told");
+fn same(what: &str, seen: u64, lines: u64) {
+    assert!(seen.abs_diff(lines) * 1_000 <= lines, "{what}: {seen} in the capture, {lines} told");
 }
 
 #[test]

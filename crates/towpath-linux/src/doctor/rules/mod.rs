@@ -66,13 +66,13 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
     });
-    let mut told: Vec<Finding> = Vec::new();
+    let mut reported: Vec<Finding> = Vec::new();
     for finding in findings {
-        if !told.iter().any(|one| one.is_about_the_same(&finding)) {
-            told.push(finding);
+        if !reported.iter().any(|one| one.is_about_the_same(&finding)) {
+            reported.push(finding);
         }
     }
-    told
+    reported
 }
 
 fn checked(observation: &Observation) -> Vec<String> {

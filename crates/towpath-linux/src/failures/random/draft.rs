@@ -41,7 +41,7 @@ pub(super) enum DrawnServer {
     Towpath,
     /// Web server that replies to requests over HTTP/1.1.
     Web,
-    /// TLS server that replies to a ClientHello.
+    /// TLS server that replies to a `ClientHello`.
     Tls,
     /// SSH server that sends its banner and waits for the client's.
     Ssh,

@@ -157,14 +157,14 @@ impl ServerState {
             ControlAction::AuthFailed => {}
             ControlAction::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
             ControlAction::Stop(token) => {
-                self.tests.find(token).iter().for_each(|test| test.stop())
+                self.tests.find(token).iter().for_each(|test| test.stop());
             }
             ControlAction::End(token, at_ns) => {
                 let at = Instant::from_nanos(at_ns);
                 self.tests.find(token).iter().for_each(|test| test.end_by(at));
             }
             ControlAction::Deliver(token, offset) => {
-                self.deliver(visit, speaker, (token, offset))?
+                self.deliver(visit, speaker, (token, offset))?;
             }
             ControlAction::Forget(token) => {
                 self.tests.forget(token);

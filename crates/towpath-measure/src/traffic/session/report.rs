@@ -42,10 +42,10 @@ struct RequestReport {
 
 impl ExchangeReport {
     /// Creates a report from the current state of `talk`.
-    pub fn of(talk: &MessageSession) -> Self {
+    pub fn of(session: &MessageSession) -> Self {
         Self {
-            streams: talk.streams.iter().map(StreamReport::of).collect(),
-            broken: talk.broken().map(|broken| broken.to_string()),
+            streams: session.streams.iter().map(StreamReport::of).collect(),
+            broken: session.broken().map(|broken| broken.to_string()),
         }
     }
 }

@@ -186,9 +186,9 @@ mod tests {
         for (arrival, number, due) in arrivals {
             receiver.on_datagram(arrival, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), receiver.finish(true));
+        let (sent, arrived) = (sender.finish(), receiver.finish(true));
         let way = (DataDirection::Up, "p");
-        let joined = merge_reports(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&received)));
+        let joined = merge_reports(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&arrived)));
         joined.unwrap().0.call.unwrap()
     }
 
@@ -285,9 +285,9 @@ mod tests {
             sender.on_sent(due);
             receiver.on_datagram(due + SAMPLE, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), receiver.finish(false));
+        let (sent, arrived) = (sender.finish(), receiver.finish(false));
         let flow_direction = (DataDirection::Up, "p");
-        let ends = (Some(&sent), Some(&received));
+        let ends = (Some(&sent), Some(&arrived));
         let (figures, _) = merge_reports(&plan, (0, at(0), SAMPLE), flow_direction, ends).unwrap();
         let own = figures.call.unwrap();
         assert_eq!((figures.sent, figures.unsent, figures.lost), (40, 10, 0));

@@ -33,8 +33,8 @@ fn measure(folder: &TestDir, server: &Hostile, options: &[&str]) -> Running {
     let out = format!("results-{port}");
     let ours = ["measure", "127.0.0.1", "-p", &port, "-t", "0.2", "-q", "-o", &out];
     let mut all = [&ours[..], options].concat();
-    if !options.contains(&"--patience") {
-        all.extend(["--patience", "2"]);
+    if !options.contains(&"--result-timeout") {
+        all.extend(["--result-timeout", "2"]);
     }
     if options.contains(&"--tls") {
         all.extend(["--server-cert", &print]);
@@ -104,7 +104,7 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
         at_once(&cases, |(trick, options)| {
             let server = hostile(phase, *trick);
             // Long enough for the interrupt to come first.
-            let patient = [*options, &["--patience", "60"]].concat();
+            let patient = [*options, &["--result-timeout", "60"]].concat();
             let mut client = measure(folder, &server, &patient);
             wait_for("the trick", || {
                 let over = client.child.try_wait().unwrap().is_some();
@@ -169,7 +169,7 @@ fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
             let list = format!("servers-{port}.txt");
             folder.write(&list, format!("{address}\n"));
             let auto = ["measure", "--server", "auto", "--servers", &list, "-t", "0.2", "-q"];
-            let auto = [&auto[..], &["--transport", "tcp", "--patience", "2"]].concat();
+            let auto = [&auto[..], &["--transport", "tcp", "--result-timeout", "2"]].concat();
             let commands: [&[&str]; 4] = [
                 &["check", "127.0.0.1", "-p", &port],
                 &["doctor", "--connect", &address],
@@ -208,7 +208,8 @@ fn no_server_report_fills_the_clients_memory() {
     for line in [counter, connection, "{}", "[", "\"\""] {
         let report = format!("{line}\n").repeat(most / (line.len() + 1));
         let server = Hostile::start(Misbehaviour::Report(Arc::from(report)));
-        let mut client = measure(folder, &server, &["--transport", "tcp", "--patience", "20"]);
+        let mut client =
+            measure(folder, &server, &["--transport", "tcp", "--result-timeout", "20"]);
         let mut peak = 0;
         wait_for("the client's end", || {
             peak = peak.max(peak_bytes(client.id()).unwrap_or(0));

@@ -212,7 +212,7 @@ fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
     let line = r#"{"record":{"type":"counter","host":"forged","name":"","before":0,"after":1}}"#;
     let forger = Hostile::at(listener, Misbehaviour::Report(Arc::from(format!("{line}\n"))));
     let at = between.local_addr().unwrap().port();
-    let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--patience", "6"];
+    let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--result-timeout", "6"];
     let pinned = [&short[..], &["--server-cert", &print]].concat();
     let ended = measure(&folder, at, &pinned);
     assert_eq!(ended.code, Some(1), "{ended}");

@@ -61,8 +61,8 @@ struct ControlClient {
 }
 
 impl ControlClient {
-    fn open(way: ClientRoute, token: TestToken) -> io::Result<Self> {
-        let stream = way.connect(ConnectionKind::Control, token, (0, 0))?;
+    fn open(route: ClientRoute, token: TestToken) -> io::Result<Self> {
+        let stream = route.connect(ConnectionKind::Control, token, (0, 0))?;
         Ok(Self { stream, frames: FrameDecoder::default() })
     }
 

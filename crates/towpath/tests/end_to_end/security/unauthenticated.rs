@@ -60,10 +60,10 @@ pub(super) struct RawClient {
 
 impl RawClient {
     /// Connects and waits for the welcome.
-    pub(super) fn connect(way: ClientRoute) -> io::Result<Self> {
-        let control = way.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
+    pub(super) fn connect(client_route: ClientRoute) -> io::Result<Self> {
+        let control = client_route.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
         let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
-        let mut stranger = Self { route: way, control, frames, token };
+        let mut stranger = Self { route: client_route, control, frames, token };
         stranger.send(&ClientMessage::Hello { towpath: "0".to_owned() })?;
         match stranger.recv()? {
             ServerMessage::Welcome { .. } => Ok(stranger),

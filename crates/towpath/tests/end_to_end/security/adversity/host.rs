@@ -219,15 +219,15 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
 
 /// Returns the outcome of a test with many streams: its refusal, its report, or the connection's
 /// error.
-fn test_outcome(stranger: &mut RawClient, flow: &str) -> String {
-    match stranger.plan(&[flow], TransferSettings::default()) {
+fn test_outcome(client: &mut RawClient, flow: &str) -> String {
+    match client.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
         Ok(Some(why)) => return why,
         Err(error) => return error.to_string(),
     }
-    let data: Vec<_> = (0..64).filter_map(|stream| stranger.data(0, stream).ok()).collect();
-    let begun = stranger.begin();
-    let half = begun.and_then(|()| stranger.fetch());
+    let data: Vec<_> = (0..64).filter_map(|stream| client.data(0, stream).ok()).collect();
+    let begun = client.begin();
+    let half = begun.and_then(|()| client.fetch());
     drop(data);
     match half {
         Ok(half) => {
@@ -566,7 +566,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
             })
             .collect();
         let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "60", "-b", "8M", "-i", "0.2"];
-        let options = ["--transport", "tcp", "-o", "results", "--patience", "2"];
+        let options = ["--transport", "tcp", "-o", "results", "--result-timeout", "2"];
         let command = [&long[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
         wait_for("an interval", || client.stderr().contains(" up ").then_some(()));

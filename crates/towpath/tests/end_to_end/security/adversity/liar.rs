@@ -211,8 +211,8 @@ impl LiarState {
 }
 
 /// Sends a report in parts.
-fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
-    let mut rest = half;
+fn give(client: &mut TcpStream, report: &str) -> io::Result<()> {
+    let mut rest = report;
     if rest.is_empty() {
         return send(
             client,
@@ -225,8 +225,8 @@ fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
             cut -= 1;
         }
         let (text, after) = rest.split_at(cut);
-        let offset = half.len() - rest.len();
-        let part = json!({"say": "part", "offset": offset, "total": half.len(), "text": text});
+        let offset = report.len() - rest.len();
+        let part = json!({"say": "part", "offset": offset, "total": report.len(), "text": text});
         send(client, &part.to_string())?;
         rest = after;
     }

@@ -32,7 +32,7 @@ fn start(folder: &TestDir, port: u16, options: &[&str]) -> Running {
     let (port, out) = (port.to_string(), format!("results-{port}"));
     let fixed = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
     let mut all = [&fixed[..], options].concat();
-    for (name, value) in [("--transport", "tcp"), ("--patience", "2"), ("-t", "0.2")] {
+    for (name, value) in [("--transport", "tcp"), ("--result-timeout", "2"), ("-t", "0.2")] {
         // The number of pings determines the duration.
         let ends = name == "-t" && options.contains(&"ping");
         if !options.contains(&name) && !ends {
@@ -275,8 +275,8 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
     let patterns: [&[&str]; 4] = [&[], &["-R"], &["ping", "--set", "count=3"], &["--bidir"]];
     at_once(&cases, |number, &case| {
         let extremes = extremes.clone();
-        let lie = move |half: &str| {
-            let (mut lines, mut draw) = (lines_of(half), Draw(case as u64));
+        let lie = move |entry: &str| {
+            let (mut lines, mut draw) = (lines_of(entry), Draw(case as u64));
             draw.below(1);
             let extreme = extremes[draw.below(extremes.len())].clone();
             let one_in = [1, 3, 20][draw.below(3)];
@@ -296,8 +296,8 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
 }
 
 /// Changes a report to contradict itself in one way.
-fn contradict(half: &str, case: usize) -> String {
-    let mut lines = lines_of(half);
+fn contradict(report: &str, case: usize) -> String {
+    let mut lines = lines_of(report);
     let copies = lines.clone();
     match case {
         // Everything twice, and in reverse.
@@ -360,8 +360,8 @@ fn an_inconsistent_server_report_still_gives_a_result() {
 #[test]
 fn no_text_of_a_server_controls_the_terminal() {
     let site = AttackedServer::new(&[]);
-    let keys = |half: &str| {
-        let mut lines = lines_of(half);
+    let keys = |entry: &str| {
+        let mut lines = lines_of(entry);
         let mut host = lines.remove(0);
         let fields = host["host"].as_object_mut().unwrap();
         fields["warnings"] = json!([TERMINAL_ESCAPES, TERMINAL_ESCAPES]);
@@ -459,7 +459,7 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
         }))
     };
     let liar = Liar::before(&site.port, replacing_message("part", lies));
-    let client = start(&site.folder, liar.port, &["-q", "--patience", "60"]);
+    let client = start(&site.folder, liar.port, &["-q", "--result-timeout", "60"]);
     wait_for("the parts", || (liar.lies_told() > 0).then_some(()));
     signal("INT", client.id().into());
     let began = Instant::now();
@@ -917,7 +917,7 @@ fn an_interrupt_ends_stalled_traffic() {
         let lies = Lies { data: Box::new(still), message: Box::new(word), ..Lies::default() };
         let liar = Liar::before(&site.port, lies);
         let time: &[&str] = if options.contains(&"ping") { &[] } else { &long };
-        let options = [*options, time, &["--patience", "30"]].concat();
+        let options = [*options, time, &["--result-timeout", "30"]].concat();
         let client = start(&site.folder, liar.port, &options);
         wait_for("the traffic", || (clocks.load(Ordering::Relaxed) >= 12).then_some(()));
         signal("INT", client.id().into());

@@ -33,10 +33,10 @@ pub(super) struct TlsClient {
 
 impl TlsClient {
     /// Creates a connection without sending anything yet.
-    pub(super) fn start(way: ClientRoute) -> Self {
-        let socket = UdpSocket::bind((way.from, 0)).unwrap();
-        socket.connect(way.server).unwrap();
-        Self::over(socket, way.server)
+    pub(super) fn start(route: ClientRoute) -> Self {
+        let socket = UdpSocket::bind((route.from, 0)).unwrap();
+        socket.connect(route.server).unwrap();
+        Self::over(socket, route.server)
     }
 
     /// Creates another connection on an existing socket.
@@ -59,8 +59,8 @@ impl TlsClient {
     }
 
     /// Connects; `None` if the handshake failed or timed out.
-    pub(super) fn connect(way: ClientRoute) -> Option<Self> {
-        let mut visitor = Self::start(way);
+    pub(super) fn connect(route: ClientRoute) -> Option<Self> {
+        let mut visitor = Self::start(route);
         visitor.until(HANDSHAKE_TIMEOUT, |visitor| visitor.connected || visitor.closed);
         visitor.connected.then_some(visitor)
     }
@@ -146,7 +146,7 @@ impl TlsClient {
         }
     }
 
-    /// Closes the connection with a CONNECTION_CLOSE frame.
+    /// Closes the connection with a `CONNECTION_CLOSE` frame.
     pub(super) fn close(mut self) {
         let now = self.now();
         self.host.close(now, self.id);
@@ -166,8 +166,8 @@ pub(super) struct QuicTest {
 
 impl QuicTest {
     /// Starts a test of one flow. Its traffic runs on return.
-    pub(super) fn begin(way: ClientRoute, keys: &str) -> Option<Self> {
-        let (mut control, data) = (TlsClient::connect(way)?, TlsClient::connect(way)?);
+    pub(super) fn begin(route: ClientRoute, keys: &str) -> Option<Self> {
+        let (mut control, data) = (TlsClient::connect(route)?, TlsClient::connect(route)?);
         let words = control.open()?;
         let first =
             Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };

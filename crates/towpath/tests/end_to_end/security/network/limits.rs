@@ -27,10 +27,10 @@ fn span() -> Duration {
 }
 
 /// Writes to many echo connections of one source at full speed. Returns the bytes received.
-fn echoes(way: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
+fn echoes(route: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
     thread::scope(|scope| {
         for _ in 0..count {
-            let Ok(echo) = way.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)) else {
+            let Ok(echo) = route.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)) else {
                 continue;
             };
             let other = echo.try_clone().unwrap();
@@ -62,8 +62,8 @@ fn datagrams(route: ClientRoute, until: Instant, back: &AtomicU64) {
 }
 
 /// Sends time requests and result requests on one control connection. Returns the bytes received.
-fn control_requests(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
-    let Ok(line) = ControlClient::open(way, token) else { return };
+fn control_requests(route: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
+    let Ok(line) = ControlClient::open(route, token) else { return };
     let reader = line.stream.try_clone().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -82,8 +82,8 @@ fn control_requests(way: ClientRoute, token: TestToken, until: Instant, back: &A
 }
 
 /// Sends echoes over one QUIC connection. Returns the bytes received.
-fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
-    let Some(mut client) = TlsClient::connect(way) else { return };
+fn quic_echoes(route: ClientRoute, until: Instant, back: &AtomicU64) {
+    let Some(mut client) = TlsClient::connect(route) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| client.open()).collect();
     for stream in &streams {
         client.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());

@@ -95,8 +95,8 @@ fn hundreds_of_slow_clients_block_no_other_client() {
 }
 
 /// Advances a test to a step and stops there.
-fn advance_to_step(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
-    let mut stranger = RawClient::connect(way)?;
+fn advance_to_step(route: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
+    let mut stranger = RawClient::connect(route)?;
     let mut data = Vec::new();
     if step > 0
         && let Some(why) = stranger.plan(&[MINUTE, MINUTE], TransferSettings::default())?

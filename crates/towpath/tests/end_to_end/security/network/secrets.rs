@@ -46,8 +46,8 @@ struct UnauthenticatedClient {
 }
 
 impl UnauthenticatedClient {
-    fn connect(way: ClientRoute) -> io::Result<Self> {
-        let socket = way.connect(ConnectionKind::Tls, TestToken::NONE, (0, 0))?;
+    fn connect(route: ClientRoute) -> io::Result<Self> {
+        let socket = route.connect(ConnectionKind::Tls, TestToken::NONE, (0, 0))?;
         let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = TestConnection::secure(socket, session)?;
         wire.send_raw(&preamble(ConnectionKind::Control, TestToken::NONE).to_bytes())?;
