@@ -1,5 +1,5 @@
-//! Gives the command its version: with the commit, where it is built from a checkout or from a package
-//! that cargo made of one.
+//! Gives the command its version: with the commit, where it is built from a checkout or from a
+//! package that cargo made of one.
 
 use std::env;
 use std::fs;

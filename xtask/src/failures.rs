@@ -1,5 +1,5 @@
-//! `cargo xtask failures`: runs the doctor in randomly drawn fault situations, and counts how often it
-//! is right.
+//! `cargo xtask failures`: runs the doctor in randomly drawn fault situations, and counts how often
+//! it is right.
 //!
 //! The name of a situation is sufficient: `towpath lab break random-SEED-NUMBER` makes its network.
 //! With `--json` it prints the faults that were injected. Like all of xtask, this uses none of our

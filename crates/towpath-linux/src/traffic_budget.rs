@@ -1,8 +1,8 @@
 //! Traffic budget of a server's test: bytes, rate, and memory for records.
 //!
-//! A [`RateLimiter`] limits the throughput of one client in each direction. A [`TrafficBudget`] limits one test.
-//! A thread reserves bytes before a transfer and reports afterwards how many were transferred.
-//! Concurrent threads therefore never exceed the budget.
+//! A [`RateLimiter`] limits the throughput of one client in each direction. A [`TrafficBudget`]
+//! limits one test. A thread reserves bytes before a transfer and reports afterwards how many were
+//! transferred. Concurrent threads therefore never exceed the budget.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,7 +88,7 @@ impl RateLimiter {
     }
 
     /// Grants up to `most` bytes; an error is the time of the next attempt. Unused bytes are
-    /// [refunded](Self::give_back).
+    /// [refunded](Self::refund).
     pub(crate) fn reserve(
         &self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! Parses the random scenarios of `cargo xtask validate-random` and its fixed cases. The generator uses none
-//! of our crates, so that the check belongs here.
+//! Parses the random scenarios of `cargo xtask validate-random` and its fixed cases. The generator
+//! uses none of our crates, so that the check belongs here.
 
 use std::fs;
 use std::path::Path;

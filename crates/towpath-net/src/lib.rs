@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`time`] and [`rate`], then [`config`] (the settings of a link) and [`presets`],
 //! then [`direction`] (one direction of a link), [`link`] and [`topology`]. A direction is made of
-//! `loss`, `queue`, `server`, `aqm`, `delay`, `jitter` and `random`.
+//! `loss`, `queue`, `shaper`, `aqm`, `delay`, `jitter` and `random`.
 
 mod aqm;
 pub mod config;

@@ -8,7 +8,7 @@
 //! Reading order:
 //!
 //! 1. [`run`]: one run from beginning to end;
-//! 2. `world`: the event loop and the order of simultaneous events;
+//! 2. `simulation`: the event loop and the order of simultaneous events;
 //! 3. `host` and `network`: the layers between the applications and the links;
 //! 4. `traffic`: the applications;
 //! 5. `record`: the result's records.

@@ -130,8 +130,8 @@ fn snap() -> clap::builder::RangedI64ValueParser<u32> {
 /// Options of a scenario's runs, common to all commands that run one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunOptions {
-    /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and sim
-    /// for emu where this machine cannot emulate]
+    /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and
+    /// sim for emu where this machine cannot emulate]
     #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     pub(crate) world: Vec<World>,
     /// Seed of all randomness, in place of the scenario's
@@ -174,8 +174,8 @@ pub(crate) struct CompareArguments {
     /// random]; simulated runs have none
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
-    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results, where
-    /// the first one is]
+    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results,
+    /// where the first one is]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     /// Interface between the emulator and the kernel [default: auto]
@@ -193,9 +193,9 @@ pub(crate) struct CompareArguments {
 ///
 /// Programs start in the order of the command line, each when the one before listens, or has opened
 /// another socket. With the last one the scenario's timeline starts; when it ends, the others are
-/// ended and its exit code is passed on. Without a program, a shell is opened in a network that stays
-/// as it is. `client` and `server` are the hosts of the first flow where none is called so. Addresses
-/// are in variables such as `TOWPATH_SERVER`, and `TOWPATH_SERVER_WIFI` for one path.
+/// ended and its exit code is passed on. Without a program, a shell is opened in a network that
+/// stays as it is. `client` and `server` are the hosts of the first flow where none is called so.
+/// Addresses are in variables such as `TOWPATH_SERVER`, and `TOWPATH_SERVER_WIFI` for one path.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -251,8 +251,8 @@ pub(crate) enum LabAction {
 
 /// Open a network in which something about Multipath TCP is broken, or list them
 ///
-/// Each situation is a failure as people meet it, or a healthy network: with what one sees, and why.
-/// The program runs on the client; `TOWPATH_CONNECT` says where the server listens.
+/// Each situation is a failure as people meet it, or a healthy network: with what one sees, and
+/// why. The program runs on the client; `TOWPATH_CONNECT` says where the server listens.
 #[derive(Debug, Args)]
 pub(crate) struct FailureArguments {
     /// Name of a situation; all are listed when left out
@@ -313,9 +313,10 @@ pub(crate) struct ReportArguments {
     /// Print summaries as JSON, one line a run, in place of the table
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// Print as CSV in place of the table: seconds (goodput in each, one line a run and direction), flows,
-    /// subflow-totals, recoveries, paths, expectations, shares, intervals, subflows, links, events,
-    /// messages, probes, sequence, datagrams, latency, counters or interfaces; without a name: seconds
+    /// Print as CSV in place of the table: seconds (goodput in each, one line a run and direction),
+    /// flows, subflow-totals, recoveries, paths, expectations, shares, intervals, subflows, links,
+    /// events, messages, probes, sequence, datagrams, latency, counters or interfaces; without a
+    /// name: seconds
     #[arg(long, conflicts_with = "json", value_name = "TABLE", num_args = 0..=1)]
     #[arg(default_missing_value = "seconds")]
     pub(crate) csv: Option<String>,
@@ -326,9 +327,9 @@ pub(crate) struct ReportArguments {
 
 /// Say what a capture of packets holds: connections, subflows, figures
 ///
-/// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root. With
-/// a capture of the other host as second file, also the delay of each direction. With --interface,
-/// what passes an interface from now on, until Ctrl-C.
+/// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root.
+/// With a capture of the other host as second file, also the delay of each direction. With
+/// --interface, what passes an interface from now on, until Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArguments {
     /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input

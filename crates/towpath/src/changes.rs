@@ -13,8 +13,8 @@ use crate::measure::amounts;
 /// Changes of a scenario; they become part of its text, so that results hold what was run.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 pub(crate) struct ScenarioChanges {
-    /// Any key of the scenario, as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`; repeatable,
-    /// `*` stands for all: `paths.*.delay=30ms`
+    /// Any key of the scenario, as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`;
+    /// repeatable, `*` stands for all: `paths.*.delay=30ms`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Duration of flows, as `5s`; short for `--set flows.duration=5s`

@@ -14,9 +14,9 @@ use crate::ui::Ui;
 
 /// Find out which ways to a server are open, and what shuts the others
 ///
-/// Tries TCP, Multipath TCP, UDP, QUIC and Multipath QUIC over IPv4 and IPv6 on every port, towards a
-/// host that runs `towpath server`. Tells Multipath TCP that something on the way removes from UDP
-/// that is blocked and from a server that is not there. Exit code 1 if anything does not work.
+/// Tries TCP, Multipath TCP, UDP, QUIC and Multipath QUIC over IPv4 and IPv6 on every port, towards
+/// a host that runs `towpath server`. Tells Multipath TCP that something on the way removes from
+/// UDP that is blocked and from a server that is not there. Exit code 1 if anything does not work.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
     /// Name or address of the server

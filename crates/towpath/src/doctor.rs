@@ -18,9 +18,9 @@ use crate::ui::{Ui, wrap};
 /// Find out whether Multipath TCP is really used, and if not, why
 ///
 /// Looks at the kernel, the configuration, and a connection of its own to any TCP server; beside a
-/// `towpath server`, also at what the other host sees and whether data takes the paths that it should.
-/// Says what it found in plain sentences, with evidence and commands that mend it. Takes less than 5 s
-/// and changes nothing. Exit code 1 if something is wrong.
+/// `towpath server`, also at what the other host sees and whether data takes the paths that it
+/// should. Says what it found in plain sentences, with evidence and commands that mend it. Takes
+/// less than 5 s and changes nothing. Exit code 1 if something is wrong.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct DoctorArguments {
@@ -42,8 +42,8 @@ pub(crate) struct DoctorArguments {
     /// File with the secret of these servers
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host, as far as it
-    /// has seen itself what is wrong
+    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host, as far
+    /// as it has seen itself what is wrong
     #[arg(long)]
     pub(crate) fix: bool,
     /// Print what was found as JSON

@@ -11,7 +11,8 @@
 //! - two real hosts: [`server`], [`measure`], [`check`],
 //! - this host: [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`], [`trace`](mod@trace),
 //! - output: [`report`], [`ui`],
-//! - before all that: [`defaults`] (the configuration file) and [`slips`] (wrong command lines).
+//! - before all that: [`defaults`] (the configuration file) and [`suggestions`] (wrong command
+//!   lines).
 
 mod arguments;
 mod changes;

@@ -35,7 +35,8 @@ use crate::ui::{Ui, wrap};
 /// claim comes out otherwise than the reproduction expects.
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// Names, such as seed004-c, or folders, such as ./my-study; `all` for all that come with towpath
+    /// Names, such as seed004-c, or folders, such as ./my-study; `all` for all that come with
+    /// towpath
     names: Vec<String>,
     /// World: sim (virtual time, our own stack), emu (real kernels), or sim,emu: both in one figure
     /// [default: the plan's first]

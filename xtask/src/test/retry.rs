@@ -1,8 +1,8 @@
 //! Tests whose outcome also depends on the kernel, on real time or on a browser.
 //!
-//! They run like all others. The few that fail run again, alone, up to [`MAX_ATTEMPTS`] times in all. A
-//! test that passes then is reported as flaky and does not fail the gate; a test that fails every
-//! time does. Other tests never run twice.
+//! They run like all others. The few that fail run again, alone, up to [`MAX_ATTEMPTS`] times in
+//! all. A test that passes then is reported as flaky and does not fail the gate; a test that fails
+//! every time does. Other tests never run twice.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Identifiers and doc comments that a reader cannot look up.
 //!
-//! STYLE.md says how names are chosen. Words listed here were private to this project once, or say less
-//! than the field's term.
+//! STYLE.md says how names are chosen. Words listed here were private to this project once, or say
+//! less than the field's term.
 
 use std::collections::BTreeMap;
 

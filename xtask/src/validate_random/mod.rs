@@ -1,5 +1,5 @@
-//! `cargo xtask validate-random`: compares our simulator, or our stack over the emulator, with the kernel's
-//! stack on random scenarios.
+//! `cargo xtask validate-random`: compares our simulator, or our stack over the emulator, with the
+//! kernel's stack on random scenarios.
 //!
 //! [`draw`] draws a scenario from documented distributions; it depends only on its seed and its
 //! number. [`runs`] runs it several times simulated and several times over the kernel. [`store`]

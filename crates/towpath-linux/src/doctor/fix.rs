@@ -2,8 +2,8 @@
 //!
 //! A command of a finding is text to be pasted. The executed action is parsed from that same text,
 //! so that nothing is done that was not shown. Only a few settings, limits and endpoints of this
-//! host are changed: nothing that could disconnect it. The source is an [`LocalCommand`], which never
-//! depends on another host's report.
+//! host are changed: nothing that could disconnect it. The source is an [`LocalCommand`], which
+//! never depends on another host's report.
 
 use std::net::IpAddr;
 

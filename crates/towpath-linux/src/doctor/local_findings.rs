@@ -1,8 +1,8 @@
 //! Findings that rely on this host alone, without any report of the other one.
 //!
-//! A peer can send any snapshot it likes. So every executed action is made from an [`LocalCommand`].
-//! Its only source are the findings of an observation without the peer's part. A peer's report can
-//! prevent a fix, and can never cause one.
+//! A peer can send any snapshot it likes. So every executed action is made from an
+//! [`LocalCommand`]. Its only source are the findings of an observation without the peer's part. A
+//! peer's report can prevent a fix, and can never cause one.
 
 use super::finding::{Confidence, Diagnosis, Finding};
 use super::observation::Observation;

@@ -3,12 +3,13 @@
 //! First everything is read or tested, and stored as an [`Observation`], which is pure data. Then
 //! [`diagnose`] concludes from that alone.
 //!
-//! Reading order: [`observation`], [`finding`] and `rules`. Then `look` (snapshot of a host),
-//! `held` (limits of its senders), `trial` (our test connection) and `watch` (its subflows). Last,
-//! `controls` (plain TCP over single paths) and `probe` (packets with rising time to live).
+//! Reading order: [`observation`], [`finding`] and `rules`. Then `snapshot` (snapshot of a host),
+//! `sender_stats` (limits of its senders), `test_connection` (our test connection) and
+//! `connection_watch` (its subflows). Last, `path_checks` (plain TCP over single paths) and
+//! `traceroute` (packets with rising time to live).
 //!
 //! Nothing changes on the host unless `fix` is requested, and no program is run. Reports of the
-//! other host are shown, but never lead to a fix: `own` has the findings without them.
+//! other host are shown, but never lead to a fix: `local_findings` has the findings without them.
 
 mod attempt;
 mod connection_watch;

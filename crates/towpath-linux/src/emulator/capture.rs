@@ -183,8 +183,8 @@ impl PacketRecorder {
 }
 
 impl CaptureWriter {
-    /// Waits until all packets are written; returns a warning if some are missing. The [`PacketRecorder`]
-    /// must have been dropped before.
+    /// Waits until all packets are written; returns a warning if some are missing. The
+    /// [`PacketRecorder`] must have been dropped before.
     pub(crate) fn finish(self) -> Result<Option<String>, PcapError> {
         let panicked = |_| {
             Err(PcapError {

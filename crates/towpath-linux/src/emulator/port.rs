@@ -101,8 +101,8 @@ impl VirtioFd {
         Ok(length.map(|length| (VirtioHeader::parse(virtio, shift as u16), length)))
     }
 
-    /// Writes one packet or super-segment in `parts`, at most [`MAX_IOVECS`]. The first non-empty part
-    /// begins with the IP header.
+    /// Writes one packet or super-segment in `parts`, at most [`MAX_IOVECS`]. The first non-empty
+    /// part begins with the IP header.
     pub(crate) fn write(&self, virtio: VirtioHeader, parts: &[&[u8]]) -> io::Result<()> {
         let shift = self.link_header_bytes();
         let virtio = virtio.emit(shift as u16);

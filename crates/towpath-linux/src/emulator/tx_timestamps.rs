@@ -1,10 +1,10 @@
 //! Transmit times of a TUN device's packets.
 //!
 //! A TUN device does not report how long a packet has waited in it. A second socket therefore
-//! records every packet as the host sends it ([`Ring`]), and the reader of the device looks the
-//! packet up here. Both see packets in the same order, but each may miss some: the device if its
-//! queue is full, the ring if it is not read. A packet that is not found counts from the time of
-//! its read.
+//! records every packet as the host sends it ([`TimestampRing`]), and the reader of the device
+//! looks the packet up here. Both see packets in the same order, but each may miss some: the device
+//! if its queue is full, the ring if it is not read. A packet that is not found counts from the
+//! time of its read.
 
 use crate::sys::ring::{HEAD_BYTES, PacketRing, RING_SLOTS, TxStamp};
 

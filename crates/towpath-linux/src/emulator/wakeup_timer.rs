@@ -1,9 +1,9 @@
 //! Wake-up times of the emulator's thread: early enough to be awake at the next deadline.
 //!
-//! A sleeping thread wakes up later than requested. The latency depends on the machine, on its
-//! load and on how long a processor was idle. Wake-up latency is therefore measured, the thread
-//! requests an earlier wake-up, and busy-waits for the rest. A [`BusyWaitBudget`] limits the processor
-//! time for this. The emptier it is, the more often the thread accepts being late.
+//! A sleeping thread wakes up later than requested. The latency depends on the machine, on its load
+//! and on how long a processor was idle. Wake-up latency is therefore measured, the thread requests
+//! an earlier wake-up, and busy-waits for the rest. A [`BusyWaitBudget`] limits the processor time
+//! for this. The emptier it is, the more often the thread accepts being late.
 //!
 //! No clock is read here: times are arguments.
 

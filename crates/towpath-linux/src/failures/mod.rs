@@ -1,7 +1,7 @@
 //! Failure cases of Multipath TCP, each as a network of its own.
 //!
 //! A [`FailureCase`] is data: symptom, cause, and the difference from a healthy network
-//! ([`situation`]). [`RunningCase`] is that network, running in namespaces. Reading order: `situation`,
+//! ([`case`]). [`RunningCase`] is that network, running in namespaces. Reading order: `case`,
 //! `network`, `listener`, then the cases themselves.
 
 mod applications;

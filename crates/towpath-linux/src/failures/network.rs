@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Gateways and core are forwarding kernels, each in a namespace; the middleboxes are ours
-//! ([`crate::hop`]). Every path thus has three routers, and only the second one may misbehave.
+//! ([`crate::router`]). Every path thus has three routers, and only the second one may misbehave.
 //! Alternatively, all interfaces are at one switch, in one subnet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

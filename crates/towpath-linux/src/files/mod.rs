@@ -5,9 +5,9 @@
 //! written under a temporary name and then renamed. The rename replaces a link and does not follow
 //! it.
 //!
-//! There are two kinds of names. In names that towpath chooses ([`Dir::create`],
-//! [`Dir::write`]), a link is always replaced. In names that the user spells ([`OutputFile`]), a link
-//! of the user's own is followed, and devices and pipes are written directly.
+//! There are two kinds of names. In names that towpath chooses ([`Dir::create`], [`Dir::write`]), a
+//! link is always replaced. In names that the user spells ([`OutputFile`]), a link of the user's
+//! own is followed, and devices and pipes are written directly.
 //!
 //! A link that belongs to neither root nor this user is always refused. An unfinished file has
 //! another name. Private folders ([`Dir::private`]) are safe from other users in every parent up

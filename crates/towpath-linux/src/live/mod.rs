@@ -4,10 +4,10 @@
 //! Reading order:
 //!
 //! - [`server`]: listening and control connections
-//! - `door` and `reception`: acceptors for TCP and QUIC
-//! - `line`: data streams
-//! - `end`: all flows at one endpoint, client or server
-//! - `series` and `held`: samples of connections and senders
+//! - `acceptor` and `quic_acceptor`: acceptors for TCP and QUIC
+//! - `data_stream`: data streams
+//! - `flow_runner`: all flows at one endpoint, client or server
+//! - `series` and `sender_sampler`: samples of connections and senders
 //! - [`client`]: a measurement from start to end
 //! - `fetch`: retrieval of the server's report over any remaining path
 

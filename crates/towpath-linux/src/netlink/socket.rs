@@ -15,7 +15,8 @@ const MAX_DATAGRAM_BYTES: usize = 64 * 1024;
 const EVENT_BUFFER_BYTES: i32 = 1024 * 1024;
 /// Maximum attempts to list a table that changes while it is listed.
 const MAX_DUMP_ATTEMPTS: u32 = 8;
-/// Maximum datagrams per call of [`EventSocket::drain`], so that it returns even during an event storm.
+/// Maximum datagrams per call of [`EventSocket::drain`], so that it returns even during an event
+/// storm.
 const MAX_DRAIN_DATAGRAMS: usize = 256;
 
 /// Socket for requests; each waits for the kernel's acknowledgement.

@@ -2,7 +2,7 @@
 //!
 //! Every path is one interface on each of its two hosts, both named after it, in a subnet of its
 //! own ([`address`]). The path's first host routes by source address; the second routes by
-//! destination address (see [`Path`]). All of it uses netlink; no program is run.
+//! destination address (see [`address`]). All of it uses netlink; no program is run.
 
 mod accounted_links;
 pub(crate) mod address;

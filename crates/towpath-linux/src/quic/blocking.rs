@@ -237,7 +237,8 @@ impl BlockingConnection {
         Self { host, id, shared }
     }
 
-    /// Returns the connection's ID within its host, for calls of [`Turn`].
+    /// Returns the connection's ID within its host, for calls of
+    /// [`DriverContext`](super::driver::DriverContext).
     pub fn id(&self) -> ConnectionId {
         self.id
     }

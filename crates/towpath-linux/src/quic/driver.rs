@@ -1,7 +1,8 @@
 //! Driver thread that owns one host's QUIC stack, its sockets and the stream handlers.
 //!
-//! Applications run inside the thread as [`StreamHandler`]s, which are called when their stream is ready.
-//! Other threads send work with [`QuicHandle::call`] or block on a [`super::Stream`].
+//! Applications run inside the thread as [`StreamHandler`]s, which are called when their stream is
+//! ready. Other threads send work with [`QuicHandle::call`] or block on a
+//! [`super::BlockingStream`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -73,7 +74,8 @@ pub trait StreamHandler: Send {
     /// Called after the connection has closed; `error` is `None` if this host closed it.
     fn closed(&mut self, now: Instant, error: Option<&ConnectionError>);
 
-    /// Returns when [`StreamHandler::progress`] must be called at the latest, even without an event.
+    /// Returns when [`StreamHandler::progress`] must be called at the latest, even without an
+    /// event.
     fn deadline(&self) -> Option<Instant> {
         None
     }

@@ -4,9 +4,9 @@
 //!
 //! - `sockets`: datagrams in and out
 //! - `addresses`: interfaces and addresses of the kernel
-//! - `others`: datagrams other than QUIC
+//! - `non_quic`: datagrams other than QUIC
 //! - `driver`: the thread that owns a [`towpath_quic::QuicStack`], its sockets and the clock
-//! - `stream`: connections and streams for threads that block
+//! - `blocking`: connections and streams for threads that block
 
 mod addresses;
 mod blocking;

@@ -2,8 +2,8 @@
 //!
 //! It decrements the time to live. Packets whose time to live expires are answered with an ICMP
 //! message that quotes all of their headers (RFC 1812 §4.3.2.3, RFC 4443 §2.4). From the inside
-//! port it accepts only inside source addresses (RFC 2827). Its [`RouterRule`]s add what middleboxes of
-//! the Internet are known to do to Multipath TCP.
+//! port it accepts only inside source addresses (RFC 2827). Its [`RouterRule`]s add what
+//! middleboxes of the Internet are known to do to Multipath TCP.
 
 mod nat;
 pub(crate) mod packet;

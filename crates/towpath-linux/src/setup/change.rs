@@ -213,7 +213,7 @@ impl ConfigChange {
         Ok(())
     }
 
-    /// Applies the change to revert an earlier one. Returns [`ChangeError::Closed`] if another
+    /// Applies the change to revert an earlier one. Returns [`ChangeError::Gone`] if another
     /// program has changed the value since, which stays, or if the object no longer exists.
     pub fn revert(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
         let differs = |what: &dyn fmt::Display, now: &dyn fmt::Display, ours: &dyn fmt::Display| {

@@ -1,6 +1,6 @@
 //! Configuration of a host for Multipath TCP: a plan that is applied or reverted as a whole.
 //!
-//! [`Gateway::read`] reads the present state. [`plan()`] returns the missing changes, none on a
+//! [`HostState::read`] reads the present state. [`plan()`] returns the missing changes, none on a
 //! correct host. Through netlink and `/proc/sys`, [`apply`] makes them and records them in a
 //! [`SetupState`]. With that record, [`undo`] reverts them. Reading needs no privilege.
 //!

@@ -1,8 +1,8 @@
 //! Driver thread that owns one host's [`Stack`], its devices and the connection handlers.
 //!
-//! Applications run inside the thread as [`ConnectionHandler`]s, which are called when their connection is ready.
-//! No thread switch occurs between a packet's arrival and the application's reply. Other threads
-//! send work with [`StackHandle::call`].
+//! Applications run inside the thread as [`ConnectionHandler`]s, which are called when their
+//! connection is ready. No thread switch occurs between a packet's arrival and the application's
+//! reply. Other threads send work with [`StackHandle::call`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +51,8 @@ pub trait ConnectionHandler: Send {
         error: Option<ConnectionError>,
     );
 
-    /// Returns when [`ConnectionHandler::progress`] must be called at the latest, even without an event.
+    /// Returns when [`ConnectionHandler::progress`] must be called at the latest, even without an
+    /// event.
     fn deadline(&self) -> Option<Instant> {
         None
     }

@@ -45,7 +45,7 @@ pub(crate) struct QuicConnection {
 pub(crate) struct QuicEventLog {
     /// Notices since the last call, with the addresses of their paths.
     notices: Vec<TimedNotice>,
-    /// Number of notices by [`Notice::counter`].
+    /// Number of notices by [`PathNotice::counter`](towpath_quic::PathNotice::counter).
     counts: BTreeMap<&'static str, u64>,
     /// Final status; `None` while the connection is open.
     last: Option<ConnectionStatus>,
@@ -222,7 +222,7 @@ impl Drop for QuicFlowListener {
 }
 
 impl QuicConnection {
-    /// Creates the handle of an accepted connection, with its log of [`QuicEventLog::keep`].
+    /// Creates the handle of an accepted connection, with its log from [`QuicEventLog::attach`].
     pub(crate) fn accepted(
         host: Arc<QuicHandle>,
         id: ConnectionId,

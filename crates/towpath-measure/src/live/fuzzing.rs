@@ -1,5 +1,5 @@
 //! Bodies of three fuzz targets: `control` and `datagram` (input of an unauthenticated client), and
-//! `half` (a server's report).
+//! `host_report` (a server's report).
 
 use std::time::Duration;
 

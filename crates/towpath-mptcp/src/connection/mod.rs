@@ -1,9 +1,9 @@
 //! Several subflows as one connection (RFC 8684), or one subflow as plain TCP.
 //!
-//! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets), `flow` (a
-//! subflow within its connection), `handshake` and `join` (establishment), `stateless`
-//! (establishment under attack). Then `input` (a received segment), `write` and `read` (the
-//! application's side), `schedule` (choice of path and data), `push` (into a subflow's queue),
+//! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets),
+//! `subflow_context` (a subflow within its connection), `handshake` and `join` (establishment),
+//! `stateless` (establishment under attack). Then `input` (a received segment), `write` and `read`
+//! (the application's side), `schedule` (choice of path and data), `push` (into a subflow's queue),
 //! `emit` (the packet). Finally `addresses`, `fallback` (options vanish), `failure` (MP_FAIL,
 //! reinjection), `timers`, `close`.
 //!

@@ -59,7 +59,8 @@ impl SynOptions {
     }
 }
 
-/// The cookie for a SYN with this number, of which [`SynOptions::cookie_subset`] has left `offer`.
+/// Returns the cookie for a SYN with this number. `offer` is what [`SynOptions::cookie_subset`]
+/// left of its options.
 pub(super) fn build(
     secrets: &SecretGenerator,
     now: Instant,

@@ -28,7 +28,7 @@ pub enum StackEvent {
     /// The send buffer has room again after [`super::Stack::write`] took less than offered.
     Writable(ConnectionId),
     /// The connection has ended; `error` is `None` when both sides closed it regularly. Its status
-    /// can still be read until [`super::Stack::forget`].
+    /// can still be read until [`super::Stack::release`].
     Closed {
         /// Connection that has ended.
         connection: ConnectionId,

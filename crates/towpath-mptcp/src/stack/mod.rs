@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`event`], [`error`] and [`status`] (output), this file (the host's own state,
 //! and the application's calls), `input` (received packets), `secrets`. Then SYN flood protection:
-//! [`strangers`] and `pressure`, with `half_open`, `offer`, `cookies` and `half_joins`.
+//! [`syn_flood`] and `stateless`, with `half_open`, `syn_options`, `cookies` and `pending_joins`.
 
 mod cookies;
 mod counters;
@@ -150,7 +150,7 @@ impl Stack {
 
     /// Creates a host without interfaces that accepts unauthenticated clients. Every stack that is
     /// reachable from a real network needs this. [`StackConfig::seed`] is not used; for the other
-    /// differences, see [`strangers`].
+    /// differences, see [`syn_flood`].
     pub fn with_syn_flood_protection(config: StackConfig, strangers: &SynFloodProtection) -> Self {
         let secrets = SecretGenerator::from_secret(&strangers.secret);
         Self::from_parts(config, secrets, Some(Box::new(SynFloodState::new(strangers))))

@@ -1,5 +1,5 @@
 //! Handshakes with unauthenticated clients: SYN cookies, and subflows without state until the peer
-//! is authenticated (see [`super::strangers`]).
+//! is authenticated (see [`super::syn_flood`]).
 
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 //! A sender can forge any source address, so a handshake that is never completed must cost almost
 //! nothing. A listener with a full backlog, or one source at its limit, gets a cookie
 //! ([`super::cookies`]), and no state is kept. A subflow that a peer begins to open takes one entry
-//! in a table of fixed size until the peer is authenticated ([`super::half_joins`]). The connection
-//! does not know of it before. At most [`super::StackConfig::time_wait_limit`] connections are in
-//! TIME-WAIT. Sequence numbers and ports follow from a secret of 128 bits.
+//! in a table of fixed size until the peer is authenticated ([`super::pending_joins`]). The
+//! connection does not know of it before. At most [`super::StackConfig::time_wait_limit`]
+//! connections are in TIME-WAIT. Sequence numbers and ports follow from a secret of 128 bits.
 //!
 //! Not limited here: completed connections, which are the application's task, and the packet rate,
 //! which is the driver's.

@@ -1,5 +1,5 @@
 //! Early end of slow start, before packets are lost: `HyStart++` (RFC 9406), and the variant of
-//! Linux's CUBIC ([`classic`]).
+//! Linux's CUBIC ([`linux`]).
 
 mod linux;
 

@@ -1,9 +1,9 @@
 //! Figures as in a paper: standalone SVG and PNG, legible in print and without colours.
 //!
-//! A [`Figure`] is data in the units in which it is drawn. `place` maps values to points of a
+//! A [`Figure`] is data in the units in which it is drawn. `axis` maps values to points of a
 //! panel, `marks` draws curves, and `style` defines the look of the n-th curve in every panel.
 //! `layout` puts panels, legend and title together. `png` rasterises the result, with glyph
-//! outlines from `letters`. The charts of a report (`chart`) follow the reader's screen and
+//! outlines from `glyphs`. The charts of a report (`chart`) follow the reader's screen and
 //! colours. A figure has a fixed size and a white ground, because it is made to be copied.
 
 mod axis;

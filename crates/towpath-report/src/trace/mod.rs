@@ -3,9 +3,9 @@
 //! Reading order:
 //! - [`file`]: pcap and pcapng; [`layers`]: from a frame to a segment.
 //! - [`tracker`]: from segments to connections, with [`handshake`] and [`connection`].
-//! - [`way`]: one direction of a subflow, with [`held`]: limits of its sender.
-//! - [`data`]: one direction of a connection.
-//! - [`interval`] and [`metric_boxes`]: ranges and statistics for both.
+//! - [`direction`]: one direction of a subflow, with [`send_limits`]: limits of its sender.
+//! - [`data_stream`]: one direction of a connection.
+//! - [`ranges`] and [`stats`]: ranges and statistics for both.
 //! - [`sequence`] and [`sequences`]: time–sequence pictures.
 //! - [`summary`]: metrics at the end; [`account`]: capacity accounting; [`records`]: the result.
 //! - [`feed`]: a capture that is still being written; [`text`]: output for people.

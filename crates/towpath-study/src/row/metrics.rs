@@ -17,7 +17,7 @@ use crate::handover;
 ///   `path.NAME.goodput`, `path.NAME.throughput`, `flow.N.goodput`, `zero_seconds` and `silent`;
 /// - `host.NAME.cpu`;
 /// - of an emulated run `degraded`, `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`;
-/// - of messages and of handovers the metrics of [`handover::run_metrics`].
+/// - of messages and of handovers the metrics of `handover_metrics`.
 ///
 /// An interval that is only partly in the window counts for that part.
 pub fn run_metrics(

@@ -18,8 +18,8 @@ const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
 /// Measure towards a host that runs `towpath server`
 ///
 /// Sends a traffic pattern over each transport, with lines for every subflow while it runs, a table
-/// and a report at the end. Letters mean what they mean to iperf3. Whatever path is lost, the result
-/// is not: the server keeps its half until it was fetched.
+/// and a report at the end. Letters mean what they mean to iperf3. Whatever path is lost, the
+/// result is not: the server keeps its half until it was fetched.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct MeasureArguments {
@@ -49,7 +49,8 @@ pub(crate) struct MeasureArguments {
     /// Send so many bytes in place of a time, as `10M` or `"10 MB"`
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) bytes: Option<u64>,
-    /// No stream sends faster, as `50M` or `"50 Mbit/s"`; with udp: what is sent [default: 1 Mbit/s]
+    /// No stream sends faster, as `50M` or `"50 Mbit/s"`; with udp: what is sent [default: 1
+    /// Mbit/s]
     #[arg(short, long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) bitrate: Option<Rate>,
     /// Parallel connections
@@ -73,8 +74,8 @@ pub(crate) struct MeasureArguments {
     /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]; with udp: of a
-    /// datagram [default: 1448]
+    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]; with udp:
+    /// of a datagram [default: 1448]
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) length: Option<u64>,
     /// Buffers of the sockets on both hosts [default: the systems']
@@ -131,8 +132,8 @@ pub(crate) struct MeasureArguments {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// SHA-256 fingerprint of the server's certificate. Everything goes over QUIC or TLS then, which
-    /// means --tls for TCP and MPTCP [default: anybody is taken, and named]
+    /// SHA-256 fingerprint of the server's certificate. Everything goes over QUIC or TLS then,
+    /// which means --tls for TCP and MPTCP [default: anybody is taken, and named]
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
     /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow
@@ -141,9 +142,9 @@ pub(crate) struct MeasureArguments {
     /// Timeout for the server's results after the traffic
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) result_timeout: Duration,
-    /// Measure while this host moves: changes of its network do not invalidate a run.
-    /// Requests and datagrams (interactive, reqres, onoff, udping) run over all transports at the same
-    /// time, with --udping, until a network that was there at first is gone (or -t, 10 min, is over)
+    /// Measure while this host moves: changes of its network do not invalidate a run. Requests and
+    /// datagrams (interactive, reqres, onoff, udping) run over all transports at the same time,
+    /// with --udping, until a network that was there at first is gone (or -t, 10 min, is over)
     #[arg(long)]
     pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]

@@ -25,8 +25,8 @@ use crate::ui::Ui;
 
 /// Show the Multipath TCP connections of this machine, with their subflows and processes
 ///
-/// On a terminal a live view, elsewhere lines of text. What the kernel does not say but what follows
-/// from its figures is marked with ~.
+/// On a terminal a live view, elsewhere lines of text. What the kernel does not say but what
+/// follows from its figures is marked with ~.
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
     /// One JSON object a line: each connection in each round, and events

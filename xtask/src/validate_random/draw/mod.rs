@@ -21,7 +21,8 @@ const DELAY: [u64; 2] = [1_000, 300_000];
 /// Percent and kind of a path's queue.
 const QUEUES: [(u32, QueueKind); 3] =
     [(70, QueueKind::DropTail), (15, QueueKind::Tbf), (15, QueueKind::CoDel)];
-/// Range of a queue's length in µs, by logarithm. A queue always has room for [`MIN_QUEUE_PACKETS`].
+/// Range of a queue's length in µs, by logarithm. A queue always has room for
+/// [`MIN_QUEUE_PACKETS`].
 const QUEUE: [u64; 2] = [10_000, 2_000_000];
 const MIN_QUEUE_PACKETS: u64 = 4;
 /// Burst of `tbf` in bytes, by logarithm, at least two packets.

@@ -26,8 +26,8 @@ impl ServerState {
         Ok((reception.map_err(|error| error.to_string())?, fingerprint))
     }
 
-    /// Dispatches a QUIC stream, as [`Self::let_in`] does for TCP. Runs in the QUIC driver thread,
-    /// so it must not block. Dropping the stream also releases its connection.
+    /// Dispatches a QUIC stream, as [`Self::dispatch`] does for TCP. Runs in the QUIC driver
+    /// thread, so it must not block. Dropping the stream also releases its connection.
     pub(super) fn dispatch_quic(
         self: &Arc<Self>,
         turn: &mut DriverContext<'_>,

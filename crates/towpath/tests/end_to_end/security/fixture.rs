@@ -101,7 +101,8 @@ impl AttackedServer {
     ///
     /// All must be served at their offered rate, and the server must stay small and recover soon.
     ///
-    /// The attack has to call [`Attack::set_active`], and to return once it no longer [is active](Attack::is_active).
+    /// The attack has to call [`Attack::set_active`], and to return once it no longer [is
+    /// active](Attack::is_active).
     pub(super) fn run_attack(&self, attack: impl FnOnce(&Attack) + Send) {
         let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began, over };
