@@ -57,9 +57,9 @@ const CERTIFICATE: [u8; 335] = [
     0x2c, 0x8c, 0xc3, 0xe2, 0x0a, 0x30, 0xb1, 0xab, 0x21, 0xf3, 0x84, 0x03, 0x06, 0x65, 0x0b,
 ];
 
-/// Public key pair, made by `openssl genpkey -algorithm ED25519 -outform DER`; not a secret.
+/// PKCS#8 private key, made by `openssl genpkey -algorithm ED25519 -outform DER`; published on purpose.
 #[rustfmt::skip]
-const KEY: [u8; 48] = [
+const PRIVATE_KEY: [u8; 48] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
     0x1b, 0xa4, 0xa4, 0xa6, 0xdb, 0x7a, 0x95, 0xea, 0xb9, 0xbd, 0x5e, 0xe2, 0x00, 0x0c, 0x3e, 0x1e,
     0xf1, 0x16, 0x05, 0xd1, 0x48, 0x27, 0xf3, 0xf1, 0x3b, 0xdb, 0x1c, 0xfc, 0xdc, 0xc2, 0xe6, 0xb1,
@@ -144,7 +144,7 @@ pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
 /// Returns the TLS configuration of an acceptor with the fixed certificate.
 pub(crate) fn server_tls() -> Result<rustls::ServerConfig, OpenError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
-    let key = PrivateKeyDer::Pkcs8(KEY.as_slice().into());
+    let key = PrivateKeyDer::Pkcs8(PRIVATE_KEY.as_slice().into());
     let builder =
         rustls::ServerConfig::builder_with_details(provider(), Arc::new(FixedTimeProvider));
     serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)

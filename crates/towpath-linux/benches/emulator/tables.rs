@@ -32,7 +32,7 @@ pub(crate) fn all(rows: &[Row]) -> String {
     let base = of(Traffic::Tcp).find(|(case, _)| case.network == Network::Veth);
     let mut text = table(
         "One TCP connection over a link without limits",
-        "network | Gbit/s | × veth | CPU s per GB | of it emulator | others' CPU | rounds",
+        "network | Gbit/s | × veth | CPU s per GB | emulator's share | others' CPU | rounds",
         of(Traffic::Tcp).map(|row| throughput(row, base)),
     );
     for per_second in [8_333, 100] {
@@ -41,7 +41,7 @@ pub(crate) fn all(rows: &[Row]) -> String {
                 "Error of an added 10 ms delay, µs: {per_second} packets/s of {PACKET_BYTES} B"
             ),
             "network | priority | p1 | p50 | p90 | p99 | p99.9 | max | p99 of the emulator's own \
-             lateness | emulator's CPU, % of one | of it awake | lost | others' CPU | rounds",
+             lateness | emulator's CPU, % of one | busy-polling share | lost | others' CPU | rounds",
             of(Traffic::Paced { per_second }).map(delay),
         ));
     }

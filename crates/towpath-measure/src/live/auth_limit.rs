@@ -41,8 +41,9 @@ impl FailedAttempts {
 #[derive(Debug, Default)]
 pub struct AuthRateLimiter {
     sources: BTreeMap<IpAddr, FailedAttempts>,
-    /// Time of the last log line; `untold` counts the failures not logged since.
+    /// Time of the last log line.
     last_logged_at: Option<Instant>,
+    /// Failures that were not logged since `last_logged_at`.
     unlogged: u64,
 }
 

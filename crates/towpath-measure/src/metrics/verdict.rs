@@ -171,12 +171,12 @@ fn interface_bytes_text(run: &Summarizer<'_>) -> String {
 /// Describes the paths, for a run of `udping` alone.
 fn datagrams(paths: &[PathStats]) -> String {
     let of = |path: &PathStats| {
-        let half_round_trip = path.round_trip.map_or_else(String::new, |times| {
+        let median_rtt_text = path.round_trip.map_or_else(String::new, |times| {
             format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
         });
         let (answered, count) = (path.answered, path.count);
         let all = format::count(count, "datagram");
-        format!("{answered} of {all} over {} came back{half_round_trip}", path.path)
+        format!("{answered} of {all} over {} came back{median_rtt_text}", path.path)
     };
     paths.iter().map(of).collect::<Vec<_>>().join("; ")
 }
@@ -289,11 +289,11 @@ fn under_load(phases: &[LoadPhase], over: &str) -> String {
         format!("{median} {name}{missing}")
     });
     let times: Vec<_> = times.collect();
-    let slowest = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
-    let slowest = slowest.fold(f64::INFINITY, f64::min);
+    let rpms = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
+    let min_rpm = rpms.fold(f64::INFINITY, f64::min);
     let text = format!("answered half of the requests within {}{over}", times.join(", "));
-    if slowest.is_finite() {
-        format!("{text}; {slowest:.0} round trips a minute at worst")
+    if min_rpm.is_finite() {
+        format!("{text}; {min_rpm:.0} round trips a minute at worst")
     } else {
         text
     }

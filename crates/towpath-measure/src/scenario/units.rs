@@ -245,8 +245,8 @@ fn suggestion(unit: &str, wanted: Dimension) -> Option<&'static str> {
 /// Parses a number with its unit (or without: [`Dimension::Count`]).
 pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
     let text = text.trim();
-    let unsigned = text.strip_prefix('-');
-    let body = unsigned.unwrap_or(text).trim_start();
+    let after_minus = text.strip_prefix('-');
+    let body = after_minus.unwrap_or(text).trim_start();
     let after_whole = body.trim_start_matches(|c: char| c.is_ascii_digit());
     let (whole, _) = body.split_at(body.len() - after_whole.len());
     let (fraction, rest) = match after_whole.strip_prefix('.') {
@@ -259,7 +259,7 @@ pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
     if whole.is_empty() || (fraction.is_empty() && rest.len() != after_whole.len()) {
         return Err(UnitError::NotANumber);
     }
-    if unsigned.is_some() {
+    if after_minus.is_some() {
         return Err(UnitError::Negative);
     }
     let name = rest.trim_start();

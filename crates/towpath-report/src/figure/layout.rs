@@ -75,7 +75,7 @@ pub fn panels(figure: &Figure) -> Vec<String> {
     each.collect()
 }
 
-/// Draws the legend, each line as a picture of at most this width.
+/// Draws the legend as one SVG, wrapped to this width.
 pub fn legend(figure: &Figure, across: f64) -> String {
     let entries = entries(figure);
     let rows = flow(&entries, across);

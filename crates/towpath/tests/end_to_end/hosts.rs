@@ -117,7 +117,7 @@ fn without_numbers(word: &str) -> String {
     if is_number { word.replace(bare, "N") } else { word.to_owned() }
 }
 
-/// Returns the first difference to a document's output; `None` if they match.
+/// Returns the first difference from a document's output as an error.
 fn compare(shown: &[String], said: &str) -> Result<(), String> {
     let said: Vec<String> = said.lines().map(shape).collect();
     if !shown.iter().any(|line| line.ends_with('…')) {
@@ -151,7 +151,7 @@ fn compare(shown: &[String], said: &str) -> Result<(), String> {
 
 fn play(test: &str, section: &str, network: &str) {
     let tools = ["ip", "tc", "unshare", "nsenter", "iperf3"];
-    // `tc` has no such option, but starts.
+    // `missing` runs `TOOL --version`. `tc` rejects the option, but shows that it is installed.
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         return skip(test, &reason);
     }

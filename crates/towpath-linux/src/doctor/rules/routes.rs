@@ -82,7 +82,7 @@ fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: Ip
     ))
 }
 
-/// Does the same for a missing subflow.
+/// Applies `routing_of` to the addresses of a missing subflow.
 pub(super) fn routing(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> Option<Finding> {
     routing_of(view, one.local?, one.bound_to, one.remote.ip())
 }
