@@ -535,8 +535,8 @@ fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
         all.bytes += asked * SENT_REQUEST_BYTES + heard * RECEIVED_REQUEST_BYTES;
         if let Pattern::Udp(udp) = &flow.pattern {
             let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
-            let direction = directions(&flow.pattern).len() as u64;
-            all.bytes += direction * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
+            let direction_count = directions(&flow.pattern).len() as u64;
+            all.bytes += direction_count * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
         } else if is_quic(plan.transport) {
             all.bytes += CONNECTION_BYTES + halves * block;
         } else if talks {
