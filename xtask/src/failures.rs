@@ -1,7 +1,7 @@
 //! `cargo xtask failures`: runs the doctor in randomly drawn fault situations, and counts how often
 //! it is right.
 //!
-//! The name of a situation is sufficient: `towpath lab break random-SEED-NUMBER` makes its network.
+//! The name of a situation is sufficient: `towpath lab failure random-SEED-NUMBER` makes its network.
 //! With `--json` it prints the faults that were injected. Like all of xtask, this uses none of our
 //! crates.
 
@@ -129,7 +129,7 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
 
 /// Makes one network and runs the doctor in it.
 fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
-    let told = Command::new(towpath).args(["lab", "break", name, "--json"]).output()?;
+    let told = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
     let truth: Value = serde_json::from_slice(&told.stdout)?;
     let asked = run_inside(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
     let again = if options.fix && !asked.own_commands().is_empty() {
@@ -148,7 +148,7 @@ fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<Judg
 
 fn run_inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<DoctorRun> {
     let mut command = Command::new(towpath);
-    command.args(["lab", "break", name, "--", "sh", "-c", script]).arg(towpath);
+    command.args(["lab", "failure", name, "--", "sh", "-c", script]).arg(towpath);
     command.env("BECOME", if ordinary { "unshare --user" } else { "" }).stdin(Stdio::null());
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -131,7 +131,7 @@ impl Call<'_> {
     /// Runs the quick part of one reproduction.
     fn reproduce(&self, name: &str, results: &Path) -> Result<()> {
         let mut command = Command::new(self.towpath);
-        command.args(["reproduce", "--thin", "--world", "sim", "--jobs", &self.jobs, name, "-o"]);
+        command.args(["reproduce", "--quick", "--world", "sim", "--jobs", &self.jobs, name, "-o"]);
         command.arg(results);
         Self::finish(command, 1)
     }

@@ -70,7 +70,7 @@ usage: cargo xtask COMMAND
          --profile NAME   our stack's, as linux-6.18, where a scenario has none
          --only SIDE      only do the runs of kernel, sim or towpath
          --towpath FILE   this program instead of a release build
-         --store FOLDER   earlier runs, which are not repeated (target/twin)
+         --store DIR   earlier runs, which are not repeated (target/twin)
          --list           only list the scenarios
          --show           only show stored results, run nothing
          --json           print a line of JSON for each scenario

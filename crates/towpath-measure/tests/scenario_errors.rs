@@ -157,18 +157,18 @@ wrong! {
     penalisation_as_truth: host("penalisation = true");
     middlebox_without_action: after_head("[[middleboxes]]\npath = \"wifi\"");
     middlebox_unknown_action:
-        after_head("[[middleboxes]]\npath = \"wifi\"\ndo = \"strip-mpcp\"");
+        after_head("[[middleboxes]]\npath = \"wifi\"\naction = \"strip-mpcp\"");
     middlebox_nat_one_way:
-        after_head("[[middleboxes]]\npath = \"wifi\"\ndo = \"nat\"\ndirection = \"up\"");
+        after_head("[[middleboxes]]\npath = \"wifi\"\naction = \"nat\"\ndirection = \"up\"");
     too_many_subflows: host("mptcp = { subflows = 9 }");
     event_on_unknown_path: event("at = \"3 s\"\npath = \"wlan\"\nset = \"down\"");
     event_without_time: event("path = \"wifi\"\nset = \"down\"");
     event_without_target: event("at = \"3 s\"\nset = \"down\"");
     event_unknown_set: event("at = \"3 s\"\npath = \"wifi\"\nset = \"off\"");
     event_interface_without_host:
-        event("at = \"3 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"");
+        event("at = \"3 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"");
     event_key_without_meaning:
-        event("at = \"3 s\"\npath = \"wifi\"\nset = \"up\"\nhow = \"carrier\"");
+        event("at = \"3 s\"\npath = \"wifi\"\nset = \"up\"\nmode = \"carrier\"");
     event_rate_missing: event("at = \"3 s\"\npath = \"wifi\"\nset = \"rate\"");
     event_after_the_end:
         flow("pattern = \"iperf\"\n[[timeline]]\nat = \"12 s\"\npath = \"wifi\"\n\

@@ -193,7 +193,7 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
     buffer.mode = match value {
         "linux" => ReceiveBufferMode::Linux,
         "fixed" => ReceiveBufferMode::Fixed,
-        "seed003" => ReceiveBufferMode::Barre2011,
+        "barre2011" => ReceiveBufferMode::Barre2011,
         _ => return Err(SettingError::value(name, value)),
     };
     if buffer.mode == ReceiveBufferMode::Fixed {
@@ -219,7 +219,7 @@ fn variant(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {
     match value {
         "off" => Ok(OpportunisticMode::Off),
         "nsdi12" => Ok(OpportunisticMode::Nsdi12),
-        "guarded" => Ok(OpportunisticMode::MptcpOrg),
+        "mptcp-org" => Ok(OpportunisticMode::MptcpOrg),
         _ => Err(SettingError::value(name, value)),
     }
 }

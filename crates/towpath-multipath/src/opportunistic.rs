@@ -181,7 +181,7 @@ impl fmt::Display for OpportunisticMode {
         f.write_str(match self {
             Self::Off => "off",
             Self::Nsdi12 => "nsdi12",
-            Self::MptcpOrg => "guarded",
+            Self::MptcpOrg => "mptcp-org",
         })
     }
 }

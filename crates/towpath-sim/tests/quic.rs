@@ -137,7 +137,7 @@ fn the_handover_completes_with_20_seeds() {
 #[test]
 fn a_transfer_survives_the_loss_of_either_path_with_20_seeds() {
     let silently = "set = \"down\"";
-    let by_interface = "set = \"down\"\nhow = \"interface\"\nhost = \"phone\"";
+    let by_interface = "set = \"down\"\nmode = \"interface\"\nhost = \"phone\"";
     for (lost, set) in [("wifi", silently), ("cellular", by_interface)] {
         let rest = bulk("duration = \"6 s\"")
             + &format!("[[timeline]]\nat = \"1 s\"\npath = \"{lost}\"\n{set}\n");

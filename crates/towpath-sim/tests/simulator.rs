@@ -175,7 +175,7 @@ fn the_number_of_threads_changes_nothing() {
 #[test]
 fn a_middlebox_that_strips_the_option_causes_fallback_to_tcp() {
     for action in ["strip-mptcp", "strip-mptcp-syn"] {
-        let boxes = format!("[[middleboxes]]\npath = \"wifi\"\ndo = \"{action}\"");
+        let boxes = format!("[[middleboxes]]\npath = \"wifi\"\naction = \"{action}\"");
         let ended = mptcp(&two_paths(&boxes));
         let summary = ended.summary();
         assert!(!summary.multipath.used && summary.multipath.fallback.is_some(), "{action}");
@@ -187,7 +187,7 @@ fn a_middlebox_that_strips_the_option_causes_fallback_to_tcp() {
 #[test]
 fn boxes_that_change_lengths_and_addresses_do_no_harm() {
     for action in ["split", "coalesce", "nat", "shift-sequence", "strip-add-addr"] {
-        let boxes = format!("[[middleboxes]]\npath = \"cellular\"\ndo = \"{action}\"");
+        let boxes = format!("[[middleboxes]]\npath = \"cellular\"\naction = \"{action}\"");
         let ended = mptcp(&two_paths(&boxes));
         let summary = ended.summary();
         assert!(summary.multipath.used, "{action}: {:?}", summary.multipath);
@@ -201,7 +201,7 @@ fn boxes_that_change_lengths_and_addresses_do_no_harm() {
 
 #[test]
 fn changed_payload_is_noticed_by_the_reader_or_by_the_checksum() {
-    let boxes = "[[middleboxes]]\npath = \"cellular\"\ndo = \"rewrite-payload\"\n";
+    let boxes = "[[middleboxes]]\npath = \"cellular\"\naction = \"rewrite-payload\"\n";
     let damaged = |ended: &CompletedRun| {
         ended.summary().warnings.iter().any(|warning| warning.text.contains("something else"))
     };
@@ -215,7 +215,7 @@ fn changed_payload_is_noticed_by_the_reader_or_by_the_checksum() {
 fn a_queue_at_the_host_stays_short_with_small_queues() {
     let longest = |switch: bool| {
         let text = two_paths(&format!("[run]\nprofile-switches = {{ tsq = {switch} }}")).source;
-        let text = text.replace("rate =", "queue = \"500 ms\"\nposition = \"host\"\nrate =");
+        let text = text.replace("rate =", "queue = \"500 ms\"\nqueue-position = \"host\"\nrate =");
         let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
         let link = |record: &Record| {
             let Record::Link(link) = record else { return None };
@@ -380,7 +380,7 @@ const SLOW_THEN_GONE: &str = "[[timeline]]
     at = \"12 s\"
     path = \"wifi\"
     set = \"down\"
-    how = \"interface\"
+    mode = \"interface\"
     host = \"phone\"";
 
 /// Two bugs kept new data from the backup. In seeds 1 and 2 the connection's timer stopped once
@@ -392,7 +392,7 @@ const SLOW_THEN_GONE: &str = "[[timeline]]
 #[test]
 fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
     for seed in [1, 2, 48, 95] {
-        let flow = "pattern = \"interactive\"\nduration = \"20 s\"\npatience = \"20 s\"";
+        let flow = "pattern = \"interactive\"\nduration = \"20 s\"\nreply-timeout = \"20 s\"";
         let rest = format!("{SLOW_THEN_GONE}\n[run]\nseed = {seed}");
         let mut walk = exchange(flow, &rest);
         walk.paths[1].backup = true;
@@ -446,7 +446,8 @@ fn a_background_load_delays_the_replies() {
 #[test]
 fn unanswered_requests_count_as_their_time_waited_so_far() {
     let outage = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"";
-    let flow = "pattern = \"reqres\"\nperiod = \"100 ms\"\nduration = \"2 s\"\npatience = \"1 s\"";
+    let flow =
+        "pattern = \"reqres\"\nperiod = \"100 ms\"\nduration = \"2 s\"\nreply-timeout = \"1 s\"";
     let ended = simulate(&exchange(flow, outage), Transport::Tcp, 1, false);
     let summary = ended.summary();
     let figures = summary.flows[0].messages.as_ref().unwrap();

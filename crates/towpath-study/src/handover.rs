@@ -83,7 +83,7 @@ impl SwitchReason {
 ///   had stopped before. `handover.abrupt` is 1 if `handover.duration` is negative.
 /// - `reason.rto`, `reason.rtt-threshold`, `reason.rto-threshold`, `reason.other`, and of Multipath
 ///   QUIC `reason.in-flight` and `reason.silent`: 1 for the reason that the scheduler or path
-///   policy gives, else 0. `guess.…`: the same as the paper infers it, from the first path's state
+///   policy gives, else 0. `inferred.…`: the same as the paper infers it, from the first path's state
 ///   at the next poll.
 /// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by
 ///   direction of the requests. With the suffix `.ratio`: the same divided by that of flow 0. This
@@ -114,7 +114,7 @@ pub(crate) fn handover_metrics(records: &[Record], found: &mut BTreeMap<String, 
         share("reason", told, found);
     }
     if let Some(guess) = start.inferred_reason {
-        share("guess", guess, found);
+        share("inferred", guess, found);
     }
 }
 
@@ -423,8 +423,8 @@ mod tests {
         assert_eq!(found["handover.abrupt"], "0.000");
         assert_eq!(found["reason.rto"], "1.000");
         assert_eq!(found["reason.other"], "0.000");
-        assert_eq!(found["guess.rto"], "1.000");
-        assert_eq!(found["guess.other"], "0.000");
+        assert_eq!(found["inferred.rto"], "1.000");
+        assert_eq!(found["inferred.other"], "0.000");
     }
 
     #[test]
@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(found["handover.duration"], "-0.400");
         assert_eq!(found["handover.abrupt"], "1.000");
         assert_eq!(found["reason.other"], "1.000", "the scheduler said nothing");
-        assert_eq!(found["guess.other"], "1.000", "nothing is to be seen");
+        assert_eq!(found["inferred.other"], "1.000", "nothing is to be seen");
     }
 
     #[test]
@@ -482,7 +482,7 @@ mod tests {
             reinjected,
         ]);
         assert_eq!(found["reason.rto"], "1.000");
-        assert_eq!(found["guess.rtt-threshold"], "1.000");
+        assert_eq!(found["inferred.rtt-threshold"], "1.000");
     }
 
     #[test]
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(found["handover.start"], "0.700");
         assert_eq!(found["handover.duration"], "1.000");
         assert_eq!(found["reason.in-flight"], "1.000");
-        assert_eq!(found.get("guess.other"), None);
+        assert_eq!(found.get("inferred.other"), None);
     }
 
     #[test]

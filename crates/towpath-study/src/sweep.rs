@@ -89,7 +89,7 @@ impl SweepError {
                     .to_owned()
             }
             Self::Version { .. } => "name another folder with `--out`".to_owned(),
-            Self::None(_) => "`towpath sweep PLAN --out FOLDER` makes one".to_owned(),
+            Self::None(_) => "`towpath sweep PLAN --out DIR` makes one".to_owned(),
             Self::Table(..) => "remove it, and do the sweep again".to_owned(),
         })
     }

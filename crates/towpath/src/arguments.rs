@@ -93,7 +93,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) capture: CaptureArguments,
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Interface between the emulator and the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
@@ -113,7 +113,7 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureArguments {
     /// Folder for captures (pcapng, one file for each host)
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
     /// Bytes of each packet that captures keep; 100 hold all headers [default: whole packets]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = snap())]
@@ -176,7 +176,7 @@ pub(crate) struct CompareArguments {
     pub(crate) order: Option<OrderKind>,
     /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results,
     /// where the first one is]
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Interface between the emulator and the kernel [default: auto]
     #[arg(long, value_enum)]
@@ -203,7 +203,7 @@ pub(crate) struct CompareArguments {
     subcommand_negates_reqs = true,
     override_usage = "towpath lab [OPTIONS] <SCENARIO> --on <HOST> <COMMAND> --on <HOST> <COMMAND>...\n       \
                       towpath lab [OPTIONS] <SCENARIO> [-- <COMMAND>...]\n       \
-                      towpath lab break [NAME] [-- <COMMAND>...]"
+                      towpath lab failure [NAME] [-- <COMMAND>...]"
 )]
 pub(crate) struct LabArguments {
     #[command(subcommand)]
@@ -219,7 +219,7 @@ pub(crate) struct LabArguments {
     pub(crate) host: Option<String>,
     /// Measure what the programs move: folder for result and report [default with --on:
     /// towpath-results/SCENARIO/NUMBER; else none]
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) capture: CaptureArguments,
@@ -246,7 +246,7 @@ pub(crate) struct OnArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabAction {
-    Break(FailureArguments),
+    Failure(FailureArguments),
 }
 
 /// Open a network in which something about Multipath TCP is broken, or list them
@@ -349,7 +349,7 @@ pub(crate) struct TraceArguments {
     pub(crate) write: Option<PathBuf>,
     /// Capture point, if the capture does not show it
     #[arg(long, value_enum, value_name = "END")]
-    pub(crate) taken_at: Option<TakenAtChoice>,
+    pub(crate) capture_point: Option<CaptureEnd>,
     /// Connections to show, those with most data first
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) top: u32,
@@ -369,21 +369,21 @@ pub(crate) struct TraceArguments {
 
 /// At which end of its connections a capture was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TakenAtChoice {
+pub(crate) enum CaptureEnd {
     /// At the host that opened the connections
     Opener,
     /// At the host that accepted them
-    Accepter,
-    /// On the way
+    Acceptor,
+    /// Between the two
     Between,
 }
 
-impl From<TakenAtChoice> for TakenAt {
-    fn from(choice: TakenAtChoice) -> Self {
+impl From<CaptureEnd> for TakenAt {
+    fn from(choice: CaptureEnd) -> Self {
         match choice {
-            TakenAtChoice::Opener => Self::Opener,
-            TakenAtChoice::Accepter => Self::Acceptor,
-            TakenAtChoice::Between => Self::Between,
+            CaptureEnd::Opener => Self::Opener,
+            CaptureEnd::Acceptor => Self::Acceptor,
+            CaptureEnd::Between => Self::Between,
         }
     }
 }
@@ -426,10 +426,10 @@ pub(crate) enum SchemaKind {
     Scenario,
     /// One line of a result, as JSON Schema
     Result,
-    /// Scenario files, as a Markdown page for people
-    Reference,
-    /// Plans of sweeps, as a Markdown page for people
-    Plan,
+    /// Keys of scenario files, as a Markdown page
+    ScenarioKeys,
+    /// Keys of plans for sweeps, as a Markdown page
+    PlanKeys,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use self::zstd::FrameReader;
 const COMPRESSED: &str = "jsonl.zst";
 
 /// Hint for a folder that cannot be written.
-pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--out FOLDER`";
+pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--out DIR`";
 
 /// A folder for the results of one call.
 #[derive(Debug)]

@@ -36,7 +36,7 @@ enum ShellChoice {
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
     /// Folder for them, such as ~/.local/share/man/man1
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `towpath lab`, `towpath on` and `towpath lab break`: programs in an emulated network.
+//! `towpath lab`, `towpath on` and `towpath lab failure`: programs in an emulated network.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ const RESULT_NAME: &str = "lab-1";
 const COLUMNS: usize = 100;
 
 pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    if let Some(LabAction::Break(arguments)) = &arguments.action {
+    if let Some(LabAction::Failure(arguments)) = &arguments.action {
         return lab_break(arguments, ui);
     }
     let name = arguments.scenario.clone().unwrap_or_default();
@@ -190,7 +190,7 @@ fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliE
 pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
     failures::find(name).ok_or_else(|| CliError::Unavailable {
         what: format!("no situation `{name}`"),
-        hint: "`towpath lab break` lists them".to_owned(),
+        hint: "`towpath lab failure` lists them".to_owned(),
     })
 }
 

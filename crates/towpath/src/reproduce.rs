@@ -44,7 +44,7 @@ pub(crate) struct ReproduceArguments {
     world: Vec<World>,
     /// Only what the plan runs when there is little time
     #[arg(long)]
-    thin: bool,
+    quick: bool,
     /// Seeds of each point, in place of the plan's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
@@ -56,14 +56,14 @@ pub(crate) struct ReproduceArguments {
     #[arg(long)]
     redraw: bool,
     /// Folder for figures, data and the page
-    #[arg(short, long, value_name = "FOLDER", default_value = "towpath-reproductions")]
+    #[arg(short, long, value_name = "DIR", default_value = "towpath-reproductions")]
     out: PathBuf,
     /// Print JSON, one line for each figure
     #[arg(short = 'J', long)]
     json: bool,
     /// With `all`: write reproductions.md (or reproductions-sim-emu.md) and its pictures into this
     /// folder of documents, too
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
 }
 
@@ -179,7 +179,7 @@ fn drawable(
     for found in all {
         let mut missing = None;
         for world in worlds(&found.reproduction.plan, &arguments.world)? {
-            let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
+            let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
             missing = missing.or(stored(&found, selection, &arguments.out).err());
         }
         match missing {
@@ -221,7 +221,7 @@ fn reproduce_figures(
     let worlds = worlds(plan, &arguments.world)?;
     let (mut rows, mut folders) = (Vec::new(), Vec::new());
     for &world in &worlds {
-        let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
+        let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
         if arguments.redraw {
             rows.extend(stored(found, selection, &arguments.out)?);
             continue;
@@ -230,7 +230,7 @@ fn reproduce_figures(
         rows.extend(done);
         folders.push(folder);
     }
-    let mut entry = found.reproduction.entry(&rows, &worlds, arguments.thin);
+    let mut entry = found.reproduction.entry(&rows, &worlds, arguments.quick);
     write_files(&mut entry, &rows, &arguments.out)?;
     for folder in &folders {
         // Removed only after the figure is written, so that a killed process keeps its rows. A
@@ -344,8 +344,8 @@ fn stored(
 
 /// Returns the file name stem, which differs by worlds and selection so that results do not
 /// collide.
-fn stem(name: &str, worlds: &[String], thin: bool) -> String {
-    format!("{}{}", gallery::stem(name, worlds), if thin { "-thin" } else { "" })
+fn stem(name: &str, worlds: &[String], quick: bool) -> String {
+    format!("{}{}", gallery::stem(name, worlds), if quick { "-quick" } else { "" })
 }
 
 fn write_files(entry: &mut GalleryEntry, rows: &[RunRow], folder: &Path) -> Result<(), CliError> {
@@ -402,7 +402,7 @@ fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
 fn summary(entry: &GalleryEntry) -> serde_json::Value {
     json!({
         "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,
-        "thin": entry.quick, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
+        "quick": entry.quick, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
         "verdict": entry.verdict, "files": entry.files,
     })
 }

@@ -72,10 +72,10 @@ pub(crate) fn schema(arguments: &SchemaArguments, ui: &mut Ui) -> Result<ExitCod
     match arguments.kind {
         SchemaKind::Scenario => writeln!(ui.out, "{:#}", json_schema())?,
         SchemaKind::Result => writeln!(ui.out, "{:#}", result_schema())?,
-        SchemaKind::Plan => {
+        SchemaKind::PlanKeys => {
             ui.out.write_all(towpath_study::plan::reference_markdown().as_bytes())?;
         }
-        SchemaKind::Reference => ui.out.write_all(reference_markdown().as_bytes())?,
+        SchemaKind::ScenarioKeys => ui.out.write_all(reference_markdown().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -52,10 +52,12 @@ pub(crate) struct ServerArguments {
     /// File with its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Tell everybody how this host looks from inside, as `towpath doctor` asks, not only those who
-    /// know the secret: for networks that no stranger can reach
+    /// Answer `towpath doctor` from any client, not only from those that know the secret
+    ///
+    /// The answer says how this host is set up. Use it only on networks where every client is
+    /// trusted.
     #[arg(long)]
-    pub(crate) tell_strangers: bool,
+    pub(crate) public_diagnostics: bool,
     /// Tests at the same time
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) max_tests: u32,
@@ -97,7 +99,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         secret,
         limits,
         once: arguments.once,
-        public_diagnostics: arguments.tell_strangers,
+        public_diagnostics: arguments.public_diagnostics,
         identity: identity(arguments, ui)?,
     })?;
     interrupt::catch();
@@ -260,17 +262,17 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
 fn as_event(said: &ServerEvent) -> serde_json::Value {
     match said {
         ServerEvent::Begun { client, transport, patterns } => json!({
-            "event": "begun",
+            "event": "test-started",
             "client": client.map(|client| client.to_string()),
             "transport": transport,
             "patterns": patterns,
         }),
         ServerEvent::Ended { client } => json!({
-            "event": "ended",
+            "event": "test-ended",
             "client": client.map(|client| client.to_string()),
         }),
         ServerEvent::WrongSecret { client, others } => json!({
-            "event": "wrong-secret",
+            "event": "auth-failed",
             "client": client.map(|client| client.to_string()),
             "others": others,
         }),

@@ -40,7 +40,7 @@ pub(crate) struct SetupArguments {
     #[command(flatten)]
     what: SetupMode,
     /// Folder for the files of `--persist`, in place of standard output
-    #[arg(long, value_name = "FOLDER", requires = "persist")]
+    #[arg(long, value_name = "DIR", requires = "persist")]
     out: Option<PathBuf>,
     /// Print the plan as JSON
     #[arg(short = 'J', long)]

@@ -147,7 +147,7 @@ impl ScratchDir {
         let name = format!("towpath-sweep-{}-{index}", std::process::id());
         let folder = Dir::scratch(&std::env::temp_dir(), &name);
         let folder = folder.map_err(|error| {
-            let text = format!("{error} (TMPDIR=FOLDER names another place for temporary files)");
+            let text = format!("{error} (TMPDIR=DIR names another place for temporary files)");
             io::Error::new(error.kind(), text)
         })?;
         Ok(Self(folder.path().to_owned()))

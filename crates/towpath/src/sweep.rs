@@ -35,18 +35,18 @@ const PAGE_FILE: &str = "sweep.html";
 pub(crate) struct SweepArguments {
     #[command(subcommand)]
     action: Option<SweepAction>,
-    /// Plan, such as `plan.toml`; `towpath schema plan` prints its keys
+    /// Plan, such as `plan.toml`; `towpath schema plan-keys` prints its keys
     #[arg(required = true)]
     plan: Option<PathBuf>,
     /// Folder for the rows [default: towpath-sweeps/PLAN-WORLD]
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
     #[arg(short = 'W', long, value_parser = world)]
     world: Option<World>,
     /// Only what the plan runs when there is little time
     #[arg(long)]
-    thin: bool,
+    quick: bool,
     /// Seeds of each point, in place of the plan's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
@@ -135,7 +135,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let name = path.to_string_lossy();
     let plan = Plan::parse(&name, &text, &load)?;
     let world = world_of(&plan, arguments.world)?;
-    let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
+    let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
     let order = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| default_folder(&plan.name, selection));
     // The sweep creates its own files without following links; this checks the folder's path.
@@ -190,10 +190,10 @@ fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
 /// Returns the default folder.
 ///
 /// The same selection gives the same folder, so that a repeated command continues its sweep.
-fn default_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelection) -> PathBuf {
-    let thin = if thin { "-thin" } else { "" };
+fn default_folder(plan: &str, RunSelection { world, quick, seeds }: RunSelection) -> PathBuf {
+    let quick = if quick { "-quick" } else { "" };
     let seeds = seeds.map_or(String::new(), |seeds| format!("-{seeds}-seeds"));
-    Path::new("towpath-sweeps").join(format!("{plan}-{world}{thin}{seeds}"))
+    Path::new("towpath-sweeps").join(format!("{plan}-{world}{quick}{seeds}"))
 }
 
 /// Prints the stored rows. Returns true if all runs are done and none failed.
@@ -267,7 +267,7 @@ fn verify(
     if sweep.world() != World::Sim {
         return Err(CliError::Unavailable {
             what: "emulated runs take their own time, and never come twice the same".to_owned(),
-            hint: "compare medians: `towpath sweep status FOLDER`".to_owned(),
+            hint: "compare medians: `towpath sweep status DIR`".to_owned(),
         });
     }
     interrupt::catch();

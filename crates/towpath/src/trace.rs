@@ -22,7 +22,7 @@ use crate::ui::Ui;
 const COLUMNS: usize = 100;
 
 pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let taken_at = arguments.taken_at.map(Into::into);
+    let taken_at = arguments.capture_point.map(Into::into);
     let (trace, name) = match (&arguments.file, &arguments.interface) {
         (Some(file), _) => {
             let mut trace = read(file, taken_at)?;

@@ -202,7 +202,7 @@ name = "bench"
 [hosts.far]
 [paths.link]
 between = ["near", "far"]
-segments = "{segments}"
+segmentation = "{segments}"
 {link}
 [[flows]]
 from = "far_boxes"

@@ -26,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_150);
 
 /// Reason and remedy for a redacted snapshot, which is too little for a diagnosis.
 const REDACTED_HINT: &str = "it tells strangers nothing of its host: give it, and this command, the same \
-    --secret-file (or start it with --tell-strangers, where nobody else can reach it)";
+    --secret-file (or start it with --public-diagnostics, where nobody else can reach it)";
 
 /// Control session with a server that has accepted us.
 #[derive(Debug)]

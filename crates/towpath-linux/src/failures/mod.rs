@@ -224,7 +224,7 @@ fn trigger_blackhole_fallback(network: &FailureNetwork, target: SocketAddr) -> i
 /// Starts `towpath server` at the server and waits until it listens.
 fn start_server(server: &HostNamespace) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["server", "--json", "--tell-strangers", "--port", &PORT.to_string()]);
+    command.args(["server", "--json", "--public-diagnostics", "--port", &PORT.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = program::start(&server.namespace, &mut command)?;
     let mut line = String::new();

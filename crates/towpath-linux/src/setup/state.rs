@@ -79,7 +79,7 @@ impl StateError {
     /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
         let refused = |source: &io::Error| UnsafePath::of(source).map(|it| it.hint().to_owned());
-        let elsewhere = || "XDG_STATE_HOME=FOLDER names another place".to_owned();
+        let elsewhere = || "XDG_STATE_HOME=DIR names another place".to_owned();
         match self {
             Self::Write { source, .. } => Some(refused(source).unwrap_or_else(elsewhere)),
             Self::Read { source, .. } => refused(source),

@@ -40,6 +40,15 @@ pub(super) static SYNONYMS: [(&str, &str); 16] = [
     ("command", "run"),
 ];
 
+/// Words that earlier versions used as values, with their present names.
+static FORMER_WORDS: [(&str, &str); 5] = [
+    ("paper", "multipathtester"),
+    ("code", "multipathtester-app"),
+    ("siri", "voice-assistant"),
+    ("seed003", "barre2011"),
+    ("guarded", "mptcp-org"),
+];
+
 /// A table that is being parsed.
 #[derive(Debug)]
 pub struct Section<'a> {
@@ -67,18 +76,30 @@ impl<'a> Section<'a> {
     /// Takes the value of `key`, if the table has it.
     pub fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.schema.has(key), "`{key}` is not in the table of {}", self.schema.noun);
-        self.taken.push(key);
-        self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, value)| Value {
-            key: key.to_owned(),
+        let written = self.name_in_file(key);
+        self.taken.push(written);
+        self.table.iter().find(|(name, _)| name.get_ref() == written).map(|(name, value)| Value {
+            key: written.to_owned(),
             key_span: name.span(),
             tree: value,
             problems: self.problems,
         })
     }
 
+    /// Returns the former name of `key` if the table has that one only.
+    fn name_in_file(&self, key: &'static str) -> &'static str {
+        let has = |name: &str| self.table.keys().any(|written| written.get_ref() == name);
+        let former = self.schema.keys().find(|schema| schema.name == key);
+        former
+            .and_then(|schema| schema.former_name)
+            .filter(|former| has(former) && !has(key))
+            .unwrap_or(key)
+    }
+
     /// Marks all keys of the schema as used.
     pub fn take_all(&mut self) {
-        self.taken.extend(self.schema.keys().map(|key| key.name));
+        let names: Vec<_> = self.schema.keys().map(|key| self.name_in_file(key.name)).collect();
+        self.taken.extend(names);
     }
 
     /// Takes the value of `key`; if missing, reports a problem with `example` as a hint.
@@ -303,7 +324,10 @@ impl<'a> Value<'a> {
             self.wrong_type(&expected);
             return None;
         };
-        let found = words.iter().find(|&&(name, _)| name == text).map(|&(_, meaning)| meaning);
+        let meaning =
+            |word: &str| words.iter().find(|&&(name, _)| name == word).map(|&(_, meaning)| meaning);
+        let present_name = FORMER_WORDS.iter().find(|(former, _)| *former == text);
+        let found = meaning(text).or_else(|| meaning(present_name?.1));
         if found.is_none() {
             let message = format!("`{}` cannot be {}", self.key, quote(text));
             let problem = SpannedProblem::new(self.span(), message, expected);

@@ -107,7 +107,7 @@ impl fmt::Display for OpportunisticMode {
         f.write_str(match self {
             Self::Off => "off",
             Self::Nsdi12 => "nsdi12",
-            Self::Guarded => "guarded",
+            Self::Guarded => "mptcp-org",
         })
     }
 }
@@ -129,7 +129,7 @@ impl fmt::Display for ReceiveBufferMode {
         f.write_str(match self {
             Self::Linux => "linux",
             Self::Fixed => "fixed",
-            Self::Barre2011 => "seed003",
+            Self::Barre2011 => "barre2011",
         })
     }
 }

@@ -74,13 +74,13 @@ fn every_key_of_a_link_reaches_the_link_model() {
         duplicate = \"1 %\"
         corrupt = \"2 %\"
         queue = { codel = { limit = \"unlimited\" } }
-        position = \"host\"
+        queue-position = \"host\"
         overhead = 18
         mtu = 1400
         link-mtu = 1300
         when-down = \"hold\"
         backup = true
-        segments = \"split\"
+        segmentation = \"split\"
         ",
     );
     let Path { up, down, mtu_bytes, backup, segmentation: segments, .. } = &scenario.paths[0];
@@ -130,9 +130,45 @@ fn host_keys_override_run_keys_which_override_the_profile() {
 }
 
 #[test]
+fn files_with_former_names_are_read_like_files_with_present_names() {
+    let text = "\
+        [[middleboxes]]\npath = \"p\"\naction = \"strip-dss\"
+        [paths.q]\nbetween = [\"a\", \"b\"]\nrate = \"5 Mbit/s\"
+        queue-position = \"host\"\nsegmentation = \"split\"
+        [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"down\"
+        mode = \"interface\"\nhost = \"a\"
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"onoff\"
+        preset = \"voice-assistant\"\nreply-timeout = \"7 s\"
+        [run]\nstack = \"towpath\"\npenalisation = \"mptcp-org\"
+        receive-buffer-mode = \"barre2011\"\n";
+    let former_text = text
+        .replace("action =", "do =")
+        .replace("queue-position =", "position =")
+        .replace("segmentation =", "segments =")
+        .replace("mode = \"interface", "how = \"interface")
+        .replace("voice-assistant", "siri")
+        .replace("reply-timeout =", "patience =")
+        .replace("mptcp-org", "guarded")
+        .replace("barre2011", "seed003");
+    assert_ne!(text, former_text);
+    let source = String::new();
+    assert_eq!(
+        Scenario { source, ..with(&former_text) },
+        Scenario { source: String::new(), ..with(text) }
+    );
+}
+
+#[test]
+fn a_key_under_both_names_is_an_error() {
+    let text = format!("{HEAD}queue-position = \"host\"\nposition = \"host\"\n");
+    let error = Scenario::parse("t.toml", &text, &traces).unwrap_err().to_string();
+    assert!(error.contains("unknown key `position`"), "{error}");
+}
+
+#[test]
 fn a_middlebox_belongs_to_a_path() {
-    let boxes =
-        with("[[middleboxes]]\npath = \"p\"\ndo = \"strip-dss\"\ndirection = \"up\"").middleboxes;
+    let boxes = with("[[middleboxes]]\npath = \"p\"\naction = \"strip-dss\"\ndirection = \"up\"")
+        .middleboxes;
     let expected = Middlebox { path: 0, side: LinkSide::Up, action: MiddleboxAction::StripDss };
     assert_eq!(boxes, [expected]);
 }
@@ -192,7 +228,7 @@ fn events_are_sorted_and_fades_expanded() {
         [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"rate\"\nrate = \"20 Mbit/s\"
         [[timeline]]\nat = \"2 s\"\npath = \"p\"\nset = \"fade\"
         over = \"100 ms\"\nrate = \"10 Mbit/s\"
-        [[timeline]]\nat = \"2060 ms\"\npath = \"p\"\nset = \"down\"\nhow = \"carrier\"\n",
+        [[timeline]]\nat = \"2060 ms\"\npath = \"p\"\nset = \"down\"\nmode = \"carrier\"\n",
     )
     .timeline;
     let at: Vec<u128> = timeline.iter().map(|event| event.at.as_millis()).collect();

@@ -8,7 +8,7 @@ use crate::text::capital;
 
 /// Returns the document; `images` is the pictures' folder as used in links.
 pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
-    let thin = if entries.iter().any(|entry| entry.quick) { " --thin" } else { "" };
+    let thin = if entries.iter().any(|entry| entry.quick) { " --quick" } else { "" };
     let worlds = entries.first().map(|entry| entry.worlds.join(",")).unwrap_or_default();
     let several = worlds.contains(',');
     let (option, title, rings) = if several {

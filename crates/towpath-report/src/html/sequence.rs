@@ -75,7 +75,7 @@ fn write_hint(out: &mut String, run: &StoredRun) {
     let readable = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
     let text = match run.meta.world {
         World::Emu if readable => {
-            "Sequence numbers over time need the packets: run it with <code>--pcap FOLDER</code> \
+            "Sequence numbers over time need the packets: run it with <code>--pcap DIR</code> \
              (and <code>--snap 100</code>, which keeps the headers only)."
         }
         World::Live if readable && run.meta.scenario_toml.is_empty() => return,

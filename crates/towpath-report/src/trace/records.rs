@@ -349,7 +349,10 @@ impl CaptureAnalysis {
         };
         if self.connections.iter().flat_map(|c| &c.directions).any(between) {
             let text = "for some connections it cannot be told at which end they were captured";
-            warn(text.to_owned(), "say it with `--taken-at opener` or `--taken-at accepter`");
+            warn(
+                text.to_owned(),
+                "say it with `--capture-point opener` or `--capture-point acceptor`",
+            );
         }
         found
     }

@@ -77,7 +77,7 @@ fn losses_duplicates_and_overtaking_are_those_of_the_link() {
 fn an_outage_is_a_run_of_losses_without_the_unsent_datagrams() {
     let event = |how: &str| {
         format!(
-            "[[timeline]]\nat = \"4 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"{how}\"\n\
+            "[[timeline]]\nat = \"4 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"{how}\"\n\
              [[timeline]]\nat = \"5 s\"\npath = \"wifi\"\nset = \"up\"\n"
         )
     };

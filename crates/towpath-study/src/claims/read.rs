@@ -74,7 +74,8 @@ static CHECK: TableSchema = TableSchema {
             "With `share`: of the runs that keep this",
         ),
         key("over", Words(&["all", "any", "mean"]), Optional("`all`"), "Which points must keep it"),
-        key("thin", Bool, Optional("`true`"), "Whether it is checked after a thin run"),
+        key("quick", Bool, Optional("`true`"), "False if a run with `--quick` cannot show it")
+            .formerly("thin"),
     ]],
 };
 
@@ -139,7 +140,7 @@ fn check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     ];
     let over =
         section.take("over").and_then(|value| value.word(&overs)).unwrap_or(PointQuantifier::All);
-    let thin = section.take("thin").and_then(|value| value.boolean()).unwrap_or(true);
+    let thin = section.take("quick").and_then(|value| value.boolean()).unwrap_or(true);
     section.finish();
     let figure = figure?.to_owned();
     Some(ClaimCheck {

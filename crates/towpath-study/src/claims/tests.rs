@@ -170,7 +170,7 @@ fn values_of_never_meet_no_upper_bound() {
 #[test]
 fn a_claim_needs_all_its_checks_and_a_quick_run_skips_some() {
     let checks = "[[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 bit/s\"\n\
-        [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nthin = false\n";
+        [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nquick = false\n";
     let whole = verdict(checks, &rows());
     assert_eq!(whole.found, Some(ClaimOutcome::Fails));
     assert!(!whole.as_expected());
@@ -193,7 +193,7 @@ outcome = "fails"
 figure = "goodput"
 of = { variant = "MPTPC", "recieve buffer" = ">= 600 KB" }
 is = "9 Mbit/s"
-tin = false
+quik = false
 [[claims.checks]]
 figure = "goodput"
 statistic = "share"

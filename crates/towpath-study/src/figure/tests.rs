@@ -177,7 +177,7 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
 #[test]
 fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
     let figure = drawn(
-        "[[figures]]\nkind = \"series\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\nmiddle = \"mean\"\n\
+        "[[figures]]\nkind = \"series\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\nstatistic = \"mean\"\n\
          [[figures]]\nkind = \"cdf\"\nx = \"goodput\"\nx-unit = \"Mbit/s\"\nvariants = [\"TCP\"]\n",
     );
     let [series, cdf] = &figure.panels[..] else { panic!() };

@@ -133,11 +133,12 @@ pub(super) static FIGURE: TableSchema = TableSchema {
         key("where", Any("a table of axes and their values"), Optional("all"), "Only these points"),
         key("names", Any("a table of figures and names"), Optional("none"), "Names in the legend"),
         key(
-            "middle",
+            "statistic",
             Words(&["median", "mean"]),
             Optional("`median`"),
-            "What stands for the seeds",
-        ),
+            "Value that is drawn for the seeds of a point",
+        )
+        .formerly("middle"),
         key(
             "spread",
             Words(&["ci95", "quartiles", "range", "none"]),
@@ -206,7 +207,7 @@ pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelS
         only: section.take("where").map(|value| only(&value, names)).unwrap_or_default(),
         names: section.take("names").map(|value| legend(&value)).unwrap_or_default(),
         statistic: section
-            .take("middle")
+            .take("statistic")
             .and_then(|v| v.word(&middles))
             .unwrap_or(CentralValue::Median),
         spread: section

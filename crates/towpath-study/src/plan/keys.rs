@@ -46,7 +46,8 @@ pub(super) static PLAN: TableSchema = TableSchema {
             Optional("1"),
             "Runs of each point, with the seeds 1, 2, …",
         ),
-        key("thin-seeds", Integer(1, MAX_SEEDS), Optional("1"), "The same with `--thin`"),
+        key("quick-seeds", Integer(1, MAX_SEEDS), Optional("1"), "The same with `--quick`")
+            .formerly("thin-seeds"),
         key(
             "emulated-seeds",
             Integer(1, MAX_SEEDS),
@@ -103,16 +104,17 @@ pub(super) static AXIS: TableSchema = TableSchema {
         KEYS,
         key("values", List(&Any("any value")), Required, "What the keys get, one after the other"),
         key(
-            "thin",
+            "quick",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Those that are run with `--thin`",
-        ),
+            "Those that are run with `--quick`",
+        )
+        .formerly("thin"),
         key(
             "emulated",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Those that are run in the emulated world; with `--thin` only those that are in `thin`, too",
+            "Those that are run in the emulated world; with `--quick` only those that are also in `quick`",
         ),
     ]],
 };
@@ -123,7 +125,8 @@ pub(super) static RANDOM: TableSchema = TableSchema {
     doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
     key_groups: &[&[
         key("samples", Integer(1, MAX_SAMPLES), Required, "How many, at each point of the grid"),
-        key("thin", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--thin`"),
+        key("quick", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--quick`")
+            .formerly("thin"),
         key("draws", Tables(&DRAW), Required, "What each of them draws"),
     ]],
 };
@@ -150,8 +153,20 @@ pub(super) static DRAW: TableSchema = TableSchema {
             "Of which the logarithm is normal",
         ),
         key("choice", List(&Any("`[value, weight]`")), Optional("another"), "One of some values"),
-        key("least", Any("quantity"), Optional("no limit"), "What is less is drawn again"),
-        key("most", Any("quantity"), Optional("no limit"), "What is more is drawn again"),
+        key(
+            "min",
+            Any("quantity"),
+            Optional("no limit"),
+            "Smallest value; a smaller one is drawn again",
+        )
+        .formerly("least"),
+        key(
+            "max",
+            Any("quantity"),
+            Optional("no limit"),
+            "Largest value; a larger one is drawn again",
+        )
+        .formerly("most"),
         key("after", Text, Optional("nothing"), "Name of an earlier draw whose value is added"),
     ]],
 };
@@ -168,7 +183,7 @@ pub(super) static LOGNORMAL: TableSchema = TableSchema {
 
 /// Returns every key that a plan may have, as Markdown.
 pub fn reference_markdown() -> String {
-    let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan` \
+    let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan-keys` \
         prints it.";
     let own = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
     document::reference(title, own.into_iter().chain(SHAPES))

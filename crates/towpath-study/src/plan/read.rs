@@ -45,7 +45,7 @@ fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
     let worlds = top.take("worlds").and_then(|v| worlds(&v)).unwrap_or_else(|| vec![World::Sim]);
     let whole = |v: Value<'_>, most| v.integer(1, most).map(|n| n as u32);
     let seeds = top.take("seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
-    let thin_seeds = top.take("thin-seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
+    let thin_seeds = top.take("quick-seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
     let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MAX_SEEDS));
     let window = top.take("window").and_then(|v| window(&v));
     let mut names = BTreeSet::new();
@@ -289,7 +289,7 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
             Some(setting)
         })
     });
-    let [thin, emulated] = ["thin", "emulated"]
+    let [thin, emulated] = ["quick", "emulated"]
         .map(|key| section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values)));
     section.finish();
     Some(Axis { name: name?, keys, values, quick: thin, emulated })
@@ -310,7 +310,7 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampl
     let mut section = value.section(&RANDOM, "`[random]`", "expected a table: `[random]`")?;
     let whole = |v: Value<'_>| v.integer(1, MAX_SAMPLES).map(|n| n as u32);
     let samples = section.require("samples", "samples = 100").and_then(whole);
-    let thin = section.take("thin").and_then(whole);
+    let thin = section.take("quick").and_then(whole);
     let draws = section.require("draws", "[[random.draws]]");
     names.insert(super::super::runs::SAMPLE_PARAMETER.to_owned());
     let mut earlier = Vec::new();
@@ -347,7 +347,7 @@ fn draw(
         section.take("choice").map(|v| Some(Distribution::Choice(each(&v, choice)))),
     ];
     let limit = |v: Value<'_>| number(&v).map(|(limit, _)| limit);
-    let limits = [section.take("least").and_then(limit), section.take("most").and_then(limit)];
+    let limits = [section.take("min").and_then(limit), section.take("max").and_then(limit)];
     let mut distributions = distributions.into_iter().flatten();
     let (from, second) = (distributions.next(), distributions.next());
     if from.is_none() || second.is_some() {

@@ -46,8 +46,8 @@ wrong! {
     an_axis_without_values: format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\n");
     a_value_twice:
         format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
-    a_thin_value_that_is_none:
-        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nthin = [2]\n");
+    a_quick_value_that_is_none:
+        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nquick = [2]\n");
     an_emulated_value_that_does_not_exist: format!(
         "{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nemulated = [2]\n"
     );
@@ -66,6 +66,27 @@ wrong! {
 }
 
 #[test]
+fn plans_with_former_names_are_read_like_plans_with_present_names() {
+    let text = "name = \"p\"\nscenario = \"two-links.toml\"\nquick-seeds = 2\nseeds = 5
+        [[variants]]\nname = \"TCP\"\ntransport = \"tcp\"
+        [[axes]]\nname = \"x\"\nkeys = [\"run.checksum\"]\nvalues = [true, false]\nquick = [true]
+        [random]\nsamples = 4\nquick = 3
+        [[random.draws]]\nname = \"d\"\nkeys = [\"run.wait\"]
+        exponential = \"2 s\"\nmin = \"1 s\"\nmax = \"9 s\"
+        [[figures]]\nkind = \"lines\"\nx = \"x\"\ny = \"goodput\"\nstatistic = \"mean\"\n";
+    let former_text = text
+        .replace("quick", "thin")
+        .replace("min =", "least =")
+        .replace("max =", "most =")
+        .replace("statistic", "middle");
+    assert_ne!(text, former_text);
+    let [present, former] =
+        [text, &former_text].map(|text| Plan::parse("plan.toml", text, &load).unwrap());
+    assert_eq!(present.quick_seeds, 2);
+    assert_eq!(format!("{former:?}"), format!("{present:?}"));
+}
+
+#[test]
 fn the_example_is_a_plan_whose_points_are_scenarios() {
     let plan = Plan::parse("plan.toml", EXAMPLE, &load).unwrap_or_else(|e| panic!("{e}"));
     let world = World::Sim;
@@ -81,6 +102,6 @@ fn the_documented_page_is_up_to_date() {
     let page = include_str!("../../../../docs/plan.md");
     assert!(
         page == reference_markdown(),
-        "docs/plan.md is old: write it again with `towpath schema plan`"
+        "docs/plan.md is old: write it again with `towpath schema plan-keys`"
     );
 }

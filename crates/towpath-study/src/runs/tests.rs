@@ -34,7 +34,7 @@ title = "Goodput over the delay of the second link"
 scenario = "two-links.toml"
 worlds = ["sim", "emu"]
 seeds = 3
-thin-seeds = 2
+quick-seeds = 2
 window = ["500 ms", "2 s"]
 [[variants]]
 name = "TCP over a"
@@ -49,7 +49,7 @@ set = { "flows.0.duration" = "3 s", "hosts.server.receive-buffer" = "1 MB" }
 name = "delay of b"
 keys = ["paths.b.delay"]
 values = ["10 ms", "100 ms", "500 ms"]
-thin = ["100 ms"]
+quick = ["100 ms"]
 [[axes]]
 name = "rate of a"
 keys = ["paths.a.rate"]
@@ -108,9 +108,9 @@ fn the_emulated_world_runs_its_own_part_of_the_plan() {
     assert_eq!(delays(&whole, false), (vec!["10 ms".into(), "100 ms".into(), "500 ms".into()], 3));
     assert_eq!(delays(&whole, true), (vec!["100 ms".into()], 2));
     let part = |emulated: &str| {
-        let values = format!("emulated = {emulated}\nthin = [\"100 ms\", \"500 ms\"]\n");
-        let text = PLAN.replace("thin = [\"100 ms\"]\n", &values);
-        plan(&text.replace("thin-seeds = 2\n", "thin-seeds = 2\nemulated-seeds = 1\n"))
+        let values = format!("emulated = {emulated}\nquick = [\"100 ms\", \"500 ms\"]\n");
+        let text = PLAN.replace("quick = [\"100 ms\"]\n", &values);
+        plan(&text.replace("quick-seeds = 2\n", "quick-seeds = 2\nemulated-seeds = 1\n"))
     };
     let both = part("[\"10 ms\", \"500 ms\"]");
     assert_eq!(delays(&both, false), (vec!["10 ms".into(), "500 ms".into()], 1));
@@ -172,7 +172,7 @@ fn a_scenario_that_cannot_be_and_a_panic_are_rows() {
 const DRAWS: &str = r#"
 [random]
 samples = 40
-thin = 5
+quick = 5
 [[random.draws]]
 name = "rate"
 keys = ["paths.a.rate"]
@@ -181,12 +181,12 @@ uniform = ["1 Mbit/s", "20 Mbit/s"]
 name = "delay"
 keys = ["paths.a.delay", "paths.b.delay"]
 lognormal = { median = "30 ms", sigma = 0.8 }
-most = "200 ms"
+max = "200 ms"
 [[random.draws]]
 name = "length"
 keys = ["flows.0.duration"]
 exponential = "3 s"
-least = "1 s"
+min = "1 s"
 [[random.draws]]
 name = "scheduler"
 keys = ["hosts.client.scheduler"]

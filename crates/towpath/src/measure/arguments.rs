@@ -62,7 +62,8 @@ pub(crate) struct MeasureArguments {
     /// Both send (or ask)
     #[arg(long)]
     pub(crate) bidir: bool,
-    /// Begin with the figures of a named setting: paper, code, siri
+    /// Begin with the figures of a named setting: multipathtester,
+    /// multipathtester-app, voice-assistant
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
     /// A bulk flow beside messages: up, down or both
@@ -71,7 +72,7 @@ pub(crate) struct MeasureArguments {
     /// Datagrams over each interface beside it: what every path is like by itself
     #[arg(long)]
     pub(crate) udping: bool,
-    /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
+    /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema scenario-keys`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]; with udp:
@@ -137,7 +138,7 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
     /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) qlog: Option<PathBuf>,
     /// Timeout for the server's results after the traffic
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
@@ -148,7 +149,7 @@ pub(crate) struct MeasureArguments {
     #[arg(long)]
     pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]
-    #[arg(short, long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print summaries as JSON, one line a run, in place of the table
     #[arg(short = 'J', long)]

@@ -209,7 +209,7 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
         if key.is_empty() || !key.chars().all(letters) {
             return Err(CliError::Unavailable {
                 what: format!("`{key}` is no key of a flow"),
-                hint: "`towpath schema reference` lists them".to_owned(),
+                hint: "`towpath schema scenario-keys` lists them".to_owned(),
             });
         }
         // The last setting of a key overrides earlier ones.

@@ -150,7 +150,8 @@ fn every_subcommand_has_a_manual_page() {
     let ended = folder.run(&["man", "--out", "man"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let pages = names(&folder.work().join("man"));
-    for page in ["towpath.1", "towpath-run.1", "towpath-lab-break.1", "towpath-scenarios-show.1"] {
+    for page in ["towpath.1", "towpath-run.1", "towpath-lab-failure.1", "towpath-scenarios-show.1"]
+    {
         assert!(pages.iter().any(|name| name == page), "no {page}: {pages:?}");
     }
     let run = fs::read_to_string(folder.work().join("man/towpath-run.1")).unwrap();

@@ -10,7 +10,7 @@ use crate::program::{ProgramOutput, TestDir, binary, emulator_for_times, missing
 fn inside(situation: &str, script: &str) -> ProgramOutput {
     let own = binary();
     let command = ["sh", "-c", script, own.to_str().unwrap()];
-    TestDir::new().run(&[&["lab", "break", situation, "--"], &command[..]].concat())
+    TestDir::new().run(&[&["lab", "failure", situation, "--"], &command[..]].concat())
 }
 
 /// Returns the causes in each line of a program's output.
@@ -119,7 +119,7 @@ fn a_single_process_can_be_diagnosed() {
     let own = own.to_str().unwrap();
     let ask = |prefix: &[&str]| {
         let command = [prefix, &["bash", "-c", OWN]].concat();
-        let arguments = [&["lab", "break", "healthy-v4", "--"], &command[..]].concat();
+        let arguments = [&["lab", "failure", "healthy-v4", "--"], &command[..]].concat();
         let ended = folder.start(folder.towpath(&arguments).env("TOWPATH", own)).wait();
         let report: Value = serde_json::from_str(&ended.out).unwrap();
         (report["findings"].clone(), ended)

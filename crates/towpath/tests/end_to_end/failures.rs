@@ -21,13 +21,13 @@ fn root(path: &str) -> PathBuf {
 
 /// Runs a shell script on the client of a situation.
 fn inside(situation: &str, script: &str) -> ProgramOutput {
-    let ended = TestDir::new().run(&["lab", "break", situation, "--", "bash", "-c", script]);
+    let ended = TestDir::new().run(&["lab", "failure", situation, "--", "bash", "-c", script]);
     assert!(ended.err.contains(situation), "{ended}");
     ended
 }
 
 fn situations() -> Vec<Value> {
-    let ended = TestDir::new().run(&["lab", "break", "--json"]);
+    let ended = TestDir::new().run(&["lab", "failure", "--json"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let list: Value = serde_json::from_str(&ended.out).unwrap();
     list.as_array().unwrap().clone()
@@ -50,24 +50,24 @@ fn the_list_has_enough_cases_of_both_kinds_without_duplicates() {
 
 #[test]
 fn the_page_of_the_fault_catalogue_is_the_printed_one() {
-    let ended = TestDir::new().run(&["lab", "break", "--markdown"]);
+    let ended = TestDir::new().run(&["lab", "failure", "--markdown"]);
     let page = fs::read_to_string(root("docs/failures.md")).unwrap();
-    assert!(ended.out == page, "run `towpath lab break --markdown > docs/failures.md`");
+    assert!(ended.out == page, "run `towpath lab failure --markdown > docs/failures.md`");
 }
 
 #[test]
 fn an_unknown_failure_case_is_refused_with_a_hint() {
-    let ended = TestDir::new().run(&["lab", "break", "no-such-thing", "--", "true"]);
+    let ended = TestDir::new().run(&["lab", "failure", "no-such-thing", "--", "true"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert_eq!(
         ended.err,
-        "error: no situation `no-such-thing`\nhint: `towpath lab break` lists them\n"
+        "error: no situation `no-such-thing`\nhint: `towpath lab failure` lists them\n"
     );
 }
 
 #[test]
 fn without_a_terminal_a_failure_case_is_only_explained() {
-    let ended = TestDir::new().run(&["lab", "break", "syn-stripped-v6"]);
+    let ended = TestDir::new().run(&["lab", "failure", "syn-stripped-v6"]);
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
     for part in ["cause  syn-option-stripped\n", "doctor --connect [2001:db8:2:1::2]:4000\n"] {
         assert!(ended.out.contains(part), "{part}: {ended}");
@@ -137,7 +137,7 @@ fn failure_cases_leave_the_recorded_traces() {
         let start = |(name, counters): &(&str, &str)| {
             let script = SIGNATURE.replace("COUNTERS", counters);
             let inside = [own, "exec", "--quiet", "--", "bash", "-c", &script];
-            let arguments = [&["lab", "break", name, "--"], &inside[..]].concat();
+            let arguments = [&["lab", "failure", name, "--"], &inside[..]].concat();
             folder.start(&mut folder.towpath(&arguments))
         };
         let running: Vec<_> = pair.iter().map(start).collect();
@@ -177,7 +177,7 @@ impl Diagnosis {
         let script =
             format!("exec {become_user} \"$0\" doctor --connect \"$TOWPATH_CONNECT\" --all --json");
         let inside = ["sh", "-c", &script, own.to_str().unwrap()];
-        let ended = folder.run(&[&["lab", "break", situation.name, "--"], &inside[..]].concat());
+        let ended = folder.run(&[&["lab", "failure", situation.name, "--"], &inside[..]].concat());
         let report: Option<Value> = serde_json::from_str(&ended.out).ok();
         let first_cause = report.as_ref().and_then(|report| {
             let first = report["findings"].get(0).map(|finding| finding["cause"].clone());

@@ -64,7 +64,7 @@ fn the_program_runs_on_the_requested_host() {
 #[test]
 fn the_timeline_starts_with_the_program() {
     let timeline = "[[timeline]]\nat = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\n\
-        how = \"interface\"\nhost = \"phone\"\n";
+        mode = \"interface\"\nhost = \"phone\"\n";
     // The kernel removes the routes of an interface that is down.
     // On a busy machine, a late check must at least find that the removal was not early.
     let script = r"

@@ -189,7 +189,7 @@ fn short_options_of_iperf3_and_json_work() {
         (&["-t", "0.5", "--bidir", "-P", "2"], 2),
         (&["-t", "500ms", "-l", "64K", "-w", "256K", "--skip-rx-copy"], 1),
         (&["ping", "--set", "count=3", "--set", "period=20ms"], 2),
-        (&["interactive", "-t", "1", "--load", "down", "--preset", "code"], 3),
+        (&["interactive", "-t", "1", "--load", "down", "--preset", "multipathtester-app"], 3),
         (&["udping", "-t", "0.5"], 0),
         (&["bulk", "-n", "1M", "--udping"], 1),
         (&["udp", "-t", "0.5", "-b", "2M", "-l", "1K"], 1),

@@ -72,7 +72,7 @@ fn measure(folder: &TestDir, network: &str, timeline: &str, options: &str) -> Op
 
 #[test]
 fn the_merged_result_is_complete_after_the_initial_path_fails() {
-    let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
+    let (silent, interface) = ("mode = \"silent\"", "mode = \"interface\"\nhost = \"client\"");
     let still = "iperf -t 5 --require-multipath --udping";
     let moving = "iperf -t 5 --require-multipath --udping --mobile";
     // Only changes that the host itself sees make a measurement invalid.
@@ -155,7 +155,7 @@ fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network
     for how in ["interface\"\nhost = \"client", "silent"] {
         let folder = TestDir::new();
         let down = format!(
-            "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nhow = \"{how}\"\n"
+            "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nmode = \"{how}\"\n"
         );
         // Without an option for transports, it is Multipath TCP and Multipath QUIC.
         let options = if how == "silent" {

@@ -80,7 +80,7 @@ fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
 fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
     let Some(_serial) = emulator_for_times() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
-                [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"\n\
+                [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\nhost = \"phone\"\n\
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";
     let result = TestDir::new().result(&scenario(keys), "mpquic");
     let told = |text: &str| {

@@ -104,7 +104,7 @@ fn a_custom_study_is_drawn_checked_and_deterministic() {
     let page = String::from_utf8(read("one", "index.html")).unwrap();
     assert!(page.contains("here, there") && page.contains("mine.parquet"));
     // Earlier figures stay on the page.
-    let ended = folder.run(&["reproduce", "./mine", "-o", "one", "--thin", "--json"]);
+    let ended = folder.run(&["reproduce", "./mine", "-o", "one", "--quick", "--json"]);
     assert_eq!(ended.json()[0]["claims"][0]["holds"], true, "{ended}");
     let page = String::from_utf8(read("one", "index.html")).unwrap();
     assert_eq!(page.matches("<section class=\"study\"").count(), 2);
@@ -255,7 +255,7 @@ fn every_published_figure_is_reproduced_with_few_runs() {
     let deadline = Instant::now() + TEST_TIMEOUT;
     let mut entries = Vec::new();
     for name in named {
-        let mut command = folder.towpath(&["reproduce", name, "--thin", "--json", "-o", "all"]);
+        let mut command = folder.towpath(&["reproduce", name, "--quick", "--json", "-o", "all"]);
         let left = deadline.saturating_duration_since(Instant::now());
         let ended = folder.start(&mut command).wait_at_most(left);
         assert_eq!(ended.code, Some(0), "{ended}");

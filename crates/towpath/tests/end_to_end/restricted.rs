@@ -150,7 +150,7 @@ fn kernel_only_commands_fail_before_any_output() {
         &["compare", "two-paths.toml", "--world", "emu"],
         &["lab", "two-paths.toml", "--", "true"],
         &["lab", "two-paths.toml", "--on", "server", "true"],
-        &["lab", "break", "join-dropped", "--", "true"],
+        &["lab", "failure", "join-dropped", "--", "true"],
     ] {
         let folder = TestDir::new();
         let test = "kernel_only_commands_fail_before_any_output";

@@ -246,9 +246,9 @@ fn a_flow_whose_command_fails_is_a_failure() {
 #[test]
 fn a_queue_may_be_at_the_host() {
     let Some(_serial) = emulator() else { return };
-    let keys = "preset = \"tbf\"\nposition = \"host\"\ndelay = \"5 ms\"";
+    let keys = "preset = \"tbf\"\nqueue-position = \"host\"\ndelay = \"5 ms\"";
     let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
-    assert!(scenario.contains("position"), "{scenario}");
+    assert!(scenario.contains("queue-position"), "{scenario}");
     let summary = TestDir::new().result(&scenario, "tcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
 }
@@ -296,10 +296,10 @@ fn results_go_where_they_are_wanted() {
 fn datagrams_use_every_path_in_any_state_and_transport() {
     let Some(_serial) = emulator_for_times() else { return };
     let folder = TestDir::new();
-    let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\n\
+    let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\n\
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
         [[timeline]]\nat = \"1500 ms\"\npath = \"cellular\"\nset = \"address\"\nhost = \"phone\"\n";
-    let udping = "pattern = \"udping\"\nduration = \"3 s\"\npatience = \"1 s\"\n";
+    let udping = "pattern = \"udping\"\nduration = \"3 s\"\nreply-timeout = \"1 s\"\n";
     let result = folder.result(&format!("{}{events}", flow(udping)), "tcp");
     let summary = result.summary.as_ref().unwrap();
     assert!(summary.ok && summary.flows.is_empty(), "{summary:#?}");

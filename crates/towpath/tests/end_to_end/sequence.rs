@@ -221,7 +221,7 @@ fn a_report_without_packets_explains_how_to_get_pictures() {
     let ended = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
-    assert!(page.contains("run it with <code>--pcap FOLDER</code>"));
+    assert!(page.contains("run it with <code>--pcap DIR</code>"));
 }
 
 /// Script that zooms in twice around the middle of the first plot and returns the visible part of

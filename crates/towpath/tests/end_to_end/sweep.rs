@@ -22,7 +22,7 @@ transport = "mptcp"
 name = "delay"
 keys = ["paths.cellular.delay"]
 values = ["10 ms", "50 ms", "100 ms"]
-thin = ["50 ms"]
+quick = ["50 ms"]
 "#;
 
 fn folder(plan: &str) -> TestDir {
@@ -141,7 +141,7 @@ fn a_failed_run_is_a_row_and_sets_the_exit_code() {
          values = [\"min-rtt\", \"fastest\"]\n"
     );
     let folder = folder(&plan);
-    let ended = folder.run(&sweep(&["--thin", "--seeds", "1", "--csv", "rows.csv"]));
+    let ended = folder.run(&sweep(&["--quick", "--seeds", "1", "--csv", "rows.csv"]));
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.err.contains("warning: 2 of 4 runs failed"), "{ended}");
     let rows = rows(&folder);

@@ -35,13 +35,13 @@ survives! {
         ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\""],
         ["wifi down"];
     a_path_that_loses_its_carrier: "6 MB",
-        ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"carrier\""],
+        ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nmode = \"carrier\""],
         ["wifi down (carrier)"];
     an_interface_switched_off_on_the_first_host: "6 MB",
-        ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\""],
+        ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\nhost = \"phone\""],
         ["wifi down (interface of phone)"];
     an_interface_switched_off_on_the_second_host: "6 MB",
-        ["at = \"300 ms\"\npath = \"cellular\"\nset = \"down\"\nhow = \"interface\"\n\
+        ["at = \"300 ms\"\npath = \"cellular\"\nset = \"down\"\nmode = \"interface\"\n\
           host = \"server\""],
         ["cellular down (interface of server)"];
     a_path_that_comes_back: "10 MB",
@@ -49,11 +49,11 @@ survives! {
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
         ["wifi down", "wifi up"];
     a_carrier_that_comes_back: "10 MB",
-        ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"carrier\"",
+        ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nmode = \"carrier\"",
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
         ["wifi down (carrier)", "wifi up"];
     an_interface_that_comes_back: "10 MB",
-        ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"",
+        ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\nhost = \"phone\"",
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
         ["wifi down (interface of phone)", "wifi up"];
     rate_delay_and_loss_that_change: "6 MB",

@@ -169,8 +169,8 @@ verb classic monitor --classic --count 1
 verb live trace --interface lo --duration 100ms
 verb run run handover.toml --world sim -T mptcp -q -o results --pcap captures
 verb trace trace captures/sim-mptcp-1-phone.pcapng
-verb list lab break
-XDG_STATE_HOME=$PWD verb lab lab break join-dropped -- "$TOWPATH" setup --role client --apply
+verb list lab failure
+XDG_STATE_HOME=$PWD verb lab lab failure join-dropped -- "$TOWPATH" setup --role client --apply
 touch over
 "#;
 

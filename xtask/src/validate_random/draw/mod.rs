@@ -347,7 +347,7 @@ impl ScenarioDraw {
         if let Some((mut stream, path, at, _)) = place("outage", OUTAGE.0) {
             let how = stream.weighted(&OUTAGES).copied().unwrap_or_default();
             let host = if how == "interface" { "host = \"client\"\n" } else { "" };
-            events.push((at, path, format!("set = \"down\"\nhow = \"{how}\"\n{host}")));
+            events.push((at, path, format!("set = \"down\"\nmode = \"{how}\"\n{host}")));
             events.push((at + stream.log_even(OUTAGE.1), path, "set = \"up\"\n".to_owned()));
         }
         if let Some((mut stream, path, at, old)) = place("rate change", RATE_CHANGE.0) {

@@ -289,7 +289,7 @@ impl<'a> Search<'a> {
         let all: Vec<_> =
             keys_of(self.root).into_iter().filter(|key| key.starts_with(&start)).collect();
         let hint = if all.is_empty() {
-            "`towpath schema reference` lists all keys".to_owned()
+            "`towpath schema scenario-keys` lists all keys".to_owned()
         } else {
             format!("its keys are {}", listed(all.iter().map(String::as_str)))
         };
@@ -307,7 +307,7 @@ impl<'a> Search<'a> {
         let what = format!("`{}` is no key of this scenario", self.key);
         let near = near_keys(&keys_of(self.root), self.key, name);
         let hint = if near.is_empty() {
-            "`towpath schema reference` lists all keys".to_owned()
+            "`towpath schema scenario-keys` lists all keys".to_owned()
         } else {
             format!("did you mean {}?", alternatives(&near))
         };

@@ -118,7 +118,7 @@ fn an_unknown_key_gets_a_suggestion() {
         ("timeline.1.at", "the only one is `timeline.0`"),
         ("run.seed.x", "set it as a whole: `--set run.seed=…`"),
         ("bottlenecks.x.rate", "it has no bottlenecks at all"),
-        ("colour", "`towpath schema reference` lists all keys"),
+        ("colour", "`towpath schema scenario-keys` lists all keys"),
         ("a b", "write it with points between the names"),
     ] {
         let refused = refused(key);

@@ -39,10 +39,10 @@ pub(in crate::scenario) static FLOW: TableSchema = TableSchema {
         ),
         key(
             "preset",
-            Words(&["paper", "code", "siri"]),
+            Words(&["multipathtester", "multipathtester-app", "voice-assistant"]),
             Optional("none"),
-            "Figures to begin with: `paper` with `bulk` and `iperf`, `paper` and `code` with \
-             `interactive`, `siri` with `onoff`; other keys override them",
+            "Figures to begin with: `multipathtester` with `bulk`, `iperf` and \
+             `interactive`, `multipathtester-app` with `interactive`, `voice-assistant` with `onoff`; other keys override them",
         ),
         key("size", Size, Optional("whatever passes in time"), "With `bulk`: bytes to transfer"),
         key(
@@ -135,12 +135,13 @@ pub(in crate::scenario) static FLOW: TableSchema = TableSchema {
         key("objects", Integer(0, 10_000), Optional("30"), "With `web`: what else is on the page"),
         key("object", Size, Optional("50 kB"), "With `web`: bytes of each object"),
         key(
-            "patience",
+            "reply-timeout",
             Duration,
             Optional("3 s; `video`: 10 s; `udp`, `call`: 1 s"),
             "With requests, `udp` and `call`: how long late ones are waited for after the planned end; with \
              `udping`: how long each is",
-        ),
+        )
+.formerly("patience"),
         key(
             "load",
             Words(&["up", "down", "both"]),
@@ -173,8 +174,18 @@ pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
         written. The schedule begins when the flow's connections are open. Where both ends ask, each \
         has a connection of its own.",
     key_groups: &[&[
-        key("bulk", Bound, Optional("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
-        key("iperf", Bound, Optional("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
+        key(
+            "bulk",
+            Bound,
+            Optional("up; `multipathtester`: 10 MB down"),
+            "One transfer, as fast as it goes",
+        ),
+        key(
+            "iperf",
+            Bound,
+            Optional("up, 10 s; `multipathtester`: 7 s"),
+            "As iperf3: send for a time",
+        ),
         key(
             "ping",
             Bound,
@@ -191,7 +202,7 @@ pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
             "interactive",
             Bound,
             Optional(
-                "`paper`: 2 kB, reply 750 B after an acknowledgement of 9 B; `code`: 2 kB, reply \
+                "`multipathtester`: 2 kB, reply 750 B after an acknowledgement of 9 B; `multipathtester-app`: 2 kB, reply \
                  9 B; every 100 ms, both ways",
             ),
             "A voice assistant and a radio, as MultipathTester has them in the paper, and in its \
@@ -201,7 +212,7 @@ pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
             "onoff",
             Bound,
             Optional(
-                "1 kB, reply 9 B, every 20 ms, 1 s on, 1 s off; `siri`: 2.5 kB, reply 750 B, every \
+                "1 kB, reply 9 B, every 20 ms, 1 s on, 1 s off; `voice-assistant`: 2.5 kB, reply 750 B, every \
                  300 ms, 2.7 s on, 3 s off",
             ),
             "Bursts of requests with pauses",

@@ -60,6 +60,17 @@ pub struct KeySchema {
     pub presence: KeyPresence,
     /// Meaning of the key, for the reference.
     pub doc: &'static str,
+    /// Name of the key in files written by earlier versions; still read, but not documented.
+    pub former_name: Option<&'static str>,
+}
+
+impl KeySchema {
+    /// Returns the key with a name that earlier versions used.
+    #[must_use]
+    pub const fn formerly(mut self, name: &'static str) -> Self {
+        self.former_name = Some(name);
+        self
+    }
 }
 
 /// Presence of a key: required or optional.
@@ -119,7 +130,7 @@ pub const fn key(
     need: KeyPresence,
     doc: &'static str,
 ) -> KeySchema {
-    KeySchema { name, kind, presence: need, doc }
+    KeySchema { name, kind, presence: need, doc, former_name: None }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::scenario::units::Dimension;
 /// Returns the reference of every table and key, for `docs/scenario.md`.
 pub fn reference_markdown() -> String {
     let mut out = String::from(
-        "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema reference` prints it.\n\n",
+        "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema scenario-keys` prints it.\n\n",
     );
     for shape in ALL {
         section(&mut out, shape);
@@ -29,7 +29,7 @@ pub(in crate::scenario) fn section(out: &mut String, shape: &TableSchema) {
         return;
     }
     out.push_str("| key | value | when missing | meaning |\n|---|---|---|---|\n");
-    for KeySchema { name, kind, presence: need, doc } in shape.keys() {
+    for KeySchema { name, kind, presence: need, doc, former_name: _ } in shape.keys() {
         let (value, missing) = match (kind, need) {
             (ValueKind::Bound, KeyPresence::Optional(bound)) => ((*bound).to_owned(), "—"),
             (_, KeyPresence::Required) => (value(kind), "**required**"),
@@ -75,7 +75,7 @@ mod tests {
         let page = include_str!("../../../../../docs/scenario.md");
         assert!(
             page == reference_markdown(),
-            "docs/scenario.md is old: write it again with `towpath schema reference`"
+            "docs/scenario.md is old: write it again with `towpath schema scenario-keys`"
         );
     }
 

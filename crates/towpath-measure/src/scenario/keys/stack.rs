@@ -41,19 +41,19 @@ pub(super) const STACK: &[KeySchema] = &[
     key(
         "opportunistic-retransmission",
         OPPORTUNISTIC_MODES,
-        Optional("`off`; with `linux-3.2-mptcp` `guarded`"),
+        Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
         "M1: resend on a fast path what blocks the window",
     ),
     key(
         "penalisation",
         OPPORTUNISTIC_MODES,
-        Optional("`off`; with `linux-3.2-mptcp` `guarded`"),
+        Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
         "M2: slow the path down that blocks the window",
     ),
     key("checksum", Bool, Optional("false"), "Require DSS checksums"),
     key(
         "receive-buffer-mode",
-        Words(&["linux", "fixed", "seed003"]),
+        Words(&["linux", "fixed", "barre2011"]),
         Optional("`linux`; with `ideal` `fixed`"),
         "How the receive buffer grows",
     ),
@@ -77,7 +77,7 @@ pub(super) const STACK: &[KeySchema] = &[
     ),
 ];
 
-const OPPORTUNISTIC_MODES: ValueKind = Words(&["off", "nsdi12", "guarded"]);
+const OPPORTUNISTIC_MODES: ValueKind = Words(&["off", "nsdi12", "mptcp-org"]);
 
 pub(in crate::scenario) static PROFILE_SWITCHES: TableSchema = TableSchema {
     noun: "a profile's switches",
@@ -158,7 +158,7 @@ pub(in crate::scenario) static MIDDLEBOX: TableSchema = TableSchema {
             "Which packets it sees; `nat` and `shift-sequence` see both",
         ),
         key(
-            "do",
+            "action",
             Words(&[
                 "strip-mptcp",
                 "strip-mptcp-syn",
@@ -172,6 +172,7 @@ pub(in crate::scenario) static MIDDLEBOX: TableSchema = TableSchema {
             ]),
             Required,
             "What it does",
-        ),
+        )
+        .formerly("do"),
     ]],
 };

@@ -162,11 +162,12 @@ const LINK: &[KeySchema] = &[
         "Droptail limit, or another kind of queue",
     ),
     key(
-        "position",
+        "queue-position",
         Words(&["network", "host"]),
         Optional("`network`"),
         "Where the queue stands; at the `host` it pushes back on the sender",
-    ),
+    )
+    .formerly("position"),
     key(
         "preset",
         Words(&["tbf", "netem", "htb+netem", "mininet", "mahimahi"]),
@@ -221,11 +222,12 @@ pub(in crate::scenario) static PATH: TableSchema = TableSchema {
                 "Bottlenecks on the way, from the first host",
             ),
             key(
-                "segments",
+                "segmentation",
                 Words(&["auto", "split", "coalesced"]),
                 Optional("`auto`"),
                 "Whether the emulator splits super-segments into MTU packets",
-            ),
+            )
+            .formerly("segments"),
         ],
     ],
 };
@@ -402,12 +404,13 @@ pub(in crate::scenario) static EVENT: TableSchema = TableSchema {
             "What changes",
         ),
         key(
-            "how",
+            "mode",
             Words(&["silent", "carrier", "interface"]),
             Optional("`silent`"),
             "With `down`: packets vanish, both ends lose the carrier, or one host's interface is \
              switched off",
-        ),
+        )
+        .formerly("how"),
         key(
             "host",
             Name(32),

@@ -36,7 +36,7 @@ pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
         Some(Some(rate))
     });
     let direction = direction(section, DataDirection::Both);
-    let patience = section.take("patience");
+    let patience = section.take("reply-timeout");
     let patience = patience.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
     let speech_bytes = match medium? {
         Medium::G711 | Medium::Video => 160,

@@ -40,11 +40,11 @@ pub(super) fn link(
     };
     let rate = section.take("rate");
     let queue = section.take("queue");
-    let position = section.take("position");
+    let position = section.take("queue-position");
     let preset = section.take("preset");
     note("rate", &rate);
     note("queue", &queue);
-    note("position", &position);
+    note("queue-position", &position);
     note("preset", &preset);
     let [up_rate, down_rate] = rate.map_or([None, None], |value| rates(&value, context));
     let [up_queue, down_queue] = both(queue, queue_parts);

@@ -72,7 +72,7 @@ fn path(
         ("coalesced", SegmentationMode::Coalesced),
     ];
     let segments =
-        section.take("segments").and_then(|v| v.word(&words)).unwrap_or(SegmentationMode::Auto);
+        section.take("segmentation").and_then(|v| v.word(&words)).unwrap_or(SegmentationMode::Auto);
     let (name, between) = (name.to_owned(), between.unwrap_or(UNKNOWN_ENDS));
     Path { name, between, up, down, mtu_bytes, backup, through, segmentation: segments }
 }

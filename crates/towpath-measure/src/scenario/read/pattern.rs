@@ -144,7 +144,7 @@ pub(super) fn duration_or(value: Option<Value<'_>>, otherwise: Duration) -> Opti
 }
 
 fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
-    let paper = section.take("preset").map(|v| v.word(&[("paper", ())])).is_some();
+    let paper = section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
     let (duration, size) = (section.take("duration"), section.take("size"));
     let direction = section.take("direction").map_or(
         Some(if paper { DataDirection::Down } else { DataDirection::Up }),
@@ -174,7 +174,7 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
 }
 
 fn iperf(section: &mut Section<'_>) -> Option<Pattern> {
-    let paper = section.take("preset").map(|v| v.word(&[("paper", ())])).is_some();
+    let paper = section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
     let direction = direction(section, DataDirection::Up);
     let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
     let default = if paper { Duration::from_secs(7) } else { DEFAULT_DURATION };
@@ -226,7 +226,7 @@ fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Opt
 }
 
 fn reply_timeout(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
-    section.take("patience").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
+    section.take("reply-timeout").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
 }
 
 /// As in the MultipathTester paper: five requests for a 10-byte file, after one that does not
@@ -295,7 +295,8 @@ fn reqres(section: &mut Section<'_>) -> Option<Pattern> {
 /// As in the MultipathTester paper: request, acknowledgement and reply. The program measured in the
 /// paper sends an acknowledgement only.
 fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
-    let presets = [("paper", (750, true)), ("code", (MIN_REPLY_BYTES, false))];
+    let presets =
+        [("multipathtester", (750, true)), ("multipathtester-app", (MIN_REPLY_BYTES, false))];
     let preset = section.take("preset").map_or(Some((750, true)), |v| v.word(&presets));
     let direction = direction(section, DataDirection::Both);
     let (reply_bytes, ack) = preset.unwrap_or((750, true));
@@ -304,11 +305,12 @@ fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
         .filter(|_| preset.is_some())
 }
 
-/// Parses bursts of requests with pauses; `siri` is the preset of an early version of that program.
+/// Parses bursts of requests with pauses; `voice-assistant` is the preset of an early version of that program.
 fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
-    let siri = section.take("preset").map(|v| v.word(&[("siri", ())])).is_some();
+    let voice_assistant =
+        section.take("preset").map(|v| v.word(&[("voice-assistant", ())])).is_some();
     let millis = Duration::from_millis;
-    let (spans, sizes) = if siri {
+    let (spans, sizes) = if voice_assistant {
         ([millis(300), millis(2_700), millis(3_000)], (2_500, 750))
     } else {
         ([millis(20), millis(1_000), millis(1_000)], (1_000, MIN_REPLY_BYTES))
@@ -485,7 +487,7 @@ fn udping(section: &mut Section<'_>) -> Option<Pattern> {
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let span = duration.unwrap_or(DEFAULT_DURATION);
     let period = period(section, Duration::from_millis(100), span);
-    let late_timeout = duration_or(section.take("patience"), DEFAULT_REPLY_TIMEOUT);
+    let late_timeout = duration_or(section.take("reply-timeout"), DEFAULT_REPLY_TIMEOUT);
     let (period, duration, patience) = (period?, duration?, late_timeout?);
     Some(Pattern::Udping(Udping { period, duration, reply_timeout: patience }))
 }
@@ -506,7 +508,7 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
         u32::try_from(bytes).ok()
     });
     let direction = direction(section, DataDirection::Up);
-    let patience = section.take("patience");
+    let patience = section.take("reply-timeout");
     let patience = patience.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
     let (rate_bps, bytes, duration) = (rate?, bytes?, duration?);
     let (direction, patience) = (direction?, patience?);

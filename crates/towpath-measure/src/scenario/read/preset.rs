@@ -281,9 +281,9 @@ fn require_network_position(parts: &DirectionKeys) -> Result<(), KeyConflict> {
     match parts.position {
         None | Some(QueuePosition::Network) => Ok(()),
         Some(QueuePosition::Host) => clash(
-            "position",
+            "queue-position",
             "this preset never pushes back on the sender, wherever it stands",
-            "expected no `position`, or `network`",
+            "expected no `queue-position`, or `network`",
         ),
     }
 }
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(refuse(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
         let host =
             DirectionKeys { position: Some(QueuePosition::Host), ..parts(Some(Preset::Netem)) };
-        assert_eq!(assemble(&host).unwrap_err().key, "position");
+        assert_eq!(assemble(&host).unwrap_err().key, "queue-position");
         let ideal = DirectionKeys { rate: None, ..parts(Some(Preset::Tbf)) };
         assert_eq!(assemble(&ideal).unwrap_err().key, "preset");
     }

@@ -32,7 +32,7 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
     let variants = [
         ("off", OpportunisticMode::Off),
         ("nsdi12", OpportunisticMode::Nsdi12),
-        ("guarded", OpportunisticMode::Guarded),
+        ("mptcp-org", OpportunisticMode::Guarded),
     ];
     let profiles = [
         ("linux-6.18", Profile::Linux618),
@@ -43,7 +43,7 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
     let modes = [
         ("linux", ReceiveBufferMode::Linux),
         ("fixed", ReceiveBufferMode::Fixed),
-        ("seed003", ReceiveBufferMode::Barre2011),
+        ("barre2011", ReceiveBufferMode::Barre2011),
     ];
     let policies = [
         ("aggregate", PathPolicy::Aggregate),
@@ -139,7 +139,8 @@ fn middlebox(section: &mut Section<'_>, names: &NameTable) -> Option<Middlebox> 
         ("rewrite-payload", MiddleboxAction::RewritePayload),
     ];
     let path = section.require("path", "path = \"wifi\"").and_then(|v| names.path(&v));
-    let action = section.require("do", "do = \"strip-mptcp\"").and_then(|v| v.word(&actions));
+    let action =
+        section.require("action", "action = \"strip-mptcp\"").and_then(|v| v.word(&actions));
     let direction = section.take("direction");
     let side = direction.as_ref().map_or(Some(LinkSide::Both), |v| v.word(&sides));
     let two_way = matches!(action, Some(MiddleboxAction::Nat | MiddleboxAction::ShiftSequence));

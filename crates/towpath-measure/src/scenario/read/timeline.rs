@@ -225,7 +225,7 @@ fn event(
     });
     let Some(set) = set else {
         // Without a valid action, the other keys cannot be judged.
-        for key in ["how", "host", "rate", "delay", "loss", "over", "direction"] {
+        for key in ["mode", "host", "rate", "delay", "loss", "over", "direction"] {
             section.take(key);
         }
         return None;
@@ -332,7 +332,7 @@ fn down(
         ("carrier", DownKey::Carrier),
         ("interface", DownKey::Interface),
     ];
-    let value = section.take("how");
+    let value = section.take("mode");
     let how = value.as_ref().map_or(Some(DownKey::Silent), |v| v.word(&words));
     if let (Some(value), Some(TimelineTarget::Bottleneck(_))) = (&value, target)
         && how.is_some_and(|how| how != DownKey::Silent)

@@ -370,7 +370,7 @@ fn unauthenticated_clients_learn_only_what_a_port_scan_shows() {
     assert_eq!(told, HostSnapshot { listener, connections, ..expected.clone() });
     assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
     assert_eq!(snapshot(port, elsewhere), expected, "nothing of other ports");
-    let (_server, port, _) = server(&folder, &["--tell-strangers"]);
+    let (_server, port, _) = server(&folder, &["--public-diagnostics"]);
     let told = snapshot(port, elsewhere);
     assert!(!told.partial && !told.addresses.is_empty() && !told.kernel.is_empty());
     assert!(told.listener.is_some_and(|listener| listener.plain));

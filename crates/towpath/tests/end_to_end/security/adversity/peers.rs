@@ -807,7 +807,7 @@ fn hostile_snapshots() -> Vec<Value> {
 /// interpret.
 #[test]
 fn a_diagnosis_survives_hostile_host_reports() {
-    let site = AttackedServer::new(&["--tell-strangers"]);
+    let site = AttackedServer::new(&["--public-diagnostics"]);
     let looks = hostile_snapshots();
     let mut cases = Vec::new();
     for snapshot in looks.iter().take(times(1, 9)) {

@@ -233,7 +233,7 @@ fn doctor_without_fix_writes_nothing() {
         ip mptcp limits set subflows 0 add_addr_accepted 0
         ip mptcp endpoint add 172.31.0.133 dev eth0 subflow
         echo 1 >/proc/sys/net/ipv4/conf/eth0/rp_filter
-        $TOWPATH server -B 127.0.0.1 --tell-strangers >server 2>&1 & server=$!
+        $TOWPATH server -B 127.0.0.1 --public-diagnostics >server 2>&1 & server=$!
         until grep -q listening server; do sleep 0.02; done
         files() {{ find . /var/lib -printf '%p %m %s %T@\n' | grep -Ev '^([.]|./(said|first|second)) |/server' | sort; }}
         all >first.all; echo >first; echo >second; echo >said; files >first

@@ -376,8 +376,7 @@ fn cpu_seconds(site: &AttackedServer) -> f64 {
 #[test]
 fn unfetched_results_take_no_more_than_their_share() {
     let site = AttackedServer::new(&[]);
-    let short =
-        "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
+    let short = "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\nreply-timeout = \"100 ms\"";
     let mut done = 0;
     for n in 0..times(24, 200) as u16 {
         let Ok((mut client, data)) =
@@ -400,8 +399,7 @@ fn unfetched_results_take_no_more_than_their_share() {
 #[test]
 fn slow_readers_of_results_do_not_affect_others() {
     let site = AttackedServer::new(&[]);
-    let short =
-        "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
+    let short = "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\nreply-timeout = \"100 ms\"";
     let (mut client, data) =
         running(site.route(1), &[short; 8], 1, TransferSettings::default()).unwrap();
     for one in &data {
