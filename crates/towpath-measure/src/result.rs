@@ -3,7 +3,7 @@
 //!
 //! Records appear in this order: `meta`, then `interval`, `subflow`, `link` and `event` by time.
 //! `account` follows by time, then `message` and `probe` by due time. `datagrams`, `counter`,
-//! `interface`, `noise` and `sequence` follow, and `summary` is last. Times are nanoseconds since
+//! `interface`, `timing` and `sequence` follow, and `summary` is last. Times are nanoseconds since
 //! the start of the traffic; the suffix of a numeric field is its unit. `up` is the direction from
 //! the host that opened the connection (for links: from the path's first host).
 
@@ -78,7 +78,7 @@ pub enum Record {
     /// Byte and packet totals of one interface at the end of the run.
     Interface(Interface),
     /// Timing accuracy of the emulator.
-    #[serde(rename = "noise")]
+    #[serde(alias = "noise")]
     Timing(EmulatorTiming),
     /// Main metrics and verdict of the run; the last line.
     Summary(Box<Summary>),
@@ -272,7 +272,7 @@ pub struct Subflow {
     /// Maximum segment size (MSS) of the subflow.
     pub mss_bytes: u32,
     /// Limits of the sender in this period (sender side, between two real hosts).
-    #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "held", default, skip_serializing_if = "Option::is_none")]
     pub sender_activity: Option<Box<SenderActivity>>,
 }
 
@@ -431,10 +431,10 @@ pub struct EmulatorTiming {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WakeupTiming>,
     /// Share of the processors' time that other processes used, 0 to 1.
-    #[serde(rename = "foreign_cpu")]
+    #[serde(alias = "foreign_cpu")]
     pub other_cpu_share: f64,
     /// True if packets were too late or the machine too busy for a reliable result.
-    #[serde(rename = "degraded")]
+    #[serde(alias = "degraded")]
     pub unreliable: bool,
     /// Reason why the run is unreliable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -564,7 +564,7 @@ pub struct Recovery {
     /// Time from the event to the end of the last gap of 100 ms or more that it caused. Gaps within
     /// 1.5 s of each other belong together. 0 without such a gap; absent when the last gap never
     /// ended.
-    #[serde(rename = "smooth_ns", default)]
+    #[serde(alias = "smooth_ns", default)]
     pub last_stall_end_ns: Option<u64>,
 }
 
@@ -635,6 +635,6 @@ pub struct ExpectationResult {
     /// Measured value in the expectation's unit, for people.
     pub measured: String,
     /// True if the expectation was met; absent when there was nothing to measure.
-    #[serde(rename = "held")]
+    #[serde(alias = "held")]
     pub passed: Option<bool>,
 }

@@ -205,7 +205,7 @@ struct RecordHead {
 }
 
 /// Tags of [`Record`]: a line of another kind was written by a newer version and is skipped.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "meta",
     "interval",
     "subflow",
@@ -219,6 +219,8 @@ const KINDS: [&str; 15] = [
     "sequence",
     "counter",
     "interface",
+    "timing",
+    // Name of `timing` in earlier versions.
     "noise",
     "summary",
 ];

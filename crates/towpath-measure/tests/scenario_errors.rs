@@ -185,7 +185,7 @@ wrong! {
     flow_without_end: flow("pattern = \"bulk\"");
     flow_of_a_load_alone: flow("pattern = \"load\"");
     load_alongside_a_transfer: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nload = \"up\"");
-    preset_of_another_pattern: flow("pattern = \"interactive\"\npreset = \"siri\"");
+    preset_of_another_pattern: flow("pattern = \"interactive\"\npreset = \"voice-assistant\"");
     request_below_its_header: flow("pattern = \"ping\"\nrequest = \"12 B\"\nreply = \"2 GB\"");
     period_of_nothing: flow("pattern = \"reqres\"\nperiod = \"0 s\"");
     period_too_short: flow("pattern = \"reqres\"\nperiod = \"1 us\"\nduration = \"60 s\"");

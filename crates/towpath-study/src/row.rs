@@ -31,7 +31,7 @@ pub struct RunRow {
     /// Metrics in base units (bit/s, seconds, bytes, counts, shares from 0 to 1) by name, such as
     /// `goodput` or `path.wifi.goodput`. Unmeasured metrics are absent. A time that was never
     /// reached is infinite, and `null` as JSON.
-    #[serde(rename = "figures", serialize_with = "finite", deserialize_with = "or_infinite")]
+    #[serde(alias = "figures", serialize_with = "finite", deserialize_with = "or_infinite")]
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -50,5 +50,19 @@ fn finite<S: Serializer>(figures: &BTreeMap<String, f64>, to: S) -> Result<S::Ok
 
 fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let read = BTreeMap::<String, Option<f64>>::deserialize(from)?;
-    Ok(read.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::INFINITY))).collect())
+    let present =
+        |(name, value): (String, Option<f64>)| (present_name(name), value.unwrap_or(f64::INFINITY));
+    Ok(read.into_iter().map(present).collect())
+}
+
+/// Returns the present name of a metric that earlier versions stored under another name.
+pub(crate) fn present_name(stored: String) -> String {
+    match stored.as_str() {
+        "degraded" => "unreliable".to_owned(),
+        "foreign_cpu" => "other_cpu_share".to_owned(),
+        name => match name.strip_prefix("guess.") {
+            Some(reason) => format!("inferred.{reason}"),
+            None => stored,
+        },
+    }
 }

@@ -104,7 +104,7 @@ pub struct SweepSpec {
     /// Texts of the scenario and its traces, by name.
     files: BTreeMap<String, String>,
     world: World,
-    #[serde(rename = "thin")]
+    #[serde(alias = "thin")]
     quick: bool,
     seeds: Option<u32>,
     /// Number of runs of a chunk.

@@ -4,7 +4,7 @@
 //! is a text column with the parameter's name. For a quantity there is also a number (in base
 //! units) called `NAME (number)`. Every metric is a number; one with the name of a parameter is
 //! called `NAME (figure)`. Missing values are null. The file's metadata `towpath.parameters` and
-//! `towpath.figures` list the names of the columns. Equal rows give equal bytes.
+//! `towpath.metrics` list the names of the columns. Equal rows give equal bytes.
 
 mod pages;
 
@@ -25,7 +25,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use towpath_measure::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 
-use crate::row::{Parameter, RunRow};
+use crate::row::{Parameter, RunRow, present_name};
 use crate::runs::ENGINE_VERSION;
 
 /// Columns that every table has.
@@ -36,7 +36,9 @@ const CELL_BYTES: u64 = 80;
 /// Overhead of a memory allocation, in bytes.
 const ALLOCATION_OVERHEAD_BYTES: u64 = 16;
 const PARAMETERS: &str = "towpath.parameters";
-const METRICS_KEY: &str = "towpath.figures";
+const METRICS_KEY: &str = "towpath.metrics";
+/// Name of [`METRICS_KEY`] in tables of earlier versions.
+const FORMER_METRICS_KEY: &str = "towpath.figures";
 
 /// Reason for an invalid table file.
 #[derive(Debug, thiserror::Error)]
@@ -224,7 +226,8 @@ fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Run
         let text = entry.and_then(|entry| entry.value.as_deref()).ok_or(TableError::Metadata)?;
         serde_json::from_str(text).map_err(|_| TableError::Metadata)
     };
-    let (parameters, figures) = (listed(PARAMETERS)?, listed(METRICS_KEY)?);
+    let (parameters, figures) =
+        (listed(PARAMETERS)?, listed(METRICS_KEY).or_else(|_| listed(FORMER_METRICS_KEY))?);
     let columns = file.schema_descr().num_columns();
     if parameters.len().saturating_add(figures.len()) > columns {
         return Err(TableError::Metadata);
@@ -352,7 +355,7 @@ fn row(
             .iter()
             .filter_map(|name| {
                 let column = figure_column(name, parameters.contains(name));
-                Some((name.clone(), number(&column)?))
+                Some((present_name(name.clone()), number(&column)?))
             })
             .collect(),
     })

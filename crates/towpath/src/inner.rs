@@ -73,7 +73,6 @@ pub(crate) struct InnerJob {
     pub(crate) backend: BackendChoice,
     #[serde(default)]
     pub(crate) pcap: Option<CaptureSpec>,
-    #[serde(rename = "work")]
     pub(crate) task: InnerTask,
 }
 
@@ -107,7 +106,6 @@ pub(crate) enum InnerTask {
         result: Option<(PathBuf, String)>,
     },
     /// Job for a broken network, whose scenario is the name of a situation.
-    #[serde(rename = "Break")]
     Failure {
         command: Vec<String>,
     },

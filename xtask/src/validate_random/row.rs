@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_run_without_metrics_delivered_nothing() {
         let mut ours = SideRuns::default();
-        ours.add(&json!({"summary": null, "noise": null}));
+        ours.add(&json!({"summary": null, "timing": null}));
         assert_eq!(ours.goodput, [0.0]);
         assert!(!verdicts(ours.clone(), runs(&[1.0], 0.0, 0.0))[0]);
         assert!(verdicts(ours.clone(), ours)[0]);

@@ -147,7 +147,7 @@ impl RunStore {
                 fs::rename(result, whole)?;
                 records
             }
-            None => json!({"summary": null, "noise": null}),
+            None => json!({"summary": null, "timing": null}),
         };
         let beside = small.with_extension(format!("{}-part", std::process::id()));
         let mut file = BufWriter::new(File::create(&beside)?);
@@ -186,21 +186,21 @@ fn files(stem: &Path, attempt: u32) -> (PathBuf, PathBuf) {
 fn read(path: &Path) -> Result<Value> {
     let file = BufReader::new(File::open(path)?);
     let lines = BufReader::new(StreamingDecoder::new(file).map_err(|error| error.to_string())?);
-    let (mut summary, mut noise) = (Value::Null, Value::Null);
+    let (mut summary, mut timing) = (Value::Null, Value::Null);
     for line in lines.lines() {
         let line = line?;
         if line.starts_with("{\"type\":\"summary\"") {
             summary = serde_json::from_str(&line)?;
-        } else if line.starts_with("{\"type\":\"noise\"") {
-            noise = serde_json::from_str(&line)?;
+        } else if line.starts_with("{\"type\":\"timing\"") {
+            timing = serde_json::from_str(&line)?;
         }
     }
-    Ok(json!({"summary": summary, "noise": noise}))
+    Ok(json!({"summary": summary, "timing": timing}))
 }
 
 /// Returns true if the emulator itself was late or lost packets.
 fn degraded(records: &Value) -> bool {
-    let noise = |field: &str| records.pointer(&format!("/noise/{field}")).and_then(Value::as_f64);
+    let noise = |field: &str| records.pointer(&format!("/timing/{field}")).and_then(Value::as_f64);
     noise("lateness_p99_ns").is_some_and(|late| late > MAX_LATENESS_NS)
         || noise("lateness_p999_ns").is_some_and(|late| late > MAX_TAIL_LATENESS_NS)
         || noise("lost_packets").is_some_and(|lost| lost > 0.0)
@@ -215,7 +215,7 @@ mod tests {
     /// Writes a result whose emulator was this late.
     fn result(folder: &Path, late_ns: u64) -> PathBuf {
         let lines = format!(
-            "{{\"type\":\"noise\",\"lateness_p99_ns\":{late_ns},\"lost_packets\":0}}\n\
+            "{{\"type\":\"timing\",\"lateness_p99_ns\":{late_ns},\"lost_packets\":0}}\n\
              {{\"type\":\"summary\",\"ok\":true}}\n"
         );
         let path = folder.join("result");
@@ -259,15 +259,15 @@ mod tests {
     #[test]
     fn a_run_is_degraded_by_its_emulator_alone() {
         let noise = |p99: u64, p999: u64, lost: u64| {
-            json!({"noise": {
+            json!({"timing": {
                 "lateness_p99_ns": p99, "lateness_p999_ns": p999, "lost_packets": lost,
-                "foreign_cpu": 0.9, "degraded": true
+                "other_cpu_share": 0.9, "unreliable": true
             }})
         };
         assert!(!degraded(&noise(999_999, 4_000_000, 0)));
         assert!(degraded(&noise(1_100_000, 1_200_000, 0)));
         assert!(degraded(&noise(100_000, 21_000_000, 0)));
         assert!(degraded(&noise(100_000, 200_000, 1)));
-        assert!(!degraded(&json!({"summary": {}, "noise": null})));
+        assert!(!degraded(&json!({"summary": {}, "timing": null})));
     }
 }

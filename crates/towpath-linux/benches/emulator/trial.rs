@@ -205,7 +205,7 @@ between = ["near", "far"]
 segmentation = "{segments}"
 {link}
 [[flows]]
-from = "far_boxes"
+from = "far"
 to = "near"
 run = "{receiver}"
 [[flows]]

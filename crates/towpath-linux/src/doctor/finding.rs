@@ -33,7 +33,6 @@ pub enum Health {
     /// Multipath TCP works over a single path.
     OnePath,
     /// No problem was found, and data on several paths were not observed.
-    #[serde(rename = "not-judged")]
     Undetermined,
     /// Multipath TCP works, with a problem that degrades it.
     Impaired,
@@ -70,7 +69,7 @@ pub struct Finding {
     /// Layer to which the cause belongs.
     pub layer: Layer,
     /// Host, interface, address or hop concerned; `None` if not specific.
-    #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// Description of the problem for people.
     pub sentence: String,
@@ -82,7 +81,7 @@ pub struct Finding {
     pub hint: Option<String>,
     /// Set when the finding relies on the other host's report alone, which may be untrue. Such a
     /// finding is never fixed automatically.
-    #[serde(rename = "claimed", default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Observation {
     /// Running programs that configure Multipath TCP by themselves.
     pub managers: Vec<String>,
     /// Route lookups in the kernel.
-    #[serde(rename = "ways")]
+    #[serde(alias = "ways")]
     pub route_lookups: Vec<RouteLookup>,
     /// Sockets of programs: those over Multipath TCP, or all in the requested scope.
     pub programs: Option<Vec<ProgramSocket>>,
@@ -87,7 +87,7 @@ pub struct ProgramSocket {
     #[serde(default)]
     pub subflows: Vec<ObservedSubflow>,
     /// Limits of its sender; `None` if it did not send.
-    #[serde(rename = "held_back", default)]
+    #[serde(alias = "held_back", default)]
     pub sender: Option<SenderStats>,
 }
 
@@ -104,17 +104,17 @@ pub struct SenderStats {
     /// Part of that time with a full send buffer of which all was sent.
     pub send_buffer_ms: u64,
     /// Largest receive window that the peer offered.
-    #[serde(rename = "window_bytes")]
+    #[serde(alias = "window_bytes")]
     pub max_window_bytes: u64,
     /// Smallest receive window that the peer offered.
-    #[serde(rename = "smallest_window_bytes")]
+    #[serde(alias = "smallest_window_bytes")]
     pub min_window_bytes: u64,
     /// Size of the send buffer, including the kernel's overhead.
     pub buffer_bytes: u64,
     /// Payload acknowledged during the observation.
     pub acked_bytes: u64,
     /// Longest smoothed round-trip time in microseconds.
-    #[serde(rename = "srtt_us")]
+    #[serde(alias = "srtt_us")]
     pub max_srtt_us: u32,
 }
 
@@ -307,7 +307,7 @@ pub struct TcpStats {
     /// Number of retransmitted packets.
     pub retransmissions: u32,
     /// Packets received out of order.
-    #[serde(rename = "behind_gap")]
+    #[serde(alias = "behind_gap")]
     pub out_of_order: u32,
     /// Packets in flight, sent and not acknowledged.
     pub unacked: u32,
@@ -363,11 +363,11 @@ pub struct PlainTcpCheck {
     #[serde(default)]
     pub large: Option<bool>,
     /// After large packets failed: true if a few bytes were echoed over another connection.
-    #[serde(rename = "small_again", default)]
+    #[serde(alias = "small_again", default)]
     pub small_retry: Option<bool>,
     /// After that: true if large packets were echoed, over another connection or late over the
     /// first.
-    #[serde(rename = "large_again", default)]
+    #[serde(alias = "large_again", default)]
     pub large_retry: Option<bool>,
     /// Small packets sent one after the other, with pauses between them.
     #[serde(default)]

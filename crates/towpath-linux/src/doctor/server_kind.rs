@@ -44,7 +44,6 @@ pub enum ServerKind {
     /// An SMTP or FTP server: it greets with a number.
     Mail,
     /// A server that closes the connection after any message.
-    #[serde(rename = "hangs-up")]
     ClosesOnData,
 }
 

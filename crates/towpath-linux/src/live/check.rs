@@ -50,10 +50,8 @@ pub enum ProbeOutcome {
     /// The protocol works to this target.
     Works,
     /// Plain TCP works; a middlebox on the forward path strips the options of Multipath TCP.
-    #[serde(rename = "stripped-there")]
     StrippedForward,
     /// Plain TCP works; a middlebox on the reverse path strips the options of Multipath TCP.
-    #[serde(rename = "stripped-back")]
     StrippedReverse,
     /// Plain TCP works; a host does not support Multipath TCP, or the reason is unknown.
     Plain {
@@ -69,10 +67,8 @@ pub enum ProbeOutcome {
     /// Datagrams reach the server, which supports QUIC, but QUIC packets or their replies are lost.
     Filtered,
     /// The server does not speak QUIC on this port.
-    #[serde(rename = "without")]
     NoQuic,
     /// A QUIC server replied, but supports no QUIC version of this host.
-    #[serde(rename = "version")]
     VersionMismatch,
     /// QUIC works with one path; the server does not support this draft of Multipath QUIC.
     SinglePath,

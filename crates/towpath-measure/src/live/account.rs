@@ -283,7 +283,7 @@ mod tests {
             "state": "established", "backup": false, "bytes": 0, "bytes_sent": 0, "bytes_acked": 0,
             "bytes_received": 0, "srtt_us": 50_000, "rttvar_us": 0, "rto_us": 0, "backoff": 0,
             "cwnd_packets": 0, "ssthresh_packets": 0, "in_flight_packets": 0, "retransmissions": 0,
-            "mss_bytes": 1_000, "held": held
+            "mss_bytes": 1_000, "sender_activity": held
         }))
         .unwrap();
         Record::Subflow(Box::new(subflow))

@@ -61,7 +61,7 @@ pub struct FlowReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Requests and replies of the flow.
-    #[serde(rename = "talk", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeReport>,
     /// Constant-rate datagrams of the flow, one report for each direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

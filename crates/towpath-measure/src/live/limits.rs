@@ -63,7 +63,6 @@ impl Default for ServerLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionError {
     /// Reason, as sent to the client.
-    #[serde(rename = "why")]
     pub reason: String,
     /// Suggested fix, if there is one.
     pub hint: Option<String>,

@@ -9,7 +9,7 @@ use crate::scenario::Transport;
 
 /// Message from the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum ClientMessage {
     /// Start of a new test.
     Hello {
@@ -26,7 +26,6 @@ pub enum ClientMessage {
     /// Test that the client requests.
     Plan(Box<TestPlan>),
     /// Request for a host snapshot of the server, sent instead of a plan.
-    #[serde(rename = "look")]
     Snapshot {
         /// Port whose listener and connections are of interest.
         port: u16,
@@ -66,13 +65,12 @@ pub enum ObservedProtocol {
     /// Plain TCP, although the server supports Multipath TCP.
     Plain,
     /// Plain TCP, since the server's kernel supports nothing else.
-    #[serde(rename = "without")]
     Unsupported,
 }
 
 /// Message from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum ServerMessage {
     /// Reply to [`ClientMessage::Hello`], with the server's abilities.
     Welcome {
@@ -82,7 +80,7 @@ pub enum ServerMessage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         challenge: Option<Challenge>,
         /// Protocol that the server observed on this connection.
-        #[serde(rename = "seen", default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         observed: Option<ObservedProtocol>,
         /// Set if the server echoes [datagrams](super::datagram) on this port.
         #[serde(default)]
@@ -104,7 +102,6 @@ pub enum ServerMessage {
     /// The request is rejected.
     Refused {
         /// Reason for the rejection.
-        #[serde(rename = "why")]
         reason: String,
         /// Suggested fix, if there is one.
         hint: Option<String>,
@@ -119,7 +116,6 @@ pub enum ServerMessage {
         server_ns: u64,
     },
     /// Host snapshot of the server.
-    #[serde(rename = "looked")]
     Snapshot(Box<HostSnapshot>),
     /// The result is not available yet.
     Pending,
@@ -144,7 +140,7 @@ impl ServerMessage {
             Self::Refused { .. } => "refused",
             Self::Ready => "ready",
             Self::Clock { .. } => "clock",
-            Self::Snapshot(_) => "looked",
+            Self::Snapshot(_) => "snapshot",
             Self::Pending => "pending",
             Self::Part { .. } => "part",
         }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 const MAGIC: &[u8] = b"towpath";
-const PREAMBLE_VERSION: u8 = 1;
+const PREAMBLE_VERSION: u8 = 2;
 
 /// Bearer token of a test: its holder may stop the test and fetch the result. Sent over a control
 /// connection only; cleartext carries the test's [public ID](TestToken::public_id).

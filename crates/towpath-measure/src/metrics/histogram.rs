@@ -71,7 +71,7 @@ impl Histogram {
         self.max
     }
 
-    /// Returns the lateness fields of a `noise` record; its other fields are zero.
+    /// Returns the lateness fields of a `timing` record; its other fields are zero.
     pub fn lateness(&self) -> EmulatorTiming {
         EmulatorTiming {
             packets: self.count,

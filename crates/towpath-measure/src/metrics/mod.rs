@@ -3,7 +3,7 @@
 //! Start with [`DeliveryLog`], the arrivals at the receiver, then read [`goodput`] and [`stall`].
 //! The modules [`disruption`] and [`recovery`] cover the effect of events. Reply delays are in
 //! [`messages`], [`latency`] and [`playout`]; datagrams over single paths in [`paths`].
-//! Distributions are in [`histogram`], and the emulator's lateness is described by `noise`.
+//! Distributions are in [`histogram`], and the emulator's lateness is described by `timing`.
 //! Finally, [`summary`] combines the metrics of a run, and [`statistics`] those of repetitions.
 
 pub mod delivery;

@@ -32,7 +32,7 @@ pub struct Parts {
     /// Bytes of each part; empty parts are omitted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bytes: BTreeMap<Part, u64>,
-    /// Bytes of the part `blocked`, by the path whose data was missing.
+    /// Bytes of the part `head-of-line-blocking`, by the path whose data was missing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub blocked_by: BTreeMap<String, u64>,
 }
@@ -49,20 +49,20 @@ pub enum Part {
     /// Headers, acknowledgements, handshakes, and datagrams outside any connection.
     Headers,
     /// Payload that arrived for the first time, but still waited for earlier data at the end.
-    #[serde(rename = "waiting")]
+    #[serde(alias = "waiting")]
     OutOfOrder,
     /// Packets that the link carried, still in flight at the end.
-    #[serde(rename = "under-way")]
+    #[serde(alias = "under-way")]
     InFlight,
     /// Packets that the link carried, lost afterwards.
     Lost,
     /// Spurious retransmission on the same subflow: the first copy had arrived.
-    #[serde(rename = "repeated")]
+    #[serde(alias = "repeated")]
     Spurious,
     /// Payload that had already arrived on another subflow (reinjection).
     Reinjected,
     /// Redundant copies that the scheduler made.
-    #[serde(rename = "duplicated")]
+    #[serde(alias = "duplicated")]
     Redundant,
     /// Application limited: the sender had nothing to send.
     Application,
@@ -70,7 +70,7 @@ pub enum Part {
     PeerWindow,
     /// Head-of-line blocking: the connection-level window was full of data that waited for another
     /// path.
-    #[serde(rename = "blocked")]
+    #[serde(alias = "blocked")]
     HeadOfLineBlocking,
     /// Congestion window full, still in slow start.
     SlowStart,
@@ -81,7 +81,7 @@ pub enum Part {
     /// Congestion window full, after packets that were too large for the path.
     PacketSize,
     /// Congestion window below the path's bandwidth-delay product, without any loss.
-    #[serde(rename = "below-product")]
+    #[serde(alias = "below-product")]
     CongestionAvoidance,
     /// Send buffer full of data that was not acknowledged yet.
     SendBuffer,
@@ -102,10 +102,10 @@ pub enum Part {
     /// Subflow was unused because it is considered stale.
     Stale,
     /// Receiver's processor was busy and packets waited for it.
-    #[serde(rename = "receiver-processor")]
+    #[serde(alias = "receiver-processor")]
     ReceiverCpu,
     /// Sender's processor was busy.
-    #[serde(rename = "sender-processor")]
+    #[serde(alias = "sender-processor")]
     SenderCpu,
     /// Cause is not known.
     Unknown,
@@ -122,10 +122,10 @@ pub enum PartGroup {
     /// Headers and other overhead around payload.
     Headers,
     /// Payload not readable at the end: waiting for earlier data, or in flight.
-    #[serde(rename = "not-readable")]
+    #[serde(alias = "not-readable")]
     Undelivered,
     /// Payload lost, or carried more than once.
-    #[serde(rename = "sent-again")]
+    #[serde(alias = "sent-again")]
     Wasted,
     /// Application limited: nothing to send.
     Application,
@@ -142,7 +142,7 @@ pub enum PartGroup {
     /// Path could not be used: down, without a subflow, backup, or stale.
     Unusable,
     /// Processor of the sender or receiver was busy.
-    #[serde(rename = "processor")]
+    #[serde(alias = "processor")]
     Cpu,
     /// Cause is not known.
     Unknown,
@@ -162,7 +162,7 @@ pub struct AccountSummary {
     /// Accounts of each link and direction in which data was sent.
     pub links: Vec<LinkAccount>,
     /// Size of a window or send buffer that would keep all links busy.
-    #[serde(rename = "enough_bytes", default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "enough_bytes", default, skip_serializing_if = "Option::is_none")]
     pub sufficient_bytes: Option<u64>,
     /// Scenario setting that lifts the limit named in the sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,7 @@ pub struct AccountSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CapacityEstimate {
     /// Description of the source, such as `the most that arrived within 20 ms`.
-    #[serde(rename = "from")]
+    #[serde(alias = "from")]
     pub source: String,
     /// True if round-trip times never showed a full path, so that the capacity may be larger.
     pub at_least: bool,
@@ -191,8 +191,8 @@ pub struct SenderActivity {
     /// Time for which each limit restricted the sender.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits_ns: BTreeMap<Part, u64>,
-    /// Subflows (by number) whose missing data caused the limit `blocked`, with the time.
-    #[serde(rename = "waits_for_ns", default, skip_serializing_if = "Vec::is_empty")]
+    /// Subflows (by number) whose missing data caused the limit `head-of-line-blocking`, with the time.
+    #[serde(alias = "waits_for_ns", default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by_ns: Vec<(u32, u64)>,
     /// Time for which round-trip times showed a queue; a path with a queue is at its capacity.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -202,16 +202,16 @@ pub struct SenderActivity {
     /// Overhead bytes around the payload, as far as known.
     pub header_bytes: u64,
     /// Payload bytes that the receiver reported as duplicates.
-    #[serde(rename = "repeated_bytes", default, skip_serializing_if = "is_zero")]
+    #[serde(alias = "repeated_bytes", default, skip_serializing_if = "is_zero")]
     pub spurious_bytes: u64,
     /// Highest rate of acknowledged payload within 20 ms, over all connections between the same two
     /// addresses.
     pub peak_bps: u64,
     /// Largest receive window that the peer advertised.
-    #[serde(rename = "window_bytes", default, skip_serializing_if = "is_zero")]
+    #[serde(alias = "window_bytes", default, skip_serializing_if = "is_zero")]
     pub peer_window_max_bytes: u64,
     /// Largest size of the send buffer.
-    #[serde(rename = "buffer_bytes", default, skip_serializing_if = "is_zero")]
+    #[serde(alias = "buffer_bytes", default, skip_serializing_if = "is_zero")]
     pub send_buffer_max_bytes: u64,
 }
 
@@ -244,7 +244,7 @@ pub struct LinkAccount {
     #[serde(flatten)]
     pub parts: Parts,
     /// Time for which each limit restricted the link's senders, where the capacity is an estimate.
-    #[serde(rename = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(alias = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limit_ns: BTreeMap<Part, u64>,
 }
 

@@ -38,7 +38,7 @@ pub struct CapturedConnection {
     /// True if DSS checksums were requested.
     pub checksum: bool,
     /// True if the capture lacks the connection's beginning.
-    #[serde(rename = "late")]
+    #[serde(alias = "late")]
     pub truncated_start: bool,
     /// Time of the first packet.
     pub first_ns: u64,
@@ -48,7 +48,7 @@ pub struct CapturedConnection {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, u64>,
     /// Metrics for both data directions.
-    #[serde(rename = "ways")]
+    #[serde(alias = "ways")]
     pub directions: Vec<CapturedDirection>,
     /// Subflows of the connection; a TCP connection has one.
     pub subflows: Vec<CapturedSubflow>,
@@ -60,7 +60,7 @@ pub struct CapturedDirection {
     /// Data direction: `up` or `down`.
     pub direction: DataDirection,
     /// Position of the capture for this direction.
-    #[serde(rename = "vantage")]
+    #[serde(alias = "vantage")]
     pub capture_point: CapturePoint,
     /// Bytes delivered in order: seen to arrive at the receiver, otherwise acknowledged.
     pub bytes: u64,
@@ -88,19 +88,19 @@ pub struct CapturedDirection {
     /// Bytes first sent on one subflow and later also on another.
     pub reinjected_bytes: u64,
     /// Bytes sent on the same subflow twice, under different subflow sequence numbers.
-    #[serde(rename = "repeated_bytes")]
+    #[serde(alias = "repeated_bytes")]
     pub remapped_bytes: u64,
     /// Bytes retransmitted on the same subflow.
     pub retransmitted_bytes: u64,
     /// Retransmitted bytes that the receiver had already reported as received.
-    #[serde(rename = "wasted_bytes")]
+    #[serde(alias = "wasted_bytes")]
     pub spurious_bytes: u64,
     /// Payload that arrived at the receiver a second time. Only for a capture at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
     /// Bytes first seen after later data of the same subflow: retransmitted after a loss before the
     /// capture point, or reordered.
-    #[serde(rename = "late_bytes")]
+    #[serde(alias = "late_bytes")]
     pub out_of_order_bytes: u64,
     /// Bytes acknowledged, but missing in the capture.
     pub unseen_bytes: u64,
@@ -165,7 +165,7 @@ pub struct CapturedSubflow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
     /// Metrics for both data directions.
-    #[serde(rename = "ways")]
+    #[serde(alias = "ways")]
     pub directions: Vec<SubflowDirection>,
 }
 
@@ -198,13 +198,13 @@ pub struct SubflowDirection {
     /// Packets with retransmitted bytes.
     pub retransmitted_packets: u64,
     /// Retransmitted bytes that the receiver had already reported as received.
-    #[serde(rename = "wasted_bytes")]
+    #[serde(alias = "wasted_bytes")]
     pub spurious_bytes: u64,
     /// Bytes first seen after later data of the same subflow.
-    #[serde(rename = "late_bytes")]
+    #[serde(alias = "late_bytes")]
     pub out_of_order_bytes: u64,
     /// Packets with out-of-order bytes.
-    #[serde(rename = "late_packets")]
+    #[serde(alias = "late_packets")]
     pub out_of_order_packets: u64,
     /// Bytes that another subflow had carried before.
     pub reinjected_bytes: u64,

@@ -62,7 +62,7 @@ pub struct DatagramStats {
     /// Datagrams that were sent and did not arrive.
     pub lost: u64,
     /// Longest run of consecutive losses, in order of sending.
-    #[serde(rename = "longest_loss")]
+    #[serde(alias = "longest_loss")]
     pub longest_loss_run: u64,
     /// Duplicate datagrams that arrived.
     pub duplicated: u64,
@@ -97,7 +97,7 @@ pub struct CallStats {
     /// Datagrams that arrived in time; for video, frames with all their datagrams.
     pub played: u64,
     /// Datagrams that never arrived or could not be sent.
-    #[serde(rename = "missing")]
+    #[serde(alias = "missing")]
     pub lost: u64,
     /// Datagrams that arrived too late to be played.
     pub late: u64,

@@ -50,7 +50,7 @@ pub struct LoadPhase {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelayStats>,
     /// Median delay minus the median of the idle phase.
-    #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub delay_increase_ns: Option<i64>,
     /// 60 s divided by the mean of the fastest 95 % of replies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,6 +72,6 @@ pub struct LoadPath {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip: Option<DelayStats>,
     /// Median round-trip time minus the median of the idle phase.
-    #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub delay_increase_ns: Option<i64>,
 }

@@ -73,7 +73,7 @@ pub struct DelayStats {
     /// Arithmetic mean of the times.
     pub mean_ns: u64,
     /// Standard deviation (of the sample: n − 1).
-    #[serde(rename = "deviation_ns")]
+    #[serde(alias = "deviation_ns")]
     pub stddev_ns: u64,
     /// Smallest of the times.
     pub min_ns: u64,

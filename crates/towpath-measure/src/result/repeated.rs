@@ -37,7 +37,7 @@ pub struct CpuTime {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns: Option<u64>,
     /// Threads or processes whose time was counted.
-    #[serde(rename = "counted")]
+    #[serde(alias = "counted")]
     pub accounting: CpuAccounting,
 }
 

@@ -18,13 +18,13 @@ pub enum SequenceKind {
     Sent,
     /// Payload first seen after later data: retransmitted after a loss before the capture point, or
     /// reordered.
-    #[serde(rename = "late")]
+    #[serde(alias = "late")]
     OutOfOrder,
     /// Payload retransmitted on the same subflow.
-    #[serde(rename = "again")]
+    #[serde(alias = "again")]
     Retransmitted,
     /// Spurious retransmission: acknowledged before, or reported as a duplicate (DSACK).
-    #[serde(rename = "needless")]
+    #[serde(alias = "needless")]
     Spurious,
     /// Payload that another subflow had carried before.
     Reinjected,
@@ -66,9 +66,9 @@ impl SequenceKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
-            Self::OutOfOrder => "late",
-            Self::Retransmitted => "again",
-            Self::Spurious => "needless",
+            Self::OutOfOrder => "out-of-order",
+            Self::Retransmitted => "retransmitted",
+            Self::Spurious => "spurious",
             Self::Reinjected => "reinjected",
             Self::Ack => "ack",
             Self::DuplicateAck => "duplicate-ack",
@@ -97,10 +97,10 @@ pub struct Sequence {
     /// Path of the subflow; for a connection, the paths of its subflows by number.
     pub paths: Vec<String>,
     /// Position of the capture relative to the data's direction.
-    #[serde(rename = "vantage")]
+    #[serde(alias = "vantage")]
     pub capture_point: CapturePoint,
-    /// Packets that repeat payload sent before on the same subflow: `again` and `needless`.
-    #[serde(rename = "again_packets")]
+    /// Packets that repeat payload sent before on the same subflow: `retransmitted` and `spurious`.
+    #[serde(alias = "again_packets")]
     pub retransmitted_packets: u64,
     /// Whole time range, then a close-up of an interesting part, if there is one.
     pub views: Vec<SequenceView>,
@@ -110,7 +110,7 @@ pub struct Sequence {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceView {
     /// Reason for showing the range, in a few words.
-    #[serde(rename = "about")]
+    #[serde(alias = "about")]
     pub label: String,
     /// Start of the range.
     pub from_ns: u64,

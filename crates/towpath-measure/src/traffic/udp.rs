@@ -238,7 +238,6 @@ pub struct UdpReceiverReport {
     /// Highest number that arrived; `None` when nothing did.
     pub highest: Option<u64>,
     /// Longest run of missing numbers below the highest.
-    #[serde(rename = "burst")]
     pub longest_loss: u64,
     /// Interarrival jitter (RFC 3550 §6.4.1) in nanoseconds: last value, mean, largest.
     pub jitter_ns: [u64; 3],
@@ -247,7 +246,7 @@ pub struct UdpReceiverReport {
     /// One-way delay minus the smallest.
     pub variation: Option<DelayStats>,
     /// Playout of a call, where the datagrams belong to one.
-    #[serde(rename = "heard", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub playout: Option<PlayoutReport>,
     /// Counts of each period in which datagrams were sent.
     pub rows: Vec<UdpReceiverRow>,

@@ -522,7 +522,7 @@ mod tests {
         let again: Vec<_> = (0..500).map(mark).collect();
         let drawn = picture(vec![group(SequenceKind::Retransmitted, &again)]).svg();
         assert_eq!(drawn.matches('V').count(), 500);
-        assert_eq!(drawn.matches(": again, bytes").count(), MAX_TITLES);
+        assert_eq!(drawn.matches(": retransmitted, bytes").count(), MAX_TITLES);
         let letters = drawn.matches(">R</text>").count();
         assert!((20..=MAX_LETTERS_PER_KIND).contains(&letters), "{letters}");
     }

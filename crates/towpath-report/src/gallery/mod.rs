@@ -28,7 +28,7 @@ pub struct GalleryEntry {
     /// Worlds of the runs: `sim`, `emu`, or both.
     pub worlds: Vec<String>,
     /// True if only a part of the runs was made.
-    #[serde(rename = "thin")]
+    #[serde(alias = "thin")]
     pub quick: bool,
     /// Number of runs with and without a result.
     pub runs: usize,

@@ -16,7 +16,7 @@ use crate::handover;
 /// - of the data delivered in `window` (by default the time of all flows) `goodput`, `throughput`,
 ///   `path.NAME.goodput`, `path.NAME.throughput`, `flow.N.goodput`, `zero_seconds` and `silent`;
 /// - `host.NAME.cpu`;
-/// - of an emulated run `degraded`, `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`;
+/// - of an emulated run `unreliable`, `emulator.late`, `emulator.lost`, `load` and `other_cpu_share`;
 /// - of messages and of handovers the metrics of `handover_metrics`.
 ///
 /// An interval that is only partly in the window counts for that part.
@@ -69,11 +69,11 @@ fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
         .find_map(|record| if let Record::Timing(noise) = record { Some(noise) } else { None });
     let Some(noise) = noise else { return };
     let figures = [
-        ("degraded", f64::from(u8::from(noise.unreliable))),
+        ("unreliable", f64::from(u8::from(noise.unreliable))),
         ("emulator.late", noise.lateness_p99_ns as f64 / 1e9),
         ("emulator.lost", noise.lost_packets as f64),
         ("load", noise.load),
-        ("foreign_cpu", noise.other_cpu_share),
+        ("other_cpu_share", noise.other_cpu_share),
     ];
     found.extend(figures.map(|(name, value)| (name.to_owned(), value)));
 }
@@ -356,9 +356,9 @@ mod tests {
             ..Default::default()
         };
         let found = run_metrics(&[Record::Timing(noise), summary()], &scenario(), None);
-        assert_eq!((found["degraded"], found["emulator.late"], found["load"]), (1.0, 0.003, 7.5));
+        assert_eq!((found["unreliable"], found["emulator.late"], found["load"]), (1.0, 0.003, 7.5));
         let simulated = run_metrics(&[summary()], &scenario(), None);
-        assert!(!simulated.contains_key("degraded") && !simulated.contains_key("load"));
+        assert!(!simulated.contains_key("unreliable") && !simulated.contains_key("load"));
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
         let line = &ended.json()[0];
         let held: Vec<_> = line["summary"]["expectations"].as_array().unwrap().iter().collect();
         assert_eq!(held.len(), 2, "{ended}");
-        assert!(held.iter().any(|one| one["held"] == (code == 0)), "{ended}");
+        assert!(held.iter().any(|one| one["passed"] == (code == 0)), "{ended}");
     }
 }
 

@@ -120,8 +120,8 @@ fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> V
         }
         assert_eq!(fields[width], "0", "each packet by itself: {line}");
         let again = match fields[kind] {
-            "sent" | "late" | "reinjected" => false,
-            "again" | "needless" => true,
+            "sent" | "out-of-order" | "reinjected" => false,
+            "retransmitted" | "spurious" => true,
             _ => continue,
         };
         let number = |at: usize| fields[at].parse::<i64>().unwrap();

@@ -11,7 +11,6 @@ use crate::scenario::DataDirection;
 /// Report of one end of a message session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExchangeReport {
-    #[serde(rename = "lines")]
     streams: Vec<StreamReport>,
     /// Framing error, if the other end sent something unexpected.
     pub broken: Option<String>,
@@ -19,12 +18,9 @@ pub struct ExchangeReport {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct StreamReport {
-    #[serde(rename = "asks")]
     is_requester: bool,
-    #[serde(rename = "asked")]
     requests: Vec<RequestReport>,
     /// Numbers of requests from the other end, and the times at which they were fully read.
-    #[serde(rename = "heard")]
     received_requests: Vec<(u32, u64)>,
 }
 

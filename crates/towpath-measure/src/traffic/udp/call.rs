@@ -40,7 +40,6 @@ pub struct PlayoutReport {
     /// True if the last known number was not played.
     pub in_gap: bool,
     /// Shortest transit time, by the clocks of the two ends.
-    #[serde(rename = "least_ns")]
     pub min_transit_ns: Option<i64>,
     /// Method by which that transit time was obtained.
     pub basis: DelayBasis,

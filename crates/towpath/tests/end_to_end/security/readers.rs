@@ -327,7 +327,7 @@ fn poison(value: &mut serde_json::Value) {
         "direction",
         "side",
         "kind",
-        "vantage",
+        "capture_point",
         "asked",
         "order",
         "state",

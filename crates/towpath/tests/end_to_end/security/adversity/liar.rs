@@ -160,7 +160,7 @@ impl LiarState {
                 for lie in lies {
                     send(client, &lie)?;
                 }
-            } else if word["say"] == "part" {
+            } else if word["type"] == "part" {
                 half.push_str(word["text"].as_str().unwrap());
                 if half.len() as u64 >= word["total"].as_u64().unwrap() {
                     let lie = (self.lies.report)(&half);
@@ -216,7 +216,7 @@ fn give(client: &mut TcpStream, report: &str) -> io::Result<()> {
     if rest.is_empty() {
         return send(
             client,
-            &json!({"say": "part", "offset": 0, "total": 0, "text": ""}).to_string(),
+            &json!({"type": "part", "offset": 0, "total": 0, "text": ""}).to_string(),
         );
     }
     while !rest.is_empty() {
@@ -226,7 +226,7 @@ fn give(client: &mut TcpStream, report: &str) -> io::Result<()> {
         }
         let (text, after) = rest.split_at(cut);
         let offset = report.len() - rest.len();
-        let part = json!({"say": "part", "offset": offset, "total": report.len(), "text": text});
+        let part = json!({"type": "part", "offset": offset, "total": report.len(), "text": text});
         send(client, &part.to_string())?;
         rest = after;
     }

@@ -114,22 +114,22 @@ fn replacing_message(
     name: &'static str,
     lie: impl Fn(&Value) -> Messages + Send + Sync + 'static,
 ) -> Lies {
-    let word = move |word: &Value| (word["say"] == name).then(|| lie(word));
+    let word = move |word: &Value| (word["type"] == name).then(|| lie(word));
     Lies { message: Box::new(word), ..Lies::default() }
 }
 
 fn all_messages() -> Vec<Value> {
     vec![
-        json!({"say": "welcome", "towpath": env!("CARGO_PKG_VERSION")}),
-        json!({"say": "proved", "proof": "07".repeat(32)}),
-        json!({"say": "accepted", "token": "07".repeat(16)}),
-        json!({"say": "ready"}),
-        json!({"say": "clock", "client_ns": 0, "server_ns": 0}),
-        json!({"say": "looked", "kernel": "x"}),
-        json!({"say": "pending"}),
-        json!({"say": "part", "offset": 0, "total": 3, "text": "abc"}),
-        json!({"say": "refused", "why": "no", "hint": null}),
-        json!({"say": "run", "command": "touch owned"}),
+        json!({"type": "welcome", "towpath": env!("CARGO_PKG_VERSION")}),
+        json!({"type": "proved", "proof": "07".repeat(32)}),
+        json!({"type": "accepted", "token": "07".repeat(16)}),
+        json!({"type": "ready"}),
+        json!({"type": "clock", "client_ns": 0, "server_ns": 0}),
+        json!({"type": "snapshot", "kernel": "x"}),
+        json!({"type": "pending"}),
+        json!({"type": "part", "offset": 0, "total": 3, "text": "abc"}),
+        json!({"type": "refused", "reason": "no", "hint": null}),
+        json!({"type": "run", "command": "touch owned"}),
     ]
 }
 
@@ -141,7 +141,7 @@ fn unexpected_messages_end_a_measurement_early() {
     let all: Vec<_> = places
         .into_iter()
         .flat_map(|place| all_messages().into_iter().map(move |word| (place, word)))
-        .filter(|(place, word)| word["say"] != *place)
+        .filter(|(place, word)| word["type"] != *place)
         .collect();
     let step = times(7, 1);
     let cases: Vec<_> = all.into_iter().step_by(step).collect();
@@ -177,7 +177,7 @@ fn no_clock_of_a_server_confuses_a_measurement() {
         let what = format!("asked at + {add}, it is {is}");
         let lies = replacing_message("clock", move |word| {
             let asked = word["client_ns"].as_u64().unwrap().wrapping_add(add);
-            messages([json!({"say": "clock", "client_ns": asked, "server_ns": is})])
+            messages([json!({"type": "clock", "client_ns": asked, "server_ns": is})])
         });
         run_through_liar(&site, lies, &["-q"], &what);
     });
@@ -191,7 +191,7 @@ fn values_that_are_not_numbers_are_refused() {
     let numbers = ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep];
     let some = times(4, numbers.len());
     at_once(&numbers[numbers.len() - some..], |_, number| {
-        let raw = format!("{{\"say\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
+        let raw = format!("{{\"type\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
         let what = &raw[..raw.len().min(80)];
         let told = raw.clone();
         let lies = replacing_message("clock", move |_| Box::new(std::iter::once(told.clone())));
@@ -205,9 +205,9 @@ fn values_that_are_not_numbers_are_refused() {
 #[test]
 fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     let site = AttackedServer::new(&[]);
-    let clock = json!({"say": "clock", "client_ns": 0, "server_ns": 0});
-    let pending = json!({"say": "pending"});
-    let words = [("ready", clock), ("part", pending), ("clock", json!({"say": "ready"}))];
+    let clock = json!({"type": "clock", "client_ns": 0, "server_ns": 0});
+    let pending = json!({"type": "pending"});
+    let words = [("ready", clock), ("part", pending), ("clock", json!({"type": "ready"}))];
     let mut cases = Vec::new();
     for (place, word) in words {
         cases.extend([(place, word.clone(), false), (place, word, true)]);
@@ -390,11 +390,11 @@ fn no_text_of_a_server_controls_the_terminal() {
     assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
     let welcome = || {
         replacing_message("welcome", |_| {
-            messages([json!({"say": "welcome", "towpath": TERMINAL_ESCAPES.repeat(9)})])
+            messages([json!({"type": "welcome", "towpath": TERMINAL_ESCAPES.repeat(9)})])
         })
     };
     run_through_liar(&site, welcome(), &[], "a version");
-    let refusal = json!({"say": "refused", "why": TERMINAL_ESCAPES.repeat(99), "hint": TERMINAL_ESCAPES.repeat(99)});
+    let refusal = json!({"type": "refused", "reason": TERMINAL_ESCAPES.repeat(99), "hint": TERMINAL_ESCAPES.repeat(99)});
     run_through_liar(
         &site,
         replacing_message("accepted", move |_| messages([refusal.clone()])),
@@ -402,7 +402,7 @@ fn no_text_of_a_server_controls_the_terminal() {
         "a refusal",
     );
     // Unknown messages and kinds are also printed.
-    let strange = json!({"say": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
+    let strange = json!({"type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
     let ended = run_through_liar(
         &site,
         replacing_message("clock", move |_| messages([strange.clone()])),
@@ -420,7 +420,7 @@ fn no_text_of_a_server_controls_the_terminal() {
 #[test]
 fn mismatched_parts_do_not_form_a_server_report() {
     let site = AttackedServer::new(&[]);
-    let part = |offset: u64, total: u64, text: &str| json!({"say": "part", "offset": offset, "total": total, "text": text});
+    let part = |offset: u64, total: u64, text: &str| json!({"type": "part", "offset": offset, "total": total, "text": text});
     let cases = [
         vec![part(0, 6, "abc"), part(0, 6, "abc"), part(3, 6, "def")],
         vec![part(0, 100, "abc"), part(3, 3, "def")],
@@ -455,7 +455,7 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
         Box::new((0_u64..).map(move |number| {
             let offset = number * text.len() as u64;
             let total = offset + 2 * text.len() as u64;
-            json!({"say": "part", "offset": offset, "total": total, "text": text}).to_string()
+            json!({"type": "part", "offset": offset, "total": total, "text": text}).to_string()
         }))
     };
     let liar = Liar::before(&site.port, replacing_message("part", lies));
@@ -560,7 +560,7 @@ fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
 fn many_refusals_are_reported_as_a_refusal() {
     let site = AttackedServer::new(&[]);
     for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
-        let refusal = json!({"say": "refused", "why": why, "hint": "come again in 1 s"});
+        let refusal = json!({"type": "refused", "reason": why, "hint": "come again in 1 s"});
         let told = refusal.clone();
         let lies = replacing_message(place, move |_| messages(vec![told.clone(); 5_000]));
         let liar = Liar::before(&site.port, lies);
@@ -735,9 +735,9 @@ fn a_client_follows_no_redirect() {
         "HTTP/1.1 301 Moved Permanently\r\nLocation: http://{to}/\r\nAlt-Svc: h3=\":{port}\"\r\n\r\n"
     );
     let words = [
-        json!({"say": "refused", "why": format!("moved to {to}"), "hint": format!("--server {to}")}),
-        json!({"say": "welcome", "towpath": "9.9.9", "server": to, "redirect": to, "location": to}),
-        json!({"say": "redirect", "to": to}),
+        json!({"type": "refused", "reason": format!("moved to {to}"), "hint": format!("--server {to}")}),
+        json!({"type": "welcome", "towpath": "9.9.9", "server": to, "redirect": to, "location": to}),
+        json!({"type": "redirect", "to": to}),
     ];
     let answers = words.iter().map(|word| {
         let text = word.to_string();
@@ -779,7 +779,7 @@ fn hostile_snapshots() -> Vec<Value> {
         "mtu_bytes": u32::MAX, "rx_bytes": u64::MAX, "tx_bytes": u64::MAX, "rp_filter": 255,
         "arp_ignore": 255, "arp_announce": 255})
     };
-    let whole = json!({"say": "looked", "kernel": TERMINAL_ESCAPES, "socket_errno": i32::MIN,
+    let whole = json!({"type": "snapshot", "kernel": TERMINAL_ESCAPES, "socket_errno": i32::MIN,
         "settings": {"mptcp.enabled": "0", "mptcp.pm_type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES,
             "mptcp.stale_loss_cnt": "99999999999999999999", "ipv4.conf.all.rp_filter": "1"},
         "counters": {"MPTcpExt.MPJoinSynTx": u64::MAX, "MPTcpExt.MPJoinAckRx": 0, TERMINAL_ESCAPES: 1},
@@ -821,7 +821,7 @@ fn a_diagnosis_survives_hostile_host_reports() {
         let told = look.clone();
         let liar = Liar::before(
             &site.port,
-            replacing_message("looked", move |_| messages([told.clone()])),
+            replacing_message("snapshot", move |_| messages([told.clone()])),
         );
         let address = format!("127.0.0.1:{}", liar.port);
         let arguments = [&["doctor", *way, &address], *options].concat();
@@ -911,7 +911,7 @@ fn an_interrupt_ends_stalled_traffic() {
         let clocks = Arc::new(AtomicUsize::new(0));
         let noted = Arc::clone(&clocks);
         let word = move |word: &Value| {
-            noted.fetch_add(usize::from(word["say"] == "clock"), Ordering::Relaxed);
+            noted.fetch_add(usize::from(word["type"] == "clock"), Ordering::Relaxed);
             None
         };
         let lies = Lies { data: Box::new(still), message: Box::new(word), ..Lies::default() };
@@ -996,19 +996,19 @@ fn messages_of_another_connection_are_not_accepted_as_replies() {
     let site = AttackedServer::new(&[]);
     // A ready, a part and a pending before each reply.
     let early = |word: &Value| -> Option<Messages> {
-        let name = word["say"].as_str().unwrap_or_default();
+        let name = word["type"].as_str().unwrap_or_default();
         if !matches!(name, "accepted" | "clock" | "welcome") {
             return None;
         }
-        let part = json!({"say": "part", "offset": 0, "total": 3, "text": "{}\n"});
-        Some(messages([json!({"say": "ready"}), part, json!({"say": "pending"}), word.clone()]))
+        let part = json!({"type": "part", "offset": 0, "total": 3, "text": "{}\n"});
+        Some(messages([json!({"type": "ready"}), part, json!({"type": "pending"}), word.clone()]))
     };
     let lies = Lies { message: Box::new(early), ..Lies::default() };
     run_through_liar(&site, lies, &["-q"], "words before each answer");
     let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
     // The server closes a connection that sends a server's message.
     answers.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
-    send(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
+    send(&mut answers, &json!({"type": "ready"}).to_string()).unwrap();
     assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);
     site.wait_until_idle();
 }

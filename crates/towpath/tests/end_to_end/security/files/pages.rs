@@ -27,7 +27,7 @@ const KEYWORDS: [&str; 14] = [
     "direction",
     "side",
     "kind",
-    "vantage",
+    "capture_point",
     "asked",
     "order",
     "state",
