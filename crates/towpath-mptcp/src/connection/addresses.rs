@@ -31,8 +31,9 @@ pub(super) struct PendingAddAddr {
     port: Option<u16>,
     /// Set when the option must go out at the next opportunity.
     due: bool,
+    /// Retransmissions so far.
     tries: u32,
-    repeat_at: Option<Instant>,
+    retransmit_at: Option<Instant>,
 }
 
 impl PendingAddAddr {
@@ -53,12 +54,12 @@ impl Connection {
     /// Returns true if subflows may be opened or closed. After MP_FAIL they may not: the only
     /// subflow must carry the reply.
     pub(super) fn path_manager_active(&self) -> bool {
-        let open = !self.finishing && self.closed.is_none();
-        self.is_confirmed() && open && !self.fallback_state.awaiting_infinite
+        let is_open = !self.finishing && self.closed.is_none();
+        self.is_confirmed() && is_open && !self.fallback_state.awaiting_infinite
     }
 
     /// Passes an event to the path manager and carries out the actions that it returns.
-    pub(super) fn path_event(&mut self, host: &HostContext<'_>, event: PathManagerEvent) {
+    pub(super) fn notify_path_manager(&mut self, host: &HostContext<'_>, event: PathManagerEvent) {
         if !self.path_manager_active() {
             return;
         }
@@ -89,21 +90,21 @@ impl Connection {
         match action {
             PathManagerAction::Open { .. } => self.out.push(ConnectionOutput::Open(action)),
             PathManagerAction::Announce { address_id, address, port } => {
-                self.announcements.retain(|known| known.address_id != address_id);
+                self.announcements.retain(|entry| entry.address_id != address_id);
                 self.announcements.push(PendingAddAddr {
                     address_id,
                     address,
                     port,
                     due: true,
                     tries: 0,
-                    repeat_at: Some(host.now + self.config.add_address_timeout),
+                    retransmit_at: Some(host.now + self.config.add_address_timeout),
                 });
-                self.request_ack_on_any();
+                self.set_ack_due_on_any();
             }
             PathManagerAction::Withdraw { address_id } => {
-                self.announcements.retain(|known| known.address_id != address_id);
+                self.announcements.retain(|entry| entry.address_id != address_id);
                 self.withdraw(address_id);
-                self.request_ack_on_any();
+                self.set_ack_due_on_any();
             }
             PathManagerAction::Close(path) => self.close_subflow(host, path),
             PathManagerAction::SetBackup { subflow, backup } => self.set_backup(subflow, backup),
@@ -111,11 +112,11 @@ impl Connection {
     }
 
     /// Requests an acknowledgement with an option on any subflow.
-    pub(super) fn request_ack_on_any(&mut self) {
+    pub(super) fn set_ack_due_on_any(&mut self) {
         let usable = self.flows.iter_mut().filter(|flow| flow.usable() && !flow.stale);
         let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.srtt(), flow.path));
         if let Some(flow) = best {
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         }
     }
 
@@ -130,11 +131,11 @@ impl Connection {
         if flow.local_backup != backup {
             flow.local_backup = backup;
             flow.priority_due = true;
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         }
     }
 
-    /// Processes one Multipath TCP option, other than DSS and those of handshakes.
+    /// Processes one Multipath TCP option. DSS and the handshake options are processed elsewhere.
     pub(super) fn on_option(&mut self, host: &HostContext<'_>, index: usize, option: &MptcpOption) {
         match option {
             MptcpOption::AddAddress(option) => self.on_add_address(host, index, option),
@@ -147,7 +148,7 @@ impl Connection {
                 if let Some(flow) = self.flows.get_mut(index) {
                     flow.remote_backup = *backup;
                     let number = flow.number;
-                    self.notice(StackNotice::Priority { number, backup: *backup });
+                    self.push_notice(StackNotice::Priority { number, backup: *backup });
                 }
             }
             MptcpOption::Fail { dsn } => {
@@ -166,24 +167,24 @@ impl Connection {
         let Some(remote_key) = self.remote_key else { return };
         let AddAddr { address_id, address, port, hmac } = *option;
         let Some(hmac) = hmac else {
-            // An echo: the peer has received it (§3.4.1).
-            self.announcements.retain(|known| {
-                (known.address_id, known.address, known.port) != (address_id, address, port)
+            // An echo: the peer has received our ADD_ADDR (§3.4.1).
+            self.announcements.retain(|entry| {
+                (entry.address_id, entry.address, entry.port) != (address_id, address, port)
             });
             return;
         };
-        let ours = self.local_key;
-        if !keys::verify_add_addr_hmac(remote_key, ours, address_id, address, port, hmac) {
+        let local_key = self.local_key;
+        if !keys::verify_add_addr_hmac(remote_key, local_key, address_id, address, port, hmac) {
             return; // §3.4.1: silently ignored
         }
-        self.echoes.push(*option);
+        self.pending_echoes.push(*option);
         if let Some(flow) = self.flows.get_mut(index) {
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         }
-        let first = self.flows.get(index).map(|flow| flow.remote.port());
-        let address = SocketAddr::new(address, port.or(first).unwrap_or(0));
+        let subflow_port = self.flows.get(index).map(|flow| flow.remote.port());
+        let address = SocketAddr::new(address, port.or(subflow_port).unwrap_or(0));
         if self.add_remote_address(RemoteAddress { address_id, address }) {
-            self.path_event(
+            self.notify_path_manager(
                 host,
                 PathManagerEvent::Announced(RemoteAddress { address_id, address }),
             );
@@ -193,41 +194,41 @@ impl Connection {
     /// Returns true if a subflow may be tried, perhaps again, to an address that was announced.
     fn add_remote_address(&mut self, remote: RemoteAddress) -> bool {
         let RemoteAddress { address_id, address } = remote;
-        let full = self.remote_addresses.len() >= MAX_REMOTE_ADDRESSES;
-        let same = |known: &&mut RemoteAddress| known.address_id == address_id;
-        match self.remote_addresses.iter_mut().find(same) {
+        let is_full = self.remote_addresses.len() >= MAX_REMOTE_ADDRESSES;
+        let has_same_id = |entry: &&mut RemoteAddress| entry.address_id == address_id;
+        match self.remote_addresses.iter_mut().find(has_same_id) {
             // An identifier belongs to one address until it is withdrawn. Another announcement
             // requests a new attempt, perhaps with a new port (§3.4.1).
-            Some(known) if known.address == address => return address_id != 0,
-            Some(known) if address_id != 0 && known.address.ip() == address.ip() => {
-                known.address = address;
+            Some(entry) if entry.address == address => return address_id != 0,
+            Some(entry) if address_id != 0 && entry.address.ip() == address.ip() => {
+                entry.address = address;
             }
             Some(_) => return false,
-            None if address_id == 0 || full => return false,
+            None if address_id == 0 || is_full => return false,
             None => self.remote_addresses.push(remote),
         }
-        self.notice(StackNotice::AddressAnnounced { address_id, address });
+        self.push_notice(StackNotice::AddressAnnounced { address_id, address });
         true
     }
 
-    /// §3.4.2: closes the subflows that use the address; an unknown identifier is ignored.
+    /// Closes the subflows that use a removed address (§3.4.2); an unknown identifier is ignored.
     fn on_remove_address(&mut self, host: &HostContext<'_>, address_id: u8) {
         let used = self.flows.iter().any(|flow| flow.remote_id == address_id);
-        if !used && !self.remote_addresses.iter().any(|known| known.address_id == address_id) {
+        if !used && !self.remote_addresses.iter().any(|entry| entry.address_id == address_id) {
             return;
         }
-        self.remote_addresses.retain(|known| known.address_id != address_id);
-        self.notice(StackNotice::AddressWithdrawn { address_id });
-        let gone: Vec<PathId> = self
+        self.remote_addresses.retain(|entry| entry.address_id != address_id);
+        self.push_notice(StackNotice::AddressWithdrawn { address_id });
+        let affected: Vec<PathId> = self
             .flows
             .iter()
             .filter(|flow| flow.remote_id == address_id)
             .map(|flow| flow.path)
             .collect();
-        for path in gone {
+        for path in affected {
             self.abort_subflow(host, path, MPTCP_ERROR);
         }
-        self.path_event(host, PathManagerEvent::Withdrawn(address_id));
+        self.notify_path_manager(host, PathManagerEvent::Withdrawn(address_id));
     }
 
     /// Resets one subflow with the reason for MP_TCPRST.
@@ -243,22 +244,22 @@ impl Connection {
     }
 
     /// Handles the removal of a local address. Its subflows cannot be reset, as nothing can be sent
-    /// from it.
+    /// from that address.
     pub(crate) fn on_local_address_removed(
         &mut self,
         host: &HostContext<'_>,
         address: IpAddr,
         address_id: u8,
     ) {
-        let mut any = false;
+        let mut any_affected = false;
         for flow in &mut self.flows {
             if flow.local.ip() == address && flow.closed.is_none() {
                 flow.closed = Some(CloseReason::Aborted);
                 flow.closed_locally = true;
-                any = true;
+                any_affected = true;
             }
         }
-        if any && self.is_single() {
+        if any_affected && self.is_single_stream() {
             // Plain TCP does not end with its address: keep trying until a timeout, as Linux does.
             for flow in &mut self.flows {
                 flow.closed = None;
@@ -268,51 +269,51 @@ impl Connection {
         }
         // The first subflow's address has the identifier 0 on the wire (§3.4.2).
         let announced_id = if self.local_id_of(address) == Some(0) { 0 } else { address_id };
-        if any {
+        if any_affected {
             self.withdraw(announced_id);
-            self.request_ack_on_any();
+            self.set_ack_due_on_any();
         }
-        self.path_event(host, PathManagerEvent::LocalGone { address_id });
+        self.notify_path_manager(host, PathManagerEvent::LocalGone { address_id });
         self.remove_closed(host);
     }
 
     /// Handles a change of the host's addresses or interfaces.
     pub(crate) fn on_local_changed(&mut self, host: &HostContext<'_>) {
-        self.path_event(host, PathManagerEvent::LocalChanged);
+        self.notify_path_manager(host, PathManagerEvent::LocalChanged);
     }
 
     fn withdraw(&mut self, address_id: u8) {
-        if !self.withdrawals.contains(&address_id) {
-            self.withdrawals.push(address_id);
+        if !self.pending_withdrawals.contains(&address_id) {
+            self.pending_withdrawals.push(address_id);
         }
     }
 
-    /// Retransmits each ADD_ADDR that were not echoed in time.
+    /// Retransmits each ADD_ADDR that was not echoed in time.
     pub(super) fn retransmit_add_addr(&mut self, now: Instant) {
         let timeout = self.config.add_address_timeout;
-        let mut due = false;
+        let mut any_due = false;
         for entry in &mut self.announcements {
-            if entry.repeat_at.is_none_or(|at| at > now) {
+            if entry.retransmit_at.is_none_or(|at| at > now) {
                 continue;
             }
             entry.tries += 1;
             entry.due = entry.tries <= ADD_ADDR_RETRANS_MAX;
-            entry.repeat_at = entry.due.then(|| now + backed_off(timeout, entry.tries));
-            due |= entry.due;
+            entry.retransmit_at = entry.due.then(|| now + backed_off_timeout(timeout, entry.tries));
+            any_due |= entry.due;
         }
-        if due {
+        if any_due {
             for flow in &mut self.flows {
-                flow.option_acks = 0; // long ago
+                flow.option_acks = 0; // the earlier ones were sent long ago
             }
-            self.request_ack_on_any();
+            self.set_ack_due_on_any();
         }
     }
 
     pub(super) fn announcement_timeout(&self) -> Option<Instant> {
-        self.announcements.iter().filter_map(|entry| entry.repeat_at).min()
+        self.announcements.iter().filter_map(|entry| entry.retransmit_at).min()
     }
 }
 
-fn backed_off(timeout: Duration, tries: u32) -> Duration {
+fn backed_off_timeout(timeout: Duration, tries: u32) -> Duration {
     timeout.saturating_mul(2_u32.saturating_pow(tries.min(16)))
 }

@@ -18,7 +18,7 @@ const NO_REASON: MpTcpRst = MpTcpRst { transient: false, reason: 0, reserved: 0 
 impl Connection {
     /// Ends the data that we send; see [`crate::stack::Stack::shutdown`].
     pub(crate) fn shutdown(&mut self, host: &HostContext<'_>) {
-        if self.read_closed && self.is_single() {
+        if self.read_closed && self.is_single_stream() {
             for flow in &mut self.flows {
                 flow.tcp.set_orphaned(host.now);
             }
@@ -34,8 +34,10 @@ impl Connection {
     /// Closes both directions for the application. Data that has arrived and was not read is lost,
     /// and the peer receives a reset (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
     pub(crate) fn close(&mut self, host: &HostContext<'_>) {
-        let unanswered = |flow: &SubflowContext| flow.tcp.state() == TcpState::SynSent;
-        if self.closed.is_none() && self.flows.first().is_some_and(unanswered) && !self.established
+        let awaits_syn_ack = |flow: &SubflowContext| flow.tcp.state() == TcpState::SynSent;
+        if self.closed.is_none()
+            && self.flows.first().is_some_and(awaits_syn_ack)
+            && !self.established
         {
             // Drop the connection and all written data; a later SYN/ACK gets a RST (§3.10.4).
             self.abort(host);
@@ -49,24 +51,24 @@ impl Connection {
 
     /// Returns true if DATA_FIN must be sent or retransmitted: all data before it was sent.
     pub(super) fn fin_due(&self) -> bool {
-        let waiting = self.send.fin().is_some() && !self.send.fin_acked();
-        self.is_multipath() && waiting && self.send.unsent_bytes() == 0
+        let fin_pending = self.send.fin().is_some() && !self.send.fin_acked();
+        self.is_multipath() && fin_pending && self.send.unsent_bytes() == 0
     }
 
     /// Sends DATA_FIN for the first time, once all data before it was sent. Every subflow gets it,
     /// since no later data will carry it. Returns false if it is not due or was sent before.
     pub(super) fn begin_fin(&mut self, now: Instant) -> bool {
-        if self.fin_begun || !self.fin_due() || self.closed.is_some() {
+        if self.data_fin_sent || !self.fin_due() || self.closed.is_some() {
             return false;
         }
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
-            flow.tcp.want_ack();
-            self.fin_begun = true;
+            flow.tcp.set_ack_due();
+            self.data_fin_sent = true;
         }
         if self.retransmit_at.is_none() {
             self.arm_retransmission(now);
         }
-        self.fin_begun
+        self.data_fin_sent
     }
 
     /// Advances closing as far as possible; called after every change.
@@ -86,9 +88,9 @@ impl Connection {
     /// Sends the FIN of a plain connection once TCP has the last data, possibly long after the
     /// application closed it. Returns false if it is not due or was sent before.
     pub(super) fn begin_plain_fin(&mut self, now: Instant) -> bool {
-        let plain = matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
+        let is_open_stream = matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
             && self.closed.is_none();
-        if !plain || self.flows.first().is_none_or(|flow| flow.closed_locally) {
+        if !is_open_stream || self.flows.first().is_none_or(|flow| flow.closed_locally) {
             return false;
         }
         self.progress_plain_close(now);
@@ -97,10 +99,10 @@ impl Connection {
 
     fn progress_plain_close(&mut self, now: Instant) {
         let all_pushed = self.send.unsent_bytes() == 0;
-        let fin = self.send.fin().is_some();
+        let finished = self.send.fin().is_some();
         let Some(flow) = self.flows.first_mut() else { return };
         // Closing in SYN-SENT would withdraw the connection (RFC 9293 §3.10.4).
-        if fin && all_pushed && !flow.closed_locally && flow.tcp.state() != TcpState::SynSent {
+        if finished && all_pushed && !flow.closed_locally && flow.tcp.state() != TcpState::SynSent {
             flow.closed_locally = true;
             if self.read_closed {
                 flow.tcp.set_orphaned(now);
@@ -133,9 +135,9 @@ impl Connection {
 
     /// Returns true once, when the connection is over and all its subflows are in TIME-WAIT.
     pub(crate) fn enters_time_wait(&mut self) -> bool {
-        let in_time_wait = |flow: &SubflowContext| flow.tcp.state() == TcpState::TimeWait;
-        let waits = self.closed.is_some() && self.flows.iter().all(in_time_wait);
-        waits && !std::mem::replace(&mut self.time_wait_reported, true)
+        let is_in_time_wait = |flow: &SubflowContext| flow.tcp.state() == TcpState::TimeWait;
+        let all_in_time_wait = self.closed.is_some() && self.flows.iter().all(is_in_time_wait);
+        all_in_time_wait && !std::mem::replace(&mut self.time_wait_reported, true)
     }
 
     /// Ends TIME-WAIT early for all subflows.
@@ -173,16 +175,21 @@ impl Connection {
         self.close_deadline = None;
         self.reinjections.clear();
         self.announcements.clear();
-        self.event(StackEvent::Readable(self.id));
-        self.event(StackEvent::Closed { connection: self.id, error });
+        self.push_event(StackEvent::Readable(self.id));
+        self.push_event(StackEvent::Closed { connection: self.id, error });
     }
 
     /// Fails the connection and resets its subflows.
     pub(super) fn fail(&mut self, host: &HostContext<'_>, error: ConnectionError) {
-        self.fail_because(host, error, MPTCP_ERROR);
+        self.fail_with_reason(host, error, MPTCP_ERROR);
     }
 
-    fn fail_because(&mut self, host: &HostContext<'_>, error: ConnectionError, reason: MpTcpRst) {
+    fn fail_with_reason(
+        &mut self,
+        host: &HostContext<'_>,
+        error: ConnectionError,
+        reason: MpTcpRst,
+    ) {
         self.close_with(Some(error));
         for flow in &mut self.flows {
             if flow.closed.is_none() {
@@ -212,6 +219,6 @@ impl Connection {
     /// Fails a connection that the peer aborted with MP_FASTCLOSE. The resets carry no reason of
     /// our own (§3.6: unspecified).
     pub(super) fn fail_fast_closed(&mut self, host: &HostContext<'_>) {
-        self.fail_because(host, ConnectionError::Reset, NO_REASON);
+        self.fail_with_reason(host, ConnectionError::Reset, NO_REASON);
     }
 }

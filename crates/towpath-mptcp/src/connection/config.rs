@@ -65,7 +65,8 @@ pub struct ConnectionConfig {
     /// The raised window of a subflow counts as advertised with the next DATA_ACK there, until a
     /// window field replaces it. More is sent than the peer allows (Linux `ack_update_msk`).
     pub exceeds_peer_window: bool,
-    /// Use the smallest packet size of all subflows (seed 003); false: each subflow its own.
+    /// Use the smallest packet size of all subflows (Barré et al. 2011); false: each subflow uses its
+    /// own.
     pub smallest_mss: bool,
     /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
     pub nagle: bool,
@@ -139,7 +140,7 @@ pub enum ReceiveBufferMode {
     /// Linux: dynamic right-sizing, twice the bytes that the application read in the longest
     /// subflow's round-trip time.
     Linux,
-    /// Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time.
+    /// Barré et al. 2011: 2 · Σ bandwidth · longest round-trip time.
     Barre2011,
 }
 
@@ -223,9 +224,9 @@ impl ConnectionConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         scheduler::by_name(&self.scheduler)?;
         path_manager::by_name(&self.path_manager)?;
-        let start =
+        let congestion_config =
             CongestionConfig { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
-        congestion::by_name(&self.subflow.congestion_control, start)?;
+        congestion::by_name(&self.subflow.congestion_control, congestion_config)?;
         Ok(())
     }
 }

@@ -25,16 +25,16 @@ const OPTION_ACK_PAUSE: Duration = Duration::from_millis(200);
 const OPTION_BYTES: usize = 40;
 
 impl Connection {
-    /// Returns the next packet for an interface with `room`. An interface that is off looks like a
-    /// path that loses everything: TCP's timers run until it gives up.
+    /// Returns the next packet for an interface that is ready. An interface that is off looks like
+    /// a path that loses everything: TCP's timers run until TCP gives up.
     pub(crate) fn poll_transmit(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
         identification: u16,
         packet: &mut Packet,
     ) -> Option<InterfaceId> {
-        if self.offer.changed {
+        if self.advertisement.changed {
             self.update_windows();
         }
         if std::mem::take(&mut self.option_acks_held) && self.option_acks_resume_at.is_none() {
@@ -44,21 +44,21 @@ impl Connection {
         loop {
             for index in 0..self.flows.len() {
                 let filling = self.scheduling.filling;
-                let waits = |flow: &&SubflowContext| {
+                let must_wait = |flow: &&SubflowContext| {
                     flow.tcp.has_nothing_to_send() || filling == Some(flow.path)
                 };
-                let Some(flow) = self.flows.get(index).filter(|flow| !waits(flow)) else {
+                let Some(flow) = self.flows.get(index).filter(|flow| !must_wait(flow)) else {
                     continue;
                 };
-                let bare = flow.tcp.is_ack_due();
-                let option_bytes = if bare { self.ack_option_bytes(index) } else { 0 };
+                let ack_due = flow.tcp.is_ack_due();
+                let option_bytes = if ack_due { self.ack_option_bytes(index) } else { 0 };
                 let Some(flow) = self.flows.get_mut(index) else { continue };
-                let room = room(flow.interface);
-                if room == TxReadiness::Blocked {
+                let readiness = tx_readiness(flow.interface);
+                if readiness == TxReadiness::Blocked {
                     continue;
                 }
                 while let Some(transmit) = flow.tcp.poll_transmit(host.now, option_bytes) {
-                    if room == TxReadiness::Down {
+                    if readiness == TxReadiness::Down {
                         continue;
                     }
                     let interface = flow.interface;
@@ -66,12 +66,12 @@ impl Connection {
                     return Some(interface);
                 }
             }
-            let more = self.pull(host, room)
+            let has_progress = self.pull(host, tx_readiness)
                 || self.scheduling.filling.take().is_some()
                 || self.begin_fin(host.now)
                 || self.begin_plain_fin(host.now)
                 || self.take_drained_subflows(host);
-            if !more {
+            if !has_progress {
                 return None;
             }
         }
@@ -80,28 +80,28 @@ impl Connection {
     /// Returns the option space that a packet without data needs; SACK blocks may take the rest.
     fn ack_option_bytes(&self, index: usize) -> u16 {
         let Some(flow) = self.flows.get(index) else { return 0 };
-        if self.is_single() {
+        if self.is_single_stream() {
             return 0;
         }
         if flow.tcp.peer_isn().is_none() || self.mode == ConnectionMode::Offered {
             return 24;
         }
-        let third = self.third_option(None).map_or(0, |_| 20);
-        let join = self.join_ack(index).map_or(0, |_| 24);
-        let bare = ACK_OPTION_BYTES + self.data_ack_bytes();
-        let fin = if self.fin_due() { self.data_option_bytes() } else { bare };
-        fin.max(third).max(join) + self.address_option_bytes(index)
+        let capable_bytes = self.capable_ack_option(None).map_or(0, |_| 20);
+        let join_bytes = self.join_ack(index).map_or(0, |_| 24);
+        let ack_only_bytes = ACK_OPTION_BYTES + self.data_ack_bytes();
+        let dss_bytes = if self.fin_due() { self.data_option_bytes() } else { ack_only_bytes };
+        dss_bytes.max(capable_bytes).max(join_bytes) + self.address_option_bytes(index)
     }
 
     fn address_option_bytes(&self, index: usize) -> u16 {
         let Some(flow) = self.flows.get(index) else { return 0 };
-        let addresses = !self.echoes.is_empty() || !self.withdrawals.is_empty();
-        let due = flow.priority_due
+        let addresses_due = !self.pending_echoes.is_empty() || !self.pending_withdrawals.is_empty();
+        let option_due = flow.priority_due
             || flow.fail_due.is_some()
-            || addresses
+            || addresses_due
             || self.announcements.iter().any(PendingAddAddr::is_due);
         // `compose` selects the option; SACK blocks can wait for the next acknowledgement.
-        if due { 28 } else { 0 }
+        if option_due { 28 } else { 0 }
     }
 
     fn compose(
@@ -118,7 +118,7 @@ impl Connection {
         };
         self.add_options(index, &transmit, &mut options);
         if let Some(flow) = self.flows.get(index) {
-            self.offer.advertised_bytes = flow.tcp.advertised_window_bytes();
+            self.advertisement.advertised_bytes = flow.tcp.advertised_window_bytes();
         }
         let (source, destination) = match self.flows.get(index) {
             Some(flow) => (flow.local, flow.remote),
@@ -174,7 +174,7 @@ impl Connection {
         let len = u16::try_from(mapping.len).unwrap_or(u16::MAX);
         // The first data carries the keys until the peer has shown that it knows them (§3.1).
         if ssn == 1
-            && let Some(option) = self.third_option(Some((len, mapping.checksum)))
+            && let Some(option) = self.capable_ack_option(Some((len, mapping.checksum)))
         {
             options.mptcp.push(option);
             return;
@@ -200,13 +200,13 @@ impl Connection {
             options.mptcp.push(MptcpOption::Fail { dsn });
             return;
         }
-        let (Some((from, shift)), Some(sent)) = (self.infinite_shift, transmit.data) else {
+        let (Some((from_ssn, shift)), Some(sent)) = (self.infinite_shift, transmit.data) else {
             return;
         };
-        if flow.tcp.acked_until() > from {
+        if flow.tcp.acked_until() > from_ssn {
             return;
         }
-        if sent.ssn < from {
+        if sent.ssn < from_ssn {
             // Data with a mapping keeps it: the peer may have lost it with the data (§3.3.1).
             self.add_data_options(sent.mapping, sent.mapping_ssn, options);
             if let Some(dss) = &mut options.dss {
@@ -223,19 +223,19 @@ impl Connection {
 
     fn data_ack(&self) -> DataAck {
         let number = self.remote_idsn.wrapping_add(self.receive.next());
-        if self.has_long_data_acks() {
+        if self.uses_long_data_acks() {
             DataAck::Long(number)
         } else {
             DataAck::Short(number as u32)
         }
     }
 
-    fn has_long_data_acks(&self) -> bool {
-        self.offer.peer_maps_long || !self.config.short_data_acks
+    fn uses_long_data_acks(&self) -> bool {
+        self.advertisement.peer_maps_long || !self.config.short_data_acks
     }
 
     fn data_ack_bytes(&self) -> u16 {
-        if self.has_long_data_acks() { 8 } else { 4 }
+        if self.uses_long_data_acks() { 8 } else { 4 }
     }
 
     /// Returns the option bytes of a packet with data.
@@ -243,36 +243,37 @@ impl Connection {
         MAPPING_OPTION_BYTES + self.data_ack_bytes()
     }
 
-    /// Records if the peer's mappings have numbers of 8 octets, or of 4.
+    /// Records the size of the numbers in the peer's mappings: 8 octets if `long`, otherwise 4.
     pub(super) fn note_mapping_octets(&mut self, long: bool) {
-        let before = self.has_long_data_acks();
-        self.offer.peer_maps_long = long;
-        if self.has_long_data_acks() != before {
+        let used_long = self.uses_long_data_acks();
+        self.advertisement.peer_maps_long = long;
+        if self.uses_long_data_acks() != used_long {
             self.update_data_options();
         }
     }
 
     fn add_ack_options(&mut self, index: usize, options: &mut Options) {
-        let fin = self.fin_due();
+        let fin_due = self.fin_due();
         // A peer without data does not acknowledge the keys. DATA_FIN therefore follows them
         // immediately, in a packet of its own.
-        let fin_is_next = self.fin_after_keys;
-        self.fin_after_keys = fin && !fin_is_next;
-        if let Some(option) = self.third_option(None).filter(|_| !(fin && fin_is_next)) {
+        let keys_just_sent = self.fin_after_keys;
+        self.fin_after_keys = fin_due && !keys_just_sent;
+        if let Some(option) = self.capable_ack_option(None).filter(|_| !(fin_due && keys_just_sent))
+        {
             options.mptcp.push(option);
-            self.request_fin_packet(index, fin);
+            self.request_fin_packet(index, fin_due);
             return;
         }
-        let mapping = fin.then(|| self.fin_mapping());
-        let ack = Dss { data_fin: false, data_ack: Some(self.data_ack()), mapping: None };
-        options.dss = Some(Dss { data_fin: mapping.is_some(), mapping, ..ack });
+        let mapping = fin_due.then(|| self.fin_mapping());
+        let ack_only = Dss { data_fin: false, data_ack: Some(self.data_ack()), mapping: None };
+        options.dss = Some(Dss { data_fin: mapping.is_some(), mapping, ..ack_only });
         if let Some(option) = self.next_address_option(index) {
             options.mptcp.push(option);
-            if options.encoded_len() > OPTION_BYTES && fin {
-                options.dss = Some(ack);
-                self.request_fin_packet(index, fin);
+            if options.encoded_len() > OPTION_BYTES && fin_due {
+                options.dss = Some(ack_only);
+                self.request_fin_packet(index, fin_due);
             }
-            shrink(options);
+            drop_excess_options(options);
             // The DATA_ACK may acknowledge data: without another packet the peer would wait for it.
             self.request_fin_packet(index, options.dss.is_none());
         }
@@ -281,7 +282,7 @@ impl Connection {
     /// Requests another packet for a DATA_FIN that did not fit into this one.
     fn request_fin_packet(&mut self, index: usize, fin: bool) {
         if let Some(flow) = self.flows.get_mut(index).filter(|_| fin) {
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         }
     }
 
@@ -289,13 +290,18 @@ impl Connection {
     /// §3.3.3).
     fn fin_mapping(&self) -> DssMapping {
         let dsn = self.local_idsn.wrapping_add(self.send.end());
-        let sum = || crate::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
-        DssMapping { dsn: DataAck::Long(dsn), ssn: 0, len: 1, checksum: self.checksum.then(sum) }
+        let checksum = || crate::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
+        DssMapping {
+            dsn: DataAck::Long(dsn),
+            ssn: 0,
+            len: 1,
+            checksum: self.checksum.then(checksum),
+        }
     }
 
     fn add_reset_options(&self, index: usize, options: &mut Options) {
         let Some(flow) = self.flows.get(index) else { return };
-        if self.is_single() || self.mode == ConnectionMode::Offered {
+        if self.is_single_stream() || self.mode == ConnectionMode::Offered {
             return;
         }
         if let (true, Some(key)) = (flow.fast_close, self.remote_key) {
@@ -320,7 +326,7 @@ impl Connection {
         }
         if flow.option_acks >= MAX_OPTION_ACKS {
             self.option_acks_held |= self.address_option_bytes(index) > 0;
-            return None; // only the option waits
+            return None; // the option waits, the acknowledgement is sent
         }
         let option = self.next_signal(index)?;
         if let Some(flow) = self.flows.get_mut(index) {
@@ -335,11 +341,12 @@ impl Connection {
         if std::mem::take(&mut flow.priority_due) {
             return Some(MptcpOption::Priority { backup: flow.local_backup });
         }
-        if let Some(echo) = self.echoes.pop() {
+        if let Some(echo) = self.pending_echoes.pop() {
             return Some(MptcpOption::AddAddress(AddAddr { hmac: None, ..echo }));
         }
-        if !self.withdrawals.is_empty() {
-            let ids = self.withdrawals.drain(..self.withdrawals.len().min(8)).collect();
+        if !self.pending_withdrawals.is_empty() {
+            let ids =
+                self.pending_withdrawals.drain(..self.pending_withdrawals.len().min(8)).collect();
             return Some(MptcpOption::RemoveAddress(ids));
         }
         let remote_key = self.remote_key?;
@@ -357,10 +364,10 @@ impl Connection {
 
     /// Requests another packet if another option is due, and not too many were sent in a row.
     fn request_packet(&mut self, index: usize) {
-        let more = self.address_option_bytes(index) > 0;
-        let Some(flow) = self.flows.get_mut(index).filter(|_| more) else { return };
+        let option_due = self.address_option_bytes(index) > 0;
+        let Some(flow) = self.flows.get_mut(index).filter(|_| option_due) else { return };
         if flow.option_acks < MAX_OPTION_ACKS {
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         } else {
             self.option_acks_held = true;
         }
@@ -369,7 +376,7 @@ impl Connection {
 
 /// Shrinks the options to fit. SACK blocks are removed first, then DSS (the next packet has it),
 /// then timestamps.
-fn shrink(options: &mut Options) {
+fn drop_excess_options(options: &mut Options) {
     if options.encoded_len() > OPTION_BYTES {
         options.sack.clear();
     }

@@ -26,9 +26,9 @@ impl Connection {
         if self.mode == ConnectionMode::Infinite {
             return; // retransmitted under the infinite mapping, or missing at the end
         }
-        let several = self.flows.len() > 1 || self.send_data_is_scattered();
+        let may_reset = self.flows.len() > 1 || self.send_data_is_scattered();
         self.receive.forget_fin(start);
-        if several {
+        if may_reset {
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.fail_due = Some(start);
             }
@@ -37,7 +37,7 @@ impl Connection {
             if self.flows.len() == 1 {
                 // No other subflow will deliver the missing data: all of it is retransmitted
                 // (§3.7).
-                self.counts.discarded_bytes += self.receive.discard_from(start);
+                self.counters.discarded_bytes += self.receive.discard_from(start);
             }
             // Other subflows can continue: this one is reset with MP_FAIL (§3.7).
             self.reset_subflow(host, index, MIDDLEBOX);
@@ -55,7 +55,7 @@ impl Connection {
         let multipath = self.is_multipath();
         for flow in self.flows.iter_mut().filter(|_| multipath) {
             flow.fail_due = Some(missing);
-            flow.tcp.want_ack();
+            flow.tcp.set_ack_due();
         }
     }
 
@@ -74,37 +74,37 @@ impl Connection {
         let offset = offset.max(self.send.acked()).min(self.send.next());
         self.send.rewind(offset);
         let Some(flow) = self.flows.get_mut(index) else { return };
-        let from = flow.tcp.pushed_until();
-        self.infinite_shift = Some((from, offset.wrapping_sub(from)));
-        let already = self.fallback_state.awaiting_infinite;
-        self.enter_infinite_mapping(if already {
+        let from_ssn = flow.tcp.pushed_until();
+        self.infinite_shift = Some((from_ssn, offset.wrapping_sub(from_ssn)));
+        let awaited_infinite = self.fallback_state.awaiting_infinite;
+        self.enter_infinite_mapping(if awaited_infinite {
             FallbackReason::Checksum
         } else {
             FallbackReason::Peer
         });
-        if !already {
-            // The other direction also falls back: the peer learns where to continue. Nothing of it
-            // failed, so data in flight is still accepted.
+        if !awaited_infinite {
+            // The other direction also falls back: the peer learns where to continue. None of its
+            // data failed, so data in flight is still accepted.
             let next = self.receive.next();
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.fail_due = Some(next);
-                flow.tcp.want_ack();
+                flow.tcp.set_ack_due();
             }
         }
         let _ = host;
     }
 
-    fn enter_infinite_mapping(&mut self, why: FallbackReason) {
+    fn enter_infinite_mapping(&mut self, reason: FallbackReason) {
         if self.mode == ConnectionMode::Infinite {
             return;
         }
         self.mode = ConnectionMode::Infinite;
-        self.fallback = Some(why);
+        self.fallback = Some(reason);
         self.reinjections.clear();
         self.retransmit_at = None;
         self.update_data_options();
-        self.offer.changed = true;
-        self.notice(StackNotice::Fallback(why));
+        self.advertisement.changed = true;
+        self.push_notice(StackNotice::Fallback(reason));
     }
 
     /// Handles an infinite mapping: the peer maps the rest of its data one to one (§3.7).
@@ -119,29 +119,29 @@ impl Connection {
             self.reset_subflow(host, index, super::handshake::MPTCP_ERROR);
             return;
         }
-        let failed = std::mem::take(&mut self.fallback_state.awaiting_infinite);
+        let awaited_infinite = std::mem::take(&mut self.fallback_state.awaiting_infinite);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
         }
         if self.infinite_shift.is_none() {
             // Our own data continues without change: none of it was lost.
             let flow = self.flows.get(index);
-            let from = flow.map_or(1, |flow| flow.tcp.pushed_until());
-            self.infinite_shift = Some((from, self.send.next().wrapping_sub(from)));
+            let from_ssn = flow.map_or(1, |flow| flow.tcp.pushed_until());
+            self.infinite_shift = Some((from_ssn, self.send.next().wrapping_sub(from_ssn)));
         }
-        self.enter_infinite_mapping(if failed {
+        self.enter_infinite_mapping(if awaited_infinite {
             FallbackReason::Checksum
         } else {
             FallbackReason::Peer
         });
         // A peer that maps this way sends no more DATA_ACKs. The acknowledgement of this segment
         // counts, as there may never be another one.
-        self.on_single_ack(host, index);
+        self.on_single_stream_ack(host, index);
     }
 
     /// Processes options after a fallback: an infinite mapping may still arrive, and mappings of
     /// data sent before it.
-    pub(super) fn on_late_options(
+    pub(super) fn on_options_after_fallback(
         &mut self,
         host: &HostContext<'_>,
         index: usize,
@@ -153,7 +153,7 @@ impl Connection {
         if let Some(dss) = segment.options.dss
             && let Some(mapping) = dss.mapping
         {
-            self.on_late_mapping(index, &mapping, dss.data_fin);
+            self.on_mapping_after_fallback(index, &mapping, dss.data_fin);
         }
         for option in &segment.options.mptcp {
             if let MptcpOption::FastClose { key } = option {
@@ -162,11 +162,11 @@ impl Connection {
         }
     }
 
-    fn on_late_mapping(&mut self, index: usize, mapping: &DssMapping, fin: bool) {
+    fn on_mapping_after_fallback(&mut self, index: usize, mapping: &DssMapping, fin: bool) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let peer_isn = flow.tcp.peer_isn().unwrap_or(0);
         let ssn = flow.tcp.offset_of(peer_isn.wrapping_add(mapping.ssn));
-        let start = super::input::relative(mapping.dsn, self.remote_idsn, self.receive.next());
+        let start = super::input::data_offset(mapping.dsn, self.remote_idsn, self.receive.next());
         if mapping.len == 0 {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
             self.fallback_state.awaiting_infinite = false;
@@ -175,7 +175,7 @@ impl Connection {
             && self.checksum == mapping.checksum.is_some()
         {
             let DssMapping { len, checksum, .. } = *mapping;
-            self.announce_mapping(index, ssn, start, len, u16::from(fin), checksum);
+            self.record_mapping(index, ssn, start, len, u16::from(fin), checksum);
         }
     }
 
@@ -198,17 +198,17 @@ impl Connection {
         if !self.is_multipath() {
             return;
         }
-        let alive: PathSet = self
+        let live_paths: PathSet = self
             .flows
             .iter()
             .filter(|flow| flow.path != path && flow.usable() && !flow.stale)
             .map(|flow| flow.path)
             .collect();
-        let whole = DataRange { start: self.send.acked(), bytes: self.send.unacked_bytes() };
+        let unacked = DataRange { start: self.send.acked(), bytes: self.send.unacked_bytes() };
         let mut ranges: Vec<DataRange> = Vec::new();
-        for (range, sent_on) in self.send.unacked_in(whole) {
-            let elsewhere = sent_on.iter().any(|other| alive.contains(other));
-            if !sent_on.contains(path) || elsewhere {
+        for (range, sent_on) in self.send.unacked_in(unacked) {
+            let sent_elsewhere = sent_on.iter().any(|other| live_paths.contains(other));
+            if !sent_on.contains(path) || sent_elsewhere {
                 continue;
             }
             match ranges.last_mut() {
@@ -218,26 +218,26 @@ impl Connection {
         }
         if self.reinjects_as_new(cause) && !ranges.is_empty() {
             self.reinjections.clear();
-            ranges = vec![whole];
+            ranges = vec![unacked];
         }
         for range in ranges {
-            let known = self
-                .reinjections
-                .iter()
-                .any(|known| known.range.start <= range.start && range.end() <= known.range.end());
-            if !known {
-                self.reinjections.push_back(PendingReinjection { range, cause, on: None });
+            let is_queued = self.reinjections.iter().any(|queued| {
+                queued.range.start <= range.start && range.end() <= queued.range.end()
+            });
+            if !is_queued {
+                self.reinjections.push_back(PendingReinjection { range, cause, path: None });
             }
         }
     }
 
     /// Removes subflows whose last packet has left; returns true if there were any.
     pub(super) fn take_drained_subflows(&mut self, host: &HostContext<'_>) -> bool {
-        let any = self.flows.iter().any(|flow| flow.closed.is_some() && !flow.tcp.reset_due());
-        if any {
+        let any_drained =
+            self.flows.iter().any(|flow| flow.closed.is_some() && !flow.tcp.reset_due());
+        if any_drained {
             self.remove_closed(host);
         }
-        any
+        any_drained
     }
 
     /// Removes closed subflows once their last packet (a RST) has left.
@@ -250,7 +250,7 @@ impl Connection {
             };
             self.remove_subflow(host, index, reason);
         }
-        self.after_removal(host);
+        self.on_subflows_removed(host);
     }
 
     fn remove_subflow(&mut self, host: &HostContext<'_>, index: usize, reason: CloseReason) {
@@ -264,27 +264,28 @@ impl Connection {
             self.closed_subflows.remove(0);
         }
         self.closed_subflows.push(flow.status());
-        self.out.push(ConnectionOutput::Gone(flow.local, flow.remote));
+        self.out.push(ConnectionOutput::SubflowRemoved(flow.local, flow.remote));
         let (path, number) = (flow.path, flow.number);
-        self.notice(StackNotice::SubflowClosed { path, number, reason });
+        self.push_notice(StackNotice::SubflowClosed { path, number, reason });
         self.scheduler.on_event(SchedulerEvent::Closed { path });
         let failed = !flow.closed_locally && reason != CloseReason::Finished;
         let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
         let subflow = flow.path_manager_view();
-        self.path_event(
+        self.notify_path_manager(
             host,
             path_manager::PathManagerEvent::SubflowClosed { subflow, failed, retry },
         );
         // A server knows both keys before it is confirmed: the client may return with MP_JOIN.
-        if self.is_single() || !(self.is_confirmed() || self.is_multipath() && !self.client) {
+        if self.is_single_stream() || !(self.is_confirmed() || self.is_multipath() && !self.client)
+        {
             self.end_with_subflow(host, reason);
         }
-        let silent = |flow: &super::SubflowContext| {
+        let is_silent = |flow: &super::SubflowContext| {
             host.now.saturating_since(flow.tcp.last_received_at()) > MAX_UNACKED_TIME
         };
-        if self.read_closed && reason == CloseReason::TimedOut && self.flows.iter().all(silent) {
-            // No reader waits, and the peer is silent on every path: other subflows would only take
-            // as long.
+        if self.read_closed && reason == CloseReason::TimedOut && self.flows.iter().all(is_silent) {
+            // No reader waits, and the peer is silent on every path: other subflows would only time
+            // out as late.
             self.fail(host, ConnectionError::TimedOut);
         }
     }
@@ -306,7 +307,7 @@ impl Connection {
     }
 
     /// Keeps a connection without subflows for a while: break before make (§3.2, Linux).
-    fn after_removal(&mut self, host: &HostContext<'_>) {
+    fn on_subflows_removed(&mut self, host: &HostContext<'_>) {
         if self.closed.is_some() || !self.flows.is_empty() {
             return;
         }

@@ -26,7 +26,7 @@ use super::{Connection, ConnectionMode, HostContext};
 #[derive(Debug)]
 pub(super) struct FallbackState {
     /// Set when we have retransmitted data at connection level: our stream is not the subflow's.
-    pub(super) sent_twice: bool,
+    pub(super) retransmitted: bool,
     /// Set when the peer's data was out of order: its stream is not the subflow's.
     pub(super) out_of_order: bool,
     /// End of the last data that arrived in order in its subflow but was dropped.
@@ -38,16 +38,17 @@ pub(super) struct FallbackState {
 impl FallbackState {
     /// Creates the state of a connection without any data.
     pub(super) fn new() -> Self {
-        Self { sent_twice: false, out_of_order: false, lost_until: 1, awaiting_infinite: false }
+        Self { retransmitted: false, out_of_order: false, lost_until: 1, awaiting_infinite: false }
     }
 }
 
 impl Connection {
     /// Returns true if both directions of the only subflow are the connection's own streams.
     fn can_fall_back(&self) -> bool {
-        let only = self.next_number == 1 && self.flows.len() == 1;
-        only && self.is_multipath()
-            && !self.fallback_state.sent_twice
+        let single_subflow = self.next_number == 1 && self.flows.len() == 1;
+        single_subflow
+            && self.is_multipath()
+            && !self.fallback_state.retransmitted
             && !self.fallback_state.out_of_order
             && !self.fallback_state.awaiting_infinite
     }
@@ -70,40 +71,41 @@ impl Connection {
         host: &HostContext<'_>,
         index: usize,
         segment: &Segment,
-        received: &SegmentOutcome,
+        outcome: &SegmentOutcome,
     ) {
-        let handshake = segment.flags.contains(Flags::SYN) || capable(segment).is_some();
+        let is_handshake = segment.flags.contains(Flags::SYN) || capable(segment).is_some();
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if handshake && self.send.acked() == 1 {
+        if is_handshake && self.send.acked() == 1 {
             // No DATA_ACK yet: the window counts from the first byte. Later, a window without
             // DATA_ACK does not apply to the connection (§3.3.2).
             let window = flow.tcp.peer_window_bytes();
             self.on_data_ack(host, 1, window);
         }
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if received.acked_bytes > 0 && flow.join.is_some() && !flow.data_ack_seen {
+        if outcome.acked_bytes > 0 && flow.join.is_some() && !flow.data_ack_seen {
             // A middlebox has stripped the options from data or acknowledgements (§3.7).
             self.reset_subflow(host, index, MIDDLEBOX);
             return;
         }
-        let bare = segment.options.mptcp.is_empty() && !segment.flags.contains(Flags::SYN);
-        if !bare || segment.flags.contains(Flags::RST) {
+        let without_options =
+            segment.options.mptcp.is_empty() && !segment.flags.contains(Flags::SYN);
+        if !without_options || segment.flags.contains(Flags::RST) {
             return;
         }
         flow.without_data_ack = true;
-        let first = received.data.first().map(|(ssn, _)| *ssn);
-        let unmapped = first.is_some_and(|ssn| !flow.mappings.covers(ssn));
+        let first_ssn = outcome.data.first().map(|(ssn, _)| *ssn);
+        let unmapped = first_ssn.is_some_and(|ssn| !flow.mappings.covers(ssn));
         // Data that was never acknowledged by a DATA_ACK, even if other segments carried one.
-        let unanswered = flow.tcp.acked_until() > 1 && !flow.data_ack_confirmed;
-        let why = match (unmapped, self.is_confirmed()) {
+        let data_unconfirmed = flow.tcp.acked_until() > 1 && !flow.data_ack_confirmed;
+        let reason = match (unmapped, self.is_confirmed()) {
             (true, _) => FallbackReason::NoDss,
             (false, false) => FallbackReason::NoCapableInAck,
-            (false, true) if unanswered => FallbackReason::NoDss,
+            (false, true) if data_unconfirmed => FallbackReason::NoDss,
             (false, true) => return,
         };
         if self.can_fall_back() {
-            self.fall_back_mid_connection(index, why);
-            self.on_single_ack(host, index);
+            self.fall_back_mid_connection(index, reason);
+            self.on_single_stream_ack(host, index);
         }
     }
 
@@ -117,15 +119,16 @@ impl Connection {
     /// fallen back, retransmitting it would be wrong; otherwise it would be useless. So we also
     /// fall back, or the subflow is broken (RFC 8684 §3.7).
     pub(super) fn end_without_options(&mut self, host: &HostContext<'_>) {
-        let delivered = |flow: &super::SubflowContext| flow.usable() && flow.payloads.is_empty();
-        if self.can_fall_back() && self.flows.first().is_some_and(delivered) {
+        let has_delivered =
+            |flow: &super::SubflowContext| flow.usable() && flow.payloads.is_empty();
+        if self.can_fall_back() && self.flows.first().is_some_and(has_delivered) {
             self.fall_back_mid_connection(0, FallbackReason::NoDss);
-            self.on_single_ack(host, 0);
+            self.on_single_stream_ack(host, 0);
             self.on_data(host, 0, None);
             return;
         }
         for index in 0..self.flows.len() {
-            if self.flows.get(index).is_some_and(delivered) {
+            if self.flows.get(index).is_some_and(has_delivered) {
                 self.reset_subflow(host, index, MIDDLEBOX);
             }
         }
@@ -134,11 +137,11 @@ impl Connection {
     /// Falls back because options do not pass from the peer to us. They may pass in the other
     /// direction: our next data has an infinite mapping, so that the peer does not wait for
     /// mappings (§3.7).
-    fn fall_back_mid_connection(&mut self, index: usize, why: FallbackReason) {
-        self.fall_back_to_tcp(Some(why));
+    fn fall_back_mid_connection(&mut self, index: usize, reason: FallbackReason) {
+        self.fall_back_to_tcp(Some(reason));
         self.mode = ConnectionMode::Infinite;
-        let from = self.flows.get(index).map_or(1, |flow| flow.tcp.pushed_until());
-        self.infinite_shift = Some((from, 0));
+        let from_ssn = self.flows.get(index).map_or(1, |flow| flow.tcp.pushed_until());
+        self.infinite_shift = Some((from_ssn, 0));
         self.reinjections.clear();
         self.retransmit_at = None;
         self.update_data_options();
@@ -152,7 +155,7 @@ impl Connection {
         } else if unmapped {
             Some("data without a mapping at the end")
         } else {
-            let missing = self.receive.misses(self.fallback_state.lost_until);
+            let missing = self.receive.is_missing_data(self.fallback_state.lost_until);
             missing.then_some("data that was lost with its mapping did not come again")
         }
     }

@@ -18,7 +18,7 @@ use super::{Connection, ConnectionConfig, ConnectionMode, HostContext, SubflowPa
 /// Protocol version that we support.
 const VERSION: u8 = 1;
 
-/// Reasons of MP_TCPRST (RFC 8684 §3.6).
+/// MP_TCPRST with the reason "MPTCP-specific error" (RFC 8684 §3.6).
 pub(super) const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
 
 impl Connection {
@@ -26,14 +26,14 @@ impl Connection {
     pub(crate) fn connect(
         id: ConnectionId,
         config: Arc<ConnectionConfig>,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         isn: u32,
         local_key: u64,
         now: Instant,
     ) -> Result<Self, ConfigError> {
         let mut connection = Self::new(id, config, true, local_key, now)?;
-        let tcp = Subflow::connect(connection.subflow_config(tuple), isn, now);
-        connection.begin(tuple, tcp, now);
+        let tcp = Subflow::connect(connection.subflow_config(params), isn, now);
+        connection.add_first_subflow(params, tcp, now);
         Ok(connection)
     }
 
@@ -41,32 +41,35 @@ impl Connection {
     pub(crate) fn accept(
         id: ConnectionId,
         config: Arc<ConnectionConfig>,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         syn: &Segment,
         isn: u32,
         local_key: u64,
         now: Instant,
     ) -> Result<Self, ConfigError> {
         let mut connection = Self::new(id, config, false, local_key, now)?;
-        let tcp = Subflow::accept(connection.subflow_config(tuple), isn, syn, now);
+        let tcp = Subflow::accept(connection.subflow_config(params), isn, syn, now);
         match capable(syn) {
-            Some(option) if connection.mode == ConnectionMode::Offered && can_answer(option) => {
+            Some(option)
+                if connection.mode == ConnectionMode::Offered && can_accept_capable(option) =>
+            {
                 connection.checksum |= option.checksum;
                 connection.no_join_to_initial = option.no_join_to_source;
             }
             // A peer that does not offer Multipath TCP gets TCP; that does not count as a fallback.
             Some(_) | None => connection.fall_back_to_tcp(None),
         }
-        connection.begin(tuple, tcp, now);
+        connection.add_first_subflow(params, tcp, now);
         Ok(connection)
     }
 
-    fn begin(&mut self, tuple: &SubflowParams, tcp: Subflow, now: Instant) {
-        self.first = Some((tuple.local, tuple.remote));
+    /// Adds the first subflow.
+    fn add_first_subflow(&mut self, params: &SubflowParams, tcp: Subflow, now: Instant) {
+        self.initial_addresses = Some((params.local, params.remote));
         self.remote_addresses
-            .push(path_manager::RemoteAddress { address_id: 0, address: tuple.remote });
-        let index = self.new_subflow(tuple, tcp, None, now);
-        if self.is_single()
+            .push(path_manager::RemoteAddress { address_id: 0, address: params.remote });
+        let index = self.new_subflow(params, tcp, None, now);
+        if self.is_single_stream()
             && let Some(flow) = self.flows.get_mut(index)
         {
             flow.mappings.set_infinite(1, 0);
@@ -74,16 +77,16 @@ impl Connection {
     }
 
     /// Falls back to TCP: from now on, data is the first subflow's own stream.
-    pub(super) fn fall_back_to_tcp(&mut self, why: Option<FallbackReason>) {
+    pub(super) fn fall_back_to_tcp(&mut self, reason: Option<FallbackReason>) {
         self.mode = ConnectionMode::Plain;
-        self.fallback = why;
+        self.fallback = reason;
         if let Some(flow) = self.flows.first_mut() {
             flow.mappings.forget_all();
         }
         self.update_data_options();
-        self.offer.changed = true;
-        if let Some(why) = why {
-            self.notice(StackNotice::Fallback(why));
+        self.advertisement.changed = true;
+        if let Some(reason) = reason {
+            self.push_notice(StackNotice::Fallback(reason));
         }
     }
 
@@ -96,9 +99,9 @@ impl Connection {
         if self.mode == ConnectionMode::Plain {
             return None;
         }
-        let lost =
+        let capable_syns_lost =
             self.client && flow.tcp.syn_retransmissions() > self.config.syn_retries_with_multipath;
-        if lost {
+        if capable_syns_lost {
             return None;
         }
         let sender_key = (!self.client).then_some(self.local_key);
@@ -118,8 +121,12 @@ impl Connection {
         }
     }
 
-    /// Returns MP_CAPABLE of the third packet and of the first data, until the peer confirms.
-    pub(super) fn third_option(&self, data: Option<(u16, Option<u16>)>) -> Option<MptcpOption> {
+    /// Returns MP_CAPABLE with both keys for the third packet and the first data, until the peer
+    /// confirms. `data` is the length and checksum of that data.
+    pub(super) fn capable_ack_option(
+        &self,
+        data: Option<(u16, Option<u16>)>,
+    ) -> Option<MptcpOption> {
         if !self.client || self.mode != (ConnectionMode::Multipath { confirmed: false }) {
             return None;
         }
@@ -165,17 +172,17 @@ impl Connection {
         if self.mode != ConnectionMode::Offered {
             return;
         }
-        let sent_without = self.syn_option(0).is_none();
-        match capable(segment).filter(|option| acceptable(option)) {
+        let syn_without_capable = self.syn_option(0).is_none();
+        match capable(segment).filter(|option| is_supported(option)) {
             Some(MpCapable { sender_key: Some(key), checksum, no_join_to_source, .. })
-                if !sent_without =>
+                if !syn_without_capable =>
             {
                 self.checksum |= checksum;
                 self.no_join_to_initial = *no_join_to_source;
                 self.set_remote_key(*key);
                 self.mode = ConnectionMode::Multipath { confirmed: false };
             }
-            Some(_) | None => self.fall_back_to_tcp(Some(if sent_without {
+            Some(_) | None => self.fall_back_to_tcp(Some(if syn_without_capable {
                 FallbackReason::SynLost
             } else {
                 FallbackReason::NoCapableInSynAck
@@ -203,11 +210,12 @@ impl Connection {
         if let Some(MpCapable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
             capable(segment)
         {
-            if *receiver == self.local_key && capable(segment).is_some_and(acceptable) {
+            if *receiver == self.local_key && capable(segment).is_some_and(is_supported) {
                 self.set_remote_key(*sender);
                 self.mode = ConnectionMode::Multipath { confirmed: false };
             } else {
-                // A middlebox has changed it, or it differs from the agreement (RFC 8684 §3.1).
+                // A middlebox has changed the option, or it differs from the agreement (RFC 8684
+                // §3.1).
                 self.fall_back_to_tcp(Some(FallbackReason::NoCapableInAck));
             }
             return true;
@@ -229,7 +237,7 @@ impl Connection {
         }
         self.established = true;
         if self.client {
-            self.event(StackEvent::Connected(self.id));
+            self.push_event(StackEvent::Connected(self.id));
         } else {
             self.out.push(super::ConnectionOutput::Accepted);
         }
@@ -241,7 +249,7 @@ impl Connection {
             return;
         }
         self.mode = ConnectionMode::Multipath { confirmed: true };
-        self.path_event(host, path_manager::PathManagerEvent::Established);
+        self.notify_path_manager(host, path_manager::PathManagerEvent::Established);
     }
 
     /// Reports that a subflow may now carry data.
@@ -258,11 +266,14 @@ impl Connection {
             self.backoff = 0;
             self.arm_retransmission(host.now);
         }
-        self.notice(StackNotice::SubflowEstablished { path, number });
+        self.push_notice(StackNotice::SubflowEstablished { path, number });
         self.update_data_options();
         self.scheduler.on_event(SchedulerEvent::Opened { path });
         if self.is_confirmed() {
-            self.path_event(host, path_manager::PathManagerEvent::SubflowEstablished(path));
+            self.notify_path_manager(
+                host,
+                path_manager::PathManagerEvent::SubflowEstablished(path),
+            );
         }
     }
 
@@ -270,20 +281,21 @@ impl Connection {
     /// ended.
     pub(crate) fn open(
         &mut self,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         isn: u32,
         nonce: u32,
         now: Instant,
     ) -> bool {
         // The peer may have opened subflows in the meantime.
-        let others = self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
-        let room = others.count() <= usize::from(self.config.subflow_limit)
+        let open_subflows =
+            self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
+        let has_slot = open_subflows.count() <= usize::from(self.config.subflow_limit)
             && self.flows.len() < usize::from(PathId::SLOTS);
-        if !room || !self.path_manager_active() {
+        if !has_slot || !self.path_manager_active() {
             return false;
         }
-        let tcp = Subflow::connect(self.subflow_config(tuple), isn, now);
-        self.new_subflow(tuple, tcp, Some(JoinHandshake::initiator(nonce)), now);
+        let tcp = Subflow::connect(self.subflow_config(params), isn, now);
+        self.new_subflow(params, tcp, Some(JoinHandshake::initiator(nonce)), now);
         true
     }
 
@@ -291,8 +303,8 @@ impl Connection {
     pub(crate) fn accepts_join(&self) -> Result<(), MpTcpRst> {
         let prohibited = MpTcpRst { transient: false, reason: 3, reserved: 0 };
         let too_many = MpTcpRst { transient: true, reason: 2, reserved: 0 };
-        let known = self.remote_key.is_some() && self.is_multipath();
-        if !known
+        let keys_known = self.remote_key.is_some() && self.is_multipath();
+        if !keys_known
             || self.closed.is_some()
             || self.finishing
             || self.fallback_state.awaiting_infinite
@@ -309,16 +321,16 @@ impl Connection {
     /// Accepts a SYN with MP_JOIN, see [`Self::accepts_join`].
     pub(crate) fn accept_join(
         &mut self,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         syn: &Segment,
         isn: u32,
         nonce: u32,
         now: Instant,
     ) {
         let Some((remote_nonce, remote_backup)) = join_syn(syn) else { return };
-        let tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
+        let tcp = Subflow::accept(self.subflow_config(params), isn, syn, now);
         let join = JoinHandshake::responder(nonce, remote_nonce);
-        let index = self.new_subflow(tuple, tcp, Some(join), now);
+        let index = self.new_subflow(params, tcp, Some(join), now);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.remote_backup = remote_backup;
         }
@@ -344,7 +356,7 @@ impl Connection {
             (JoinState::SynSent, _) if !syn_ack => return true,
             (JoinState::SynSent, Some(JoinOption::SynAck { backup, address_id, hmac, nonce })) => {
                 join.on_syn_ack(*nonce, now);
-                if !join.proves_peer(self.local_key, remote_key, &hmac.to_be_bytes()) {
+                if !join.verify_hmac(self.local_key, remote_key, &hmac.to_be_bytes()) {
                     return false;
                 }
                 flow.remote_backup = *backup;
@@ -361,18 +373,18 @@ impl Connection {
                 }
             }
             (JoinState::SynReceived, Some(JoinOption::Ack { hmac })) => {
-                if !join.proves_peer(self.local_key, remote_key, hmac) {
+                if !join.verify_hmac(self.local_key, remote_key, hmac) {
                     return false;
                 }
                 join.state = JoinState::Established;
-                flow.tcp.want_ack();
+                flow.tcp.set_ack_due();
             }
             // Without the HMAC no data may pass; TCP handles a retransmitted SYN.
             (JoinState::SynReceived, _) => {
                 return segment.flags.contains(Flags::SYN) || segment.flags.contains(Flags::RST);
             }
             // Our fourth packet was lost.
-            (JoinState::Established, Some(JoinOption::Ack { .. })) => flow.tcp.want_ack(),
+            (JoinState::Established, Some(JoinOption::Ack { .. })) => flow.tcp.set_ack_due(),
             (JoinState::Established, _) => {}
         }
         flow.join = Some(join);
@@ -406,13 +418,13 @@ pub(crate) fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
 
 /// Returns true if a SYN's MP_CAPABLE can be accepted. Version 1 has no key in the SYN, and ours
 /// may be the reply to a later version (RFC 8684 §3.1).
-fn can_answer(option: &MpCapable) -> bool {
-    let known = MpCapable { version: option.version.min(VERSION), ..*option };
-    option.sender_key.is_none() && acceptable(&known)
+fn can_accept_capable(option: &MpCapable) -> bool {
+    let supported_version = MpCapable { version: option.version.min(VERSION), ..*option };
+    option.sender_key.is_none() && is_supported(&supported_version)
 }
 
 /// Returns true if we support version, algorithm and flags (RFC 8684 §3.1: an unknown flag B means
 /// fallback).
-pub(super) fn acceptable(option: &MpCapable) -> bool {
+pub(super) fn is_supported(option: &MpCapable) -> bool {
     option.version == VERSION && option.hmac_sha256 && !option.extensibility
 }

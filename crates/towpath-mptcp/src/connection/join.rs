@@ -9,7 +9,7 @@ use crate::keys;
 /// Timeout of the third packet before its first retransmission; doubled each time.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// Retransmissions of the third packet before the subflow is given up.
-const ACK_RETRIES: u32 = 6;
+const MAX_ACK_RETRIES: u32 = 6;
 
 /// State of one end of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,20 +53,20 @@ impl JoinHandshake {
         keys::join_hmac(local_key, remote_key, self.local_nonce, self.remote_nonce)
     }
 
-    /// Returns true if `tag` is the peer's HMAC or its first bytes.
-    pub(super) fn proves_peer(&self, local_key: u64, remote_key: u64, tag: &[u8]) -> bool {
-        let (theirs, ours) = (self.remote_nonce, self.local_nonce);
-        keys::verify_join_hmac(remote_key, local_key, theirs, ours, tag)
+    /// Returns true if `hmac` is the peer's HMAC or its first bytes.
+    pub(super) fn verify_hmac(&self, local_key: u64, remote_key: u64, hmac: &[u8]) -> bool {
+        let (remote_nonce, local_nonce) = (self.remote_nonce, self.local_nonce);
+        keys::verify_join_hmac(remote_key, local_key, remote_nonce, local_nonce, hmac)
     }
 
-    /// For the initiator: records a valid SYN/ACK.
+    /// Records a valid SYN/ACK, as the initiator.
     pub(super) fn on_syn_ack(&mut self, nonce: u32, now: Instant) {
         self.remote_nonce = nonce;
         self.state = JoinState::PreEstablished { retransmit_at: now + INITIAL_RTO, tries: 0 };
     }
 
-    /// For the initiator: returns `Some(true)` if the third packet is due again, `Some(false)`
-    /// after too many retransmissions, and `None` before the timeout.
+    /// Handles the initiator's timeout. Returns `Some(true)` if the third packet is due again,
+    /// `Some(false)` after too many retransmissions, and `None` before the timeout.
     pub(super) fn on_timeout(&mut self, now: Instant) -> Option<bool> {
         let JoinState::PreEstablished { retransmit_at, tries } = self.state else { return None };
         if now < retransmit_at {
@@ -75,7 +75,7 @@ impl JoinHandshake {
         let tries = tries + 1;
         let retransmit_at = now + INITIAL_RTO * 2_u32.saturating_pow(tries.min(16));
         self.state = JoinState::PreEstablished { retransmit_at, tries };
-        Some(tries <= ACK_RETRIES)
+        Some(tries <= MAX_ACK_RETRIES)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -88,7 +88,7 @@ impl JoinHandshake {
 
 /// Returns the leftmost 64 bits of an HMAC.
 pub(super) fn leftmost_64(hmac: &[u8; 32]) -> u64 {
-    hmac.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    hmac.iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
 /// Returns the leftmost 160 bits of an HMAC.

@@ -2,7 +2,7 @@
 //!
 //! Whenever a connection has nothing more to hand to the network, each subflow is in exactly one
 //! state. The state is computed on demand and not stored: the caller queries it and adds up the
-//! times. The order in which states are tried is that of `docs/metrics.md`, *Account of capacity*.
+//! times. States are checked in the order of `docs/metrics.md`, *Account of capacity*.
 
 use std::net::IpAddr;
 
@@ -71,6 +71,7 @@ enum SendWindowState {
 struct SendState {
     /// Set when neither the application nor the connection has data to send.
     idle: bool,
+    /// Set when the connection has unsent data.
     unsent: bool,
     window: SendWindowState,
     /// Set when a subflow exists that is neither backup nor stale.
@@ -81,22 +82,22 @@ impl Connection {
     fn send_state(&self) -> SendState {
         let unsent = self.send.unsent_bytes();
         let idle = unsent == 0 && !self.writer.blocked && self.reinjections.is_empty();
-        let mut whole = SendState {
+        let mut state = SendState {
             idle,
             unsent: unsent > 0,
             window: SendWindowState::Open,
             has_regular_path: false,
         };
         if idle || self.mode == ConnectionMode::Offered {
-            return whole;
+            return state;
         }
-        let regular = |flow: &SubflowContext| flow.usable() && !flow.backup() && !flow.stale;
-        whole.has_regular_path = self.flows.iter().any(regular);
-        let packet = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).min();
-        if unsent > 0 && self.send.window_bytes() < unsent.min(packet.unwrap_or(1)) {
-            whole.window = SendWindowState::Closed(self.blocking_path());
+        let is_regular = |flow: &SubflowContext| flow.usable() && !flow.backup() && !flow.stale;
+        state.has_regular_path = self.flows.iter().any(is_regular);
+        let min_mss = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).min();
+        if unsent > 0 && self.send.window_bytes() < unsent.min(min_mss.unwrap_or(1)) {
+            state.window = SendWindowState::Closed(self.blocking_path());
         }
-        whole
+        state
     }
 
     /// Returns the path that most of the window waits for.
@@ -104,11 +105,11 @@ impl Connection {
         if self.flows.len() < 2 {
             return None;
         }
-        let under_way: u64 = self.flows.iter().map(|flow| flow.tcp.outstanding_bytes()).sum();
+        let outstanding: u64 = self.flows.iter().map(|flow| flow.tcp.outstanding_bytes()).sum();
         let unacked = self.send.unacked_bytes();
         // Data that the subflows have delivered waits for an earlier byte.
-        let waits = unacked.saturating_sub(under_way) * 2 > unacked;
-        self.send.head().filter(|_| waits).and_then(|head| head.sent_on.iter().next())
+        let mostly_delivered = unacked.saturating_sub(outstanding) * 2 > unacked;
+        self.send.head().filter(|_| mostly_delivered).and_then(|head| head.sent_on.iter().next())
     }
 
     /// Returns true if all data of the application was sent and the writer is not blocked.
@@ -121,15 +122,20 @@ impl Connection {
     pub(crate) fn subflow_limits<'a>(
         &'a self,
         now: Instant,
-        room: impl Fn(InterfaceId) -> TxReadiness + 'a,
+        tx_readiness: impl Fn(InterfaceId) -> TxReadiness + 'a,
     ) -> impl Iterator<Item = SubflowLimit> + 'a {
-        let between = |flow: &SubflowContext| (flow.local.ip(), flow.remote.ip());
-        let whole = self.send_state();
-        let open = self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
-        open.map(move |flow| {
-            let (limit, waits_for) = whole.subflow_limit(flow, now, &room);
-            let other = self.flows.iter().find(|other| Some(other.path) == waits_for);
-            SubflowLimit { addresses: between(flow), limit, waits_for: other.map(between) }
+        let address_pair = |flow: &SubflowContext| (flow.local.ip(), flow.remote.ip());
+        let state = self.send_state();
+        let open_subflows =
+            self.flows.iter().filter(|flow| !flow.closed_locally && flow.closed.is_none());
+        open_subflows.map(move |flow| {
+            let (limit, waits_for) = state.subflow_limit(flow, now, &tx_readiness);
+            let blocking = self.flows.iter().find(|blocking| Some(blocking.path) == waits_for);
+            SubflowLimit {
+                addresses: address_pair(flow),
+                limit,
+                waits_for: blocking.map(address_pair),
+            }
         })
     }
 
@@ -145,7 +151,7 @@ impl SendState {
         self,
         flow: &SubflowContext,
         now: Instant,
-        room: &impl Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &impl Fn(InterfaceId) -> TxReadiness,
     ) -> (SendLimit, Option<PathId>) {
         let queued = flow.tcp.has_queued_data();
         if self.idle && !queued {
@@ -154,7 +160,7 @@ impl SendState {
         if !flow.usable() {
             return (SendLimit::Handshake, None);
         }
-        if room(flow.interface) == TxReadiness::Blocked {
+        if tx_readiness(flow.interface) == TxReadiness::Blocked {
             return (SendLimit::HostQueue, None);
         }
         let limit = match flow.tcp.tcp_send_limit(now) {

@@ -75,32 +75,38 @@ impl ReceiveMappings {
         match &mut self.infinite {
             None => self.infinite = Some((from_ssn, shift)),
             // The packet with the start of the infinite mapping was overtaken by the next.
-            Some((from, known)) if *known == shift => *from = from_ssn.min(*from),
+            Some((infinite_from, current_shift)) if *current_shift == shift => {
+                *infinite_from = from_ssn.min(*infinite_from)
+            }
             Some(_) => {}
         }
     }
 
-    /// Treats the subflow's stream as the data from its first byte on, and ignores all mappings.
+    /// Treats the subflow's stream as the connection's data from the first byte on, and ignores all
+    /// mappings.
     pub(super) fn forget_all(&mut self) {
         self.infinite = Some((1, 0));
         // Bytes collected for a mapping with a checksum were not delivered yet.
-        for map in self.announced.drain(..).rev() {
-            if let Some(check) = map.checksum.filter(|check| !check.collected.is_empty()) {
-                self.unmapped.insert(0, (map.ssn, check.collected));
+        for mapping in self.announced.drain(..).rev() {
+            if let Some(check) = mapping.checksum.filter(|check| !check.collected.is_empty()) {
+                self.unmapped.insert(0, (mapping.ssn, check.collected));
             }
         }
     }
 
     /// Returns the bytes that wait until their mapping is complete for its checksum.
     pub(super) fn unchecked_bytes(&self) -> u64 {
-        let check = self.announced.front().and_then(|map| map.checksum.as_ref());
+        let check = self.announced.front().and_then(|mapping| mapping.checksum.as_ref());
         check.map_or(0, |check| check.collected.len() as u64)
     }
 
     /// Returns true if this subflow offset has a mapping.
     pub(super) fn covers(&self, ssn: u64) -> bool {
-        self.infinite.is_some_and(|(from, _)| ssn >= from)
-            || self.announced.iter().any(|map| ssn >= map.ssn && ssn < map.ssn + map.len)
+        self.infinite.is_some_and(|(infinite_from, _)| ssn >= infinite_from)
+            || self
+                .announced
+                .iter()
+                .any(|mapping| ssn >= mapping.ssn && ssn < mapping.ssn + mapping.len)
     }
 
     pub(super) fn unmapped_bytes(&self) -> u64 {
@@ -110,35 +116,37 @@ impl ReceiveMappings {
     /// Records a mapping. A mapping is final: a second one for the same bytes is ignored, even if
     /// it is equal (RFC 8684 §3.3.1).
     ///
-    /// TCP has already received the packet that carries it, and may have the mapped bytes in order.
-    /// Only bytes that were taken count as mapped.
-    pub(super) fn announce(&mut self, new: &AbsoluteMapping) {
-        let end = new.ssn.saturating_add(new.len);
-        let waiting = self.unmapped.first().map_or(self.taken_until, |(ssn, _)| *ssn);
-        if end <= waiting || new.len == 0 {
+    /// TCP has already received the packet with the mapping, and may have the mapped bytes in
+    /// order. Only bytes that were taken count as mapped.
+    pub(super) fn record(&mut self, mapping: &AbsoluteMapping) {
+        let end = mapping.ssn.saturating_add(mapping.len);
+        let first_untaken = self.unmapped.first().map_or(self.taken_until, |(ssn, _)| *ssn);
+        if end <= first_untaken || mapping.len == 0 {
             return;
         }
-        let index = self.announced.partition_point(|map| map.ssn + map.len <= new.ssn);
-        if self.announced.get(index).is_some_and(|map| map.ssn < end) {
+        let index =
+            self.announced.partition_point(|pending| pending.ssn + pending.len <= mapping.ssn);
+        if self.announced.get(index).is_some_and(|pending| pending.ssn < end) {
             return;
         }
         if self.announced.len() >= MAX_PENDING_MAPPINGS {
             return;
         }
-        let checksum = new.checksum.map(|(sum, len, dsn, wire_ssn)| {
+        let checksum = mapping.checksum.map(|(sum, len, dsn, wire_ssn)| {
             Box::new(PendingChecksum { sum, len, dsn, wire_ssn, collected: Payload::EMPTY })
         });
-        let map = PendingMapping { ssn: new.ssn, len: new.len, start: new.start, checksum };
-        self.announced.insert(index, map);
+        let pending =
+            PendingMapping { ssn: mapping.ssn, len: mapping.len, start: mapping.start, checksum };
+        self.announced.insert(index, pending);
     }
 
     /// Takes bytes that are in order in the subflow and returns those that are mapped. Call it with
-    /// an empty payload after [`Self::announce`] to get the bytes that waited for the mapping.
+    /// an empty payload after [`Self::record`] to get the bytes that waited for the mapping.
     pub(super) fn take(&mut self, ssn: u64, payload: Payload, out: &mut Vec<MappingOutcome>) {
         if !self.unmapped.is_empty() {
-            let waiting = std::mem::take(&mut self.unmapped);
-            for (at, payload) in waiting {
-                self.resolve(at, payload, out);
+            let unmapped = std::mem::take(&mut self.unmapped);
+            for (unmapped_ssn, payload) in unmapped {
+                self.resolve(unmapped_ssn, payload, out);
             }
         }
         self.taken_until = self.taken_until.max(ssn.saturating_add(payload.len() as u64));
@@ -151,19 +159,21 @@ impl ReceiveMappings {
 
     fn resolve(&mut self, mut ssn: u64, mut payload: Payload, out: &mut Vec<MappingOutcome>) {
         while !payload.is_empty() {
-            if let Some((from, shift)) = self.infinite.filter(|(from, _)| ssn >= *from) {
-                let _ = from;
+            if let Some((infinite_from, shift)) =
+                self.infinite.filter(|(infinite_from, _)| ssn >= *infinite_from)
+            {
+                let _ = infinite_from;
                 out.push(MappingOutcome::Data(ssn.wrapping_add(shift), payload));
                 return;
             }
             // Mappings before these bytes are no longer needed.
-            while self.announced.front().is_some_and(|map| map.ssn + map.len <= ssn) {
+            while self.announced.front().is_some_and(|mapping| mapping.ssn + mapping.len <= ssn) {
                 self.announced.pop_front();
             }
             let gap_end = match self.announced.front() {
-                Some(map) if map.ssn <= ssn => None,
-                Some(map) => Some(map.ssn),
-                None => Some(self.infinite.map_or(u64::MAX, |(from, _)| from)),
+                Some(mapping) if mapping.ssn <= ssn => None,
+                Some(mapping) => Some(mapping.ssn),
+                None => Some(self.infinite.map_or(u64::MAX, |(infinite_from, _)| infinite_from)),
             };
             if let Some(end) = gap_end {
                 let count = (end - ssn).min(payload.len() as u64);
@@ -172,13 +182,13 @@ impl ReceiveMappings {
                 ssn += count;
                 continue;
             }
-            let Some(map) = self.announced.front_mut() else { return };
-            let count = (map.ssn + map.len - ssn).min(payload.len() as u64);
+            let Some(mapping) = self.announced.front_mut() else { return };
+            let count = (mapping.ssn + mapping.len - ssn).min(payload.len() as u64);
             let rest = payload.split_off(count as usize);
-            let start = map.start + (ssn - map.ssn);
-            match &mut map.checksum {
+            let start = mapping.start + (ssn - mapping.ssn);
+            match &mut mapping.checksum {
                 None => out.push(MappingOutcome::Data(start, payload)),
-                Some(check) => check.collect(payload, map.start, map.len, out),
+                Some(check) => check.collect(payload, mapping.start, mapping.len, out),
             }
             payload = rest;
             ssn += count;
@@ -209,17 +219,17 @@ mod tests {
 
     use super::*;
 
-    fn bytes(len: usize) -> Payload {
+    fn payload(len: usize) -> Payload {
         Bytes::from(vec![7; len]).into()
     }
 
-    fn map(ssn: u64, len: u64, start: u64) -> AbsoluteMapping {
+    fn mapping(ssn: u64, len: u64, start: u64) -> AbsoluteMapping {
         AbsoluteMapping { ssn, len, start, checksum: None }
     }
 
-    fn take(maps: &mut ReceiveMappings, ssn: u64, len: usize) -> Vec<(u64, usize)> {
+    fn take_bytes(mappings: &mut ReceiveMappings, ssn: u64, len: usize) -> Vec<(u64, usize)> {
         let mut out = Vec::new();
-        maps.take(ssn, bytes(len), &mut out);
+        mappings.take(ssn, payload(len), &mut out);
         out.into_iter()
             .map(|mapped| match mapped {
                 MappingOutcome::Data(start, payload) => (start, payload.len()),
@@ -231,67 +241,68 @@ mod tests {
 
     #[test]
     fn bytes_wait_for_a_mapping_that_comes_later() {
-        let mut maps = ReceiveMappings::default();
-        assert_eq!(take(&mut maps, 1, 100), []);
-        maps.announce(&map(1, 60, 1_001));
-        assert_eq!(take(&mut maps, 101, 0), [(1_001, 60)]);
-        maps.announce(&map(61, 90, 5_000));
-        assert_eq!(take(&mut maps, 101, 50), [(5_000, 40), (5_040, 50)]);
+        let mut mappings = ReceiveMappings::default();
+        assert_eq!(take_bytes(&mut mappings, 1, 100), []);
+        mappings.record(&mapping(1, 60, 1_001));
+        assert_eq!(take_bytes(&mut mappings, 101, 0), [(1_001, 60)]);
+        mappings.record(&mapping(61, 90, 5_000));
+        assert_eq!(take_bytes(&mut mappings, 101, 50), [(5_000, 40), (5_040, 50)]);
     }
 
     #[test]
     fn a_mapping_of_one_packet_already_in_order_is_used() {
-        let mut maps = ReceiveMappings::default();
+        let mut mappings = ReceiveMappings::default();
         for (ssn, start) in [(1, 1), (101, 101)] {
-            maps.announce(&map(ssn, 100, start));
-            assert_eq!(take(&mut maps, ssn, 100), [(start, 100)]);
+            mappings.record(&mapping(ssn, 100, start));
+            assert_eq!(take_bytes(&mut mappings, ssn, 100), [(start, 100)]);
         }
-        maps.announce(&map(1, 100, 777));
-        assert_eq!(take(&mut maps, 201, 0), [], "too late");
+        mappings.record(&mapping(1, 100, 777));
+        assert_eq!(take_bytes(&mut mappings, 201, 0), [], "too late");
     }
 
     #[test]
     fn a_mapping_of_bytes_that_have_passed_is_ignored() {
-        let mut maps = ReceiveMappings::default();
-        maps.announce(&map(1, 60, 1));
-        assert_eq!(take(&mut maps, 1, 70), [(1, 60)]);
-        maps.announce(&map(1, 60, 777));
-        assert_eq!(maps.announced, [], "it would be kept for ever");
+        let mut mappings = ReceiveMappings::default();
+        mappings.record(&mapping(1, 60, 1));
+        assert_eq!(take_bytes(&mut mappings, 1, 70), [(1, 60)]);
+        mappings.record(&mapping(1, 60, 777));
+        assert_eq!(mappings.announced, [], "it would be kept for ever");
     }
 
     #[test]
     fn a_second_mapping_for_the_same_bytes_is_ignored() {
-        let mut maps = ReceiveMappings::default();
-        maps.announce(&map(1, 100, 1));
-        maps.announce(&map(1, 100, 777));
-        maps.announce(&map(50, 100, 777));
-        assert_eq!(take(&mut maps, 1, 100), [(1, 100)]);
+        let mut mappings = ReceiveMappings::default();
+        mappings.record(&mapping(1, 100, 1));
+        mappings.record(&mapping(1, 100, 777));
+        mappings.record(&mapping(50, 100, 777));
+        assert_eq!(take_bytes(&mut mappings, 1, 100), [(1, 100)]);
     }
 
     #[test]
     fn too_many_bytes_without_a_mapping_break_the_subflow() {
-        let mut maps = ReceiveMappings::default();
-        assert_eq!(take(&mut maps, 1, 200_000), []);
-        assert_eq!(take(&mut maps, 200_001, 200_000), [(0, usize::MAX)]);
+        let mut mappings = ReceiveMappings::default();
+        assert_eq!(take_bytes(&mut mappings, 1, 200_000), []);
+        assert_eq!(take_bytes(&mut mappings, 200_001, 200_000), [(0, usize::MAX)]);
     }
 
     #[test]
     fn an_infinite_mapping_ends_all_others() {
-        let mut maps = ReceiveMappings::default();
-        maps.announce(&map(1, 10, 1));
-        maps.set_infinite(11, 100_u64.wrapping_sub(11));
-        assert_eq!(take(&mut maps, 1, 30), [(1, 10), (100, 20)]);
+        let mut mappings = ReceiveMappings::default();
+        mappings.record(&mapping(1, 10, 1));
+        mappings.set_infinite(11, 100_u64.wrapping_sub(11));
+        assert_eq!(take_bytes(&mut mappings, 1, 30), [(1, 10), (100, 20)]);
     }
 
     #[test]
     fn checksummed_data_is_delivered_whole_or_not_at_all() {
         for (sum_error, expected) in [(0, (1, 40)), (1, (1, usize::MAX))] {
-            let mut maps = ReceiveMappings::default();
-            let sum = keys::dss_checksum(9_000, 1, 40, &bytes(40)) ^ sum_error;
-            let new = AbsoluteMapping { checksum: Some((sum, 40, 9_000, 1)), ..map(1, 40, 1) };
-            maps.announce(&new);
-            assert_eq!(take(&mut maps, 1, 15), []);
-            assert_eq!(take(&mut maps, 16, 25), [expected]);
+            let mut mappings = ReceiveMappings::default();
+            let sum = keys::dss_checksum(9_000, 1, 40, &payload(40)) ^ sum_error;
+            let with_checksum =
+                AbsoluteMapping { checksum: Some((sum, 40, 9_000, 1)), ..mapping(1, 40, 1) };
+            mappings.record(&with_checksum);
+            assert_eq!(take_bytes(&mut mappings, 1, 15), []);
+            assert_eq!(take_bytes(&mut mappings, 16, 25), [expected]);
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
 //! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
-//! subflow offsets. Fallback to plain TCP depends on this.
+//! subflow offsets. Fallback to plain TCP depends on this equality.
 
 mod addresses;
 mod close;
@@ -76,8 +76,7 @@ enum ConnectionMode {
     /// Both keys are known. `confirmed`: the peer has shown that options pass in both directions.
     /// From then on, a fallback to plain TCP requires MP_FAIL (RFC 8684 §3.7).
     Multipath { confirmed: bool },
-    /// Fallen back during the connection: the rest of the data is mapped one to one (RFC 8684
-    /// §3.7).
+    /// Fallen back during the connection: the remaining data is mapped one to one (RFC 8684 §3.7).
     Infinite,
 }
 
@@ -90,7 +89,7 @@ pub(crate) enum ConnectionOutput {
     /// Open a subflow: it needs a port and an initial sequence number.
     Open(PathManagerAction),
     /// A subflow was removed: its addresses are free.
-    Gone(SocketAddr, SocketAddr),
+    SubflowRemoved(SocketAddr, SocketAddr),
 }
 
 /// First window that Linux offers: whole packets within the maximum of an unscaled field.
@@ -154,23 +153,26 @@ pub(crate) struct Connection {
     flows: Vec<SubflowContext>,
     /// Last state of the closed subflows.
     closed_subflows: Vec<SubflowStatus>,
+    /// Number of the next subflow.
     next_number: u32,
     send: SendStore,
     receive: ReceiveQueue,
-    tuning: ReceiveBufferTuner,
+    buffer_tuner: ReceiveBufferTuner,
     scheduler: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
     path_manager: Box<dyn PathManager>,
     /// Data that must be reinjected.
     reinjections: VecDeque<PendingReinjection>,
     /// Addresses of the first subflow, ours first: their identifier is 0, even after it is closed.
-    first: Option<(SocketAddr, SocketAddr)>,
+    initial_addresses: Option<(SocketAddr, SocketAddr)>,
     remote_addresses: Vec<RemoteAddress>,
     /// Set when the peer sent the C flag.
     no_join_to_initial: bool,
     announcements: Vec<PendingAddAddr>,
-    echoes: Vec<AddAddr>,
-    withdrawals: Vec<u8>,
+    /// Echoes of the peer's ADD_ADDR that must be sent.
+    pending_echoes: Vec<AddAddr>,
+    /// Address identifiers for a REMOVE_ADDR that must be sent.
+    pending_withdrawals: Vec<u8>,
     /// Deadline of the connection's own retransmission timer; `backoff` counts its doublings.
     retransmit_at: Option<Instant>,
     /// Timeout of the retransmission timer before back-off.
@@ -189,7 +191,7 @@ pub(crate) struct Connection {
     /// Result of the connection; `Some` after the application was notified of its end.
     closed: Option<Result<(), ConnectionError>>,
     /// Set when DATA_FIN was sent at least once.
-    fin_begun: bool,
+    data_fin_sent: bool,
     /// Set when both sides have ended their data; subflows are being closed.
     finishing: bool,
     /// Set when the stack knows that it is in TIME-WAIT.
@@ -208,18 +210,21 @@ pub(crate) struct Connection {
     /// 8684 §3).
     option_acks_held: bool,
     option_acks_resume_at: Option<Instant>,
+    /// Set when the application has read the end of the data.
     end_was_read: bool,
-    offer: WindowAdvertisement,
+    advertisement: WindowAdvertisement,
     out: Vec<ConnectionOutput>,
     /// Scratch memory, lent by the stack; see [`ScratchBuffers`].
     views: Vec<PathView>,
     received: subflow::SegmentOutcome,
     mapped: Vec<mapping::MappingOutcome>,
+    /// Path of the last scheduled data, and the bytes of its current run.
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
-    counts: ConnectionCounters,
+    counters: ConnectionCounters,
     /// Deadline that the stack has registered for the connection.
     pub(crate) registered_timeout: Option<Instant>,
+    /// Set while the connection is in the stack's queue of connections that may send.
     pub(crate) queued: bool,
 }
 
@@ -228,8 +233,8 @@ pub(crate) struct Connection {
 struct PendingReinjection {
     range: DataRange,
     cause: ReinjectionCause,
-    /// Path that has begun to send it.
-    on: Option<PathId>,
+    /// Path that has begun to send the data.
+    path: Option<PathId>,
 }
 
 /// Counters for [`crate::stack::ConnectionStatus`], over the connection's lifetime.
@@ -310,17 +315,17 @@ impl Connection {
             next_number: 0,
             send: SendStore::new(),
             receive: ReceiveQueue::new(),
-            tuning: ReceiveBufferTuner::new(config.receive_buffer, now),
+            buffer_tuner: ReceiveBufferTuner::new(config.receive_buffer, now),
             scheduler: scheduler::by_name(&config.scheduler)?,
             opportunistic: Opportunistic::new(config.opportunistic),
             path_manager: path_manager::by_name(&config.path_manager)?,
             reinjections: VecDeque::new(),
-            first: None,
+            initial_addresses: None,
             remote_addresses: Vec::with_capacity(1),
             no_join_to_initial: false,
             announcements: Vec::new(),
-            echoes: Vec::new(),
-            withdrawals: Vec::new(),
+            pending_echoes: Vec::new(),
+            pending_withdrawals: Vec::new(),
             retransmit_at: None,
             retransmit_after: timers::MIN_RTO,
             backoff: 0,
@@ -331,7 +336,7 @@ impl Connection {
             infinite_shift: None,
             fallback_state: FallbackState::new(),
             closed: None,
-            fin_begun: false,
+            data_fin_sent: false,
             finishing: false,
             time_wait_reported: false,
             fin_after_keys: false,
@@ -343,14 +348,14 @@ impl Connection {
             option_acks_held: false,
             option_acks_resume_at: None,
             end_was_read: false,
-            offer: WindowAdvertisement::new(),
+            advertisement: WindowAdvertisement::new(),
             out: Vec::new(),
             views: Vec::new(),
             received: subflow::SegmentOutcome::default(),
             mapped: Vec::new(),
             last_scheduled: None,
             window_blocked_since: None,
-            counts: ConnectionCounters::default(),
+            counters: ConnectionCounters::default(),
             registered_timeout: None,
             queued: false,
             config,
@@ -361,46 +366,46 @@ impl Connection {
         keys::token(self.local_key)
     }
 
-    /// Runs a function with the lent memory. Requests to the stack are then in
-    /// [`ScratchBuffers::out`], after those not carried out before.
+    /// Runs a function with the host's scratch memory. Requests to the stack are then in
+    /// [`ScratchBuffers::out`], after earlier ones that are still pending.
     pub(crate) fn with_scratch<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
-        what: impl FnOnce(&mut Self) -> T,
+        f: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let swap = |own: &mut Self, scratch: &mut ScratchBuffers| {
-            std::mem::swap(&mut own.received, &mut scratch.received);
-            std::mem::swap(&mut own.mapped, &mut scratch.mapped);
+        let swap = |connection: &mut Self, scratch: &mut ScratchBuffers| {
+            std::mem::swap(&mut connection.received, &mut scratch.received);
+            std::mem::swap(&mut connection.mapped, &mut scratch.mapped);
         };
-        self.borrow(scratch, swap, what)
+        self.lend(scratch, swap, f)
     }
 
     /// As [`Connection::with_scratch`], for functions that schedule and process no segment.
     pub(crate) fn with_views<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
-        what: impl FnOnce(&mut Self) -> T,
+        f: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let swap = |own: &mut Self, scratch: &mut ScratchBuffers| {
-            std::mem::swap(&mut own.views, &mut scratch.views);
+        let swap = |connection: &mut Self, scratch: &mut ScratchBuffers| {
+            std::mem::swap(&mut connection.views, &mut scratch.views);
         };
-        self.borrow(scratch, swap, what)
+        self.lend(scratch, swap, f)
     }
 
     /// Lends memory to a function; `swap` exchanges all parts except [`ScratchBuffers::out`].
-    fn borrow<T>(
+    fn lend<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
         swap: impl Fn(&mut Self, &mut ScratchBuffers),
-        what: impl FnOnce(&mut Self) -> T,
+        f: impl FnOnce(&mut Self) -> T,
     ) -> T {
         scratch.out.append(&mut self.out);
         std::mem::swap(&mut self.out, &mut scratch.out);
         swap(self, scratch);
-        let done = what(self);
+        let result = f(self);
         std::mem::swap(&mut self.out, &mut scratch.out);
         swap(self, scratch);
-        done
+        result
     }
 
     /// Takes the requests to the stack.
@@ -424,7 +429,7 @@ impl Connection {
     /// Returns the identifier of our address on the wire: 0 is the one on which the connection
     /// began.
     pub(crate) fn local_id_of(&self, address: IpAddr) -> Option<u8> {
-        if self.first.is_some_and(|(local, _)| local.ip() == address) {
+        if self.initial_addresses.is_some_and(|(local, _)| local.ip() == address) {
             return Some(0);
         }
         self.flows.iter().find(|flow| flow.local.ip() == address).map(|flow| flow.local_id)
@@ -442,63 +447,65 @@ impl Connection {
         self.mode == ConnectionMode::Multipath { confirmed: true }
     }
 
-    /// Returns true if the data is one subflow's own stream.
-    fn is_single(&self) -> bool {
+    /// Returns true if the connection's data is the byte stream of its only subflow: plain TCP, or
+    /// an infinite mapping.
+    fn is_single_stream(&self) -> bool {
         matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
     }
 
-    fn event(&mut self, event: StackEvent) {
+    fn push_event(&mut self, event: StackEvent) {
         self.out.push(ConnectionOutput::Event(event));
     }
 
-    fn notice(&mut self, notice: StackNotice) {
+    fn push_notice(&mut self, notice: StackNotice) {
         let connection = self.id;
-        self.event(StackEvent::Notice { connection, notice });
+        self.push_event(StackEvent::Notice { connection, notice });
     }
 
     fn trace(&mut self, host: &HostContext<'_>, trace: StackDecision) {
         if host.trace {
             let connection = self.id;
-            self.event(StackEvent::Trace { connection, decision: trace });
+            self.push_event(StackEvent::Trace { connection, decision: trace });
         }
     }
 
-    fn subflow_config(&self, tuple: &SubflowParams) -> subflow::SubflowConfig {
-        let (mtu_bytes, window_scale) = (tuple.mtu_bytes, self.window_scale());
+    /// Returns the configuration of a subflow with these parameters.
+    fn subflow_config(&self, params: &SubflowParams) -> subflow::SubflowConfig {
+        let (mtu_bytes, window_scale) = (params.mtu_bytes, self.window_scale());
         subflow::SubflowConfig { mtu_bytes, window_scale, ..self.config.subflow.clone() }
     }
 
     /// Returns the window scale, no larger than the buffer needs (RFC 7323 §2.3): a small window
     /// would round to zero.
     fn window_scale(&self) -> Option<u8> {
-        let most = self.config.receive_buffer.max_bytes();
-        let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
+        let max_bytes = self.config.receive_buffer.max_bytes();
+        let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= max_bytes).unwrap_or(14);
         self.config.subflow.window_scale.map(|scale| scale.min(needed))
     }
 
-    /// Returns a subflow's configuration: packets leave room for the options of the connection.
+    /// Adds a subflow and returns its index; packets leave room for the options of the connection.
     fn new_subflow(
         &mut self,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         mut tcp: Subflow,
         join: Option<JoinHandshake>,
         now: Instant,
     ) -> usize {
-        tcp.set_ipv6(tuple.local.is_ipv6());
+        tcp.set_ipv6(params.local.is_ipv6());
         tcp.set_waiting_bytes(now, self.waiting_bytes);
         let number = self.next_number;
         self.next_number += 1;
-        let taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
-        let slot = (0..PathId::SLOTS).find(|slot| !taken(slot)).unwrap_or(PathId::SLOTS - 1);
+        let is_taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
+        let slot = (0..PathId::SLOTS).find(|slot| !is_taken(slot)).unwrap_or(PathId::SLOTS - 1);
         self.flows.push(SubflowContext {
             path: PathId(slot),
             number,
-            interface: tuple.interface,
-            local: tuple.local,
-            remote: tuple.remote,
-            local_id: tuple.local_id,
-            remote_id: tuple.remote_id,
-            local_backup: tuple.backup,
+            interface: params.interface,
+            local: params.local,
+            remote: params.remote,
+            local_id: params.local_id,
+            remote_id: params.remote_id,
+            local_backup: params.backup,
             remote_backup: false,
             stale: false,
             silent_rounds: 0,
@@ -523,7 +530,7 @@ impl Connection {
             closed: None,
             closed_locally: false,
         });
-        self.offer.changed = true;
+        self.advertisement.changed = true;
         self.update_data_options();
         self.flows.len() - 1
     }
@@ -544,17 +551,19 @@ impl Connection {
     }
 
     /// Fills the views with the subflows that may carry data, as the scheduler sees them.
-    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> TxReadiness) {
+    fn fill_views(&mut self, now: Instant, tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness) {
         self.views.clear();
         let cautious = self.config.cautious_joins;
         // A path whose interface is off is skipped, unless all paths are off. Then TCP tries, and
         // gives up after its timeout.
-        let up = |flow: &SubflowContext| flow.usable() && room(flow.interface) != TxReadiness::Down;
-        let any = self.flows.iter().any(up);
+        let is_up = |flow: &SubflowContext| {
+            flow.usable() && tx_readiness(flow.interface) != TxReadiness::Down
+        };
+        let any_up = self.flows.iter().any(is_up);
         for flow in self.flows.iter().filter(|flow| flow.usable()) {
-            let room = if any { room(flow.interface) } else { TxReadiness::Ready };
-            if room != TxReadiness::Down {
-                self.views.push(flow.view(now, room == TxReadiness::Ready, cautious));
+            let readiness = if any_up { tx_readiness(flow.interface) } else { TxReadiness::Ready };
+            if readiness != TxReadiness::Down {
+                self.views.push(flow.view(now, readiness == TxReadiness::Ready, cautious));
             }
         }
         if !self.views.is_sorted_by_key(|view| view.id) {

@@ -41,9 +41,13 @@ impl Connection {
         while let Some(flow) = self.flows.iter().find(|flow| flow.path == path)
             && range.bytes > 0
         {
-            let goal = u64::from(flow.tcp.queued_packet_bytes());
-            let tail = self.open_tail(path, range.start).map_or(0, |tail| u64::from(tail.len));
-            let room = goal.checked_sub(tail).filter(|room| *room > 0).unwrap_or(goal);
+            let packet_bytes = u64::from(flow.tcp.queued_packet_bytes());
+            let tail_bytes =
+                self.open_tail(path, range.start).map_or(0, |mapping| u64::from(mapping.len));
+            let room = packet_bytes
+                .checked_sub(tail_bytes)
+                .filter(|room| *room > 0)
+                .unwrap_or(packet_bytes);
             let bytes = room.min(range.bytes);
             self.push(host, path, DataRange { bytes, ..range }, true);
             range = DataRange { start: range.start + bytes, bytes: range.bytes - bytes };
@@ -52,16 +56,16 @@ impl Connection {
 
     /// Pushes bytes of the store to a path, as one mapping.
     fn push(&mut self, host: &HostContext<'_>, path: PathId, range: DataRange, psh: bool) {
-        let lengthened = self.lengthened(path, range);
-        let shares = self.config.shares_peer_window && self.is_multipath();
+        let joined = self.joined_mapping(path, range);
+        let shares_window = self.config.shares_peer_window && self.is_multipath();
         let window = self.send.edge().saturating_sub(range.start);
         let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
         let len = range.bytes as u32;
-        if shares {
+        if shares_window {
             flow.tcp.raise_peer_window(window);
         }
-        if let Some(whole) = lengthened {
-            flow.lengthen(len, self.send.slice(whole.start, whole.bytes), psh);
+        if let Some(joined_range) = joined {
+            flow.lengthen(len, self.send.slice(joined_range.start, joined_range.bytes), psh);
         } else {
             let payload = self.send.slice(range.start, range.bytes);
             let ssn = flow.tcp.pushed_until();
@@ -80,15 +84,17 @@ impl Connection {
     /// Returns the mapping that joins `range` to the last mapping in a path's queue, or `None`. As
     /// in Linux, the result either fills a packet there or stays a single packet. A mapping of one
     /// packet is lost with the options of that packet.
-    fn lengthened(&self, path: PathId, range: DataRange) -> Option<DataRange> {
+    fn joined_mapping(&self, path: PathId, range: DataRange) -> Option<DataRange> {
         let tail = self.open_tail(path, range.start)?;
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
-        let before = u64::from(tail.len);
-        let bytes = before + range.bytes;
-        let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
-        let fills = self.fills_queues() && bytes <= u64::from(flow.tcp.queued_packet_bytes());
-        let grows = (single || fills) && bytes <= MAX_MAPPING_BYTES;
-        grows.then_some(DataRange { start: tail.dsn, bytes })
+        let tail_bytes = u64::from(tail.len);
+        let bytes = tail_bytes + range.bytes;
+        let stays_single_packet =
+            range.bytes.min(tail_bytes) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
+        let fills_packet =
+            self.fills_queues() && bytes <= u64::from(flow.tcp.queued_packet_bytes());
+        let may_join = (stays_single_packet || fills_packet) && bytes <= MAX_MAPPING_BYTES;
+        may_join.then_some(DataRange { start: tail.dsn, bytes })
     }
 
     /// Returns the last mapping in a path's queue, if none of it was sent and data from `start` on
@@ -113,8 +119,8 @@ impl Connection {
         let quantum = u64::from(flow.tcp.quantum_bytes());
         let room = self.views.iter().find(|view| view.id == path);
         let room = room.map_or(0, |view| view.room_bytes);
-        let new = range.start >= self.send.next();
-        let limit = if new { self.send.end().min(self.send.edge()) } else { self.send.next() };
+        let is_new = range.start >= self.send.next();
+        let limit = if is_new { self.send.end().min(self.send.edge()) } else { self.send.next() };
         let start = range.start.max(self.send.acked());
         let end = range.end().min(limit);
         let bytes = end.saturating_sub(start).min(room).min(quantum).min(MAX_MAPPING_BYTES);
@@ -123,16 +129,16 @@ impl Connection {
         }
         let range = DataRange { start, bytes };
         self.push(host, path, range, true);
-        if new {
+        if is_new {
             self.send.on_sent_new(bytes, PathSet::only(path), host.now);
             if self.retransmit_at.is_none() {
                 self.arm_retransmission(host.now);
             }
             return true;
         }
-        self.fallback_state.sent_twice = true;
+        self.fallback_state.retransmitted = true;
         self.send.on_reinjected(range, path, host.now);
-        if let Some(count) = self.counts.reinjected_bytes.get_mut(cause as usize) {
+        if let Some(count) = self.counters.reinjected_bytes.get_mut(cause as usize) {
             *count += bytes;
         }
         self.trace(host, StackDecision::Reinjected { number, bytes, cause });

@@ -34,7 +34,7 @@ pub(super) struct ReceiveQueue {
 pub(super) struct ReceiveProgress {
     /// Bytes that became in order.
     pub(super) in_order: u64,
-    /// Set when the end became in order.
+    /// Set when the DATA_FIN became in order.
     pub(super) finished: bool,
 }
 
@@ -91,29 +91,29 @@ impl ReceiveQueue {
     /// Inserts data. Received data may never be discarded; data dropped for a failed checksum does
     /// not count as received.
     pub(super) fn insert(&mut self, start: u64, mut payload: Payload) -> ReceiveProgress {
-        let before = self.next;
+        let next_before = self.next;
         let mut start = start;
-        let known = self.next.saturating_sub(start).min(payload.len() as u64);
-        if known > 0 {
-            self.duplicate_bytes += known;
-            payload.advance(known as usize);
-            start += known;
+        let duplicate = self.next.saturating_sub(start).min(payload.len() as u64);
+        if duplicate > 0 {
+            self.duplicate_bytes += duplicate;
+            payload.advance(duplicate as usize);
+            start += duplicate;
         }
         // No data may follow DATA_FIN; a peer that sends some violates the protocol.
         if let Some(fin) = self.fin {
             payload.truncate(fin.saturating_sub(start) as usize);
         }
         if payload.is_empty() || self.finished {
-            return self.settle(before);
+            return self.check_finished(next_before);
         }
         if start == self.next {
             self.append(payload);
             self.drain();
         } else {
             let bytes = payload.len() as u64;
-            self.duplicate_bytes += bytes - self.waiting.hold(start, payload);
+            self.duplicate_bytes += bytes - self.waiting.insert_new(start, payload);
         }
-        self.settle(before)
+        self.check_finished(next_before)
     }
 
     /// Records a DATA_FIN of the peer at `offset`. Only the first counts.
@@ -121,7 +121,7 @@ impl ReceiveQueue {
         if self.fin.is_none() && offset >= self.next {
             self.fin = Some(offset);
         }
-        self.settle(self.next)
+        self.check_finished(self.next)
     }
 
     /// Drops a DATA_FIN announced at or after `offset`: the segment that carried it was damaged.
@@ -133,7 +133,7 @@ impl ReceiveQueue {
 
     /// Returns true if data is missing before `until`, before out-of-order data, or before
     /// DATA_FIN.
-    pub(super) fn misses(&self, until: u64) -> bool {
+    pub(super) fn is_missing_data(&self, until: u64) -> bool {
         self.next < until
             || self.out_of_order_bytes() > 0
             || self.fin.is_some_and(|fin| fin > self.next)
@@ -144,8 +144,10 @@ impl ReceiveQueue {
         self.waiting.discard_from(offset)
     }
 
-    fn settle(&mut self, before: u64) -> ReceiveProgress {
-        let in_order = self.next - before;
+    /// Takes the DATA_FIN if all data before it has arrived. Returns the progress since the offset
+    /// `next_before`.
+    fn check_finished(&mut self, next_before: u64) -> ReceiveProgress {
+        let in_order = self.next - next_before;
         let finished = !self.finished && self.fin == Some(self.next);
         if finished {
             self.finished = true;
@@ -162,9 +164,9 @@ impl ReceiveQueue {
 
     fn drain(&mut self) {
         while let Some((start, mut payload)) = self.waiting.take_until(self.next) {
-            let known = (self.next - start).min(payload.len() as u64);
-            self.duplicate_bytes += known;
-            payload.advance(known as usize);
+            let duplicate = (self.next - start).min(payload.len() as u64);
+            self.duplicate_bytes += duplicate;
+            payload.advance(duplicate as usize);
             if !payload.is_empty() {
                 self.append(payload);
             }
@@ -184,9 +186,9 @@ impl ReceiveQueue {
     /// §3.8.6). Rounding to `unit`, the granularity of the window field, does not move it back
     /// either: an offered window is rounded up.
     pub(super) fn window(&mut self, room: u64, unit: u64) -> u64 {
-        let promised = self.edge.saturating_sub(self.next).next_multiple_of(unit.max(1));
-        self.edge = self.next + promised.max(room);
-        promised.max(room)
+        let remaining = self.edge.saturating_sub(self.next).next_multiple_of(unit.max(1));
+        self.edge = self.next + remaining.max(room);
+        remaining.max(room)
     }
 
     /// Returns true if data that ends at this offset is within the offered window.
@@ -248,15 +250,15 @@ mod tests {
             for (start, len) in pieces.into_iter().chain([(200, 300), (1, 250)]) {
                 let _ = queue.insert(start, payload(start, len));
             }
-            let mut at = 1_u64;
+            let mut offset = 1_u64;
             while let Some(bytes) = queue.read() {
                 for byte in &bytes {
-                    prop_assert_eq!(*byte, at as u8);
-                    at += 1;
+                    prop_assert_eq!(*byte, offset as u8);
+                    offset += 1;
                 }
             }
-            prop_assert_eq!(at, queue.next());
-            prop_assert!(at >= 500);
+            prop_assert_eq!(offset, queue.next());
+            prop_assert!(offset >= 500);
         }
     }
 }

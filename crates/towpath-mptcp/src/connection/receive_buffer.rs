@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::{ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
-/// RFC 6928's initial window of ten packets.
+/// RFC 6928's initial window of ten packets, in bytes and in packets.
 const INITIAL_SPACE_BYTES: u64 = 14_600;
 const INITIAL_PACKETS: u64 = 10;
 
@@ -28,14 +28,14 @@ fn linux_share(payload_bytes: u64) -> u64 {
     if payload_bytes <= DEFAULT_MSS_BYTES {
         return SHARE_DENOMINATOR / 2;
     }
-    let packet = payload_bytes + HEADERS_BYTES;
-    let memory = if packet + SKB_PADDING_BYTES.0 < PAGE_BYTES {
-        (packet + SKB_PADDING_BYTES.0 + SKB_PADDING_BYTES.1).next_power_of_two()
+    let packet_bytes = payload_bytes + HEADERS_BYTES;
+    let memory_bytes = if packet_bytes + SKB_PADDING_BYTES.0 < PAGE_BYTES {
+        (packet_bytes + SKB_PADDING_BYTES.0 + SKB_PADDING_BYTES.1).next_power_of_two()
             + SKB_OVERHEAD_BYTES.0
     } else {
-        packet.next_multiple_of(PAGE_BYTES) + SKB_OVERHEAD_BYTES.1
+        packet_bytes.next_multiple_of(PAGE_BYTES) + SKB_OVERHEAD_BYTES.1
     };
-    payload_bytes * SHARE_DENOMINATOR / memory
+    payload_bytes * SHARE_DENOMINATOR / memory_bytes
 }
 
 /// Receive buffer of one connection and the measurements that size it.
@@ -48,14 +48,14 @@ pub(super) struct ReceiveBufferTuner {
     /// Payload of the largest packet so far.
     payload_bytes: u64,
     /// Start of the round trip being measured.
-    since: Instant,
-    /// Bytes that the application had read at `since`; `arrived_bytes` likewise.
+    round_start: Instant,
+    /// Bytes that the application had read at `round_start`; `arrived_bytes` likewise.
     read_bytes: u64,
     arrived_bytes: u64,
-    /// Window offered at first, in bytes.
-    first_offer_bytes: u64,
+    /// Window offered at the start, in bytes.
+    initial_window_bytes: u64,
     /// Bytes read in the largest round trip so far; `None` before one has ended.
-    space_bytes: Option<u64>,
+    max_round_bytes: Option<u64>,
 }
 
 impl ReceiveBufferTuner {
@@ -65,17 +65,17 @@ impl ReceiveBufferTuner {
             WindowShare::Percent(percent) => (u64::from(percent), 100),
             WindowShare::LinuxPackets => (linux_share(0), SHARE_DENOMINATOR),
         };
-        let first_offer_bytes = buffer_bytes.saturating_mul(share.0) / share.1;
+        let initial_window_bytes = buffer_bytes.saturating_mul(share.0) / share.1;
         Self {
             config,
             buffer_bytes,
             share,
             payload_bytes: 0,
-            first_offer_bytes,
-            since: now,
+            initial_window_bytes,
+            round_start: now,
             read_bytes: 0,
             arrived_bytes: 0,
-            space_bytes: None,
+            max_round_bytes: None,
         }
     }
 
@@ -91,25 +91,25 @@ impl ReceiveBufferTuner {
     /// Returns the window to offer for `free_bytes`, in a `unit` of the window field. In Linux it
     /// is at most `limit_bytes`.
     pub(super) fn window_bytes(&self, free_bytes: u64, limit_bytes: u64, unit: u64) -> u64 {
-        let down = free_bytes / unit * unit;
+        let rounded_down = free_bytes / unit * unit;
         if self.config.window_share != WindowShare::LinuxPackets {
-            return down;
+            return rounded_down;
         }
         // `__tcp_select_window`: if less than half is free, at most the free bytes, and 0 if these
         // are few.
-        let whole = self.offered_bytes();
-        let little = (whole / 16).max(self.payload_bytes);
-        if free_bytes >= whole / 2 {
+        let full_window = self.offered_bytes();
+        let min_window = (full_window / 16).max(self.payload_bytes);
+        if free_bytes >= full_window / 2 {
             free_bytes.min(limit_bytes).next_multiple_of(unit)
-        } else if down < little {
+        } else if rounded_down < min_window {
             0
         } else {
-            down.min(limit_bytes.next_multiple_of(unit))
+            rounded_down.min(limit_bytes.next_multiple_of(unit))
         }
     }
 
-    /// Records the largest payload of a packet so far. In plain TCP, with a `single` subflow, the
-    /// share follows immediately (`tcp_measure_rcv_mss`).
+    /// Records the largest payload of a packet so far. In plain TCP (`single`), the share follows
+    /// immediately (`tcp_measure_rcv_mss`).
     pub(super) fn note_packets(&mut self, payload_bytes: u64, single: bool) {
         if self.config.window_share == WindowShare::LinuxPackets {
             self.payload_bytes = payload_bytes;
@@ -123,15 +123,15 @@ impl ReceiveBufferTuner {
     /// share applies to the connection (Linux `mptcp_rcv_space_adjust`). A subflow without data
     /// therefore reduces the window.
     pub(super) fn note_subflows(&mut self, payload_bytes: impl Iterator<Item = u64>) {
-        if let Some(least) = payload_bytes.map(linux_share).min() {
-            self.share = (least, SHARE_DENOMINATOR);
+        if let Some(min_share) = payload_bytes.map(linux_share).min() {
+            self.share = (min_share, SHARE_DENOMINATOR);
         }
     }
 
     /// Returns true if the measured round trip has ended. `rtt_max` is the longest round-trip time
     /// of all subflows.
     pub(super) fn is_due(&self, now: Instant, rtt_max: Duration) -> bool {
-        now.saturating_since(self.since) >= rtt_max && !rtt_max.is_zero()
+        now.saturating_since(self.round_start) >= rtt_max && !rtt_max.is_zero()
     }
 
     /// Updates the buffer at the end of a round trip, with totals so far and the largest packet's
@@ -143,38 +143,40 @@ impl ReceiveBufferTuner {
         arrived_bytes: u64,
         mss_bytes: u32,
     ) {
-        let read = read_bytes - self.read_bytes;
-        let arrived = arrived_bytes.saturating_sub(self.arrived_bytes);
-        let wanted = match self.config.mode {
+        let read_in_round = read_bytes - self.read_bytes;
+        let arrived_in_round = arrived_bytes.saturating_sub(self.arrived_bytes);
+        let target = match self.config.mode {
             ReceiveBufferMode::Fixed => 0,
-            ReceiveBufferMode::Linux => self.linux(read, mss_bytes),
-            // Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time. The bytes that arrive on
-            // all subflows in the longest round trip are that sum times that time.
-            ReceiveBufferMode::Barre2011 => arrived.saturating_mul(2),
+            ReceiveBufferMode::Linux => self.linux_target_bytes(read_in_round, mss_bytes),
+            // Barré et al. 2011: 2 · Σ bandwidth · longest round-trip time. The bytes that arrive
+            // on all subflows in the longest round trip are that sum times that time.
+            ReceiveBufferMode::Barre2011 => arrived_in_round.saturating_mul(2),
         };
-        self.grow_to(wanted);
-        self.since = now;
+        self.grow_to(target);
+        self.round_start = now;
         self.read_bytes = read_bytes;
         self.arrived_bytes = arrived_bytes;
     }
 
     /// Linux's dynamic right-sizing: twice the bytes read in a round trip, plus the growth since
     /// the last one.
-    fn linux(&mut self, read: u64, mss_bytes: u32) -> u64 {
+    fn linux_target_bytes(&mut self, read_in_round: u64, mss_bytes: u32) -> u64 {
         // Data of an initial window does not count as growth yet. Counted from the whole window, a
         // window used up in each round trip would never be detected.
-        let (first, more) = match self.config.window_share {
+        let (initial_bytes, reserve) = match self.config.window_share {
             WindowShare::LinuxPackets => (INITIAL_PACKETS * u64::from(mss_bytes), 0),
             WindowShare::Percent(_) => (INITIAL_SPACE_BYTES, 16 * u64::from(mss_bytes)),
         };
-        let space = self.space_bytes.unwrap_or(first.min(self.first_offer_bytes)).max(1);
-        if read <= space {
+        let previous =
+            self.max_round_bytes.unwrap_or(initial_bytes.min(self.initial_window_bytes)).max(1);
+        if read_in_round <= previous {
             return 0;
         }
-        let window = read.saturating_mul(2).saturating_add(more);
-        let grown = u128::from(window) * u128::from(read - space) / u128::from(space);
-        self.space_bytes = Some(read);
-        window.saturating_add(u64::try_from(grown.saturating_mul(2)).unwrap_or(u64::MAX))
+        let window = read_in_round.saturating_mul(2).saturating_add(reserve);
+        let growth =
+            u128::from(window) * u128::from(read_in_round - previous) / u128::from(previous);
+        self.max_round_bytes = Some(read_in_round);
+        window.saturating_add(u64::try_from(growth.saturating_mul(2)).unwrap_or(u64::MAX))
     }
 
     /// Grows the buffer for out-of-order data that ends `span_bytes` behind a gap in TCP's own
@@ -182,15 +184,15 @@ impl ReceiveBufferTuner {
     /// `tcp_rcvbuf_grow` for each packet out of order.
     pub(super) fn on_ofo_span(&mut self, span_bytes: u64) {
         if span_bytes > 0 && self.config.mode == ReceiveBufferMode::Linux {
-            let first = self.first_offer_bytes.min(INITIAL_SPACE_BYTES);
-            let space = self.space_bytes.unwrap_or(first);
-            self.grow_to(space.saturating_mul(2).saturating_add(span_bytes));
+            let initial_bytes = self.initial_window_bytes.min(INITIAL_SPACE_BYTES);
+            let round_bytes = self.max_round_bytes.unwrap_or(initial_bytes);
+            self.grow_to(round_bytes.saturating_mul(2).saturating_add(span_bytes));
         }
     }
 
     fn grow_to(&mut self, window_bytes: u64) {
-        let memory = window_bytes.saturating_mul(self.share.1) / self.share.0.max(1);
-        self.buffer_bytes = self.buffer_bytes.max(memory.min(self.config.max_bytes));
+        let memory_bytes = window_bytes.saturating_mul(self.share.1) / self.share.0.max(1);
+        self.buffer_bytes = self.buffer_bytes.max(memory_bytes.min(self.config.max_bytes));
     }
 }
 
@@ -198,7 +200,7 @@ impl ReceiveBufferTuner {
 mod tests {
     use super::*;
 
-    fn tuning(mode: ReceiveBufferMode) -> ReceiveBufferTuner {
+    fn half_window_tuner(mode: ReceiveBufferMode) -> ReceiveBufferTuner {
         let config = ReceiveBuffer {
             mode,
             initial_bytes: 100_000,
@@ -208,62 +210,82 @@ mod tests {
         ReceiveBufferTuner::new(config, Instant::ZERO)
     }
 
-    fn after(tuning: &mut ReceiveBufferTuner, millis: u64, read: u64, arrived: u64) -> u64 {
+    fn buffer_after_round(
+        tuner: &mut ReceiveBufferTuner,
+        millis: u64,
+        read_bytes: u64,
+        arrived_bytes: u64,
+    ) -> u64 {
         let now = Instant::ZERO + Duration::from_millis(millis);
-        if tuning.is_due(now, Duration::from_millis(100)) {
-            tuning.update(now, read, arrived, 1_000);
+        if tuner.is_due(now, Duration::from_millis(100)) {
+            tuner.update(now, read_bytes, arrived_bytes, 1_000);
         }
-        tuning.buffer_bytes()
+        tuner.buffer_bytes()
     }
 
     #[test]
     fn a_fixed_buffer_stays() {
-        assert_eq!(after(&mut tuning(ReceiveBufferMode::Fixed), 100, 90_000, 90_000), 100_000);
+        assert_eq!(
+            buffer_after_round(
+                &mut half_window_tuner(ReceiveBufferMode::Fixed),
+                100,
+                90_000,
+                90_000
+            ),
+            100_000
+        );
     }
 
     #[test]
     fn barre2011_requests_twice_the_bytes_of_the_longest_rtt() {
-        let mut tuning = tuning(ReceiveBufferMode::Barre2011);
-        assert_eq!(after(&mut tuning, 99, 0, 200_000), 100_000, "the round trip is not over");
-        assert_eq!(after(&mut tuning, 100, 0, 200_000), 800_000);
-        assert_eq!(after(&mut tuning, 200, 0, 250_000), 800_000, "it never shrinks");
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Barre2011);
+        assert_eq!(
+            buffer_after_round(&mut tuner, 99, 0, 200_000),
+            100_000,
+            "the round trip is not over"
+        );
+        assert_eq!(buffer_after_round(&mut tuner, 100, 0, 200_000), 800_000);
+        assert_eq!(buffer_after_round(&mut tuner, 200, 0, 250_000), 800_000, "it never shrinks");
     }
 
     #[test]
     fn linux_grows_when_the_application_reads_more_than_before_up_to_the_limit() {
-        let mut tuning = tuning(ReceiveBufferMode::Linux);
-        assert_eq!(after(&mut tuning, 100, 14_600, 0), 100_000, "the initial window");
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Linux);
+        assert_eq!(buffer_after_round(&mut tuner, 100, 14_600, 0), 100_000, "the initial window");
         assert_eq!(
-            after(&mut tuning, 200, 30_660, 0),
+            buffer_after_round(&mut tuner, 200, 30_660, 0),
             115_488,
             "2 · (48,120 + 2 · 48,120 · 1,460 / 14,600)"
         );
-        assert_eq!(after(&mut tuning, 300, 400_000, 0), 1_000_000);
+        assert_eq!(buffer_after_round(&mut tuner, 300, 400_000, 0), 1_000_000);
     }
 
     #[test]
     fn linux_adds_space_for_queued_and_read_data() {
-        let mut tuning = tuning(ReceiveBufferMode::Linux);
-        tuning.on_ofo_span(0);
-        assert_eq!(tuning.buffer_bytes(), 100_000);
-        tuning.on_ofo_span(60_000);
-        assert_eq!(tuning.buffer_bytes(), 2 * (2 * 14_600 + 60_000));
-        tuning.on_ofo_span(10_000_000);
-        assert_eq!(tuning.buffer_bytes(), 1_000_000);
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Linux);
+        tuner.on_ofo_span(0);
+        assert_eq!(tuner.buffer_bytes(), 100_000);
+        tuner.on_ofo_span(60_000);
+        assert_eq!(tuner.buffer_bytes(), 2 * (2 * 14_600 + 60_000));
+        tuner.on_ofo_span(10_000_000);
+        assert_eq!(tuner.buffer_bytes(), 1_000_000);
     }
 
     #[test]
     fn linux_rounds_the_window_up_and_avoids_silly_windows() {
-        let mut tuning = tuning(ReceiveBufferMode::Fixed);
-        assert_eq!(tuning.window_bytes(1_000, 0, 128), 896, "others round down");
-        tuning.config.window_share = WindowShare::LinuxPackets;
-        tuning.note_packets(1_448, true);
-        let whole = tuning.offered_bytes();
-        assert_eq!((whole, tuning.window_bytes(whole, whole, 128)), (62_500, 62_592));
-        assert_eq!(tuning.window_bytes(whole / 2 - 1, whole, 128), 31_232);
-        assert_eq!(tuning.window_bytes(whole / 8, whole, 128), 7_808);
-        assert_eq!(tuning.window_bytes(whole / 16, whole, 128), 0);
-        assert_eq!(tuning.window_bytes(whole, 14_480, 128), 14_592, "so much at first");
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Fixed);
+        assert_eq!(tuner.window_bytes(1_000, 0, 128), 896, "others round down");
+        tuner.config.window_share = WindowShare::LinuxPackets;
+        tuner.note_packets(1_448, true);
+        let full_window = tuner.offered_bytes();
+        assert_eq!(
+            (full_window, tuner.window_bytes(full_window, full_window, 128)),
+            (62_500, 62_592)
+        );
+        assert_eq!(tuner.window_bytes(full_window / 2 - 1, full_window, 128), 31_232);
+        assert_eq!(tuner.window_bytes(full_window / 8, full_window, 128), 7_808);
+        assert_eq!(tuner.window_bytes(full_window / 16, full_window, 128), 0);
+        assert_eq!(tuner.window_bytes(full_window, 14_480, 128), 14_592, "so much at first");
     }
 
     /// Windows measured in packets, with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).
@@ -289,29 +311,29 @@ mod tests {
 
     #[test]
     fn a_subflow_without_data_lowers_the_overall_share() {
-        let mut tuning = tuning(ReceiveBufferMode::Fixed);
-        tuning.config.window_share = WindowShare::LinuxPackets;
-        let mut percent = |payloads: &[u64]| {
-            tuning.note_packets(payloads.iter().copied().max().unwrap_or(0), false);
-            tuning.note_subflows(payloads.iter().copied());
-            tuning.offered_bytes() / 1_000
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Fixed);
+        tuner.config.window_share = WindowShare::LinuxPackets;
+        let mut window_percent = |payloads: &[u64]| {
+            tuner.note_packets(payloads.iter().copied().max().unwrap_or(0), false);
+            tuner.note_subflows(payloads.iter().copied());
+            tuner.offered_bytes() / 1_000
         };
-        assert_eq!(percent(&[0]), 50);
-        assert_eq!(percent(&[1_448]), 62);
-        assert_eq!(percent(&[1_448, 0]), 50);
-        assert_eq!(percent(&[1_448, 1_948]), 44);
-        assert_eq!(percent(&[]), 44, "what was known stays");
+        assert_eq!(window_percent(&[0]), 50);
+        assert_eq!(window_percent(&[1_448]), 62);
+        assert_eq!(window_percent(&[1_448, 0]), 50);
+        assert_eq!(window_percent(&[1_448, 1_948]), 44);
+        assert_eq!(window_percent(&[]), 44, "what was known stays");
     }
 
     /// First window of Linux 6.18 with Multipath TCP over an MTU of 4,141 and `tcp_rmem` of
     /// 109,000: payload of 4,069 in packets of two pages.
     #[test]
-    fn packets_of_two_pages_cost_their_pages_and_notes() {
-        let mut tuning = tuning(ReceiveBufferMode::Fixed);
-        tuning.config.window_share = WindowShare::LinuxPackets;
-        tuning.buffer_bytes = 109_000;
-        tuning.note_packets(4_069, true);
-        let whole = tuning.offered_bytes();
-        assert_eq!(tuning.window_bytes(whole, whole, 128), 49_024);
+    fn packets_of_two_pages_cost_their_pages_and_metadata() {
+        let mut tuner = half_window_tuner(ReceiveBufferMode::Fixed);
+        tuner.config.window_share = WindowShare::LinuxPackets;
+        tuner.buffer_bytes = 109_000;
+        tuner.note_packets(4_069, true);
+        let full_window = tuner.offered_bytes();
+        assert_eq!(tuner.window_bytes(full_window, full_window, 128), 49_024);
     }
 }

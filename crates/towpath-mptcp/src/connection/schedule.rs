@@ -16,10 +16,10 @@ use super::{Connection, ConnectionMode, HostContext, PendingReinjection, TxReadi
 const MAX_WAIT_DOUBLINGS: u32 = 8;
 
 /// Returns the connection as schedulers see it.
-pub(super) fn view<'a>(
+pub(super) fn connection_view<'a>(
     send: &'a SendStore,
     paths: &'a [PathView],
-    full: bool,
+    send_buffer_full: bool,
     now: Instant,
 ) -> ConnectionView<'a> {
     ConnectionView {
@@ -29,10 +29,10 @@ pub(super) fn view<'a>(
         unsent_from: send.next(),
         window_bytes: send.window_bytes(),
         unacked_bytes: send.unacked_bytes(),
-        send_buffer_full: full,
+        send_buffer_full,
         head: send
             .head()
-            .map(|sent| (DataRange { start: sent.start, bytes: sent.bytes }, sent.sent_on)),
+            .map(|oldest| (DataRange { start: oldest.start, bytes: oldest.bytes }, oldest.sent_on)),
         unsent: send,
     }
 }
@@ -42,19 +42,19 @@ impl Connection {
     pub(super) fn pull(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
     ) -> bool {
-        let given = self.pull_one(host, room);
-        if !given && self.send.unsent_bytes() > 0 && self.send.window_bytes() > 0 {
+        let pulled = self.pull_piece(host, tx_readiness);
+        if !pulled && self.send.unsent_bytes() > 0 && self.send.window_bytes() > 0 {
             self.arm_timer_for_room(host.now);
         }
-        given
+        pulled
     }
 
-    fn pull_one(
+    fn pull_piece(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
     ) -> bool {
         if self.mode == ConnectionMode::Offered || self.closed.is_some() {
             return false;
@@ -64,36 +64,36 @@ impl Connection {
         if unsent > 0 && self.send.window_bytes() == 0 && self.send.unacked_bytes() == 0 {
             self.probe_closed_window(host.now);
         }
-        let again = self.scheduler.duplicates_data() || !self.reinjections.is_empty();
-        if unsent == 0 && !again && !self.may_be_blocked() {
+        let may_repeat_data = self.scheduler.duplicates_data() || !self.reinjections.is_empty();
+        if unsent == 0 && !may_repeat_data && !self.may_be_blocked() {
             return false;
         }
-        if unsent > 0 && !again && self.nothing_schedulable(host, room) {
+        if unsent > 0 && !may_repeat_data && self.nothing_schedulable(host, tx_readiness) {
             return false;
         }
-        self.fill_views(host.now, room);
+        self.fill_views(host.now, tx_readiness);
         if self.views.is_empty() {
             return false;
         }
-        if self.reinject_next(host, room) {
+        if self.reinject_next(host, tx_readiness) {
             return true;
         }
         if self.reinjections.front().is_some_and(|queued| self.reinjects_as_new(queued.cause)) {
             return false; // new data follows it
         }
         let window = self.send.window_bytes();
-        let admitted = unsent > 0 && window > 0;
-        let asked = admitted || self.scheduler.duplicates_data();
-        if asked && self.schedule_new(host) {
+        let admits_new_data = unsent > 0 && window > 0;
+        let may_schedule = admits_new_data || self.scheduler.duplicates_data();
+        if may_schedule && self.schedule_new(host) {
             return true;
         }
         // A window that ends within a packet blocks like a closed one.
-        let packet = self.views.iter().map(|view| u64::from(view.mss_bytes)).min().unwrap_or(1);
-        let blocked = if unsent > 0 { window < unsent.min(packet) } else { self.may_be_blocked() };
-        if blocked && asked {
-            self.fill_views(host.now, room); // its views showed queues instead of windows
+        let min_mss = self.views.iter().map(|view| u64::from(view.mss_bytes)).min().unwrap_or(1);
+        let blocked = if unsent > 0 { window < unsent.min(min_mss) } else { self.may_be_blocked() };
+        if blocked && may_schedule {
+            self.fill_views(host.now, tx_readiness); // the scheduler's views showed queue room instead of windows
         }
-        blocked && self.act_on_blocked(host, unsent)
+        blocked && self.on_blocked_path(host, unsent)
     }
 
     /// Returns true if the scheduler, M1 and M2 certainly can do nothing for new data. Avoids
@@ -101,12 +101,12 @@ impl Connection {
     fn nothing_schedulable(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
     ) -> bool {
         match self.send.window_bytes() {
             0 => self.window_blocked_since.is_some() && self.opportunistic.is_off(),
             window if window > MAX_MAPPING_BYTES => {
-                self.scheduler.needs_room() && self.is_full(host, room)
+                self.scheduler.needs_room() && self.no_path_has_room(host, tx_readiness)
             }
             _ => false,
         }
@@ -114,20 +114,23 @@ impl Connection {
 
     /// Returns true if certainly no path takes data now. Avoids building the views; returns false
     /// if in doubt.
-    fn is_full(
+    fn no_path_has_room(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
     ) -> bool {
-        let ahead = self.is_multipath() && self.scheduler.fills_subflow_queues();
-        let by_memory = self.fills_queues();
+        let uses_queues = self.is_multipath() && self.scheduler.fills_subflow_queues();
+        let fills_queues = self.fills_queues();
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
-            let open = match room(flow.interface) {
-                TxReadiness::Ready => !by_memory && flow.tcp.room_bytes(host.now) > 0,
+            let has_room = match tx_readiness(flow.interface) {
+                TxReadiness::Ready => !fills_queues && flow.tcp.room_bytes(host.now) > 0,
                 TxReadiness::Blocked => false,
                 TxReadiness::Down => return false,
             };
-            if open || self.config.cautious_joins || (ahead && flow.tcp.queue_room_bytes() > 0) {
+            if has_room
+                || self.config.cautious_joins
+                || (uses_queues && flow.tcp.queue_room_bytes() > 0)
+            {
                 return false;
             }
         }
@@ -137,8 +140,8 @@ impl Connection {
     /// Lets TCP probe a closed window as long as data waits. TCP uses the rest of a window if it
     /// suffices for all waiting data.
     fn arm_window_probe(&mut self, now: Instant) {
-        let again = self.reinjections.front().map_or(0, |queued| queued.range.bytes);
-        let waiting = self.send.unsent_bytes().max(again);
+        let reinjection_bytes = self.reinjections.front().map_or(0, |queued| queued.range.bytes);
+        let waiting = self.send.unsent_bytes().max(reinjection_bytes);
         if std::mem::replace(&mut self.waiting_bytes, waiting) != waiting {
             for flow in &mut self.flows {
                 flow.tcp.set_waiting_bytes(now, waiting);
@@ -166,8 +169,9 @@ impl Connection {
 
     /// Returns true if M1 and M2 may act. They also act when the send buffer is full of sent data.
     fn may_be_blocked(&self) -> bool {
-        let full = self.writer.blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
-        full && !self.opportunistic.is_off()
+        let sent_buffer_full =
+            self.writer.blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
+        sent_buffer_full && !self.opportunistic.is_off()
     }
 
     /// Runs the scheduler. Some schedulers see the room in the subflows' queues instead of their
@@ -183,20 +187,21 @@ impl Connection {
     /// Sets the room in views to the room in the subflows' own queues.
     fn use_queue_room(&mut self) {
         let cautious = self.config.cautious_joins;
-        let by_memory = self.fills_queues();
+        let fills_queues = self.fills_queues();
         for view in &mut self.views {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
             // A subflow that must begin with one packet does not queue more.
-            if let Some(flow) = flow.filter(|flow| !(cautious && flow.unconfirmed())) {
-                let queue = flow.tcp.queue_room_bytes();
+            if let Some(flow) = flow.filter(|flow| !(cautious && flow.is_unconfirmed())) {
+                let queue_room = flow.tcp.queue_room_bytes();
                 // A full buffer stops the path even if its window is open.
-                view.room_bytes = if by_memory { queue } else { view.room_bytes.max(queue) };
+                view.room_bytes =
+                    if fills_queues { queue_room } else { view.room_bytes.max(queue_room) };
             }
         }
     }
 
     fn schedule(&mut self, host: &HostContext<'_>) -> bool {
-        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
+        let view = connection_view(&self.send, &self.views, self.writer.blocked, host.now);
         // With one path, every scheduler decides the same.
         let decision = match (self.views.as_slice(), self.scheduler.duplicates_data()) {
             ([only], false) if only.room_bytes > 0 => {
@@ -228,8 +233,8 @@ impl Connection {
             return;
         }
         let wait = until.map(|until| until.saturating_since(now)).filter(|wait| !wait.is_zero());
-        let longer = 2_u32.saturating_pow(self.scheduling.expired_waits.min(MAX_WAIT_DOUBLINGS));
-        self.scheduling.query_at = wait.map(|wait| now + wait.saturating_mul(longer));
+        let backoff = 2_u32.saturating_pow(self.scheduling.expired_waits.min(MAX_WAIT_DOUBLINGS));
+        self.scheduling.query_at = wait.map(|wait| now + wait.saturating_mul(backoff));
         self.scheduling.expired_waits = self.scheduling.expired_waits.saturating_add(1);
     }
 
@@ -254,12 +259,12 @@ impl Connection {
         let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
         let mut bytes = admitted.min(MAX_MAPPING_BYTES);
         // Data in a subflow's own queue is cut when it is sent.
-        let ahead = self.fills_queues();
+        let fills_queues = self.fills_queues();
         for path in paths.iter() {
             let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
             let room = self.views.iter().find(|view| view.id == path);
             bytes = bytes.min(room.map_or(0, |view| view.room_bytes));
-            if !ahead {
+            if !fills_queues {
                 bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
             }
         }
@@ -270,7 +275,7 @@ impl Connection {
         self.update_rto_from_subflows(host.now);
         self.push_new(host, paths, bytes);
         // As in Linux, a subflow gets all its data before it sends.
-        self.scheduling.filling = paths.iter().next().filter(|_| ahead);
+        self.scheduling.filling = paths.iter().next().filter(|_| fills_queues);
         (self.scheduling.query_at, self.scheduling.expired_waits) = (None, 0);
         if self.retransmit_at.is_none() {
             self.arm_retransmission(host.now);
@@ -286,8 +291,9 @@ impl Connection {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
         let packet = view.map_or(1, |view| u64::from(view.mss_bytes.max(1)));
-        let waits = self.config.nagle && self.send.unacked_bytes() > 0 && self.send.fin().is_none();
-        if waits && bytes > packet { bytes / packet * packet } else { bytes }
+        let holds_partial =
+            self.config.nagle && self.send.unacked_bytes() > 0 && self.send.fin().is_none();
+        if holds_partial && bytes > packet { bytes / packet * packet } else { bytes }
     }
 
     /// Returns true if Nagle holds the data back (RFC 9293 §3.7.4): a partial packet waits for
@@ -308,9 +314,10 @@ impl Connection {
             if self.fills_queues() {
                 return false;
             }
-            let at_window =
+            let limited_by_window =
                 bytes == self.send.window_bytes() && !self.scheduler.fills_subflow_queues();
-            let busy = if at_window { self.views.iter().any(is_busy) } else { is_busy(view) };
+            let busy =
+                if limited_by_window { self.views.iter().any(is_busy) } else { is_busy(view) };
             return unacked && busy;
         }
         self.config.nagle && unacked && self.send.fin().is_none()
@@ -320,26 +327,27 @@ impl Connection {
     fn reinject_next(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
     ) -> bool {
         while let Some(queued) = self.reinjections.front().copied() {
-            let PendingReinjection { range, cause, on } = queued;
-            let next = self.send.unacked_in(range).next();
-            let Some((piece, sent_on)) = next else {
+            let PendingReinjection { range, cause, path: started_on } = queued;
+            let next_unacked = self.send.unacked_in(range).next();
+            let Some((piece, sent_on)) = next_unacked else {
                 self.reinjections.pop_front(); // acknowledged in the meantime
                 continue;
             };
             if self.reinjects_as_new(cause) {
                 let rest = DataRange { start: piece.start, bytes: range.end() - piece.start };
-                return self.reinject_as_new(host, room, rest, cause);
+                return self.reinject_as_new(host, tx_readiness, rest, cause);
             }
-            let again = on.filter(|path| self.views.iter().any(|view| view.id == *path));
-            let path = again.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
+            let same_path =
+                started_on.filter(|path| self.views.iter().any(|view| view.id == *path));
+            let path = same_path.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
             let Some(path) = path else { return self.drop_redundant_reinjection(&queued) };
             // Data that the connection's timer reinjects goes out in one run, regardless of its
             // subflows (Linux).
-            let whole = cause == ReinjectionCause::Connection;
-            let piece = if whole { DataRange { start: piece.start, ..range } } else { piece };
+            let in_one_run = cause == ReinjectionCause::Connection;
+            let piece = if in_one_run { DataRange { start: piece.start, ..range } } else { piece };
             let bytes =
                 self.max_reinjection_bytes(path).min(range.end() - piece.start).min(piece.bytes);
             if !self.reinject(host, path, DataRange { bytes, ..piece }, cause) {
@@ -351,7 +359,7 @@ impl Connection {
                 *front = PendingReinjection {
                     range: DataRange { start, bytes },
                     cause,
-                    on: whole.then_some(path),
+                    path: in_one_run.then_some(path),
                 };
                 if bytes == 0 {
                     self.reinjections.pop_front();
@@ -372,13 +380,13 @@ impl Connection {
     fn reinject_as_new(
         &mut self,
         host: &HostContext<'_>,
-        room: &dyn Fn(InterfaceId) -> TxReadiness,
+        tx_readiness: &dyn Fn(InterfaceId) -> TxReadiness,
         rest: DataRange,
         cause: ReinjectionCause,
     ) -> bool {
         self.update_rto_from_subflows(host.now);
         self.use_queue_room();
-        let mut view = view(&self.send, &self.views, self.writer.blocked, host.now);
+        let mut view = connection_view(&self.send, &self.views, self.writer.blocked, host.now);
         // The data lies within the peer's window, whose value limits only new data.
         (view.unsent_bytes, view.window_bytes) = (rest.bytes, rest.bytes);
         if let Decision::Send { path, max_bytes } = self.scheduler.next(&view) {
@@ -393,7 +401,7 @@ impl Connection {
                 return true;
             }
         }
-        self.fill_views(host.now, room);
+        self.fill_views(host.now, tx_readiness);
         false
     }
 
@@ -406,8 +414,8 @@ impl Connection {
         piece: DataRange,
         sent_on: PathSet,
     ) -> Option<PathId> {
-        let in_flight_on = self.live_paths(sent_on);
-        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
+        let in_flight_on = self.in_flight_paths(sent_on);
+        let view = connection_view(&self.send, &self.views, self.writer.blocked, host.now);
         if cause == ReinjectionCause::Connection {
             return self.scheduler.reinject(&view, piece, in_flight_on);
         }
@@ -425,7 +433,7 @@ impl Connection {
     /// Returns the paths of `sent_on` on which the data is still in flight. A path that has
     /// delivered everything at its own level did not deliver it to the connection and may be tried
     /// again.
-    fn live_paths(&self, sent_on: PathSet) -> PathSet {
+    fn in_flight_paths(&self, sent_on: PathSet) -> PathSet {
         let waiting = self.flows.iter().filter(|flow| !flow.payloads.is_empty());
         waiting.map(|flow| flow.path).filter(|path| sent_on.contains(*path)).collect()
     }
@@ -438,12 +446,13 @@ impl Connection {
             return false;
         }
         let range = front.range;
-        let usable: PathSet =
+        let live_paths: PathSet =
             self.views.iter().filter(|view| !view.stale).map(|view| view.id).collect();
-        let alone = self.views.len() <= 1;
+        let single_path = self.views.len() <= 1;
         let mut pieces = self.send.unacked_in(range);
-        let still_in_flight = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
-        if alone && still_in_flight {
+        let still_in_flight =
+            pieces.all(|(_, sent_on)| sent_on.iter().any(|path| live_paths.contains(path)));
+        if single_path && still_in_flight {
             self.reinjections.pop_front();
             if front.cause == ReinjectionCause::Connection {
                 // The only subflow retransmits by its own timer. The connection's timer, which
@@ -455,28 +464,28 @@ impl Connection {
     }
 
     /// Applies M1 and M2: a path has room, but no new data may be sent.
-    fn act_on_blocked(&mut self, host: &HostContext<'_>, unsent: u64) -> bool {
-        let Some(fast) = min_rtt::lowest_srtt(
-            &view(&self.send, &self.views, self.writer.blocked, host.now),
+    fn on_blocked_path(&mut self, host: &HostContext<'_>, unsent: u64) -> bool {
+        let Some(fastest) = min_rtt::lowest_srtt(
+            &connection_view(&self.send, &self.views, self.writer.blocked, host.now),
             |_| true,
         ) else {
             return false;
         };
-        let why = if unsent > 0 { BlockReason::Window } else { BlockReason::SendBuffer };
-        if why == BlockReason::Window {
+        let reason = if unsent > 0 { BlockReason::Window } else { BlockReason::SendBuffer };
+        if reason == BlockReason::Window {
             self.note_window_blocked(host, true);
         }
         if self.views.len() < 2 {
             return false;
         }
-        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
-        let actions = self.opportunistic.on_blocked(&view, why, fast);
+        let view = connection_view(&self.send, &self.views, self.writer.blocked, host.now);
+        let actions = self.opportunistic.on_blocked(&view, reason, fastest);
         if let Some(path) = actions.penalise
             && let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path)
         {
             flow.tcp.penalise(host.now, self.opportunistic.ends_slow_start());
             let number = flow.number;
-            self.counts.penalisations += 1;
+            self.counters.penalisations += 1;
             self.trace(host, StackDecision::Penalised { number });
         }
         let Some((path, range)) = actions.retransmit else { return false };
@@ -493,7 +502,7 @@ impl Connection {
             }
             (Some(since), false) => {
                 self.window_blocked_since = None;
-                self.counts.window_blocked += host.now.saturating_since(since);
+                self.counters.window_blocked += host.now.saturating_since(since);
                 self.trace(host, StackDecision::WindowBlocked(false));
             }
             (None, false) | (Some(_), true) => {}
@@ -504,15 +513,15 @@ impl Connection {
         if !host.trace || self.flows.len() < 2 {
             return;
         }
-        let why = self.scheduler.switch_reason();
+        let reason = self.scheduler.switch_reason();
         match &mut self.last_scheduled {
-            Some((last, run)) if *last == path => *run += bytes,
-            last => {
-                let run_bytes = last.map_or(0, |(_, run)| run);
-                *last = Some((path, bytes));
+            Some((last_path, run_bytes)) if *last_path == path => *run_bytes += bytes,
+            last_run => {
+                let run_bytes = last_run.map_or(0, |(_, run_bytes)| run_bytes);
+                *last_run = Some((path, bytes));
                 let number = self.flows.iter().find(|flow| flow.path == path);
                 let number = number.map_or(0, |flow| flow.number);
-                self.trace(host, StackDecision::Scheduled { number, run_bytes, reason: why });
+                self.trace(host, StackDecision::Scheduled { number, run_bytes, reason });
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The send side of a connection: one store of bytes from which all subflows pull (seed 003 §3).
+//! The send side of a connection: one store of bytes from which all subflows pull (Barré et al.
+//! 2011).
 //!
 //! Numbers are *data offsets*: 0 is the initial data sequence number, 1 the first byte. They are
 //! 64 bits wide and never wrap; only the wire knows the absolute numbers.
@@ -38,7 +39,7 @@ pub(super) struct SendStore {
 struct SendChunk {
     /// Offset of the first byte.
     start: u64,
-    /// Memory of at least `len` bytes: more if the application offered more than fitted.
+    /// Memory of at least `len` bytes: more if the application offered more than was accepted.
     memory: Bytes,
     len: usize,
 }
@@ -51,9 +52,9 @@ impl SendChunk {
     /// Returns true if `data` directly follows this chunk in the same memory. This happens when an
     /// application continues with the rest of a partly accepted buffer.
     fn is_followed_by(&self, data: &[u8]) -> bool {
-        let memory = self.memory.as_ptr() as usize;
-        let behind = (data.as_ptr() as usize).wrapping_sub(memory);
-        behind == self.len && behind.saturating_add(data.len()) <= self.memory.len()
+        let memory_start = self.memory.as_ptr() as usize;
+        let distance = (data.as_ptr() as usize).wrapping_sub(memory_start);
+        distance == self.len && distance.saturating_add(data.len()) <= self.memory.len()
     }
 }
 
@@ -63,8 +64,8 @@ pub(super) struct SentRange {
     pub(super) start: u64,
     pub(super) bytes: u64,
     pub(super) sent_on: PathSet,
-    /// Time when it was last pushed to a subflow.
-    pub(super) at: Instant,
+    /// Time when the data was last pushed to a subflow.
+    pub(super) pushed_at: Instant,
 }
 
 /// Effect of a DATA_ACK: acknowledged bytes, DATA_FIN, and the window.
@@ -170,8 +171,8 @@ impl SendStore {
     pub(super) fn slice(&self, start: u64, bytes: u64) -> Payload {
         let mut out = Payload::EMPTY;
         let end = start + bytes;
-        let first = self.chunks.partition_point(|chunk| chunk.end() <= start);
-        for chunk in self.chunks.range(first..) {
+        let first_chunk = self.chunks.partition_point(|chunk| chunk.end() <= start);
+        for chunk in self.chunks.range(first_chunk..) {
             if chunk.start >= end {
                 break;
             }
@@ -183,33 +184,38 @@ impl SendStore {
     }
 
     /// Records that the first unsent bytes were pushed to `paths`.
-    pub(super) fn on_sent_new(&mut self, bytes: u64, paths: PathSet, at: Instant) {
+    pub(super) fn on_sent_new(&mut self, bytes: u64, paths: PathSet, pushed_at: Instant) {
         let bytes = bytes.min(self.unsent_bytes());
         match self.sent.back_mut() {
             // One entry for a run on the same path keeps the list short. The time is that of the
             // newest part, so that a reinjection is never premature.
             Some(last) if last.sent_on == paths && last.bytes + bytes <= 65_535 => {
                 last.bytes += bytes;
-                last.at = at;
+                last.pushed_at = pushed_at;
             }
             Some(_) | None => {
-                self.sent.push_back(SentRange { start: self.next, bytes, sent_on: paths, at });
+                self.sent.push_back(SentRange {
+                    start: self.next,
+                    bytes,
+                    sent_on: paths,
+                    pushed_at,
+                });
             }
         }
         self.next += bytes;
     }
 
     /// Records that bytes sent before were also given to `path`.
-    pub(super) fn on_reinjected(&mut self, range: DataRange, path: PathId, at: Instant) {
+    pub(super) fn on_reinjected(&mut self, range: DataRange, path: PathId, pushed_at: Instant) {
         self.split_at(range.start);
         self.split_at(range.end());
-        let first = self.sent.partition_point(|sent| sent.start < range.start);
-        for sent in self.sent.range_mut(first..) {
+        let first_range = self.sent.partition_point(|sent| sent.start < range.start);
+        for sent in self.sent.range_mut(first_range..) {
             if sent.start >= range.end() {
                 break;
             }
             sent.sent_on = sent.sent_on.with(path);
-            sent.at = at;
+            sent.pushed_at = pushed_at;
         }
     }
 
@@ -220,9 +226,9 @@ impl SendStore {
         if sent.start >= offset {
             return;
         }
-        let head = offset - sent.start;
-        let tail = SentRange { start: offset, bytes: sent.bytes - head, ..*sent };
-        sent.bytes = head;
+        let head_bytes = offset - sent.start;
+        let tail = SentRange { start: offset, bytes: sent.bytes - head_bytes, ..*sent };
+        sent.bytes = head_bytes;
         self.sent.insert(index + 1, tail);
     }
 
@@ -249,9 +255,10 @@ impl SendStore {
         &self,
         range: DataRange,
     ) -> impl Iterator<Item = (DataRange, PathSet)> + '_ {
-        let first = self.sent.partition_point(|sent| sent.start + sent.bytes <= range.start);
-        let inside = self.sent.range(first..).take_while(move |sent| sent.start < range.end());
-        inside.map(move |sent| {
+        let first_range = self.sent.partition_point(|sent| sent.start + sent.bytes <= range.start);
+        let overlapping =
+            self.sent.range(first_range..).take_while(move |sent| sent.start < range.end());
+        overlapping.map(move |sent| {
             let start = sent.start.max(range.start);
             let end = (sent.start + sent.bytes).min(range.end());
             (DataRange { start, bytes: end - start }, sent.sent_on)
@@ -270,24 +277,24 @@ impl SendStore {
         if until > self.next && !(fin_end == Some(until) && self.next == self.end) {
             return None;
         }
-        let mut out = DataAcked::default();
+        let mut acked = DataAcked::default();
         // A DATA_ACK may be old if it took a slower path. Its window edge still counts.
         let edge = until.saturating_add(window);
         if edge > self.edge {
             self.edge = edge;
-            out.window_opened = true;
+            acked.window_opened = true;
         }
         if fin_end == Some(until) && !self.fin_acked {
             self.fin_acked = true;
-            out.fin = true;
+            acked.fin = true;
         }
         let until = until.min(self.end);
         if until > self.acked {
-            out.bytes = until - self.acked;
+            acked.bytes = until - self.acked;
             self.acked = until;
             self.drop_acked();
         }
-        Some(out)
+        Some(acked)
     }
 
     fn drop_acked(&mut self) {
@@ -315,8 +322,8 @@ impl SendStore {
 
 impl Unsent for SendStore {
     fn first_unsent_on(&self, path: PathId) -> Option<DataRange> {
-        let mut missing = self.sent.iter().skip_while(|sent| sent.sent_on.contains(path));
-        if let Some(sent) = missing.next() {
+        let mut not_on_path = self.sent.iter().skip_while(|sent| sent.sent_on.contains(path));
+        if let Some(sent) = not_on_path.next() {
             return Some(DataRange { start: sent.start, bytes: sent.bytes });
         }
         let bytes = self.unsent_bytes().min(self.window_bytes());
@@ -330,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    fn filled(bytes: usize) -> SendStore {
+    fn store_with(bytes: usize) -> SendStore {
         let mut store = SendStore::new();
         let data: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
         assert_eq!(store.write(&mut Bytes::from(data), u64::MAX), bytes);
@@ -339,7 +346,7 @@ mod tests {
 
     #[test]
     fn writes_after_the_data_fin_are_refused() {
-        let mut store = filled(10);
+        let mut store = store_with(10);
         store.finish();
         assert_eq!(store.write(&mut Bytes::from_static(b"x"), 100), 0);
         assert_eq!(store.fin(), Some(11));
@@ -348,23 +355,23 @@ mod tests {
     #[test]
     fn the_rest_of_a_buffer_makes_no_new_slice() {
         let mut store = SendStore::new();
-        let all = Bytes::from((0..100).collect::<Vec<u8>>());
-        let mut data = all.clone();
+        let buffer = Bytes::from((0..100).collect::<Vec<u8>>());
+        let mut data = buffer.clone();
         for room in [10, 20, 30] {
             assert_eq!(store.write(&mut data, room), room as usize);
         }
         assert_eq!(store.chunks.len(), 1);
-        // The same bytes, but not the rest of that buffer; then another part of its memory.
-        store.write(&mut Bytes::copy_from_slice(&all[60..70]), u64::MAX);
-        store.write(&mut all.slice(50..60), u64::MAX);
+        // A copy of the remaining bytes makes a new slice, and so does another part of the buffer.
+        store.write(&mut Bytes::copy_from_slice(&buffer[60..70]), u64::MAX);
+        store.write(&mut buffer.slice(50..60), u64::MAX);
         assert_eq!(store.chunks.len(), 3);
-        let expected = [&all[..70], &all[50..60]].concat();
+        let expected = [&buffer[..70], &buffer[50..60]].concat();
         assert_eq!(store.slice(1, 80).to_bytes(), expected);
     }
 
     #[test]
     fn an_acknowledgement_of_unsent_data_is_refused() {
-        let mut store = filled(10);
+        let mut store = store_with(10);
         store.on_sent_new(5, PathSet::only(PathId(0)), Instant::ZERO);
         assert_eq!(store.on_data_ack(7, 100), None);
         assert_eq!(store.on_data_ack(6, 100).unwrap().bytes, 5);
@@ -372,17 +379,17 @@ mod tests {
 
     #[test]
     fn an_old_data_ack_with_a_larger_window_moves_the_edge() {
-        let mut store = filled(100);
+        let mut store = store_with(100);
         store.on_sent_new(50, PathSet::only(PathId(0)), Instant::ZERO);
         assert!(store.on_data_ack(41, 20).unwrap().window_opened);
-        let old = store.on_data_ack(31, 60).unwrap();
-        assert_eq!((old.bytes, store.edge()), (0, 91));
+        let old_ack = store.on_data_ack(31, 60).unwrap();
+        assert_eq!((old_ack.bytes, store.edge()), (0, 91));
         assert!(!store.on_data_ack(41, 20).unwrap().window_opened, "the window never shrinks");
     }
 
     #[test]
     fn a_path_is_offered_first_the_data_it_has_not_sent() {
-        let mut store = filled(100);
+        let mut store = store_with(100);
         let [a, b] = [PathId(0), PathId(1)];
         let _ = store.on_data_ack(1, 80);
         store.on_sent_new(30, PathSet::only(a), Instant::ZERO);
@@ -399,26 +406,26 @@ mod tests {
             sizes in prop::collection::vec(1_usize..50, 1..20), from in 0_usize..400, len in 0_usize..400,
         ) {
             let mut store = SendStore::new();
-            let mut all = Vec::new();
+            let mut written = Vec::new();
             for size in sizes {
-                let data: Vec<u8> = (0..size).map(|at| (all.len() + at) as u8).collect();
-                all.extend_from_slice(&data);
+                let data: Vec<u8> = (0..size).map(|at| (written.len() + at) as u8).collect();
+                written.extend_from_slice(&data);
                 store.write(&mut Bytes::from(data), u64::MAX);
             }
-            let from = from.min(all.len());
-            let len = len.min(all.len() - from);
-            let got = store.slice(1 + from as u64, len as u64).to_bytes();
-            prop_assert_eq!(&got[..], &all[from..from + len]);
+            let from = from.min(written.len());
+            let len = len.min(written.len() - from);
+            let slice = store.slice(1 + from as u64, len as u64).to_bytes();
+            prop_assert_eq!(&slice[..], &written[from..from + len]);
         }
 
         #[test]
         fn sent_ranges_cover_exactly_what_is_unacknowledged(
             steps in prop::collection::vec((0_u8..3, 1_u64..40, 0_u8..3), 1..60),
         ) {
-            let mut store = filled(1_000);
-            for (what, bytes, path) in steps {
+            let mut store = store_with(1_000);
+            for (operation, bytes, path) in steps {
                 let path = PathId(path);
-                match what {
+                match operation {
                     0 => store.on_sent_new(bytes, PathSet::only(path), Instant::ZERO),
                     1 => {
                         let until = (store.acked() + bytes).min(store.next());
@@ -431,13 +438,13 @@ mod tests {
                         }
                     }
                 }
-                let mut at = store.acked();
+                let mut expected_start = store.acked();
                 for sent in &store.sent {
-                    prop_assert_eq!(sent.start, at);
+                    prop_assert_eq!(sent.start, expected_start);
                     prop_assert!(sent.bytes > 0);
-                    at += sent.bytes;
+                    expected_start += sent.bytes;
                 }
-                prop_assert_eq!(at, store.next());
+                prop_assert_eq!(expected_start, store.next());
             }
         }
     }

@@ -16,14 +16,14 @@ impl Connection {
         let option = self.syn_option(0);
         let flow = self.flows.first_mut()?;
         let transmit = flow.tcp.poll_transmit(now, 0)?;
-        Some(segment(flow.local, flow.remote, transmit, option))
+        Some(build_syn_ack(flow.local, flow.remote, transmit, option))
     }
 
     /// Returns the SYN/ACK to a SYN with MP_JOIN, see [`Connection::accepts_join`]. `nonces`: ours,
     /// then the peer's.
     pub(crate) fn join_syn_ack(
         &self,
-        tuple: &SubflowParams,
+        params: &SubflowParams,
         syn: &Segment,
         isn: u32,
         nonces: (u32, u32),
@@ -31,34 +31,34 @@ impl Connection {
     ) -> Option<Segment> {
         let join = JoinHandshake::responder(nonces.0, nonces.1);
         let hmac = join.local_hmac(self.local_key, self.remote_key?);
-        let mut tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
-        tcp.set_ipv6(tuple.local.is_ipv6());
+        let mut tcp = Subflow::accept(self.subflow_config(params), isn, syn, now);
+        tcp.set_ipv6(params.local.is_ipv6());
         if let Some(flow) = self.flows.first() {
             tcp.set_receive_window(flow.tcp.receive_window_bytes(), true);
         }
         let option = JoinOption::SynAck {
-            backup: tuple.backup,
-            address_id: tuple.local_id,
+            backup: params.backup,
+            address_id: params.local_id,
             hmac: join::leftmost_64(&hmac),
             nonce: nonces.0,
         };
         let transmit = tcp.poll_transmit(now, 0)?;
-        Some(segment(tuple.local, tuple.remote, transmit, Some(MptcpOption::Join(option))))
+        Some(build_syn_ack(params.local, params.remote, transmit, Some(MptcpOption::Join(option))))
     }
 
     /// Returns true if the third packet's HMAC is that of our peer. `nonces`: ours, then the
     /// peer's.
     pub(crate) fn proves_join(&self, nonces: (u32, u32), hmac: &[u8]) -> bool {
         let join = JoinHandshake::responder(nonces.0, nonces.1);
-        self.remote_key.is_some_and(|key| join.proves_peer(self.local_key, key, hmac))
+        self.remote_key.is_some_and(|key| join.verify_hmac(self.local_key, key, hmac))
     }
 
-    /// Records that the last accepted subflow has already sent its SYN/ACK, at `at` if that is
-    /// known.
-    pub(crate) fn on_syn_ack_sent(&mut self, now: Instant, at: Option<Instant>) {
+    /// Records that the last accepted subflow has already sent its SYN/ACK; `sent_at` is `None` if
+    /// the time is not known.
+    pub(crate) fn on_syn_ack_sent(&mut self, now: Instant, sent_at: Option<Instant>) {
         self.update_windows();
         if let Some(flow) = self.flows.last_mut() {
-            flow.tcp.note_syn_ack_sent(now, at);
+            flow.tcp.note_syn_ack_sent(now, sent_at);
         }
     }
 
@@ -70,7 +70,7 @@ impl Connection {
     }
 }
 
-fn segment(
+fn build_syn_ack(
     local: std::net::SocketAddr,
     remote: std::net::SocketAddr,
     transmit: Transmit,

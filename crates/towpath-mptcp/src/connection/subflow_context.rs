@@ -33,7 +33,7 @@ pub(crate) struct SubflowContext {
     pub(super) remote_backup: bool,
     pub(super) stale: bool,
     /// Rounds of the connection's timer without a packet from the peer, and the time of the last
-    /// one.
+    /// packet.
     pub(super) silent_rounds: u32,
     pub(super) last_received_at: Instant,
     pub(super) tcp: Subflow,
@@ -68,14 +68,14 @@ pub(crate) struct SubflowContext {
     pub(super) peer_reset: Option<MpTcpRst>,
     /// Set when a notice has reported the subflow as usable.
     pub(super) announced: bool,
-    /// Time when data last arrived on it.
+    /// Time when data last arrived on the subflow.
     pub(super) last_data_at: Instant,
     /// Limit of the window offered here: Linux raises it with the data that arrives
     /// (`rcv_ssthresh`).
     pub(super) window_limit: u64,
     /// Close reason; `Some` until the subflow is removed at the next opportunity.
     pub(super) closed: Option<CloseReason>,
-    /// Set when we closed it on purpose: its end does not count as a failure.
+    /// Set when we closed the subflow on purpose: its end does not count as a failure.
     pub(super) closed_locally: bool,
 }
 
@@ -86,9 +86,9 @@ impl SubflowContext {
 
     /// Returns true if the subflow may carry data of the connection.
     pub(super) fn usable(&self) -> bool {
-        let joined = self.join.as_ref().is_none_or(JoinHandshake::is_established);
-        let open = matches!(self.tcp.state(), TcpState::Established | TcpState::CloseWait);
-        joined && open && !self.closed_locally && self.closed.is_none()
+        let is_joined = self.join.as_ref().is_none_or(JoinHandshake::is_established);
+        let is_open = matches!(self.tcp.state(), TcpState::Established | TcpState::CloseWait);
+        is_joined && is_open && !self.closed_locally && self.closed.is_none()
     }
 
     /// Closes the subflow while the connection continues or is over. Data that the peer still sends
@@ -107,8 +107,8 @@ impl SubflowContext {
 
     /// Extends the mapping pushed last; `payload` is then everything that it maps.
     pub(super) fn lengthen(&mut self, bytes: u32, payload: Payload, psh: bool) {
-        if let Some((_, last)) = self.payloads.back_mut() {
-            *last = payload;
+        if let Some((_, last_payload)) = self.payloads.back_mut() {
+            *last_payload = payload;
             self.tcp.lengthen(bytes, psh);
         }
     }
@@ -143,25 +143,26 @@ impl SubflowContext {
 
     /// Returns true if the peer may still wait for the fourth packet of the handshake (RFC 8684
     /// §3.2). We have sent it, and no later packet confirms its arrival.
-    pub(super) fn unconfirmed(&self) -> bool {
+    pub(super) fn is_unconfirmed(&self) -> bool {
         self.join.as_ref().is_some_and(|join| join.is_responder) && self.tcp.is_unused()
     }
 
-    /// Returns the scheduler's view. `room`: the interface takes packets; `cautious`: only one
-    /// packet at first.
-    pub(super) fn view(&self, now: Instant, room: bool, cautious: bool) -> PathView {
+    /// Returns the scheduler's view. `is_ready` is true if the interface takes packets. `cautious`
+    /// permits a single packet until the peer has replied.
+    pub(super) fn view(&self, now: Instant, is_ready: bool, cautious: bool) -> PathView {
         let tcp = self.tcp.path_view();
-        let mut room_bytes = if room { self.tcp.room_bytes(now) } else { 0 };
-        if cautious && self.unconfirmed() {
-            let first = u64::from(tcp.mss_bytes);
-            let waiting = tcp.in_flight_bytes.saturating_add(tcp.queued_bytes);
-            room_bytes = if waiting == 0 { room_bytes.min(first) } else { 0 };
+        let mut room_bytes = if is_ready { self.tcp.room_bytes(now) } else { 0 };
+        if cautious && self.is_unconfirmed() {
+            let one_packet = u64::from(tcp.mss_bytes);
+            let pending = tcp.in_flight_bytes.saturating_add(tcp.queued_bytes);
+            room_bytes = if pending == 0 { room_bytes.min(one_packet) } else { 0 };
         }
         let (id, backup) = (self.path, self.backup());
         let (stale, silent_rounds) = (self.stale, self.silent_rounds);
         PathView { id, backup, stale, silent_rounds, room_bytes, ..tcp }
     }
 
+    /// Returns the path manager's view.
     pub(super) fn path_manager_view(&self) -> SubflowView {
         SubflowView {
             id: self.path,

@@ -27,30 +27,31 @@ const REINJECT_HEAD_BYTES: u64 = 32_728;
 impl Connection {
     /// Returns the earliest deadline, with its reason.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let (wait, signals) = (self.scheduling.query_at, self.option_acks_resume_at);
+        let (scheduler, option_acks) = (self.scheduling.query_at, self.option_acks_resume_at);
         let write = self.writer.retry_at;
         let announce = self.announcement_timeout();
-        let own = [self.retransmit_at, self.close_deadline, announce, wait, signals, write];
+        let connection_timers =
+            [self.retransmit_at, self.close_deadline, announce, scheduler, option_acks, write];
         let joins = self.flows.iter().filter_map(|flow| flow.join.as_ref()?.poll_timeout());
-        let own = own.into_iter().flatten().chain(joins);
-        let own = own.map(|at| (at, TimeoutReason::Connection));
-        let paths = self.path_manager_deadline();
-        let paths = paths.map(|at| (at, TimeoutReason::PathManager));
-        let flows = self.flows.iter().filter_map(|flow| flow.tcp.poll_timeout());
-        let flows = flows.map(|(at, timer)| (at, TimeoutReason::Subflow(timer)));
-        own.chain(paths).chain(flows).min()
+        let connection_timers = connection_timers.into_iter().flatten().chain(joins);
+        let connection_timers = connection_timers.map(|at| (at, TimeoutReason::Connection));
+        let path_manager = self.path_manager_deadline();
+        let path_manager = path_manager.map(|at| (at, TimeoutReason::PathManager));
+        let subflows = self.flows.iter().filter_map(|flow| flow.tcp.poll_timeout());
+        let subflows = subflows.map(|(at, timer)| (at, TimeoutReason::Subflow(timer)));
+        connection_timers.chain(path_manager).chain(subflows).min()
     }
 
     /// Returns the earliest deadline without its reason, which is needed after every packet.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let mut first = Instant::MAX;
+        let mut earliest = Instant::MAX;
         for flow in &self.flows {
-            first = first.min(flow.tcp.next_deadline());
+            earliest = earliest.min(flow.tcp.next_deadline());
             if let Some(join) = &flow.join {
-                first = first.min(join.poll_timeout().unwrap_or(Instant::MAX));
+                earliest = earliest.min(join.poll_timeout().unwrap_or(Instant::MAX));
             }
         }
-        let own = [
+        let timers = [
             self.retransmit_at,
             self.close_deadline,
             self.scheduling.query_at,
@@ -58,11 +59,11 @@ impl Connection {
             self.writer.retry_at,
             self.path_manager_deadline(),
         ];
-        first = own.into_iter().flatten().fold(first, Instant::min);
+        earliest = timers.into_iter().flatten().fold(earliest, Instant::min);
         if !self.announcements.is_empty() {
-            first = first.min(self.announcement_timeout().unwrap_or(Instant::MAX));
+            earliest = earliest.min(self.announcement_timeout().unwrap_or(Instant::MAX));
         }
-        (first != Instant::MAX).then_some(first)
+        (earliest != Instant::MAX).then_some(earliest)
     }
 
     /// Returns the path manager's deadline, unless it cannot act then: such a timer would fire
@@ -85,7 +86,7 @@ impl Connection {
             }
         }
         if self.path_manager.poll_timeout().is_some_and(|at| at <= host.now) {
-            self.path_event(host, path_manager::PathManagerEvent::Timeout);
+            self.notify_path_manager(host, path_manager::PathManagerEvent::Timeout);
         }
         self.retry_write(host.now);
         if self.retransmit_at.is_some_and(|at| at <= host.now) {
@@ -105,9 +106,9 @@ impl Connection {
 
     fn on_subflow_timeout(&mut self, host: &HostContext<'_>, index: usize) {
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if let Some(again) = flow.join.as_mut().and_then(|join| join.on_timeout(host.now)) {
-            if again {
-                flow.tcp.want_ack();
+        if let Some(retransmit) = flow.join.as_mut().and_then(|join| join.on_timeout(host.now)) {
+            if retransmit {
+                flow.tcp.set_ack_due();
             } else {
                 self.reset_subflow(host, index, MPTCP_ERROR);
                 return;
@@ -130,19 +131,19 @@ impl Connection {
 
     /// Handles the timeout of a subflow's own timer: its data may be needed on another path.
     fn on_subflow_retransmission(&mut self, index: usize) {
-        let several = self.flows.iter().filter(|flow| flow.usable()).count() > 1;
+        let has_other_path = self.flows.iter().filter(|flow| flow.usable()).count() > 1;
         let Some(flow) = self.flows.get(index) else { return };
         let path = flow.path;
-        if several && self.config.reinject_on_timeout {
+        if has_other_path && self.config.reinject_on_timeout {
             self.reinject_all(path, ReinjectionCause::Timeout);
         }
     }
 
-    /// Restarts the connection's timer after an acknowledgement, or after sending following
+    /// Restarts the connection's timer after an acknowledgement, or when sending begins after
     /// silence.
     pub(super) fn arm_retransmission(&mut self, now: Instant) {
-        let fin_waits = self.fin_due();
-        if !self.is_multipath() || (self.send.unacked_bytes() == 0 && !fin_waits) {
+        let fin_due = self.fin_due();
+        if !self.is_multipath() || (self.send.unacked_bytes() == 0 && !fin_due) {
             self.retransmit_at = None;
             return;
         }
@@ -171,13 +172,13 @@ impl Connection {
     /// (`mptcp_timeout_from_subflow`). Linux computes it on each scheduler call, so a connection
     /// without new data keeps an old value.
     pub(super) fn update_rto_from_subflows(&mut self, now: Instant) {
-        let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
-        let left = hopeful.filter_map(|flow| flow.tcp.next_retransmission_at());
-        let left = left.map(|at| at.saturating_since(now)).max();
-        let left = left.filter(|left| !left.is_zero()).unwrap_or(MIN_RTO);
-        // The interval between two checks, not the time until the next one, however soon that is.
-        let least = self.config.subflow.timer_granularity.max(MIN_TIMER_REMAINDER);
-        self.retransmit_after = left.max(least);
+        let responsive = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
+        let remaining = responsive.filter_map(|flow| flow.tcp.next_retransmission_at());
+        let remaining = remaining.map(|at| at.saturating_since(now)).max();
+        let remaining = remaining.filter(|remaining| !remaining.is_zero()).unwrap_or(MIN_RTO);
+        // A check that is due soon must not shorten the interval between checks.
+        let min_remaining = self.config.subflow.timer_granularity.max(MIN_TIMER_REMAINDER);
+        self.retransmit_after = remaining.max(min_remaining);
     }
 
     /// Handles the connection's timer: reinjects the oldest data, or DATA_FIN, on any available
@@ -190,19 +191,19 @@ impl Connection {
                 self.end_without_options(host);
                 return;
             }
-            if !self.find_stale_subflows() {
+            if !self.mark_stale_subflows() {
                 self.backoff += 1;
             }
             return;
         }
-        let since = *self.unacked_since.get_or_insert(host.now);
-        let silent = host.now.saturating_since(since) >= MAX_UNACKED_TIME;
+        let unacked_since = *self.unacked_since.get_or_insert(host.now);
+        let silent = host.now.saturating_since(unacked_since) >= MAX_UNACKED_TIME;
         if silent {
             // Subflows may be alive, and acknowledge, without any progress of the connection.
             self.fail(host, ConnectionError::TimedOut);
             return;
         }
-        self.find_stale_subflows();
+        self.mark_stale_subflows();
         if self.options_vanished() {
             self.backoff += 1;
             self.end_without_options(host);
@@ -213,22 +214,23 @@ impl Connection {
         if let Some(head) = self.send.head().filter(|_| self.is_confirmed()) {
             let bytes = self.send.unacked_bytes().min(REINJECT_HEAD_BYTES);
             let range = DataRange { start: head.start, bytes };
-            let queued = self.reinjections.iter().any(|known| known.range.start <= range.start);
-            if queued {
+            let is_queued =
+                self.reinjections.iter().any(|queued| queued.range.start <= range.start);
+            if is_queued {
                 // No subflow could take it so far: a later reinjection is soon enough.
                 self.backoff += 1;
             } else {
                 self.reinjections.push_front(PendingReinjection {
                     range,
                     cause: ReinjectionCause::Connection,
-                    on: None,
+                    path: None,
                 });
             }
         } else {
             self.backoff += 1;
             let fin = self.fin_due();
             for flow in self.flows.iter_mut().filter(|flow| fin && flow.usable()) {
-                flow.tcp.want_ack();
+                flow.tcp.set_ack_due();
             }
         }
         self.arm_retransmission(host.now);
@@ -237,16 +239,17 @@ impl Connection {
     /// Marks silent subflows as stale (Linux `stale_loss_cnt`); returns true if any subflow is
     /// alive. A subflow is stale if it has data in flight and is silent for several rounds of the
     /// timer, while another one is alive. The data goes elsewhere.
-    fn find_stale_subflows(&mut self) -> bool {
+    fn mark_stale_subflows(&mut self) -> bool {
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
-            let heard = flow.tcp.last_received_at();
+            let last_received_at = flow.tcp.last_received_at();
             if flow.payloads.is_empty() {
                 // The subflow has delivered its data, so earlier rounds do not count. Linux keeps
                 // the count, and may then find no living subflow.
                 flow.silent_rounds = 0;
                 continue;
             }
-            let silent = std::mem::replace(&mut flow.last_received_at, heard) == heard;
+            let silent =
+                std::mem::replace(&mut flow.last_received_at, last_received_at) == last_received_at;
             flow.silent_rounds =
                 if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
         }
@@ -263,7 +266,7 @@ impl Connection {
             stale.push((flow.path, flow.number));
         }
         for (path, number) in stale {
-            self.notice(StackNotice::Stale { number, stale: true });
+            self.push_notice(StackNotice::Stale { number, stale: true });
             self.reinject_all(path, ReinjectionCause::Timeout);
         }
         true

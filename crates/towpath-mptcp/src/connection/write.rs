@@ -31,13 +31,14 @@ impl Connection {
             return self.config.send_buffer_bytes;
         }
         let usable = self.flows.iter().filter(|flow| flow.usable());
-        let sum: u64 = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
+        let subflow_bytes: u64 = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
         if self.grows_by_memory() {
             // Linux adds the smallest buffer for the connection itself (`__mptcp_sync_sndbuf`).
-            let own = if self.is_multipath() { self.config.send_buffer_min_bytes } else { 0 };
-            sum + own
+            let connection_bytes =
+                if self.is_multipath() { self.config.send_buffer_min_bytes } else { 0 };
+            subflow_bytes + connection_bytes
         } else {
-            self.config.send_buffer_bytes.min(sum)
+            self.config.send_buffer_bytes.min(subflow_bytes)
         }
     }
 
@@ -48,21 +49,22 @@ impl Connection {
     /// Returns the used memory of the send buffer. In Linux, TCP alone counts the memory of its
     /// packets.
     fn held_memory_bytes(&self) -> u64 {
-        let held = self.send.held_bytes();
-        if !(self.is_single() && self.grows_by_memory()) {
-            return held;
+        let data_bytes = self.send.held_bytes();
+        if !(self.is_single_stream() && self.grows_by_memory()) {
+            return data_bytes;
         }
-        let notes = |flow: &SubflowContext| {
-            let data = flow.tcp.outstanding_bytes() + flow.tcp.queued_bytes();
-            flow.tcp.send_memory_bytes().saturating_sub(data)
+        let overhead = |flow: &SubflowContext| {
+            let queued_data = flow.tcp.outstanding_bytes() + flow.tcp.queued_bytes();
+            flow.tcp.send_memory_bytes().saturating_sub(queued_data)
         };
-        held + self.flows.iter().map(notes).sum::<u64>()
+        data_bytes + self.flows.iter().map(overhead).sum::<u64>()
     }
 
     /// Returns true if a blocked writer may be notified of room.
     pub(super) fn may_wake_writer(&self) -> bool {
-        let held = self.held_memory_bytes();
-        !self.grows_by_memory() || self.send_buffer_bytes().saturating_sub(held) >= held / 2
+        let held_bytes = self.held_memory_bytes();
+        !self.grows_by_memory()
+            || self.send_buffer_bytes().saturating_sub(held_bytes) >= held_bytes / 2
     }
 
     /// Returns true if data is written packet by packet, as in Linux's TCP.
@@ -75,13 +77,13 @@ impl Connection {
     /// the last one back, the data in flight may be many times the buffer.
     fn packet_room_bytes(&self, free: u64) -> u64 {
         let Some(flow) = self.flows.first() else { return 0 };
-        let packet = u64::from(flow.tcp.queued_packet_bytes());
-        let last = self.unsent_packet_bytes(flow);
-        let open = last > 0 || self.writer.packet_leaves;
-        if open && last < packet {
-            packet - last
+        let packet_bytes = u64::from(flow.tcp.queued_packet_bytes());
+        let last_packet_bytes = self.unsent_packet_bytes(flow);
+        let may_fill = last_packet_bytes > 0 || self.writer.packet_leaves;
+        if may_fill && last_packet_bytes < packet_bytes {
+            packet_bytes - last_packet_bytes
         } else if free > 0 {
-            packet
+            packet_bytes
         } else {
             0
         }
@@ -94,34 +96,34 @@ impl Connection {
     }
 
     /// Writes until no data or no room is left. Returns the bytes taken, and true if there may be
-    /// room as soon as they are sent. Linux sends the beginning of a full packet before it requests
-    /// room for the next, which leaves room in this one. After half of the largest window, it sends
-    /// everything (`forced_push`).
+    /// room as soon as these bytes are sent. Linux sends the beginning of a full packet before it
+    /// requests room for the next, which leaves room in this one. After half of the largest window,
+    /// it sends everything (`forced_push`).
     fn write_packets(&mut self, data: &mut Bytes) -> (usize, bool) {
         let Some(flow) = self.flows.first() else { return (0, false) };
-        let packet = u64::from(flow.tcp.queued_packet_bytes());
+        let packet_bytes = u64::from(flow.tcp.queued_packet_bytes());
         let half_window = flow.tcp.max_peer_window_bytes() / 2;
-        let in_parts = u64::from(flow.tcp.quantum_bytes()) < packet;
+        let sent_in_parts = u64::from(flow.tcp.quantum_bytes()) < packet_bytes;
         let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
-        let mut alone = unsent == self.unsent_packet_bytes(flow);
-        let mut leaves = false;
+        let mut is_only_packet = unsent == self.unsent_packet_bytes(flow);
+        let mut packet_leaves = false;
         let mut taken = 0;
         while !data.is_empty() {
             let room = self.writable_bytes();
             if room == 0 {
                 break;
             }
-            let more = self.send.write(data, room);
-            taken += more;
-            let last = packet.saturating_sub(room) + more as u64;
-            self.writer.packet_bytes = u16::try_from(last).unwrap_or(u16::MAX);
-            let unpushed = u64::from(self.writer.unpushed_bytes) + more as u64;
+            let written = self.send.write(data, room);
+            taken += written;
+            let last_packet_bytes = packet_bytes.saturating_sub(room) + written as u64;
+            self.writer.packet_bytes = u16::try_from(last_packet_bytes).unwrap_or(u16::MAX);
+            let unpushed = u64::from(self.writer.unpushed_bytes) + written as u64;
             let forced = unpushed > half_window;
             self.writer.unpushed_bytes = if forced { 0 } else { unpushed as u32 };
             self.writer.packet_leaves = false;
-            (leaves, alone) = (alone && !forced, alone || forced);
+            (packet_leaves, is_only_packet) = (is_only_packet && !forced, is_only_packet || forced);
         }
-        self.writer.packet_leaves = leaves && in_parts && taken > 0 && !data.is_empty();
+        self.writer.packet_leaves = packet_leaves && sent_in_parts && taken > 0 && !data.is_empty();
         if !self.writer.packet_leaves {
             self.writer.unpushed_bytes = 0;
         }
@@ -133,20 +135,21 @@ impl Connection {
         if !self.grows_by_memory() {
             self.flows.iter_mut().for_each(|flow| flow.tcp.store_send_buffer());
         }
-        let (taken, sends) = if self.fills_packets() {
+        let (taken, retry_now) = if self.fills_packets() {
             self.write_packets(data)
         } else {
             (self.send.write(data, self.writable_bytes()), false)
         };
-        self.counts.written_bytes += taken as u64;
+        self.counters.written_bytes += taken as u64;
         self.writer.blocked = !data.is_empty();
-        if sends {
+        if retry_now {
             self.writer.retry_at = Some(now);
             return taken;
         }
-        let waits = self.config.write_retry.filter(|_| self.writer.blocked);
-        let pending = self.writer.retry_at.filter(|at| *at > now);
-        self.writer.retry_at = waits.map(|time| pending.unwrap_or(now + time));
+        let retry_interval = self.config.write_retry.filter(|_| self.writer.blocked);
+        let pending_retry = self.writer.retry_at.filter(|at| *at > now);
+        self.writer.retry_at =
+            retry_interval.map(|interval| pending_retry.unwrap_or(now + interval));
         taken
     }
 
@@ -161,10 +164,10 @@ impl Connection {
         }
         if self.writable_bytes() > 0 {
             self.writer.blocked = false;
-            self.event(StackEvent::Writable(self.id));
+            self.push_event(StackEvent::Writable(self.id));
         } else {
             self.writer.packet_leaves = false;
-            self.writer.retry_at = self.config.write_retry.map(|time| now + time);
+            self.writer.retry_at = self.config.write_retry.map(|interval| now + interval);
         }
     }
 }

@@ -646,7 +646,7 @@ impl Stack {
             }
             ConnectionOutput::Accepted => self.report_established(id),
             ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
-            ConnectionOutput::Gone(local, remote) => {
+            ConnectionOutput::SubflowRemoved(local, remote) => {
                 // Another connection may already use the four-tuple.
                 if self.subflows.get(&(local, remote)) == Some(id) {
                     self.subflows.remove(&(local, remote));

@@ -10,39 +10,39 @@ use super::{CloseReason, SegmentOutcome, Subflow, TcpState, Timer};
 use crate::wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
-    /// Processes one (super-)segment and takes its payload. `own` and `group` are for coupled
-    /// congestion control; `group` is empty unless [`Subflow::is_coupled`].
+    /// Processes one (super-)segment and takes its payload. `path_id` and `siblings` are for
+    /// coupled congestion control; `siblings` is empty unless [`Subflow::is_coupled`].
     pub fn on_segment(
         &mut self,
         now: Instant,
         segment: &mut Segment,
-        own: PathId,
-        group: &[Sibling],
+        path_id: PathId,
+        siblings: &[Sibling],
     ) -> SegmentOutcome {
-        let mut received = SegmentOutcome::default();
-        self.on_segment_into(now, segment, own, group, &mut received);
-        received
+        let mut outcome = SegmentOutcome::default();
+        self.on_segment_into(now, segment, path_id, siblings, &mut outcome);
+        outcome
     }
 
-    /// As [`Subflow::on_segment`], into an existing `received`, whose memory is reused.
+    /// As [`Subflow::on_segment`], but writes into an existing `outcome`, whose memory is reused.
     pub fn on_segment_into(
         &mut self,
         now: Instant,
         segment: &mut Segment,
-        own: PathId,
-        group: &[Sibling],
-        received: &mut SegmentOutcome,
+        path_id: PathId,
+        siblings: &[Sibling],
+        outcome: &mut SegmentOutcome,
     ) {
-        self.own = own;
+        self.path_id = path_id;
         if self.congestion.is_coupled() {
-            group.clone_into(&mut self.group);
+            siblings.clone_into(&mut self.siblings);
         }
-        received.data.clear();
-        let data = std::mem::take(&mut received.data);
-        *received = SegmentOutcome { data, ..SegmentOutcome::default() };
+        outcome.data.clear();
+        let data = std::mem::take(&mut outcome.data);
+        *outcome = SegmentOutcome { data, ..SegmentOutcome::default() };
         match self.state {
             TcpState::Closed => {}
-            TcpState::SynSent => self.on_segment_in_syn_sent(now, segment, received),
+            TcpState::SynSent => self.on_segment_in_syn_sent(now, segment, outcome),
             TcpState::SynReceived
             | TcpState::Established
             | TcpState::FinWait1
@@ -50,13 +50,13 @@ impl Subflow {
             | TcpState::CloseWait
             | TcpState::Closing
             | TcpState::LastAck
-            | TcpState::TimeWait => self.on_segment_in_sequence(now, segment, received),
+            | TcpState::TimeWait => self.on_segment_in_sequence(now, segment, outcome),
         }
-        received.closed = self.unreported_close.take();
+        outcome.closed = self.unreported_close.take();
     }
 
-    /// Returns true if [`Subflow::on_segment`] would accept its sequence and acknowledgement
-    /// numbers. Otherwise its Multipath TCP options must be ignored (RFC 8684 §3).
+    /// Returns true if [`Subflow::on_segment`] would accept the segment's sequence and
+    /// acknowledgement numbers. Otherwise its Multipath TCP options must be ignored (RFC 8684 §3).
     pub fn would_accept(&self, segment: &Segment) -> bool {
         if !segment.flags.contains(Flags::ACK) {
             return false;
@@ -66,18 +66,18 @@ impl Subflow {
         }
         let (start, next) = (self.signed_offset_of(segment.seq), self.receive.next());
         let end = start + i64::from(segment.sequence_bytes());
-        let limit = self.own_window.limit(next).cast_signed();
+        let limit = self.receive_window.limit(next).cast_signed();
         // The SYN has the first sequence number: only its acknowledgement completes the handshake.
-        let smallest = u64::from(self.state == TcpState::SynReceived);
-        let known = self.known_ack(segment).is_some_and(|ack| ack >= smallest);
-        start <= limit && end >= next.cast_signed() && known
+        let min_ack = u64::from(self.state == TcpState::SynReceived);
+        let ack_valid = self.valid_ack(segment).is_some_and(|ack| ack >= min_ack);
+        start <= limit && end >= next.cast_signed() && ack_valid
     }
 
     fn on_segment_in_sequence(
         &mut self,
         now: Instant,
         segment: &mut Segment,
-        received: &mut SegmentOutcome,
+        outcome: &mut SegmentOutcome,
     ) {
         let flags = segment.flags;
         let mut start = self.signed_offset_of(segment.seq);
@@ -99,26 +99,26 @@ impl Subflow {
         if segment.flags.contains(Flags::SYN) {
             // RFC 5961 §4: the peer must confirm a SYN by its reply to a challenge ACK, regardless
             // of the sequence number.
-            return self.challenges.request(now);
+            return self.challenge_acks.request(now);
         }
         let Some(ack) = self.accept_ack(now, segment) else { return };
         if self.state == TcpState::SynReceived {
             if ack < 1 || self.syn_never_sent() {
-                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+                self.pending_reset = Some(PendingReset { seq: segment.ack, ack: None });
                 return;
             }
-            self.establish(now, segment, received);
+            self.establish(now, segment, outcome);
         }
-        received.acceptable = true;
+        outcome.acceptable = true;
         self.last_received_at = now;
-        (self.unacked_keepalives, self.unacked_probes) = (0, 0);
-        self.note_ecn(segment.flags, marked);
+        (self.unacked_keepalives, self.unacked_window_probes) = (0, 0);
+        self.on_ecn_bits(segment.flags, marked);
         self.timestamps.update(now, start, segment.options.timestamps);
         self.measure_as_receiver(now, segment);
-        self.on_acknowledgement(now, start, ack, segment, received);
-        self.after_our_fin(now);
+        self.on_acknowledgement(now, start, ack, segment, outcome);
+        self.check_fin_acked(now);
         if self.state != TcpState::Closed {
-            self.take_data(now, start, segment, received);
+            self.receive_data(now, start, segment, outcome);
         }
     }
 
@@ -127,26 +127,26 @@ impl Subflow {
     /// reply.
     fn accept_sequence(&mut self, now: Instant, start: i64, segment: &mut Segment) -> Option<u64> {
         let next = self.receive.next();
-        let limit = self.own_window.limit(next);
+        let limit = self.receive_window.limit(next);
         let len = i64::from(segment.sequence_bytes());
-        let reset = segment.flags.contains(Flags::RST);
+        let is_reset = segment.flags.contains(Flags::RST);
         let (next, limit) = (next.cast_signed(), limit.cast_signed());
         // The right edge itself is acceptable: a peer that has filled the window still
         // acknowledges.
-        let inside = if len == 0 || reset {
+        let in_window = if len == 0 || is_reset {
             start >= next && start <= limit
         } else {
             start >= 0 && start <= limit && start + len > next
         };
-        let old = !reset
+        let paws_rejects = !is_reset
             && self.timestamps.is_old(now, segment.options.timestamps)
             && !self.is_overtaken_ack(start, segment);
-        if inside && !old {
+        if in_window && !paws_rejects {
             let start = u64::try_from(start).ok()?;
-            self.cut_off(start, limit.unsigned_abs(), segment);
+            self.truncate_to_window(start, limit.unsigned_abs(), segment);
             return Some(start);
         }
-        if !reset {
+        if !is_reset {
             self.answer_unacceptable(now, start, segment);
         }
         None
@@ -156,15 +156,16 @@ impl Subflow {
     /// does not count, as it is harmless and may carry new information (Linux
     /// `tcp_disordered_ack`). RFC 7323 §5.3 drops it.
     fn is_overtaken_ack(&self, start: i64, segment: &Segment) -> bool {
-        let old = segment.ack.wrapping_sub(self.wire_seq(self.send.acked_until())).cast_signed();
-        let late = self.timestamps.behind(segment.options.timestamps);
+        let ack_advance =
+            segment.ack.wrapping_sub(self.wire_seq(self.send.acked_until())).cast_signed();
+        let age = self.timestamps.age_of(segment.options.timestamps);
         segment.sequence_bytes() == 0
             && start == self.receive.next().cast_signed()
-            && old <= 0
-            && late <= self.rtt.timeout()
+            && ack_advance <= 0
+            && age <= self.rtt.timeout()
     }
 
-    fn cut_off(&mut self, start: u64, limit: u64, segment: &mut Segment) {
+    fn truncate_to_window(&mut self, start: u64, limit: u64, segment: &mut Segment) {
         let room = limit.saturating_sub(start);
         if segment.payload.len() as u64 > room {
             segment.payload.truncate(usize::try_from(room).unwrap_or(usize::MAX));
@@ -182,15 +183,15 @@ impl Subflow {
             // Our last acknowledgement was lost.
             self.arm_time_wait(now);
         }
-        let repeated = start > 0 && start + len <= self.receive.next().cast_signed();
-        if len > 0 && repeated && !segment.flags.contains(Flags::SYN) {
-            let mut nothing = Vec::new();
+        let already_received = start > 0 && start + len <= self.receive.next().cast_signed();
+        if len > 0 && already_received && !segment.flags.contains(Flags::SYN) {
+            let mut no_new_data = Vec::new();
             let payload = segment.payload.clone();
             let start = start.unsigned_abs();
-            self.duplicate_bytes += self.receive.insert(start, payload, &mut nothing).duplicate;
+            self.duplicate_bytes += self.receive.insert(start, payload, &mut no_new_data).duplicate;
             self.enter_quickack();
         } else {
-            self.challenges.request(now);
+            self.challenge_acks.request(now);
         }
     }
 
@@ -198,11 +199,12 @@ impl Subflow {
     /// challenge ACK.
     fn on_reset(&mut self, now: Instant, start: u64) {
         if start != self.receive.next() {
-            return self.challenges.request(now);
+            return self.challenge_acks.request(now);
         }
-        let refused = self.state == TcpState::SynReceived && self.opened_actively();
-        let done = matches!(self.state, TcpState::TimeWait | TcpState::Closing | TcpState::LastAck);
-        self.finish(match (refused, done) {
+        let open_refused = self.state == TcpState::SynReceived && self.is_simultaneous_open();
+        let fins_sent =
+            matches!(self.state, TcpState::TimeWait | TcpState::Closing | TcpState::LastAck);
+        self.finish(match (open_refused, fins_sent) {
             (true, _) => CloseReason::Refused,
             (_, true) => CloseReason::Finished,
             (false, false) => CloseReason::Reset,
@@ -214,31 +216,31 @@ impl Subflow {
         if !segment.flags.contains(Flags::ACK) {
             return None;
         }
-        match self.known_ack(segment) {
+        match self.valid_ack(segment) {
             Some(ack) => Some(ack),
             None if self.state == TcpState::SynReceived => {
-                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+                self.pending_reset = Some(PendingReset { seq: segment.ack, ack: None });
                 None
             }
             None => {
-                self.challenges.request(now);
+                self.challenge_acks.request(now);
                 None
             }
         }
     }
 
     /// Returns the acknowledged offset, if it is neither too old nor ahead (RFC 5961 §5.2).
-    fn known_ack(&self, segment: &Segment) -> Option<u64> {
+    fn valid_ack(&self, segment: &Segment) -> Option<u64> {
         let acked = self.send.acked_until();
         let distance = segment.ack.wrapping_sub(self.wire_seq(acked)).cast_signed();
         let ack = acked.cast_signed().saturating_add(i64::from(distance));
         let oldest = acked.saturating_sub(self.peer_window.largest.max(u64::from(u16::MAX)));
-        let known = ack <= self.send.sent_until().cast_signed() && ack >= oldest.cast_signed();
-        u64::try_from(ack).ok().filter(|_| known)
+        let in_range = ack <= self.send.sent_until().cast_signed() && ack >= oldest.cast_signed();
+        u64::try_from(ack).ok().filter(|_| in_range)
     }
 
     /// Updates the state after an acknowledgement of our FIN.
-    fn after_our_fin(&mut self, now: Instant) {
+    fn check_fin_acked(&mut self, now: Instant) {
         if !self.send.fin_acked() {
             return;
         }
@@ -269,15 +271,15 @@ impl Subflow {
         let only_syn = syn.flags.contains(Flags::SYN)
             && !syn.flags.contains(Flags::ACK)
             && !syn.flags.contains(Flags::RST);
-        let higher = syn.seq.wrapping_sub(self.wire_ack()).cast_signed() > 0;
-        let newer = match syn.options.timestamps.filter(|_| self.timestamps.on) {
-            Some(theirs) => match theirs.value.wrapping_sub(self.timestamps.recent).cast_signed() {
-                0 => higher,
-                difference => difference > 0,
+        let seq_is_newer = syn.seq.wrapping_sub(self.wire_ack()).cast_signed() > 0;
+        let syn_is_newer = match syn.options.timestamps.filter(|_| self.timestamps.on) {
+            Some(option) => match option.value.wrapping_sub(self.timestamps.recent).cast_signed() {
+                0 => seq_is_newer,
+                clock_advance => clock_advance > 0,
             },
-            None => higher,
+            None => seq_is_newer,
         };
-        self.state == TcpState::TimeWait && only_syn && newer
+        self.state == TcpState::TimeWait && only_syn && syn_is_newer
     }
 
     /// Returns the sequence number on the wire after the last one used here.
@@ -299,12 +301,12 @@ impl Subflow {
 
     /// Processes data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is
     /// ignored.
-    fn take_data(
+    fn receive_data(
         &mut self,
         now: Instant,
         start: u64,
         segment: &mut Segment,
-        received: &mut SegmentOutcome,
+        outcome: &mut SegmentOutcome,
     ) {
         let payload: Payload = std::mem::take(&mut segment.payload);
         let bytes = payload.len() as u64;
@@ -313,36 +315,36 @@ impl Subflow {
         if bytes == 0 && !fin {
             return;
         }
-        let packet = match u64::from(segment.segment_bytes) {
+        let packet_bytes = match u64::from(segment.segment_bytes) {
             0 => bytes,
-            packet => packet,
+            packet_bytes => packet_bytes,
         };
         if start > self.receive.next()
             && self.receive.out_of_order_bytes() + bytes
-                > u64::from(self.own_window.max_out_of_order_bytes)
+                > u64::from(self.receive_window.max_out_of_order_bytes)
         {
             // No memory is left to hold it (Linux `tcp_try_rmem_schedule`): the peer retransmits
             // it.
-            self.schedule_ack(now, bytes, packet, false, true);
+            self.schedule_ack(now, bytes, packet_bytes, false, true);
             return;
         }
-        let fin_before = self.receive.fin_in_order();
-        let arrival = self.receive.insert(start, payload, &mut received.data);
-        self.duplicate_bytes += arrival.duplicate;
+        let had_fin = self.receive.fin_in_order();
+        let reassembled = self.receive.insert(start, payload, &mut outcome.data);
+        self.duplicate_bytes += reassembled.duplicate;
         if fin {
             self.receive.insert_fin(end);
         }
-        if !fin_before && self.receive.take_fin() {
-            received.fin = true;
-            self.after_peer_fin(now);
+        if !had_fin && self.receive.take_fin() {
+            outcome.fin = true;
+            self.on_peer_fin(now);
         }
-        let at_once = arrival.hole || arrival.duplicate > 0 || fin || received.fin;
-        let push = segment.flags.contains(Flags::PSH);
-        self.schedule_ack(now, bytes, packet, push, at_once);
+        let at_once = reassembled.hole || reassembled.duplicate > 0 || fin || outcome.fin;
+        let psh = segment.flags.contains(Flags::PSH);
+        self.schedule_ack(now, bytes, packet_bytes, psh, at_once);
     }
 
     /// Updates the state after the peer's FIN (RFC 9293 §3.10.7.4 eighth).
-    fn after_peer_fin(&mut self, now: Instant) {
+    fn on_peer_fin(&mut self, now: Instant) {
         match self.state {
             TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,
             TcpState::FinWait1 => self.state = TcpState::Closing,

@@ -18,13 +18,13 @@ pub(super) struct AckState {
     /// Largest packet of the peer so far.
     packet_bytes: u32,
     /// Time when data last arrived; zero: never.
-    data_at: Instant,
+    last_data_at: Instant,
     /// Packets that are still acknowledged immediately.
     quickack: u16,
     /// Delay in milliseconds, if it is adaptive; zero: no data came yet.
     delay_ms: u16,
     /// Pending packets that came with PSH, or are smaller than others.
-    pushed: u8,
+    pushed_packets: u8,
     /// Request-reply exchange: acknowledgements wait for the next reply.
     pingpong: bool,
 }
@@ -39,10 +39,10 @@ impl AckState {
             due: false,
             pending_bytes: 0,
             packet_bytes: 536,
-            data_at: Instant::ZERO,
+            last_data_at: Instant::ZERO,
             quickack,
             delay_ms: 0,
-            pushed: 0,
+            pushed_packets: 0,
             pingpong: false,
         }
     }
@@ -54,8 +54,8 @@ impl AckState {
     }
 }
 
-/// Converts a byte count of one packet, which always fits.
-fn small(bytes: u64) -> u32 {
+/// Converts a byte count of one packet; larger counts become the maximum.
+fn saturating_u32(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
@@ -71,7 +71,7 @@ pub(super) struct TimestampState {
     /// `Last.ACK.sent` of RFC 7323, as an offset.
     last_ack_sent: u64,
     /// Last echo measured by [`Subflow::measure_as_receiver`].
-    measured: u32,
+    measured_echo: u32,
 }
 
 impl TimestampState {
@@ -85,7 +85,7 @@ impl TimestampState {
             recent: 0,
             recent_at: Instant::ZERO,
             last_ack_sent: 0,
-            measured: 0,
+            measured_echo: 0,
         }
     }
 
@@ -111,7 +111,7 @@ impl TimestampState {
 
     /// Returns the age of a timestamp relative to the latest, if the peer's clock counts
     /// milliseconds.
-    pub(super) fn behind(&self, option: Option<Timestamps>) -> Duration {
+    pub(super) fn age_of(&self, option: Option<Timestamps>) -> Duration {
         let ms = option.map_or(0, |option| self.recent.wrapping_sub(option.value));
         Duration::from_millis(ms.into())
     }
@@ -120,8 +120,8 @@ impl TimestampState {
     /// peer's clock may have wrapped (§5.5).
     pub(super) fn is_old(&self, now: Instant, option: Option<Timestamps>) -> bool {
         const PAWS_EXPIRY: Duration = Duration::from_secs(24 * 24 * 3600);
-        let fresh = now.saturating_since(self.recent_at) <= PAWS_EXPIRY;
-        let Some(Timestamps { value, .. }) = option.filter(|_| self.on && fresh) else {
+        let is_recent = now.saturating_since(self.recent_at) <= PAWS_EXPIRY;
+        let Some(Timestamps { value, .. }) = option.filter(|_| self.on && is_recent) else {
             return false;
         };
         value.wrapping_sub(self.recent).cast_signed() < 0
@@ -144,7 +144,8 @@ pub(super) struct EcnState {
 pub(super) struct ChallengeAckLimiter {
     /// Set when a challenge ACK is due.
     pub(super) due: bool,
-    since: Instant,
+    /// Start of the current five seconds, and the challenge ACKs in them.
+    window_start: Instant,
     count: u32,
 }
 
@@ -153,8 +154,8 @@ impl ChallengeAckLimiter {
     const CHALLENGE_ACK_WINDOW: Duration = Duration::from_secs(5);
 
     pub(super) fn request(&mut self, now: Instant) {
-        if now.saturating_since(self.since) >= Self::CHALLENGE_ACK_WINDOW {
-            (self.since, self.count) = (now, 0);
+        if now.saturating_since(self.window_start) >= Self::CHALLENGE_ACK_WINDOW {
+            (self.window_start, self.count) = (now, 0);
         }
         if self.count < Self::CHALLENGE_ACK_LIMIT {
             self.count += 1;
@@ -168,23 +169,26 @@ impl Subflow {
     /// are the age of the echo on full data packets, each once. A smaller sample applies
     /// immediately, a larger one by an eighth.
     pub(super) fn measure_as_receiver(&mut self, now: Instant, segment: &Segment) {
-        let option =
-            segment.options.timestamps.filter(|option| option.echo != self.timestamps.measured);
+        let option = segment
+            .options
+            .timestamps
+            .filter(|option| option.echo != self.timestamps.measured_echo);
         let Some(echo_ms) = self.timestamps.echo_ms(now, option) else { return };
-        self.timestamps.measured = option.map_or(0, |option| option.echo);
+        self.timestamps.measured_echo = option.map_or(0, |option| option.echo);
         let age_us = milliseconds(now).saturating_sub(echo_ms).saturating_mul(1_000);
         let age_us = u32::try_from(age_us).unwrap_or(u32::MAX);
         if segment.payload.len() < self.acks.packet_bytes as usize || age_us == 0 {
             return;
         }
-        let known = self.receiver_rtt_us;
-        let is_first = known == 0 || age_us < known;
-        self.receiver_rtt_us = if is_first { age_us } else { known - known / 8 + age_us / 8 };
+        let previous_us = self.receiver_rtt_us;
+        let replaces_previous = previous_us == 0 || age_us < previous_us;
+        self.receiver_rtt_us =
+            if replaces_previous { age_us } else { previous_us - previous_us / 8 + age_us / 8 };
     }
 
     /// Returns the payload of the largest packet received; `None` before any data.
     pub fn received_packet_bytes(&self) -> Option<u32> {
-        (self.acks.data_at != Instant::ZERO).then_some(self.acks.packet_bytes)
+        (self.acks.last_data_at != Instant::ZERO).then_some(self.acks.packet_bytes)
     }
 
     /// Returns true if a read by the application sends a delayed acknowledgement. It does so for
@@ -192,42 +196,44 @@ impl Subflow {
     /// `tcp_cleanup_rbuf`).
     pub fn acknowledges_when_read(&self, drained: bool) -> bool {
         let acks = &self.acks;
-        let waits = self.timers.is_set(Timer::DelayedAck);
-        let pushed = acks.pushed > u8::from(acks.pingpong);
-        waits && (acks.pending_bytes > acks.packet_bytes || (drained && pushed))
+        let ack_delayed = self.timers.is_set(Timer::DelayedAck);
+        let has_pushed = acks.pushed_packets > u8::from(acks.pingpong);
+        ack_delayed && (acks.pending_bytes > acks.packet_bytes || (drained && has_pushed))
     }
 
     /// Makes an acknowledgement due after a read by the application, if a delayed one may be sent.
-    /// Also if `window` (of at most `clamp`) is at least twice the rest of the advertised window.
+    /// Does so too if `window` (of at most `clamp`) is at least twice the rest of the advertised
+    /// window.
     pub fn on_read(&mut self, drained: bool, window: u64, clamp: u64) {
-        let left = self.own_window.remaining(self.receive.next());
-        let open =
+        let remaining = self.receive_window.remaining(self.receive.next());
+        let expects_data =
             !matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed)
                 && !self.receive.fin_in_order();
-        let doubled = window > 0 && 2 * left <= clamp && window >= 2 * left;
-        if self.acknowledges_when_read(drained) || (open && doubled) {
+        let window_doubled = window > 0 && 2 * remaining <= clamp && window >= 2 * remaining;
+        if self.acknowledges_when_read(drained) || (expects_data && window_doubled) {
             self.acks.due = true;
         }
     }
 
-    /// Decides when received data is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
+    /// Decides when received data is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3). The data came
+    /// in packets of `packet_bytes`; `at_once` forbids a delay.
     pub(super) fn schedule_ack(
         &mut self,
         now: Instant,
         bytes: u64,
-        packet: u64,
-        push: bool,
+        packet_bytes: u64,
+        psh: bool,
         at_once: bool,
     ) {
-        self.note_pause(now);
+        self.adapt_ack_delay(now);
         let acks = &mut self.acks;
-        acks.data_at = now;
-        let is_pushed = push || small(packet) < acks.packet_bytes;
-        acks.pushed = acks.pushed.saturating_add(is_pushed.into());
-        acks.pending_bytes = acks.pending_bytes.saturating_add(small(bytes));
-        acks.packet_bytes = acks.packet_bytes.max(small(packet));
+        acks.last_data_at = now;
+        let is_pushed = psh || saturating_u32(packet_bytes) < acks.packet_bytes;
+        acks.pushed_packets = acks.pushed_packets.saturating_add(is_pushed.into());
+        acks.pending_bytes = acks.pending_bytes.saturating_add(saturating_u32(bytes));
+        acks.packet_bytes = acks.packet_bytes.max(saturating_u32(packet_bytes));
         let quick = acks.quickack > 0 && !acks.pingpong;
-        let packets = bytes.div_ceil(packet.max(1));
+        let packets = bytes.div_ceil(packet_bytes.max(1));
         acks.quickack = acks.quickack.saturating_sub(u16::try_from(packets).unwrap_or(u16::MAX));
         // More than one full packet's bytes: at least every second packet is acknowledged.
         if at_once
@@ -243,20 +249,20 @@ impl Subflow {
 
     /// Adapts the acknowledgement delay to the peer's silence before this data (Linux
     /// `tcp_event_data_recv`).
-    fn note_pause(&mut self, now: Instant) {
-        let first = self.acks.data_at == Instant::ZERO;
-        let pause = now.saturating_since(self.acks.data_at);
+    fn adapt_ack_delay(&mut self, now: Instant) {
+        let is_first_data = self.acks.last_data_at == Instant::ZERO;
+        let pause = now.saturating_since(self.acks.last_data_at);
         let timeout = self.rtt.timeout();
         // After a pause the peer begins with a small window, and needs each acknowledgement.
-        if self.config.counts_memory && !first && pause > timeout {
+        if self.config.counts_memory && !is_first_data && pause > timeout {
             self.acks.quickack = self.acks.quickack.max(self.config.quick_acks);
         }
-        let least = self.config.delayed_ack;
+        let min_delay = self.config.delayed_ack;
         let delay = Duration::from_millis(self.acks.delay_ms.into());
-        self.set_ack_delay(if first {
-            least
-        } else if pause <= least / 2 {
-            delay / 2 + least / 2
+        self.set_ack_delay(if is_first_data {
+            min_delay
+        } else if pause <= min_delay / 2 {
+            delay / 2 + min_delay / 2
         } else if pause < delay {
             (delay / 2 + pause).min(timeout)
         } else {
@@ -270,18 +276,18 @@ impl Subflow {
 
     /// Delays an acknowledgement (Linux `tcp_send_delayed_ack`).
     fn delay_ack(&mut self, now: Instant) {
-        let waits_until = self.timers.get(Timer::DelayedAck);
-        let least = self.config.delayed_ack;
+        let deadline = self.timers.get(Timer::DelayedAck);
+        let min_delay = self.config.delayed_ack;
         if !self.config.adapts_ack_delay {
-            if waits_until.is_none() {
-                self.timers.set(Timer::DelayedAck, now + least);
+            if deadline.is_none() {
+                self.timers.set(Timer::DelayedAck, now + min_delay);
             }
             return;
         }
-        let round_trip = self.rtt.smoothed().unwrap_or(DELACK_MAX).max(least);
-        let most = round_trip.min(DELACK_MAX).max(least);
-        let delay = Duration::from_millis(self.acks.delay_ms.into()).min(most);
-        match waits_until {
+        let round_trip = self.rtt.smoothed().unwrap_or(DELACK_MAX).max(min_delay);
+        let max_delay = round_trip.min(DELACK_MAX).max(min_delay);
+        let delay = Duration::from_millis(self.acks.delay_ms.into()).min(max_delay);
+        match deadline {
             Some(at) if at <= now + delay / 4 => self.acks.due = true,
             Some(at) if at <= now + delay => {}
             Some(_) | None => self.timers.set(Timer::DelayedAck, now + delay),
@@ -291,15 +297,15 @@ impl Subflow {
     /// Sends a delayed acknowledgement: no data came to carry it.
     pub(super) fn on_delayed_ack(&mut self) {
         self.acks.due = true;
-        let least = self.config.delayed_ack;
+        let min_delay = self.config.delayed_ack;
         let doubled = Duration::from_millis(2 * u64::from(self.acks.delay_ms));
-        let ended = std::mem::take(&mut self.acks.pingpong);
-        self.set_ack_delay(if ended { least } else { doubled.min(self.rtt.timeout()) });
+        let was_pingpong = std::mem::take(&mut self.acks.pingpong);
+        self.set_ack_delay(if was_pingpong { min_delay } else { doubled.min(self.rtt.timeout()) });
     }
 
-    /// Detects a request-reply exchange: data sent shortly after the peer's is a reply.
-    pub(super) fn on_data_answered(&mut self, now: Instant) {
-        let pause = now.saturating_since(self.acks.data_at);
+    /// Detects a request-reply exchange: we send data shortly after receiving some.
+    pub(super) fn detect_pingpong(&mut self, now: Instant) {
+        let pause = now.saturating_since(self.acks.last_data_at);
         let delay = Duration::from_millis(self.acks.delay_ms.into());
         self.acks.pingpong |= self.config.adapts_ack_delay && pause < delay;
     }
@@ -315,28 +321,29 @@ impl Subflow {
         }
     }
 
-    /// Records that an acknowledgement was sent; `complete` unless it had no room for SACK blocks.
-    pub(super) fn note_ack_sent(&mut self, complete: bool) {
+    /// Records that an acknowledgement was sent. `sack_reported` is false if the packet had no room
+    /// for SACK blocks.
+    pub(super) fn note_ack_sent(&mut self, sack_reported: bool) {
         self.timestamps.last_ack_sent = self.receive.next();
-        (self.acks.pending_bytes, self.acks.pushed) = (0, 0);
-        if complete {
+        (self.acks.pending_bytes, self.acks.pushed_packets) = (0, 0);
+        if sack_reported {
             self.acks.due = false;
-            self.challenges.due = false;
+            self.challenge_acks.due = false;
         }
         self.timers.clear(Timer::DelayedAck);
     }
 
     /// Processes the ECN bits of an acceptable segment (RFC 3168 §6.1.3). A mark is echoed until
     /// the peer confirms its reaction with CWR.
-    pub(super) fn note_ecn(&mut self, flags: Flags, marked: bool) {
-        if !self.echo.on {
+    pub(super) fn on_ecn_bits(&mut self, flags: Flags, marked: bool) {
+        if !self.ecn.on {
             return;
         }
         if flags.contains(Flags::CWR) {
-            self.echo.marked = false;
+            self.ecn.marked = false;
         }
         if marked {
-            self.echo.marked = true;
+            self.ecn.marked = true;
             self.acks.due = true;
         }
     }

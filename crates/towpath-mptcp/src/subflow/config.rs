@@ -29,8 +29,8 @@ pub struct SubflowConfig {
     pub hystart: HyStartRule,
     /// Pace at a share of cwnd/srtt.
     pub pacing: bool,
-    /// Cap on a super-segment; Linux's TSO autosizing: at least two packets, at most what
-    /// `pacing_rate` sends in about 1 ms, never more than 64 KiB.
+    /// Limit super-segments as Linux's TSO autosizing does: at least two packets, at most the data
+    /// of about 1 ms at `pacing_rate`, never more than 64 KiB.
     pub tso_autosizing: bool,
     /// Maximum payload of a super-segment in bytes (1 packet when less than the MSS).
     pub super_segment_bytes: u32,
@@ -88,7 +88,7 @@ pub struct SubflowConfig {
     /// round. It grows slowly when the round-trip time falls (`tcp_rtt_estimator`). Any timestamp
     /// echoed by an acknowledgement of new data is a sample (`tcp_ack_update_rtt`).
     pub measures_as_linux: bool,
-    /// Account queued and sent data in Linux's memory, including each packet's overhead. Also
+    /// Count queued and sent data as Linux counts memory, including each packet's overhead. Also
     /// follow Linux 6.18 in related behaviour. The send buffer grows when the window is not filled,
     /// and retransmissions do not count as a full window. After a pause every packet is
     /// acknowledged.

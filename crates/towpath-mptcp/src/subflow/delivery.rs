@@ -18,11 +18,11 @@ pub(super) struct Delivery {
     pub(super) bytes: u64,
     /// Data bytes cumulatively acknowledged.
     pub(super) data_bytes: u64,
-    /// Send times of the first and last acknowledged packets that were sent once.
+    /// Earliest and latest send time of the acknowledged packets that were sent once.
     pub(super) sent_once: Option<(Instant, Instant)>,
     /// Set when data sent more than once was cumulatively acknowledged: `sent_once` may be too old.
     pub(super) ambiguous: bool,
-    /// Delivered transmission with the latest send time: time, end.
+    /// Delivered transmission with the latest send time: that time, and the end offset.
     pub(super) newest: Option<(Instant, u64)>,
     /// Highest offset delivered so far.
     pub(super) highest: u64,
@@ -32,17 +32,17 @@ pub(super) struct Delivery {
     pub(super) original_end: Option<u64>,
     /// Set when retransmitted data arrived as a whole packet. A part that arrived does not prove
     /// the rest, as a packet may have been split on its path.
-    pub(super) repeated_whole: bool,
+    pub(super) retransmission_arrived_whole: bool,
     /// Set when the echoed timestamp is that of an earlier transmission.
-    pub(super) old_echo: bool,
+    pub(super) echoes_earlier_copy: bool,
 }
 
 impl Delivery {
-    pub(super) fn new(now: Instant, min_rtt: Duration, echo: Option<u64>, highest: u64) -> Self {
+    pub(super) fn new(now: Instant, min_rtt: Duration, echo_ms: Option<u64>, highest: u64) -> Self {
         Self {
             now,
             min_rtt,
-            echo_ms: echo,
+            echo_ms,
             bytes: 0,
             data_bytes: 0,
             sent_once: None,
@@ -51,8 +51,8 @@ impl Delivery {
             highest,
             reordered: false,
             original_end: None,
-            repeated_whole: false,
-            old_echo: false,
+            retransmission_arrived_whole: false,
+            echoes_earlier_copy: false,
         }
     }
 
@@ -62,7 +62,7 @@ impl Delivery {
     }
 
     /// Records that the first `bytes` of `record` are cumulatively acknowledged.
-    pub(super) fn acknowledged(&mut self, record: &SendRecord, bytes: u64) {
+    pub(super) fn on_acked(&mut self, record: &SendRecord, bytes: u64) {
         if !record.fin {
             self.data_bytes += bytes;
         }
@@ -72,29 +72,29 @@ impl Delivery {
         }
     }
 
-    pub(super) fn selectively_acknowledged(&mut self, record: &SendRecord) {
+    pub(super) fn on_sacked(&mut self, record: &SendRecord) {
         self.deliver(record, record.end(), u64::from(record.len));
     }
 
     fn deliver(&mut self, record: &SendRecord, end: u64, bytes: u64) {
         self.bytes += bytes;
-        let at = record.sent_at;
+        let sent_at = record.sent_at;
         if record.transmissions == 1 {
-            let (first, last) = self.sent_once.unwrap_or((at, at));
-            self.sent_once = Some((first.min(at), last.max(at)));
+            let (earliest, latest) = self.sent_once.unwrap_or((sent_at, sent_at));
+            self.sent_once = Some((earliest.min(sent_at), latest.max(sent_at)));
             self.reordered |= end < self.highest;
             self.original_end = self.original_end.max(Some(end));
         } else {
-            let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
-            self.repeated_whole |= end == record.end();
-            self.old_echo |= earlier;
+            let echoes_earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(sent_at));
+            self.retransmission_arrived_whole |= end == record.end();
+            self.echoes_earlier_copy |= echoes_earlier;
             // The acknowledged transmission is ambiguous (RFC 8985 §6.2 step 2).
-            if earlier || self.now.saturating_since(at) < self.min_rtt {
+            if echoes_earlier || self.now.saturating_since(sent_at) < self.min_rtt {
                 self.highest = self.highest.max(end);
                 return;
             }
         }
-        self.newest = self.newest.max(Some((at, end)));
+        self.newest = self.newest.max(Some((sent_at, end)));
         self.highest = self.highest.max(end);
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::super::send_queue::{DataMapping, SendQueue};
     use super::*;
 
-    fn at(ms: u64) -> Instant {
+    fn at_ms(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
     }
 
@@ -117,16 +117,16 @@ mod tests {
     fn a_partial_dsack_does_not_prove_a_spurious_retransmission() {
         let mut queue = SendQueue::new();
         queue.push(DataMapping { dsn: 1, len: 1_420, checksum: None }, false);
-        assert!(queue.send(at(0), 1_420, 1_420).is_some());
-        queue.mark_lost_sent_until(at(100));
-        assert!(queue.retransmit_lost(at(100), 1_420, 1_420).is_some());
+        assert!(queue.send(at_ms(0), 1_420, 1_420).is_some());
+        queue.mark_lost_sent_until(at_ms(100));
+        assert!(queue.retransmit_lost(at_ms(100), 1_420, 1_420).is_some());
         // Both acknowledgements echo the data that was sent first.
-        let mut answer = |until| {
-            let mut delivery = Delivery::new(at(110), Duration::from_millis(5), Some(0), 0);
+        let mut acknowledge_until = |until| {
+            let mut delivery = Delivery::new(at_ms(110), Duration::from_millis(5), Some(0), 0);
             queue.acknowledge(until, &mut delivery);
-            delivery.repeated_whole && delivery.echoes_before(at(100))
+            delivery.retransmission_arrived_whole && delivery.echoes_before(at_ms(100))
         };
-        assert!(!answer(711));
-        assert!(answer(1_421));
+        assert!(!acknowledge_until(711));
+        assert!(acknowledge_until(1_421));
     }
 }

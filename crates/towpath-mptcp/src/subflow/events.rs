@@ -21,7 +21,7 @@ pub enum TcpState {
     FinWait2,
     /// The peer sent a FIN; we may still send.
     CloseWait,
-    /// Both closed simultaneously; our FIN is not acknowledged.
+    /// Both sides closed simultaneously; our FIN is not acknowledged.
     Closing,
     /// The peer closed, then we closed; our FIN is not acknowledged.
     LastAck,
@@ -137,7 +137,7 @@ pub enum IcmpError {
     },
     /// Network, host or port is unreachable.
     Unreachable {
-        /// Sequence number of the packet that caused it.
+        /// Sequence number of the packet that caused the error.
         seq: u32,
         /// True if the error is permanent (port or protocol unreachable).
         hard: bool,

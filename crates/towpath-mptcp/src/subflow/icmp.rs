@@ -9,13 +9,13 @@ impl Subflow {
     /// forged or too late, and is ignored (RFC 5927 §4.1).
     pub fn on_icmp(&mut self, now: Instant, error: IcmpError) {
         match error {
-            IcmpError::TooBig { mtu_bytes, seq } if self.in_flight_seq(seq) => {
+            IcmpError::TooBig { mtu_bytes, seq } if self.is_in_flight(seq) => {
                 if self.path_mtu.reduce(mtu_bytes) {
-                    self.on_packet_size();
+                    self.apply_packet_size();
                     self.resend_too_big(now);
                 }
             }
-            IcmpError::Unreachable { seq, hard } if self.in_flight_seq(seq) => {
+            IcmpError::Unreachable { seq, hard } if self.is_in_flight(seq) => {
                 self.unreachable = true;
                 // In all other states a route may return (RFC 5461 §2.1, RFC 9293 §3.9.2.2).
                 if hard && self.state == TcpState::SynSent {
@@ -26,7 +26,7 @@ impl Subflow {
         }
     }
 
-    fn in_flight_seq(&self, seq: u32) -> bool {
+    fn is_in_flight(&self, seq: u32) -> bool {
         if matches!(self.state, TcpState::SynSent | TcpState::SynReceived) {
             return seq == self.isn;
         }

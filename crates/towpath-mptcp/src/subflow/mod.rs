@@ -1,7 +1,8 @@
 //! One TCP connection, as a state machine that knows nothing of Multipath TCP.
 //!
-//! It numbers bytes from the start of its own stream: offset 0 is the SYN, the first data byte has
-//! offset 1 (the *subflow sequence number*, SSN, of RFC 8684), and the FIN follows the last byte.
+//! A subflow numbers bytes from the start of its own stream: offset 0 is the SYN, the first data
+//! byte has offset 1 (the *subflow sequence number*, SSN, of RFC 8684), and the FIN follows the last
+//! byte.
 //! All offsets are 64 bits wide; only `wire` knows 32-bit numbers. Payload is not stored here: sent
 //! data is recorded as [`DataMapping`]s into the connection's send store. Data received in order is
 //! passed on immediately.
@@ -83,10 +84,10 @@ pub struct Subflow {
     peer_isn: Option<u32>,
     handshake: Handshake,
     send: SendQueue,
-    memory: SendBuffer,
+    send_buffer: SendBuffer,
     receive: Reassembly,
     peer_window: SendWindow,
-    own_window: ReceiveWindow,
+    receive_window: ReceiveWindow,
     rtt: Rtt,
     /// Round-trip time measured as the receiver of data; 0: not known.
     receiver_rtt_us: u32,
@@ -94,38 +95,41 @@ pub struct Subflow {
     recovery: LossRecovery,
     acks: AckState,
     timestamps: TimestampState,
-    echo: EcnState,
-    challenges: ChallengeAckLimiter,
+    ecn: EcnState,
+    challenge_acks: ChallengeAckLimiter,
     path_mtu: PathMtu,
     /// Cached result of [`PathMtu::packet_bytes`], which is needed often.
     packet_bytes: u32,
     pacer: Pacer,
     timers: Timers,
     congestion: Box<dyn CongestionControl>,
-    own: PathId,
+    path_id: PathId,
     /// Latest view of the siblings for the coupled control. Timers cannot query the owner.
-    group: Vec<Sibling>,
-    reset: Option<PendingReset>,
-    probe: Option<TransmitReason>,
+    siblings: Vec<Sibling>,
+    pending_reset: Option<PendingReset>,
+    /// Window probe or keep-alive probe that is due.
+    pending_probe: Option<TransmitReason>,
     close_reason: Option<CloseReason>,
+    /// Reason for closing until the owner has received it.
     unreported_close: Option<CloseReason>,
     sack_on: bool,
-    /// Unsent bytes of the owner that are not pushed yet.
+    /// Bytes that the owner has not pushed yet; see [`Subflow::set_waiting_bytes`].
     waiting_bytes: u32,
-    /// Set when a window of less than a packet has blocked data for a timeout: the next packet uses
-    /// it.
+    /// Set when a window of less than a packet has blocked data for a timeout. The next packet may
+    /// then use that window.
     override_silly_window: bool,
     /// End of the last data packet sent that was not full: the lower 32 bits of the offset.
-    small_until: u32,
+    small_packet_end: u32,
     /// Set when the application reads no more received data.
     orphaned: bool,
     /// Set when ICMP reported the peer as unreachable, perhaps temporarily.
     unreachable: bool,
     /// Keep-alive probes without a reply.
     unacked_keepalives: u16,
-    /// Window probes without a reply; `probes` counts all since the window was closed.
-    unacked_probes: u16,
-    probes: u16,
+    /// Window probes without a reply.
+    unacked_window_probes: u16,
+    /// Window probes since the window was closed.
+    window_probes: u16,
     last_received_at: Instant,
     last_sent_at: Instant,
     sent_bytes: u64,
@@ -147,60 +151,60 @@ impl Subflow {
     pub fn accept(config: SubflowConfig, isn: u32, syn: &Segment, now: Instant) -> Self {
         let mut subflow = Self::new(config, isn, TcpState::SynReceived, now);
         subflow.path_mtu.ipv6 = syn.source.is_ipv6();
-        subflow.take_syn(now, syn);
+        subflow.apply_syn_options(now, syn);
         subflow.arm_user_timeout(now);
         subflow
     }
 
     fn new(config: SubflowConfig, isn: u32, state: TcpState, now: Instant) -> Self {
         let path_mtu = PathMtu::new(config.mtu_bytes);
-        let start = CongestionConfig {
+        let congestion_config = CongestionConfig {
             mss_bytes: path_mtu.packet_bytes(),
             initial_packets: config.initial_window_packets,
             hystart: config.hystart,
         };
         // Names are checked when a configuration is read; an unknown one gets the default.
-        let named =
+        let is_configured =
             |entry: &&congestion::CongestionControlEntry| entry.name == config.congestion_control;
-        let control = congestion::ALL.iter().find(named).unwrap_or(&DEFAULT_CONTROL);
+        let control = congestion::ALL.iter().find(is_configured).unwrap_or(&DEFAULT_CONTROL);
         Self {
             state,
             isn,
             peer_isn: None,
             handshake: Handshake::default(),
             send: SendQueue::new(),
-            memory: SendBuffer::new(&config),
+            send_buffer: SendBuffer::new(&config),
             receive: Reassembly::new(),
             peer_window: SendWindow::new(config.keeps_larger_window),
-            own_window: ReceiveWindow::new(),
+            receive_window: ReceiveWindow::new(),
             rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
             receiver_rtt_us: 0,
             rack: Rack::default(),
             recovery: LossRecovery::default(),
             acks: AckState::new(config.quick_acks),
             timestamps: TimestampState::new(isn),
-            echo: EcnState::default(),
-            challenges: ChallengeAckLimiter::default(),
+            ecn: EcnState::default(),
+            challenge_acks: ChallengeAckLimiter::default(),
             packet_bytes: path_mtu.packet_bytes(),
             path_mtu,
             pacer: Pacer::default(),
             timers: Timers::new(config.timer_granularity),
-            congestion: (control.make)(start),
-            own: PathId(0),
-            group: Vec::new(),
-            reset: None,
-            probe: None,
+            congestion: (control.make)(congestion_config),
+            path_id: PathId(0),
+            siblings: Vec::new(),
+            pending_reset: None,
+            pending_probe: None,
             close_reason: None,
             unreported_close: None,
             sack_on: false,
             waiting_bytes: u32::MAX,
             override_silly_window: false,
-            small_until: 0,
+            small_packet_end: 0,
             orphaned: false,
             unreachable: false,
             unacked_keepalives: 0,
-            unacked_probes: 0,
-            probes: 0,
+            unacked_window_probes: 0,
+            window_probes: 0,
             last_received_at: now,
             last_sent_at: now,
             sent_bytes: 0,
@@ -220,41 +224,41 @@ impl Subflow {
     /// waiting data ([`Subflow::set_waiting_bytes`]) may end within a packet. So may a window that
     /// is permanently small, or has been small for long.
     pub fn room_bytes(&self, now: Instant) -> u64 {
-        if !self.may_send_data() || self.send.fin_ssn().is_some() || self.paced(now) {
+        if !self.may_send_data() || self.send.fin_ssn().is_some() || self.pacing_delays(now) {
             return 0;
         }
         let mss = u64::from(self.mss());
-        let busy = self.in_flight() + self.send.queued();
+        let pending = self.in_flight() + self.send.queued();
         let mut cwnd = self.cwnd();
-        if self.idle_for(now).is_some() {
+        if self.restart_idle_time(now).is_some() {
             cwnd = cwnd.min(u64::from(self.config.initial_window_packets) * mss);
         }
-        let share = cwnd.saturating_sub(busy) / mss * mss;
+        let cwnd_room = cwnd.saturating_sub(pending) / mss * mss;
         let window = self.peer_window.usable(self.send.pushed_until());
         if window >= mss {
-            return share.min(window / mss * mss);
+            return cwnd_room.min(window / mss * mss);
         }
-        if share > 0 && self.allows_partial_segment(window, self.waiting_bytes.into()) {
+        if cwnd_room > 0 && self.allows_partial_segment(window, self.waiting_bytes.into()) {
             window
         } else {
             0
         }
     }
 
-    /// Returns true if a window of less than a packet may be used when `wanted` bytes wait for it
+    /// Returns true if a window of less than a packet may be used for `waiting_bytes` of data
     /// (rules 2 to 4 of RFC 9293 §3.8.6.2.1). With a window shared by several subflows, the
     /// remainder for one does not reflect the peer's buffer. As in Linux, an idle subflow then uses
-    /// it.
-    fn allows_partial_segment(&self, window: u64, wanted: u64) -> bool {
-        let enough = wanted.min(self.peer_window.largest / 2);
-        let rest = self.own_window.shared && self.send.outstanding() == 0;
-        window > 0 && (window >= enough || rest || self.override_silly_window)
+    /// the partial window.
+    fn allows_partial_segment(&self, window: u64, waiting_bytes: u64) -> bool {
+        let sufficient = waiting_bytes.min(self.peer_window.largest / 2);
+        let shared_and_idle = self.receive_window.shared && self.send.outstanding() == 0;
+        window > 0 && (window >= sufficient || shared_and_idle || self.override_silly_window)
     }
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are
     /// acknowledged here ([`Subflow::unacked`]). `psh` sets PSH on the last packet.
     pub fn push(&mut self, now: Instant, mapping: DataMapping, psh: bool) -> u64 {
-        if let Some(idle) = self.idle_for(now) {
+        if let Some(idle) = self.restart_idle_time(now) {
             self.congestion.on_idle(now, idle, self.rtt.timeout());
             self.last_sent_at = now;
         }
@@ -277,15 +281,15 @@ impl Subflow {
         self.send.lengthen_tail(bytes, psh);
     }
 
-    /// Returns the idle time of the sender, if it is long enough for a slow restart (RFC 5681
-    /// §4.1).
-    fn idle_for(&self, now: Instant) -> Option<Duration> {
+    /// Returns the idle time of the sender if it requires a restart from the initial window (RFC
+    /// 5681 §4.1).
+    fn restart_idle_time(&self, now: Instant) -> Option<Duration> {
         if self.send.outstanding() > 0 || self.send.next_unsent().is_some() {
             return None;
         }
         let idle = now.saturating_since(self.last_sent_at);
-        let long = self.sent_bytes > 0 && idle > self.rtt.timeout();
-        (self.config.restart_after_idle && long).then_some(idle)
+        let exceeds_timeout = self.sent_bytes > 0 && idle > self.rtt.timeout();
+        (self.config.restart_after_idle && exceeds_timeout).then_some(idle)
     }
 
     /// Returns everything pushed and not yet cumulatively acknowledged, as whole mappings, oldest
@@ -323,14 +327,14 @@ impl Subflow {
         let peer_needs_no_reset =
             matches!(self.state, TcpState::SynSent | TcpState::TimeWait | TcpState::Closed);
         if !peer_needs_no_reset {
-            self.reset = Some(PendingReset {
+            self.pending_reset = Some(PendingReset {
                 seq: self.wire_seq(self.send.sent_until()),
                 ack: Some(self.wire_ack()),
             });
         }
         if self.state != TcpState::Closed {
-            self.close_as(CloseReason::Aborted);
-            // The owner requested it and needs no report.
+            self.enter_closed(CloseReason::Aborted);
+            // The owner requested the abort and needs no report.
             self.unreported_close = None;
         }
     }
@@ -348,36 +352,36 @@ impl Subflow {
 
     /// Returns true if a RST is waiting to be sent.
     pub fn reset_due(&self) -> bool {
-        self.reset.is_some()
+        self.pending_reset.is_some()
     }
 
     /// Enters `Closed`; the next call with a result reports it to the owner.
     fn finish(&mut self, reason: CloseReason) {
         if self.state != TcpState::Closed {
-            self.close_as(reason);
+            self.enter_closed(reason);
         }
     }
 
-    fn close_as(&mut self, reason: CloseReason) {
+    fn enter_closed(&mut self, reason: CloseReason) {
         self.state = TcpState::Closed;
         (self.close_reason, self.unreported_close) = (Some(reason), Some(reason));
         self.timers.clear_all();
     }
 
     /// Makes an acknowledgement due immediately, because the owner has an option to send.
-    pub fn want_ack(&mut self) {
+    pub fn set_ack_due(&mut self) {
         self.acks.due = true;
     }
 
     /// Sets the receive window in bytes for the next packets. Unless `shared` (Multipath TCP, whose
     /// window belongs to the connection), the right edge never moves back (RFC 9293 §3.8.6.2.2).
     pub fn set_receive_window(&mut self, bytes: u64, shared: bool) {
-        self.own_window.set(bytes, shared);
+        self.receive_window.set(bytes, shared);
     }
 
     /// Limits the out-of-order bytes held here; data beyond the limit is dropped.
     pub fn set_max_out_of_order_bytes(&mut self, bytes: u64) {
-        self.own_window.max_out_of_order_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.receive_window.max_out_of_order_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
 
     /// Raises the peer's window here to at least `bytes`, the connection's window from the next
@@ -395,12 +399,12 @@ impl Subflow {
 
     /// Returns the receive window; see [`Subflow::set_receive_window`].
     pub fn receive_window_bytes(&self) -> u64 {
-        self.own_window.bytes()
+        self.receive_window.bytes()
     }
 
     /// Returns the window that was last advertised here.
     pub fn advertised_window_bytes(&self) -> u64 {
-        self.own_window.advertised()
+        self.receive_window.advertised()
     }
 
     /// Returns the round-trip time measured as the receiver of data. It comes from timestamps,
@@ -408,53 +412,55 @@ impl Subflow {
     pub fn receiver_rtt(&self) -> Duration {
         match self.receiver_rtt_us {
             0 => self.srtt(),
-            known => Duration::from_micros(known.into()),
+            rtt_us => Duration::from_micros(rtt_us.into()),
         }
     }
 
     /// Returns true if a window update is due. The window must exceed the advertised one by two
     /// packets or half the buffer, or by anything after zero.
     pub fn window_update_due(&self) -> bool {
-        let open =
+        let is_open =
             !matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed);
-        let more = !self.receive.fin_in_order();
-        open && more && self.own_window.update_due(self.receive.next(), u64::from(self.mss()))
+        let expects_data = !self.receive.fin_in_order();
+        is_open
+            && expects_data
+            && self.receive_window.update_due(self.receive.next(), u64::from(self.mss()))
     }
 
     /// Sets the bytes of options that the owner adds to data packets; they reduce the payload of a
     /// packet.
     pub fn set_data_option_bytes(&mut self, bytes: u16) {
         self.path_mtu.set_data_option_bytes(bytes);
-        self.on_packet_size();
+        self.apply_packet_size();
     }
 
-    /// Sets an upper bound for the payload of a packet: the smallest of all subflows (seed 003's
-    /// mode).
+    /// Sets an upper bound for the payload of a packet: the smallest MSS of all subflows (as
+    /// in the Multipath TCP of Barré et al. 2011).
     pub fn set_mss_cap(&mut self, bytes: Option<u32>) {
-        self.path_mtu.set_cap(bytes);
-        self.on_packet_size();
+        self.path_mtu.set_mss_cap(bytes);
+        self.apply_packet_size();
     }
 
-    /// Sets IPv6, whose header is longer. Only needed before the first SYN; later the peer's
+    /// Selects IPv6, whose header is longer. Only needed before the first SYN; later the peer's
     /// segments show it.
     pub fn set_ipv6(&mut self, ipv6: bool) {
         self.path_mtu.ipv6 = ipv6;
-        self.on_packet_size();
+        self.apply_packet_size();
     }
 
-    /// Sets the bytes that the owner would push if there were room. While there are any, a closed
-    /// window is probed even when nothing is queued here. Initially unlimited.
+    /// Sets the bytes that the owner would push if there were room; initially unlimited. Unless 0,
+    /// a closed window is probed even when nothing is queued here.
     pub fn set_waiting_bytes(&mut self, now: Instant, bytes: u64) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let before = std::mem::replace(&mut self.waiting_bytes, bytes);
+        let previous = std::mem::replace(&mut self.waiting_bytes, bytes);
         // A window that was sufficient for the earlier data may be too small for more.
-        let idle = before != bytes && self.send.outstanding() == 0;
-        if (before > 0) != (bytes > 0) || idle {
+        let changed_while_idle = previous != bytes && self.send.outstanding() == 0;
+        if (previous > 0) != (bytes > 0) || changed_while_idle {
             self.arm_window_probe(now);
         }
     }
 
-    /// Marks the subflow as orphaned: received data is not read. FIN-WAIT-2 lasts at most
+    /// Marks the subflow as orphaned: the application reads no more data. FIN-WAIT-2 lasts at most
     /// [`SubflowConfig::time_wait`].
     pub fn set_orphaned(&mut self, now: Instant) {
         self.orphaned = true;
@@ -463,7 +469,7 @@ impl Subflow {
         }
     }
 
-    fn on_packet_size(&mut self) {
+    fn apply_packet_size(&mut self) {
         self.packet_bytes = self.path_mtu.packet_bytes();
         self.congestion.set_mss(self.packet_bytes);
     }
@@ -550,7 +556,7 @@ impl Subflow {
     pub fn path_view(&self) -> PathView {
         let cwnd_bytes = self.cwnd();
         PathView {
-            id: self.own,
+            id: self.path_id,
             backup: false,
             stale: false,
             silent_rounds: 0,
@@ -594,7 +600,7 @@ impl Subflow {
         self.recovery.cwnd_limited(window < self.congestion.ssthresh_bytes(), window)
     }
 
-    /// Applies M2: halves the window (see [`towpath_multipath::opportunistic`]).
+    /// Halves the window: penalisation, M2 in [`towpath_multipath::opportunistic`].
     pub fn penalise(&mut self, now: Instant, ends_slow_start: bool) {
         self.congestion.penalise(now, ends_slow_start);
     }

@@ -4,20 +4,22 @@ use super::Subflow;
 use super::send_queue::SendRecord;
 
 impl Subflow {
-    /// Returns the part of the next `len` bytes that Nagle allows: all, whole packets, or `None`.
+    /// Returns how many of the next `len` bytes Nagle allows to send: all, whole packets, or
+    /// `None`.
     pub(super) fn nagle_allowed_bytes(&self, len: u32) -> Option<u32> {
-        let rest = len % self.mss();
+        let partial_bytes = len % self.mss();
         // A partial packet with more data behind it is sent unchanged: a mapping ends there.
-        let last = self.send.queued() <= u64::from(len) && self.send.fin_ssn().is_none();
-        let unacked = self.small_until.wrapping_sub(self.send.acked_until() as u32);
-        let waits = self.config.nagle && last && (1..1 << 31).contains(&unacked);
-        let allowed = if waits { len - rest } else { len };
+        let is_last = self.send.queued() <= u64::from(len) && self.send.fin_ssn().is_none();
+        let small_unacked = self.small_packet_end.wrapping_sub(self.send.acked_until() as u32);
+        let holds_partial = self.config.nagle && is_last && (1..1 << 31).contains(&small_unacked);
+        let allowed = if holds_partial { len - partial_bytes } else { len };
         (allowed > 0).then_some(allowed)
     }
 
+    /// Remembers the end of a sent packet that is smaller than the MSS.
     pub(super) fn track_small_packet(&mut self, record: &SendRecord) {
         if !record.fin && !record.len.is_multiple_of(self.mss()) {
-            self.small_until = self.send.sent_until() as u32;
+            self.small_packet_end = self.send.sent_until() as u32;
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{Subflow, Timer};
 /// Send time of the next packet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pacer {
-    next: Instant,
+    next_send_at: Instant,
 }
 
 impl Subflow {
@@ -21,23 +21,26 @@ impl Subflow {
         let window = self.cwnd().max(self.send.in_flight());
         let percent = u64::from(self.congestion.pacing_percent());
         // Computed for every decision, so the usual case avoids a wide division.
-        if let Some(work) = percent.checked_mul(10_000_000).and_then(|by| window.checked_mul(by)) {
-            return work / nanos;
+        if let Some(scaled_window) =
+            percent.checked_mul(10_000_000).and_then(|factor| window.checked_mul(factor))
+        {
+            return scaled_window / nanos;
         }
-        let work = u128::from(window) * u128::from(percent) * 10_000_000;
-        u64::try_from(work / u128::from(nanos)).unwrap_or(u64::MAX)
+        let scaled_window = u128::from(window) * u128::from(percent) * 10_000_000;
+        u64::try_from(scaled_window / u128::from(nanos)).unwrap_or(u64::MAX)
     }
 
     /// Returns true if pacing delays the next packet.
-    pub(super) fn paced(&self, now: Instant) -> bool {
-        self.config.pacing && self.pacer.next > now
+    pub(super) fn pacing_delays(&self, now: Instant) -> bool {
+        self.config.pacing && self.pacer.next_send_at > now
     }
 
     /// Advances the pacer after `bytes` were sent. The first window is not paced, as the rate is
     /// not known then.
-    pub(super) fn pace(&mut self, now: Instant, bytes: u64) {
-        let first = u64::from(self.config.initial_window_packets) * u64::from(self.mss());
-        if !self.config.pacing || self.sent_bytes <= first {
+    pub(super) fn advance_pacer(&mut self, now: Instant, bytes: u64) {
+        let initial_window_bytes =
+            u64::from(self.config.initial_window_packets) * u64::from(self.mss());
+        if !self.config.pacing || self.sent_bytes <= initial_window_bytes {
             return;
         }
         let rate = self.pacing_rate();
@@ -46,25 +49,28 @@ impl Subflow {
         }
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let gap = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.pacer.next = self.pacer.next.max(now) + gap;
-        self.timers.set_exactly(Timer::Pacing, self.pacer.next);
+        self.pacer.next_send_at = self.pacer.next_send_at.max(now) + gap;
+        self.timers.set_exactly(Timer::Pacing, self.pacer.next_send_at);
     }
 
-    /// Most bytes that one push should have now (TSO autosizing,
+    /// Returns the maximum bytes of one push now (TSO autosizing,
     /// [`super::SubflowConfig::super_segment_bytes`]); a multiple of the MSS.
     pub fn quantum_bytes(&self) -> u32 {
         let mss = self.mss();
-        let most = self.config.super_segment_bytes;
-        let sized = if self.config.tso_autosizing {
+        let max_bytes = self.config.super_segment_bytes;
+        let bytes = if self.config.tso_autosizing {
             // Data of about a millisecond, and more with a short round-trip time: a burst does less
             // harm to a near peer (Linux `tcp_tso_rtt_log`).
-            let near = self.rtt.min().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
-            let extra = u32::try_from(near).ok().and_then(|by| most.checked_shr(by)).unwrap_or(0);
-            let rate = u32::try_from(self.pacing_rate() >> 10).unwrap_or(u32::MAX);
-            most.min(rate.saturating_add(extra)).max(2 * mss)
+            let rtt_shift = self.rtt.min().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
+            let extra_bytes = u32::try_from(rtt_shift)
+                .ok()
+                .and_then(|shift| max_bytes.checked_shr(shift))
+                .unwrap_or(0);
+            let rate_bytes = u32::try_from(self.pacing_rate() >> 10).unwrap_or(u32::MAX);
+            max_bytes.min(rate_bytes.saturating_add(extra_bytes)).max(2 * mss)
         } else {
-            most
+            max_bytes
         };
-        (sized.min(most) / mss).max(1) * mss
+        (bytes.min(max_bytes) / mss).max(1) * mss
     }
 }

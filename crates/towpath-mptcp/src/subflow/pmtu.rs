@@ -15,11 +15,13 @@ pub(super) const TIMESTAMP_BYTES: u32 = 12;
 /// Packet size limits of the path, the peer and the interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathMtu {
+    /// Current path MTU.
     mtu_bytes: u32,
     interface_mtu_bytes: u32,
     pub(super) ipv6: bool,
     peer_mss: Option<u16>,
-    cap: Option<u32>,
+    mss_cap: Option<u32>,
+    /// Bytes of the owner's options on data packets.
     data_option_bytes: u16,
     timestamps: bool,
 }
@@ -31,7 +33,7 @@ impl PathMtu {
             interface_mtu_bytes: mtu_bytes,
             ipv6: false,
             peer_mss: None,
-            cap: None,
+            mss_cap: None,
             data_option_bytes: 0,
             timestamps: false,
         }
@@ -58,8 +60,8 @@ impl PathMtu {
         self.timestamps = timestamps;
     }
 
-    pub(super) fn set_cap(&mut self, bytes: Option<u32>) {
-        self.cap = bytes;
+    pub(super) fn set_mss_cap(&mut self, bytes: Option<u32>) {
+        self.mss_cap = bytes;
     }
 
     pub(super) fn set_data_option_bytes(&mut self, bytes: u16) {
@@ -72,8 +74,8 @@ impl PathMtu {
 
     /// Returns the payload of a full packet without options, as the peer and the link allow it.
     pub(super) fn segment_bytes(&self) -> u32 {
-        let link = self.mtu_bytes.saturating_sub(self.header_bytes());
-        link.min(self.peer_mss.map_or(u32::MAX, u32::from))
+        let path_mss = self.mtu_bytes.saturating_sub(self.header_bytes());
+        path_mss.min(self.peer_mss.map_or(u32::MAX, u32::from))
     }
 
     /// Returns the payload bytes of a full packet.
@@ -81,7 +83,7 @@ impl PathMtu {
         let segment = self.segment_bytes();
         let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
         let options = timestamps + u32::from(self.data_option_bytes);
-        let payload = segment.saturating_sub(options).min(self.cap.unwrap_or(u32::MAX));
+        let payload = segment.saturating_sub(options).min(self.mss_cap.unwrap_or(u32::MAX));
         payload.clamp(MIN_SND_MSS, u32::from(u16::MAX))
     }
 
@@ -93,19 +95,19 @@ impl PathMtu {
             0..1280 if self.ipv6 => return false,
             // RFC 1191 §5: the next smaller common MTU.
             0 => PLATEAUS.into_iter().find(|size| *size < self.mtu_bytes).unwrap_or(MIN_IPV4_MTU),
-            named => named.max(MIN_IPV4_MTU),
+            reported => reported.max(MIN_IPV4_MTU),
         };
-        let smaller = mtu_bytes < self.mtu_bytes;
+        let gets_smaller = mtu_bytes < self.mtu_bytes;
         self.mtu_bytes = self.mtu_bytes.min(mtu_bytes);
-        smaller
+        gets_smaller
     }
 
     /// Halves the packet size because full packets vanish; returns true if packets get smaller.
     pub(super) fn halve(&mut self) -> bool {
-        let half = self.packet_bytes() / 2;
+        let halved = self.packet_bytes() / 2;
         let overhead = self.mtu_bytes.min(self.header_bytes() + 40);
         self.packet_bytes() > MIN_PROBED_MSS
-            && self.reduce((half.max(MIN_PROBED_MSS) + overhead).max(self.min_mtu()))
+            && self.reduce((halved.max(MIN_PROBED_MSS) + overhead).max(self.min_mtu()))
     }
 }
 
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(mtu.packet_bytes(), 1388);
         mtu.set_data_option_bytes(20);
         assert_eq!(mtu.packet_bytes(), 1368);
-        mtu.set_cap(Some(1000));
+        mtu.set_mss_cap(Some(1000));
         assert_eq!(mtu.packet_bytes(), 1000);
         assert!(!mtu.reduce(1500));
         assert!(mtu.reduce(576));
@@ -147,14 +149,14 @@ mod tests {
 
     #[test]
     fn no_message_raises_the_pmtu_or_lowers_it_below_the_minimum() {
-        for (ipv6, least) in [(false, 68), (true, 1280)] {
+        for (ipv6, min_mtu) in [(false, 68), (true, 1280)] {
             let mut mtu = PathMtu { ipv6, ..PathMtu::new(1500) };
             assert!(mtu.reduce(1400) && !mtu.reduce(1400) && !mtu.reduce(1500));
             assert_eq!(mtu.mtu_bytes, 1400);
             assert_eq!(mtu.reduce(1), !ipv6, "over IPv6 such a message is discarded");
             assert_eq!(mtu.reduce(1280), ipv6);
             while mtu.halve() {}
-            assert!(mtu.mtu_bytes >= least);
+            assert!(mtu.mtu_bytes >= min_mtu);
         }
         let mut mtu = PathMtu { ipv6: true, ..PathMtu::new(1500) };
         assert!(!mtu.reduce(1279));

@@ -30,8 +30,9 @@ pub(super) struct Rack {
     /// Highest offset delivered so far.
     pub(super) highest: u64,
     reordering_seen: bool,
-    /// Reordering window in quarters of the smallest round-trip time, minus one.
-    widened: u32,
+    /// Quarters of the smallest round-trip time by which DSACKs have widened the reordering window
+    /// of one quarter.
+    extra_quarters: u32,
     /// Recoveries until the window shrinks.
     reo_wnd_persist: u32,
     /// Offset whose acknowledgement lets the next DSACK count.
@@ -40,7 +41,7 @@ pub(super) struct Rack {
     /// Set when the next transmission is a probe.
     pub(super) probe_due: bool,
     /// Set when no round-trip time was measured since the last probe.
-    unmeasured: bool,
+    awaits_rtt_sample: bool,
 }
 
 /// Tail loss probe that is not yet acknowledged.
@@ -49,7 +50,7 @@ struct TailProbe {
     /// Sent offset at the time of the probe.
     end: u64,
     /// Set when the probe retransmitted data.
-    repeated: bool,
+    is_retransmission: bool,
 }
 
 impl Rack {
@@ -67,30 +68,30 @@ impl Rack {
     pub(super) fn widen_reo_wnd(&mut self, acked_until: u64, sent_until: u64) {
         if self.round_end.is_none_or(|end| acked_until >= end) {
             self.round_end = Some(sent_until);
-            self.widened = self.widened.saturating_add(1);
+            self.extra_quarters = self.extra_quarters.saturating_add(1);
             self.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
-    /// Records the end of a recovery.
-    pub(super) fn record_recovery(&mut self) {
+    /// Records the end of a recovery: a widened reordering window shrinks after several (step 4).
+    pub(super) fn record_recovery_end(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
-            self.widened = 0;
+            self.extra_quarters = 0;
         }
     }
 
-    /// Returns the RACK window: transmissions before the newest delivered one, older than this, are
-    /// lost.
-    fn horizon(&self, window: Duration) -> Option<RackWindow> {
+    /// Returns the limit of loss detection. Transmissions before the newest delivered one are lost
+    /// after its round-trip time plus the reordering `window`.
+    fn loss_window(&self, window: Duration) -> Option<RackWindow> {
         Some(RackWindow { newest: self.newest?, wait: self.rtt + window })
     }
 
     /// Records that a probe was sent.
-    pub(super) fn record_probe(&mut self, end: u64, repeated: bool) {
+    pub(super) fn record_probe(&mut self, end: u64, is_retransmission: bool) {
         self.probe_due = false;
-        self.probe = Some(TailProbe { end, repeated });
-        self.unmeasured = true;
+        self.probe = Some(TailProbe { end, is_retransmission });
+        self.awaits_rtt_sample = true;
     }
 
     /// Returns true if the path is known to reorder.
@@ -100,7 +101,7 @@ impl Rack {
 
     /// Records that a round-trip time was measured.
     pub(super) fn record_rtt_sample(&mut self) {
-        self.unmeasured = false;
+        self.awaits_rtt_sample = false;
     }
 }
 
@@ -111,45 +112,48 @@ impl Subflow {
 
     fn reordering_window(&self) -> Duration {
         let rack = &self.rack;
-        let enough = DUP_THRESH * u64::from(self.mss());
-        let hurry = self.phase() != RecoveryPhase::Open || self.send.sacked_bytes() >= enough;
-        if !rack.reordering_seen && hurry {
+        let loss_threshold = DUP_THRESH * u64::from(self.mss());
+        let detect_now =
+            self.phase() != RecoveryPhase::Open || self.send.sacked_bytes() >= loss_threshold;
+        if !rack.reordering_seen && detect_now {
             return Duration::ZERO;
         }
         let quarter = self.rtt.min().unwrap_or_default() / 4;
-        let widest = self.rtt.smoothed().unwrap_or_default();
-        quarter.saturating_mul(rack.widened.saturating_add(1)).min(widest)
+        let max_window = self.rtt.smoothed().unwrap_or_default();
+        quarter.saturating_mul(rack.extra_quarters.saturating_add(1)).min(max_window)
     }
 
     /// Marks data that must be lost; returns true if any is newly lost.
     pub(super) fn detect_losses(&mut self, now: Instant) -> bool {
-        let before = self.send.lost_bytes();
+        let lost_before = self.send.lost_bytes();
         if self.uses_rack() {
             self.timers.clear(Timer::Reordering);
-            let horizon = self.rack.horizon(self.reordering_window());
-            let again = horizon.and_then(|horizon| self.send.detect_by_time(now, &horizon));
-            if let Some(again) = again {
-                self.timers.set(Timer::Reordering, again);
+            let loss_window = self.rack.loss_window(self.reordering_window());
+            let next_check =
+                loss_window.and_then(|loss_window| self.send.detect_rack_losses(now, &loss_window));
+            if let Some(next_check) = next_check {
+                self.timers.set(Timer::Reordering, next_check);
             }
         } else if self.sack_on {
-            self.send.detect_by_bytes((DUP_THRESH - 1) * u64::from(self.mss()));
-        } else if self.recovery.enough_duplicates() {
+            self.send.detect_sack_losses((DUP_THRESH - 1) * u64::from(self.mss()));
+        } else if self.recovery.has_enough_dup_acks() {
             self.send.mark_oldest_lost();
         }
-        self.send.lost_bytes() > before
+        self.send.lost_bytes() > lost_before
     }
 
     /// Returns the send time before which RACK declares data lost at a retransmission timeout (RFC
     /// 8985 §6.3).
     pub(super) fn lost_if_sent_until(&self, now: Instant) -> Instant {
-        let horizon = self.rack.horizon(self.reordering_window()).filter(|_| self.uses_rack());
-        horizon.map_or(now, |horizon| now - horizon.wait)
+        let loss_window =
+            self.rack.loss_window(self.reordering_window()).filter(|_| self.uses_rack());
+        loss_window.map_or(now, |loss_window| now - loss_window.wait)
     }
 
     pub(super) fn on_reordering_timeout(&mut self, now: Instant) {
         let in_flight = self.send.in_flight();
         if self.detect_losses(now) {
-            self.note_losses(now, in_flight);
+            self.on_losses(now, in_flight);
         }
         self.arm_retransmission(now);
     }
@@ -157,10 +161,11 @@ impl Subflow {
     /// Arms the tail loss probe after new data was sent or acknowledged (RFC 8985 §7.2).
     pub(super) fn arm_tail_probe(&mut self, now: Instant) {
         // RFC 8985 §7.3: one probe at a time, and the next only after a round-trip measurement.
-        let probed = self.rack.probe.is_some() || self.rack.unmeasured;
-        let idle = self.send.outstanding() == 0 || probed;
-        let calm = self.phase() == RecoveryPhase::Open && self.send.sacked_bytes() == 0;
-        if idle || !calm || !self.uses_rack() || self.rack.probe_due {
+        let probe_pending = self.rack.probe.is_some() || self.rack.awaits_rtt_sample;
+        let cannot_probe = self.send.outstanding() == 0 || probe_pending;
+        let no_loss_suspected =
+            self.phase() == RecoveryPhase::Open && self.send.sacked_bytes() == 0;
+        if cannot_probe || !no_loss_suspected || !self.uses_rack() || self.rack.probe_due {
             return self.timers.clear(Timer::TailProbe);
         }
         let delay = match self.rtt.smoothed() {
@@ -172,22 +177,25 @@ impl Subflow {
             None => Duration::from_secs(1),
         };
         let timeout = self.timers.get(Timer::Retransmission).unwrap_or(Instant::MAX);
-        let at = (now + delay).min(timeout);
-        self.timers.set(Timer::TailProbe, at);
+        let probe_at = (now + delay).min(timeout);
+        self.timers.set(Timer::TailProbe, probe_at);
     }
 
     /// Arms the tail loss probe after new data was sent, as [`Subflow::arm_tail_probe`] does. In
     /// Linux it fires no later than the timeout of the oldest data, even after acknowledgements
     /// (`tcp_rto_delta_us`).
-    pub(super) fn arm_tail_probe_behind(&mut self, now: Instant) {
+    pub(super) fn arm_tail_probe_after_send(&mut self, now: Instant) {
         self.arm_tail_probe(now);
-        let Some(at) = self.timers.get(Timer::TailProbe).filter(|_| self.config.measures_as_linux)
+        let Some(probe_at) =
+            self.timers.get(Timer::TailProbe).filter(|_| self.config.measures_as_linux)
         else {
             return;
         };
-        let oldest = self.send.oldest().map(|record| record.sent_at + self.rtt.timeout());
-        if let Some(due) = oldest.filter(|due| *due > now && *due < at) {
-            self.timers.set(Timer::TailProbe, due);
+        let oldest_timeout = self.send.oldest().map(|record| record.sent_at + self.rtt.timeout());
+        if let Some(earlier) =
+            oldest_timeout.filter(|earlier| *earlier > now && *earlier < probe_at)
+        {
+            self.timers.set(Timer::TailProbe, earlier);
         }
     }
 
@@ -204,7 +212,7 @@ impl Subflow {
     /// congestion control, which is notified here.
     pub(super) fn on_probe_acked(&mut self, now: Instant, ack: u64, evidence: &ProbeEvidence) {
         let Some(probe) = self.rack.probe.filter(|probe| ack >= probe.end) else { return };
-        if !probe.repeated || evidence.duplicate_end == Some(probe.end) {
+        if !probe.is_retransmission || evidence.duplicate_end == Some(probe.end) {
             self.rack.probe = None;
         } else if ack > probe.end {
             self.rack.probe = None;
@@ -218,10 +226,11 @@ impl Subflow {
 
     /// Returns the bytes of new data to send as a probe, regardless of the congestion window. A due
     /// tail loss probe needs one packet. After a timeout that may be spurious, it is two packets
-    /// (RFC 5682 §2.1 step 2b). Less if less data waits; 0 if the peer has no room for it.
+    /// (RFC 5682 §2.1 step 2b). The result is smaller if less data waits, and 0
+    /// if the peer has no room.
     pub fn probe_bytes(&self) -> u64 {
-        let sends = self.may_send_data() && self.send.fin_ssn().is_none();
-        if !sends || self.send.next_unsent().is_some() {
+        let may_send = self.may_send_data() && self.send.fin_ssn().is_none();
+        if !may_send || self.send.next_unsent().is_some() {
             return 0;
         }
         let packets = match (self.rack.probe_due, self.recovery.prefers_new_data()) {
@@ -229,18 +238,18 @@ impl Subflow {
             (false, true) => 2,
             (false, false) => return 0,
         };
-        let wanted = u64::from(self.waiting_bytes.min(packets * self.mss()));
-        let fits = self.peer_window.usable(self.send.pushed_until()) >= wanted;
-        if fits { wanted } else { 0 }
+        let bytes = u64::from(self.waiting_bytes.min(packets * self.mss()));
+        let fits = self.peer_window.usable(self.send.pushed_until()) >= bytes;
+        if fits { bytes } else { 0 }
     }
 
     /// Returns the reason to transmit if a tail loss probe is due.
-    pub(super) fn probe_reason(&self) -> Option<TransmitReason> {
+    pub(super) fn tail_probe_reason(&self) -> Option<TransmitReason> {
         self.rack.probe_due.then_some(TransmitReason::TailProbe)
     }
 
     /// Forgets the probe: after a timeout its reply has no meaning.
-    pub(super) fn forget_probe(&mut self) {
+    pub(super) fn forget_tail_probe(&mut self) {
         (self.rack.probe, self.rack.probe_due) = (None, false);
     }
 }
@@ -250,6 +259,6 @@ impl Subflow {
 pub(super) struct ProbeEvidence {
     /// End of the DSACK block.
     pub(super) duplicate_end: Option<u64>,
-    /// Set when it repeats the previous one, without SACK blocks.
+    /// True if the acknowledgement is a duplicate without SACK blocks.
     pub(super) plain_duplicate: bool,
 }

@@ -17,42 +17,42 @@ impl Ranges {
         {
             return Vec::new();
         }
-        let mut fresh = Vec::with_capacity(1);
-        let (mut low, mut high, mut at) = (start, end, start);
+        let mut new_parts = Vec::with_capacity(1);
+        let (mut low, mut high, mut uncovered_from) = (start, end, start);
         // Ranges that begin before the new one and reach into it, then those that begin within it.
-        let before = self.0.range(..start).next_back().map(|(s, e)| (*s, *e));
-        if let Some((s, e)) = before.filter(|(_, e)| *e >= start) {
+        let preceding = self.0.range(..start).next_back().map(|(s, e)| (*s, *e));
+        if let Some((s, e)) = preceding.filter(|(_, e)| *e >= start) {
             self.0.remove(&s);
-            (low, at) = (s, e);
+            (low, uncovered_from) = (s, e);
         }
         while let Some((s, e)) = self.0.range(start..=end).next().map(|(s, e)| (*s, *e)) {
             self.0.remove(&s);
-            if at < s {
-                fresh.push((at, s));
+            if uncovered_from < s {
+                new_parts.push((uncovered_from, s));
             }
-            at = at.max(e);
+            uncovered_from = uncovered_from.max(e);
             high = high.max(e);
         }
-        if at < end {
-            fresh.push((at, end));
+        if uncovered_from < end {
+            new_parts.push((uncovered_from, end));
         }
-        self.0.insert(low, high.max(at));
-        fresh
+        self.0.insert(low, high.max(uncovered_from));
+        new_parts
     }
 
     /// Returns the range that contains `offset`.
-    pub(super) fn around(&self, offset: u64) -> Option<(u64, u64)> {
+    pub(super) fn containing(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, end) = self.0.range(..=offset).next_back()?;
         (offset < *end).then_some((*start, *end))
     }
 
     /// Removes everything below `offset`.
     pub(super) fn remove_below(&mut self, offset: u64) {
-        while let Some(first) = self.0.first_entry() {
-            if *first.key() >= offset {
+        while let Some(lowest) = self.0.first_entry() {
+            if *lowest.key() >= offset {
                 break;
             }
-            let end = first.remove();
+            let end = lowest.remove();
             if end > offset {
                 self.0.insert(offset, end);
             }
@@ -68,7 +68,7 @@ impl Ranges {
         self.0.clear();
     }
 
-    /// Returns true without any range.
+    /// Returns true if there is no range.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,20 +93,20 @@ mod tests {
                     ranges.remove_below(start / 2);
                     model.retain(|n| *n >= start / 2);
                 } else {
-                    let fresh = ranges.insert(start, start + len);
-                    let new: Vec<u64> = (start..start + len).filter(|n| model.insert(*n)).collect();
-                    prop_assert_eq!(fresh.iter().flat_map(|(s, e)| *s..*e).collect::<Vec<_>>(), new);
+                    let new_parts = ranges.insert(start, start + len);
+                    let expected: Vec<u64> = (start..start + len).filter(|n| model.insert(*n)).collect();
+                    prop_assert_eq!(new_parts.iter().flat_map(|(s, e)| *s..*e).collect::<Vec<_>>(), expected);
                 }
-                let mut all: Vec<u64> = ranges.descending().flat_map(|(s, e)| s..e).collect();
-                all.sort_unstable();
-                prop_assert!(all.iter().eq(model.iter()));
+                let mut covered: Vec<u64> = ranges.descending().flat_map(|(s, e)| s..e).collect();
+                covered.sort_unstable();
+                prop_assert!(covered.iter().eq(model.iter()));
                 for n in 0..72 {
-                    prop_assert_eq!(ranges.around(n).is_some(), model.contains(&n));
+                    prop_assert_eq!(ranges.containing(n).is_some(), model.contains(&n));
                 }
-                let mut above = u64::MAX;
+                let mut next_start = u64::MAX;
                 for (s, e) in ranges.descending() {
-                    prop_assert!(s < e && e < above, "ranges touch");
-                    above = s;
+                    prop_assert!(s < e && e < next_start, "ranges touch");
+                    next_start = s;
                 }
             }
         }

@@ -26,12 +26,16 @@ pub(super) struct ReassemblyOutcome {
 pub(super) struct Reassembly {
     /// Next expected offset; includes the FIN once it is in order.
     next: u64,
+    /// Out-of-order data by offset.
     waiting: BTreeMap<u64, Payload>,
     waiting_bytes: u64,
+    /// Offsets of the out-of-order data.
     ranges: Ranges,
     /// An offset of each recently reported block, the latest first.
     latest: ArrayVec<u64, 4>,
+    /// Duplicate range that the next SACK option reports.
     duplicate: Option<(u64, u64)>,
+    /// Offset of the FIN.
     fin: Option<u64>,
 }
 
@@ -64,8 +68,8 @@ impl Reassembly {
 
     /// Returns the distance from the next expected offset to the end of out-of-order data.
     pub(super) fn out_of_order_span(&self) -> u64 {
-        let last = self.waiting.last_key_value();
-        last.map_or(0, |(start, payload)| start + payload.len() as u64 - self.next)
+        let last_piece = self.waiting.last_key_value();
+        last_piece.map_or(0, |(start, payload)| start + payload.len() as u64 - self.next)
     }
 
     pub(super) fn fin_in_order(&self) -> bool {
@@ -80,17 +84,17 @@ impl Reassembly {
     /// Records a FIN at `offset`; only the first counts. It is ignored if data beyond it has
     /// arrived.
     pub(super) fn insert_fin(&mut self, offset: u64) {
-        let beyond = self.ranges.descending().next().is_some_and(|(_, end)| end > offset);
-        if self.fin.is_none() && !beyond && offset >= self.next {
+        let data_follows = self.ranges.descending().next().is_some_and(|(_, end)| end > offset);
+        if self.fin.is_none() && !data_follows && offset >= self.next {
             self.fin = Some(offset);
         }
     }
 
     /// Takes the FIN if all data before it has arrived; returns true if it did.
     pub(super) fn take_fin(&mut self) -> bool {
-        let now = self.fin == Some(self.next);
-        self.next += u64::from(now);
-        now
+        let in_order = self.fin == Some(self.next);
+        self.next += u64::from(in_order);
+        in_order
     }
 
     /// Inserts data at `start`; appends the data that is now in order to `out`.
@@ -111,52 +115,52 @@ impl Reassembly {
             out.push((start, payload));
             return ReassemblyOutcome { in_order: end - start, duplicate: 0, hole: false };
         }
-        self.insert_slowly(start, end, &payload, out)
+        self.insert_out_of_order(start, end, &payload, out)
     }
 
-    fn insert_slowly(
+    fn insert_out_of_order(
         &mut self,
         start: u64,
         end: u64,
         payload: &Payload,
         out: &mut Vec<(u64, Payload)>,
     ) -> ReassemblyOutcome {
-        let mut arrival =
+        let mut outcome =
             ReassemblyOutcome { hole: !self.ranges.is_empty(), ..ReassemblyOutcome::default() };
         if start >= end {
-            return arrival;
+            return outcome;
         }
-        let low = start.max(self.next);
-        let fresh = self.ranges.insert(low, end);
-        let new: u64 = fresh.iter().map(|(from, to)| to - from).sum();
-        arrival.duplicate = end - start - new;
-        arrival.hole |= start != self.next;
-        if arrival.duplicate > 0 {
-            self.note_duplicate(start, end, &fresh);
+        let new_start = start.max(self.next);
+        let new_parts = self.ranges.insert(new_start, end);
+        let new_bytes: u64 = new_parts.iter().map(|(from, to)| to - from).sum();
+        outcome.duplicate = end - start - new_bytes;
+        outcome.hole |= start != self.next;
+        if outcome.duplicate > 0 {
+            self.note_duplicate(start, end, &new_parts);
         }
-        for (from, to) in fresh {
-            let slice = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
-            self.waiting.insert(from, payload.slice(slice(from), slice(to)));
+        for (from, to) in new_parts {
+            let index = |offset: u64| usize::try_from(offset - start).unwrap_or(usize::MAX);
+            self.waiting.insert(from, payload.slice(index(from), index(to)));
             self.waiting_bytes += to - from;
         }
-        if low < end {
-            self.note_latest(low);
+        if new_start < end {
+            self.note_latest(new_start);
         }
-        arrival.in_order = self.drain(out);
-        arrival
+        outcome.in_order = self.drain(out);
+        outcome
     }
 
     /// Records the first contiguous duplicate part, which is reported once (RFC 2883 §4). It lies
-    /// between two fresh parts, or before the first.
-    fn note_duplicate(&mut self, start: u64, end: u64, fresh: &[(u64, u64)]) {
-        let starts = fresh.iter().map(|(from, _)| *from).chain([end]);
-        let ends = [start].into_iter().chain(fresh.iter().map(|(_, to)| *to));
+    /// between two new parts, or before the first.
+    fn note_duplicate(&mut self, start: u64, end: u64, new_parts: &[(u64, u64)]) {
+        let starts = new_parts.iter().map(|(from, _)| *from).chain([end]);
+        let ends = [start].into_iter().chain(new_parts.iter().map(|(_, to)| *to));
         self.duplicate = ends.zip(starts).find(|(from, to)| from < to);
     }
 
     fn note_latest(&mut self, offset: u64) {
-        let block = self.ranges.around(offset);
-        self.latest.retain(|at| self.ranges.around(*at) != block);
+        let block = self.ranges.containing(offset);
+        self.latest.retain(|o| self.ranges.containing(*o) != block);
         if self.latest.is_full() {
             self.latest.pop();
         }
@@ -164,7 +168,7 @@ impl Reassembly {
     }
 
     fn drain(&mut self, out: &mut Vec<(u64, Payload)>) -> u64 {
-        let before = self.next;
+        let next_before = self.next;
         while let Some(entry) = self.waiting.first_entry()
             && *entry.key() == self.next
         {
@@ -174,8 +178,8 @@ impl Reassembly {
             out.push((start, payload));
         }
         self.ranges.remove_below(self.next);
-        self.latest.retain(|at| self.ranges.around(*at).is_some());
-        self.next - before
+        self.latest.retain(|o| self.ranges.containing(*o).is_some());
+        self.next - next_before
     }
 
     /// Returns at most `count` SACK blocks: a duplicate first, then the latest changed block (RFC
@@ -183,12 +187,13 @@ impl Reassembly {
     pub(super) fn take_sack_blocks(&mut self, count: usize) -> SackRanges {
         let mut blocks = SackRanges::new();
         let duplicate = if count > 0 { self.duplicate.take() } else { None };
-        let latest = self.latest.iter().filter_map(|at| self.ranges.around(*at));
+        let latest = self.latest.iter().filter_map(|o| self.ranges.containing(*o));
         // When blocks were dropped for lack of space, older holes still matter: the highest blocks
         // fill the rest.
         for block in duplicate.into_iter().chain(latest).chain(self.ranges.descending().take(4)) {
-            let known = blocks.iter().skip(usize::from(duplicate.is_some())).any(|b| *b == block);
-            if blocks.len() < count && !known {
+            let already_listed =
+                blocks.iter().skip(usize::from(duplicate.is_some())).any(|b| *b == block);
+            if blocks.len() < count && !already_listed {
                 let _ = blocks.try_push(block);
             }
         }

@@ -14,15 +14,15 @@ const SYN_RETRANSMITTED_RTO_US: u32 = 3_000_000;
 #[derive(Debug, Clone)]
 pub(super) struct Rtt {
     /// Smoothed round-trip time; 0: nothing was measured.
-    smoothed: u64,
-    deviation: u64,
+    srtt_ns: u64,
+    rttvar_ns: u64,
     /// Minimum round-trip time; [`u64::MAX`]: not known.
-    smallest: u64,
-    smallest_at: Instant,
+    min_rtt_ns: u64,
+    min_rtt_at: Instant,
     initial_us: u32,
     min_rto_us: u32,
     max_rto_us: u32,
-    rounds: MdevTracker,
+    mdev: MdevTracker,
 }
 
 /// Deviation of round-trip times, as Linux keeps it (`tcp_rtt_estimator`): four times the
@@ -36,44 +36,46 @@ struct MdevTracker {
     /// Deviation used for the timeout; 0: deviations are not kept by rounds.
     rttvar_us: u32,
     /// End of the round: the acknowledged offset, as on the wire, without its upper 32 bits.
-    end: u32,
+    round_end: u32,
 }
 
 impl MdevTracker {
-    fn first(rtt_us: u32, least_us: u32, sent_until: u64) -> Self {
+    fn from_first_sample(rtt_us: u32, min_rto_us: u32, sent_until: u64) -> Self {
         let mdev_us = rtt_us.saturating_mul(2);
-        let mdev_max_us = mdev_us.max(least_us);
-        Self { mdev_us, mdev_max_us, rttvar_us: mdev_max_us, end: sent_until as u32 }
+        let mdev_max_us = mdev_us.max(min_rto_us);
+        Self { mdev_us, mdev_max_us, rttvar_us: mdev_max_us, round_end: sent_until as u32 }
     }
 
     /// Adds a sample `rtt_us` and compares it with the expected value.
     fn sample(&mut self, expected_us: u32, rtt_us: u32) {
-        let error = expected_us.abs_diff(rtt_us);
-        let old = self.mdev_us / 4;
+        let error_us = expected_us.abs_diff(rtt_us);
+        let deviation_us = self.mdev_us / 4;
         // An early reply does not increase the uncertainty of the next.
-        let grown = error.saturating_sub(old) / if rtt_us < expected_us { 8 } else { 1 };
-        self.mdev_us = self.mdev_us.saturating_add(grown) - old.saturating_sub(error);
+        let growth_us =
+            error_us.saturating_sub(deviation_us) / if rtt_us < expected_us { 8 } else { 1 };
+        self.mdev_us =
+            self.mdev_us.saturating_add(growth_us) - deviation_us.saturating_sub(error_us);
         self.mdev_max_us = self.mdev_max_us.max(self.mdev_us);
         self.rttvar_us = self.rttvar_us.max(self.mdev_max_us);
     }
 
-    fn end(&mut self, least_us: u32, sent_until: u64) {
+    fn end_round(&mut self, min_rto_us: u32, sent_until: u64) {
         self.rttvar_us -= self.rttvar_us.saturating_sub(self.mdev_max_us) / 4;
-        (self.end, self.mdev_max_us) = (sent_until as u32, least_us);
+        (self.round_end, self.mdev_max_us) = (sent_until as u32, min_rto_us);
     }
 }
 
 impl Rtt {
-    pub(super) fn new(initial: Duration, least: Duration, most: Duration) -> Self {
+    pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Self {
         Self {
-            smoothed: 0,
-            deviation: 0,
-            smallest: u64::MAX,
-            smallest_at: Instant::ZERO,
+            srtt_ns: 0,
+            rttvar_ns: 0,
+            min_rtt_ns: u64::MAX,
+            min_rtt_at: Instant::ZERO,
             initial_us: micros(initial),
-            min_rto_us: micros(least),
-            max_rto_us: micros(most),
-            rounds: MdevTracker::default(),
+            min_rto_us: micros(min),
+            max_rto_us: micros(max),
+            mdev: MdevTracker::default(),
         }
     }
 
@@ -81,45 +83,48 @@ impl Rtt {
     /// everything below `sent_until` sent.
     pub(super) fn sample_in_round(&mut self, rtt: Duration, acked: u64, sent_until: u64) {
         let expected = self.smoothed().map(micros);
-        match expected.filter(|_| self.rounds.rttvar_us > 0) {
+        match expected.filter(|_| self.mdev.rttvar_us > 0) {
             Some(expected) => {
-                self.rounds.sample(expected, micros(rtt));
-                if (acked as u32).wrapping_sub(self.rounds.end).cast_signed() > 0 {
-                    self.rounds.end(self.min_rto_us, sent_until);
+                self.mdev.sample(expected, micros(rtt));
+                if (acked as u32).wrapping_sub(self.mdev.round_end).cast_signed() > 0 {
+                    self.mdev.end_round(self.min_rto_us, sent_until);
                 }
             }
-            None => self.rounds = MdevTracker::first(micros(rtt), self.min_rto_us, sent_until),
+            None => {
+                self.mdev = MdevTracker::from_first_sample(micros(rtt), self.min_rto_us, sent_until)
+            }
         }
         self.sample(rtt);
-        self.deviation = u64::from(self.rounds.mdev_us / 4) * 1_000;
+        self.rttvar_ns = u64::from(self.mdev.mdev_us / 4) * 1_000;
     }
 
     /// Adds a round-trip time measurement (§2).
     pub(super) fn sample(&mut self, rtt: Duration) {
         let rtt = nanos(rtt);
-        let smoothed = self.smoothed;
-        if smoothed == 0 {
-            self.smoothed = rtt.max(1);
-            self.deviation = rtt / 2;
+        let srtt_ns = self.srtt_ns;
+        if srtt_ns == 0 {
+            self.srtt_ns = rtt.max(1);
+            self.rttvar_ns = rtt / 2;
             return;
         }
-        let deviation = self.deviation.saturating_mul(3) / 4;
-        self.deviation = deviation.saturating_add(smoothed.abs_diff(rtt) / 4);
-        self.smoothed = (smoothed.saturating_mul(7) / 8).saturating_add(rtt / 8).max(1);
+        let deviation = self.rttvar_ns.saturating_mul(3) / 4;
+        self.rttvar_ns = deviation.saturating_add(srtt_ns.abs_diff(rtt) / 4);
+        self.srtt_ns = (srtt_ns.saturating_mul(7) / 8).saturating_add(rtt / 8).max(1);
     }
 
     /// Adds a sample for the minimum round-trip time.
     pub(super) fn sample_min(&mut self, now: Instant, rtt: Duration) {
         let rtt = nanos(rtt);
-        let keep = self.smallest < rtt && now.saturating_since(self.smallest_at) < MIN_RTT_WINDOW;
-        if !keep {
-            (self.smallest, self.smallest_at) = (rtt, now);
+        let is_current =
+            self.min_rtt_ns < rtt && now.saturating_since(self.min_rtt_at) < MIN_RTT_WINDOW;
+        if !is_current {
+            (self.min_rtt_ns, self.min_rtt_at) = (rtt, now);
         }
     }
 
     /// Sets a timeout of three seconds, as the SYN was retransmitted and not measured (§5.7).
-    pub(super) fn without_handshake_sample(&mut self) {
-        if self.smoothed == 0 {
+    pub(super) fn on_unmeasured_handshake(&mut self) {
+        if self.srtt_ns == 0 {
             self.initial_us = self.initial_us.max(SYN_RETRANSMITTED_RTO_US);
         }
     }
@@ -133,9 +138,10 @@ impl Rtt {
 
     fn timeout_nanos(&self) -> u64 {
         let min_rto = u64::from(self.min_rto_us) * 1_000;
-        let kept = u64::from(self.rounds.rttvar_us) * 1_000;
-        let deviation = if kept > 0 { kept } else { self.deviation.saturating_mul(4) };
-        let timeout = match self.smoothed {
+        let round_rttvar_ns = u64::from(self.mdev.rttvar_us) * 1_000;
+        let deviation =
+            if round_rttvar_ns > 0 { round_rttvar_ns } else { self.rttvar_ns.saturating_mul(4) };
+        let timeout = match self.srtt_ns {
             0 => u64::from(self.initial_us) * 1_000,
             srtt => srtt.saturating_add(deviation.max(min_rto)),
         };
@@ -143,7 +149,7 @@ impl Rtt {
     }
 
     /// Returns the timeout after `count` timeouts (§5.5).
-    pub(super) fn backed_off(&self, count: u32) -> Duration {
+    pub(super) fn backed_off_timeout(&self, count: u32) -> Duration {
         let timeout = self.timeout_nanos().saturating_mul(1 << count.min(20));
         Duration::from_nanos(timeout.min(u64::from(self.max_rto_us) * 1_000))
     }
@@ -153,15 +159,15 @@ impl Rtt {
     }
 
     pub(super) fn smoothed_nanos(&self) -> Option<u64> {
-        (self.smoothed > 0).then_some(self.smoothed)
+        (self.srtt_ns > 0).then_some(self.srtt_ns)
     }
 
     pub(super) fn deviation(&self) -> Duration {
-        Duration::from_nanos(self.deviation)
+        Duration::from_nanos(self.rttvar_ns)
     }
 
     pub(super) fn min(&self) -> Option<Duration> {
-        (self.smallest != u64::MAX).then(|| Duration::from_nanos(self.smallest))
+        (self.min_rtt_ns != u64::MAX).then(|| Duration::from_nanos(self.min_rtt_ns))
     }
 }
 
@@ -193,8 +199,8 @@ mod tests {
         }
         let settled = rtt.timeout();
         assert!(settled >= 299 * MS && settled <= 301 * MS, "{settled:?}");
-        assert_eq!(rtt.backed_off(1), settled * 2);
-        assert_eq!(rtt.backed_off(30), 120_000 * MS);
+        assert_eq!(rtt.backed_off_timeout(1), settled * 2);
+        assert_eq!(rtt.backed_off_timeout(30), 120_000 * MS);
     }
 
     #[test]

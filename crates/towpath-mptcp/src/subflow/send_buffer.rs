@@ -44,16 +44,16 @@ impl SendBuffer {
 
 /// Returns the buffer memory per packet of the window, by the segment size that the peer announced
 /// (`tcp_sndbuf_expand`).
-fn per_packet(announced_bytes: u64) -> u64 {
-    WINDOW_MULTIPLIER * ((announced_bytes + HEADER_BYTES).next_power_of_two() + SKB_OVERHEAD_BYTES)
+fn buffer_bytes_per_packet(segment_bytes: u64) -> u64 {
+    WINDOW_MULTIPLIER * ((segment_bytes + HEADER_BYTES).next_power_of_two() + SKB_OVERHEAD_BYTES)
 }
 
 impl Subflow {
     /// Returns the send buffer: memory for data that is sent but unacknowledged, or waits to be
     /// sent.
     pub fn send_buffer_bytes(&self) -> u64 {
-        let kept = u64::from(self.memory.buffer_bytes);
-        if self.config.counts_memory { kept } else { kept.max(self.target_buffer_bytes()) }
+        let stored = u64::from(self.send_buffer.buffer_bytes);
+        if self.config.counts_memory { stored } else { stored.max(self.target_buffer_bytes()) }
     }
 
     /// Returns the buffer size for the congestion window.
@@ -65,7 +65,7 @@ impl Subflow {
     /// Stores the current result of [`Subflow::send_buffer_bytes`].
     pub fn store_send_buffer(&mut self) {
         let bytes = u32::try_from(self.send_buffer_bytes()).unwrap_or(u32::MAX);
-        self.memory.buffer_bytes = bytes;
+        self.send_buffer.buffer_bytes = bytes;
     }
 
     /// Returns the used memory of the buffer. A packet of Linux is a super-segment: of maximum
@@ -97,15 +97,15 @@ impl Subflow {
             return 0;
         }
         if self.config.counts_memory {
-            let free = self.send_memory_bytes() < self.send_buffer_bytes();
-            return if free { FRAGMENT_BYTES } else { 0 };
+            let has_room = self.send_memory_bytes() < self.send_buffer_bytes();
+            return if has_room { FRAGMENT_BYTES } else { 0 };
         }
         self.store_send_buffer();
         // Sent data takes about a tenth more memory than its size.
-        let most = self.send_buffer_bytes() / 11 * 10;
+        let usable_buffer = self.send_buffer_bytes() / 11 * 10;
         let mss = u64::from(self.mss());
         let window = self.peer_window.usable(self.send.pushed_until());
-        most.saturating_sub(self.send_memory_bytes()).min(window) / mss * mss
+        usable_buffer.saturating_sub(self.send_memory_bytes()).min(window) / mss * mss
     }
 
     /// Grows the buffer to the window's size, but not while waiting data fills the window
@@ -116,10 +116,10 @@ impl Subflow {
         if !self.config.counts_memory {
             return;
         }
-        let packet = u64::from(self.mss());
-        let filled = self.in_flight() + self.send.queued() + packet > self.cwnd();
+        let mss = u64::from(self.mss());
+        let window_filled = self.in_flight() + self.send.queued() + mss > self.cwnd();
         let slow_start = self.cwnd() < self.congestion.ssthresh_bytes();
-        if !(filled && slow_start) {
+        if !(window_filled && slow_start) {
             self.size_send_buffer();
         }
     }
@@ -130,10 +130,11 @@ impl Subflow {
             return;
         }
         let packets = (self.cwnd() / u64::from(self.mss())).max(MIN_PACKETS);
-        let wanted = packets.saturating_mul(per_packet(self.path_mtu.segment_bytes().into()));
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let wanted = wanted.min(self.config.send_buffer_max_bytes);
-        self.memory.buffer_bytes = self.memory.buffer_bytes.max(wanted);
+        let target =
+            packets.saturating_mul(buffer_bytes_per_packet(self.path_mtu.segment_bytes().into()));
+        let target = u32::try_from(target).unwrap_or(u32::MAX);
+        let target = target.min(self.config.send_buffer_max_bytes);
+        self.send_buffer.buffer_bytes = self.send_buffer.buffer_bytes.max(target);
     }
 }
 
@@ -142,9 +143,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_for_a_packet_is_a_power_of_two_and_its_notes() {
-        assert_eq!(per_packet(1_460), 4_608);
-        assert_eq!(per_packet(1_473), 8_704);
-        assert_eq!(per_packet(8_960), 33_280);
+    fn memory_for_a_packet_is_a_power_of_two_plus_metadata() {
+        assert_eq!(buffer_bytes_per_packet(1_460), 4_608);
+        assert_eq!(buffer_bytes_per_packet(1_473), 8_704);
+        assert_eq!(buffer_bytes_per_packet(8_960), 33_280);
     }
 }

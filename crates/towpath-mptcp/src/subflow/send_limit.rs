@@ -26,10 +26,10 @@ impl Subflow {
         if self.cwnd().saturating_sub(self.in_flight()) < mss {
             return Some(self.cwnd_limit());
         }
-        if self.paced(now) {
+        if self.pacing_delays(now) {
             // Pacing only spreads a window that is used up within a round trip.
-            let by_window = self.is_cwnd_limited();
-            return Some(if by_window { self.cwnd_limit() } else { TcpSendLimit::Pacing });
+            let cwnd_limited = self.is_cwnd_limited();
+            return Some(if cwnd_limited { self.cwnd_limit() } else { TcpSendLimit::Pacing });
         }
         if self.has_queued_data() {
             return Some(TcpSendLimit::PeerWindow);
@@ -39,10 +39,10 @@ impl Subflow {
 
     /// Returns the phase that set the congestion window.
     fn cwnd_limit(&self) -> TcpSendLimit {
-        let lost = self.recovery.phase() != RecoveryPhase::Open
+        let had_loss = self.recovery.phase() != RecoveryPhase::Open
             || self.retransmissions > 0
             || self.recovery.timeouts_total() > 0;
-        if lost {
+        if had_loss {
             TcpSendLimit::AfterLoss
         } else if self.congestion.cwnd_bytes() < self.congestion.ssthresh_bytes() {
             TcpSendLimit::SlowStart

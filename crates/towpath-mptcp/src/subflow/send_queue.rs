@@ -24,14 +24,14 @@ pub struct DataMapping {
     pub checksum: Option<u16>,
 }
 
-/// Part of the sent data: its place in the subflow, and the mapping that it belongs to.
+/// Part of the sent data, with its subflow offset and its mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentData {
     /// Subflow offset of the first byte.
     pub ssn: u64,
     /// Length in bytes of this part.
     pub len: u32,
-    /// The mapping as it was first sent (RFC 8684 §3.3.1: never another one for the same bytes).
+    /// Mapping as it was first sent; RFC 8684 §3.3.1 forbids another one for the same bytes.
     pub mapping: DataMapping,
     /// Subflow offset of the mapping's first byte.
     pub mapping_ssn: u64,
@@ -64,7 +64,7 @@ impl SendRecord {
     }
 
     /// Returns the remainder after the first `len` bytes, which must not be the whole record.
-    fn behind(&self, len: u32) -> Self {
+    fn remainder_after(&self, len: u32) -> Self {
         Self { ssn: self.ssn + u64::from(len), len: self.len - len, ..*self }
     }
 
@@ -98,13 +98,14 @@ pub(super) struct SendQueue {
     records: VecDeque<SendRecord>,
     /// Records not sent yet, which follow the sent ones.
     unsent: VecDeque<SendRecord>,
+    /// Offset after the last byte that was cumulatively acknowledged, sent or pushed.
     acked_until: u64,
     sent_until: u64,
     pushed_until: u64,
     fin_ssn: Option<u64>,
     sacked_bytes: u64,
     lost_bytes: u64,
-    repeated_bytes: u64,
+    retransmitted_bytes: u64,
     sacked: Ranges,
     /// First offsets of records that are lost and not retransmitted.
     lost: BTreeSet<u64>,
@@ -126,7 +127,7 @@ impl SendQueue {
             fin_ssn: None,
             sacked_bytes: 0,
             lost_bytes: 0,
-            repeated_bytes: 0,
+            retransmitted_bytes: 0,
             sacked: Ranges::default(),
             lost: BTreeSet::new(),
             retransmissions: VecDeque::new(),
@@ -165,7 +166,7 @@ impl SendQueue {
     /// Returns the bytes sent that are neither acknowledged nor lost (RFC 6675 "pipe");
     /// retransmissions count again.
     pub(super) fn in_flight(&self) -> u64 {
-        (self.outstanding() + self.repeated_bytes)
+        (self.outstanding() + self.retransmitted_bytes)
             .saturating_sub(self.sacked_bytes + self.lost_bytes)
     }
 
@@ -175,7 +176,7 @@ impl SendQueue {
 
     /// Returns the retransmitted bytes that are neither acknowledged nor lost again.
     pub(super) fn retransmitted_bytes(&self) -> u64 {
-        self.repeated_bytes
+        self.retransmitted_bytes
     }
 
     pub(super) fn lost_bytes(&self) -> u64 {
@@ -205,12 +206,17 @@ impl SendQueue {
 
     /// Returns whole mappings that are not fully acknowledged.
     pub(super) fn unacked(&self) -> impl Iterator<Item = SentData> + '_ {
-        let mut last = None;
-        let all = self.records.iter().chain(&self.unsent);
-        all.filter(|record| !record.fin).filter_map(move |record| {
+        let mut last_mapping_ssn = None;
+        let records = self.records.iter().chain(&self.unsent);
+        records.filter(|record| !record.fin).filter_map(move |record| {
             let (mapping, mapping_ssn) = (record.mapping, record.mapping_ssn);
-            let new = last.replace(mapping_ssn) != Some(mapping_ssn);
-            new.then_some(SentData { ssn: mapping_ssn, len: mapping.len, mapping, mapping_ssn })
+            let is_new_mapping = last_mapping_ssn.replace(mapping_ssn) != Some(mapping_ssn);
+            is_new_mapping.then_some(SentData {
+                ssn: mapping_ssn,
+                len: mapping.len,
+                mapping,
+                mapping_ssn,
+            })
         })
     }
 
@@ -272,7 +278,7 @@ impl SendQueue {
         let next = self.unsent.front_mut()?;
         let mut record = *next;
         if len > 0 && len < next.len {
-            (*next, record.len, record.psh) = (next.behind(len), len, false);
+            (*next, record.len, record.psh) = (next.remainder_after(len), len, false);
         } else {
             self.unsent.pop_front();
         }
@@ -288,25 +294,29 @@ impl SendQueue {
         &mut self,
         now: Instant,
         len: u32,
-        packet: u32,
+        packet_bytes: u32,
     ) -> Option<SendRecord> {
         let index = self.index(*self.lost.first()?);
-        self.retransmit(now, index, len, packet)
+        self.retransmit(now, index, len, packet_bytes)
     }
 
     /// Marks the last packet sent as retransmitted (RFC 8985 §7.3), unless it arrived.
-    pub(super) fn retransmit_last(&mut self, now: Instant, packet: u32) -> Option<SendRecord> {
+    pub(super) fn retransmit_last(
+        &mut self,
+        now: Instant,
+        packet_bytes: u32,
+    ) -> Option<SendRecord> {
         let mut index = self.records.len().checked_sub(1)?;
         let record = self.records.get(index)?;
-        let whole = record.len.saturating_sub(1) / packet.max(1) * packet;
+        let preceding_bytes = record.len.saturating_sub(1) / packet_bytes.max(1) * packet_bytes;
         if record.sacked || record.retransmitted {
             return None;
         }
-        if whole > 0 {
-            self.split(index, whole);
+        if preceding_bytes > 0 {
+            self.split(index, preceding_bytes);
             index += 1;
         }
-        self.retransmit(now, index, u32::MAX, packet)
+        self.retransmit(now, index, u32::MAX, packet_bytes)
     }
 
     fn retransmit(
@@ -314,16 +324,16 @@ impl SendQueue {
         now: Instant,
         index: usize,
         len: u32,
-        packet: u32,
+        packet_bytes: u32,
     ) -> Option<SendRecord> {
         self.split(index, len);
         let record = self.records.get_mut(index)?;
         if !record.retransmitted {
             record.retransmitted = true;
-            self.repeated_bytes += record.bytes();
+            self.retransmitted_bytes += record.bytes();
         }
         self.lost.remove(&record.ssn);
-        (record.sent_at, record.packet_bytes) = (now, packet.max(1));
+        (record.sent_at, record.packet_bytes) = (now, packet_bytes.max(1));
         record.transmissions = record.transmissions.saturating_add(1);
         self.retransmissions.push_back((now, record.ssn, record.end()));
         Some(*record)
@@ -334,12 +344,12 @@ impl SendQueue {
         while let Some(record) = self.records.front_mut()
             && record.ssn < ack
         {
-            let waits = record.lost && !record.retransmitted;
-            if waits {
+            let awaits_retransmission = record.lost && !record.retransmitted;
+            if awaits_retransmission {
                 self.lost.remove(&record.ssn);
             }
             let bytes = ack.min(record.end()) - record.ssn;
-            delivery.acknowledged(record, bytes);
+            delivery.on_acked(record, bytes);
             if record.sacked {
                 self.sacked_bytes -= bytes;
             }
@@ -347,12 +357,12 @@ impl SendQueue {
                 self.lost_bytes -= bytes;
             }
             if record.retransmitted {
-                self.repeated_bytes -= bytes;
+                self.retransmitted_bytes -= bytes;
             }
             record.ssn += bytes;
             record.len -= u32::try_from(bytes).unwrap_or(record.len);
             if record.len > 0 {
-                if waits {
+                if awaits_retransmission {
                     self.lost.insert(record.ssn);
                 }
                 break;
@@ -375,26 +385,34 @@ impl SendQueue {
 
     /// Records that the peer has `start..end` (RFC 2018), which was sent and is not cumulatively
     /// acknowledged.
-    pub(super) fn acknowledge_selectively(&mut self, start: u64, end: u64, into: &mut Delivery) {
-        let fresh = self.sacked.insert(start, end);
-        let Some(whole) = self.sacked.around(start).filter(|_| !fresh.is_empty()) else { return };
-        for (from, to) in fresh {
-            self.mark_sacked(from, to, whole, into);
+    pub(super) fn acknowledge_selectively(
+        &mut self,
+        start: u64,
+        end: u64,
+        delivery: &mut Delivery,
+    ) {
+        let new_parts = self.sacked.insert(start, end);
+        let Some(merged) = self.sacked.containing(start).filter(|_| !new_parts.is_empty()) else {
+            return;
+        };
+        for (from, to) in new_parts {
+            self.mark_sacked(from, to, merged, delivery);
         }
     }
 
     /// Marks the records in `from..to` as selectively acknowledged. Records are split only at
     /// packet boundaries, so that a peer acknowledging single bytes cannot create many small
-    /// records. `whole` is the merged range, so that a packet reported in pieces also counts.
-    fn mark_sacked(&mut self, from: u64, to: u64, whole: (u64, u64), into: &mut Delivery) {
+    /// records. `merged` is the merged range, so that a packet reported in pieces also counts.
+    fn mark_sacked(&mut self, from: u64, to: u64, merged: (u64, u64), delivery: &mut Delivery) {
         let mut index = self.index(from);
         while let Some(record) = self.records.get(index)
             && record.ssn < to
         {
-            let packet = u64::from(record.packet_bytes);
+            let packet_bytes = u64::from(record.packet_bytes);
             let (start, end) = (record.ssn, record.end());
-            let skipped = whole.0.saturating_sub(start).next_multiple_of(packet);
-            let covered = if whole.1 >= end { end } else { whole.1 - (whole.1 - start) % packet };
+            let skipped = merged.0.saturating_sub(start).next_multiple_of(packet_bytes);
+            let covered =
+                if merged.1 >= end { end } else { merged.1 - (merged.1 - start) % packet_bytes };
             if !record.sacked && start + skipped < covered {
                 if skipped > 0 {
                     self.split(index, u32::try_from(skipped).unwrap_or(u32::MAX));
@@ -402,7 +420,7 @@ impl SendQueue {
                 }
                 let len = covered - start - skipped;
                 self.split(index, u32::try_from(len).unwrap_or(u32::MAX));
-                self.set_sacked(index, into);
+                self.set_sacked(index, delivery);
             }
             index += 1;
         }
@@ -411,7 +429,7 @@ impl SendQueue {
     fn set_sacked(&mut self, index: usize, delivery: &mut Delivery) {
         let Some(record) = self.records.get_mut(index) else { return };
         let bytes = record.bytes();
-        delivery.selectively_acknowledged(record);
+        delivery.on_sacked(record);
         if record.lost {
             self.lost_bytes -= bytes;
             if !record.retransmitted {
@@ -419,7 +437,7 @@ impl SendQueue {
             }
         }
         if record.retransmitted {
-            self.repeated_bytes -= bytes;
+            self.retransmitted_bytes -= bytes;
         }
         (record.lost, record.retransmitted, record.sacked) = (false, false, true);
         self.sacked_bytes += bytes;
@@ -428,21 +446,25 @@ impl SendQueue {
     /// Marks originals as lost by their send time relative to the newest delivered one (RFC 8985
     /// §6.2 step 5). Retransmissions whose loss was undone are also checked here. Returns the time
     /// of the next check.
-    pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &RackWindow) -> Option<Instant> {
-        let RackWindow { newest, wait } = *horizon;
-        let mut again: Option<Instant> = None;
-        let mut open = None;
+    pub(super) fn detect_rack_losses(
+        &mut self,
+        now: Instant,
+        loss_window: &RackWindow,
+    ) -> Option<Instant> {
+        let RackWindow { newest, wait } = *loss_window;
+        let mut next_check: Option<Instant> = None;
+        let mut first_undecided = None;
         let mut index = self.index(self.checked_until);
         while let Some(record) = self.records.get(index) {
             if !record.sacked && !record.lost && !record.retransmitted {
-                let original = record.transmissions == 1;
-                let newer = (record.sent_at, record.end()) >= newest;
-                let due = record.sent_at + wait;
-                if newer || due > now {
-                    again = again.into_iter().chain((!newer).then_some(due)).min();
-                    open = open.or(Some(record.ssn));
+                let is_original = record.transmissions == 1;
+                let is_newer = (record.sent_at, record.end()) >= newest;
+                let lost_at = record.sent_at + wait;
+                if is_newer || lost_at > now {
+                    next_check = next_check.into_iter().chain((!is_newer).then_some(lost_at)).min();
+                    first_undecided = first_undecided.or(Some(record.ssn));
                     // Originals were sent in the order of their offsets.
-                    if original {
+                    if is_original {
                         break;
                     }
                 } else {
@@ -451,41 +473,41 @@ impl SendQueue {
             }
             index += 1;
         }
-        let judged = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
-        self.checked_until = open.unwrap_or(judged);
-        let repeats = self.detect_lost_retransmissions(now, horizon);
-        again.into_iter().chain(repeats).min()
+        let checked_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+        self.checked_until = first_undecided.unwrap_or(checked_until);
+        let next_retransmission_check = self.detect_lost_retransmissions(now, loss_window);
+        next_check.into_iter().chain(next_retransmission_check).min()
     }
 
     /// Marks lost retransmissions, which have a list of their own in order of time.
     fn detect_lost_retransmissions(
         &mut self,
         now: Instant,
-        horizon: &RackWindow,
+        loss_window: &RackWindow,
     ) -> Option<Instant> {
-        let RackWindow { newest, wait } = *horizon;
-        while let Some((at, start, end)) = self.retransmissions.front().copied() {
-            if at > newest.0 {
+        let RackWindow { newest, wait } = *loss_window;
+        while let Some((sent_at, start, end)) = self.retransmissions.front().copied() {
+            if sent_at > newest.0 {
                 return None;
             }
-            let (due, mut open) = (at + wait <= now, false);
+            let (is_overdue, mut undecided) = (sent_at + wait <= now, false);
             let mut index = self.index(start.max(self.acked_until));
             while let Some(record) = self.records.get(index)
                 && record.ssn < end
             {
-                if record.retransmitted && record.sent_at == at {
-                    if (at, record.end()) >= newest {
+                if record.retransmitted && record.sent_at == sent_at {
+                    if (sent_at, record.end()) >= newest {
                         return None;
                     }
-                    open = true;
-                    if due {
+                    undecided = true;
+                    if is_overdue {
                         self.mark_lost(index);
                     }
                 }
                 index += 1;
             }
-            if open && !due {
-                return Some(at + wait);
+            if undecided && !is_overdue {
+                return Some(sent_at + wait);
             }
             self.retransmissions.pop_front();
         }
@@ -494,11 +516,11 @@ impl SendQueue {
 
     /// Marks originals that more than `bytes` of selectively acknowledged data follow (RFC 6675
     /// §4 `IsLost`).
-    pub(super) fn detect_by_bytes(&mut self, bytes: u64) {
-        let mut above = 0;
+    pub(super) fn detect_sack_losses(&mut self, bytes: u64) {
+        let mut sacked_above = 0;
         let boundary = self.sacked.descending().find_map(|(start, end)| {
-            above += end - start;
-            (above > bytes).then(|| start + (above - bytes))
+            sacked_above += end - start;
+            (sacked_above > bytes).then(|| start + (sacked_above - bytes))
         });
         let Some(boundary) = boundary else { return };
         let mut index = self.index(self.checked_until);
@@ -527,9 +549,9 @@ impl SendQueue {
     /// Marks the oldest packet, and all sent until `until`, as lost (RFC 6298 §5.4, RFC 8985 §6.3).
     pub(super) fn mark_lost_sent_until(&mut self, until: Instant) {
         for index in 0..self.records.len() {
-            let late =
+            let counts_as_lost =
                 |record: &SendRecord| !record.sacked && (index == 0 || record.sent_at <= until);
-            if self.records.get(index).is_some_and(late) {
+            if self.records.get(index).is_some_and(counts_as_lost) {
                 self.mark_lost(index);
             }
         }
@@ -543,7 +565,7 @@ impl SendQueue {
         }
         if record.retransmitted {
             record.retransmitted = false;
-            self.repeated_bytes -= record.bytes();
+            self.retransmitted_bytes -= record.bytes();
         }
         self.lost.insert(record.ssn);
     }
@@ -583,13 +605,13 @@ impl SendQueue {
         self.records.partition_point(|record| record.end() <= offset)
     }
 
-    /// Makes the record end after `len` bytes; the rest becomes the next record.
+    /// Cuts a record after `len` bytes; the remainder becomes the next record.
     fn split(&mut self, index: usize, len: u32) {
         let Some(record) = self.records.get_mut(index) else { return };
         if len == 0 || len >= record.len {
             return;
         }
-        let rest = record.behind(len);
+        let rest = record.remainder_after(len);
         (record.len, record.psh) = (len, false);
         if rest.lost && !rest.retransmitted {
             self.lost.insert(rest.ssn);
@@ -599,22 +621,22 @@ impl SendQueue {
 
     /// Verifies all counters, for tests.
     #[cfg(test)]
-    pub(super) fn check(&self) {
-        let sent = || self.records.iter();
-        let sum = |f: fn(&SendRecord) -> bool| {
-            sent().filter(|r| f(r)).map(SendRecord::bytes).sum::<u64>()
+    pub(super) fn verify_counters(&self) {
+        let records = || self.records.iter();
+        let sum_bytes = |predicate: fn(&SendRecord) -> bool| {
+            records().filter(|r| predicate(r)).map(SendRecord::bytes).sum::<u64>()
         };
-        assert_eq!(sum(|_| true), self.outstanding());
-        assert_eq!(sum(|r| r.sacked), self.sacked_bytes);
-        assert_eq!(sum(|r| r.lost), self.lost_bytes);
-        assert_eq!(sum(|r| r.retransmitted), self.repeated_bytes);
-        let waiting = sent().filter(|r| r.lost && !r.retransmitted).map(|r| r.ssn);
-        assert!(waiting.eq(self.lost.iter().copied()), "the set of lost records is wrong");
-        assert!(sent().all(|r| !(r.sacked && (r.lost || r.retransmitted))));
-        let mut at = self.acked_until;
+        assert_eq!(sum_bytes(|_| true), self.outstanding());
+        assert_eq!(sum_bytes(|r| r.sacked), self.sacked_bytes);
+        assert_eq!(sum_bytes(|r| r.lost), self.lost_bytes);
+        assert_eq!(sum_bytes(|r| r.retransmitted), self.retransmitted_bytes);
+        let lost_ssns = records().filter(|r| r.lost && !r.retransmitted).map(|r| r.ssn);
+        assert!(lost_ssns.eq(self.lost.iter().copied()), "the set of lost records is wrong");
+        assert!(records().all(|r| !(r.sacked && (r.lost || r.retransmitted))));
+        let mut expected_ssn = self.acked_until;
         for record in self.records.iter().chain(&self.unsent) {
-            assert_eq!(record.ssn, at);
-            at = record.end();
+            assert_eq!(record.ssn, expected_ssn);
+            expected_ssn = record.end();
         }
     }
 }

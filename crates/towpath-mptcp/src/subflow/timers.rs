@@ -46,7 +46,7 @@ impl Timer {
 /// Deadlines; [`Instant::MAX`] means never.
 #[derive(Debug, Clone)]
 pub(super) struct Timers {
-    at: [Instant; Timer::ALL.len()],
+    deadlines: [Instant; Timer::ALL.len()],
     granularity: Granularity,
 }
 
@@ -66,22 +66,22 @@ impl Granularity {
     }
 
     /// Returns the next multiple; [`Instant::MAX`] means never.
-    fn round_up(self, at: Instant) -> Instant {
-        let at = at.as_nanos();
-        let quotient = ((u128::from(at) * u128::from(self.reciprocal)) >> 64) as u64;
-        let mut rest = at - quotient * self.nanos;
-        if rest >= self.nanos {
-            rest -= self.nanos;
+    fn round_up(self, deadline: Instant) -> Instant {
+        let deadline_ns = deadline.as_nanos();
+        let quotient = ((u128::from(deadline_ns) * u128::from(self.reciprocal)) >> 64) as u64;
+        let mut remainder = deadline_ns - quotient * self.nanos;
+        if remainder >= self.nanos {
+            remainder -= self.nanos;
         }
-        let missing = if rest == 0 { 0 } else { self.nanos - rest };
-        Instant::from_nanos(at.saturating_add(missing))
+        let missing = if remainder == 0 { 0 } else { self.nanos - remainder };
+        Instant::from_nanos(deadline_ns.saturating_add(missing))
     }
 }
 
 impl Timers {
     pub(super) fn new(granularity: Duration) -> Self {
         let granularity = Granularity::new(granularity);
-        Self { at: [Instant::MAX; Timer::ALL.len()], granularity }
+        Self { deadlines: [Instant::MAX; Timer::ALL.len()], granularity }
     }
 
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
@@ -90,7 +90,7 @@ impl Timers {
 
     /// Sets a timer without rounding: pacing has its own timers in Linux.
     pub(super) fn set_exactly(&mut self, timer: Timer, at: Instant) {
-        if let Some(slot) = self.at.get_mut(timer as usize) {
+        if let Some(slot) = self.deadlines.get_mut(timer as usize) {
             *slot = at;
         }
     }
@@ -100,11 +100,11 @@ impl Timers {
     }
 
     pub(super) fn clear_all(&mut self) {
-        self.at = [Instant::MAX; Timer::ALL.len()];
+        self.deadlines = [Instant::MAX; Timer::ALL.len()];
     }
 
     pub(super) fn get(&self, timer: Timer) -> Option<Instant> {
-        self.at.get(timer as usize).copied().filter(|at| *at != Instant::MAX)
+        self.deadlines.get(timer as usize).copied().filter(|at| *at != Instant::MAX)
     }
 
     pub(super) fn is_set(&self, timer: Timer) -> bool {
@@ -113,13 +113,13 @@ impl Timers {
 
     /// Returns the earliest timer.
     pub(super) fn next(&self) -> Option<(Instant, Timer)> {
-        let (at, timer) = self.at.iter().zip(Timer::ALL).min_by_key(|(at, _)| **at)?;
+        let (at, timer) = self.deadlines.iter().zip(Timer::ALL).min_by_key(|(at, _)| **at)?;
         (*at != Instant::MAX).then_some((*at, timer))
     }
 
     /// Returns the earliest deadline; [`Instant::MAX`] means never.
     pub(super) fn earliest(&self) -> Instant {
-        self.at.iter().fold(Instant::MAX, |first, at| first.min(*at))
+        self.deadlines.iter().fold(Instant::MAX, |earliest, at| earliest.min(*at))
     }
 
     /// Takes one timer that is due.
@@ -133,13 +133,13 @@ impl Timers {
 impl Subflow {
     /// Runs all timers that are due.
     pub fn on_timeout(&mut self, now: Instant) -> TimeoutOutcome {
-        let mut done = TimeoutOutcome::default();
+        let mut outcome = TimeoutOutcome::default();
         // Each timer that fires moves into the future or stops, so this ends; the bound is for a
         // granularity or a timeout of zero.
         for _ in 0..2 * Timer::ALL.len() {
             let Some(timer) = self.timers.take_due(now) else { break };
             match timer {
-                Timer::Retransmission => self.on_retransmission_timeout(now, &mut done),
+                Timer::Retransmission => self.on_retransmission_timeout(now, &mut outcome),
                 Timer::TailProbe => self.on_tail_probe(now),
                 Timer::Reordering => self.on_reordering_timeout(now),
                 Timer::Pacing => {}
@@ -150,8 +150,8 @@ impl Subflow {
                 Timer::TimeWait => self.finish(CloseReason::Finished),
             }
         }
-        done.closed = self.unreported_close.take();
-        done
+        outcome.closed = self.unreported_close.take();
+        outcome
     }
 
     /// Returns the deadline of the earliest timer; [`Instant::MAX`] means never.
@@ -169,53 +169,54 @@ impl Subflow {
 
     /// Sends a zero-window probe (RFC 9293 §3.8.6.1), or overrides silly window avoidance
     /// (§3.8.6.2.1): after a while, the sender uses a small window. If the owner has not used it by
-    /// the next time, it has other paths, and the peer is still probed.
+    /// the next timeout, the data took another path, and the peer is still probed.
     fn on_window_probe(&mut self, now: Instant) {
         if !self.window_blocked() {
             return;
         }
-        if u32::from(self.unacked_probes) > self.config.retries {
+        if u32::from(self.unacked_window_probes) > self.config.retries {
             return self.finish(CloseReason::TimedOut);
         }
-        self.unacked_probes = self.unacked_probes.saturating_add(1);
-        self.probes = self.probes.saturating_add(1);
+        self.unacked_window_probes = self.unacked_window_probes.saturating_add(1);
+        self.window_probes = self.window_probes.saturating_add(1);
         let usable = self.peer_window.usable(self.send.sent_until());
         if usable > 0 && !self.override_silly_window {
             self.override_silly_window = true;
         } else {
-            self.probe = Some(TransmitReason::WindowProbe);
+            self.pending_probe = Some(TransmitReason::WindowProbe);
         }
-        self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes.into()));
+        self.timers
+            .set(Timer::WindowProbe, now + self.rtt.backed_off_timeout(self.window_probes.into()));
     }
 
     fn on_keep_alive(&mut self, now: Instant) {
         let Some((idle, interval, count)) = self.config.keepalive else { return };
-        let due = self.last_received_at + idle;
-        if self.send.outstanding() > 0 || (self.unacked_keepalives == 0 && due > now) {
-            self.timers.set(Timer::KeepAlive, due.max(now + interval.min(idle)));
+        let idle_until = self.last_received_at + idle;
+        if self.send.outstanding() > 0 || (self.unacked_keepalives == 0 && idle_until > now) {
+            self.timers.set(Timer::KeepAlive, idle_until.max(now + interval.min(idle)));
             return;
         }
         if u32::from(self.unacked_keepalives) >= count.min(u16::MAX.into()) {
             self.abort(now);
-            return self.close_as(CloseReason::TimedOut);
+            return self.enter_closed(CloseReason::TimedOut);
         }
         self.unacked_keepalives = self.unacked_keepalives.saturating_add(1);
-        self.probe = Some(TransmitReason::KeepAlive);
+        self.pending_probe = Some(TransmitReason::KeepAlive);
         self.timers.set(Timer::KeepAlive, now + interval);
     }
 
     fn on_user_timeout(&mut self, now: Instant) {
-        if self.send.outstanding() > 0 || self.send.next_unsent().is_some() || self.half_open() {
+        if self.send.outstanding() > 0 || self.send.next_unsent().is_some() || self.is_opening() {
             self.abort(now);
-            self.close_as(CloseReason::TimedOut);
+            self.enter_closed(CloseReason::TimedOut);
         }
     }
 
     /// Arms the user timeout while data is unacknowledged (RFC 5482 §3).
     pub(super) fn arm_user_timeout(&mut self, now: Instant) {
         let Some(limit) = self.config.user_timeout else { return };
-        let waits = self.send.outstanding() > 0 || self.send.next_unsent().is_some();
-        if waits || self.half_open() {
+        let data_pending = self.send.outstanding() > 0 || self.send.next_unsent().is_some();
+        if data_pending || self.is_opening() {
             self.timers.set(Timer::UserTimeout, now + limit);
         } else {
             self.timers.clear(Timer::UserTimeout);
@@ -232,15 +233,18 @@ impl Subflow {
     /// an acknowledgement.
     pub(super) fn arm_window_probe(&mut self, now: Instant) {
         if !self.window_blocked() {
-            self.probes = 0;
+            self.window_probes = 0;
             self.timers.clear(Timer::WindowProbe);
         } else if !self.timers.is_set(Timer::WindowProbe) {
-            self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes.into()));
+            self.timers.set(
+                Timer::WindowProbe,
+                now + self.rtt.backed_off_timeout(self.window_probes.into()),
+            );
         }
     }
 
     fn window_blocked(&self) -> bool {
-        let sends = matches!(
+        let may_send = matches!(
             self.state,
             TcpState::Established
                 | TcpState::CloseWait
@@ -248,18 +252,19 @@ impl Subflow {
                 | TcpState::Closing
                 | TcpState::LastAck
         );
-        let wanted = match self.send.next_unsent() {
+        let pending_bytes = match self.send.next_unsent() {
             Some(record) if record.fin => 0,
             Some(record) => record.len,
             None if self.send.fin_ssn().is_some() => 0,
             None => self.waiting_bytes,
         };
         let usable = self.peer_window.usable(self.send.sent_until());
-        let enough = u64::from(self.mss().min(wanted)).min((self.peer_window.largest / 2).max(1));
-        sends && wanted > 0 && self.send.outstanding() == 0 && usable < enough
+        let sufficient =
+            u64::from(self.mss().min(pending_bytes)).min((self.peer_window.largest / 2).max(1));
+        may_send && pending_bytes > 0 && self.send.outstanding() == 0 && usable < sufficient
     }
 
-    fn half_open(&self) -> bool {
+    fn is_opening(&self) -> bool {
         matches!(self.state, TcpState::SynSent | TcpState::SynReceived)
     }
 }

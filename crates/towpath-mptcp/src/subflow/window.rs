@@ -31,8 +31,8 @@ impl SendWindow {
             return false;
         }
         let bytes = u64::from(field) << self.shift;
-        let repeats = ack == self.ack && seq == self.seq;
-        if self.keeps_larger && repeats && bytes < self.bytes && bytes > 0 {
+        let is_duplicate = ack == self.ack && seq == self.seq;
+        if self.keeps_larger && is_duplicate && bytes < self.bytes && bytes > 0 {
             return false;
         }
         let changed = bytes != self.bytes;
@@ -42,7 +42,7 @@ impl SendWindow {
     }
 
     /// Applies the window field of a SYN, which is never scaled (RFC 7323 §2.2).
-    pub(super) fn begin(&mut self, field: u16) {
+    pub(super) fn apply_syn(&mut self, field: u16) {
         self.bytes = u64::from(field);
         self.largest = self.bytes;
         self.base = 1;
@@ -75,9 +75,11 @@ impl SendWindow {
 /// Receive window: the limit that we set for the peer's data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceiveWindow {
+    /// Window in bytes that we offer now.
     bytes: u64,
     /// Set when several subflows share the window.
     pub(super) shared: bool,
+    /// Largest window so far.
     largest: u64,
     /// Right edge as the peer knows it.
     edge: u64,
@@ -114,7 +116,7 @@ impl ReceiveWindow {
         self.bytes
     }
 
-    /// Returns the remainder of the advertised window.
+    /// Returns the bytes of the advertised window that the peer has not used.
     pub(super) fn remaining(&self, next: u64) -> u64 {
         self.edge.saturating_sub(next)
     }
@@ -130,25 +132,25 @@ impl ReceiveWindow {
     }
 
     /// Returns the window field of a SYN, which is never scaled.
-    pub(super) fn syn_field(&mut self) -> u16 {
+    pub(super) fn advertise_in_syn(&mut self) -> u16 {
         let field = u16::try_from(self.bytes).unwrap_or(u16::MAX);
         (self.advertised, self.edge) = (u64::from(field), 1 + u64::from(field));
         field
     }
 
     /// Returns the window field of a packet that acknowledges `next`, and records it as advertised.
-    pub(super) fn field(&mut self, next: u64, mss: u64) -> u16 {
-        let promised = self.edge.saturating_sub(next);
+    pub(super) fn advertise(&mut self, next: u64, mss: u64) -> u16 {
+        let remaining = self.edge.saturating_sub(next);
         let unit = 1 << self.shift;
-        let grown = self.bytes.saturating_sub(promised);
+        let growth = self.bytes.saturating_sub(remaining);
         let units = if self.shared {
             // The owner's right edge must not move back either (RFC 8684 §3.3.4).
             self.bytes.div_ceil(unit)
-        } else if self.bytes > promised && (grown >= self.step(mss) || promised == 0) {
+        } else if self.bytes > remaining && (growth >= self.min_step(mss) || remaining == 0) {
             // Receiver's silly window avoidance (RFC 9293 §3.8.6.2.2): the edge moves in steps.
-            (self.bytes / unit).max(promised.div_ceil(unit))
+            (self.bytes / unit).max(remaining.div_ceil(unit))
         } else {
-            promised.div_ceil(unit)
+            remaining.div_ceil(unit)
         };
         let field = u16::try_from(units).unwrap_or(u16::MAX);
         self.advertised = u64::from(field) << self.shift;
@@ -156,18 +158,19 @@ impl ReceiveWindow {
         field
     }
 
-    fn step(&self, mss: u64) -> u64 {
+    /// Returns the smallest increase that is advertised (RFC 9293 §3.8.6.2.2).
+    fn min_step(&self, mss: u64) -> u64 {
         mss.min(self.largest / 2)
     }
 
     /// Returns true if the peer should receive a window update.
     pub(super) fn update_due(&self, next: u64, mss: u64) -> bool {
-        let told = if self.shared { self.advertised } else { self.edge.saturating_sub(next) };
+        let advertised = if self.shared { self.advertised } else { self.edge.saturating_sub(next) };
         // An increase that the window field cannot express needs no update.
-        let sayable = self.bytes.min(u64::from(u16::MAX) << self.shift);
-        let more = sayable.saturating_sub(told);
-        let usable = self.bytes >> self.shift > 0;
-        usable && more > 0 && (told == 0 || more >= (2 * mss).min(self.largest / 2))
+        let representable = self.bytes.min(u64::from(u16::MAX) << self.shift);
+        let growth = representable.saturating_sub(advertised);
+        let is_nonzero = self.bytes >> self.shift > 0;
+        is_nonzero && growth > 0 && (advertised == 0 || growth >= (2 * mss).min(self.largest / 2))
     }
 }
 
@@ -196,13 +199,13 @@ mod tests {
         ) {
             let mut window = ReceiveWindow { shift, ..ReceiveWindow::new() };
             let (mut next, mut edge) = (1u64, 1u64);
-            for (bytes, arrived) in steps {
+            for (bytes, received) in steps {
                 window.set(bytes, false);
-                let field = window.field(next, 1460);
-                let now = next + (u64::from(field) << shift);
-                prop_assert!(now >= edge, "edge {} after {}", now, edge);
-                edge = now;
-                next += arrived.min(edge - next);
+                let field = window.advertise(next, 1460);
+                let new_edge = next + (u64::from(field) << shift);
+                prop_assert!(new_edge >= edge, "edge {} after {}", new_edge, edge);
+                edge = new_edge;
+                next += received.min(edge - next);
             }
         }
     }
@@ -211,9 +214,9 @@ mod tests {
     fn a_shared_window_may_shrink() {
         let mut window = ReceiveWindow::new();
         window.set(60_000, true);
-        assert_eq!(window.field(1, 1460), 60_000);
+        assert_eq!(window.advertise(1, 1460), 60_000);
         window.set(10_000, true);
-        assert_eq!(window.field(1, 1460), 10_000);
+        assert_eq!(window.advertise(1, 1460), 10_000);
         assert_eq!(window.limit(1), 60_001, "what was promised is still accepted");
     }
 
@@ -221,13 +224,13 @@ mod tests {
     fn an_update_is_due_after_zero_and_in_steps() {
         let mut window = ReceiveWindow::new();
         window.set(10_000, false);
-        assert_eq!(window.field(1, 1000), 10_000);
+        assert_eq!(window.advertise(1, 1000), 10_000);
         window.set(0, false);
-        assert_eq!(window.field(10_001, 1000), 0);
+        assert_eq!(window.advertise(10_001, 1000), 0);
         assert!(!window.update_due(10_001, 1000));
         window.set(100, false);
         assert!(window.update_due(10_001, 1000));
-        assert_eq!(window.field(10_001, 1000), 100);
+        assert_eq!(window.advertise(10_001, 1000), 100);
         window.set(2_099, false);
         assert!(!window.update_due(10_001, 1000));
         window.set(2_100, false);

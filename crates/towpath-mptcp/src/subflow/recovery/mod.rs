@@ -24,33 +24,33 @@ pub(super) struct LossRecovery {
     phase: RecoveryPhase,
     /// Offset whose acknowledgement ends the phase.
     end: u64,
-    reduction: Prr,
+    prr: Prr,
     /// Congestion window during [`RecoveryPhase::Recovery`].
     window: u64,
     /// Set when one packet may exceed the window: the first retransmission of an episode.
-    pub(super) forced: bool,
-    /// Start of the episode's retransmissions, while an undo is possible.
+    pub(super) may_exceed_cwnd: bool,
+    /// Acknowledged offset at the start of the episode, while an undo is possible.
     undo_from: Option<NonZeroU64>,
     /// Retransmitted bytes of the episode that the peer did not report as duplicates.
     retransmitted_bytes: u64,
     /// Time of the first retransmission of the episode; zero: none was sent.
     retransmitted_at: Instant,
-    spurious: SpuriousTimeout,
-    duplicates: u64,
+    spurious_timeout: SpuriousTimeout,
+    dup_acks: u64,
     timeouts: u32,
     timeouts_total: u32,
-    undone: u32,
-    /// Offset until whose acknowledgement the window counts as full.
+    undo_count: u32,
+    /// The window counts as full until this offset is acknowledged.
     limited_until: Option<NonZeroU64>,
-    /// Maximum bytes outstanding in this round, and the end of the round.
+    /// Maximum bytes outstanding in this round, and the offset that ends the round.
     max_outstanding: u32,
-    usage_until: u64,
+    max_outstanding_until: u64,
     round_end: u64,
     /// Set when the next retransmission is caused by a timeout.
     pub(super) after_timeout: bool,
     /// Timeouts since the last measurement. Their back-off stays, and acknowledgements of
     /// retransmissions are not sampled (RFC 6298 §3, §5).
-    pub(super) backed_off: u8,
+    pub(super) backoff_count: u8,
 }
 
 /// Proportional rate reduction (RFC 9937).
@@ -58,8 +58,8 @@ pub(super) struct LossRecovery {
 struct Prr {
     delivered: u64,
     sent: u64,
-    /// Bytes in flight at the start of the reduction (`RecoverFS`).
-    base: u64,
+    /// Bytes in flight at the start of the reduction.
+    recover_fs: u64,
 }
 
 impl LossRecovery {
@@ -76,7 +76,7 @@ impl LossRecovery {
     }
 
     pub(super) fn undone(&self) -> u64 {
-        self.undone.into()
+        self.undo_count.into()
     }
 
     /// Returns true if the window limits sending. In slow start, half of it must be used, as a
@@ -87,17 +87,17 @@ impl LossRecovery {
         self.limited_until.is_some() || half_used
     }
 
-    /// Records `out` outstanding bytes, all above `acked`, after sending up to `until`.
-    pub(super) fn note_outstanding(&mut self, out: u64, acked: u64, until: u64) {
-        let out = u32::try_from(out).unwrap_or(u32::MAX);
-        if acked >= self.usage_until || out > self.max_outstanding {
-            (self.max_outstanding, self.usage_until) = (out, until);
+    /// Records the `outstanding` bytes between `acked_until` and `sent_until`.
+    pub(super) fn note_outstanding(&mut self, outstanding: u64, acked_until: u64, sent_until: u64) {
+        let outstanding = u32::try_from(outstanding).unwrap_or(u32::MAX);
+        if acked_until >= self.max_outstanding_until || outstanding > self.max_outstanding {
+            (self.max_outstanding, self.max_outstanding_until) = (outstanding, sent_until);
         }
     }
 
     pub(super) fn count_timeout(&mut self) -> u32 {
         self.timeouts += 1;
-        self.backed_off = self.backed_off.saturating_add(1);
+        self.backoff_count = self.backoff_count.saturating_add(1);
         self.timeouts_total += 1;
         self.timeouts
     }
@@ -106,53 +106,60 @@ impl LossRecovery {
         self.timeouts = 0;
     }
 
-    pub(super) fn enough_duplicates(&self) -> bool {
-        self.phase == RecoveryPhase::Open && self.duplicates >= DUP_THRESH
+    pub(super) fn has_enough_dup_acks(&self) -> bool {
+        self.phase == RecoveryPhase::Open && self.dup_acks >= DUP_THRESH
     }
 
-    /// Records that new data was sent up to `until`; `full`: the window allows no more.
-    pub(super) fn note_sent(&mut self, bytes: u64, until: u64, full: bool) {
-        self.reduction.sent += bytes;
-        if full {
-            self.limited_until = NonZeroU64::new(until);
+    /// Records that new data was sent up to `sent_until`; `fills_cwnd`: the window allows no more.
+    pub(super) fn note_sent(&mut self, bytes: u64, sent_until: u64, fills_cwnd: bool) {
+        self.prr.sent += bytes;
+        if fills_cwnd {
+            self.limited_until = NonZeroU64::new(sent_until);
         }
     }
 
-    /// Records a retransmission; `full` as for new data: a window filled by retransmissions counts
-    /// as used.
-    pub(super) fn on_retransmitted(&mut self, now: Instant, bytes: u64, until: u64, full: bool) {
-        if full {
-            self.limited_until = NonZeroU64::new(until);
+    /// Records a retransmission; `fills_cwnd` as for new data. A window filled by retransmissions
+    /// counts as used.
+    pub(super) fn on_retransmitted(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        sent_until: u64,
+        fills_cwnd: bool,
+    ) {
+        if fills_cwnd {
+            self.limited_until = NonZeroU64::new(sent_until);
         }
-        self.reduction.sent += bytes;
+        self.prr.sent += bytes;
         self.retransmitted_bytes += bytes;
         if self.retransmitted_at == Instant::ZERO {
             self.retransmitted_at = now;
         }
-        self.forced = false;
+        self.may_exceed_cwnd = false;
     }
 
     fn begin(&mut self, phase: RecoveryPhase, acked_until: u64, sent_until: u64) {
         (self.phase, self.end) = (phase, sent_until);
         self.undo_from = NonZeroU64::new(acked_until);
         (self.retransmitted_bytes, self.retransmitted_at) = (0, Instant::ZERO);
-        self.spurious = SpuriousTimeout::Off;
+        self.spurious_timeout = SpuriousTimeout::Inactive;
     }
 
-    /// Reduces the window (RFC 9937 §6.2). `safe`: progress without further loss.
-    fn reduce(&mut self, delivered: u64, in_flight: u64, threshold: u64, mss: u64, safe: bool) {
-        let Prr { delivered: total, sent, base } = &mut self.reduction;
-        *total += delivered;
-        let allowed = if in_flight > threshold {
-            let due = u128::from(*total) * u128::from(threshold);
-            let due = due.div_ceil(u128::from((*base).max(1)));
-            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(*sent)
+    /// Reduces the window (RFC 9937 §6.2). `safe_ack`: progress without further loss.
+    fn reduce(&mut self, delivered: u64, in_flight: u64, ssthresh: u64, mss: u64, safe_ack: bool) {
+        let Prr { delivered: total_delivered, sent, recover_fs } = &mut self.prr;
+        *total_delivered += delivered;
+        let allowed = if in_flight > ssthresh {
+            let allowed_total = u128::from(*total_delivered) * u128::from(ssthresh);
+            let allowed_total = allowed_total.div_ceil(u128::from((*recover_fs).max(1)));
+            u64::try_from(allowed_total).unwrap_or(u64::MAX).saturating_sub(*sent)
         } else {
-            let growth = total.saturating_sub(*sent).max(delivered) + if safe { mss } else { 0 };
-            growth.min(threshold - in_flight)
+            let growth = total_delivered.saturating_sub(*sent).max(delivered)
+                + if safe_ack { mss } else { 0 };
+            growth.min(ssthresh - in_flight)
         };
-        let first = *sent == 0 && allowed == 0;
-        self.window = in_flight + if first { mss } else { allowed };
+        let is_first_packet = *sent == 0 && allowed == 0;
+        self.window = in_flight + if is_first_packet { mss } else { allowed };
     }
 }
 
@@ -169,8 +176,8 @@ impl Subflow {
     /// Returns the bytes in flight. Without SACK, duplicate acknowledgements reduce them (RFC 5681
     /// §3.2 step 4).
     pub(super) fn in_flight(&self) -> u64 {
-        let left = self.recovery.duplicates * u64::from(self.mss());
-        self.send.in_flight().saturating_sub(if self.sack_on { 0 } else { left })
+        let dup_ack_bytes = self.recovery.dup_acks * u64::from(self.mss());
+        self.send.in_flight().saturating_sub(if self.sack_on { 0 } else { dup_ack_bytes })
     }
 
     /// Processes an acceptable acknowledgement.
@@ -180,59 +187,63 @@ impl Subflow {
         start: u64,
         ack: u64,
         segment: &Segment,
-        received: &mut SegmentOutcome,
+        outcome: &mut SegmentOutcome,
     ) {
         let window_changed = self.peer_window.update(segment.window, start, ack);
         if self.is_pure_repeat_ack(ack, segment) {
             self.on_probe_acked(now, ack, &ProbeEvidence::default());
             return self.arm_window_probe(now);
         }
-        let before = self.send.acked_until();
+        let acked_before = self.send.acked_until();
         let in_flight = self.send.in_flight();
-        let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
-        let smallest = self.rtt.min().unwrap_or_default();
-        let mut delivery = Delivery::new(now, smallest, echo, self.rack.highest);
-        let advanced = ack > before;
+        let echo_ms = self.timestamps.echo_ms(now, segment.options.timestamps);
+        let min_rtt = self.rtt.min().unwrap_or_default();
+        let mut delivery = Delivery::new(now, min_rtt, echo_ms, self.rack.highest);
+        let advanced = ack > acked_before;
         if advanced {
             self.send.acknowledge(ack, &mut delivery);
         }
-        received.acked_bytes = delivery.data_bytes;
+        outcome.acked_bytes = delivery.data_bytes;
         self.acked_bytes += delivery.data_bytes;
-        let selective = delivery.bytes;
-        let duplicate = self.take_sacks(segment, ack, &mut delivery);
-        let sacked = delivery.bytes > selective;
-        let outstanding = self.send.outstanding() > 0;
-        let takes = segment.sequence_bytes() > 0;
+        let cumulative_bytes = delivery.bytes;
+        let dsack = self.apply_sacks(segment, ack, &mut delivery);
+        let sacked = delivery.bytes > cumulative_bytes;
+        let has_outstanding = self.send.outstanding() > 0;
+        let takes_sequence = segment.sequence_bytes() > 0;
         // An acknowledgement sent for its Multipath TCP option does not indicate loss (RFC 8684
         // §3).
-        let signal = !segment.options.mptcp.is_empty();
-        let repeats = ack == before && !takes && !window_changed && outstanding && !signal;
-        if !self.sack_on && repeats {
-            self.recovery.duplicates += 1;
+        let has_mptcp_option = !segment.options.mptcp.is_empty();
+        let is_duplicate = ack == acked_before
+            && !takes_sequence
+            && !window_changed
+            && has_outstanding
+            && !has_mptcp_option;
+        if !self.sack_on && is_duplicate {
+            self.recovery.dup_acks += 1;
         }
-        let rtt = self.measure(now, &delivery, advanced, echo);
+        let rtt = self.measure_rtt(now, &delivery, advanced, echo_ms);
         self.rack.record_delivery(now, &delivery);
         let evidence = ProbeEvidence {
-            duplicate_end: duplicate.map(|(_, end)| end),
-            plain_duplicate: repeats && segment.options.sack.is_empty(),
+            duplicate_end: dsack.map(|(_, end)| end),
+            plain_duplicate: is_duplicate && segment.options.sack.is_empty(),
         };
         self.on_probe_acked(now, ack, &evidence);
         if advanced {
             self.recovery.forget_timeouts();
-            self.probes = 0;
-            self.on_advance(ack - before);
+            self.window_probes = 0;
+            self.reduce_dup_acks(ack - acked_before);
         }
-        let reducing = self.recovery.phase == RecoveryPhase::Recovery;
+        let was_in_recovery = self.recovery.phase == RecoveryPhase::Recovery;
         self.update_phase(
             now,
-            &AckProgress { ack, advanced, sacked, is_duplicate: repeats, in_flight },
+            &AckProgress { ack, advanced, sacked, is_duplicate, in_flight },
             &delivery,
-            received,
+            outcome,
         );
-        if segment.flags.contains(Flags::ECE) && self.echo.on && (advanced || outstanding) {
+        if segment.flags.contains(Flags::ECE) && self.ecn.on && (advanced || has_outstanding) {
             self.on_ecn_echo(now, delivery.bytes, advanced);
         }
-        self.notify_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
+        self.notify_congestion_control(now, &delivery, in_flight, rtt, was_in_recovery, advanced);
         if advanced || sacked && self.acks_before_oldest_retransmit(&delivery) {
             self.rearm_retransmission(now);
         }
@@ -249,23 +260,24 @@ impl Subflow {
     /// Returns true if the acknowledgement covers data sent before the oldest packet was
     /// retransmitted, as in Linux (`tcp_clean_rtx_queue`). The timer then restarts.
     fn acks_before_oldest_retransmit(&self, delivery: &Delivery) -> bool {
-        let oldest = self.send.oldest().map(|oldest| oldest.sent_at);
-        let first = delivery.sent_once.map(|(first, _)| first);
-        self.config.recovers_as_linux && first.zip(oldest).is_some_and(|(a, b)| a < b)
+        let oldest_sent_at = self.send.oldest().map(|record| record.sent_at);
+        let first_sent_at = delivery.sent_once.map(|(earliest, _)| earliest);
+        self.config.recovers_as_linux
+            && first_sent_at.zip(oldest_sent_at).is_some_and(|(a, b)| a < b)
     }
 
     /// Fast path for a pure receiver: an acknowledgement without outstanding data is neither
     /// progress nor a duplicate.
     fn is_pure_repeat_ack(&self, ack: u64, segment: &Segment) -> bool {
-        let calm = self.recovery.phase == RecoveryPhase::Open
+        let no_recovery = self.recovery.phase == RecoveryPhase::Open
             && self.recovery.retransmitted_at == Instant::ZERO;
-        let plain = segment.options.sack.is_empty() && !segment.flags.contains(Flags::ECE);
-        let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
-        self.sack_on && settled && plain && calm
+        let no_loss_signal = segment.options.sack.is_empty() && !segment.flags.contains(Flags::ECE);
+        let nothing_outstanding = self.send.outstanding() == 0 && ack <= self.send.acked_until();
+        self.sack_on && nothing_outstanding && no_loss_signal && no_recovery
     }
 
     /// Processes SACK blocks, after a DSACK (RFC 2883 §4), which is returned.
-    fn take_sacks(
+    fn apply_sacks(
         &mut self,
         segment: &Segment,
         ack: u64,
@@ -274,34 +286,35 @@ impl Subflow {
         if !self.sack_on || segment.options.sack.is_empty() {
             return None;
         }
-        let acked = self.send.acked_until();
+        let acked_until = self.send.acked_until();
         let offset = |wire: u32| {
-            let distance = wire.wrapping_sub(self.wire_seq(acked)).cast_signed();
-            u64::try_from(acked.cast_signed().saturating_add(i64::from(distance))).unwrap_or(0)
+            let distance = wire.wrapping_sub(self.wire_seq(acked_until)).cast_signed();
+            u64::try_from(acked_until.cast_signed().saturating_add(i64::from(distance)))
+                .unwrap_or(0)
         };
         let blocks = segment.options.sack.iter().map(|(start, end)| (offset(*start), offset(*end)));
         let blocks: arrayvec::ArrayVec<(u64, u64), 4> = blocks.collect();
-        let inside =
+        let contains =
             |outer: &(u64, u64), inner: (u64, u64)| outer.0 <= inner.0 && inner.1 <= outer.1;
-        let first = blocks.first().copied().filter(|(start, end)| start < end);
-        let duplicate = first.filter(|block| {
-            block.1 <= ack || blocks.get(1).is_some_and(|second| inside(second, *block))
+        let first_block = blocks.first().copied().filter(|(start, end)| start < end);
+        let dsack = first_block.filter(|block| {
+            block.1 <= ack || blocks.get(1).is_some_and(|second| contains(second, *block))
         });
-        if let Some((start, end)) = duplicate {
-            self.on_duplicate(start, end);
+        if let Some((start, end)) = dsack {
+            self.on_dsack(start, end);
         }
         let sent_until = self.send.sent_until();
-        for (start, end) in blocks.iter().skip(usize::from(duplicate.is_some())).copied() {
-            // Blocks of an overtaken acknowledgement may lie partly below.
-            let start = start.max(acked);
+        for (start, end) in blocks.iter().skip(usize::from(dsack.is_some())).copied() {
+            // Blocks of an overtaken acknowledgement may lie partly below the acknowledged data.
+            let start = start.max(acked_until);
             if start < end && end <= sent_until {
                 self.send.acknowledge_selectively(start, end, delivery);
             }
         }
-        duplicate
+        dsack
     }
 
-    fn measure(
+    fn measure_rtt(
         &mut self,
         now: Instant,
         delivery: &Delivery,
@@ -310,22 +323,24 @@ impl Subflow {
     ) -> Option<std::time::Duration> {
         // Karn's algorithm: no samples from data sent twice (RFC 6298 §3), unless timestamps
         // identify the copy.
-        if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
+        if let Some((first_sent_at, last_sent_at)) =
+            delivery.sent_once.filter(|_| !delivery.ambiguous)
+        {
             self.rack.record_rtt_sample();
-            self.recovery.backed_off = 0;
-            let rtt = now.saturating_since(last);
-            self.sample_rtt(now.saturating_since(first));
+            self.recovery.backoff_count = 0;
+            let rtt = now.saturating_since(last_sent_at);
+            self.sample_rtt(now.saturating_since(first_sent_at));
             self.rtt.sample_min(now, rtt);
             return Some(rtt);
         }
         // If the first reply to a retransmission is lost, the reply to the next one still echoes
         // the first. Such a sample would contain whole timeouts.
-        let believed = self.config.measures_as_linux || !delivery.old_echo;
-        let echo_ms = echo_ms.filter(|_| advanced && believed)?;
+        let echo_is_reliable = self.config.measures_as_linux || !delivery.echoes_earlier_copy;
+        let echo_ms = echo_ms.filter(|_| advanced && echo_is_reliable)?;
         self.rack.record_rtt_sample();
-        self.recovery.backed_off = 0;
-        let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
-        self.sample_rtt(now.saturating_since(sent));
+        self.recovery.backoff_count = 0;
+        let sent_at = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
+        self.sample_rtt(now.saturating_since(sent_at));
         None
     }
 
@@ -338,14 +353,15 @@ impl Subflow {
         }
     }
 
-    /// Without SACK: counts the packets behind the hole that have arrived (RFC 6582 §3.2).
-    fn on_advance(&mut self, bytes: u64) {
+    /// Reduces the count of duplicate acknowledgements by the packets that are now acknowledged
+    /// (RFC 6582 §3.2). The count matters only without SACK.
+    fn reduce_dup_acks(&mut self, bytes: u64) {
         let packets = bytes.div_ceil(u64::from(self.mss()));
         let recovery = &mut self.recovery;
-        recovery.duplicates = match recovery.phase {
+        recovery.dup_acks = match recovery.phase {
             RecoveryPhase::Open => 0,
             RecoveryPhase::Recovery | RecoveryPhase::Loss => {
-                recovery.duplicates.saturating_sub(packets - 1)
+                recovery.dup_acks.saturating_sub(packets - 1)
             }
         };
     }
@@ -356,7 +372,7 @@ impl Subflow {
         now: Instant,
         progress: &AckProgress,
         delivery: &Delivery,
-        received: &mut SegmentOutcome,
+        outcome: &mut SegmentOutcome,
     ) {
         let AckProgress { ack, advanced, sacked, in_flight, .. } = *progress;
         if self.recovery.phase != RecoveryPhase::Open {
@@ -366,63 +382,63 @@ impl Subflow {
         if self.recovery.phase != RecoveryPhase::Open && ack >= self.recovery.end {
             self.end_recovery(now);
         }
-        let repeated = self.send.retransmitted_bytes();
+        let retransmitted_before = self.send.retransmitted_bytes();
         let mut lost = (advanced || sacked || !self.sack_on) && self.detect_losses(now);
-        if self.config.recovers_as_linux && self.send.retransmitted_bytes() < repeated {
+        if self.config.recovers_as_linux && self.send.retransmitted_bytes() < retransmitted_before {
             lost = true;
             if self.recovery.phase == RecoveryPhase::Loss {
                 self.enter_recovery(now, in_flight);
-                self.recovery.forced = true;
+                self.recovery.may_exceed_cwnd = true;
             }
         }
         if !self.sack_on && advanced && self.recovery.phase == RecoveryPhase::Recovery {
             // A partial acknowledgement: the next hole (RFC 6582 §3.2 step 5).
             self.send.mark_oldest_lost();
-            (lost, self.recovery.forced) = (true, true);
+            (lost, self.recovery.may_exceed_cwnd) = (true, true);
         }
-        received.lost = lost;
+        outcome.lost = lost;
         if lost || self.send.has_lost() {
-            self.note_losses(now, in_flight);
+            self.on_losses(now, in_flight);
         }
         if self.recovery.phase == RecoveryPhase::Recovery && (delivery.bytes > 0 || !self.sack_on) {
             self.reduce(delivery.bytes, advanced && !lost);
         }
     }
 
-    fn reduce(&mut self, delivered: u64, safe: bool) {
-        let (threshold, mss) = (self.congestion.ssthresh_bytes(), u64::from(self.mss()));
+    fn reduce(&mut self, delivered: u64, safe_ack: bool) {
+        let (ssthresh, mss) = (self.congestion.ssthresh_bytes(), u64::from(self.mss()));
         let in_flight = self.in_flight();
         // Without SACK each duplicate acknowledgement delivered a packet.
         let delivered = if self.sack_on { delivered } else { delivered.max(mss) };
-        self.recovery.reduce(delivered, in_flight, threshold, mss, safe);
+        self.recovery.reduce(delivered, in_flight, ssthresh, mss, safe_ack);
     }
 
     /// Starts recovery after a loss, unless it is in progress (RFC 6675 §5 step 4).
-    pub(super) fn note_losses(&mut self, now: Instant, in_flight: u64) {
+    pub(super) fn on_losses(&mut self, now: Instant, in_flight: u64) {
         if self.recovery.phase == RecoveryPhase::Open {
             self.enter_recovery(now, in_flight);
-            self.recovery.forced = true;
+            self.recovery.may_exceed_cwnd = true;
         }
         self.timers.clear(Timer::TailProbe);
     }
 
     fn enter_recovery(&mut self, now: Instant, in_flight: u64) {
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-        let window = self.congestion.cwnd_bytes();
-        let group = std::mem::take(&mut self.group);
-        self.congestion.on_congestion(now, in_flight, self.own, &group);
-        self.group = group;
+        let cwnd = self.congestion.cwnd_bytes();
+        let siblings = std::mem::take(&mut self.siblings);
+        self.congestion.on_congestion(now, in_flight, self.path_id, &siblings);
+        self.siblings = siblings;
         self.recovery.begin(RecoveryPhase::Recovery, acked, sent);
-        let base = if self.config.recovers_as_linux {
-            window.max(1)
+        let recover_fs = if self.config.recovers_as_linux {
+            cwnd.max(1)
         } else {
             in_flight.max(self.in_flight()).max(1)
         };
-        self.recovery.reduction = Prr { delivered: 0, sent: 0, base };
+        self.recovery.prr = Prr { delivered: 0, sent: 0, recover_fs };
         self.recovery.window = self.in_flight();
-        self.forget_probe();
-        if self.echo.on {
-            self.echo.reduced = true;
+        self.forget_tail_probe();
+        if self.ecn.on {
+            self.ecn.reduced = true;
         }
     }
 
@@ -432,9 +448,9 @@ impl Subflow {
             self.congestion.on_recovered(now, window);
         }
         self.recovery.phase = RecoveryPhase::Open;
-        self.recovery.spurious = SpuriousTimeout::Off;
-        self.recovery.duplicates = 0;
-        self.rack.record_recovery();
+        self.recovery.spurious_timeout = SpuriousTimeout::Inactive;
+        self.recovery.dup_acks = 0;
+        self.rack.record_recovery_end();
     }
 
     /// Handles a loss that only a tail loss probe revealed and repaired (RFC 8985 §7.4.2).
@@ -455,12 +471,12 @@ impl Subflow {
             self.rearm_retransmission(now);
         }
         // The last acknowledgement of the episode still echoes it: CWR is sent with later data.
-        let answered = self.send.acked_until() <= self.recovery.end;
-        if self.recovery.phase == RecoveryPhase::Open && !answered {
+        let already_reduced = self.send.acked_until() <= self.recovery.end;
+        if self.recovery.phase == RecoveryPhase::Open && !already_reduced {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
-            // This acknowledgement belongs to the reduction, as in Linux: it releases what it
-            // delivered.
+            // The acknowledgement belongs to the reduction, as in Linux: the delivered bytes
+            // release new data.
             self.reduce(delivered, advanced);
         }
     }
@@ -471,7 +487,7 @@ impl Subflow {
         delivery: &Delivery,
         in_flight: u64,
         rtt: Option<std::time::Duration>,
-        reducing: bool,
+        was_in_recovery: bool,
         advanced: bool,
     ) {
         if delivery.bytes == 0 {
@@ -494,11 +510,11 @@ impl Subflow {
             round_ended,
             // Duplicate acknowledgements do not grow the window (RFC 5681 §3.2 step 1, RFC 3042
             // §2), unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).
-            in_recovery: reducing
+            in_recovery: was_in_recovery
                 || self.recovery.phase == RecoveryPhase::Recovery
                 || (!advanced && !self.rack.reordering_seen()),
         };
-        self.congestion.on_ack(&sample, self.own, &self.group);
+        self.congestion.on_ack(&sample, self.path_id, &self.siblings);
         if self.recovery.limited_until.is_some_and(|until| acked >= until.get()) {
             self.recovery.limited_until = None;
         }
@@ -508,8 +524,11 @@ impl Subflow {
 /// Effect of an acknowledgement.
 #[derive(Debug, Clone, Copy)]
 struct AckProgress {
+    /// Acknowledged offset.
     ack: u64,
+    /// True if the cumulative acknowledgement moved.
     advanced: bool,
+    /// True if SACK blocks reported new data.
     sacked: bool,
     /// True for a duplicate acknowledgement (RFC 5681 §2).
     is_duplicate: bool,
@@ -523,22 +542,26 @@ mod tests {
 
     /// Returns the window after 1000 bytes were delivered, with 2000 in flight and a threshold of
     /// 6000.
-    fn window(delivered: u64, sent: u64, safe: bool) -> u64 {
-        let reduction = Prr { delivered, sent, base: 12_000 };
-        let mut recovery = LossRecovery { reduction, ..LossRecovery::default() };
-        recovery.reduce(1000, 2000, 6000, 1000, safe);
+    fn window_after_reduction(delivered: u64, sent: u64, safe_ack: bool) -> u64 {
+        let prr = Prr { delivered, sent, recover_fs: 12_000 };
+        let mut recovery = LossRecovery { prr, ..LossRecovery::default() };
+        recovery.reduce(1000, 2000, 6000, 1000, safe_ack);
         recovery.window
     }
 
     #[test]
     fn below_ssthresh_recovery_grows_no_faster_than_slow_start() {
-        assert_eq!(window(3000, 4000, true), 2000 + 1000 + 1000);
-        assert_eq!(window(3000, 4000, false), 2000 + 1000, "further losses: what was delivered");
+        assert_eq!(window_after_reduction(3000, 4000, true), 2000 + 1000 + 1000);
+        assert_eq!(
+            window_after_reduction(3000, 4000, false),
+            2000 + 1000,
+            "further losses: what was delivered"
+        );
     }
 
     #[test]
     fn unsent_window_of_a_pause_is_usable_up_to_the_threshold() {
-        assert_eq!(window(3000, 2000, false), 2000 + 2000);
-        assert_eq!(window(9000, 2000, false), 6000);
+        assert_eq!(window_after_reduction(3000, 2000, false), 2000 + 2000);
+        assert_eq!(window_after_reduction(9000, 2000, false), 6000);
     }
 }

@@ -24,7 +24,7 @@ impl Subflow {
             self.timers.clear(Timer::Reordering);
             self.timers.clear(Timer::TailProbe);
         } else {
-            let delay = self.rtt.backed_off(self.recovery.backed_off.into());
+            let delay = self.rtt.backed_off_timeout(self.recovery.backoff_count.into());
             self.timers.set(Timer::Retransmission, now + delay);
         }
     }
@@ -33,15 +33,15 @@ impl Subflow {
     pub(in crate::subflow) fn on_retransmission_timeout(
         &mut self,
         now: Instant,
-        done: &mut TimeoutOutcome,
+        outcome: &mut TimeoutOutcome,
     ) {
         if matches!(self.state, TcpState::SynSent | TcpState::SynReceived) {
-            return self.on_handshake_timeout(done);
+            return self.on_handshake_timeout(outcome);
         }
         if self.send.outstanding() == 0 || self.state == TcpState::Closed {
             return;
         }
-        done.retransmission = true;
+        outcome.retransmission = true;
         // A peer that replies is alive, if the unacknowledged data lies beyond its window (RFC 9293
         // §3.8.6, §3.8.6.1).
         let stalled = self.peer_window.usable(self.send.acked_until()) == 0
@@ -50,55 +50,55 @@ impl Subflow {
             return self.finish(CloseReason::TimedOut);
         }
         let in_flight = self.send.in_flight();
-        let first = self.recovery.timeouts == 1;
-        let again = self.recovery.phase != RecoveryPhase::Open;
-        // A timeout found spurious has left this phase; the next is an ordinary loss.
-        let begins = first || !again;
+        let is_first_timeout = self.recovery.timeouts == 1;
+        let in_recovery = self.recovery.phase != RecoveryPhase::Open;
+        // A timeout found to be spurious ended the recovery; the next one is an ordinary loss.
+        let starts_episode = is_first_timeout || !in_recovery;
         if self.config.recovers_as_linux {
-            self.begin_loss_as_linux(now, in_flight, first);
-        } else if begins {
+            self.begin_loss_as_linux(now, in_flight, is_first_timeout);
+        } else if starts_episode {
             // RFC 3168 §6.1.2: the peer is notified of every window reduction, regardless of its
             // cause.
-            self.echo.reduced |= self.echo.on;
+            self.ecn.reduced |= self.ecn.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
             self.recovery.begin(RecoveryPhase::Loss, acked, sent);
             // RFC 5682 §2.1 step 1 and §3.1: not while earlier losses are being repaired.
-            if self.config.undo && !again {
-                self.recovery.spurious = SpuriousTimeout::First;
+            if self.config.undo && !in_recovery {
+                self.recovery.spurious_timeout = SpuriousTimeout::AwaitFirstAck;
             }
         } else {
-            self.recovery.spurious = SpuriousTimeout::Off;
+            self.recovery.spurious_timeout = SpuriousTimeout::Inactive;
         }
         if self.send.reneged() {
             self.send.forget_sacks();
         }
-        self.recovery.duplicates = 0;
-        let until = self.lost_if_sent_until(now);
-        self.send.mark_lost_sent_until(until);
+        self.recovery.dup_acks = 0;
+        let lost_until = self.lost_if_sent_until(now);
+        self.send.mark_lost_sent_until(lost_until);
         if self.config.recovers_as_linux {
             let window = self.send.in_flight() + u64::from(self.mss());
             self.congestion.on_recovered(now, window);
         }
         self.search_black_hole();
-        (self.recovery.forced, self.recovery.after_timeout) = (true, true);
-        self.forget_probe();
+        (self.recovery.may_exceed_cwnd, self.recovery.after_timeout) = (true, true);
+        self.forget_tail_probe();
         self.timers.clear(Timer::TailProbe);
         self.timers.clear(Timer::Reordering);
         self.rearm_retransmission(now);
     }
 
-    /// [`crate::subflow::SubflowConfig::recovers_as_linux`]; `first`: nothing has timed out since
-    /// the last progress.
-    fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, first: bool) {
+    /// Handles the timeout as with [`crate::subflow::SubflowConfig::recovers_as_linux`].
+    /// `is_first_timeout` is true if nothing has timed out since the last progress.
+    fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, is_first_timeout: bool) {
         let phase = self.recovery.phase;
         let reduces = match phase {
             RecoveryPhase::Open => true,
             RecoveryPhase::Recovery => false,
-            RecoveryPhase::Loss => first,
+            RecoveryPhase::Loss => is_first_timeout,
         };
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-        self.echo.reduced |= self.echo.on;
+        self.ecn.reduced |= self.ecn.on;
         if reduces {
             self.congestion.on_timeout(now, in_flight);
             self.recovery.begin(RecoveryPhase::Loss, acked, sent);
@@ -107,16 +107,24 @@ impl Subflow {
             (self.recovery.phase, self.recovery.end) = (RecoveryPhase::Loss, sent);
         }
         // A first timeout during another recovery proves nothing.
-        let watched = self.config.undo && (phase == RecoveryPhase::Open || !first);
-        self.recovery.spurious =
-            if watched { SpuriousTimeout::First } else { SpuriousTimeout::Off };
+        let may_be_spurious =
+            self.config.undo && (phase == RecoveryPhase::Open || !is_first_timeout);
+        self.recovery.spurious_timeout = if may_be_spurious {
+            SpuriousTimeout::AwaitFirstAck
+        } else {
+            SpuriousTimeout::Inactive
+        };
     }
 
     fn search_black_hole(&mut self) {
-        let full = self.send.oldest().is_some_and(|record| record.len >= self.mss());
-        let often = self.recovery.timeouts.is_multiple_of(PMTU_BLACKHOLE_TIMEOUTS);
-        if self.config.black_hole_detection && full && often && self.path_mtu.halve() {
-            self.on_packet_size();
+        let is_full_packet = self.send.oldest().is_some_and(|record| record.len >= self.mss());
+        let timed_out_repeatedly = self.recovery.timeouts.is_multiple_of(PMTU_BLACKHOLE_TIMEOUTS);
+        if self.config.black_hole_detection
+            && is_full_packet
+            && timed_out_repeatedly
+            && self.path_mtu.halve()
+        {
+            self.apply_packet_size();
         }
     }
 
@@ -126,10 +134,10 @@ impl Subflow {
         self.send.mark_lost_sent_until(now);
         if self.recovery.phase == RecoveryPhase::Open {
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-            // As after a spurious timeout: the window stays, and lost data is retransmitted.
+            // The window stays, as after a spurious timeout, and lost data is retransmitted.
             self.recovery.begin(RecoveryPhase::Loss, acked, sent);
             self.recovery.undo_from = None;
         }
-        self.recovery.forced = true;
+        self.recovery.may_exceed_cwnd = true;
     }
 }

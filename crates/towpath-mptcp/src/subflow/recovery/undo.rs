@@ -13,31 +13,31 @@ use crate::subflow::delivery::Delivery;
 pub(super) enum SpuriousTimeout {
     /// No timeout is being checked.
     #[default]
-    Off,
+    Inactive,
     /// The first acknowledgement after the timeout decides (step 2).
-    First,
+    AwaitFirstAck,
     /// New data was sent instead of retransmissions (step 2b); the next acknowledgement decides
     /// (step 3).
-    Second,
+    AwaitSecondAck,
 }
 
 impl LossRecovery {
     /// Returns true if retransmissions wait until the timeout is classified (RFC 5682 §2.1 step
     /// 2b).
     pub(in crate::subflow) fn prefers_new_data(&self) -> bool {
-        self.spurious == SpuriousTimeout::Second
+        self.spurious_timeout == SpuriousTimeout::AwaitSecondAck
     }
 
-    /// No new data is available to classify the timeout.
-    pub(in crate::subflow) fn stop_watching(&mut self) {
-        self.spurious = SpuriousTimeout::Off;
+    /// Stops the detection: no new data is available to classify the timeout.
+    pub(in crate::subflow) fn stop_spurious_detection(&mut self) {
+        self.spurious_timeout = SpuriousTimeout::Inactive;
     }
 }
 
 impl Subflow {
     /// Records that the peer received `start..end` twice: retransmitting it was needless (RFC 3708
     /// §3).
-    pub(super) fn on_duplicate(&mut self, start: u64, end: u64) {
+    pub(super) fn on_dsack(&mut self, start: u64, end: u64) {
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
         if end > sent {
             return;
@@ -58,19 +58,19 @@ impl Subflow {
         delivery: &Delivery,
     ) {
         // An acknowledgement that is neither new nor a duplicate decides nothing.
-        let tells = progress.advanced || progress.sacked || progress.is_duplicate;
-        if self.recovery.spurious == SpuriousTimeout::Off || !tells {
+        let is_informative = progress.advanced || progress.sacked || progress.is_duplicate;
+        if self.recovery.spurious_timeout == SpuriousTimeout::Inactive || !is_informative {
             return;
         }
         // Data arrived that was sent before the timeout and not retransmitted.
-        let original = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
-        let first = self.recovery.spurious == SpuriousTimeout::First;
-        if original && (!first || !progress.advanced || !delivery.ambiguous) {
+        let original_arrived = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
+        let is_first_ack = self.recovery.spurious_timeout == SpuriousTimeout::AwaitFirstAck;
+        if original_arrived && (!is_first_ack || !progress.advanced || !delivery.ambiguous) {
             self.undo(now);
-        } else if first && progress.advanced && progress.ack < self.recovery.end {
-            self.recovery.spurious = SpuriousTimeout::Second;
+        } else if is_first_ack && progress.advanced && progress.ack < self.recovery.end {
+            self.recovery.spurious_timeout = SpuriousTimeout::AwaitSecondAck;
         } else {
-            self.recovery.spurious = SpuriousTimeout::Off;
+            self.recovery.spurious_timeout = SpuriousTimeout::Inactive;
         }
     }
 
@@ -83,23 +83,24 @@ impl Subflow {
         delivery: &Delivery,
     ) {
         let recovery = &self.recovery;
-        let repeated_at = recovery.retransmitted_at;
-        if repeated_at == Instant::ZERO || recovery.undo_from.is_none() || !self.config.undo {
+        let retransmitted_at = recovery.retransmitted_at;
+        if retransmitted_at == Instant::ZERO || recovery.undo_from.is_none() || !self.config.undo {
             return;
         }
-        let reported = recovery.retransmitted_bytes == 0;
+        let all_reported_duplicate = recovery.retransmitted_bytes == 0;
         // The first retransmission of the episode decides. An acknowledgement that covers several
         // echoes only the first, so the others would look needless.
-        let by_original = delivery.repeated_whole && delivery.echoes_before(repeated_at);
+        let original_caused_ack =
+            delivery.retransmission_arrived_whole && delivery.echoes_before(retransmitted_at);
         // In recovery, other retransmissions may still turn out to be needed.
-        let settled = match recovery.phase {
+        let is_final = match recovery.phase {
             RecoveryPhase::Open => false,
             RecoveryPhase::Recovery => {
                 progress.ack >= recovery.end || self.send.retransmitted_bytes() == 0
             }
             RecoveryPhase::Loss => true,
         };
-        if reported || (by_original && progress.advanced && settled) {
+        if all_reported_duplicate || (original_caused_ack && progress.advanced && is_final) {
             self.undo(now);
         }
     }
@@ -108,10 +109,10 @@ impl Subflow {
         self.congestion.undo(now);
         self.send.unmark_lost();
         self.recovery.undo_from = None;
-        self.recovery.undone += 1;
+        self.recovery.undo_count += 1;
         self.recovery.phase = RecoveryPhase::Open;
-        self.recovery.spurious = SpuriousTimeout::Off;
-        self.recovery.forced = false;
-        self.recovery.duplicates = 0;
+        self.recovery.spurious_timeout = SpuriousTimeout::Inactive;
+        self.recovery.may_exceed_cwnd = false;
+        self.recovery.dup_acks = 0;
     }
 }

@@ -15,7 +15,7 @@ use crate::wire::{Ecn, Flags, Payload, Segment};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
-pub(super) fn at(ms: u64) -> Instant {
+pub(super) fn at_ms(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
@@ -31,8 +31,8 @@ impl Random {
         (z ^ (z >> 31)) % limit.max(1)
     }
 
-    pub(super) fn percent(&mut self, chance: u64) -> bool {
-        chance > 0 && self.below(100) < chance
+    pub(super) fn happens(&mut self, percent: u64) -> bool {
+        percent > 0 && self.below(100) < percent
     }
 }
 
@@ -74,12 +74,12 @@ pub(super) fn split(segment: &Segment) -> Vec<Segment> {
         return vec![segment.clone()];
     }
     let starts = (0..segment.payload.len()).step_by(size);
-    let last = (segment.payload.len() - 1) / size * size;
+    let last_start = (segment.payload.len() - 1) / size * size;
     let packet = |start: usize| Segment {
         seq: segment.seq.wrapping_add(start as u32),
         payload: segment.payload.slice(start, start + size),
         segment_bytes: 0,
-        flags: if start == last { segment.flags } else { segment.flags.without(Flags::PSH) },
+        flags: if start == last_start { segment.flags } else { segment.flags.without(Flags::PSH) },
         ..segment.clone()
     };
     starts.map(packet).collect()
@@ -101,8 +101,8 @@ pub(super) struct End {
     /// Free bytes of the receive buffer; `None`: always 4 MiB.
     pub(super) buffer: Option<u64>,
     pub(super) log: Vec<(Instant, Transmit)>,
-    /// RSTs of the stack to segments of no connection.
-    refusals: Vec<Segment>,
+    /// RSTs in reply to segments that arrive after the connection is closed.
+    pending_resets: Vec<Segment>,
 }
 
 impl End {
@@ -119,7 +119,7 @@ impl End {
             closed: None,
             buffer: None,
             log: Vec::new(),
-            refusals: Vec::new(),
+            pending_resets: Vec::new(),
         }
     }
 
@@ -131,23 +131,24 @@ impl End {
         self.subflow.as_ref().map_or(TcpState::Closed, Subflow::state)
     }
 
-    fn take(&mut self, received: &SegmentOutcome) {
-        for (start, payload) in &received.data {
+    fn on_outcome(&mut self, outcome: &SegmentOutcome) {
+        for (start, payload) in &outcome.data {
             assert_eq!(*start, 1 + self.received, "data is in order");
-            for (offset, got) in (*start..).zip(payload.chunks().flat_map(|chunk| chunk.iter())) {
-                assert_eq!(*got, byte(3 - self.host, offset), "at offset {offset}");
+            for (offset, actual) in (*start..).zip(payload.chunks().flat_map(|chunk| chunk.iter()))
+            {
+                assert_eq!(*actual, byte(3 - self.host, offset), "at offset {offset}");
             }
             self.received += payload.len() as u64;
             if let Some(buffer) = self.buffer.as_mut() {
                 *buffer = buffer.saturating_sub(payload.len() as u64);
             }
         }
-        assert!(!(received.fin && self.fin), "the FIN comes once");
-        self.fin |= received.fin;
-        self.closed = self.closed.or(received.closed);
+        assert!(!(outcome.fin && self.fin), "the FIN comes once");
+        self.fin |= outcome.fin;
+        self.closed = self.closed.or(outcome.closed);
     }
 
-    fn arrive(&mut self, now: Instant, mut segment: Segment) {
+    fn recv(&mut self, now: Instant, mut segment: Segment) {
         if self.subflow.is_none() {
             if segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::ACK) {
                 let accepted = Subflow::accept(self.config.clone(), self.isn, &segment, now);
@@ -160,27 +161,27 @@ impl End {
             let options = crate::wire::Options::default();
             let (seq, flags, payload) = (segment.ack, Flags::RST, Payload::EMPTY);
             let reset = Segment { source, destination, seq, flags, options, payload, ..segment };
-            return self.refusals.push(reset);
+            return self.pending_resets.push(reset);
         }
-        let received = self.subflow().on_segment(now, &mut segment, PathId(0), &[]);
-        self.take(&received);
+        let outcome = self.subflow().on_segment(now, &mut segment, PathId(0), &[]);
+        self.on_outcome(&outcome);
     }
 
     fn run(&mut self, now: Instant) -> Vec<Segment> {
         let (host, buffer) = (self.host, self.buffer.unwrap_or(4 << 20));
-        let mut sent = std::mem::take(&mut self.refusals);
+        let mut sent = std::mem::take(&mut self.pending_resets);
         let Some(subflow) = self.subflow.as_mut() else { return sent };
         if subflow.poll_timeout().is_some_and(|(at, _)| at <= now) {
-            let done = subflow.on_timeout(now);
-            self.closed = self.closed.or(done.closed);
+            let outcome = subflow.on_timeout(now);
+            self.closed = self.closed.or(outcome.closed);
         }
         subflow.set_receive_window(buffer, false);
         if subflow.window_update_due() {
-            subflow.want_ack();
+            subflow.set_ack_due();
         }
         loop {
-            let room = subflow.room_bytes(now).min(self.to_send);
-            let len = u32::try_from(room).unwrap_or(u32::MAX).min(subflow.quantum_bytes());
+            let allowed = subflow.room_bytes(now).min(self.to_send);
+            let len = u32::try_from(allowed).unwrap_or(u32::MAX).min(subflow.quantum_bytes());
             if len > 0 {
                 let mapping = DataMapping { dsn: 7 + subflow.pushed_until(), len, checksum: None };
                 self.to_send -= u64::from(len);
@@ -202,8 +203,8 @@ impl End {
 pub(super) struct Faults {
     pub(super) loss: u64,
     pub(super) reorder: u64,
-    pub(super) double: u64,
-    pub(super) mark: u64,
+    pub(super) duplicate: u64,
+    pub(super) ce_mark: u64,
 }
 
 /// Pair of endpoints with a link.
@@ -218,17 +219,17 @@ pub(super) struct Pair {
     /// Rate in bytes per second; packets wait for earlier ones.
     pub(super) rate: u64,
     busy_until: [Instant; 2],
-    flying: BTreeMap<(Instant, u64), Segment>,
-    count: u64,
+    in_flight: BTreeMap<(Instant, u64), Segment>,
+    next_packet_id: u64,
     pub(super) packets: u64,
     /// Limit of packets, which detects an endless exchange.
-    pub(super) expected: u64,
+    pub(super) max_packets: u64,
 }
 
 impl Pair {
     pub(super) fn new(a: SubflowConfig, b: SubflowConfig, seed: u64) -> Self {
         Self {
-            now: at(1000),
+            now: at_ms(1000),
             a: End::new(1, a),
             b: End::new(2, b),
             delay: 10 * MS,
@@ -236,10 +237,10 @@ impl Pair {
             random: Random(seed),
             rate: 10_000_000,
             busy_until: [Instant::ZERO; 2],
-            flying: BTreeMap::new(),
-            count: 0,
+            in_flight: BTreeMap::new(),
+            next_packet_id: 0,
             packets: 0,
-            expected: u64::MAX / 2,
+            max_packets: u64::MAX / 2,
         }
     }
 
@@ -247,29 +248,29 @@ impl Pair {
         self.a.subflow = Some(Subflow::connect(self.a.config.clone(), self.a.isn, self.now));
     }
 
-    fn launch(&mut self, segment: &Segment) {
-        let from = usize::from(segment.source != address(1));
+    fn send(&mut self, segment: &Segment) {
+        let direction = usize::from(segment.source != address(1));
         for mut packet in split(segment) {
             self.packets += 1;
             let nanos = (packet.payload.len() as u64 + 40) * 1_000_000_000 / self.rate;
-            let start = self.busy_until[from].max(self.now);
-            self.busy_until[from] = start + Duration::from_nanos(nanos);
-            if self.random.percent(self.faults.loss) {
+            let start = self.busy_until[direction].max(self.now);
+            self.busy_until[direction] = start + Duration::from_nanos(nanos);
+            if self.random.happens(self.faults.loss) {
                 continue;
             }
-            if packet.ecn != Ecn::NotCapable && self.random.percent(self.faults.mark) {
+            if packet.ecn != Ecn::NotCapable && self.random.happens(self.faults.ce_mark) {
                 packet.ecn = Ecn::Marked;
             }
-            let copies = 1 + u64::from(self.random.percent(self.faults.double));
+            let copies = 1 + u64::from(self.random.happens(self.faults.duplicate));
             for _ in 0..copies {
-                let late = if self.random.percent(self.faults.reorder) {
+                let extra_delay = if self.random.happens(self.faults.reorder) {
                     Duration::from_micros(self.random.below(30_000))
                 } else {
                     Duration::ZERO
                 };
-                self.count += 1;
-                let arrives = self.busy_until[from] + self.delay + late;
-                self.flying.insert((arrives, self.count), packet.clone());
+                self.next_packet_id += 1;
+                let arrival = self.busy_until[direction] + self.delay + extra_delay;
+                self.in_flight.insert((arrival, self.next_packet_id), packet.clone());
             }
         }
     }
@@ -277,28 +278,28 @@ impl Pair {
     /// Handles all events of the next time; returns false without any event.
     pub(super) fn step(&mut self, limit: Instant) -> bool {
         for segment in self.a.run(self.now) {
-            self.launch(&segment);
+            self.send(&segment);
         }
         for segment in self.b.run(self.now) {
-            self.launch(&segment);
+            self.send(&segment);
         }
-        let timer = |end: &End| end.subflow.as_ref().and_then(Subflow::poll_timeout);
-        let timers = [timer(&self.a), timer(&self.b)];
+        let next_timer = |end: &End| end.subflow.as_ref().and_then(Subflow::poll_timeout);
+        let timers = [next_timer(&self.a), next_timer(&self.b)];
         let timers = timers.into_iter().flatten().map(|(at, _)| at);
-        let packet = self.flying.first_key_value().map(|((at, _), _)| *at);
-        let Some(next) = timers.chain(packet).min() else { return false };
+        let next_arrival = self.in_flight.first_key_value().map(|((at, _), _)| *at);
+        let Some(next) = timers.chain(next_arrival).min() else { return false };
         self.now = self.now.max(next.min(limit));
-        while let Some(entry) = self.flying.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }
             let segment = entry.remove();
             let end = if segment.destination == address(1) { &mut self.a } else { &mut self.b };
-            end.arrive(self.now, segment);
+            end.recv(self.now, segment);
         }
         for end in [&self.a, &self.b] {
             if let Some(subflow) = end.subflow.as_ref() {
-                subflow.send.check();
+                subflow.send.verify_counters();
             }
         }
         true
@@ -306,7 +307,7 @@ impl Pair {
 
     /// Runs until `done` holds; fails after `limit`.
     pub(super) fn run_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) {
-        let end = self.now + limit;
+        let deadline = self.now + limit;
         let mut steps = 0u64;
         while !done(self) {
             steps += 1;
@@ -315,18 +316,22 @@ impl Pair {
                 assert!(done(self), "nothing will happen any more: {}", self.describe());
                 return;
             }
-            assert!(self.packets < 1000 + self.expected, "too much is sent: {}", self.describe());
-            assert!(self.now <= end, "takes too long: {}", self.describe());
+            assert!(
+                self.packets < 1000 + self.max_packets,
+                "too much is sent: {}",
+                self.describe()
+            );
+            assert!(self.now <= deadline, "takes too long: {}", self.describe());
         }
     }
 
-    pub(super) fn run_for(&mut self, time: Duration) {
-        let end = self.now + time;
-        while self.now < end && self.step(end) {}
+    pub(super) fn run_for(&mut self, duration: Duration) {
+        let deadline = self.now + duration;
+        while self.now < deadline && self.step(deadline) {}
     }
 
     pub(super) fn describe(&self) -> String {
-        let one = |end: &End| {
+        let describe_end = |end: &End| {
             let subflow = end.subflow.as_ref();
             format!(
                 "{:?} got {} left {} {:?} {:?}",
@@ -337,6 +342,6 @@ impl Pair {
                 subflow.and_then(Subflow::poll_timeout),
             )
         };
-        format!("at {}\n  a: {}\n  b: {}", self.now, one(&self.a), one(&self.b))
+        format!("at {}\n  a: {}\n  b: {}", self.now, describe_end(&self.a), describe_end(&self.b))
     }
 }

@@ -4,18 +4,20 @@ use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
-use super::link::{address, at, payload};
+use super::link::{address, at_ms, payload};
 use crate::subflow::{
     DataMapping, SegmentOutcome, Subflow, SubflowConfig, TimeoutOutcome, Transmit, TransmitReason,
 };
 use crate::wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
 
+/// Initial sequence numbers of the subflow under test and of its peer.
 pub(super) const ISN: u32 = 0xffff_ff00;
-pub(super) const PEER: u32 = 5000;
+pub(super) const PEER_ISN: u32 = 5000;
 /// Payload of a full packet when timestamps are off.
 pub(super) const MSS: u64 = 1460;
 
-pub(super) fn plain() -> SubflowConfig {
+/// Returns a configuration without timestamps, super-segments and timer granularity, with Reno.
+pub(super) fn plain_config() -> SubflowConfig {
     SubflowConfig {
         timestamps: false,
         super_segment_bytes: 0,
@@ -27,6 +29,7 @@ pub(super) fn plain() -> SubflowConfig {
     }
 }
 
+/// Subflow under test, driven by the segments of a scripted peer.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) subflow: Subflow,
@@ -41,32 +44,32 @@ impl Script {
 
     /// Opens a connection as `open` does, with a modified SYN/ACK of the peer.
     pub(super) fn open_with(config: SubflowConfig, change: impl FnOnce(&mut Segment)) -> Self {
-        let subflow = Subflow::connect(config, ISN, at(900));
-        let mut script = Self { subflow, now: at(900) };
-        assert_eq!(script.sent(), ["syn"]);
-        script.now = at(1000);
-        let mut answer = script.segment(Flags::SYN.with(Flags::ACK), 0, 1);
-        answer.window = 65_535;
-        answer.options = Options {
+        let subflow = Subflow::connect(config, ISN, at_ms(900));
+        let mut script = Self { subflow, now: at_ms(900) };
+        assert_eq!(script.emit(), ["syn"]);
+        script.now = at_ms(1000);
+        let mut syn_ack = script.peer_segment(Flags::SYN.with(Flags::ACK), 0, 1);
+        syn_ack.window = 65_535;
+        syn_ack.options = Options {
             mss: Some(1460),
             window_scale: Some(4),
             sack_permitted: true,
             timestamps: Some(Timestamps { value: 77, echo: 0 }),
             ..Options::default()
         };
-        change(&mut answer);
-        assert!(script.arrive(answer).established);
-        assert_eq!(script.sent(), ["ack 1"]);
+        change(&mut syn_ack);
+        assert!(script.recv(syn_ack).established);
+        assert_eq!(script.emit(), ["ack 1"]);
         script
     }
 
-    /// Returns a segment of the peer, with offsets instead of numbers.
+    /// Returns a segment from the peer, with offsets as sequence and acknowledgement numbers.
     #[expect(clippy::unused_self, reason = "reads better at the call")]
-    pub(super) fn segment(&self, flags: Flags, seq: u64, ack: u64) -> Segment {
+    pub(super) fn peer_segment(&self, flags: Flags, seq: u64, ack: u64) -> Segment {
         Segment {
             source: address(2),
             destination: address(1),
-            seq: PEER.wrapping_add(seq as u32),
+            seq: PEER_ISN.wrapping_add(seq as u32),
             ack: ISN.wrapping_add(ack as u32),
             flags,
             window: 65_535,
@@ -77,31 +80,32 @@ impl Script {
         }
     }
 
-    pub(super) fn arrive(&mut self, mut segment: Segment) -> SegmentOutcome {
-        let received = self.subflow.on_segment(self.now, &mut segment, PathId(0), &[]);
-        self.subflow.send.check();
-        received
+    pub(super) fn recv(&mut self, mut segment: Segment) -> SegmentOutcome {
+        let outcome = self.subflow.on_segment(self.now, &mut segment, PathId(0), &[]);
+        self.subflow.send.verify_counters();
+        outcome
     }
 
-    /// Sends an acknowledgement of everything before `ack`, and of blocks of offsets.
-    pub(super) fn ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> SegmentOutcome {
-        self.now = at(ms);
-        let mut segment = self.segment(Flags::ACK, self.subflow.receive.next(), ack);
+    /// Receives an acknowledgement of everything before `ack`, with SACK blocks of offsets.
+    pub(super) fn recv_ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> SegmentOutcome {
+        self.now = at_ms(ms);
+        let mut segment = self.peer_segment(Flags::ACK, self.subflow.receive.next(), ack);
         let wire = |offset: u64| ISN.wrapping_add(offset as u32);
         segment.options.sack = blocks.iter().map(|(s, e)| (wire(*s), wire(*e))).collect();
-        self.arrive(segment)
+        self.recv(segment)
     }
 
-    pub(super) fn data(&mut self, ms: u64, seq: u64, len: u32) -> SegmentOutcome {
-        self.now = at(ms);
-        let mut segment = self.segment(Flags::ACK, seq, self.subflow.send.acked_until());
+    /// Receives data of the peer.
+    pub(super) fn recv_data(&mut self, ms: u64, seq: u64, len: u32) -> SegmentOutcome {
+        self.now = at_ms(ms);
+        let mut segment = self.peer_segment(Flags::ACK, seq, self.subflow.send.acked_until());
         segment.payload = payload(2, seq, len);
-        self.arrive(segment)
+        self.recv(segment)
     }
 
     /// Pushes `packets` full packets, each on its own.
     pub(super) fn push(&mut self, ms: u64, packets: usize) {
-        self.now = at(ms);
+        self.now = at_ms(ms);
         for _ in 0..packets {
             let len = self.subflow.statistics().mss_bytes;
             let dsn = self.subflow.pushed_until();
@@ -109,32 +113,33 @@ impl Script {
         }
     }
 
-    /// Runs the timers until this time.
-    pub(super) fn wait(&mut self, ms: u64) -> TimeoutOutcome {
-        self.now = at(ms);
+    /// Runs the timers that are due at this time in milliseconds.
+    pub(super) fn run_timers_at(&mut self, ms: u64) -> TimeoutOutcome {
+        self.now = at_ms(ms);
         self.subflow.on_timeout(self.now)
     }
 
-    pub(super) fn transmits(&mut self) -> Vec<Transmit> {
+    /// Sends everything that is due.
+    pub(super) fn emit_transmits(&mut self) -> Vec<Transmit> {
         std::iter::from_fn(|| self.subflow.poll_transmit(self.now, 0)).collect()
     }
 
-    /// Returns the packets sent now as text: data and FIN by packets of [`MSS`], acknowledgements
-    /// by offset.
-    pub(super) fn sent(&mut self) -> Vec<String> {
-        self.transmits().iter().map(describe).collect()
+    /// Sends everything that is due and returns the packets as text. Data is numbered in packets of
+    /// [`MSS`], acknowledgements by offset.
+    pub(super) fn emit(&mut self) -> Vec<String> {
+        self.emit_transmits().iter().map(describe).collect()
     }
 }
 
-/// Returns the next offset after `packets` full ones.
-pub(super) fn after(packets: u64) -> u64 {
+/// Returns the subflow offset (SSN) after `packets` full packets.
+pub(super) fn ssn_after(packets: u64) -> u64 {
     1 + packets * MSS
 }
 
 fn describe(transmit: &Transmit) -> String {
-    let acked = transmit.ack.wrapping_sub(PEER);
+    let acked = transmit.ack.wrapping_sub(PEER_ISN);
     let offset = u64::from(transmit.seq.wrapping_sub(ISN));
-    let place = || {
+    let packets = || {
         let packet = (offset - 1) / MSS + 1;
         let bytes = transmit.data.map_or(0, |sent| u64::from(sent.len));
         match (bytes / MSS, bytes % MSS) {
@@ -143,14 +148,15 @@ fn describe(transmit: &Transmit) -> String {
         }
     };
     let blocks = transmit.options.sack.iter();
-    let blocks = blocks.map(|(s, e)| format!(" {}-{}", s.wrapping_sub(PEER), e.wrapping_sub(PEER)));
+    let blocks =
+        blocks.map(|(s, e)| format!(" {}-{}", s.wrapping_sub(PEER_ISN), e.wrapping_sub(PEER_ISN)));
     match transmit.reason {
         TransmitReason::Handshake if transmit.flags.contains(Flags::ACK) => "syn ack".to_owned(),
         TransmitReason::Handshake => "syn".to_owned(),
-        TransmitReason::Data => format!("data {}", place()),
-        TransmitReason::Retransmit => format!("again {}", place()),
-        TransmitReason::TailProbe => format!("probe {}", place()),
-        TransmitReason::Timeout => format!("timeout {}", place()),
+        TransmitReason::Data => format!("data {}", packets()),
+        TransmitReason::Retransmit => format!("again {}", packets()),
+        TransmitReason::TailProbe => format!("probe {}", packets()),
+        TransmitReason::Timeout => format!("timeout {}", packets()),
         TransmitReason::WindowProbe => "window probe".to_owned(),
         TransmitReason::KeepAlive => "keep alive".to_owned(),
         TransmitReason::Ack => format!("ack {acked}{}", blocks.collect::<String>()),

@@ -4,50 +4,54 @@ use std::time::Duration;
 
 use towpath_multipath::path::RecoveryPhase;
 
-use super::link::at;
-use super::script::{MSS, Script, after, plain};
+use super::link::at_ms;
+use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{SubflowConfig, Timer};
 use crate::wire::{Flags, Timestamps};
 
-fn config() -> SubflowConfig {
-    SubflowConfig { rack: false, ..plain() }
+fn without_rack() -> SubflowConfig {
+    SubflowConfig { rack: false, ..plain_config() }
 }
 
-fn timer(script: &Script) -> Option<towpath_net::Instant> {
+fn retransmission_deadline(script: &Script) -> Option<towpath_net::Instant> {
     script.subflow.timers.get(Timer::Retransmission)
 }
 
 #[test]
 fn the_timer_starts_with_data_and_stops_when_all_is_acked() {
-    let mut script = Script::open(config());
-    assert_eq!(timer(&script), None);
+    let mut script = Script::open(without_rack());
+    assert_eq!(retransmission_deadline(&script), None);
     script.push(1000, 2);
-    script.sent();
-    assert_eq!(timer(&script), Some(at(1300)));
+    script.emit();
+    assert_eq!(retransmission_deadline(&script), Some(at_ms(1300)));
     script.push(1050, 1);
-    script.sent();
-    assert_eq!(timer(&script), Some(at(1300)), "it runs");
-    script.ack(1060, after(0), &[]);
-    assert_eq!(timer(&script), Some(at(1300)), "no news");
-    script.ack(1100, after(1), &[]);
-    assert!(timer(&script) > Some(at(1380)), "{:?}", timer(&script));
-    script.ack(1150, after(3), &[]);
-    assert_eq!(timer(&script), None);
+    script.emit();
+    assert_eq!(retransmission_deadline(&script), Some(at_ms(1300)), "it runs");
+    script.recv_ack(1060, ssn_after(0), &[]);
+    assert_eq!(retransmission_deadline(&script), Some(at_ms(1300)), "no news");
+    script.recv_ack(1100, ssn_after(1), &[]);
+    assert!(
+        retransmission_deadline(&script) > Some(at_ms(1380)),
+        "{:?}",
+        retransmission_deadline(&script)
+    );
+    script.recv_ack(1150, ssn_after(3), &[]);
+    assert_eq!(retransmission_deadline(&script), None);
 }
 
 #[test]
 fn retransmissions_without_timestamps_give_no_rtt_sample() {
-    let mut script = Script::open(config());
+    let mut script = Script::open(without_rack());
     script.push(1000, 1);
-    script.sent();
-    let before = script.subflow.statistics().srtt;
-    script.wait(1300);
-    assert_eq!(script.sent(), ["timeout 1"]);
-    script.ack(1900, after(1), &[]);
-    assert_eq!(script.subflow.statistics().srtt, before);
+    script.emit();
+    let srtt_before = script.subflow.statistics().srtt;
+    script.run_timers_at(1300);
+    assert_eq!(script.emit(), ["timeout 1"]);
+    script.recv_ack(1900, ssn_after(1), &[]);
+    assert_eq!(script.subflow.statistics().srtt, srtt_before);
     script.push(2000, 1);
-    script.sent();
-    script.ack(2900, after(2), &[]);
+    script.emit();
+    script.recv_ack(2900, ssn_after(2), &[]);
     assert_eq!(
         script.subflow.statistics().srtt,
         Duration::from_millis(200),
@@ -55,33 +59,33 @@ fn retransmissions_without_timestamps_give_no_rtt_sample() {
     );
 }
 
-/// Returns six packets sent, a timeout at 1300 ms, and four new packets waiting.
-fn timed_out(sack: bool) -> Script {
-    let mut script = Script::open(SubflowConfig { sack, ..config() });
+/// Returns a script after six packets and a timeout at 1300 ms; four new packets wait to be sent.
+fn script_after_timeout(sack: bool) -> Script {
+    let mut script = Script::open(SubflowConfig { sack, ..without_rack() });
     script.push(1000, 6);
-    script.sent();
-    script.wait(1300);
-    assert_eq!(script.sent(), ["timeout 1"]);
+    script.emit();
+    script.run_timers_at(1300);
+    assert_eq!(script.emit(), ["timeout 1"]);
     script.push(1301, 4);
     script
 }
 
 #[test]
 fn a_second_acknowledgement_without_progress_shows_a_real_timeout() {
-    let mut script = timed_out(false);
-    script.ack(1310, after(1), &[]);
-    assert_eq!(script.sent(), ["data 7", "data 8"], "two new packets");
-    script.ack(1311, after(1), &[]);
+    let mut script = script_after_timeout(false);
+    script.recv_ack(1310, ssn_after(1), &[]);
+    assert_eq!(script.emit(), ["data 7", "data 8"], "two new packets");
+    script.recv_ack(1311, ssn_after(1), &[]);
     assert_eq!(script.subflow.statistics().undone, 0);
-    let sent = script.sent();
+    let sent = script.emit();
     assert!(sent.contains(&"again 2".to_owned()), "{sent:?}");
     assert_eq!(script.subflow.phase(), RecoveryPhase::Loss);
 }
 
 #[test]
 fn a_first_acknowledgement_of_everything_decides_nothing() {
-    let mut script = timed_out(false);
-    script.ack(1310, after(6), &[]);
+    let mut script = script_after_timeout(false);
+    script.recv_ack(1310, ssn_after(6), &[]);
     let statistics = script.subflow.statistics();
     assert_eq!((statistics.undone, statistics.phase), (0, RecoveryPhase::Open));
     assert!(statistics.cwnd_bytes < 7 * MSS, "slow start from one packet");
@@ -89,107 +93,107 @@ fn a_first_acknowledgement_of_everything_decides_nothing() {
 
 #[test]
 fn segments_without_news_do_not_disturb_the_decision() {
-    let mut script = timed_out(false);
-    script.data(1305, 1, 10);
-    script.ack(1310, after(1), &[]);
-    script.sent();
-    script.ack(1312, after(3), &[]);
+    let mut script = script_after_timeout(false);
+    script.recv_data(1305, 1, 10);
+    script.recv_ack(1310, ssn_after(1), &[]);
+    script.emit();
+    script.recv_ack(1312, ssn_after(3), &[]);
     assert_eq!(script.subflow.statistics().undone, 1);
 }
 
 #[test]
 fn a_second_timeout_restarts_the_detection() {
-    let mut script = timed_out(false);
-    script.wait(1900);
-    assert_eq!(script.sent(), ["timeout 1"]);
-    script.ack(1910, after(1), &[]);
-    script.sent();
-    script.ack(1911, after(3), &[]);
+    let mut script = script_after_timeout(false);
+    script.run_timers_at(1900);
+    assert_eq!(script.emit(), ["timeout 1"]);
+    script.recv_ack(1910, ssn_after(1), &[]);
+    script.emit();
+    script.recv_ack(1911, ssn_after(3), &[]);
     assert_eq!(script.subflow.statistics().undone, 0);
 }
 
 #[test]
 fn with_sack_a_block_of_original_data_shows_a_spurious_timeout() {
-    let mut script = timed_out(true);
-    script.ack(1310, after(1), &[]);
-    assert_eq!(script.sent(), ["data 7", "data 8"]);
-    script.ack(1320, after(1), &[(after(2), after(3))]);
+    let mut script = script_after_timeout(true);
+    script.recv_ack(1310, ssn_after(1), &[]);
+    assert_eq!(script.emit(), ["data 7", "data 8"]);
+    script.recv_ack(1320, ssn_after(1), &[(ssn_after(2), ssn_after(3))]);
     let statistics = script.subflow.statistics();
     assert_eq!((statistics.undone, statistics.phase), (1, RecoveryPhase::Open));
     // Data first sent after the timeout proves nothing.
-    let mut script = timed_out(true);
-    script.ack(1310, after(1), &[]);
-    script.sent();
-    script.ack(1320, after(1), &[(after(6), after(7))]);
+    let mut script = script_after_timeout(true);
+    script.recv_ack(1310, ssn_after(1), &[]);
+    script.emit();
+    script.recv_ack(1320, ssn_after(1), &[(ssn_after(6), ssn_after(7))]);
     assert_eq!(script.subflow.statistics().undone, 0);
 }
 
 #[test]
 fn a_timeout_after_one_that_was_called_spurious_is_a_loss_again() {
-    let mut script = timed_out(true);
-    script.ack(1310, after(0), &[(after(2), after(3))]);
+    let mut script = script_after_timeout(true);
+    script.recv_ack(1310, ssn_after(0), &[(ssn_after(2), ssn_after(3))]);
     let statistics = script.subflow.statistics();
     assert_eq!((statistics.undone, statistics.phase), (1, RecoveryPhase::Open));
-    script.wait(1900);
+    script.run_timers_at(1900);
     let statistics = script.subflow.statistics();
     assert_eq!((statistics.timeouts, statistics.phase), (2, RecoveryPhase::Loss));
 }
 
 #[test]
 fn retransmissions_in_recovery_do_not_make_a_timeout_spurious() {
-    let mut script = Script::open(config());
+    let mut script = Script::open(without_rack());
     script.push(1000, 10);
-    script.sent();
-    script.ack(1100, after(0), &[(after(1), after(4))]);
-    assert_eq!(script.sent(), ["again 1"]);
-    script.wait(1400);
-    assert_eq!(script.sent().len(), 1);
-    script.ack(1410, after(4), &[]);
-    script.ack(1411, after(6), &[]);
+    script.emit();
+    script.recv_ack(1100, ssn_after(0), &[(ssn_after(1), ssn_after(4))]);
+    assert_eq!(script.emit(), ["again 1"]);
+    script.run_timers_at(1400);
+    assert_eq!(script.emit().len(), 1);
+    script.recv_ack(1410, ssn_after(4), &[]);
+    script.recv_ack(1411, ssn_after(6), &[]);
     assert_eq!(script.subflow.statistics().undone, 0);
 }
 
 #[test]
 fn an_echo_older_than_the_retransmission_undoes_the_timeout() {
-    for (late, undone) in [(false, 1), (true, 0)] {
-        let mut script = Script::open(SubflowConfig { timestamps: true, ..config() });
+    for (echoes_retransmission, undone) in [(false, 1), (true, 0)] {
+        let mut script = Script::open(SubflowConfig { timestamps: true, ..without_rack() });
         script.push(1000, 6);
-        let first = script.transmits()[0].options.timestamps.unwrap().value;
-        let before = script.subflow.statistics().cwnd_bytes;
-        script.wait(1300);
-        let again = script.transmits()[0].options.timestamps.unwrap().value;
-        script.now = at(1320);
-        let mut answer = script.segment(Flags::ACK, 1, 1 + u64::from(script.subflow.mss()));
-        let echo = if late { again } else { first };
-        answer.options.timestamps = Some(Timestamps { value: 80, echo });
-        script.arrive(answer);
+        let original = script.emit_transmits()[0].options.timestamps.unwrap().value;
+        let cwnd_before = script.subflow.statistics().cwnd_bytes;
+        script.run_timers_at(1300);
+        let retransmission = script.emit_transmits()[0].options.timestamps.unwrap().value;
+        script.now = at_ms(1320);
+        let mut ack = script.peer_segment(Flags::ACK, 1, 1 + u64::from(script.subflow.mss()));
+        let echo = if echoes_retransmission { retransmission } else { original };
+        ack.options.timestamps = Some(Timestamps { value: 80, echo });
+        script.recv(ack);
         let statistics = script.subflow.statistics();
         assert_eq!(statistics.undone, undone);
-        assert_eq!(statistics.cwnd_bytes >= before, undone == 1, "{statistics:?}");
+        assert_eq!(statistics.cwnd_bytes >= cwnd_before, undone == 1, "{statistics:?}");
     }
 }
 
 #[test]
 fn a_peer_that_takes_back_its_blocks_gets_the_data_again() {
-    let mut script = Script::open(config());
+    let mut script = Script::open(without_rack());
     script.push(1000, 5);
-    script.sent();
-    script.ack(1100, after(0), &[(after(0), after(3))]);
-    assert!(script.sent().is_empty());
-    script.wait(1300);
+    script.emit();
+    script.recv_ack(1100, ssn_after(0), &[(ssn_after(0), ssn_after(3))]);
+    assert!(script.emit().is_empty());
+    script.run_timers_at(1300);
     // The first is selectively acknowledged, but not cumulatively: the peer has reneged.
-    assert_eq!(script.sent(), ["timeout 1"]);
-    script.ack(1400, after(1), &[]);
-    assert_eq!(script.sent(), ["again 2", "again 3"]);
+    assert_eq!(script.emit(), ["timeout 1"]);
+    script.recv_ack(1400, ssn_after(1), &[]);
+    assert_eq!(script.emit(), ["again 2", "again 3"]);
 }
 
 #[test]
 fn data_is_kept_until_it_is_cumulatively_acknowledged() {
-    let mut script = Script::open(plain());
+    let mut script = Script::open(plain_config());
     script.push(1000, 5);
-    script.sent();
-    script.ack(1100, after(0), &[(after(1), after(5))]);
+    script.emit();
+    script.recv_ack(1100, ssn_after(0), &[(ssn_after(1), ssn_after(5))]);
     assert_eq!(script.subflow.unacked().count(), 5);
-    script.ack(1200, after(5), &[]);
+    script.recv_ack(1200, ssn_after(5), &[]);
     assert_eq!(script.subflow.unacked().count(), 0);
 }
