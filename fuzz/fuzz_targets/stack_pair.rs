@@ -2,4 +2,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| towpath_mptcp::fuzzing::converse(data));
+fuzz_target!(|data: &[u8]| towpath_mptcp::fuzzing::stack_pair(data));

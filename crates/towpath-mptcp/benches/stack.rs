@@ -14,19 +14,21 @@ use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_net::Instant;
 
-const BYTES: u64 = 20_000_000;
+const TRANSFER_BYTES: u64 = 20_000_000;
 const PORT: u16 = 80;
 
-struct Pair {
+struct StackPair {
     now: Instant,
     stacks: [Stack; 2],
     client: ConnectionId,
     server: Option<ConnectionId>,
+    /// Set to deliver MTU-sized packets, cleared to deliver super-segments.
     split: bool,
-    read: u64,
+    /// Bytes that the server has read.
+    read_bytes: u64,
 }
 
-impl Pair {
+impl StackPair {
     fn new(paths: u8, split: bool) -> Self {
         let mut stacks = [0, 1]
             .map(|seed| Stack::new(stack::StackConfig { seed, ..stack::StackConfig::default() }));
@@ -55,14 +57,14 @@ impl Pair {
         stacks[1].listen(PORT, config.clone()).unwrap();
         let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
         let client = stacks[0].connect(now, None, remote, config).unwrap();
-        Self { now, stacks, client, server: None, split, read: 0 }
+        Self { now, stacks, client, server: None, split, read_bytes: 0 }
     }
 
     /// Exchanges packets in both directions until none is left; time advances in each round.
     fn exchange(&mut self) {
         self.now += Duration::from_micros(20);
         for host in 0..2 {
-            if self.stacks[host].poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+            if self.stacks[host].poll_timeout().is_some_and(|(deadline, _)| deadline <= self.now) {
                 self.stacks[host].handle_timeout(self.now);
             }
             for _ in 0..64 {
@@ -86,38 +88,38 @@ impl Pair {
         while self.stacks[0].poll_event().is_some() {}
         if let Some(server) = self.server {
             while let Some(bytes) = self.stacks[1].read(self.now, server) {
-                self.read += black_box(bytes.len()) as u64;
+                self.read_bytes += black_box(bytes.len()) as u64;
             }
         }
     }
 
     fn run(&mut self, data: &Bytes) {
-        let until = self.read + BYTES;
-        let mut left = BYTES;
-        while self.read < until {
-            let mut slice = data.slice(..left.min(data.len() as u64) as usize);
-            left -= self.stacks[0].write(self.now, self.client, &mut slice) as u64;
+        let target = self.read_bytes + TRANSFER_BYTES;
+        let mut unwritten = TRANSFER_BYTES;
+        while self.read_bytes < target {
+            let mut slice = data.slice(..unwritten.min(data.len() as u64) as usize);
+            unwritten -= self.stacks[0].write(self.now, self.client, &mut slice) as u64;
             self.exchange();
         }
     }
 }
 
-fn bench(criterion: &mut Criterion) {
+fn bench_transfer(criterion: &mut Criterion) {
     let data = Bytes::from(vec![7; 1 << 20]);
     let mut group = criterion.benchmark_group("stack");
-    group.throughput(Throughput::Bytes(BYTES)).sample_size(10);
+    group.throughput(Throughput::Bytes(TRANSFER_BYTES)).sample_size(10);
     for (paths, split, name) in [
         (1, false, "1 path, super-segments"),
         (2, false, "2 paths, super-segments"),
         (1, true, "1 path, MTU packets"),
         (2, true, "2 paths, MTU packets"),
     ] {
-        let mut pair = Pair::new(paths, split);
+        let mut pair = StackPair::new(paths, split);
         pair.run(&data); // grows the windows
         group.bench_function(name, |bencher| bencher.iter(|| pair.run(&data)));
     }
     group.finish();
 }
 
-criterion_group!(benches, bench);
+criterion_group!(benches, bench_transfer);
 criterion_main!(benches);

@@ -9,8 +9,8 @@ use towpath_mptcp::wire::{
     DataAck, Dss, DssMapping, Ecn, Flags, Options, Packet, Payload, Segment, Timestamps,
 };
 
-/// Returns a full packet of bulk transfer: timestamps and DSS with both numbers of 8 bytes.
-fn data(payload_bytes: usize, segment_bytes: u16) -> Segment {
+/// Returns a full packet of bulk transfer: timestamps, and a DSS with 8-byte data ACK and DSN.
+fn data_segment(payload_bytes: usize, segment_bytes: u16) -> Segment {
     let dss = Dss {
         data_fin: false,
         data_ack: Some(DataAck::Long(0x0102_0304_0506_0708)),
@@ -39,23 +39,23 @@ fn data(payload_bytes: usize, segment_bytes: u16) -> Segment {
     }
 }
 
-fn acknowledgement() -> Segment {
+fn ack_segment() -> Segment {
     let dss = Dss { data_fin: false, data_ack: Some(DataAck::Long(5)), mapping: None };
-    let mut segment = data(0, 0);
+    let mut segment = data_segment(0, 0);
     segment.options.dss = Some(dss);
     segment.options.sack.push((7, 9));
     segment
 }
 
-fn codec(c: &mut Criterion) {
-    for (name, segment) in [("data", data(1_424, 0)), ("ack", acknowledgement())] {
+fn bench_codec(c: &mut Criterion) {
+    for (name, segment) in [("data", data_segment(1_424, 0)), ("ack", ack_segment())] {
         let packet = Packet::emit(&segment, 1);
         c.bench_function(&format!("wire/{name}/emit"), |b| {
             b.iter(|| Packet::emit(black_box(&segment), 1));
         });
         c.bench_function(&format!("wire/{name}/parse"), |b| b.iter(|| black_box(&packet).parse()));
     }
-    let packet = Packet::emit(&data(1_424 * 40, 1_424), 1);
+    let packet = Packet::emit(&data_segment(1_424 * 40, 1_424), 1);
     let mut group = c.benchmark_group("wire/split");
     group.throughput(Throughput::Elements(40));
     group.bench_function("40", |b| {
@@ -63,18 +63,18 @@ fn codec(c: &mut Criterion) {
     });
 }
 
-fn checksums(c: &mut Criterion) {
+fn bench_checksums(c: &mut Criterion) {
     let payload = Payload::from(Bytes::from(vec![0xa5; 1_424]));
     let mut group = c.benchmark_group("checksum");
     group.throughput(Throughput::Bytes(1_424));
     group.bench_function("dss", |b| {
         b.iter(|| keys::dss_checksum(1, 2, 1_424, black_box(&payload)));
     });
-    let packet = Packet::emit(&data(1_424, 0), 1);
+    let packet = Packet::emit(&data_segment(1_424, 0), 1);
     group.bench_function("tcp", |b| {
         b.iter_batched_ref(|| packet.clone(), Packet::complete_checksum, BatchSize::SmallInput);
     });
 }
 
-criterion_group!(benches, codec, checksums);
+criterion_group!(benches, bench_codec, bench_checksums);
 criterion_main!(benches);

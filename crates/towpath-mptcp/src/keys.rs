@@ -1,7 +1,7 @@
 //! Keys, tokens, initial data sequence numbers, HMACs and the DSS checksum (RFC 8684 §3.1–§3.4).
 //!
 //! The duration of a comparison with a secret must not reveal how much of a guess was correct.
-//! HMACs are therefore compared here, in constant time. Keys and tokens are words, compared by one
+//! HMACs are therefore compared here, in constant time. Keys and tokens are integers, compared by
 //! instruction. Token lookups use a keyed hash of the token.
 
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub fn token(key: u64) -> u32 {
 /// Returns the initial data sequence number: the least significant 64 bits of the key's SHA-256
 /// (§3.1). The first data byte has the next number.
 pub fn initial_dsn(key: u64) -> u64 {
-    rightmost(hash(key))
+    last_64_bits(hash(key))
 }
 
 /// Returns the HMAC that the owner of `own_key` and `own_nonce` sends in MP_JOIN (§3.2): SHA-256,
@@ -46,7 +46,7 @@ pub fn verify_join_hmac(
 }
 
 fn join_mac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -> Hmac<Sha256> {
-    keyed(own_key, peer_key)
+    keyed_hmac(own_key, peer_key)
         .chain_update(own_nonce.to_be_bytes())
         .chain_update(peer_nonce.to_be_bytes())
 }
@@ -61,7 +61,7 @@ pub fn add_address_hmac(
     port: Option<u16>,
 ) -> u64 {
     let hmac = address_mac(own_key, peer_key, address_id, address, port);
-    rightmost(hmac.finalize().into_bytes().into())
+    last_64_bits(hmac.finalize().into_bytes().into())
 }
 
 /// Returns true if `tag`, as received, is its sender's [`add_address_hmac`]. The arguments are
@@ -85,7 +85,7 @@ fn address_mac(
     address: IpAddr,
     port: Option<u16>,
 ) -> Hmac<Sha256> {
-    let hmac = keyed(own_key, peer_key).chain_update([address_id]);
+    let hmac = keyed_hmac(own_key, peer_key).chain_update([address_id]);
     let hmac = match address {
         IpAddr::V4(address) => hmac.chain_update(address.octets()),
         IpAddr::V6(address) => hmac.chain_update(address.octets()),
@@ -116,17 +116,17 @@ fn hash(key: u64) -> [u8; 32] {
     Sha256::digest(key.to_be_bytes()).into()
 }
 
-fn keyed(own_key: u64, peer_key: u64) -> Hmac<Sha256> {
+fn keyed_hmac(own_key: u64, peer_key: u64) -> Hmac<Sha256> {
     let mut block = [0; BLOCK_BYTES];
-    for (byte, key) in
+    for (byte, key_byte) in
         block.iter_mut().zip(own_key.to_be_bytes().into_iter().chain(peer_key.to_be_bytes()))
     {
-        *byte = key;
+        *byte = key_byte;
     }
     Hmac::new(&block.into())
 }
 
-fn rightmost(hash: [u8; 32]) -> u64 {
+fn last_64_bits(hash: [u8; 32]) -> u64 {
     u64::from_be_bytes(hash.last_chunk().copied().unwrap_or_default())
 }
 
@@ -137,16 +137,16 @@ mod tests {
 
     use super::*;
 
-    const OWN: u64 = 0x0102_0304_0506_0708;
-    const PEER: u64 = 0xf1f2_f3f4_f5f6_f7f8;
+    const OWN_KEY: u64 = 0x0102_0304_0506_0708;
+    const PEER_KEY: u64 = 0xf1f2_f3f4_f5f6_f7f8;
 
     // The expected values were computed with Python's hashlib and hmac; those of Linux are in
     // tests/golden.rs.
 
     #[test]
     fn token_and_initial_number_are_the_two_ends_of_the_hash() {
-        assert_eq!(token(OWN), 0x6684_0dda);
-        assert_eq!(initial_dsn(OWN), 0xf5a1_01d3_d29d_6f72);
+        assert_eq!(token(OWN_KEY), 0x6684_0dda);
+        assert_eq!(initial_dsn(OWN_KEY), 0xf5a1_01d3_d29d_6f72);
     }
 
     #[test]
@@ -156,14 +156,15 @@ mod tests {
             0xee, 0xb6, 0xcd, 0x2a, 0x2a, 0x7e, 0x63, 0xe4, 0x09, 0xdf, 0x95, 0xac, 0xf3, 0x57,
             0x6d, 0xe2, 0x4a, 0x2e,
         ];
-        assert_eq!(join_hmac(OWN, PEER, 0xa1a2_a3a4, 0x1112_1314), expected);
+        assert_eq!(join_hmac(OWN_KEY, PEER_KEY, 0xa1a2_a3a4, 0x1112_1314), expected);
     }
 
     #[test]
     fn the_hmac_of_add_addr_covers_identifier_address_and_port() {
-        let v4 = add_address_hmac(OWN, PEER, 3, [192, 0, 2, 7].into(), None);
+        let v4 = add_address_hmac(OWN_KEY, PEER_KEY, 3, [192, 0, 2, 7].into(), None);
         assert_eq!(v4, 0x20bc_0190_fb73_e3e4);
-        let v6 = add_address_hmac(OWN, PEER, 3, "2001:db8::7".parse().unwrap(), Some(8_080));
+        let v6 =
+            add_address_hmac(OWN_KEY, PEER_KEY, 3, "2001:db8::7".parse().unwrap(), Some(8_080));
         assert_eq!(v6, 0x3cf8_73bc_a8fe_010f);
     }
 
@@ -193,30 +194,30 @@ mod tests {
     proptest! {
         #[test]
         fn an_hmac_is_valid_only_if_every_byte_matches(
-            keys: (u64, u64), nonces: (u32, u32), id: u8, port: Option<u16>, at in 0..20_usize, mask in 1..=255_u8,
+            keys: (u64, u64), nonces: (u32, u32), id: u8, port: Option<u16>, index in 0..20_usize, mask in 1..=255_u8,
         ) {
-            let ((own, peer), (ours, theirs)) = (keys, nonces);
-            let hmac = join_hmac(own, peer, ours, theirs);
-            let is_right = |tag: &[u8]| verify_join_hmac(own, peer, ours, theirs, tag);
-            prop_assert!(is_right(&hmac[..8]) && is_right(&hmac[..20]));
+            let ((own_key, peer_key), (own_nonce, peer_nonce)) = (keys, nonces);
+            let hmac = join_hmac(own_key, peer_key, own_nonce, peer_nonce);
+            let verify_join = |tag: &[u8]| verify_join_hmac(own_key, peer_key, own_nonce, peer_nonce, tag);
+            prop_assert!(verify_join(&hmac[..8]) && verify_join(&hmac[..20]));
             let mut changed = hmac;
-            changed[at] ^= mask;
-            prop_assert!(!is_right(&changed[..20]) && !is_right(&[]));
+            changed[index] ^= mask;
+            prop_assert!(!verify_join(&changed[..20]) && !verify_join(&[]));
             let address = IpAddr::from([192, 0, 2, id]);
-            let tag = add_address_hmac(own, peer, id, address, port);
-            let announces = |tag| verify_add_addr_hmac(own, peer, id, address, port, tag);
-            prop_assert!(announces(tag));
-            prop_assert!(!announces(tag ^ u64::from(mask) << (at % 8 * 8)));
+            let tag = add_address_hmac(own_key, peer_key, id, address, port);
+            let verify_address = |tag| verify_add_addr_hmac(own_key, peer_key, id, address, port, tag);
+            prop_assert!(verify_address(tag));
+            prop_assert!(!verify_address(tag ^ u64::from(mask) << (index % 8 * 8)));
         }
 
         #[test]
         fn a_changed_byte_is_noticed(
             dsn: u64, ssn: u32,
-            data in proptest::collection::vec(any::<u8>(), 1..100), at: usize, mask in 1..=255_u8,
+            data in proptest::collection::vec(any::<u8>(), 1..100), index: usize, mask in 1..=255_u8,
         ) {
             let len = data.len() as u16;
             let mut changed = data.clone();
-            changed[at % data.len()] ^= mask;
+            changed[index % data.len()] ^= mask;
             let checksum = dss_checksum(dsn, ssn, len, &Bytes::from(data).into());
             let changed = Payload::from(Bytes::from(changed));
             prop_assert!(!verify_dss_checksum(dsn, ssn, len, &changed, checksum));

@@ -32,7 +32,7 @@ impl HostSettings {
     /// Returns the defaults of Linux 6.x.
     pub fn linux() -> Self {
         let connection = ConnectionConfig::linux();
-        Self { small_queues: true, ..Self::with(connection) }
+        Self { small_queues: true, ..Self::without_limits(connection) }
     }
 
     /// Returns Linux 6.18, as measured on random networks.
@@ -62,10 +62,10 @@ impl HostSettings {
     /// Returns a host without limits.
     pub fn ideal() -> Self {
         let connection = ConnectionConfig::ideal();
-        Self::with(connection)
+        Self::without_limits(connection)
     }
 
-    fn with(connection: ConnectionConfig) -> Self {
+    fn without_limits(connection: ConnectionConfig) -> Self {
         Self {
             connection,
             small_queues: false,
@@ -105,91 +105,99 @@ impl HostSettings {
         let connection = &mut self.connection;
         match name {
             "profile" => {}
-            "multipath" => connection.multipath = truth(name, value)?,
+            "multipath" => connection.multipath = parse_bool(name, value)?,
             "congestion-control" => value.clone_into(&mut connection.subflow.congestion_control),
             "scheduler" => value.clone_into(&mut connection.scheduler),
             "path-manager" => value.clone_into(&mut connection.path_manager),
             "opportunistic-retransmission" => {
-                connection.opportunistic.retransmission = variant(name, value)?;
+                connection.opportunistic.retransmission = parse_opportunistic_mode(name, value)?;
             }
-            "penalisation" => connection.opportunistic.penalisation = variant(name, value)?,
-            "checksum" => connection.checksum = truth(name, value)?,
-            "receive-buffer-mode" => set_mode(&mut connection.receive_buffer, name, value)?,
+            "penalisation" => {
+                connection.opportunistic.penalisation = parse_opportunistic_mode(name, value)?
+            }
+            "checksum" => connection.checksum = parse_bool(name, value)?,
+            "receive-buffer-mode" => {
+                set_receive_buffer_mode(&mut connection.receive_buffer, name, value)?
+            }
             "receive-buffer" => {
-                let [_, initial, most] = sizes(name, value)?;
+                let [_, initial, max] = parse_sizes(name, value)?;
                 let mode = connection.receive_buffer.mode;
-                connection.receive_buffer.max_bytes = most;
+                connection.receive_buffer.max_bytes = max;
                 connection.receive_buffer.initial_bytes =
-                    if mode == ReceiveBufferMode::Fixed { most } else { initial };
+                    if mode == ReceiveBufferMode::Fixed { max } else { initial };
             }
             "send-buffer" => {
-                let [least, initial, most] = sizes(name, value)?;
-                connection.send_buffer_bytes = most;
-                connection.send_buffer_min_bytes = least;
-                let small = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
-                connection.subflow.send_buffer_initial_bytes = small(initial);
-                connection.subflow.send_buffer_max_bytes = small(most);
+                let [min, initial, max] = parse_sizes(name, value)?;
+                connection.send_buffer_bytes = max;
+                connection.send_buffer_min_bytes = min;
+                let saturate = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+                connection.subflow.send_buffer_initial_bytes = saturate(initial);
+                connection.subflow.send_buffer_max_bytes = saturate(max);
             }
             "mss" => connection.smallest_mss = parse_switch(name, value, ["own", "smallest"])?,
-            "subflows" => connection.subflow_limit = number(name, value)?,
-            "add-addr-accepted" => connection.accept_limit = number(name, value)?,
+            "subflows" => connection.subflow_limit = parse_number(name, value)?,
+            "add-addr-accepted" => connection.accept_limit = parse_number(name, value)?,
             _ => return self.switch(name, value),
         }
         Ok(())
     }
 
-    /// Changes one switch of the profile.
+    /// Changes a setting of the subflows or of the driver.
     fn switch(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         let subflow = &mut self.connection.subflow;
         match name {
             "delayed-ack" => {
-                if !truth(name, value)? {
+                if !parse_bool(name, value)? {
                     subflow.delayed_ack = Duration::ZERO;
                 } else if subflow.delayed_ack.is_zero() {
                     subflow.delayed_ack = Self::linux().connection.subflow.delayed_ack;
                 }
             }
             "tso-autosizing" => {
-                subflow.tso_autosizing = truth(name, value)?;
+                subflow.tso_autosizing = parse_bool(name, value)?;
                 if subflow.tso_autosizing {
                     subflow.super_segment_bytes = MAX_SUPER_SEGMENT_BYTES;
                 }
             }
-            "tsq" => self.small_queues = truth(name, value)?,
+            "tsq" => self.small_queues = parse_bool(name, value)?,
             "linear-syn" => {
                 let linux = Self::linux().connection.subflow.linear_syns;
-                subflow.linear_syns = if truth(name, value)? { linux } else { 0 };
+                subflow.linear_syns = if parse_bool(name, value)? { linux } else { 0 };
             }
-            "timer-granularity" => subflow.timer_granularity = nanos(name, value)?,
+            "timer-granularity" => subflow.timer_granularity = parse_nanos(name, value)?,
             "hystart" => {
-                subflow.hystart = match (truth(name, value)?, subflow.hystart) {
+                subflow.hystart = match (parse_bool(name, value)?, subflow.hystart) {
                     (false, _) => HyStartRule::Off,
                     (true, HyStartRule::Off) => HyStartRule::Rfc9406,
                     (true, rule) => rule,
                 };
             }
             "linux-hystart" => {
-                let linux = truth(name, value)?;
+                let linux = parse_bool(name, value)?;
                 subflow.hystart = if linux { HyStartRule::Linux } else { HyStartRule::Rfc9406 };
             }
-            "pacing" => subflow.pacing = truth(name, value)?,
+            "pacing" => subflow.pacing = parse_bool(name, value)?,
             "rmem-scaling" => {
-                let scales = truth(name, value)?;
+                let scaled = parse_bool(name, value)?;
                 self.connection.receive_buffer.window_share =
-                    if scales { WindowShare::Percent(60) } else { WindowShare::Percent(100) };
+                    if scaled { WindowShare::Percent(60) } else { WindowShare::Percent(100) };
             }
             "window-overstep" => {
-                self.connection.exceeds_peer_window = truth(name, value)?;
+                self.connection.exceeds_peer_window = parse_bool(name, value)?;
             }
-            "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
-            "segmentation-offload" => self.segmentation_offload = truth(name, value)?,
+            "cpu-per-packet" => self.cpu_per_packet = parse_nanos(name, value)?,
+            "segmentation-offload" => self.segmentation_offload = parse_bool(name, value)?,
             _ => return Err(SettingError::Unknown(name.to_owned())),
         }
         Ok(())
     }
 }
 
-fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), SettingError> {
+fn set_receive_buffer_mode(
+    buffer: &mut ReceiveBuffer,
+    name: &str,
+    value: &str,
+) -> Result<(), SettingError> {
     buffer.mode = match value {
         "linux" => ReceiveBufferMode::Linux,
         "fixed" => ReceiveBufferMode::Fixed,
@@ -202,20 +210,24 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
     Ok(())
 }
 
-/// Returns true if the value is the second of the two words.
-fn parse_switch(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
+/// Returns true if the value is `on_word`, false if it is `off_word`.
+fn parse_switch(
+    name: &str,
+    value: &str,
+    [off_word, on_word]: [&str; 2],
+) -> Result<bool, SettingError> {
     match value {
-        _ if value == yes => Ok(true),
-        _ if value == no => Ok(false),
+        _ if value == on_word => Ok(true),
+        _ if value == off_word => Ok(false),
         _ => Err(SettingError::value(name, value)),
     }
 }
 
-fn truth(name: &str, value: &str) -> Result<bool, SettingError> {
+fn parse_bool(name: &str, value: &str) -> Result<bool, SettingError> {
     parse_switch(name, value, ["false", "true"])
 }
 
-fn variant(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {
+fn parse_opportunistic_mode(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {
     match value {
         "off" => Ok(OpportunisticMode::Off),
         "nsdi12" => Ok(OpportunisticMode::Nsdi12),
@@ -224,22 +236,22 @@ fn variant(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {
     }
 }
 
-fn number<T: std::str::FromStr<Err = ParseIntError>>(
+fn parse_number<T: std::str::FromStr<Err = ParseIntError>>(
     name: &str,
     value: &str,
 ) -> Result<T, SettingError> {
     value.parse().map_err(|_| SettingError::value(name, value))
 }
 
-fn nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
-    number(name, value).map(Duration::from_nanos)
+fn parse_nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
+    parse_number(name, value).map(Duration::from_nanos)
 }
 
 /// Parses minimum, default and maximum.
-fn sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
-    let all: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
-    let all = all.map_err(|_| SettingError::value(name, value))?;
-    <[u64; 3]>::try_from(all).map_err(|_| SettingError::value(name, value))
+fn parse_sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
+    let sizes: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
+    let sizes = sizes.map_err(|_| SettingError::value(name, value))?;
+    <[u64; 3]>::try_from(sizes).map_err(|_| SettingError::value(name, value))
 }
 
 #[cfg(test)]

@@ -28,5 +28,5 @@ fn stored_packets_do_no_harm_to_a_host() {
 
 #[test]
 fn stored_conversations_do_no_harm() {
-    replay("stack_pair", fuzzing::converse);
+    replay("stack_pair", fuzzing::stack_pair);
 }

@@ -28,9 +28,9 @@ fn packets(file: &str) -> impl Iterator<Item = Packet> {
 }
 
 /// Returns the keys of the initiator and of the listener, from the third packet of a connection.
-fn both_keys(segments: &[Segment]) -> (u64, u64) {
-    let capables = segments.iter().flat_map(|segment| &segment.options.mptcp);
-    let mut keys = capables.filter_map(|option| match option {
+fn connection_keys(segments: &[Segment]) -> (u64, u64) {
+    let options = segments.iter().flat_map(|segment| &segment.options.mptcp);
+    let mut keys = options.filter_map(|option| match option {
         MptcpOption::Capable(MpCapable {
             sender_key: Some(sender),
             receiver_key: Some(receiver),
@@ -50,29 +50,29 @@ fn linux_computes_the_same_token_and_hmacs_of_mp_join() {
     let mut verified = (0, 0, 0);
     for file in FILES {
         let segments = segments_of(file);
-        let (initiator, listener) = both_keys(&segments);
+        let (initiator, listener) = connection_keys(&segments);
         // Keys of the joining host and its peer, and their nonces, from the latest MP_JOIN.
-        let (mut keys_of, mut nonces) = ((0, 0), (0, 0));
+        let (mut join_keys, mut nonces) = ((0, 0), (0, 0));
         for option in segments.iter().flat_map(|segment| &segment.options.mptcp) {
             match option {
                 MptcpOption::Join(MpJoin::Syn { token, nonce, .. }) => {
-                    keys_of = if *token == keys::token(listener) {
+                    join_keys = if *token == keys::token(listener) {
                         (initiator, listener)
                     } else {
                         (listener, initiator)
                     };
-                    assert_eq!(*token, keys::token(keys_of.1));
+                    assert_eq!(*token, keys::token(join_keys.1));
                     nonces.0 = *nonce;
                     verified.0 += 1;
                 }
                 MptcpOption::Join(MpJoin::SynAck { hmac, nonce, .. }) => {
                     nonces.1 = *nonce;
-                    let expected = keys::join_hmac(keys_of.1, keys_of.0, nonces.1, nonces.0);
+                    let expected = keys::join_hmac(join_keys.1, join_keys.0, nonces.1, nonces.0);
                     assert_eq!(hmac.to_be_bytes(), expected[..8]);
                     verified.1 += 1;
                 }
                 MptcpOption::Join(MpJoin::Ack { hmac }) => {
-                    let expected = keys::join_hmac(keys_of.0, keys_of.1, nonces.0, nonces.1);
+                    let expected = keys::join_hmac(join_keys.0, join_keys.1, nonces.0, nonces.1);
                     assert_eq!(hmac[..], expected[..20]);
                     verified.2 += 1;
                 }
@@ -88,17 +88,20 @@ fn linux_computes_the_same_hmac_of_add_addr() {
     let (mut without_port, mut with_port) = (0, 0);
     for file in FILES {
         let segments = segments_of(file);
-        let (initiator, listener) = both_keys(&segments);
+        let (initiator, listener) = connection_keys(&segments);
         for segment in &segments {
             for option in &segment.options.mptcp {
-                let MptcpOption::AddAddress(announced) = option else { continue };
-                let &AddAddr { address_id, address, port, hmac: Some(hmac) } = announced else {
+                let MptcpOption::AddAddress(add_addr) = option else { continue };
+                let &AddAddr { address_id, address, port, hmac: Some(hmac) } = add_addr else {
                     continue;
                 };
-                let listens = segment.source.port() == LISTENER_PORT;
-                let (own, peer) =
-                    if listens { (listener, initiator) } else { (initiator, listener) };
-                assert_eq!(keys::add_address_hmac(own, peer, address_id, address, port), hmac);
+                let from_listener = segment.source.port() == LISTENER_PORT;
+                let (own_key, peer_key) =
+                    if from_listener { (listener, initiator) } else { (initiator, listener) };
+                assert_eq!(
+                    keys::add_address_hmac(own_key, peer_key, address_id, address, port),
+                    hmac
+                );
                 *if port.is_some() { &mut with_port } else { &mut without_port } += 1;
             }
         }
@@ -110,8 +113,8 @@ fn linux_computes_the_same_hmac_of_add_addr() {
 fn linux_computes_the_same_data_sequence_numbers_and_dss_checksums() {
     for (file, checksums) in FILES.into_iter().zip([false, true, false, true]) {
         let segments = segments_of(file);
-        let (initiator, listener) = both_keys(&segments);
-        let first = keys::initial_dsn(initiator).wrapping_add(1);
+        let (initiator, listener) = connection_keys(&segments);
+        let first_dsn = keys::initial_dsn(initiator).wrapping_add(1);
         let mut verified = 0;
         for segment in segments.iter().filter(|segment| !segment.payload.is_empty()).take(3) {
             let (dsn, ssn, len, checksum) = match (segment.options.dss, &segment.options.mptcp[..])
@@ -121,12 +124,13 @@ fn linux_computes_the_same_data_sequence_numbers_and_dss_checksums() {
                     (dsn, mapping.ssn, mapping.len, mapping.checksum)
                 }
                 (_, [MptcpOption::Capable(MpCapable { data: Some((len, checksum)), .. })]) => {
-                    (first, 1, *len, *checksum)
+                    (first_dsn, 1, *len, *checksum)
                 }
                 _ => panic!("data without mapping"),
             };
-            let start = if segment.source.port() == LISTENER_PORT { listener } else { initiator };
-            assert!(dsn.wrapping_sub(keys::initial_dsn(start).wrapping_add(1)) < 1_000);
+            let sender_key =
+                if segment.source.port() == LISTENER_PORT { listener } else { initiator };
+            assert!(dsn.wrapping_sub(keys::initial_dsn(sender_key).wrapping_add(1)) < 1_000);
             let expected = keys::dss_checksum(dsn, ssn, len, &segment.payload);
             assert_eq!(checksum, checksums.then_some(expected));
             verified += 1;
@@ -149,23 +153,23 @@ fn parsed_packets_are_emitted_byte_for_byte() {
             packet.header[2] = 0;
             packet.header[3] = 0;
         }
-        let mut again = Packet::emit(&packet.parse().unwrap(), identification);
+        let mut encoded = Packet::emit(&packet.parse().unwrap(), identification);
         // Linux completes the checksum of a RST that belongs to no socket.
         packet.checksum_offloaded = false;
         if packet.parse().is_ok() {
-            again.complete_checksum();
+            encoded.complete_checksum();
         }
-        assert_eq!(again.header, packet.header);
-        assert_eq!(again.payload, packet.payload);
+        assert_eq!(encoded.header, packet.header);
+        assert_eq!(encoded.payload, packet.payload);
     }
 }
 
 #[test]
 fn every_option_that_linux_sends_is_covered() {
-    let mut seen = BTreeSet::new();
+    let mut option_names = BTreeSet::new();
     for segment in segments() {
-        seen.extend(segment.options.dss.map(|_| "DSS"));
-        seen.extend(segment.options.mptcp.iter().map(|option| match option {
+        option_names.extend(segment.options.dss.map(|_| "DSS"));
+        option_names.extend(segment.options.mptcp.iter().map(|option| match option {
             MptcpOption::Capable(MpCapable { sender_key: None, .. }) => "MP_CAPABLE 4",
             MptcpOption::Capable(MpCapable { receiver_key: None, .. }) => "MP_CAPABLE 12",
             MptcpOption::Capable(MpCapable { data: None, .. }) => "MP_CAPABLE 20",
@@ -206,5 +210,5 @@ fn every_option_that_linux_sends_is_covered() {
         "echo",
         "echo, port",
     ];
-    assert_eq!(seen, BTreeSet::from(expected));
+    assert_eq!(option_names, BTreeSet::from(expected));
 }

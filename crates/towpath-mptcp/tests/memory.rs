@@ -26,15 +26,15 @@ const WIRE: InterfaceId = InterfaceId(1);
 const PORT: u16 = 80;
 
 /// Lock for one test at a time, since memory is measured for the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
+static MEMORY_LOCK: Mutex<()> = Mutex::new(());
 
-struct Pair {
+struct StackPair {
     now: Instant,
     stacks: [Stack; 2],
     accepted: Vec<ConnectionId>,
 }
 
-impl Pair {
+impl StackPair {
     fn new() -> Self {
         let now = Instant::ZERO;
         let stacks = [1, 2].map(|host| {
@@ -63,14 +63,14 @@ impl Pair {
     /// Exchanges packets immediately until none is left; then time advances.
     fn exchange(&mut self) {
         loop {
-            let mut moved = false;
+            let mut progress = false;
             for host in 0..2 {
                 while let Some((interface, packet)) = self.stacks[host].poll_transmit(self.now) {
                     self.stacks[1 - host].handle_packet(self.now, interface, packet);
-                    moved = true;
+                    progress = true;
                 }
             }
-            if !moved {
+            if !progress {
                 break;
             }
         }
@@ -85,7 +85,7 @@ impl Pair {
         self.exchange();
     }
 
-    fn note_accepted(&mut self) {
+    fn record_accepted(&mut self) {
         while let Some(event) = self.stacks[1].poll_event() {
             if let StackEvent::Accepted { connection, .. } = event {
                 self.accepted.push(connection);
@@ -99,12 +99,12 @@ impl Pair {
         assert_eq!(self.stacks[host].write(self.now, connection, &mut data), text.len());
     }
 
-    fn received(&mut self, host: usize, connection: ConnectionId) -> Vec<u8> {
-        let mut all = Vec::new();
+    fn read_all(&mut self, host: usize, connection: ConnectionId) -> Vec<u8> {
+        let mut data = Vec::new();
         while let Some(bytes) = self.stacks[host].read(self.now, connection) {
-            all.extend_from_slice(&bytes);
+            data.extend_from_slice(&bytes);
         }
-        all
+        data
     }
 }
 
@@ -117,43 +117,43 @@ fn resident_bytes() -> usize {
 
 #[test]
 fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
-    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut pair = Pair::new();
+    let _serial = MEMORY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pair = StackPair::new();
     pair.stacks[1].listen(PORT, ConnectionConfig::linux()).unwrap();
     let (remote, config) =
         (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(ConnectionConfig::linux()));
-    let before = resident_bytes();
-    let mut opened = Vec::with_capacity(CONNECTIONS);
+    let resident_before = resident_bytes();
+    let mut clients = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
-        opened.push(pair.stacks[0].connect(pair.now, None, remote, Arc::clone(&config)).unwrap());
+        clients.push(pair.stacks[0].connect(pair.now, None, remote, Arc::clone(&config)).unwrap());
         pair.exchange();
-        pair.note_accepted();
+        pair.record_accepted();
     }
     assert_eq!(pair.accepted.len(), CONNECTIONS);
-    for (number, (client, server)) in opened.iter().zip(pair.accepted.clone()).enumerate() {
+    for (number, (client, server)) in clients.iter().zip(pair.accepted.clone()).enumerate() {
         pair.send(0, *client, &format!("question {number}"));
         pair.exchange();
-        assert_eq!(pair.received(1, server), format!("question {number}").into_bytes());
+        assert_eq!(pair.read_all(1, server), format!("question {number}").into_bytes());
         pair.send(1, server, &format!("answer {number}"));
         pair.exchange();
-        assert_eq!(pair.received(0, *client), format!("answer {number}").into_bytes());
+        assert_eq!(pair.read_all(0, *client), format!("answer {number}").into_bytes());
     }
     pair.wait(Duration::from_secs(1));
-    for (host, all) in [&opened, &pair.accepted.clone()].into_iter().enumerate() {
-        for connection in all {
+    for (host, connections) in [&clients, &pair.accepted.clone()].into_iter().enumerate() {
+        for connection in connections {
             let status = pair.stacks[host].status(*connection).unwrap();
             assert!(status.multipath && status.subflows.len() == 1, "{status:?}");
         }
     }
-    let each = resident_bytes().saturating_sub(before) / (2 * CONNECTIONS);
-    println!("{each} bytes for each end of a connection");
-    assert!(each <= MAX_BYTES, "{each} bytes for each end of a connection");
+    let bytes_per_end = resident_bytes().saturating_sub(resident_before) / (2 * CONNECTIONS);
+    println!("{bytes_per_end} bytes for each end of a connection");
+    assert!(bytes_per_end <= MAX_BYTES, "{bytes_per_end} bytes for each end of a connection");
 }
 
 #[test]
 fn a_connection_that_is_over_leaves_nothing_behind() {
-    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut pair = Pair::new();
+    let _serial = MEMORY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pair = StackPair::new();
     pair.stacks[1].listen(PORT, ConnectionConfig::linux()).unwrap();
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
     let mut resident = Vec::new();
@@ -162,7 +162,7 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
             let client =
                 pair.stacks[0].connect(pair.now, None, remote, ConnectionConfig::linux()).unwrap();
             pair.exchange();
-            pair.note_accepted();
+            pair.record_accepted();
             let server = pair.accepted.pop().unwrap();
             pair.stacks[0].abort(pair.now, client);
             pair.stacks[0].release(pair.now, client);
@@ -171,13 +171,13 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
             pair.exchange();
             assert!(pair.stacks[0].status(client).is_none());
             assert!(pair.stacks[1].status(server).is_none());
-            pair.note_accepted();
+            pair.record_accepted();
         }
         assert!(pair.stacks.iter().all(Stack::is_idle));
         resident.push(resident_bytes());
     }
-    let grown = resident[5].saturating_sub(resident[0]);
-    assert!(grown <= 64 * 1_024, "25,000 connections later: {grown} bytes more");
+    let growth_bytes = resident[5].saturating_sub(resident[0]);
+    assert!(growth_bytes <= 64 * 1_024, "25,000 connections later: {growth_bytes} bytes more");
 }
 
 /// Maximum memory for floods of handshakes. Includes half a mebibyte for a backlog of 128, less
@@ -202,17 +202,17 @@ fn forged_syn(number: u32, option: MptcpOption) -> Segment {
 
 #[test]
 fn floods_of_handshakes_take_2_mib_and_no_more() {
-    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut pair = Pair::new();
+    let _serial = MEMORY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pair = StackPair::new();
     let config = stack::StackConfig::default();
     let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([7; 16]));
     server.add_interface(WIRE, 1_500);
-    let own = ([10, 0, 0, 2].into(), WIRE);
+    let server_address = ([10, 0, 0, 2].into(), WIRE);
     let address = LocalAddress {
         address_id: 1,
-        address: own.0,
+        address: server_address.0,
         port: None,
-        interface: own.1,
+        interface: server_address.1,
         up: true,
         subflow: false,
         signal: false,
@@ -227,15 +227,15 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
     pair.stacks[0].connect(pair.now, None, remote, ConnectionConfig::linux()).unwrap();
     let syn = pair.stacks[0].poll_transmit(pair.now).unwrap().1;
     server.handle_packet(pair.now, WIRE, syn);
-    let answer = server.poll_transmit(pair.now).unwrap().1;
-    let option = answer.parse().unwrap().options.mptcp.remove(0);
+    let syn_ack = server.poll_transmit(pair.now).unwrap().1;
+    let option = syn_ack.parse().unwrap().options.mptcp.remove(0);
     let MptcpOption::Capable(offer @ MpCapable { sender_key: Some(key), .. }) = option else {
         unreachable!("{option:?}")
     };
-    pair.stacks[0].handle_packet(pair.now, WIRE, answer);
+    pair.stacks[0].handle_packet(pair.now, WIRE, syn_ack);
     pair.stacks[1] = server;
     pair.exchange();
-    let before = resident_bytes();
+    let resident_before = resident_bytes();
     for number in 0..FLOOD {
         let capable = MptcpOption::Capable(MpCapable { sender_key: None, ..offer });
         let (token, nonce) = (keys::token(key), number);
@@ -249,7 +249,7 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
     let (half_open, joins) =
         (pair.stacks[1].half_open_connections(), pair.stacks[1].half_open_joins(pair.now));
     assert_eq!((half_open, joins), (128, 4_096));
-    let grown = resident_bytes().saturating_sub(before);
-    println!("{grown} bytes for {half_open} half-open connections and {joins} subflows");
-    assert!(grown <= MAX_FLOOD_BYTES, "{grown} bytes more");
+    let growth_bytes = resident_bytes().saturating_sub(resident_before);
+    println!("{growth_bytes} bytes for {half_open} half-open connections and {joins} subflows");
+    assert!(growth_bytes <= MAX_FLOOD_BYTES, "{growth_bytes} bytes more");
 }

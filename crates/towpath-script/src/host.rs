@@ -21,7 +21,8 @@ pub trait HostUnderTest {
     /// Passes an IPv4 packet from the wire to the host.
     fn inject(&mut self, packet: &[u8]) -> Result<(), String>;
 
-    /// Returns the next packet that the host sends, with its time; `None` once `until` has come.
+    /// Returns the next packet that the host sends, with its time; `None` if it sends none before
+    /// `until`.
     fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String>;
 
     /// Makes a socket call without waiting; `data` are the bytes of a write.

@@ -38,19 +38,19 @@ pub fn all() -> Result<Vec<Script>, LibraryError> {
     let mut scripts = Vec::new();
     for kind in ["mptcp", "tcp"] {
         let path = folder().join(kind);
-        let failed = |path: &Path| {
+        let io_error = |path: &Path| {
             let path = path.display().to_string();
             move |source| LibraryError::Io { path, source }
         };
         let mut files = Vec::new();
-        for entry in fs::read_dir(&path).map_err(failed(&path))? {
-            files.push(entry.map_err(failed(&path))?.path());
+        for entry in fs::read_dir(&path).map_err(io_error(&path))? {
+            files.push(entry.map_err(io_error(&path))?.path());
         }
         files.sort();
         for file in files {
             let Some(stem) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
             let name = format!("{kind}/{stem}");
-            let text = fs::read_to_string(&file).map_err(failed(&file))?;
+            let text = fs::read_to_string(&file).map_err(io_error(&file))?;
             let script = parse(&name, &text);
             scripts.push(script.map_err(|source| LibraryError::Parse { name, source })?);
         }

@@ -31,13 +31,17 @@ pub struct OwnStack {
     now: Instant,
     endpoints: Vec<(u8, EndpointUse)>,
     mtu_bytes: u32,
+    /// Connection that the application opened or accepted.
     id: Option<ConnectionId>,
+    /// Connection that waits to be accepted.
     accepted: Option<ConnectionId>,
     connected: bool,
     closed: Option<Result<(), ConnectionError>>,
-    sent: VecDeque<(Duration, Vec<u8>)>,
+    /// Packets of the stack that the runner has not taken yet, each with its time.
+    emitted: VecDeque<(Duration, Vec<u8>)>,
+    /// Set when interfaces and addresses are configured.
     configured: bool,
-    finished: bool,
+    write_closed: bool,
 }
 
 impl OwnStack {
@@ -57,9 +61,9 @@ impl OwnStack {
             accepted: None,
             connected: false,
             closed: None,
-            sent: VecDeque::new(),
+            emitted: VecDeque::new(),
             configured: false,
-            finished: false,
+            write_closed: false,
         }
     }
 
@@ -70,7 +74,7 @@ impl OwnStack {
         }
         for path in 0..MAX_PATHS {
             self.stack.add_interface(InterfaceId(path.into()), self.mtu_bytes);
-            let usage = self.endpoints.iter().find(|(of, _)| *of == path);
+            let usage = self.endpoints.iter().find(|(endpoint_path, _)| *endpoint_path == path);
             let usage = usage.map_or_else(EndpointUse::default, |(_, usage)| *usage);
             self.set_address(path, usage);
         }
@@ -95,15 +99,15 @@ impl OwnStack {
 
     /// Collects the packets and events of the stack.
     fn drain(&mut self) {
-        let at = Duration::from_nanos(self.now.as_nanos());
+        let now = Duration::from_nanos(self.now.as_nanos());
         while let Some((_, packet)) = self.stack.poll_transmit(self.now) {
-            self.sent.extend(packet.split().map(|packet| (at, packet.to_vec())));
+            self.emitted.extend(packet.split().map(|packet| (now, packet.to_vec())));
         }
         while let Some(event) = self.stack.poll_event() {
             match event {
                 StackEvent::Accepted { connection, .. } => self.accepted = Some(connection),
                 StackEvent::Connected(_) => self.connected = true,
-                StackEvent::Closed { connection, error } if self.is_ours(connection) => {
+                StackEvent::Closed { connection, error } if self.is_current(connection) => {
                     self.closed = Some(error.map_or(Ok(()), Err));
                 }
                 StackEvent::Closed { .. }
@@ -115,7 +119,7 @@ impl OwnStack {
         }
     }
 
-    fn is_ours(&self, connection: ConnectionId) -> bool {
+    fn is_current(&self, connection: ConnectionId) -> bool {
         self.id.or(self.accepted) == Some(connection)
     }
 
@@ -131,31 +135,31 @@ impl OwnStack {
     }
 
     fn read(&mut self, id: ConnectionId) -> CallResult {
-        let mut all = Vec::new();
+        let mut data = Vec::new();
         loop {
             match self.stack.read(self.now, id) {
-                Some(bytes) if bytes.is_empty() && all.is_empty() => {
+                Some(bytes) if bytes.is_empty() && data.is_empty() => {
                     return self.failure().unwrap_or(CallResult::End);
                 }
                 Some(bytes) if bytes.is_empty() => break,
-                Some(bytes) => all.extend_from_slice(&bytes),
+                Some(bytes) => data.extend_from_slice(&bytes),
                 None => break,
             }
         }
-        if !all.is_empty() {
-            return CallResult::Data(all);
+        if !data.is_empty() {
+            return CallResult::Data(data);
         }
         self.failure().unwrap_or(CallResult::Nothing)
     }
 
     fn write(&mut self, id: ConnectionId, data: &[u8]) -> CallResult {
-        if self.finished || self.closed.is_some() {
+        if self.write_closed || self.closed.is_some() {
             return self.failure().unwrap_or(CallResult::Failed(FailureReason::Closed));
         }
         let mut data = Bytes::copy_from_slice(data);
         match self.stack.write(self.now, id, &mut data) {
             0 => CallResult::Nothing,
-            taken => CallResult::Taken(taken),
+            len => CallResult::Taken(len),
         }
     }
 
@@ -197,7 +201,7 @@ impl HostUnderTest for OwnStack {
             "mtu-probing" => config.subflow.black_hole_detection = on,
             "checksum" => config.checksum = on,
             "receive-buffer" => {
-                let bytes = number(value)?;
+                let bytes = parse_number(value)?;
                 config.receive_buffer = ReceiveBuffer {
                     mode: ReceiveBufferMode::Fixed,
                     initial_bytes: bytes,
@@ -206,29 +210,30 @@ impl HostUnderTest for OwnStack {
                 };
             }
             "send-buffer" => {
-                config.send_buffer_bytes = number(value)?;
+                config.send_buffer_bytes = parse_number(value)?;
                 config.send_buffer_grows = false;
             }
-            "subflows" => config.subflow_limit = number(value)?,
-            "add-addr-accepted" => config.accept_limit = number(value)?,
+            "subflows" => config.subflow_limit = parse_number(value)?,
+            "add-addr-accepted" => config.accept_limit = parse_number(value)?,
             "add-addr-timeout" => {
-                config.add_address_timeout = Duration::from_secs(number(value)?);
+                config.add_address_timeout = Duration::from_secs(parse_number(value)?);
             }
-            "close-timeout" => config.close_timeout = Duration::from_secs(number(value)?),
+            "close-timeout" => config.close_timeout = Duration::from_secs(parse_number(value)?),
             "user-timeout" => {
-                config.subflow.user_timeout = Some(Duration::from_millis(number(value)?));
+                config.subflow.user_timeout = Some(Duration::from_millis(parse_number(value)?));
             }
-            "syn-retries" => config.subflow.syn_retries = number(value)?,
-            "retries" => config.subflow.retries = number(value)?,
+            "syn-retries" => config.subflow.syn_retries = parse_number(value)?,
+            "retries" => config.subflow.retries = parse_number(value)?,
             "keepalive" => {
-                let all: Vec<u64> = value.split(' ').map(number).collect::<Result<_, _>>()?;
-                let [idle, interval, count] = *all else {
+                let numbers: Vec<u64> =
+                    value.split(' ').map(parse_number).collect::<Result<_, _>>()?;
+                let [idle, interval, count] = *numbers else {
                     return Err("expected three numbers".to_owned());
                 };
                 let seconds = Duration::from_secs;
                 config.subflow.keepalive = Some((seconds(idle), seconds(interval), count as u32));
             }
-            "mtu" => self.mtu_bytes = number(value)?,
+            "mtu" => self.mtu_bytes = parse_number(value)?,
             "endpoint" => self.endpoints.push(endpoint(value)?),
             _ => return Err("our own stack has no such setting".to_owned()),
         }
@@ -237,9 +242,9 @@ impl HostUnderTest for OwnStack {
 
     fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
         self.configure_addresses();
-        let whole = Bytes::copy_from_slice(packet);
+        let bytes = Bytes::copy_from_slice(packet);
         // A packet that cannot be parsed at all is lost, as at any device.
-        if let Ok(packet) = Packet::from_bytes(&whole, false, 0) {
+        if let Ok(packet) = Packet::from_bytes(&bytes, false, 0) {
             let path = match packet.destination() {
                 Some(IpAddr::V4(address)) => address.octets()[2],
                 Some(IpAddr::V6(_)) | None => 0,
@@ -254,23 +259,23 @@ impl HostUnderTest for OwnStack {
         self.configure_addresses();
         self.drain();
         let until = Instant::from_nanos(until.as_nanos() as u64);
-        while self.sent.is_empty() {
-            let due = self.stack.poll_timeout().filter(|(at, _)| *at <= until);
-            let Some((at, _)) = due else { break };
-            self.now = self.now.max(at);
+        while self.emitted.is_empty() {
+            let timeout = self.stack.poll_timeout().filter(|(deadline, _)| *deadline <= until);
+            let Some((deadline, _)) = timeout else { break };
+            self.now = self.now.max(deadline);
             self.stack.handle_timeout(self.now);
             self.drain();
         }
-        let next = self.sent.pop_front();
-        if next.is_none() {
+        let packet = self.emitted.pop_front();
+        if packet.is_none() {
             self.now = self.now.max(until);
         }
-        Ok(next)
+        Ok(packet)
     }
 
     fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String> {
         self.configure_addresses();
-        let answer = match (call, self.id) {
+        let result = match (call, self.id) {
             (Call::Listen, _) => {
                 let listener = self.stack.listen(PORT, self.config.clone());
                 listener.map_err(|error| error.to_string())?;
@@ -298,7 +303,7 @@ impl HostUnderTest for OwnStack {
             (Call::Write(_), Some(id)) => self.write(id, data),
             (Call::Read, Some(id)) => self.read(id),
             (Call::Shutdown, Some(id)) => {
-                self.finished = true;
+                self.write_closed = true;
                 self.stack.shutdown(self.now, id);
                 CallResult::Done
             }
@@ -312,10 +317,10 @@ impl HostUnderTest for OwnStack {
             }
         };
         self.drain();
-        Ok(answer)
+        Ok(result)
     }
 }
 
-fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+fn parse_number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("`{value}` is no number"))
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use towpath_mptcp::wire::{Flags, IcmpKind, Packet, Segment};
 
 use crate::host::{CallResult, HostUnderTest};
-use crate::peer::{Peer, opening, pattern};
+use crate::peer::{Peer, handshake_packets, pattern};
 use crate::script::{
     self, Call, CallOutcome, DssPattern, Icmp, IcmpError, JoinPattern, NumberRange, OptionPattern,
     PacketPattern, Role, Script, ScriptStep, StepAction, TimeWindow, Transport,
@@ -39,11 +39,11 @@ pub enum Failure {
 
 /// Runs a script to its end and returns the trace: packets and calls with their times.
 pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Failure> {
-    let mut run = ScriptRunner {
+    let mut runner = ScriptRunner {
         script,
         peer: Peer::new(script),
-        base: Duration::ZERO,
-        queue: VecDeque::new(),
+        previous_step_at: Duration::ZERO,
+        unmatched: VecDeque::new(),
         written: 0,
         read: 0,
         late: None,
@@ -52,26 +52,29 @@ pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Fail
     };
     for setting in &script.settings {
         if setting.name != "peer-isn" {
-            run.host.set(setting).map_err(|text| {
+            runner.host.set(setting).map_err(|text| {
                 Failure::Wrong(format!("line {}: `{}`: {text}", setting.line, setting.name))
             })?;
         }
     }
-    let world = run.host.kind();
-    let applies = |step: &&ScriptStep| step.only.as_ref().is_none_or(|(only, _)| *only == world);
+    let host_kind = runner.host.kind();
+    let applies = |step: &&ScriptStep| {
+        step.only.as_ref().is_none_or(|(required_kind, _)| *required_kind == host_kind)
+    };
     for step in script.steps.iter().filter(applies) {
-        run.step(step)
-            .map_err(|text| run.failure(&format!("line {}: `{}`: {text}", step.line, step.text)))?;
+        runner.step(step).map_err(|text| {
+            runner.failure(&format!("line {}: `{}`: {text}", step.line, step.text))
+        })?;
     }
-    run.finish().map_err(|text| run.failure(&format!("at the end: {text}")))?;
-    Ok(run.trace)
+    runner.finish().map_err(|text| runner.failure(&format!("at the end: {text}")))?;
+    Ok(runner.trace)
 }
 
 /// A packet of the host that no step has matched yet.
 #[derive(Debug)]
 struct UnmatchedPacket {
-    at: Duration,
-    line: usize,
+    sent_at: Duration,
+    subflow: usize,
     segment: Segment,
 }
 
@@ -79,9 +82,10 @@ struct ScriptRunner<'a> {
     script: &'a Script,
     host: &'a mut dyn HostUnderTest,
     peer: Peer,
-    /// Time of the previous step.
-    base: Duration,
-    queue: VecDeque<UnmatchedPacket>,
+    /// Time of the previous step, from which steps count their times.
+    previous_step_at: Duration,
+    /// Packets of the host that no step has matched yet, in order.
+    unmatched: VecDeque<UnmatchedPacket>,
     /// Bytes written to and read from the host's socket so far.
     written: u64,
     read: u64,
@@ -95,87 +99,92 @@ type StepResult = Result<(), String>;
 impl ScriptRunner<'_> {
     fn failure(&mut self, text: &str) -> Failure {
         // Further packets of the host help to find the error.
-        let until = self.host.now() + SETTLE_TIME;
-        let _ = self.collect(until); // only completes the trace
-        let whole = format!("{}, {text}\n{}", self.script.name, self.trace);
+        let settled_at = self.host.now() + SETTLE_TIME;
+        let _ = self.collect(settled_at); // only completes the trace
+        let report = format!("{}, {text}\n{}", self.script.name, self.trace);
         match &self.late {
-            None => Failure::Wrong(whole),
-            Some(late) => Failure::Late(format!("{late}; {whole}")),
+            None => Failure::Wrong(report),
+            Some(late) => Failure::Late(format!("{late}; {report}")),
         }
     }
 
-    fn trace_line(&mut self, at: Duration, text: &str) {
-        let _ = writeln!(self.trace, "  {:9.3} ms {text}", at.as_secs_f64() * 1e3);
+    fn trace_line(&mut self, time: Duration, text: &str) {
+        let _ = writeln!(self.trace, "  {:9.3} ms {text}", time.as_secs_f64() * 1e3);
     }
 
     fn step(&mut self, step: &ScriptStep) -> StepResult {
-        let TimeWindow { from, to } = step.when;
+        let TimeWindow { from: earliest, to: latest } = step.when;
         match &step.action {
-            StepAction::Expect { subflow: line, packet } => self.expect(*line, packet, from, to),
-            StepAction::Silence(time) => self.expect_silence(from + *time),
+            StepAction::Expect { subflow, packet } => {
+                self.expect(*subflow, packet, earliest, latest)
+            }
+            StepAction::Silence(time) => self.expect_silence(earliest + *time),
             StepAction::Ignore(time) => {
-                self.wait(from + *time)?;
-                self.queue.clear();
+                self.wait(earliest + *time)?;
+                self.unmatched.clear();
                 Ok(())
             }
             // A path with some latency, unless the script states another time.
-            StepAction::Handshake(packet) => self.handshake(packet, or_default(from)),
-            StepAction::Join { subflow: line, backup } => {
-                self.join(*line, *backup, or_default(from))
+            StepAction::Handshake(packet) => {
+                self.handshake(packet, or_default_round_trip(earliest))
             }
-            StepAction::Inject { subflow: line, packet } => {
-                self.wait(from)?;
-                self.inject(*line, packet, &step.text)
+            StepAction::Join { subflow, backup } => {
+                self.join(*subflow, *backup, or_default_round_trip(earliest))
             }
-            StepAction::Icmp { subflow: line, message } => {
-                self.wait(from)?;
-                self.icmp(*line, *message, &step.text)
+            StepAction::Inject { subflow, packet } => {
+                self.wait(earliest)?;
+                self.inject(*subflow, packet, &step.text)
+            }
+            StepAction::Icmp { subflow, message } => {
+                self.wait(earliest)?;
+                self.inject_icmp(*subflow, *message, &step.text)
             }
             StepAction::Call(call, outcome) => {
-                self.wait(from)?;
-                self.call(*call, *outcome, to.saturating_sub(from), &step.text)
+                self.wait(earliest)?;
+                self.make_call(*call, *outcome, latest.saturating_sub(earliest), &step.text)
             }
         }
     }
 
     /// Fails if unmatched packets are left after all steps.
     fn finish(&mut self) -> StepResult {
-        let until = self.host.now();
-        self.collect(until)?;
-        match self.queue.front() {
+        let now = self.host.now();
+        self.collect(now)?;
+        match self.unmatched.front() {
             None => Ok(()),
-            Some(sent) => {
-                Err(format!("nobody expected `{}`", self.peer.describe(sent.line, &sent.segment)))
-            }
+            Some(packet) => Err(format!(
+                "nobody expected `{}`",
+                self.peer.describe(packet.subflow, &packet.segment)
+            )),
         }
     }
 
     /// Waits until `time` after the previous step.
-    fn wait(&mut self, time: Duration) -> StepResult {
-        let until = self.base + time;
-        self.collect(until)?;
+    fn wait(&mut self, delay: Duration) -> StepResult {
+        let end = self.previous_step_at + delay;
+        self.collect(end)?;
         let now = self.host.now();
-        if !time.is_zero() && now > until + self.host.tolerance().at_once {
-            self.late = Some(format!("{:?} after {:?}", now.saturating_sub(until), until));
+        if !delay.is_zero() && now > end + self.host.tolerance().at_once {
+            self.late = Some(format!("{:?} after {:?}", now.saturating_sub(end), end));
         }
-        self.base = now.max(until);
+        self.previous_step_at = now.max(end);
         Ok(())
     }
 
     /// Takes all packets that the host sends up to this time.
     fn collect(&mut self, until: Duration) -> StepResult {
-        while self.take(until)? {}
+        while self.take_packet(until)? {}
         Ok(())
     }
 
     /// Takes one packet; returns false when the time has come.
-    fn take(&mut self, until: Duration) -> Result<bool, String> {
-        let Some((at, bytes)) = self.host.next(until)? else { return Ok(false) };
-        self.peer.at(at);
+    fn take_packet(&mut self, until: Duration) -> Result<bool, String> {
+        let Some((sent_at, bytes)) = self.host.next(until)? else { return Ok(false) };
+        self.peer.set_now(sent_at);
         if let Some((subflow, segment)) = self.peer.observe(&bytes)? {
             let text = self.peer.describe(subflow, &segment);
-            self.trace_line(at, &text);
-            self.queue.push_back(UnmatchedPacket { at, line: subflow, segment });
+            self.trace_line(sent_at, &text);
+            self.unmatched.push_back(UnmatchedPacket { sent_at, subflow, segment });
         }
         Ok(true)
     }
@@ -184,63 +193,70 @@ impl ScriptRunner<'_> {
         &mut self,
         subflow: usize,
         packet: &PacketPattern,
-        from: Duration,
-        to: Duration,
+        earliest: Duration,
+        latest: Duration,
     ) -> StepResult {
         let tolerance = self.host.tolerance();
-        let late = if to.is_zero() { tolerance.at_once } else { tolerance.late };
-        let (first, last) = (self.base + from, self.base + to + late);
-        let sent = loop {
-            if let Some(index) = self.queue.iter().position(|sent| sent.line == subflow)
-                && let Some(sent) = self.queue.remove(index)
+        let max_delay = if latest.is_zero() { tolerance.at_once } else { tolerance.late };
+        let (not_before, not_after) =
+            (self.previous_step_at + earliest, self.previous_step_at + latest + max_delay);
+        let actual = loop {
+            if let Some(index) = self.unmatched.iter().position(|actual| actual.subflow == subflow)
+                && let Some(actual) = self.unmatched.remove(index)
             {
-                break sent;
+                break actual;
             }
-            if !self.take(last)? {
+            if !self.take_packet(not_after)? {
                 return Err("the host sent nothing".to_owned());
             }
         };
-        let text = self.peer.describe(subflow, &sent.segment);
+        let text = self.peer.describe(subflow, &actual.segment);
         self.peer
-            .compare(subflow, &sent.segment, packet)
-            .map_err(|what| format!("{what} differs in `{text}`"))?;
-        if sent.at + tolerance.early < first {
-            return Err(format!("{:?} too early: `{text}`", first.saturating_sub(sent.at)));
+            .compare(subflow, &actual.segment, packet)
+            .map_err(|field| format!("{field} differs in `{text}`"))?;
+        if actual.sent_at + tolerance.early < not_before {
+            return Err(format!(
+                "{:?} too early: `{text}`",
+                not_before.saturating_sub(actual.sent_at)
+            ));
         }
-        if sent.at > last {
-            return Err(format!("{:?} too late: `{text}`", sent.at.saturating_sub(last)));
+        if actual.sent_at > not_after {
+            return Err(format!(
+                "{:?} too late: `{text}`",
+                actual.sent_at.saturating_sub(not_after)
+            ));
         }
-        self.base = self.base.max(sent.at);
+        self.previous_step_at = self.previous_step_at.max(actual.sent_at);
         Ok(())
     }
 
     fn expect_silence(&mut self, time: Duration) -> StepResult {
         self.wait(time)?;
-        match self.queue.front() {
+        match self.unmatched.front() {
             None => Ok(()),
-            Some(sent) => Err(format!(
+            Some(packet) => Err(format!(
                 "the host sent `{}` at {:?}",
-                self.peer.describe(sent.line, &sent.segment),
-                sent.at
+                self.peer.describe(packet.subflow, &packet.segment),
+                packet.sent_at
             )),
         }
     }
 
-    fn inject(&mut self, line: usize, packet: &PacketPattern, text: &str) -> StepResult {
+    fn inject(&mut self, subflow: usize, packet: &PacketPattern, text: &str) -> StepResult {
         let now = self.host.now();
         self.collect(now)?;
-        self.peer.at(self.host.now());
-        let bytes = self.peer.send(line, packet)?;
+        self.peer.set_now(self.host.now());
+        let bytes = self.peer.send(subflow, packet)?;
         self.trace_line(self.host.now(), text);
         self.host.inject(&bytes)?;
-        self.base = self.host.now();
+        self.previous_step_at = self.host.now();
         Ok(())
     }
 
-    fn icmp(&mut self, line: usize, message: Icmp, text: &str) -> StepResult {
-        let mut quoted = self.peer.quotable(line)?.to_vec();
+    fn inject_icmp(&mut self, subflow: usize, message: Icmp, text: &str) -> StepResult {
+        let mut quoted = self.peer.quotable_packet(subflow)?.to_vec();
         if let Some(seq) = message.seq {
-            let seq = self.peer.host_seq(line, seq)?.to_be_bytes();
+            let seq = self.peer.host_seq(subflow, seq)?.to_be_bytes();
             if let Some(field) = quoted.get_mut(24..28) {
                 field.copy_from_slice(&seq);
             }
@@ -250,17 +266,17 @@ impl ScriptRunner<'_> {
             IcmpError::Unreachable => IcmpKind::Unreachable { hard: false },
             IcmpError::Refused => IcmpKind::Unreachable { hard: true },
         };
-        let about = Packet::from_bytes(&Bytes::from(quoted), true, 0);
-        let about = about.map_err(|error| error.to_string())?;
-        let router = script::peer_address(line as u8);
-        let error = kind.emit(router, &about).ok_or("no ICMP error about that")?;
+        let quoted_packet = Packet::from_bytes(&Bytes::from(quoted), true, 0);
+        let quoted_packet = quoted_packet.map_err(|error| error.to_string())?;
+        let router = script::peer_address(subflow as u8);
+        let error = kind.emit(router, &quoted_packet).ok_or("no ICMP error about that")?;
         self.trace_line(self.host.now(), text);
         self.host.inject(&error.to_vec())?;
-        self.base = self.host.now();
+        self.previous_step_at = self.host.now();
         Ok(())
     }
 
-    fn call(
+    fn make_call(
         &mut self,
         call: Call,
         outcome: CallOutcome,
@@ -271,24 +287,24 @@ impl ScriptRunner<'_> {
             Call::Write(len) => (self.written..).take(len).map(pattern).collect(),
             _ => Vec::new(),
         };
-        let deadline = self.base + timeout + self.host.tolerance().at_once;
-        let mut got = 0;
+        let deadline = self.previous_step_at + timeout + self.host.tolerance().at_once;
+        let mut transferred = 0;
         loop {
             let result = self.host.call(call, &data)?;
-            let answer = self.count_bytes(result, &mut got)?;
-            let verdict = call_verdict(&answer, call, outcome, got);
+            let result = self.count_bytes(result, &mut transferred)?;
+            let verdict = call_verdict(&result, call, outcome, transferred);
             let now = self.host.now();
             match verdict {
                 CallVerdict::Expected => {
                     self.trace_line(now, text);
-                    self.base = now;
+                    self.previous_step_at = now;
                     return Ok(());
                 }
                 CallVerdict::Unexpected => {
-                    return Err(format!("it gave {answer:?}, {got} bytes in all"));
+                    return Err(format!("it gave {result:?}, {transferred} bytes in all"));
                 }
                 CallVerdict::NotYet if now >= deadline => {
-                    return Err(format!("it gave {answer:?}, {got} bytes in all"));
+                    return Err(format!("it gave {result:?}, {transferred} bytes in all"));
                 }
                 CallVerdict::NotYet => self.collect(deadline.min(now + RETRY_INTERVAL))?,
             }
@@ -296,28 +312,37 @@ impl ScriptRunner<'_> {
     }
 
     /// Counts the bytes of both directions, and checks those that were read.
-    fn count_bytes(&mut self, answer: CallResult, got: &mut usize) -> Result<CallResult, String> {
-        match &answer {
-            CallResult::Taken(count) => {
-                self.written += *count as u64;
-                *got += count;
+    fn count_bytes(
+        &mut self,
+        result: CallResult,
+        transferred: &mut usize,
+    ) -> Result<CallResult, String> {
+        match &result {
+            CallResult::Taken(len) => {
+                self.written += *len as u64;
+                *transferred += len;
             }
             CallResult::Data(bytes) => {
-                if let Some(at) =
-                    bytes.iter().zip(self.read..).position(|(b, at)| *b != pattern(at))
+                if let Some(index) = bytes
+                    .iter()
+                    .zip(self.read..)
+                    .position(|(byte, offset)| *byte != pattern(offset))
                 {
-                    return Err(format!("byte {} of the stream is damaged", self.read + at as u64));
+                    return Err(format!(
+                        "byte {} of the stream is damaged",
+                        self.read + index as u64
+                    ));
                 }
                 self.read += bytes.len() as u64;
-                *got += bytes.len();
+                *transferred += bytes.len();
             }
             CallResult::Done | CallResult::End | CallResult::Nothing | CallResult::Failed(_) => {}
         }
-        Ok(answer)
+        Ok(result)
     }
 
-    fn handshake(&mut self, changed: &PacketPattern, delay: Duration) -> StepResult {
-        let packets = opening(self.script, changed);
+    fn handshake(&mut self, syn_changes: &PacketPattern, delay: Duration) -> StepResult {
+        let packets = handshake_packets(self.script, syn_changes);
         let dss = PacketPattern {
             flags: Flags::ACK,
             options: vec![OptionPattern::Dss(DssPattern::default())],
@@ -326,7 +351,7 @@ impl ScriptRunner<'_> {
         let [first, second, third] = packets;
         match self.script.role {
             Role::Server => {
-                self.call(Call::Listen, CallOutcome::Done, Duration::ZERO, "listen")?;
+                self.make_call(Call::Listen, CallOutcome::Done, Duration::ZERO, "listen")?;
                 self.inject(0, &first, "< SYN")?;
                 self.expect(0, &second, Duration::ZERO, Duration::ZERO)?;
                 self.wait(delay)?;
@@ -334,15 +359,15 @@ impl ScriptRunner<'_> {
                 if self.script.transport == Transport::Mptcp {
                     self.inject(0, &dss, "< ACK <dss>")?;
                 }
-                self.call(Call::Accept, CallOutcome::Done, Duration::ZERO, "accept")
+                self.make_call(Call::Accept, CallOutcome::Done, Duration::ZERO, "accept")
             }
             Role::Client => {
-                self.call(Call::Connect, CallOutcome::Done, Duration::ZERO, "connect")?;
+                self.make_call(Call::Connect, CallOutcome::Done, Duration::ZERO, "connect")?;
                 self.expect(0, &first, Duration::ZERO, Duration::ZERO)?;
                 self.wait(delay)?;
                 self.inject(0, &second, "< SYN ACK")?;
                 self.expect(0, &third, Duration::ZERO, Duration::ZERO)?;
-                self.call(Call::Connected, CallOutcome::Done, Duration::ZERO, "connected")?;
+                self.make_call(Call::Connected, CallOutcome::Done, Duration::ZERO, "connected")?;
                 if self.script.transport == Transport::Mptcp {
                     self.inject(0, &dss, "< ACK <dss>")?;
                 }
@@ -351,44 +376,48 @@ impl ScriptRunner<'_> {
         }
     }
 
-    fn join(&mut self, line: usize, backup: bool, delay: Duration) -> StepResult {
-        let (by_peer, path) = self.peer.route(line)?;
-        let own = JoinPattern { address_id: Some(path + 1), backup: Some(backup), valid: true };
-        let theirs = JoinPattern { address_id: None, backup: None, valid: true };
+    fn join(&mut self, subflow: usize, backup: bool, delay: Duration) -> StepResult {
+        let (by_peer, path) = self.peer.route(subflow)?;
+        let peer_join =
+            JoinPattern { address_id: Some(path + 1), backup: Some(backup), valid: true };
+        let host_join = JoinPattern { address_id: None, backup: None, valid: true };
         let syn = |flags| PacketPattern {
             flags,
             options: vec![
                 OptionPattern::Mss(Some(1_460)),
                 OptionPattern::SackPermitted,
                 OptionPattern::WindowScale(Some(0)),
-                OptionPattern::Join(own),
+                OptionPattern::Join(peer_join),
             ],
             ..PacketPattern::default()
         };
-        let hosts = |flags, options| PacketPattern { flags, options, ..PacketPattern::default() };
+        let packet_with =
+            |flags, options| PacketPattern { flags, options, ..PacketPattern::default() };
         let syn_ack = Flags::SYN.with(Flags::ACK);
         let join = |pattern| vec![OptionPattern::Join(pattern)];
-        let none = Duration::ZERO;
+        let at_once = Duration::ZERO;
         if by_peer {
-            self.inject(line, &syn(Flags::SYN), "< SYN <mp_join>")?;
-            self.expect(line, &hosts(syn_ack, join(theirs)), none, none)?;
+            self.inject(subflow, &syn(Flags::SYN), "< SYN <mp_join>")?;
+            self.expect(subflow, &packet_with(syn_ack, join(host_join)), at_once, at_once)?;
             self.wait(delay)?;
-            self.inject(line, &hosts(Flags::ACK, join(own)), "< ACK <mp_join>")?;
-            let ack =
-                PacketPattern { len: NumberRange::exactly(0), ..hosts(Flags::ACK, Vec::new()) };
-            self.expect(line, &ack, none, none)
+            self.inject(subflow, &packet_with(Flags::ACK, join(peer_join)), "< ACK <mp_join>")?;
+            let ack = PacketPattern {
+                len: NumberRange::exactly(0),
+                ..packet_with(Flags::ACK, Vec::new())
+            };
+            self.expect(subflow, &ack, at_once, at_once)
         } else {
-            self.expect(line, &hosts(Flags::SYN, join(theirs)), none, none)?;
+            self.expect(subflow, &packet_with(Flags::SYN, join(host_join)), at_once, at_once)?;
             self.wait(delay)?;
-            self.inject(line, &syn(syn_ack), "< SYN ACK <mp_join>")?;
-            self.expect(line, &hosts(Flags::ACK, join(theirs)), none, none)?;
+            self.inject(subflow, &syn(syn_ack), "< SYN ACK <mp_join>")?;
+            self.expect(subflow, &packet_with(Flags::ACK, join(host_join)), at_once, at_once)?;
             let dss = vec![OptionPattern::Dss(DssPattern::default())];
-            self.inject(line, &hosts(Flags::ACK, dss), "< ACK <dss>")
+            self.inject(subflow, &packet_with(Flags::ACK, dss), "< ACK <dss>")
         }
     }
 }
 
-fn or_default(round_trip: Duration) -> Duration {
+fn or_default_round_trip(round_trip: Duration) -> Duration {
     if round_trip.is_zero() { DEFAULT_ROUND_TRIP } else { round_trip }
 }
 
@@ -399,27 +428,38 @@ enum CallVerdict {
     NotYet,
 }
 
-fn call_verdict(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> CallVerdict {
-    let when = |right: bool| if right { CallVerdict::Expected } else { CallVerdict::Unexpected };
-    match (answer, outcome) {
+fn call_verdict(
+    result: &CallResult,
+    call: Call,
+    outcome: CallOutcome,
+    transferred: usize,
+) -> CallVerdict {
+    let verdict_if = |is_expected: bool| {
+        if is_expected { CallVerdict::Expected } else { CallVerdict::Unexpected }
+    };
+    match (result, outcome) {
         (CallResult::Done, CallOutcome::Done) => CallVerdict::Expected,
         (CallResult::Taken(_), CallOutcome::Done) => {
-            when(matches!(call, Call::Write(len) if len == got))
+            verdict_if(matches!(call, Call::Write(len) if len == transferred))
         }
-        (CallResult::Taken(_), CallOutcome::Bytes(wanted)) => when(got == wanted),
-        (CallResult::Nothing, CallOutcome::Bytes(wanted)) if matches!(call, Call::Write(_)) => {
-            when(wanted == 0)
+        (CallResult::Taken(_), CallOutcome::Bytes(expected)) => verdict_if(transferred == expected),
+        (CallResult::Nothing, CallOutcome::Bytes(expected)) if matches!(call, Call::Write(_)) => {
+            verdict_if(expected == 0)
         }
-        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got == wanted => CallVerdict::Expected,
-        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got < wanted => CallVerdict::NotYet,
-        (CallResult::End, CallOutcome::End) => when(got == 0),
+        (CallResult::Data(_), CallOutcome::Bytes(expected)) if transferred == expected => {
+            CallVerdict::Expected
+        }
+        (CallResult::Data(_), CallOutcome::Bytes(expected)) if transferred < expected => {
+            CallVerdict::NotYet
+        }
+        (CallResult::End, CallOutcome::End) => verdict_if(transferred == 0),
         (CallResult::Nothing, CallOutcome::Nothing) => CallVerdict::Expected,
         (
             CallResult::Nothing,
             CallOutcome::Done | CallOutcome::Bytes(_) | CallOutcome::End | CallOutcome::Error(_),
         ) => CallVerdict::NotYet,
-        (CallResult::Failed(reason), CallOutcome::Error(wanted)) => {
-            when(wanted.is_none_or(|wanted| wanted == *reason))
+        (CallResult::Failed(reason), CallOutcome::Error(expected)) => {
+            verdict_if(expected.is_none_or(|expected| expected == *reason))
         }
         _ => CallVerdict::Unexpected,
     }

@@ -6,17 +6,17 @@ use towpath_script::{OwnStack, library, run};
 
 #[test]
 fn every_script_passes_on_our_own_stack() {
-    let only = std::env::var("TOWPATH_SCRIPT").ok();
+    let name_filter = std::env::var("TOWPATH_SCRIPT").ok();
     let scripts = library::all().unwrap_or_else(|error| panic!("{error}"));
-    let wanted = scripts
-        .iter()
-        .filter(|script| only.as_deref().is_none_or(|only| script.name.contains(only)));
+    let selected = scripts.iter().filter(|script| {
+        name_filter.as_deref().is_none_or(|name_filter| script.name.contains(name_filter))
+    });
     let mut failures = Vec::new();
-    for script in wanted {
+    for script in selected {
         let mut host = OwnStack::new(script.transport);
         match run(script, &mut host) {
             // Printed with `--nocapture`, for writing new scripts.
-            Ok(trace) if only.is_some() => println!("{}\n{trace}", script.name),
+            Ok(trace) if name_filter.is_some() => println!("{}\n{trace}", script.name),
             Ok(_) => {}
             Err(failure) => failures.push(failure.to_string()),
         }

@@ -13,14 +13,14 @@ use crate::stack::{Stack, StackConfig};
 use crate::wire::option::OPTION_BYTES;
 use crate::wire::{self, Packet, ParsedPacket, Segment};
 
-pub use stack_pair::converse;
+pub use stack_pair::stack_pair;
 
 /// Parses any bytes: parsing does not panic, and parsed packets survive a round trip through our
 /// encoder.
 ///
 /// # Panics
 ///
-/// Panics if they do not.
+/// Panics if parsing panics or a round trip changes the packet.
 pub fn wire_parse(data: &[u8]) {
     // The checksum is offloaded, as few inputs would pass otherwise.
     let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(data), true, 0) else { return };
@@ -34,13 +34,13 @@ pub fn wire_parse(data: &[u8]) {
     if segment.payload.len() > usize::from(u16::MAX) - wire::packet::HEADER_BYTES {
         return;
     }
-    let mut again = Packet::emit(&segment, 0);
-    assert_eq!(again.parse().as_ref(), Ok(&segment));
-    again.complete_checksum();
-    assert_eq!(again.parse().as_ref(), Ok(&segment));
-    let received = Packet::from_bytes(&Bytes::from(again.to_vec()), false, 0);
-    assert_eq!(received.as_ref(), Ok(&again));
-    let parts = Packet { segment_bytes: 7, ..again }.split();
+    let mut encoded = Packet::emit(&segment, 0);
+    assert_eq!(encoded.parse().as_ref(), Ok(&segment));
+    encoded.complete_checksum();
+    assert_eq!(encoded.parse().as_ref(), Ok(&segment));
+    let received = Packet::from_bytes(&Bytes::from(encoded.to_vec()), false, 0);
+    assert_eq!(received.as_ref(), Ok(&encoded));
+    let parts = Packet { segment_bytes: 7, ..encoded }.split();
     let joined: Vec<u8> = parts.flat_map(|part| part.payload.to_bytes()).collect();
     assert_eq!(&joined[..], &segment.payload.to_bytes()[..]);
 }
@@ -52,8 +52,8 @@ pub fn wire_parse(data: &[u8]) {
 /// addresses and ports of the connection, and sequence numbers near the expected ones.
 pub fn handle_packet(data: &[u8]) {
     let mut now = Instant::from_nanos(0);
-    let Some((mut server, mut client)) = hosts(now) else { return };
-    let Some(mut latest) = settle(now, &mut server, &mut client) else { return };
+    let Some((mut server, mut client)) = connecting_hosts(now) else { return };
+    let Some(mut latest_segment) = exchange_packets(now, &mut server, &mut client) else { return };
     let mut rest = data;
     while let Some((&[flags, l0, l1], tail)) = rest.split_first_chunk() {
         let len = usize::from(u16::from_be_bytes([l0, l1]));
@@ -63,14 +63,15 @@ pub fn handle_packet(data: &[u8]) {
         let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(bytes), true, 0) else {
             continue;
         };
-        let packet = if flags & AIMED == 0 { packet } else { aimed(packet, &latest) };
+        let packet = if flags & AIMED == 0 { packet } else { aim(packet, &latest_segment) };
         server.handle_packet(now, INTERFACE, packet);
-        if let Some(segment) = settle(now, &mut server, &mut client) {
-            latest = segment;
+        if let Some(segment) = exchange_packets(now, &mut server, &mut client) {
+            latest_segment = segment;
         }
     }
 }
 
+/// Flag of an input packet: rewrite the packet so that it belongs to the connection.
 const AIMED: u8 = 0x80;
 const INTERFACE: InterfaceId = InterfaceId(1);
 const PORT: u16 = 5_001;
@@ -79,7 +80,7 @@ const CLIENT: [u8; 4] = [10, 0, 0, 2];
 
 /// Returns two hosts, and a connection between them that has not begun; `None` if a name in the
 /// configuration is unknown.
-fn hosts(now: Instant) -> Option<(Stack, Stack)> {
+fn connecting_hosts(now: Instant) -> Option<(Stack, Stack)> {
     let [mut server, mut client] = [SERVER, CLIENT].map(|address| {
         let seed = u64::from(u32::from_be_bytes(address));
         let mut stack = Stack::new(StackConfig {
@@ -89,7 +90,7 @@ fn hosts(now: Instant) -> Option<(Stack, Stack)> {
             report_decisions: true,
         });
         stack.add_interface(INTERFACE, 1_500);
-        stack.set_address(now, local(address));
+        stack.set_address(now, local_address(address));
         stack
     });
     server.listen(PORT, configuration()).ok()?;
@@ -99,7 +100,7 @@ fn hosts(now: Instant) -> Option<(Stack, Stack)> {
 
 /// Carries packets between both hosts until none is left, or for 100 rounds. Returns the client's
 /// last segment.
-fn settle(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segment> {
+fn exchange_packets(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segment> {
     let mut latest = None;
     for _ in 0..100 {
         server.handle_timeout(now);
@@ -123,7 +124,7 @@ fn settle(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segmen
 }
 
 /// Returns `packet` as if it came from the sender of `latest`, shortly after it.
-fn aimed(packet: Packet, latest: &Segment) -> Packet {
+fn aim(packet: Packet, latest: &Segment) -> Packet {
     let Ok(segment) = packet.parse() else { return packet };
     let near = |base: u32, offset: u32| base.wrapping_add(offset & 0xffff);
     let segment = Segment {
@@ -139,7 +140,7 @@ fn aimed(packet: Packet, latest: &Segment) -> Packet {
     Packet::emit(&segment, 0)
 }
 
-fn local(address: [u8; 4]) -> LocalAddress {
+fn local_address(address: [u8; 4]) -> LocalAddress {
     LocalAddress {
         address_id: 1,
         address: address.into(),

@@ -16,11 +16,11 @@ use crate::wire::{
 };
 
 const PORT: u16 = 5_001;
-/// Packets in flight, each with its sender and destination.
+/// Maximum number of packets in flight, and of delivered packets kept for duplication.
 const MAX_IN_FLIGHT: usize = 64;
 const BUFFER_BYTES: u64 = 40_000;
-const SUBFLOWS: u8 = 3;
-/// Options in a changed segment, other than DSS.
+const SUBFLOW_LIMIT: u8 = 3;
+/// Maximum number of MPTCP options, other than DSS, in a changed segment.
 const MAX_MPTCP_OPTIONS: usize = 3;
 
 /// Interprets `data` as actions of applications and a path, two bytes each. Real packets are
@@ -30,23 +30,28 @@ const MAX_MPTCP_OPTIONS: usize = 3;
 /// # Panics
 ///
 /// Panics if a host violates this.
-pub fn converse(data: &[u8]) {
+pub fn stack_pair(data: &[u8]) {
     let mut rest = data;
-    let mut world = FuzzNetwork::new();
+    let mut network = FuzzNetwork::new();
     while let Some((&[operation, value], tail)) = rest.split_first_chunk() {
         rest = tail;
-        world.operate(operation, value);
-        world.settle();
-        world.check();
+        network.apply_operation(operation, value);
+        network.run_hosts();
+        network.assert_limits();
     }
     // At the end the path is lossless, and only timers run: deadlines must move on.
     for _ in 0..200 {
-        while world.deliver(0) {}
-        let next = world.hosts.iter().filter_map(Stack::poll_timeout).map(|(at, _)| at).min();
-        let Some(next) = next else { break };
-        world.now = world.now.max(next);
-        world.settle();
-        world.check();
+        while network.deliver(0) {}
+        let next_deadline = network
+            .hosts
+            .iter()
+            .filter_map(Stack::poll_timeout)
+            .map(|(deadline, _)| deadline)
+            .min();
+        let Some(next_deadline) = next_deadline else { break };
+        network.now = network.now.max(next_deadline);
+        network.run_hosts();
+        network.assert_limits();
     }
 }
 
@@ -54,9 +59,10 @@ struct FuzzNetwork {
     now: Instant,
     hosts: [Stack; 2],
     connections: [Option<ConnectionId>; 2],
+    /// Packets sent and not delivered yet, each with its sender and interface.
     in_flight: Vec<(usize, InterfaceId, Packet)>,
     /// Delivered packets, for duplication.
-    past: Vec<(usize, InterfaceId, Packet)>,
+    delivered: Vec<(usize, InterfaceId, Packet)>,
 }
 
 impl FuzzNetwork {
@@ -72,21 +78,26 @@ impl FuzzNetwork {
             });
             for path in 0..2 {
                 stack.add_interface(InterfaceId(u32::from(path)), 1_500);
-                stack.set_address(now, local(host, path));
+                stack.set_address(now, local_address(host, path));
             }
             stack
         });
-        let mut world =
-            Self { now, hosts, connections: [None; 2], in_flight: Vec::new(), past: Vec::new() };
-        let [client, server] = &mut world.hosts;
+        let mut network = Self {
+            now,
+            hosts,
+            connections: [None; 2],
+            in_flight: Vec::new(),
+            delivered: Vec::new(),
+        };
+        let [client, server] = &mut network.hosts;
         let _ = server.listen(PORT, configuration(true));
         let remote = (address(1, 0), PORT).into();
-        world.connections[0] = client.connect(now, None, remote, configuration(false)).ok();
-        world.settle();
-        world
+        network.connections[0] = client.connect(now, None, remote, configuration(false)).ok();
+        network.run_hosts();
+        network
     }
 
-    fn operate(&mut self, operation: u8, value: u8) {
+    fn apply_operation(&mut self, operation: u8, value: u8) {
         let host = usize::from(operation >> 7);
         let position = usize::from(value) % self.in_flight.len().max(1);
         match operation & 0x0f {
@@ -104,19 +115,20 @@ impl FuzzNetwork {
                 }
             }
             4 => {
-                let again = self.past.get(usize::from(value) % self.past.len().max(1)).cloned();
-                self.in_flight.extend(again);
+                let duplicate =
+                    self.delivered.get(usize::from(value) % self.delivered.len().max(1)).cloned();
+                self.in_flight.extend(duplicate);
             }
-            5..=7 => self.change(operation >> 4 & 7, value),
+            5..=7 => self.change_field(operation >> 4 & 7, value),
             8 => self.now += Duration::from_micros(u64::from(value) * u64::from(value) * 500),
             9 => self.write(host, usize::from(value) * 64 + 1),
-            10 => self.option(operation >> 4 & 7, value),
-            11 => self.icmp(value),
-            12 => self.interface(host, value),
-            13 => self.address(host, value),
+            10 => self.add_option(operation >> 4 & 7, value),
+            11 => self.send_icmp_error(value),
+            12 => self.change_interface(host, value),
+            13 => self.change_address(host, value),
             14 => {
                 if let Some(id) = self.connections.get(host).copied().flatten() {
-                    self.end(host, id, value);
+                    self.end_connection(host, id, value);
                 }
             }
             _ => self.now += Duration::from_millis(u64::from(value) * 50),
@@ -130,7 +142,7 @@ impl FuzzNetwork {
         }
     }
 
-    fn end(&mut self, host: usize, id: ConnectionId, value: u8) {
+    fn end_connection(&mut self, host: usize, id: ConnectionId, value: u8) {
         let Some(stack) = self.hosts.get_mut(host) else { return };
         match value & 3 {
             0 => stack.abort(self.now, id),
@@ -139,7 +151,7 @@ impl FuzzNetwork {
         }
     }
 
-    fn interface(&mut self, host: usize, value: u8) {
+    fn change_interface(&mut self, host: usize, value: u8) {
         let Some(stack) = self.hosts.get_mut(host) else { return };
         let interface = InterfaceId(u32::from(value >> 1 & 1));
         if value & 4 == 0 {
@@ -149,34 +161,34 @@ impl FuzzNetwork {
         }
     }
 
-    fn address(&mut self, host: usize, value: u8) {
+    fn change_address(&mut self, host: usize, value: u8) {
         let Some(stack) = self.hosts.get_mut(host) else { return };
         let path = value & 1;
         if value & 2 == 0 {
             stack.remove_address(self.now, address(host as u8, path));
             return;
         }
-        let local = LocalAddress {
+        let local_address = LocalAddress {
             subflow: value & 4 != 0,
             signal: value & 8 != 0,
             backup: value & 16 != 0,
             fullmesh: value & 32 != 0,
-            ..local(host as u8, path)
+            ..local_address(host as u8, path)
         };
-        stack.set_address(self.now, local);
+        stack.set_address(self.now, local_address);
     }
 
     /// Changes a field of the next packet.
-    fn change(&mut self, field: u8, value: u8) {
-        self.edit(|segment| {
-            let near = u32::from(value).wrapping_sub(128).wrapping_mul(if value & 1 == 0 {
+    fn change_field(&mut self, field: u8, value: u8) {
+        self.edit_next_packet(|segment| {
+            let offset = u32::from(value).wrapping_sub(128).wrapping_mul(if value & 1 == 0 {
                 1
             } else {
                 700
             });
             match field {
-                0 => segment.seq = segment.seq.wrapping_add(near),
-                1 => segment.ack = segment.ack.wrapping_add(near),
+                0 => segment.seq = segment.seq.wrapping_add(offset),
+                1 => segment.ack = segment.ack.wrapping_add(offset),
                 2 => segment.flags = Flags(segment.flags.0 ^ value),
                 3 => segment.window = u16::from(value) << (value & 7),
                 4 => segment.payload.truncate(usize::from(value) * 4),
@@ -192,7 +204,7 @@ impl FuzzNetwork {
                     3 => segment.options.sack.clear(),
                     4 => segment.source.set_port(segment.source.port() ^ u16::from(value)),
                     5 => segment.options.sack.extend(
-                        [(segment.ack, segment.ack.wrapping_add(near))]
+                        [(segment.ack, segment.ack.wrapping_add(offset))]
                             .into_iter()
                             .take(4 - segment.options.sack.len().min(4)),
                     ),
@@ -204,8 +216,8 @@ impl FuzzNetwork {
     }
 
     /// Adds an option to the next packet.
-    fn option(&mut self, kind: u8, value: u8) {
-        self.edit(|segment| {
+    fn add_option(&mut self, kind: u8, value: u8) {
+        self.edit_next_packet(|segment| {
             let option = match kind {
                 0 => MptcpOption::Priority { backup: value & 1 == 1 },
                 1 => MptcpOption::Fail { dsn: dsn(segment).wrapping_add(u64::from(value)) },
@@ -243,10 +255,10 @@ impl FuzzNetwork {
         });
     }
 
-    fn edit(&mut self, what: impl FnOnce(&mut Segment)) {
+    fn edit_next_packet(&mut self, edit: impl FnOnce(&mut Segment)) {
         let Some((_, _, packet)) = self.in_flight.first_mut() else { return };
         let Ok(mut segment) = packet.parse() else { return };
-        what(&mut segment);
+        edit(&mut segment);
         if segment.options.encoded_len() > 40 {
             segment.options.timestamps = None;
             segment.options.sack.clear();
@@ -257,19 +269,19 @@ impl FuzzNetwork {
     }
 
     /// Sends a router's error about a packet that was delivered.
-    fn icmp(&mut self, value: u8) {
-        let Some((sender, interface, packet)) = self.past.last().cloned() else { return };
+    fn send_icmp_error(&mut self, value: u8) {
+        let Some((sender, interface, packet)) = self.delivered.last().cloned() else { return };
         let kind = match value & 3 {
             0 => IcmpKind::Unreachable { hard: false },
             1 => IcmpKind::Unreachable { hard: true },
             _ => IcmpKind::TooBig { mtu: u32::from(value) * 8 },
         };
-        if let Some(answer) = kind.emit(address(9, 9), &packet) {
-            self.in_flight.push((1 - sender, interface, answer));
+        if let Some(icmp_error) = kind.emit(address(9, 9), &packet) {
+            self.in_flight.push((1 - sender, interface, icmp_error));
         }
     }
 
-    /// Delivers one packet to its destination.
+    /// Delivers the packet at this position of `in_flight`; returns false if there is none.
     fn deliver(&mut self, position: usize) -> bool {
         if position >= self.in_flight.len() {
             return false;
@@ -278,15 +290,15 @@ impl FuzzNetwork {
         if let Some(stack) = self.hosts.get_mut(1 - sender) {
             stack.handle_packet(self.now, interface, packet.clone());
         }
-        if self.past.len() >= MAX_IN_FLIGHT {
-            self.past.remove(0);
+        if self.delivered.len() >= MAX_IN_FLIGHT {
+            self.delivered.remove(0);
         }
-        self.past.push((sender, interface, packet));
-        self.settle();
+        self.delivered.push((sender, interface, packet));
+        self.run_hosts();
         true
     }
 
-    fn settle(&mut self) {
+    fn run_hosts(&mut self) {
         for (host, stack) in self.hosts.iter_mut().enumerate() {
             stack.handle_timeout(self.now);
             while let Some((interface, packet)) = stack.poll_transmit(self.now) {
@@ -295,10 +307,10 @@ impl FuzzNetwork {
                     .extend(packet.split().take(room).map(|part| (host, interface, part)));
             }
             while let Some(event) = stack.poll_event() {
-                if let (StackEvent::Accepted { connection, .. }, Some(known)) =
+                if let (StackEvent::Accepted { connection, .. }, Some(accepted)) =
                     (event, self.connections.get_mut(host))
                 {
-                    *known = Some(known.unwrap_or(connection));
+                    *accepted = Some(accepted.unwrap_or(connection));
                 }
             }
             let Some(id) = self.connections.get(host).copied().flatten() else { continue };
@@ -306,14 +318,17 @@ impl FuzzNetwork {
         }
     }
 
-    fn check(&self) {
+    fn assert_limits(&self) {
         for (stack, id) in self.hosts.iter().zip(self.connections) {
             let Some(status) = id.and_then(|id| stack.status(id)) else { continue };
             // Limits at both levels, each within the offered window.
-            assert!(status.reorder_bytes <= BUFFER_BYTES * (2 + u64::from(SUBFLOWS)), "{status:?}");
+            assert!(
+                status.reorder_bytes <= BUFFER_BYTES * (2 + u64::from(SUBFLOW_LIMIT)),
+                "{status:?}"
+            );
             assert!(status.receive_buffer_bytes <= BUFFER_BYTES, "{status:?}");
-            let known = |flow: &&SubflowStatus| flow.state != TcpState::Closed;
-            let open = status.subflows.iter().filter(known).count();
+            let is_open = |flow: &&SubflowStatus| flow.state != TcpState::Closed;
+            let open = status.subflows.iter().filter(is_open).count();
             assert!(open <= usize::from(PathId::SLOTS), "{status:?}");
             assert!(status.subflows.len() <= 300, "{status:?}");
         }
@@ -322,19 +337,19 @@ impl FuzzNetwork {
 
 fn change_dss(dss: Option<&mut Dss>, value: u8) {
     let Some(dss) = dss else { return };
-    let near = u64::from(value >> 3).wrapping_sub(16).wrapping_mul(100);
+    let offset = u64::from(value >> 3).wrapping_sub(16).wrapping_mul(100);
     match (value & 7, &mut dss.mapping, &mut dss.data_ack) {
-        (0, Some(mapping), _) => mapping.ssn = mapping.ssn.wrapping_add(near as u32),
-        (1, Some(mapping), _) => mapping.len = mapping.len.wrapping_add(near as u16),
+        (0, Some(mapping), _) => mapping.ssn = mapping.ssn.wrapping_add(offset as u32),
+        (1, Some(mapping), _) => mapping.len = mapping.len.wrapping_add(offset as u16),
         (2, Some(DssMapping { dsn: DataAck::Long(dsn), .. }), _)
-        | (3, _, Some(DataAck::Long(dsn))) => *dsn = dsn.wrapping_add(near),
+        | (3, _, Some(DataAck::Long(dsn))) => *dsn = dsn.wrapping_add(offset),
         (4, Some(mapping), _) => mapping.checksum = Some(u16::from(value)),
         (5, Some(mapping), _) => mapping.len = 0,
         _ => dss.data_fin = !dss.data_fin,
     }
 }
 
-/// Returns a data sequence number near those of the receiver.
+/// Returns the data sequence number of the segment's mapping, or 0 without one.
 fn dsn(segment: &Segment) -> u64 {
     let mapping = segment.options.dss.and_then(|dss| dss.mapping);
     match mapping.map(|mapping| mapping.dsn) {
@@ -347,7 +362,7 @@ fn address(host: u8, path: u8) -> std::net::IpAddr {
     [10, 64, path, host.saturating_add(1)].into()
 }
 
-fn local(host: u8, path: u8) -> LocalAddress {
+fn local_address(host: u8, path: u8) -> LocalAddress {
     LocalAddress {
         address_id: path + 1,
         address: address(host, path),
@@ -365,7 +380,7 @@ fn local(host: u8, path: u8) -> LocalAddress {
 fn configuration(checksum: bool) -> connection::ConnectionConfig {
     connection::ConnectionConfig {
         checksum,
-        subflow_limit: SUBFLOWS,
+        subflow_limit: SUBFLOW_LIMIT,
         send_buffer_bytes: BUFFER_BYTES,
         receive_buffer: ReceiveBuffer {
             mode: ReceiveBufferMode::Linux,

@@ -12,13 +12,14 @@ use super::{
     LocalAddress, PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress,
 };
 
-/// Path manager for endpoints, see the module. Sets hold the host's identifiers, not those on the
-/// wire.
+/// Path manager for endpoints, see the module. Sets hold the host's address identifiers, not those
+/// on the wire.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
-    home: InitialAddress,
+    initial_address: InitialAddress,
     /// Addresses that have opened their subflows; each does so once until it is removed.
     used: BTreeSet<u8>,
+    /// Addresses that were announced to the peer.
     announced: BTreeSet<u8>,
     /// Identifiers of the peer's addresses that were used for subflows.
     accepted: BTreeSet<u8>,
@@ -28,31 +29,35 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     fn pair(&self, local: &LocalAddress, remote: RemoteAddress) -> SubflowEndpoints {
-        let local_id = self.home.id_of(local);
+        let local_id = self.initial_address.wire_id_of(local);
         SubflowEndpoints { local_id, local: local.address, remote, backup: local.backup }
     }
 
     /// Announces new addresses, and opens subflows that were never opened.
-    fn advance(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
+    fn announce_and_open(
+        &mut self,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    ) {
         for local in view.local.iter().filter(|local| local.up && local.signal) {
             if self.announced.insert(local.address_id) {
-                let (address_id, address) = (self.home.id_of(local), local.address);
+                let (address_id, address) = (self.initial_address.wire_id_of(local), local.address);
                 actions.push(PathManagerAction::Announce { address_id, address, port: local.port });
             }
         }
         for local in view.local.iter().filter(|local| local.up && local.subflow) {
-            let remotes: Vec<_> = reachable(view)
+            let remotes: Vec<_> = joinable_addresses(view)
                 .filter(|remote| local.fullmesh || remote.address_id == 0)
                 .filter(|remote| remote.address_id == 0 || self.may_accept(remote, view))
                 .collect();
-            let mut opening = SubflowOpener::new(view, actions);
+            let mut opener = SubflowOpener::new(view, actions);
             // An address without room or peer address is not marked as used: room may become free.
-            if self.used.contains(&local.address_id) || remotes.is_empty() || !opening.has_room() {
+            if self.used.contains(&local.address_id) || remotes.is_empty() || !opener.has_room() {
                 continue;
             }
             self.used.insert(local.address_id);
             for remote in remotes {
-                if opening.open(self.pair(local, remote)) && remote.address_id != 0 {
+                if opener.open(self.pair(local, remote)) && remote.address_id != 0 {
                     self.accepted.insert(remote.address_id);
                 }
             }
@@ -60,20 +65,20 @@ impl Endpoints {
     }
 
     /// Opens subflows to an address that the peer announced.
-    fn answer(
+    fn on_announced(
         &mut self,
         remote: RemoteAddress,
         view: &PathManagerView<'_>,
         actions: &mut Vec<PathManagerAction>,
     ) {
-        let known = view.subflows.iter().any(|subflow| subflow.remote == remote.address);
-        if known || !self.may_accept(&remote, view) {
+        let is_connected = view.subflows.iter().any(|subflow| subflow.remote == remote.address);
+        if is_connected || !self.may_accept(&remote, view) {
             return;
         }
         let mut opened = false;
-        let mut opening = SubflowOpener::new(view, actions);
-        for local in self.answering(remote, view) {
-            if opening.open(self.pair(local, remote)) {
+        let mut opener = SubflowOpener::new(view, actions);
+        for local in self.source_addresses(remote, view) {
+            if opener.open(self.pair(local, remote)) {
                 self.used.insert(local.address_id);
                 opened = true;
             }
@@ -87,33 +92,34 @@ impl Endpoints {
     /// `fullmesh` addresses, or else one free `laminar` address. If the peer forbids its first
     /// address (C flag), these are the `subflow` addresses left unused for that reason. Otherwise
     /// routing chooses.
-    fn answering<'a>(
+    fn source_addresses<'a>(
         &self,
         remote: RemoteAddress,
         view: &PathManagerView<'a>,
     ) -> Vec<&'a LocalAddress> {
-        let family = |local: &&LocalAddress| local.address.is_ipv4() == remote.address.is_ipv4();
-        let usable = || view.local.iter().filter(|local| local.up).filter(family);
-        let free = |local: &&LocalAddress| {
-            !self.used.contains(&local.address_id) && self.home.id_of(local) != 0
+        let same_family =
+            |local: &&LocalAddress| local.address.is_ipv4() == remote.address.is_ipv4();
+        let usable = || view.local.iter().filter(|local| local.up).filter(same_family);
+        let is_unused = |local: &&LocalAddress| {
+            !self.used.contains(&local.address_id) && self.initial_address.wire_id_of(local) != 0
         };
-        let mesh: Vec<_> = usable().filter(|local| local.fullmesh).collect();
-        if !mesh.is_empty() {
-            return mesh;
+        let fullmesh: Vec<_> = usable().filter(|local| local.fullmesh).collect();
+        if !fullmesh.is_empty() {
+            return fullmesh;
         }
-        if let Some(local) = usable().filter(|local| local.laminar).find(free) {
+        if let Some(local) = usable().filter(|local| local.laminar).find(is_unused) {
             return vec![local];
         }
-        let waiting: Vec<_> = usable().filter(|local| local.subflow).filter(free).collect();
-        if view.no_join_to_initial && !waiting.is_empty() {
-            return waiting;
+        let unused: Vec<_> = usable().filter(|local| local.subflow).filter(is_unused).collect();
+        if view.no_join_to_initial && !unused.is_empty() {
+            return unused;
         }
-        likely_source(view, self.home, remote.address).into_iter().collect()
+        likely_source(view, self.initial_address, remote.address).into_iter().collect()
     }
 
     fn may_accept(&self, remote: &RemoteAddress, view: &PathManagerView<'_>) -> bool {
-        let others = self.accepted.iter().filter(|id| **id != remote.address_id).count();
-        remote.address_id == 0 || others < usize::from(view.accept_limit)
+        let accepted_others = self.accepted.iter().filter(|id| **id != remote.address_id).count();
+        remote.address_id == 0 || accepted_others < usize::from(view.accept_limit)
     }
 
     /// Sends `MP_PRIO` when an address became a backup or ceased to be one, and withdraws addresses
@@ -124,16 +130,16 @@ impl Endpoints {
         actions: &mut Vec<PathManagerAction>,
     ) {
         for local in view.local {
-            let id = self.home.id_of(local);
-            let before = self.backup.insert(local.address_id, local.backup);
-            if before.unwrap_or(false) != local.backup {
+            let id = self.initial_address.wire_id_of(local);
+            let previous = self.backup.insert(local.address_id, local.backup);
+            if previous.unwrap_or(false) != local.backup {
                 let subflows = view.subflows.iter().filter(|subflow| subflow.local_id == id);
                 let backup = local.backup;
-                let change = |of: &super::SubflowView| PathManagerAction::SetBackup {
-                    subflow: of.id,
+                let set_backup = |subflow: &super::SubflowView| PathManagerAction::SetBackup {
+                    subflow: subflow.id,
                     backup,
                 };
-                actions.extend(subflows.map(change));
+                actions.extend(subflows.map(set_backup));
             }
             // Withdrawing the first subflow's address would end that subflow.
             if !local.signal && self.announced.remove(&local.address_id) && id != 0 {
@@ -142,11 +148,13 @@ impl Endpoints {
         }
     }
 
-    /// Withdraws an announced address. The connection does so for addresses that only carried
-    /// subflows (RFC 8684 §3.4.2).
-    fn withdraw(&mut self, address_id: u8, actions: &mut Vec<PathManagerAction>) {
+    /// Withdraws the announcement of an address that is gone. The connection itself withdraws
+    /// addresses that only carried subflows (RFC 8684 §3.4.2).
+    fn on_local_gone(&mut self, address_id: u8, actions: &mut Vec<PathManagerAction>) {
         if self.announced.remove(&address_id) {
-            actions.push(PathManagerAction::Withdraw { address_id: self.home.id(address_id) });
+            actions.push(PathManagerAction::Withdraw {
+                address_id: self.initial_address.wire_id(address_id),
+            });
         }
         self.used.remove(&address_id);
         self.backup.remove(&address_id);
@@ -154,9 +162,11 @@ impl Endpoints {
 }
 
 /// Returns the addresses of the peer that accept subflows (C flag, RFC 8684 §3.1).
-fn reachable<'a>(view: &PathManagerView<'a>) -> impl Iterator<Item = RemoteAddress> + use<'a> {
-    let closed = view.no_join_to_initial;
-    view.remote.iter().copied().filter(move |remote| remote.address_id != 0 || !closed)
+fn joinable_addresses<'a>(
+    view: &PathManagerView<'a>,
+) -> impl Iterator<Item = RemoteAddress> + use<'a> {
+    let initial_forbidden = view.no_join_to_initial;
+    view.remote.iter().copied().filter(move |remote| remote.address_id != 0 || !initial_forbidden)
 }
 
 impl PathManager for Endpoints {
@@ -166,19 +176,19 @@ impl PathManager for Endpoints {
         view: &PathManagerView<'_>,
         actions: &mut Vec<PathManagerAction>,
     ) {
-        self.home.record(view);
+        self.initial_address.record(view);
         match event {
             PathManagerEvent::Established | PathManagerEvent::LocalChanged => {
                 self.sync_backup_flags(view, actions);
-                self.advance(view, actions);
+                self.announce_and_open(view, actions);
             }
-            PathManagerEvent::Announced(remote) => self.answer(remote, view, actions),
+            PathManagerEvent::Announced(remote) => self.on_announced(remote, view, actions),
             PathManagerEvent::Withdrawn(id) => {
                 self.accepted.remove(&id);
             }
-            PathManagerEvent::LocalGone { address_id } => self.withdraw(address_id, actions),
+            PathManagerEvent::LocalGone { address_id } => self.on_local_gone(address_id, actions),
             PathManagerEvent::SubflowEstablished(_) | PathManagerEvent::SubflowClosed { .. } => {
-                self.advance(view, actions);
+                self.announce_and_open(view, actions);
             }
             PathManagerEvent::Timeout => {}
         }

@@ -9,17 +9,19 @@ use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView, R
 /// Path manager `fullmesh`, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Fullmesh {
-    home: InitialAddress,
+    initial_address: InitialAddress,
+    /// Local addresses that were announced to the peer, by the host's identifier.
     announced: BTreeSet<u8>,
-    /// Pairs opened so far, by the host's identifier and the peer's: once each.
-    tried: BTreeSet<(u8, u8)>,
+    /// Local and peer's identifier of pairs that were opened: each pair is opened once.
+    opened_pairs: BTreeSet<(u8, u8)>,
 }
 
 impl Fullmesh {
     fn announce(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         // The peer already knows the first address.
-        let others = view.local.iter().filter(|local| self.home.id_of(local) != 0);
-        for local in others.filter(|local| local.up) {
+        let additional =
+            view.local.iter().filter(|local| self.initial_address.wire_id_of(local) != 0);
+        for local in additional.filter(|local| local.up) {
             if self.announced.insert(local.address_id) {
                 let (address_id, address, port) = (local.address_id, local.address, local.port);
                 actions.push(PathManagerAction::Announce { address_id, address, port });
@@ -28,15 +30,15 @@ impl Fullmesh {
     }
 
     fn open(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
-        let mut opening = SubflowOpener::new(view, actions);
-        for remote in view.remote.iter().filter(|remote| admits(remote, view)) {
+        let mut opener = SubflowOpener::new(view, actions);
+        for remote in view.remote.iter().filter(|remote| is_accepted(remote, view)) {
             for local in view.local.iter().filter(|local| local.up) {
                 let key = (local.address_id, remote.address_id);
-                let local_id = self.home.id_of(local);
+                let local_id = self.initial_address.wire_id_of(local);
                 let (local, backup) = (local.address, local.backup);
                 let pair = SubflowEndpoints { local_id, local, remote: *remote, backup };
-                if !self.tried.contains(&key) && opening.open(pair) {
-                    self.tried.insert(key);
+                if !self.opened_pairs.contains(&key) && opener.open(pair) {
+                    self.opened_pairs.insert(key);
                 }
             }
         }
@@ -50,14 +52,17 @@ impl PathManager for Fullmesh {
         view: &PathManagerView<'_>,
         actions: &mut Vec<PathManagerAction>,
     ) {
-        self.home.record(view);
+        self.initial_address.record(view);
         match event {
-            PathManagerEvent::Withdrawn(id) => self.tried.retain(|(_, remote)| *remote != id),
+            PathManagerEvent::Withdrawn(id) => {
+                self.opened_pairs.retain(|(_, remote)| *remote != id)
+            }
             PathManagerEvent::LocalGone { address_id } => {
-                self.tried.retain(|(local, _)| *local != address_id);
+                self.opened_pairs.retain(|(local, _)| *local != address_id);
                 if self.announced.remove(&address_id) {
-                    actions
-                        .push(PathManagerAction::Withdraw { address_id: self.home.id(address_id) });
+                    actions.push(PathManagerAction::Withdraw {
+                        address_id: self.initial_address.wire_id(address_id),
+                    });
                 }
                 return;
             }
@@ -76,9 +81,9 @@ impl PathManager for Fullmesh {
     }
 }
 
-/// Returns true for the first addresses of the peer up to the limit, except one that is forbidden
-/// (C flag).
-fn admits(remote: &RemoteAddress, view: &PathManagerView<'_>) -> bool {
+/// Returns true for the addresses of the peer that get subflows: the initial one unless it is
+/// forbidden (C flag), and announced ones up to the limit.
+fn is_accepted(remote: &RemoteAddress, view: &PathManagerView<'_>) -> bool {
     let announced = view.remote.iter().filter(|other| other.address_id != 0);
     let mut accepted = announced.take(usize::from(view.accept_limit));
     match remote.address_id {

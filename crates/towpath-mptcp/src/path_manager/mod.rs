@@ -36,15 +36,15 @@ pub struct LocalAddress {
     pub interface: InterfaceId,
     /// True if the interface is up.
     pub up: bool,
-    /// Open subflows from it.
+    /// True to open subflows from the address.
     pub subflow: bool,
-    /// Announce the address to the peer (ADD_ADDR).
+    /// True to announce the address to the peer (ADD_ADDR).
     pub signal: bool,
-    /// Subflows from it are backups.
+    /// True if subflows from the address are backups.
     pub backup: bool,
-    /// Open subflows from it to every address of the peer.
+    /// True to open subflows from the address to every address of the peer.
     pub fullmesh: bool,
-    /// Use it for subflows to an announced address (Linux 6.18, `laminar`).
+    /// True to use the address for subflows to an announced address (Linux 6.18, `laminar`).
     pub laminar: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum PathManagerEvent {
     LocalChanged,
     /// A local address was removed or its interface is down; its subflows are being closed.
     LocalGone {
-        /// Address identifier that the peer withdrew.
+        /// Identifier of the local address that is gone.
         address_id: u8,
     },
     /// A subflow's handshake is complete.
@@ -169,7 +169,7 @@ pub enum PathManagerAction {
     },
 }
 
-/// Decides which subflows a connection has. One for each connection.
+/// Decides which subflows a connection has; each connection has its own.
 pub trait PathManager: fmt::Debug + Send {
     /// Handles `event` and adds its actions to `actions`.
     fn on_event(
@@ -179,7 +179,7 @@ pub trait PathManager: fmt::Debug + Send {
         actions: &mut Vec<PathManagerAction>,
     );
 
-    /// Returns the time when it needs [`PathManagerEvent::Timeout`].
+    /// Returns the time when the path manager needs [`PathManagerEvent::Timeout`].
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
@@ -238,8 +238,8 @@ fn names() -> String {
 
 /// Returns the path manager of this name.
 pub fn by_name(name: &str) -> Result<Box<dyn PathManager>, UnknownPathManager> {
-    let found = ALL.iter().find(|entry| entry.name == name);
-    found.map(|entry| (entry.make)()).ok_or_else(|| UnknownPathManager { name: name.to_owned() })
+    let entry = ALL.iter().find(|entry| entry.name == name);
+    entry.map(|entry| (entry.make)()).ok_or_else(|| UnknownPathManager { name: name.to_owned() })
 }
 
 // The examples of the documentation, which also show `towpath-multipath`, compile and run.

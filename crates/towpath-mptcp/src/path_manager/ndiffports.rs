@@ -4,7 +4,7 @@
 use super::subflow_opener::{SubflowEndpoints, SubflowOpener};
 use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView};
 
-/// Subflows in total, as in mptcp.org's default.
+/// Default number of subflows, including the first one, as in mptcp.org.
 const DEFAULT_SUBFLOWS: usize = 2;
 
 /// Path manager `ndiffports`, see the module.
@@ -23,13 +23,18 @@ impl PathManager for Ndiffports {
         else {
             return;
         };
-        let (Some(first), Some(remote)) = (view.subflows.first(), view.remote.first()) else {
+        let (Some(initial), Some(remote)) = (view.subflows.first(), view.remote.first()) else {
             return;
         };
-        let (local_id, local, remote) = (first.local_id, first.local.ip(), *remote);
-        let mut opening = SubflowOpener::new(view, actions);
+        let (local_id, local, remote) = (initial.local_id, initial.local.ip(), *remote);
+        let mut opener = SubflowOpener::new(view, actions);
         for _ in view.subflows.len()..DEFAULT_SUBFLOWS {
-            opening.reopen(SubflowEndpoints { local_id, local, remote, backup: first.backup });
+            opener.open_parallel(SubflowEndpoints {
+                local_id,
+                local,
+                remote,
+                backup: initial.backup,
+            });
         }
     }
 }

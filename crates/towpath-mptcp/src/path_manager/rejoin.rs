@@ -20,11 +20,13 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// Subflow that we opened, and so may open again.
 #[derive(Debug, Clone, Copy)]
 struct OwnSubflow {
+    /// Ends of the subflow.
     pair: SubflowEndpoints,
-    /// Delay after the next failure.
-    pause: Duration,
-    /// Time to open it; `None` while it exists or its address is missing.
-    due: Option<Instant>,
+    /// Delay before the next attempt to reopen.
+    backoff: Duration,
+    /// Time to reopen the subflow; `None` while it exists or its address is missing.
+    reopen_at: Option<Instant>,
+    /// Set when the peer rejected the subflow permanently.
     given_up: bool,
     /// Set when the subflow closed because its address was removed.
     address_lost: bool,
@@ -32,10 +34,17 @@ struct OwnSubflow {
 
 impl OwnSubflow {
     fn new(pair: SubflowEndpoints) -> Self {
-        Self { pair, pause: INITIAL_BACKOFF, due: None, given_up: false, address_lost: false }
+        Self {
+            pair,
+            backoff: INITIAL_BACKOFF,
+            reopen_at: None,
+            given_up: false,
+            address_lost: false,
+        }
     }
 
-    fn is(&self, subflow: &SubflowView) -> bool {
+    /// Returns true if `subflow` has these ends.
+    fn connects(&self, subflow: &SubflowView) -> bool {
         self.pair.local == subflow.local.ip() && self.pair.remote.address == subflow.remote
     }
 }
@@ -43,8 +52,8 @@ impl OwnSubflow {
 /// Path manager `rejoin`, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Rejoin {
-    endpoints: Endpoints,
-    home: InitialAddress,
+    default_manager: Endpoints,
+    initial_address: InitialAddress,
     own_subflows: Vec<OwnSubflow>,
 }
 
@@ -52,10 +61,11 @@ impl Rejoin {
     /// Adopts the first subflow on the client, which opened it. A server cannot reopen it, as the
     /// client does not listen.
     fn adopt_first(&mut self, view: &PathManagerView<'_>) {
-        let first = view.subflows.iter().find(|one| one.local_id == 0 && one.remote_id == 0);
-        if let (true, true, Some(first)) = (view.client, self.own_subflows.is_empty(), first) {
-            let remote = RemoteAddress { address_id: 0, address: first.remote };
-            let (local, backup) = (first.local.ip(), first.backup);
+        let initial =
+            view.subflows.iter().find(|subflow| subflow.local_id == 0 && subflow.remote_id == 0);
+        if let (true, true, Some(initial)) = (view.client, self.own_subflows.is_empty(), initial) {
+            let remote = RemoteAddress { address_id: 0, address: initial.remote };
+            let (local, backup) = (initial.local.ip(), initial.backup);
             self.own_subflows.push(OwnSubflow::new(SubflowEndpoints {
                 local_id: 0,
                 local,
@@ -69,57 +79,63 @@ impl Rejoin {
         if let PathManagerAction::Open { local_id, local, remote_id, remote, backup } = *action {
             let remote = RemoteAddress { address_id: remote_id, address: remote };
             let pair = SubflowEndpoints { local_id, local, remote, backup };
-            let same =
-                |own: &&mut OwnSubflow| (own.pair.local, own.pair.remote) == (local, pair.remote);
-            match self.own_subflows.iter_mut().find(same) {
-                Some(mine) => *mine = OwnSubflow { pair, due: None, address_lost: false, ..*mine },
+            let same_ends = |existing: &&mut OwnSubflow| {
+                (existing.pair.local, existing.pair.remote) == (local, pair.remote)
+            };
+            match self.own_subflows.iter_mut().find(same_ends) {
+                Some(existing) => {
+                    *existing =
+                        OwnSubflow { pair, reopen_at: None, address_lost: false, ..*existing }
+                }
                 None => self.own_subflows.push(OwnSubflow::new(pair)),
             }
         }
     }
 
     fn on_closed(&mut self, now: Instant, subflow: &SubflowView, failed: bool, retry: bool) {
-        let Some(own) = self.own_subflows.iter_mut().find(|mine| mine.is(subflow)) else { return };
-        own.given_up |= failed && !retry;
-        if failed && !own.given_up {
-            own.due = Some(now + own.pause);
-            own.pause = (own.pause * 2).min(MAX_BACKOFF);
+        let Some(closed) = self.own_subflows.iter_mut().find(|own| own.connects(subflow)) else {
+            return;
+        };
+        closed.given_up |= failed && !retry;
+        if failed && !closed.given_up {
+            closed.reopen_at = Some(now + closed.backoff);
+            closed.backoff = (closed.backoff * 2).min(MAX_BACKOFF);
         }
     }
 
-    /// Opens the subflows that are due. Those without an address wait for it; those without room
-    /// are tried later.
+    /// Opens the subflows that are due. Subflows without an address wait for it; subflows without
+    /// room are tried later.
     fn open_due(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
-        let closed = |remote: RemoteAddress| remote.address_id == 0 && view.no_join_to_initial;
-        let mut opening = SubflowOpener::new(view, actions);
+        let forbidden = |remote: RemoteAddress| remote.address_id == 0 && view.no_join_to_initial;
+        let mut opener = SubflowOpener::new(view, actions);
         for own in &mut self.own_subflows {
-            if own.due.is_none_or(|due| due > view.now) {
+            if own.reopen_at.is_none_or(|time| time > view.now) {
                 continue;
             }
-            own.due = None;
+            own.reopen_at = None;
             let (local, remote) = (own.pair.local, own.pair.remote);
-            let up = view.local.iter().any(|one| one.address == local && one.up);
+            let up = view.local.iter().any(|address| address.address == local && address.up);
             if !up {
                 own.address_lost = true;
-            } else if !opening.has_room() {
-                own.due = Some(view.now + own.pause);
-            } else if view.remote.contains(&remote) && !closed(remote) {
-                opening.open(own.pair);
+            } else if !opener.has_room() {
+                own.reopen_at = Some(view.now + own.backoff);
+            } else if view.remote.contains(&remote) && !forbidden(remote) {
+                opener.open(own.pair);
             }
         }
     }
 
     /// Makes all subflows due whose address has returned.
     fn on_local_changed(&mut self, view: &PathManagerView<'_>) {
-        for own in self.own_subflows.iter_mut().filter(|mine| mine.address_lost) {
+        for own in self.own_subflows.iter_mut().filter(|subflow| subflow.address_lost) {
             if view.local.iter().any(|local| local.address == own.pair.local && local.up) {
-                *own = OwnSubflow { due: Some(view.now), ..OwnSubflow::new(own.pair) };
+                *own = OwnSubflow { reopen_at: Some(view.now), ..OwnSubflow::new(own.pair) };
             }
         }
     }
 
     fn on_local_gone(&mut self, id: u8) {
-        for own in self.own_subflows.iter_mut().filter(|mine| mine.pair.local_id == id) {
+        for own in self.own_subflows.iter_mut().filter(|subflow| subflow.pair.local_id == id) {
             *own = OwnSubflow { address_lost: true, ..OwnSubflow::new(own.pair) };
         }
     }
@@ -132,39 +148,40 @@ impl PathManager for Rejoin {
         view: &PathManagerView<'_>,
         actions: &mut Vec<PathManagerAction>,
     ) {
-        self.home.record(view);
+        self.initial_address.record(view);
         self.adopt_first(view);
-        let before = actions.len();
-        self.endpoints.on_event(event, view, actions);
+        let first_new_action = actions.len();
+        self.default_manager.on_event(event, view, actions);
         match event {
             PathManagerEvent::SubflowEstablished(id) => {
                 let subflow = view.subflows.iter().find(|subflow| subflow.id == id);
-                let mine = |mine: &&mut OwnSubflow| subflow.is_some_and(|subflow| mine.is(subflow));
-                if let Some(mine) = self.own_subflows.iter_mut().find(mine) {
-                    *mine = OwnSubflow::new(mine.pair);
+                let is_established =
+                    |own: &&mut OwnSubflow| subflow.is_some_and(|subflow| own.connects(subflow));
+                if let Some(own) = self.own_subflows.iter_mut().find(is_established) {
+                    *own = OwnSubflow::new(own.pair);
                 }
             }
             PathManagerEvent::SubflowClosed { subflow, failed, retry } => {
                 self.on_closed(view.now, &subflow, failed, retry);
             }
             PathManagerEvent::LocalGone { address_id } => {
-                self.on_local_gone(self.home.id(address_id));
+                self.on_local_gone(self.initial_address.wire_id(address_id));
             }
             PathManagerEvent::LocalChanged => self.on_local_changed(view),
             PathManagerEvent::Withdrawn(id) => {
-                self.own_subflows.retain(|mine| mine.pair.remote.address_id != id);
+                self.own_subflows.retain(|own| own.pair.remote.address_id != id);
             }
             PathManagerEvent::Established
             | PathManagerEvent::Announced(_)
             | PathManagerEvent::Timeout => {}
         }
         self.open_due(view, actions);
-        for action in actions.get(before..).unwrap_or_default() {
+        for action in actions.get(first_new_action..).unwrap_or_default() {
             self.adopt(action);
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.own_subflows.iter().filter_map(|own| own.due).min()
+        self.own_subflows.iter().filter_map(|own| own.reopen_at).min()
     }
 }

@@ -9,16 +9,16 @@ use super::{LocalAddress, PathManagerAction, PathManagerView, RemoteAddress};
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InitialAddress {
     address: Option<IpAddr>,
-    /// The host's own identifier, stored because the address may be gone before its removal is
-    /// reported.
+    /// The host's own identifier of the address, stored because the address may be gone before its
+    /// removal is reported.
     address_id: Option<u8>,
 }
 
 impl InitialAddress {
     /// Records the address; to be called while the first subflow exists.
     pub(super) fn record(&mut self, view: &PathManagerView<'_>) {
-        let first = view.subflows.iter().find(|subflow| subflow.local_id == 0);
-        self.address = self.address.or(first.map(|subflow| subflow.local.ip()));
+        let initial = view.subflows.iter().find(|subflow| subflow.local_id == 0);
+        self.address = self.address.or(initial.map(|subflow| subflow.local.ip()));
         let local = view.local.iter().find(|local| Some(local.address) == self.address);
         self.address_id = local.map(|local| local.address_id).or(self.address_id);
     }
@@ -29,12 +29,12 @@ impl InitialAddress {
     }
 
     /// Returns the identifier of an address on the wire.
-    pub(super) fn id_of(self, local: &LocalAddress) -> u8 {
+    pub(super) fn wire_id_of(self, local: &LocalAddress) -> u8 {
         if Some(local.address) == self.address { 0 } else { local.address_id }
     }
 
     /// Returns the wire identifier for an identifier of the host.
-    pub(super) fn id(self, address_id: u8) -> u8 {
+    pub(super) fn wire_id(self, address_id: u8) -> u8 {
         if Some(address_id) == self.address_id { 0 } else { address_id }
     }
 }
@@ -72,29 +72,31 @@ impl<'a> SubflowOpener<'a> {
 
     /// Returns true if one more subflow is within the limit, which excludes the first.
     pub(super) fn has_room(&self) -> bool {
-        let opened =
+        let requested =
             self.actions.iter().filter(|action| matches!(action, PathManagerAction::Open { .. }));
-        self.view.subflows.len() + opened.count() <= usize::from(self.view.subflow_limit)
+        self.view.subflows.len() + requested.count() <= usize::from(self.view.subflow_limit)
     }
 
     /// Returns true if a subflow between the two addresses exists or is requested.
-    pub(super) fn connects(&self, from: IpAddr, to: SocketAddr) -> bool {
+    pub(super) fn connects(&self, source: IpAddr, destination: SocketAddr) -> bool {
         let existing = self.view.subflows.iter();
-        let exists = existing.filter(|one| one.local.ip() == from).any(|one| one.remote == to);
-        let asked = |action: &PathManagerAction| matches!(action, PathManagerAction::Open { local, remote, .. } if *local == from && *remote == to);
-        exists || self.actions.iter().any(asked)
+        let exists = existing
+            .filter(|subflow| subflow.local.ip() == source)
+            .any(|subflow| subflow.remote == destination);
+        let requests_it = |action: &PathManagerAction| matches!(action, PathManagerAction::Open { local, remote, .. } if *local == source && *remote == destination);
+        exists || self.actions.iter().any(requests_it)
     }
 
     /// Opens a subflow if possible, and returns true if it did.
     pub(super) fn open(&mut self, pair: SubflowEndpoints) -> bool {
-        let new = !self.connects(pair.local, pair.remote.address);
-        new && self.reopen(pair)
+        let is_new = !self.connects(pair.local, pair.remote.address);
+        is_new && self.open_parallel(pair)
     }
 
     /// Opens a subflow even if one already exists between the two addresses.
-    pub(super) fn reopen(&mut self, pair: SubflowEndpoints) -> bool {
-        let may = pair.same_family() && self.has_room();
-        if may {
+    pub(super) fn open_parallel(&mut self, pair: SubflowEndpoints) -> bool {
+        let permitted = pair.same_family() && self.has_room();
+        if permitted {
             let SubflowEndpoints { local_id, local, remote, backup } = pair;
             let RemoteAddress { address_id: remote_id, address: remote } = remote;
             self.actions.push(PathManagerAction::Open {
@@ -105,30 +107,30 @@ impl<'a> SubflowOpener<'a> {
                 backup,
             });
         }
-        may
+        permitted
     }
 }
 
 /// Returns the local address from which a host would most likely reach `remote`. Prefers an address
-/// of the same network, as far as addresses show; then the first address of the connection; then
-/// any.
+/// of the same network (guessed from the prefix), then the initial address, then any.
 pub(super) fn likely_source<'a>(
     view: &PathManagerView<'a>,
-    home: InitialAddress,
+    initial_address: InitialAddress,
     remote: SocketAddr,
 ) -> Option<&'a LocalAddress> {
-    let family = |local: &&LocalAddress| local.address.is_ipv4() == remote.is_ipv4();
-    let usable = || view.local.iter().filter(|local| local.up).filter(family);
-    let near = |local: &&LocalAddress| same_network(local.address, remote.ip());
-    let first = |local: &&LocalAddress| Some(local.address) == home.address();
-    usable().find(near).or_else(|| usable().find(first)).or_else(|| usable().next())
+    let same_family = |local: &&LocalAddress| local.address.is_ipv4() == remote.is_ipv4();
+    let usable = || view.local.iter().filter(|local| local.up).filter(same_family);
+    let in_same_network = |local: &&LocalAddress| same_network(local.address, remote.ip());
+    let is_initial = |local: &&LocalAddress| Some(local.address) == initial_address.address();
+    usable().find(in_same_network).or_else(|| usable().find(is_initial)).or_else(|| usable().next())
 }
 
-/// Compares by the prefix lengths of ordinary networks, as the real ones are unknown here.
-fn same_network(one: IpAddr, other: IpAddr) -> bool {
-    match (one, other) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()) >> 8 == 0,
-        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()) >> 64 == 0,
+/// Compares the prefixes that ordinary networks have (IPv4 /24, IPv6 /64), as the real prefix
+/// lengths are unknown here.
+fn same_network(a: IpAddr, b: IpAddr) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) >> 8 == 0,
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()) >> 64 == 0,
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
     }
 }

@@ -40,27 +40,27 @@ const ECN: u8 = 1 << 5;
 
 impl SynOptions {
     /// Returns the options that a cookie can encode, or `None` if the peer's MSS is below the
-    /// table. `stamped`: we reply with timestamps.
-    pub(super) fn cookie_subset(self, stamped: bool, ipv6: bool) -> Option<Self> {
-        let usual = if ipv6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
-        let mss = self.mss.unwrap_or(usual);
-        let fitting = MSS_TABLE.into_iter().rfind(|size| *size <= mss)?;
-        let carried = Self { mss: Some(fitting), ..self };
-        Some(if stamped && self.timestamp.is_some() {
-            carried
+    /// table. `timestamps_enabled`: our SYN/ACK has timestamps.
+    pub(super) fn cookie_subset(self, timestamps_enabled: bool, ipv6: bool) -> Option<Self> {
+        let default_mss = if ipv6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
+        let mss = self.mss.unwrap_or(default_mss);
+        let encodable_mss = MSS_TABLE.into_iter().rfind(|size| *size <= mss)?;
+        let subset = Self { mss: Some(encodable_mss), ..self };
+        Some(if timestamps_enabled && self.timestamp.is_some() {
+            subset
         } else {
-            Self { window_scale: None, sack: false, ecn: false, timestamp: None, ..carried }
+            Self { window_scale: None, sack: false, ecn: false, timestamp: None, ..subset }
         })
     }
 
-    fn bits(&self) -> u8 {
+    fn timestamp_bits(&self) -> u8 {
         let (sack, ecn) = (if self.sack { SACK } else { 0 }, if self.ecn { ECN } else { 0 });
         self.window_scale.unwrap_or(NO_SCALE) | sack | ecn
     }
 }
 
-/// Returns the cookie for a SYN with this number. `offer` is what [`SynOptions::cookie_subset`]
-/// left of its options.
+/// Returns the cookie for a SYN with the sequence number `peer_isn`. `offer` is the
+/// [`SynOptions::cookie_subset`] of its options.
 pub(super) fn build(
     secrets: &SecretGenerator,
     now: Instant,
@@ -68,14 +68,14 @@ pub(super) fn build(
     peer_isn: u32,
     offer: &SynOptions,
 ) -> u32 {
-    let size = MSS_TABLE.iter().rposition(|size| Some(*size) <= offer.mss).unwrap_or(0) as u8;
-    let bits = offer.timestamp.map(|_| offer.bits());
-    encode(secrets, period(now), tuple, peer_isn, size, bits)
+    let mss_index = MSS_TABLE.iter().rposition(|mss| Some(*mss) <= offer.mss).unwrap_or(0) as u8;
+    let bits = offer.timestamp.map(|_| offer.timestamp_bits());
+    encode(secrets, period_at(now), tuple, peer_isn, mss_index, bits)
 }
 
 /// Returns our timestamp for the SYN/ACK, never ahead of the real clock.
 pub(super) fn stamp(clock: u32, offer: &SynOptions) -> u32 {
-    let stamp = clock & !TIMESTAMP_BITS | u32::from(offer.bits());
+    let stamp = clock & !TIMESTAMP_BITS | u32::from(offer.timestamp_bits());
     if stamp & TIMESTAMP_BITS > clock & TIMESTAMP_BITS {
         stamp.wrapping_sub(TIMESTAMP_BITS + 1)
     } else {
@@ -83,30 +83,30 @@ pub(super) fn stamp(clock: u32, offer: &SynOptions) -> u32 {
     }
 }
 
-/// Returns the options of the SYN if `cookie` is ours and still valid. `stamps` are the timestamp
+/// Returns the options of the SYN if `cookie` is ours and still valid. `timestamps` are the value
 /// and echo of the segment that returns it.
 pub(super) fn read(
     secrets: &SecretGenerator,
     now: Instant,
     tuple: FourTuple,
     (peer_isn, cookie): (u32, u32),
-    stamps: Option<(u32, u32)>,
+    timestamps: Option<(u32, u32)>,
     window: u16,
 ) -> Option<SynOptions> {
-    let size = (cookie >> HASH_BITS & MSS_MASK) as u8;
-    let bits = stamps.map(|(_, echo)| (echo & TIMESTAMP_BITS) as u8);
-    let (made, this) = (cookie >> 31, period(now));
-    let made = if this as u32 & 1 == made { this } else { this.checked_sub(1)? };
-    if encode(secrets, made, tuple, peer_isn, size, bits) != cookie {
+    let mss_index = (cookie >> HASH_BITS & MSS_MASK) as u8;
+    let bits = timestamps.map(|(_, echo)| (echo & TIMESTAMP_BITS) as u8);
+    let (parity, current) = (cookie >> 31, period_at(now));
+    let created = if current as u32 & 1 == parity { current } else { current.checked_sub(1)? };
+    if encode(secrets, created, tuple, peer_isn, mss_index, bits) != cookie {
         return None;
     }
     let scale = bits.map_or(NO_SCALE, |bits| bits & NO_SCALE);
     Some(SynOptions {
-        mss: MSS_TABLE.get(usize::from(size)).copied(),
+        mss: MSS_TABLE.get(usize::from(mss_index)).copied(),
         window_scale: (scale != NO_SCALE).then_some(scale),
         sack: bits.is_some_and(|bits| bits & SACK != 0),
         ecn: bits.is_some_and(|bits| bits & ECN != 0),
-        timestamp: stamps.map(|(timestamp, _)| timestamp),
+        timestamp: timestamps.map(|(timestamp, _)| timestamp),
         window,
     })
 }
@@ -117,7 +117,7 @@ pub(super) fn key(secrets: &SecretGenerator, tuple: FourTuple, peer_isn: u32, co
     secrets.keyed_hash(b"towpath key of a cookie", tuple, message.to_be_bytes())
 }
 
-fn period(now: Instant) -> u64 {
+fn period_at(now: Instant) -> u64 {
     now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64
 }
 
@@ -126,16 +126,16 @@ fn encode(
     period: u64,
     tuple: FourTuple,
     peer_isn: u32,
-    size: u8,
+    mss_index: u8,
     bits: Option<u8>,
 ) -> u32 {
     let options = bits.map_or(0, |bits| 0x100 | u16::from(bits));
     let message = u128::from(peer_isn) << 96
         | u128::from(period) << 32
         | u128::from(options) << 16
-        | u128::from(size);
+        | u128::from(mss_index);
     let hash = secrets.keyed_hash(b"towpath syn cookie", tuple, message.to_be_bytes());
-    (period as u32 & 1) << 31 | u32::from(size) << HASH_BITS | hash as u32 & HASH_MASK
+    (period as u32 & 1) << 31 | u32::from(mss_index) << HASH_BITS | hash as u32 & HASH_MASK
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
         (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], port).into())
     }
 
-    fn at(secs: u64) -> Instant {
+    fn at_secs(secs: u64) -> Instant {
         Instant::from_nanos(secs * 1_000_000_000)
     }
 
@@ -175,53 +175,53 @@ mod tests {
     proptest! {
         #[test]
         fn a_cookie_returns_its_encoded_values(
-            offer in offers(), peer_isn: u32, clock: u32, made in 0_u64..10_000, age in 0_u64..64,
+            offer in offers(), peer_isn: u32, clock: u32, created_secs in 0_u64..10_000, age_secs in 0_u64..64,
         ) {
-            let Some(carried) = offer.cookie_subset(true, false) else {
+            let Some(subset) = offer.cookie_subset(true, false) else {
                 prop_assert!(offer.mss.is_some_and(|mss| mss < MSS_TABLE[0]));
                 return Ok(());
             };
-            let cookie = build(&secrets(), at(made), tuple(1), peer_isn, &carried);
-            let sent = stamp(clock, &carried);
-            prop_assert!(clock.wrapping_sub(sent) <= TIMESTAMP_BITS, "behind by less than 64 ms");
-            let stamps = carried.timestamp.map(|value| (value, sent));
-            let back = read(&secrets(), at(made + age), tuple(1), (peer_isn, cookie), stamps, offer.window);
-            prop_assert_eq!(back, Some(carried));
-            prop_assert!(carried.mss <= Some(offer.mss.unwrap_or(DEFAULT_MSS)));
+            let cookie = build(&secrets(), at_secs(created_secs), tuple(1), peer_isn, &subset);
+            let timestamp = stamp(clock, &subset);
+            prop_assert!(clock.wrapping_sub(timestamp) <= TIMESTAMP_BITS, "behind by less than 64 ms");
+            let timestamps = subset.timestamp.map(|value| (value, timestamp));
+            let decoded = read(&secrets(), at_secs(created_secs + age_secs), tuple(1), (peer_isn, cookie), timestamps, offer.window);
+            prop_assert_eq!(decoded, Some(subset));
+            prop_assert!(subset.mss <= Some(offer.mss.unwrap_or(DEFAULT_MSS)));
             if offer.timestamp.is_some() {
-                prop_assert_eq!(SynOptions { mss: offer.mss, ..carried }, offer);
+                prop_assert_eq!(SynOptions { mss: offer.mss, ..subset }, offer);
             }
         }
 
         #[test]
-        fn a_cookie_is_valid_for_one_to_two_periods(offer in offers(), made in 0_u64..10_000, age in 0_u64..300) {
-            let Some(carried) = offer.cookie_subset(true, false) else { return Ok(()) };
-            let cookie = build(&secrets(), at(made), tuple(1), 5, &carried);
-            let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
-            let back = read(&secrets(), at(made + age), tuple(1), (5, cookie), stamps, 0);
-            let good = (made + age) / 64 - made / 64 <= 1;
-            prop_assert_eq!(back.is_some(), good);
-            prop_assert!(good || age >= 64);
-            prop_assert!(!good || age < 128);
+        fn a_cookie_is_valid_for_one_to_two_periods(offer in offers(), created_secs in 0_u64..10_000, age_secs in 0_u64..300) {
+            let Some(subset) = offer.cookie_subset(true, false) else { return Ok(()) };
+            let cookie = build(&secrets(), at_secs(created_secs), tuple(1), 5, &subset);
+            let timestamps = subset.timestamp.map(|value| (value, stamp(77, &subset)));
+            let decoded = read(&secrets(), at_secs(created_secs + age_secs), tuple(1), (5, cookie), timestamps, 0);
+            let is_valid = (created_secs + age_secs) / 64 - created_secs / 64 <= 1;
+            prop_assert_eq!(decoded.is_some(), is_valid);
+            prop_assert!(is_valid || age_secs >= 64);
+            prop_assert!(!is_valid || age_secs < 128);
         }
 
         #[test]
         fn a_cookie_is_invalid_with_any_other_input(
-            offer in offers(), other_port in 2_u16.., number in 1_u32.., flipped in 0_u32..32,
+            offer in offers(), other_port in 2_u16.., isn_offset in 1_u32.., flipped_bit in 0_u32..32,
         ) {
-            let Some(carried) = offer.cookie_subset(true, true) else { return Ok(()) };
-            let cookie = build(&secrets(), at(9), tuple(1), 5, &carried);
-            let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
-            let is_good = |secrets: &SecretGenerator, tuple, numbers, stamps| {
-                read(secrets, at(9), tuple, numbers, stamps, 0).is_some()
+            let Some(subset) = offer.cookie_subset(true, true) else { return Ok(()) };
+            let cookie = build(&secrets(), at_secs(9), tuple(1), 5, &subset);
+            let timestamps = subset.timestamp.map(|value| (value, stamp(77, &subset)));
+            let accepts = |secrets: &SecretGenerator, tuple, numbers, timestamps| {
+                read(secrets, at_secs(9), tuple, numbers, timestamps, 0).is_some()
             };
-            prop_assert!(is_good(&secrets(), tuple(1), (5, cookie), stamps));
-            prop_assert!(!is_good(&secrets(), tuple(other_port), (5, cookie), stamps));
-            prop_assert!(!is_good(&secrets(), tuple(1), (5_u32.wrapping_add(number), cookie), stamps));
-            prop_assert!(!is_good(&secrets(), tuple(1), (5, cookie ^ 1 << flipped), stamps));
-            prop_assert!(!is_good(&SecretGenerator::from_secret(&[8; SECRET_BYTES]), tuple(1), (5, cookie), stamps));
-            let echo = stamps.map(|(value, echo)| (value, echo ^ 1 << (flipped % 6)));
-            prop_assert!(echo.is_none() || !is_good(&secrets(), tuple(1), (5, cookie), echo));
+            prop_assert!(accepts(&secrets(), tuple(1), (5, cookie), timestamps));
+            prop_assert!(!accepts(&secrets(), tuple(other_port), (5, cookie), timestamps));
+            prop_assert!(!accepts(&secrets(), tuple(1), (5_u32.wrapping_add(isn_offset), cookie), timestamps));
+            prop_assert!(!accepts(&secrets(), tuple(1), (5, cookie ^ 1 << flipped_bit), timestamps));
+            prop_assert!(!accepts(&SecretGenerator::from_secret(&[8; SECRET_BYTES]), tuple(1), (5, cookie), timestamps));
+            let changed_echo = timestamps.map(|(value, echo)| (value, echo ^ 1 << (flipped_bit % 6)));
+            prop_assert!(changed_echo.is_none() || !accepts(&secrets(), tuple(1), (5, cookie), changed_echo));
         }
     }
 

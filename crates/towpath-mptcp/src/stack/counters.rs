@@ -7,7 +7,7 @@ pub struct StackCounters {
     pub received: u64,
     /// Packets that could not be parsed or had a wrong checksum.
     pub malformed: u64,
-    /// Packets for no connection and no listener, rejected with RST.
+    /// Packets of no connection: rejected with RST, or dropped. Includes refused subflows.
     pub unknown: u64,
     /// SYNs dropped because the backlog was full.
     pub backlog_full: u64,
@@ -19,8 +19,8 @@ pub struct StackCounters {
     pub cookies_sent: u64,
     /// Connections established by a valid cookie.
     pub cookies_accepted: u64,
-    /// Segments that arrived while cookies were outstanding and carried no valid one.
+    /// Segments that arrived while cookies were outstanding and carried no valid cookie.
     pub cookies_refused: u64,
-    /// Replies to packets of no connection that were dropped, because too many waited.
+    /// Replies to packets of no connection that were dropped, because too many were queued.
     pub replies_dropped: u64,
 }

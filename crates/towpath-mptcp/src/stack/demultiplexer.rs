@@ -5,58 +5,58 @@ use std::net::SocketAddr;
 
 use super::ConnectionId;
 
-/// Local and remote address of a subflow.
+/// Local and remote address of a subflow, each with its port.
 pub(super) type FourTuple = (SocketAddr, SocketAddr);
 
 /// Number of cached lookups: a power of two, so that a slot is a part of the hash.
 const CACHE_SLOTS: usize = 16;
 
-/// Addresses of every subflow. Only used for lookups, never iterated.
+/// Connection of every subflow, by its four-tuple. Only used for lookups, never iterated.
 ///
 /// The map's hash is keyed, because peers choose the input, and therefore slow. Recent results are
 /// cached.
 #[derive(Debug)]
 pub(super) struct Demultiplexer {
-    all: HashMap<FourTuple, ConnectionId>,
-    recent: [Option<(FourTuple, ConnectionId)>; CACHE_SLOTS],
+    connections: HashMap<FourTuple, ConnectionId>,
+    cache: [Option<(FourTuple, ConnectionId)>; CACHE_SLOTS],
 }
 
 impl Demultiplexer {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), recent: [None; CACHE_SLOTS] }
+        Self { connections: HashMap::new(), cache: [None; CACHE_SLOTS] }
     }
 
     pub(super) fn get(&mut self, tuple: &FourTuple) -> Option<ConnectionId> {
-        let place = self.recent.get_mut(cache_slot(tuple))?;
-        if let Some((_, id)) = place.as_ref().filter(|(known, _)| known == tuple) {
+        let slot = self.cache.get_mut(cache_slot(tuple))?;
+        if let Some((_, id)) = slot.as_ref().filter(|(cached_tuple, _)| cached_tuple == tuple) {
             return Some(*id);
         }
-        let id = *self.all.get(tuple)?;
-        *place = Some((*tuple, id));
+        let id = *self.connections.get(tuple)?;
+        *slot = Some((*tuple, id));
         Some(id)
     }
 
     pub(super) fn contains(&self, tuple: &FourTuple) -> bool {
-        self.all.contains_key(tuple)
+        self.connections.contains_key(tuple)
     }
 
     pub(super) fn insert(&mut self, tuple: FourTuple, id: ConnectionId) {
-        self.forget(&tuple);
-        self.all.insert(tuple, id);
+        self.evict(&tuple);
+        self.connections.insert(tuple, id);
     }
 
     pub(super) fn remove(&mut self, tuple: &FourTuple) {
-        self.forget(tuple);
-        self.all.remove(tuple);
+        self.evict(tuple);
+        self.connections.remove(tuple);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.connections.is_empty()
     }
 
-    fn forget(&mut self, tuple: &FourTuple) {
-        if let Some(place) = self.recent.get_mut(cache_slot(tuple)) {
-            *place = None;
+    fn evict(&mut self, tuple: &FourTuple) {
+        if let Some(slot) = self.cache.get_mut(cache_slot(tuple)) {
+            *slot = None;
         }
     }
 }
@@ -78,23 +78,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_map(steps in prop::collection::vec((0_u8..4, 0_u16..40, 0_u32..9), 1..200)) {
-            let (mut own, mut model) = (Demultiplexer::new(), HashMap::new());
-            for (what, port, id) in steps {
+        fn the_demultiplexer_agrees_with_a_map(steps in prop::collection::vec((0_u8..4, 0_u16..40, 0_u32..9), 1..200)) {
+            let (mut demultiplexer, mut model) = (Demultiplexer::new(), HashMap::new());
+            for (operation, port, id) in steps {
                 let (tuple, id) = (tuple(port), ConnectionId(id));
-                match what {
+                match operation {
                     0 => {
-                        own.insert(tuple, id);
+                        demultiplexer.insert(tuple, id);
                         model.insert(tuple, id);
                     }
                     1 => {
-                        own.remove(&tuple);
+                        demultiplexer.remove(&tuple);
                         model.remove(&tuple);
                     }
-                    _ => prop_assert_eq!(own.get(&tuple), model.get(&tuple).copied()),
+                    _ => prop_assert_eq!(demultiplexer.get(&tuple), model.get(&tuple).copied()),
                 }
-                prop_assert_eq!(own.contains(&tuple), model.contains_key(&tuple));
-                prop_assert_eq!(own.is_empty(), model.is_empty());
+                prop_assert_eq!(demultiplexer.contains(&tuple), model.contains_key(&tuple));
+                prop_assert_eq!(demultiplexer.is_empty(), model.is_empty());
             }
         }
     }

@@ -23,7 +23,7 @@ pub enum StackEvent {
     },
     /// A connection that we opened is established.
     Connected(ConnectionId),
-    /// Data, or its end, can be read.
+    /// Data or the end of the stream can be read.
     Readable(ConnectionId),
     /// The send buffer has room again after [`super::Stack::write`] took less than offered.
     Writable(ConnectionId),

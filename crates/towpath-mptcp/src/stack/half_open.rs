@@ -25,7 +25,7 @@ impl SourcePrefix {
 /// Half-open connections by connection, listener and source.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    all: BTreeMap<ConnectionId, (ListenerId, SourcePrefix)>,
+    connections: BTreeMap<ConnectionId, (ListenerId, SourcePrefix)>,
     by_listener: BTreeMap<ListenerId, usize>,
     /// Only used for lookups, never iterated.
     by_source: HashMap<SourcePrefix, usize>,
@@ -34,44 +34,44 @@ pub(super) struct HalfOpen {
 impl HalfOpen {
     pub(super) fn insert(&mut self, id: ConnectionId, listener: ListenerId, source: SourcePrefix) {
         self.remove(id);
-        self.all.insert(id, (listener, source));
+        self.connections.insert(id, (listener, source));
         *self.by_listener.entry(listener).or_default() += 1;
         *self.by_source.entry(source).or_default() += 1;
     }
 
     /// Removes a connection; returns its listener if it was half open.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<ListenerId> {
-        let (listener, source) = self.all.remove(&id)?;
+        let (listener, source) = self.connections.remove(&id)?;
         if let Some(count) = self.by_listener.get_mut(&listener) {
             *count -= 1;
         }
-        let left = self.by_source.get_mut(&source).map_or(0, |count| {
+        let remaining = self.by_source.get_mut(&source).map_or(0, |count| {
             *count -= 1;
             *count
         });
-        if left == 0 {
+        if remaining == 0 {
             self.by_source.remove(&source);
         }
         Some(listener)
     }
 
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
-        self.all.contains_key(&id)
+        self.connections.contains_key(&id)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.connections.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.connections.is_empty()
     }
 
-    pub(super) fn of_listener(&self, listener: ListenerId) -> usize {
+    pub(super) fn listener_count(&self, listener: ListenerId) -> usize {
         self.by_listener.get(&listener).copied().unwrap_or(0)
     }
 
-    pub(super) fn of_source(&self, source: SourcePrefix) -> usize {
+    pub(super) fn source_count(&self, source: SourcePrefix) -> usize {
         self.by_source.get(&source).copied().unwrap_or(0)
     }
 }
@@ -94,25 +94,25 @@ mod tests {
     proptest! {
         #[test]
         fn counts_are_those_of_a_list(
-            steps in prop::collection::vec((any::<bool>(), 0_u32..20, 0_u32..3, 0_u8..4), 1..200),
+            operations in prop::collection::vec((any::<bool>(), 0_u32..20, 0_u32..3, 0_u8..4), 1..200),
         ) {
-            let mut own = HalfOpen::default();
+            let mut half_open = HalfOpen::default();
             let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
-            for (opens, id, listener, host) in steps {
-                if opens {
-                    own.insert(ConnectionId(id), ListenerId(listener), SourcePrefix::V4([host; 4]));
+            for (insert, id, listener, host) in operations {
+                if insert {
+                    half_open.insert(ConnectionId(id), ListenerId(listener), SourcePrefix::V4([host; 4]));
                     model.insert(id, (listener, host));
                 } else {
-                    let removed = own.remove(ConnectionId(id));
-                    prop_assert_eq!(removed, model.remove(&id).map(|(owner, _)| ListenerId(owner)));
+                    let removed = half_open.remove(ConnectionId(id));
+                    prop_assert_eq!(removed, model.remove(&id).map(|(listener, _)| ListenerId(listener)));
                 }
-                prop_assert_eq!((own.len(), own.is_empty()), (model.len(), model.is_empty()));
-                prop_assert_eq!(own.contains(ConnectionId(id)), model.contains_key(&id));
-                let of = |which: &dyn Fn(&(u32, u8)) -> bool| model.values().filter(|known| which(known)).count();
-                prop_assert_eq!(own.of_listener(ListenerId(listener)), of(&|known| known.0 == listener));
-                prop_assert_eq!(own.of_source(SourcePrefix::V4([host; 4])), of(&|known| known.1 == host));
+                prop_assert_eq!((half_open.len(), half_open.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!(half_open.contains(ConnectionId(id)), model.contains_key(&id));
+                let count = |matches: &dyn Fn(&(u32, u8)) -> bool| model.values().filter(|entry| matches(entry)).count();
+                prop_assert_eq!(half_open.listener_count(ListenerId(listener)), count(&|entry| entry.0 == listener));
+                prop_assert_eq!(half_open.source_count(SourcePrefix::V4([host; 4])), count(&|entry| entry.1 == host));
             }
-            prop_assert!(own.by_source.len() <= own.all.len(), "nothing is kept of who is gone");
+            prop_assert!(half_open.by_source.len() <= half_open.connections.len(), "nothing is kept of who is gone");
         }
     }
 }

@@ -39,20 +39,24 @@ impl Stack {
     }
 
     fn on_segment(&mut self, now: Instant, interface: InterfaceId, segment: &mut Segment) {
-        if !self.addresses.iter().any(|known| known.address == segment.destination.ip()) {
+        if !self.addresses.iter().any(|local| local.address == segment.destination.ip()) {
             self.counters.unknown += 1;
             return; // not for us: dropped silently
         }
         let tuple = (segment.destination, segment.source);
         if let Some(id) = self.subflows.get(&tuple) {
-            let index = self.get(id).and_then(|known| known.subflow_index(tuple.0, tuple.1));
+            let index = self
+                .connection(id)
+                .and_then(|connection| connection.subflow_index(tuple.0, tuple.1));
             if let Some(index) = index {
                 if segment.flags.contains(Flags::SYN)
                     && let Some(used_until) = self.reopen(now, id, index, segment)
                 {
                     return self.on_syn(now, interface, segment, Some(used_until));
                 }
-                self.with(now, id, |known, host| known.on_segment(host, index, segment));
+                self.update_connection(now, id, |connection, host| {
+                    connection.on_segment(host, index, segment)
+                });
                 return;
             }
             self.subflows.remove(&tuple);
@@ -61,15 +65,15 @@ impl Stack {
             self.counters.malformed += 1;
             return; // RFC 9293 §3.9.2.3
         }
-        let only_syn = segment.flags.contains(Flags::SYN)
+        let is_initial_syn = segment.flags.contains(Flags::SYN)
             && !segment.flags.contains(Flags::ACK)
             && !segment.flags.contains(Flags::RST);
-        let says_nothing =
+        let neither_syn_nor_ack =
             !segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::SYN);
-        if only_syn {
+        if is_initial_syn {
             self.on_syn(now, interface, segment, None);
-        } else if says_nothing && self.listeners.contains_key(&segment.destination.port()) {
-            self.counters.unknown += 1; // RFC 9293 §3.10.7.2: a listener drops everything else
+        } else if neither_syn_nor_ack && self.listeners.contains_key(&segment.destination.port()) {
+            self.counters.unknown += 1; // RFC 9293 §3.10.7.2: a listener drops such segments
         } else if !self.try_complete_handshake(now, interface, segment) {
             self.send_reset(interface, segment, None);
         }
@@ -84,11 +88,13 @@ impl Stack {
         index: usize,
         syn: &Segment,
     ) -> Option<u32> {
-        if join(syn).is_some() || !self.listeners.contains_key(&syn.destination.port()) {
+        if join_option(syn).is_some() || !self.listeners.contains_key(&syn.destination.port()) {
             return None;
         }
         let mut used_until = None;
-        self.with(now, id, |known, host| used_until = known.reopen(host, index, syn));
+        self.update_connection(now, id, |connection, host| {
+            used_until = connection.reopen(host, index, syn)
+        });
         used_until
     }
 
@@ -100,7 +106,7 @@ impl Stack {
         syn: &Segment,
         used_until: Option<u32>,
     ) {
-        if let Some((token, address_id)) = join(syn) {
+        if let Some((token, address_id)) = join_option(syn) {
             self.on_join(now, interface, syn, token, address_id);
             return;
         }
@@ -109,7 +115,7 @@ impl Stack {
             return;
         };
         let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
-        let is_full = self.half_open.of_listener(listener_id) >= self.config.syn_backlog;
+        let is_full = self.half_open.listener_count(listener_id) >= self.config.syn_backlog;
         let source = SourcePrefix::of(syn.source.ip());
         // A source that had a connection here is already verified, and its sequence numbers must
         // continue.
@@ -123,20 +129,19 @@ impl Stack {
             self.counters.backlog_full += 1;
             return; // the peer retransmits its SYN
         }
-        let tuple = self.tuple_of(interface, syn, 0, 0);
+        let tuple = self.subflow_params(interface, syn, 0, 0);
         let id = self.fresh_id();
         let mut isn = self.secrets.isn(now, tuple.local, tuple.remote);
-        if let Some(used_until) = used_until.filter(|until| isn.wrapping_sub(*until) > u32::MAX / 2)
-        {
+        if let Some(used_until) = used_until.filter(|end| isn.wrapping_sub(*end) > u32::MAX / 2) {
             // The earlier connection was faster than the clock of RFC 6528.
             isn = used_until.wrapping_add(1 << 16);
         }
         let key = self.fresh_key();
-        if let Ok(mut known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
-            if let Some(guard) = &self.syn_flood_state {
-                known.limit_syn_acks(guard.syn_ack_retries);
+        if let Ok(mut connection) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
+            if let Some(syn_flood) = &self.syn_flood_state {
+                connection.limit_syn_acks(syn_flood.syn_ack_retries);
             }
-            self.insert(id, known, (tuple.local, tuple.remote));
+            self.insert(id, connection, (tuple.local, tuple.remote));
             self.half_open.insert(id, listener_id, source);
             self.reschedule(now, id);
         }
@@ -151,39 +156,42 @@ impl Stack {
         token: u32,
         remote_id: u8,
     ) {
-        let found = self.tokens.get(&token).copied();
-        // Its first subflow does not exist yet. A connection joined now would live without one, and
-        // never reach its listener.
-        let Some(id) = found.filter(|id| !self.half_open.contains(*id)) else {
+        let connection_id = self.tokens.get(&token).copied();
+        // A half-open connection has no first subflow yet. If joined now, it would live without one,
+        // and never reach its listener.
+        let Some(id) = connection_id.filter(|id| !self.half_open.contains(*id)) else {
             self.counters.unknown_token += 1;
             let reason = MpTcpRst { transient: false, reason: 1, reserved: 0 };
             self.send_reset(interface, syn, Some(reason));
             return;
         };
-        let accepted = self.get(id).map_or(Err(MpTcpRst::default()), Connection::accepts_join);
-        if let Err(reason) = accepted {
+        let join_permitted =
+            self.connection(id).map_or(Err(MpTcpRst::default()), Connection::accepts_join);
+        if let Err(reason) = join_permitted {
             self.counters.refused_joins += 1;
             self.send_reset(interface, syn, Some(reason));
             return;
         }
-        let own = self.addresses.iter().find(|known| known.address == syn.destination.ip());
-        let local_id = self.get(id).and_then(|known| known.local_id_of(syn.destination.ip()));
-        let local_id = local_id.or(own.map(|known| known.address_id)).unwrap_or(0);
-        let tuple = self.tuple_of(interface, syn, local_id, remote_id);
+        let local_address =
+            self.addresses.iter().find(|candidate| candidate.address == syn.destination.ip());
+        let local_id =
+            self.connection(id).and_then(|connection| connection.local_id_of(syn.destination.ip()));
+        let local_id = local_id.or(local_address.map(|local| local.address_id)).unwrap_or(0);
+        let tuple = self.subflow_params(interface, syn, local_id, remote_id);
         if self.syn_flood_state.is_some() {
             return self.reply_to_join(now, id, &tuple, syn);
         }
         let isn = self.secrets.isn(now, tuple.local, tuple.remote);
         let nonce = self.secrets.next() as u32;
-        if let Some(known) = self.get_mut(id) {
-            known.accept_join(&tuple, syn, isn, nonce, now);
+        if let Some(connection) = self.connection_mut(id) {
+            connection.accept_join(&tuple, syn, isn, nonce, now);
             self.subflows.insert((tuple.local, tuple.remote), id);
         }
         self.reschedule(now, id);
     }
 
-    /// Returns the four-tuple of a peer's segment.
-    pub(super) fn tuple_of(
+    /// Returns the parameters of the subflow that a peer's segment belongs to.
+    pub(super) fn subflow_params(
         &self,
         interface: InterfaceId,
         segment: &Segment,
@@ -216,9 +224,12 @@ impl Stack {
             IcmpKind::TooBig { mtu } => IcmpError::TooBig { mtu_bytes: mtu, seq },
             IcmpKind::Unreachable { hard } => IcmpError::Unreachable { seq, hard },
         };
-        let index = self.get(id).and_then(|known| known.subflow_index(tuple.0, tuple.1));
+        let index =
+            self.connection(id).and_then(|connection| connection.subflow_index(tuple.0, tuple.1));
         if let Some(index) = index {
-            self.with(now, id, |known, host| known.on_icmp(host, index, error));
+            self.update_connection(now, id, |connection, host| {
+                connection.on_icmp(host, index, error)
+            });
         }
     }
 
@@ -241,10 +252,10 @@ impl Stack {
         };
         // RFC 7323 §5.2: included if the peer's segment has them, with the value 0.
         let timestamps = segment.options.timestamps;
-        let timestamps = timestamps.map(|theirs| Timestamps { value: 0, echo: theirs.value });
+        let timestamps = timestamps.map(|received| Timestamps { value: 0, echo: received.value });
         let mut options = Options { timestamps, ..Options::default() };
         options.mptcp.extend(reason.map(MptcpOption::Reset));
-        let answer = Segment {
+        let reset = Segment {
             source: segment.destination,
             destination: segment.source,
             seq,
@@ -256,7 +267,7 @@ impl Stack {
             payload: Payload::EMPTY,
             segment_bytes: 0,
         };
-        self.send_stray_reply(interface, &answer);
+        self.send_stray_reply(interface, &reset);
     }
 }
 
@@ -270,7 +281,7 @@ pub(super) fn is_unicast(address: IpAddr) -> bool {
 }
 
 /// Returns token and address identifier of MP_JOIN in a SYN.
-fn join(syn: &Segment) -> Option<(u32, u8)> {
+fn join_option(syn: &Segment) -> Option<(u32, u8)> {
     syn.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Join(MpJoin::Syn { token, address_id, .. }) = option {
             Some((*token, *address_id))

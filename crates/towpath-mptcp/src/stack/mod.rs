@@ -118,7 +118,7 @@ pub struct Stack {
     connections: BTreeMap<ConnectionId, Box<Connection>>,
     next_id: u32,
     subflows: Demultiplexer,
-    /// Only used for lookups, never iterated.
+    /// Connections by token. Only used for lookups, never iterated.
     tokens: HashMap<u32, ConnectionId>,
     half_open: HalfOpen,
     /// State of the SYN flood protection; `None` without it.
@@ -127,7 +127,7 @@ pub struct Stack {
     /// Connections that may have packets to send.
     ready: VecDeque<ConnectionId>,
     /// Packets that belong to no connection: resets and stateless replies.
-    stray: VecDeque<(InterfaceId, Packet)>,
+    stray_packets: VecDeque<(InterfaceId, Packet)>,
     events: VecDeque<StackEvent>,
     scratch: ScratchBuffers,
     /// Memory reused for each received packet.
@@ -135,9 +135,9 @@ pub struct Stack {
     next_port: u16,
     identification: u16,
     counters: StackCounters,
-    /// Time of the last poll for packets; `drain_count` counts how often a connection had none
-    /// left.
+    /// Time of the last poll for packets.
     last_poll_at: Instant,
+    /// Number of times that a connection had no packets left.
     drain_count: u64,
 }
 
@@ -151,9 +151,9 @@ impl Stack {
     /// Creates a host without interfaces that accepts unauthenticated clients. Every stack that is
     /// reachable from a real network needs this. [`StackConfig::seed`] is not used; for the other
     /// differences, see [`syn_flood`].
-    pub fn with_syn_flood_protection(config: StackConfig, strangers: &SynFloodProtection) -> Self {
-        let secrets = SecretGenerator::from_secret(&strangers.secret);
-        Self::from_parts(config, secrets, Some(Box::new(SynFloodState::new(strangers))))
+    pub fn with_syn_flood_protection(config: StackConfig, protection: &SynFloodProtection) -> Self {
+        let secrets = SecretGenerator::from_secret(&protection.secret);
+        Self::from_parts(config, secrets, Some(Box::new(SynFloodState::new(protection))))
     }
 
     fn from_parts(
@@ -175,7 +175,7 @@ impl Stack {
             syn_flood_state,
             timeouts: BTreeSet::new(),
             ready: VecDeque::new(),
-            stray: VecDeque::new(),
+            stray_packets: VecDeque::new(),
             events: VecDeque::new(),
             scratch: ScratchBuffers::default(),
             segment: None,
@@ -189,57 +189,59 @@ impl Stack {
 
     /// Adds an interface, up, with its MTU (or changes its MTU).
     pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
-        let fresh = InterfaceState { mtu_bytes, up: true, tx_ready: true };
+        let initial_state = InterfaceState { mtu_bytes, up: true, tx_ready: true };
         match self.interface_mut(interface) {
-            Some(known) => *known = fresh,
-            None => self.interfaces.push((interface, fresh)),
+            Some(state) => *state = initial_state,
+            None => self.interfaces.push((interface, initial_state)),
         }
     }
 
-    /// Adds an address to an interface (or changes its permitted uses). `up` is the interface's.
+    /// Adds an address to an interface (or changes its permitted uses). `up` is set to
+    /// the interface's state.
     pub fn set_address(&mut self, now: Instant, mut address: LocalAddress) {
-        address.up = find(&self.interfaces, address.interface).is_some_and(|known| known.up);
-        match self.addresses.iter_mut().find(|known| known.address == address.address) {
-            Some(known) => *known = address,
+        address.up =
+            interface_state(&self.interfaces, address.interface).is_some_and(|state| state.up);
+        match self.addresses.iter_mut().find(|existing| existing.address == address.address) {
+            Some(existing) => *existing = address,
             None => self.addresses.push(address),
         }
-        self.for_each(now, Connection::on_local_changed);
+        self.update_open_connections(now, Connection::on_local_changed);
     }
 
     /// Removes an address: its subflows end, and peers are notified (REMOVE_ADDR).
     pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
-        let Some(index) = self.addresses.iter().position(|known| known.address == address) else {
+        let Some(index) = self.addresses.iter().position(|local| local.address == address) else {
             return;
         };
-        let gone = self.addresses.remove(index);
-        self.for_each(now, |connection, host| {
-            connection.on_local_address_removed(host, address, gone.address_id);
+        let removed = self.addresses.remove(index);
+        self.update_open_connections(now, |connection, host| {
+            connection.on_local_address_removed(host, address, removed.address_id);
         });
     }
 
     /// Switches an interface on or off. While it is off, its subflows stay but send nothing, and
     /// path managers may replace them.
     pub fn set_up(&mut self, now: Instant, interface: InterfaceId, up: bool) {
-        let Some(known) = self.interface_mut(interface) else { return };
-        if known.up == up {
+        let Some(state) = self.interface_mut(interface) else { return };
+        if state.up == up {
             return;
         }
-        known.up = up;
-        for address in self.addresses.iter_mut().filter(|known| known.interface == interface) {
+        state.up = up;
+        for address in self.addresses.iter_mut().filter(|local| local.interface == interface) {
             address.up = up;
         }
-        self.for_each(now, Connection::on_local_changed);
+        self.update_open_connections(now, Connection::on_local_changed);
     }
 
     /// Back-pressure: while `false`, [`Stack::poll_transmit`] takes nothing for this interface.
     /// Schedulers see its subflows without room (as TCP small queues do).
-    pub fn set_tx_ready(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
-        let Some(known) = self.interface_mut(interface) else { return };
-        let opened = room && !known.tx_ready;
-        known.tx_ready = room;
-        if opened {
-            for (id, known) in &mut self.connections {
-                if !std::mem::replace(&mut known.queued, true) {
+    pub fn set_tx_ready(&mut self, _now: Instant, interface: InterfaceId, tx_ready: bool) {
+        let Some(state) = self.interface_mut(interface) else { return };
+        let became_ready = tx_ready && !state.tx_ready;
+        state.tx_ready = tx_ready;
+        if became_ready {
+            for (id, connection) in &mut self.connections {
+                if !std::mem::replace(&mut connection.queued, true) {
                     self.ready.push_back(*id);
                 }
             }
@@ -277,8 +279,8 @@ impl Stack {
         let address = self
             .addresses
             .iter()
-            .filter(|known| known.up && known.address.is_ipv4() == remote.is_ipv4())
-            .find(|known| local.is_none_or(|local| known.address == local));
+            .filter(|candidate| candidate.up && candidate.address.is_ipv4() == remote.is_ipv4())
+            .find(|candidate| local.is_none_or(|local| candidate.address == local));
         let address = *address.ok_or(ConnectError::NoAddress(remote))?;
         let port = self.free_port(address.address, remote).ok_or(ConnectError::NoPort(remote))?;
         let local = SocketAddr::new(address.address, port);
@@ -301,12 +303,12 @@ impl Stack {
     }
 
     fn interface_mut(&mut self, interface: InterfaceId) -> Option<&mut InterfaceState> {
-        let known = self.interfaces.iter_mut().find(|(id, _)| *id == interface);
-        known.map(|(_, known)| known)
+        let entry = self.interfaces.iter_mut().find(|(id, _)| *id == interface);
+        entry.map(|(_, state)| state)
     }
 
     fn mtu_bytes(&self, interface: InterfaceId) -> u32 {
-        find(&self.interfaces, interface).map_or(1_500, |known| known.mtu_bytes)
+        interface_state(&self.interfaces, interface).map_or(1_500, |state| state.mtu_bytes)
     }
 
     fn insert(
@@ -359,48 +361,48 @@ impl Stack {
     }
 
     /// Queues data to send. Takes as much of the front as fits and leaves the rest, without a copy.
-    pub fn write(&mut self, now: Instant, connection: ConnectionId, data: &mut Bytes) -> usize {
-        let Some(known) = self.get_mut(connection) else { return 0 };
-        let taken = known.write(now, data);
-        self.reschedule(now, connection);
+    pub fn write(&mut self, now: Instant, id: ConnectionId, data: &mut Bytes) -> usize {
+        let Some(connection) = self.connection_mut(id) else { return 0 };
+        let taken = connection.write(now, data);
+        self.reschedule(now, id);
         taken
     }
 
     /// Returns the room in the send buffer in bytes. For plain TCP as in Linux, this is the room in
     /// the last packet or the next one: [`Stack::write`] may take more.
-    pub fn writable_bytes(&self, connection: ConnectionId) -> u64 {
-        self.get(connection).map_or(0, Connection::writable_bytes)
+    pub fn writable_bytes(&self, id: ConnectionId) -> u64 {
+        self.connection(id).map_or(0, Connection::writable_bytes)
     }
 
     /// Takes the next data in order: `None` when nothing is readable yet, empty at the end.
-    pub fn read(&mut self, now: Instant, connection: ConnectionId) -> Option<Bytes> {
-        let bytes = self.get_mut(connection)?.read(now)?;
-        self.make_ready(connection);
+    pub fn read(&mut self, now: Instant, id: ConnectionId) -> Option<Bytes> {
+        let bytes = self.connection_mut(id)?.read(now)?;
+        self.make_ready(id);
         Some(bytes)
     }
 
     /// Ends our data: written data is still delivered.
-    pub fn shutdown(&mut self, now: Instant, connection: ConnectionId) {
-        self.with(now, connection, Connection::shutdown);
+    pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {
+        self.update_connection(now, id, Connection::shutdown);
     }
 
     /// Aborts the connection immediately (MP_FASTCLOSE, RST).
-    pub fn abort(&mut self, now: Instant, connection: ConnectionId) {
-        self.with(now, connection, Connection::abort);
+    pub fn abort(&mut self, now: Instant, id: ConnectionId) {
+        self.update_connection(now, id, Connection::abort);
     }
 
     /// Forgets a closed connection. An open one is first shut down and forgotten when it ends; with
     /// unread data it is aborted.
-    pub fn release(&mut self, now: Instant, connection: ConnectionId) {
-        if let Some(known) = self.get_mut(connection) {
-            known.read_closed = true;
+    pub fn release(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.connection_mut(id) {
+            connection.read_closed = true;
         }
-        self.with(now, connection, Connection::close);
+        self.update_connection(now, id, Connection::close);
     }
 
     /// Returns the state of a connection; `None` if it is unknown.
-    pub fn status(&self, connection: ConnectionId) -> Option<ConnectionStatus> {
-        self.get(connection)?.status()
+    pub fn status(&self, id: ConnectionId) -> Option<ConnectionStatus> {
+        self.connection(id)?.status()
     }
 
     /// Returns the counters of packets that belong to no connection.
@@ -416,39 +418,43 @@ impl Stack {
     }
 
     /// Returns a connection's subflows and their limits, as of the last poll for packets.
-    pub fn subflow_limits(
-        &self,
-        connection: ConnectionId,
-    ) -> impl Iterator<Item = SubflowLimit> + '_ {
-        let room = |id| tx_readiness(&self.interfaces, id);
-        let known = self.get(connection).into_iter();
-        known.flat_map(move |known| known.subflow_limits(self.last_poll_at, room))
+    pub fn subflow_limits(&self, id: ConnectionId) -> impl Iterator<Item = SubflowLimit> + '_ {
+        let readiness = |id| tx_readiness(&self.interfaces, id);
+        let connection = self.connection(id).into_iter();
+        connection
+            .flat_map(move |connection| connection.subflow_limits(self.last_poll_at, readiness))
     }
 
     /// Returns true if all data that the application wrote to a connection was sent.
-    pub fn has_nothing_to_send(&self, connection: ConnectionId) -> bool {
-        self.get(connection).is_none_or(Connection::has_nothing_to_send)
+    pub fn has_nothing_to_send(&self, id: ConnectionId) -> bool {
+        self.connection(id).is_none_or(Connection::has_nothing_to_send)
     }
 
     /// Returns the largest window that a connection's peer has offered so far.
-    pub fn max_peer_window_bytes(&self, connection: ConnectionId) -> u64 {
-        self.get(connection).map_or(0, Connection::max_peer_window_bytes)
+    pub fn max_peer_window_bytes(&self, id: ConnectionId) -> u64 {
+        self.connection(id).map_or(0, Connection::max_peer_window_bytes)
     }
 
     /// Runs all timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
-            let before = self.get(id).and_then(|known| known.registered_timeout);
-            self.with(now, id, Connection::on_timeout);
-            self.run_requests_and_store_deadline(now, id);
-            let after = self.get(id).and_then(|known| known.registered_timeout);
-            if before == after && after.is_some_and(|at| at <= now) {
+        while let Some((_, id)) =
+            self.timeouts.first().copied().filter(|(deadline, _)| *deadline <= now)
+        {
+            let registered_before =
+                self.connection(id).and_then(|connection| connection.registered_timeout);
+            self.update_connection(now, id, Connection::on_timeout);
+            self.apply_outputs_and_store_deadline(now, id);
+            let registered_after =
+                self.connection(id).and_then(|connection| connection.registered_timeout);
+            if registered_before == registered_after
+                && registered_after.is_some_and(|deadline| deadline <= now)
+            {
                 // Waits for another condition than time, such as room: not due again before that.
-                if let Some(at) = after {
-                    self.timeouts.remove(&(at, id));
+                if let Some(deadline) = registered_after {
+                    self.timeouts.remove(&(deadline, id));
                 }
-                if let Some(known) = self.get_mut(id) {
-                    known.registered_timeout = None;
+                if let Some(connection) = self.connection_mut(id) {
+                    connection.registered_timeout = None;
                 }
             }
         }
@@ -463,7 +469,7 @@ impl Stack {
     /// As [`Stack::poll_transmit`], into the memory of an earlier packet.
     pub fn transmit(&mut self, now: Instant, packet: &mut Packet) -> Option<InterfaceId> {
         self.last_poll_at = now;
-        if let Some((interface, stray)) = self.stray.pop_front() {
+        if let Some((interface, stray)) = self.stray_packets.pop_front() {
             *packet = stray;
             return Some(interface);
         }
@@ -472,47 +478,47 @@ impl Stack {
             let host =
                 HostContext { now, local: &self.addresses, trace: self.config.report_decisions };
             let interfaces = &self.interfaces;
-            let room = |id| tx_readiness(interfaces, id);
-            let known = self.connections.get_mut(&id);
-            let interface = known.and_then(|known| {
-                known.with_views(&mut self.scratch, |known| {
-                    known.poll_transmit(&host, &room, identification, packet)
+            let readiness = |id| tx_readiness(interfaces, id);
+            let connection = self.connections.get_mut(&id);
+            let interface = connection.and_then(|connection| {
+                connection.with_views(&mut self.scratch, |connection| {
+                    connection.poll_transmit(&host, &readiness, identification, packet)
                 })
             });
             if let Some(interface) = interface {
                 let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
                 self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
                 if !self.scratch.out.is_empty() {
-                    self.run_requests(now, id);
+                    self.apply_outputs(now, id);
                 }
                 return Some(interface);
             }
             self.ready.pop_front();
-            if let Some(known) = self.get_mut(id) {
-                known.queued = false;
+            if let Some(connection) = self.connection_mut(id) {
+                connection.queued = false;
             }
             self.drain_count += 1;
-            self.run_requests_and_store_deadline(now, id);
+            self.apply_outputs_and_store_deadline(now, id);
         }
         None
     }
 
     /// Returns the time when [`Stack::handle_timeout`] must be called, with its purpose.
     pub fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let known = self.timeouts.first().map(|(at, id)| {
-            let reason = self.get(*id).and_then(Connection::poll_timeout);
-            (*at, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason))
+        let registered = self.timeouts.first().map(|(deadline, id)| {
+            let reason = self.connection(*id).and_then(Connection::poll_timeout);
+            (*deadline, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason))
         });
         // Deadlines of connections that are about to send are only stored after sending.
-        let ready = self.ready.iter().filter_map(|id| self.get(*id)?.poll_timeout());
-        known.into_iter().chain(ready).min()
+        let ready = self.ready.iter().filter_map(|id| self.connection(*id)?.poll_timeout());
+        registered.into_iter().chain(ready).min()
     }
 
     /// As [`Stack::poll_timeout`], without the reason, whose search is slower.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let known = self.timeouts.first().map(|(at, _)| *at);
-        let ready = self.ready.iter().filter_map(|id| self.get(*id)?.next_deadline());
-        known.into_iter().chain(ready).min()
+        let registered = self.timeouts.first().map(|(deadline, _)| *deadline);
+        let ready = self.ready.iter().filter_map(|id| self.connection(*id)?.next_deadline());
+        registered.into_iter().chain(ready).min()
     }
 
     /// Returns true if every connection is over and leaves nothing on the host: no subflow (not
@@ -529,57 +535,61 @@ impl Stack {
         self.events.pop_front()
     }
 
-    fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
         self.connections.get(&id).map(Box::as_ref)
     }
 
-    fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    fn connection_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id).map(Box::as_mut)
     }
 
-    /// Applies a function to a connection, and carries out the consequences.
-    fn with(
+    /// Applies `update` to a connection, and then its output; nothing for an unknown connection.
+    fn update_connection(
         &mut self,
         now: Instant,
         id: ConnectionId,
-        what: impl FnOnce(&mut Connection, &HostContext<'_>),
+        update: impl FnOnce(&mut Connection, &HostContext<'_>),
     ) {
         let host = HostContext { now, local: &self.addresses, trace: self.config.report_decisions };
-        let Some(known) = self.connections.get_mut(&id) else { return };
-        known.with_scratch(&mut self.scratch, |known| what(known, &host));
-        if !std::mem::replace(&mut known.queued, true) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.with_scratch(&mut self.scratch, |connection| update(connection, &host));
+        if !std::mem::replace(&mut connection.queued, true) {
             self.ready.push_back(id);
         }
-        // The connection has no more output.
+        // All output of the connection is in the scratch buffers.
         if !self.scratch.out.is_empty() {
-            self.run_requests(now, id);
+            self.apply_outputs(now, id);
         }
     }
 
-    fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &HostContext<'_>)) {
-        let open = self.connections.iter().filter(|(_, known)| !known.is_closed());
+    fn update_open_connections(
+        &mut self,
+        now: Instant,
+        update: impl Fn(&mut Connection, &HostContext<'_>),
+    ) {
+        let open = self.connections.iter().filter(|(_, connection)| !connection.is_closed());
         let open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
         for id in open {
-            self.with(now, id, &what);
+            self.update_connection(now, id, &update);
         }
     }
 
     /// Queues a connection for sending and updates its timers.
     fn reschedule(&mut self, now: Instant, id: ConnectionId) {
         self.make_ready(id);
-        self.run_requests(now, id);
+        self.apply_outputs(now, id);
     }
 
     fn make_ready(&mut self, id: ConnectionId) {
-        let Some(known) = self.get_mut(id) else { return };
-        if !known.queued {
-            known.queued = true;
+        let Some(connection) = self.connection_mut(id) else { return };
+        if !connection.queued {
+            connection.queued = true;
             self.ready.push_back(id);
         }
     }
 
-    /// Carries out all requests of a connection.
-    fn run_requests(&mut self, now: Instant, id: ConnectionId) {
+    /// Applies all output of a connection.
+    fn apply_outputs(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
             let mut output = std::mem::take(&mut self.scratch.out);
             for item in output.drain(..) {
@@ -587,49 +597,49 @@ impl Stack {
             }
             self.scratch.out = output;
         }
-        // Apply the requests other than packets and timers.
-        while self.get(id).is_some_and(Connection::has_output) {
-            for item in self.get_mut(id).map(Connection::take_output).unwrap_or_default() {
+        // Outputs may cause further ones, which the connection stores itself.
+        while self.connection(id).is_some_and(Connection::has_output) {
+            for item in self.connection_mut(id).map(Connection::take_output).unwrap_or_default() {
                 self.apply_output(now, id, item);
             }
         }
     }
 
-    /// Carries out the latest requests of a connection, and stores its deadline.
-    fn run_requests_and_store_deadline(&mut self, now: Instant, id: ConnectionId) {
+    /// Applies the latest output of a connection, and stores its deadline.
+    fn apply_outputs_and_store_deadline(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
-            self.run_requests(now, id);
+            self.apply_outputs(now, id);
         }
-        let Some(known) = self.get_mut(id) else { return };
-        let timeout = known.next_deadline();
-        let before = std::mem::replace(&mut known.registered_timeout, timeout);
-        let gone = known.is_fully_closed();
-        if before != timeout {
-            if let Some(at) = before {
-                self.timeouts.remove(&(at, id));
+        let Some(connection) = self.connection_mut(id) else { return };
+        let timeout = connection.next_deadline();
+        let previous = std::mem::replace(&mut connection.registered_timeout, timeout);
+        let fully_closed = connection.is_fully_closed();
+        if previous != timeout {
+            if let Some(deadline) = previous {
+                self.timeouts.remove(&(deadline, id));
             }
-            if let Some(at) = timeout {
-                self.timeouts.insert((at, id));
+            if let Some(deadline) = timeout {
+                self.timeouts.insert((deadline, id));
             }
         }
-        if gone {
+        if fully_closed {
             self.remove(id);
         } else if self.syn_flood_state.is_some() {
             self.track_time_wait(now, id);
         }
     }
 
-    /// Removes the timers and the token of a connection without subflows; its state stays until it
-    /// is forgotten.
+    /// Removes the timers and the token of a connection without subflows. Its status stays readable
+    /// until [`Stack::release`].
     fn remove(&mut self, id: ConnectionId) {
-        let Some(known) = self.get_mut(id) else { return };
-        let (token, forgotten) = (known.token(), known.read_closed);
-        if let Some(at) = known.registered_timeout.take() {
-            self.timeouts.remove(&(at, id));
+        let Some(connection) = self.connection_mut(id) else { return };
+        let (token, released) = (connection.token(), connection.read_closed);
+        if let Some(deadline) = connection.registered_timeout.take() {
+            self.timeouts.remove(&(deadline, id));
         }
         self.tokens.remove(&token);
-        let early = self.half_open.remove(id).is_some();
-        if forgotten || early {
+        let was_half_open = self.half_open.remove(id).is_some();
+        if released || was_half_open {
             self.connections.remove(&id);
         }
     }
@@ -638,8 +648,9 @@ impl Stack {
         match output {
             ConnectionOutput::Event(event) => {
                 // A connection that fails before it is accepted was never reported.
-                let early = self.half_open.contains(id);
-                let silent = early || self.get(id).is_some_and(|known| known.read_closed);
+                let is_half_open = self.half_open.contains(id);
+                let silent = is_half_open
+                    || self.connection(id).is_some_and(|connection| connection.read_closed);
                 if !silent {
                     self.events.push_back(event);
                 }
@@ -659,8 +670,13 @@ impl Stack {
         let PathManagerAction::Open { local_id, local, remote_id, remote, backup } = action else {
             return;
         };
-        let known = self.addresses.iter().find(|known| known.address == local && known.up);
-        let Some(interface) = known.map(|known| known.interface) else { return };
+        let local_address = self
+            .addresses
+            .iter()
+            .find(|local_address| local_address.address == local && local_address.up);
+        let Some(interface) = local_address.map(|local_address| local_address.interface) else {
+            return;
+        };
         let Some(port) = self.free_port(local, remote) else { return };
         let local = SocketAddr::new(local, port);
         let mtu_bytes = self.mtu_bytes(interface);
@@ -668,7 +684,10 @@ impl Stack {
             SubflowParams { interface, mtu_bytes, local, remote, local_id, remote_id, backup };
         let isn = self.secrets.isn(now, local, remote);
         let nonce = self.secrets.next() as u32;
-        if self.get_mut(id).is_some_and(|known| known.open(&tuple, isn, nonce, now)) {
+        if self
+            .connection_mut(id)
+            .is_some_and(|connection| connection.open(&tuple, isn, nonce, now))
+        {
             self.subflows.insert((local, remote), id);
             self.make_ready(id);
         }
@@ -676,16 +695,16 @@ impl Stack {
 }
 
 fn tx_readiness(interfaces: &[(InterfaceId, InterfaceState)], id: InterfaceId) -> TxReadiness {
-    match find(interfaces, id) {
+    match interface_state(interfaces, id) {
         Some(InterfaceState { up: true, tx_ready: true, .. }) => TxReadiness::Ready,
         Some(InterfaceState { up: true, tx_ready: false, .. }) => TxReadiness::Blocked,
         Some(InterfaceState { up: false, .. }) | None => TxReadiness::Down,
     }
 }
 
-fn find(
+fn interface_state(
     interfaces: &[(InterfaceId, InterfaceState)],
-    wanted: InterfaceId,
+    interface: InterfaceId,
 ) -> Option<&InterfaceState> {
-    interfaces.iter().find(|(id, _)| *id == wanted).map(|(_, known)| known)
+    interfaces.iter().find(|(id, _)| *id == interface).map(|(_, state)| state)
 }

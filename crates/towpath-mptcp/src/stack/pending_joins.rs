@@ -16,7 +16,7 @@ use super::demultiplexer::FourTuple;
 use super::half_open::SourcePrefix;
 use super::syn_options::SynOptions;
 
-/// Buckets, and entries in one: 4,096 subflows in less than a mebibyte.
+/// Number of buckets, each with [`BUCKET_SLOTS`] entries: 4,096 subflows in less than a mebibyte.
 const BUCKETS: usize = 512;
 const BUCKET_SLOTS: usize = 8;
 /// Lifetime of an entry, as long as three SYN/ACK retransmissions would take; here the peer
@@ -65,46 +65,46 @@ pub(super) struct PendingJoinTable {
 impl PendingJoinTable {
     /// Returns the entry between these addresses.
     pub(super) fn get(&self, hash: u64, tuple: FourTuple, now: Instant) -> Option<PendingJoin> {
-        let row = self.buckets.get(bucket(hash))?;
-        row.iter().find(|known| known.tuple == tuple && !known.is_expired(now)).copied()
+        let bucket = self.buckets.get(bucket_index(hash))?;
+        bucket.iter().find(|join| join.tuple == tuple && !join.is_expired(now)).copied()
     }
 
     /// Adds an entry and replaces an earlier one between the same addresses. In a full bucket it
     /// replaces the oldest entry of the source that has most.
-    pub(super) fn insert(&mut self, hash: u64, report: PendingJoin, now: Instant) {
+    pub(super) fn insert(&mut self, hash: u64, join: PendingJoin, now: Instant) {
         if self.buckets.is_empty() {
             self.buckets = vec![JoinBucket::new(); BUCKETS];
         }
-        let Some(row) = self.buckets.get_mut(bucket(hash)) else { return };
-        row.retain(|known| known.tuple != report.tuple && !known.is_expired(now));
-        if row.is_full() {
-            let share = |of: &PendingJoin| {
-                let source = of.source();
-                let others = row.iter().filter(|known| known.source() == source).count();
-                others + usize::from(source == report.source())
+        let Some(bucket) = self.buckets.get_mut(bucket_index(hash)) else { return };
+        bucket.retain(|existing| existing.tuple != join.tuple && !existing.is_expired(now));
+        if bucket.is_full() {
+            let share = |entry: &PendingJoin| {
+                let source = entry.source();
+                let entries = bucket.iter().filter(|existing| existing.source() == source).count();
+                entries + usize::from(source == join.source())
             };
-            // In each bucket, the oldest come first.
-            let most = row.iter().map(share).max();
-            if let Some(index) = row.iter().position(|known| Some(share(known)) == most) {
-                row.remove(index);
+            // Entries are in the order of insertion, so the oldest of that source is evicted.
+            let max_share = bucket.iter().map(share).max();
+            if let Some(index) = bucket.iter().position(|entry| Some(share(entry)) == max_share) {
+                bucket.remove(index);
             }
         }
-        let _ = row.try_push(report);
+        let _ = bucket.try_push(join);
     }
 
     pub(super) fn remove(&mut self, hash: u64, tuple: FourTuple) {
-        if let Some(row) = self.buckets.get_mut(bucket(hash)) {
-            row.retain(|known| known.tuple != tuple);
+        if let Some(bucket) = self.buckets.get_mut(bucket_index(hash)) {
+            bucket.retain(|join| join.tuple != tuple);
         }
     }
 
     /// Returns the number of entries that have not expired.
     pub(super) fn len(&self, now: Instant) -> usize {
-        self.buckets.iter().flatten().filter(|known| !known.is_expired(now)).count()
+        self.buckets.iter().flatten().filter(|join| !join.is_expired(now)).count()
     }
 }
 
-fn bucket(hash: u64) -> usize {
+fn bucket_index(hash: u64) -> usize {
     (hash % BUCKETS as u64) as usize
 }
 
@@ -129,17 +129,17 @@ mod tests {
                 timestamp: None,
                 window: 0,
             },
-            syn_ack_sent_at: at(secs),
+            syn_ack_sent_at: at_secs(secs),
             syn_repeated: false,
         }
     }
 
-    fn at(secs: u64) -> Instant {
+    fn at_secs(secs: u64) -> Instant {
         Instant::from_nanos(secs * 1_000_000_000)
     }
 
-    fn has(joins: &PendingJoinTable, host: u8, port: u16, secs: u64) -> bool {
-        joins.get(0, pending_join(host, port, 0).tuple, at(secs)).is_some()
+    fn contains(joins: &PendingJoinTable, host: u8, port: u16, secs: u64) -> bool {
+        joins.get(0, pending_join(host, port, 0).tuple, at_secs(secs)).is_some()
     }
 
     #[test]
@@ -155,39 +155,42 @@ mod tests {
     #[test]
     fn one_source_evicts_only_its_own_entries() {
         let mut joins = PendingJoinTable::default();
-        joins.insert(0, pending_join(2, 1, 0), at(0));
+        joins.insert(0, pending_join(2, 1, 0), at_secs(0));
         for port in 1..1_000 {
-            joins.insert(0, pending_join(3, port, 1), at(1));
+            joins.insert(0, pending_join(3, port, 1), at_secs(1));
         }
-        assert!(has(&joins, 2, 1, 1), "the other one in its row");
-        assert!(has(&joins, 3, 999, 1) && !has(&joins, 3, 1, 1), "its latest, and not its first");
-        assert_eq!(joins.len(at(1)), BUCKET_SLOTS);
+        assert!(contains(&joins, 2, 1, 1), "the other one in its row");
+        assert!(
+            contains(&joins, 3, 999, 1) && !contains(&joins, 3, 1, 1),
+            "its latest, and not its first"
+        );
+        assert_eq!(joins.len(at_secs(1)), BUCKET_SLOTS);
         // The other source also displaces an entry of the source with most.
-        joins.insert(0, pending_join(2, 2, 1), at(1));
-        assert!(has(&joins, 2, 1, 1) && has(&joins, 2, 2, 1));
+        joins.insert(0, pending_join(2, 2, 1), at_secs(1));
+        assert!(contains(&joins, 2, 1, 1) && contains(&joins, 2, 2, 1));
     }
 
     #[test]
     fn of_many_sources_the_oldest_goes_first() {
         let mut joins = PendingJoinTable::default();
         for host in 1..=9 {
-            joins.insert(0, pending_join(host, 1, 0), at(0));
+            joins.insert(0, pending_join(host, 1, 0), at_secs(0));
         }
-        assert!(!has(&joins, 1, 1, 0));
-        assert!((2..=9).all(|host| has(&joins, host, 1, 0)));
+        assert!(!contains(&joins, 1, 1, 0));
+        assert!((2..=9).all(|host| contains(&joins, host, 1, 0)));
     }
 
     #[test]
     fn a_repeated_join_takes_no_second_entry_and_all_entries_expire() {
         let mut joins = PendingJoinTable::default();
         for _ in 0..20 {
-            joins.insert(0, pending_join(2, 1, 0), at(0));
+            joins.insert(0, pending_join(2, 1, 0), at_secs(0));
         }
-        assert_eq!(joins.len(at(15)), 1);
-        assert_eq!(joins.len(at(16)), 0);
-        assert!(!has(&joins, 2, 1, 16));
-        joins.insert(0, pending_join(2, 1, 0), at(0));
+        assert_eq!(joins.len(at_secs(15)), 1);
+        assert_eq!(joins.len(at_secs(16)), 0);
+        assert!(!contains(&joins, 2, 1, 16));
+        joins.insert(0, pending_join(2, 1, 0), at_secs(0));
         joins.remove(0, pending_join(2, 1, 0).tuple);
-        assert_eq!(joins.len(at(0)), 0);
+        assert_eq!(joins.len(at_secs(0)), 0);
     }
 }

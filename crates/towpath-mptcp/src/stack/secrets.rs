@@ -1,8 +1,8 @@
 //! Unpredictable random numbers: keys, nonces, initial sequence numbers, cookies.
 //!
-//! They come from a hash over a counter, or over their purpose. For tests the hash key is a seed,
-//! so that equal seeds give equal runs. Otherwise it is 128 bits of the system's random numbers,
-//! with HMAC-SHA256 as the hash (RFC 6528 §3, RFC 4086). An attacker cannot try all these keys.
+//! Numbers come from a hash over a counter, or over their purpose. For tests the hash key
+//! is a seed, so that equal seeds give equal runs. Otherwise it is 128 bits of the system's random
+//! numbers, with HMAC-SHA256 as the hash (RFC 6528 §3, RFC 4086): too many keys to try.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -48,12 +48,12 @@ impl SecretGenerator {
     /// Creates a generator from a secret, for a stack with unauthenticated clients.
     pub(super) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         let mut block = [0; BLOCK_BYTES];
-        for (byte, secret) in block.iter_mut().zip(secret) {
-            *byte = *secret;
+        for (byte, secret_byte) in block.iter_mut().zip(secret) {
+            *byte = *secret_byte;
         }
         Self { key: SecretKey::Secret(Box::new(Hmac::new(&block.into()))), counter: 0 }
     }
-
+    /// Returns the next number of the generator's sequence.
     pub(super) fn next(&mut self) -> u64 {
         self.counter += 1;
         self.hash(b"towpath secret", &self.counter.to_be_bytes())
@@ -66,15 +66,15 @@ impl SecretGenerator {
         clock.wrapping_add(self.hash(b"towpath isn", &octets(local, remote)) as u32)
     }
 
-    /// Returns a number derived from `said` and two addresses; `label` names its purpose.
+    /// Returns a number derived from `input` and two addresses; `label` names its purpose.
     pub(super) fn keyed_hash(
         &self,
         label: &'static [u8],
         (local, remote): (SocketAddr, SocketAddr),
-        said: [u8; 16],
+        input: [u8; 16],
     ) -> u64 {
         let family = u8::from(local.is_ipv6());
-        let mut message: ArrayVec<u8, { TUPLE_BYTES + 17 }> = said.into_iter().collect();
+        let mut message: ArrayVec<u8, { TUPLE_BYTES + 17 }> = input.into_iter().collect();
         message.push(family);
         message.extend(octets(local, remote));
         self.hash(label, &message)
@@ -116,65 +116,72 @@ fn octets(local: SocketAddr, remote: SocketAddr) -> ArrayVec<u8, TUPLE_BYTES> {
 }
 
 fn first_64(bytes: &[u8]) -> u64 {
-    bytes.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    bytes.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair() -> [SocketAddr; 2] {
+    fn address_pair() -> [SocketAddr; 2] {
         ["10.0.0.1:1", "10.0.0.2:2"].map(|text| text.parse().unwrap())
     }
 
     #[test]
     fn equal_seeds_give_equal_secrets_and_others_do_not() {
         let [mut a, mut b, mut c] = [1, 1, 2].map(SecretGenerator::from_seed);
-        let first = a.next();
-        assert_eq!(first, b.next());
-        assert_ne!(first, c.next());
-        assert_ne!(first, a.next());
+        let first_number = a.next();
+        assert_eq!(first_number, b.next());
+        assert_ne!(first_number, c.next());
+        assert_ne!(first_number, a.next());
     }
 
     #[test]
     fn the_output_of_a_seed_is_stable() {
         let mut secrets = SecretGenerator::from_seed(7);
-        assert_eq!([secrets.next(), secrets.next()], [NEXT_OF_7.0, NEXT_OF_7.1]);
-        let [a, b] = pair();
-        assert_eq!(secrets.isn(Instant::ZERO, a, b), ISN_OF_7);
+        assert_eq!(
+            [secrets.next(), secrets.next()],
+            [FIRST_NUMBERS_OF_SEED_7.0, FIRST_NUMBERS_OF_SEED_7.1]
+        );
+        let [a, b] = address_pair();
+        assert_eq!(secrets.isn(Instant::ZERO, a, b), ISN_OF_SEED_7);
     }
 
     /// Values from before the introduction of 128-bit secrets.
-    const NEXT_OF_7: (u64, u64) = (0x2c68_9b2e_db67_84c8, 0x6d2f_8eca_a4f2_65b5);
-    const ISN_OF_7: u32 = 0x4114_1c90;
+    const FIRST_NUMBERS_OF_SEED_7: (u64, u64) = (0x2c68_9b2e_db67_84c8, 0x6d2f_8eca_a4f2_65b5);
+    const ISN_OF_SEED_7: u32 = 0x4114_1c90;
 
     #[test]
     fn sequence_numbers_of_one_pair_grow_with_time() {
         for secrets in
             [SecretGenerator::from_seed(7), SecretGenerator::from_secret(&[7; SECRET_BYTES])]
         {
-            let [a, b] = pair();
-            let at = |micros: u64| Instant::from_nanos(micros * 1_000);
-            let grown = secrets.isn(at(4_000), a, b).wrapping_sub(secrets.isn(at(0), a, b));
+            let [a, b] = address_pair();
+            let at_micros = |micros: u64| Instant::from_nanos(micros * 1_000);
+            let grown =
+                secrets.isn(at_micros(4_000), a, b).wrapping_sub(secrets.isn(at_micros(0), a, b));
             assert_eq!(grown, 1_000);
-            assert_ne!(secrets.isn(at(0), a, b), secrets.isn(at(0), b, a));
+            assert_ne!(secrets.isn(at_micros(0), a, b), secrets.isn(at_micros(0), b, a));
         }
     }
 
     #[test]
     fn every_bit_of_a_secret_counts() {
-        let [a, b] = pair();
-        let numbers = |secret: &[u8; SECRET_BYTES]| {
+        let [a, b] = address_pair();
+        let draw_numbers = |secret: &[u8; SECRET_BYTES]| {
             let mut secrets = SecretGenerator::from_secret(secret);
-            let about = secrets.keyed_hash(b"a label", (a, b), [0; 16]);
-            (secrets.next(), secrets.isn(Instant::ZERO, a, b), about)
+            let hash = secrets.keyed_hash(b"a label", (a, b), [0; 16]);
+            (secrets.next(), secrets.isn(Instant::ZERO, a, b), hash)
         };
-        let known = numbers(&[0; SECRET_BYTES]);
+        let of_zero_secret = draw_numbers(&[0; SECRET_BYTES]);
         for bit in 0..8 * SECRET_BYTES {
-            let mut other = [0; SECRET_BYTES];
-            other[bit / 8] = 1 << (bit % 8);
-            let (next, isn, about) = numbers(&other);
-            assert!(next != known.0 && isn != known.1 && about != known.2, "bit {bit}");
+            let mut secret = [0; SECRET_BYTES];
+            secret[bit / 8] = 1 << (bit % 8);
+            let (next, isn, hash) = draw_numbers(&secret);
+            assert!(
+                next != of_zero_secret.0 && isn != of_zero_secret.1 && hash != of_zero_secret.2,
+                "bit {bit}"
+            );
         }
     }
 

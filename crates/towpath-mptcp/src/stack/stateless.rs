@@ -28,13 +28,13 @@ impl Stack {
     /// Returns the subflows whose SYN was accepted and whose peers are not authenticated yet.
     /// Always 0 without SYN flood protection.
     pub fn half_open_joins(&self, now: Instant) -> usize {
-        self.syn_flood_state.as_ref().map_or(0, |guard| guard.joins.len(now))
+        self.syn_flood_state.as_ref().map_or(0, |syn_flood| syn_flood.joins.len(now))
     }
 
     /// Returns true if a source may have no more half-open connections.
     pub(super) fn source_limit_reached(&self, source: SourcePrefix) -> bool {
-        let limit = self.syn_flood_state.as_ref().map(|guard| guard.half_open_per_source);
-        limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
+        let limit = self.syn_flood_state.as_ref().map(|syn_flood| syn_flood.half_open_per_source);
+        limit.is_some_and(|limit| self.half_open.source_count(source) >= limit)
     }
 
     /// Replies to a SYN with a cookie and keeps no state. Options that the cookie cannot encode are
@@ -47,8 +47,10 @@ impl Stack {
     ) {
         let Some(listener) = self.listeners.get_mut(&syn.destination.port()) else { return };
         let config = Arc::clone(&listener.config);
-        let stamped = config.subflow.timestamps;
-        let Some(offer) = SynOptions::of(syn).cookie_subset(stamped, syn.source.is_ipv6()) else {
+        let timestamps_enabled = config.subflow.timestamps;
+        let Some(offer) =
+            SynOptions::of(syn).cookie_subset(timestamps_enabled, syn.source.is_ipv6())
+        else {
             self.counters.backlog_full += 1;
             return;
         };
@@ -59,16 +61,20 @@ impl Stack {
         // RFC 8684 §3.1: a key whose token is in use cannot be ours, and no other key can be
         // derived.
         let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
-        let kept = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
-        let tuple = self.tuple_of(interface, syn, 0, 0);
+        let encodable_syn = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
+        let tuple = self.subflow_params(interface, syn, 0, 0);
         let placeholder_id = ConnectionId(self.next_id);
-        let made = Connection::accept(placeholder_id, config, &tuple, &kept, cookie, key, now);
-        let Some(mut answer) = made.ok().and_then(|made| made.into_syn_ack(now)) else { return };
-        if let Some(stamps) = &mut answer.options.timestamps {
-            stamps.value = cookies::stamp(stamps.value, &offer);
+        let connection =
+            Connection::accept(placeholder_id, config, &tuple, &encodable_syn, cookie, key, now);
+        let Some(mut syn_ack) = connection.ok().and_then(|connection| connection.into_syn_ack(now))
+        else {
+            return;
+        };
+        if let Some(timestamps) = &mut syn_ack.options.timestamps {
+            timestamps.value = cookies::stamp(timestamps.value, &offer);
         }
         self.counters.cookies_sent += 1;
-        self.send_stray_reply(interface, &answer);
+        self.send_stray_reply(interface, &syn_ack);
     }
 
     /// Tries to complete a handshake of which little or no state was kept. Returns false if the
@@ -79,18 +85,18 @@ impl Stack {
         interface: InterfaceId,
         segment: &mut Segment,
     ) -> bool {
-        let Some(guard) = &self.syn_flood_state else { return false };
-        let third = segment.flags.contains(Flags::ACK)
+        let Some(syn_flood) = &self.syn_flood_state else { return false };
+        let is_third_packet = segment.flags.contains(Flags::ACK)
             && !segment.flags.contains(Flags::SYN)
             && !segment.flags.contains(Flags::RST);
-        if !third {
+        if !is_third_packet {
             return false;
         }
         let addresses = (segment.destination, segment.source);
         let hash = self.secrets.source_hash(SourcePrefix::of(segment.source.ip()));
-        match guard.joins.get(hash, addresses, now) {
-            Some(entry) => {
-                self.complete_join(now, interface, segment, (hash, entry));
+        match syn_flood.joins.get(hash, addresses, now) {
+            Some(pending) => {
+                self.complete_join(now, interface, segment, (hash, pending));
                 true
             }
             None => self.complete_by_cookie(now, interface, segment),
@@ -107,13 +113,14 @@ impl Stack {
         let Some(listener) = listener.filter(|listener| now < listener.cookies_until) else {
             return false;
         };
-        let (owner, config) = (listener.id, Arc::clone(&listener.config));
+        let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
         let addresses = (segment.destination, segment.source);
-        let numbers = (segment.seq.wrapping_sub(1), segment.ack.wrapping_sub(1));
-        let stamps = segment.options.timestamps.filter(|_| config.subflow.timestamps);
-        let stamps = stamps.map(|stamps| (stamps.value, stamps.echo));
+        // The initial sequence numbers of the peer and of us: the latter is the cookie.
+        let isns = (segment.seq.wrapping_sub(1), segment.ack.wrapping_sub(1));
+        let timestamps = segment.options.timestamps.filter(|_| config.subflow.timestamps);
+        let timestamps = timestamps.map(|timestamps| (timestamps.value, timestamps.echo));
         let window = segment.window;
-        let offer = cookies::read(&self.secrets, now, addresses, numbers, stamps, window);
+        let offer = cookies::read(&self.secrets, now, addresses, isns, timestamps, window);
         let Some(offer) = offer else {
             self.counters.cookies_refused += 1;
             // Data may have overtaken the packet with the cookie, and will be retransmitted.
@@ -121,29 +128,29 @@ impl Stack {
         };
         let option = capable(segment).map(syn_capable);
         if option.is_none() && segment.options.dss.is_some() {
-            return true; // as above, for the packet with the keys (RFC 8684 §3.1)
+            return true; // as above: the packet with the keys (RFC 8684 §3.1) may have been overtaken
         }
-        let (peer_isn, cookie) = numbers;
+        let (peer_isn, cookie) = isns;
         let key = match option {
             Some(_) => cookies::key(&self.secrets, addresses, peer_isn, cookie),
             None => self.fresh_key(),
         };
         if self.tokens.contains_key(&keys::token(key)) {
-            return false; // it was free when the SYN arrived
+            return false; // another connection took the token since the SYN arrived
         }
         let syn = offer.syn(segment, peer_isn, option.map(MptcpOption::Capable));
-        let tuple = self.tuple_of(interface, segment, 0, 0);
+        let tuple = self.subflow_params(interface, segment, 0, 0);
         let id = self.fresh_id();
-        let made = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
-        let Ok(mut known) = made else { return false };
-        known.on_syn_ack_sent(now, None);
-        if let Some(guard) = &self.syn_flood_state {
-            known.limit_syn_acks(guard.syn_ack_retries);
+        let connection = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
+        let Ok(mut connection) = connection else { return false };
+        connection.on_syn_ack_sent(now, None);
+        if let Some(syn_flood) = &self.syn_flood_state {
+            connection.limit_syn_acks(syn_flood.syn_ack_retries);
         }
         self.counters.cookies_accepted += 1;
-        self.insert(id, known, addresses);
-        self.half_open.insert(id, owner, SourcePrefix::of(segment.source.ip()));
-        self.with(now, id, |known, host| known.on_segment(host, 0, segment));
+        self.insert(id, connection, addresses);
+        self.half_open.insert(id, listener_id, SourcePrefix::of(segment.source.ip()));
+        self.update_connection(now, id, |connection, host| connection.on_segment(host, 0, segment));
         true
     }
 
@@ -159,18 +166,20 @@ impl Stack {
         let Some((remote_nonce, backup)) = join_syn(syn) else { return };
         let addresses = (tuple.local, tuple.remote);
         let hash = self.secrets.source_hash(SourcePrefix::of(tuple.remote.ip()));
-        let known =
-            self.syn_flood_state.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
-        let same = |known: &PendingJoin| {
-            (known.connection, known.peer_isn, known.nonces.1)
+        let pending = self
+            .syn_flood_state
+            .as_ref()
+            .and_then(|syn_flood| syn_flood.joins.get(hash, addresses, now));
+        let is_retransmission = |pending: &PendingJoin| {
+            (pending.connection, pending.peer_isn, pending.nonces.1)
                 == (connection, syn.seq, remote_nonce)
         };
-        let known = known.filter(same);
-        let (isn, nonce) = match known {
-            Some(known) => (known.isn, known.nonces.0),
+        let pending = pending.filter(is_retransmission);
+        let (isn, nonce) = match pending {
+            Some(pending) => (pending.isn, pending.nonces.0),
             None => (self.secrets.isn(now, tuple.local, tuple.remote), self.secrets.next() as u32),
         };
-        let half = PendingJoin {
+        let join = PendingJoin {
             tuple: addresses,
             connection,
             peer_isn: syn.seq,
@@ -180,13 +189,14 @@ impl Stack {
             backup,
             offer: SynOptions::of(syn),
             syn_ack_sent_at: now,
-            syn_repeated: known.is_some(),
+            syn_repeated: pending.is_some(),
         };
-        let answer = self.get(connection);
-        let answer = answer.and_then(|known| known.join_syn_ack(tuple, syn, isn, half.nonces, now));
-        let (Some(answer), Some(guard)) = (answer, &mut self.syn_flood_state) else { return };
-        guard.joins.insert(hash, half, now);
-        self.send_stray_reply(tuple.interface, &answer);
+        let syn_ack = self.connection(connection);
+        let syn_ack = syn_ack
+            .and_then(|connection| connection.join_syn_ack(tuple, syn, isn, join.nonces, now));
+        let (Some(syn_ack), Some(syn_flood)) = (syn_ack, &mut self.syn_flood_state) else { return };
+        syn_flood.joins.insert(hash, join, now);
+        self.send_stray_reply(tuple.interface, &syn_ack);
     }
 
     /// Processes the third packet of MP_JOIN: only the correct HMAC creates the subflow (RFC 8684
@@ -196,39 +206,43 @@ impl Stack {
         now: Instant,
         interface: InterfaceId,
         segment: &mut Segment,
-        (hash, entry): (u64, PendingJoin),
+        (hash, pending): (u64, PendingJoin),
     ) {
-        let expected = (entry.peer_isn.wrapping_add(1), entry.isn.wrapping_add(1));
+        let expected = (pending.peer_isn.wrapping_add(1), pending.isn.wrapping_add(1));
         if (segment.seq, segment.ack) != expected {
             return; // forged: must not end the handshake
         }
-        if let Some(guard) = &mut self.syn_flood_state {
-            guard.joins.remove(hash, entry.tuple);
+        if let Some(syn_flood) = &mut self.syn_flood_state {
+            syn_flood.joins.remove(hash, pending.tuple);
         }
         let hmac = segment.options.mptcp.iter().find_map(|option| {
             if let MptcpOption::Join(MpJoin::Ack { hmac }) = option { Some(*hmac) } else { None }
         });
-        let known = self.get(entry.connection);
-        let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(entry.nonces, hmac));
-        let accepted = proof.map_or(Err(MPTCP_ERROR), |(known, _)| known.accepts_join());
+        let connection = self.connection(pending.connection);
+        let authenticated = connection
+            .zip(hmac)
+            .filter(|(connection, hmac)| connection.proves_join(pending.nonces, hmac));
+        let accepted =
+            authenticated.map_or(Err(MPTCP_ERROR), |(connection, _)| connection.accepts_join());
         if let Err(reason) = accepted {
             self.counters.refused_joins += 1;
             return self.send_reset(interface, segment, Some(reason));
         }
-        let (local_id, remote_id) = entry.address_ids;
-        let tuple = self.tuple_of(interface, segment, local_id, remote_id);
-        let (nonce, remote_nonce) = entry.nonces;
-        let (backup, token) = (entry.backup, 0);
+        let (local_id, remote_id) = pending.address_ids;
+        let tuple = self.subflow_params(interface, segment, local_id, remote_id);
+        let (nonce, remote_nonce) = pending.nonces;
+        let (backup, token) = (pending.backup, 0);
         let option = MpJoin::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
-        let syn = entry.offer.syn(segment, entry.peer_isn, Some(MptcpOption::Join(option)));
-        if let Some(known) = self.get_mut(entry.connection) {
-            known.accept_join(&tuple, &syn, entry.isn, nonce, now);
-            known.on_syn_ack_sent(now, (!entry.syn_repeated).then_some(entry.syn_ack_sent_at));
-            self.subflows.insert(entry.tuple, entry.connection);
+        let syn = pending.offer.syn(segment, pending.peer_isn, Some(MptcpOption::Join(option)));
+        if let Some(connection) = self.connection_mut(pending.connection) {
+            connection.accept_join(&tuple, &syn, pending.isn, nonce, now);
+            connection
+                .on_syn_ack_sent(now, (!pending.syn_repeated).then_some(pending.syn_ack_sent_at));
+            self.subflows.insert(pending.tuple, pending.connection);
         }
-        self.with(now, entry.connection, |known, host| {
-            if let Some(index) = known.subflow_index(tuple.local, tuple.remote) {
-                known.on_segment(host, index, segment);
+        self.update_connection(now, pending.connection, |connection, host| {
+            if let Some(index) = connection.subflow_index(tuple.local, tuple.remote) {
+                connection.on_segment(host, index, segment);
             }
         });
     }
@@ -237,33 +251,33 @@ impl Stack {
     /// ends. RFC 9293 §3.4.2 requires it to last, but a peer that opens and closes thousands would
     /// fill the memory.
     pub(super) fn track_time_wait(&mut self, now: Instant, id: ConnectionId) {
-        let Some(guard) = &mut self.syn_flood_state else { return };
-        let Some(known) = self.connections.get_mut(&id) else { return };
-        if !known.enters_time_wait() {
+        let Some(syn_flood) = &mut self.syn_flood_state else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !connection.enters_time_wait() {
             return;
         }
-        guard.waiting.push_back(id);
-        // Most leave in the order in which they came.
-        while let Some(first) = guard.waiting.front().copied() {
-            if !self.connections.contains_key(&first) {
-                guard.waiting.pop_front();
+        syn_flood.waiting.push_back(id);
+        // Most connections leave TIME-WAIT in the order in which they entered it.
+        while let Some(oldest) = syn_flood.waiting.front().copied() {
+            if !self.connections.contains_key(&oldest) {
+                syn_flood.waiting.pop_front();
                 continue;
             }
-            if guard.waiting.len() <= self.config.time_wait_limit {
+            if syn_flood.waiting.len() <= self.config.time_wait_limit {
                 return;
             }
-            guard.waiting.pop_front();
-            return self.with(now, first, Connection::end_time_wait);
+            syn_flood.waiting.pop_front();
+            return self.update_connection(now, oldest, Connection::end_time_wait);
         }
     }
 
     /// Queues a reply that belongs to no connection.
-    pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, answer: &Segment) {
-        if self.syn_flood_state.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
+    pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, reply: &Segment) {
+        if self.syn_flood_state.is_some() && self.stray_packets.len() >= MAX_STRAY_REPLIES {
             self.counters.replies_dropped += 1;
             return;
         }
-        self.stray.push_back((interface, Packet::emit(answer, 0)));
+        self.stray_packets.push_back((interface, Packet::emit(reply, 0)));
     }
 }
 

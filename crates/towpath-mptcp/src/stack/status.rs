@@ -41,8 +41,8 @@ pub struct ConnectionStatus {
     pub receive_buffer_bytes: u64,
     /// Bytes reinjected on another subflow, by cause.
     pub reinjected_bytes: [u64; 5],
-    /// Payload bytes that arrived and were discarded: copies that a subflow or the connection had
-    /// already, and refused data.
+    /// Payload bytes that arrived and were discarded: refused data, and copies of data that the
+    /// subflow or the connection had already received.
     pub discarded_bytes: u64,
     /// Penalisations: times that M2 halved a window.
     pub penalisations: u64,
@@ -53,7 +53,7 @@ pub struct ConnectionStatus {
 /// A subflow's part of [`ConnectionStatus`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubflowStatus {
-    /// Number within the connection, never reused; 0 is the first.
+    /// Number within the connection, never reused; the first subflow has 0.
     pub number: u32,
     /// Path slot of the subflow.
     pub path: PathId,

@@ -1,6 +1,6 @@
 //! Protection against unauthenticated clients, in addition to the protocol (RFC 4987).
 //!
-//! A sender can forge any source address, so a handshake that is never completed must cost almost
+//! A sender can forge any source address, so an incomplete handshake must cost almost
 //! nothing. A listener with a full backlog, or one source at its limit, gets a cookie
 //! ([`super::cookies`]), and no state is kept. A subflow that a peer begins to open takes one entry
 //! in a table of fixed size until the peer is authenticated ([`super::pending_joins`]). The
@@ -59,8 +59,8 @@ pub(super) struct SynFloodState {
 }
 
 impl SynFloodState {
-    pub(super) fn new(strangers: &SynFloodProtection) -> Self {
-        let SynFloodProtection { secret: _, half_open_per_source, syn_ack_retries } = *strangers;
+    pub(super) fn new(protection: &SynFloodProtection) -> Self {
+        let SynFloodProtection { secret: _, half_open_per_source, syn_ack_retries } = *protection;
         Self {
             half_open_per_source,
             syn_ack_retries,

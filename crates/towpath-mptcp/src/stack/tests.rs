@@ -18,7 +18,7 @@ use crate::wire::{
 
 const PORT: u16 = 80;
 
-fn at(ms: u64) -> Instant {
+fn at_ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
@@ -26,7 +26,7 @@ fn peer() -> SocketAddr {
     "10.0.0.2:4000".parse().unwrap()
 }
 
-fn own(host: u8) -> IpAddr {
+fn local_ip(host: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, host])
 }
 
@@ -45,7 +45,7 @@ fn local_address(address: IpAddr, address_id: u8) -> LocalAddress {
     }
 }
 
-fn plain() -> connection::ConnectionConfig {
+fn plain_tcp() -> connection::ConnectionConfig {
     connection::ConnectionConfig { multipath: false, ..connection::ConnectionConfig::linux() }
 }
 
@@ -53,8 +53,8 @@ fn plain() -> connection::ConnectionConfig {
 fn host() -> Stack {
     let mut stack = Stack::new(StackConfig::default());
     stack.add_interface(InterfaceId(0), 1500);
-    for (id, address) in [(1, own(1)), (2, own(11))] {
-        stack.set_address(at(0), local_address(address, id));
+    for (id, address) in [(1, local_ip(1)), (2, local_ip(11))] {
+        stack.set_address(at_ms(0), local_address(address, id));
     }
     stack
 }
@@ -62,7 +62,7 @@ fn host() -> Stack {
 fn segment(flags: Flags, seq: u32, ack: u32) -> Segment {
     Segment {
         source: peer(),
-        destination: SocketAddr::new(own(1), PORT),
+        destination: SocketAddr::new(local_ip(1), PORT),
         seq,
         ack,
         flags,
@@ -76,16 +76,16 @@ fn segment(flags: Flags, seq: u32, ack: u32) -> Segment {
 
 /// Feeds a segment to the host and returns its replies.
 fn exchange(stack: &mut Stack, ms: u64, segment: &Segment) -> Vec<Segment> {
-    stack.handle_packet(at(ms), InterfaceId(0), Packet::emit(segment, 0));
-    sent(stack, ms)
+    stack.handle_packet(at_ms(ms), InterfaceId(0), Packet::emit(segment, 0));
+    poll_segments(stack, ms)
 }
 
-fn sent(stack: &mut Stack, ms: u64) -> Vec<Segment> {
-    let mut sent = Vec::new();
-    while let Some((_, packet)) = stack.poll_transmit(at(ms)) {
-        sent.extend(packet.split().map(|packet| packet.parse().unwrap()));
+fn poll_segments(stack: &mut Stack, ms: u64) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    while let Some((_, packet)) = stack.poll_transmit(at_ms(ms)) {
+        segments.extend(packet.split().map(|packet| packet.parse().unwrap()));
     }
-    sent
+    segments
 }
 
 fn events(stack: &mut Stack) -> Vec<StackEvent> {
@@ -97,10 +97,10 @@ fn connections_need_the_address_of_one_host() {
     let mut stack = host();
     for text in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80"] {
         let remote: SocketAddr = text.parse().unwrap();
-        let refused = stack.connect(at(0), None, remote, plain());
+        let refused = stack.connect(at_ms(0), None, remote, plain_tcp());
         assert_eq!(refused, Err(ConnectError::NotUnicast(remote)));
     }
-    stack.listen(PORT, plain()).unwrap();
+    stack.listen(PORT, plain_tcp()).unwrap();
     for address in ["224.0.0.1:9", "255.255.255.255:9", "0.0.0.0:9"] {
         let syn = Segment { source: address.parse().unwrap(), ..segment(Flags::SYN, 5, 0) };
         assert!(exchange(&mut stack, 1, &syn).is_empty(), "a SYN from {address}");
@@ -114,62 +114,64 @@ fn connections_need_the_address_of_one_host() {
 
 #[test]
 fn the_application_or_the_host_chooses_an_address_that_stays() {
-    for (asked, expected) in [(None, own(1)), (Some(own(11)), own(11))] {
+    for (requested, expected) in [(None, local_ip(1)), (Some(local_ip(11)), local_ip(11))] {
         let mut stack = host();
-        stack.connect(at(0), asked, peer(), plain()).unwrap();
-        let mut sources: Vec<IpAddr> = sent(&mut stack, 0).iter().map(|s| s.source.ip()).collect();
-        stack.handle_timeout(at(1100));
-        sources.extend(sent(&mut stack, 1100).iter().map(|s| s.source.ip()));
+        stack.connect(at_ms(0), requested, peer(), plain_tcp()).unwrap();
+        let mut sources: Vec<IpAddr> =
+            poll_segments(&mut stack, 0).iter().map(|s| s.source.ip()).collect();
+        stack.handle_timeout(at_ms(1100));
+        sources.extend(poll_segments(&mut stack, 1100).iter().map(|s| s.source.ip()));
         assert_eq!(sources, [expected, expected]);
     }
-    let unknown = Some(own(77));
-    let refused = host().connect(at(0), unknown, peer(), plain());
+    let unknown = Some(local_ip(77));
+    let refused = host().connect(at_ms(0), unknown, peer(), plain_tcp());
     assert_eq!(refused, Err(ConnectError::NoAddress(peer())));
 }
 
-/// Accepts a connection; returns the numbers that the peer and we use next.
-fn open(stack: &mut Stack) -> (ConnectionId, u32, u32) {
+/// Accepts a connection; returns the next sequence numbers of our side and of the peer.
+fn accept_connection(stack: &mut Stack) -> (ConnectionId, u32, u32) {
     let mut syn = segment(Flags::SYN, 999, 0);
     syn.options.timestamps = Some(Timestamps { value: 50, echo: 0 });
-    let answer = exchange(stack, 1000, &syn).remove(0);
-    assert!(answer.flags.contains(Flags::SYN) && answer.flags.contains(Flags::ACK));
-    let (ours, theirs) = (answer.seq.wrapping_add(1), 1000);
-    exchange(stack, 1010, &segment(Flags::ACK, theirs, ours));
+    let syn_ack = exchange(stack, 1000, &syn).remove(0);
+    assert!(syn_ack.flags.contains(Flags::SYN) && syn_ack.flags.contains(Flags::ACK));
+    let (own_seq, peer_seq) = (syn_ack.seq.wrapping_add(1), 1000);
+    exchange(stack, 1010, &segment(Flags::ACK, peer_seq, own_seq));
     let accepted = events(stack).into_iter().find_map(|event| {
         if let StackEvent::Accepted { connection, .. } = event { Some(connection) } else { None }
     });
-    (accepted.unwrap(), ours, theirs)
+    (accepted.unwrap(), own_seq, peer_seq)
 }
 
 #[test]
 fn listening_and_connections_on_a_port_do_not_disturb_each_other() {
     let mut stack = host();
-    stack.listen(PORT, plain()).unwrap();
-    let (id, ours, theirs) = open(&mut stack);
+    stack.listen(PORT, plain_tcp()).unwrap();
+    let (id, own_seq, peer_seq) = accept_connection(&mut stack);
     // Another connection is being set up on the port while it is listened on again.
-    let other = Segment { source: "10.0.0.3:1".parse().unwrap(), ..segment(Flags::SYN, 7, 0) };
-    assert_eq!(exchange(&mut stack, 1020, &other).len(), 1);
-    assert!(stack.listen(PORT, plain()).is_ok());
-    let mut data = segment(Flags::ACK, theirs, ours);
+    let other_syn = Segment { source: "10.0.0.3:1".parse().unwrap(), ..segment(Flags::SYN, 7, 0) };
+    assert_eq!(exchange(&mut stack, 1020, &other_syn).len(), 1);
+    assert!(stack.listen(PORT, plain_tcp()).is_ok());
+    let mut data = segment(Flags::ACK, peer_seq, own_seq);
     data.payload = Bytes::from_static(b"still here").into();
     exchange(&mut stack, 1030, &data);
-    assert_eq!(stack.read(at(1030), id), Some(Bytes::from_static(b"still here")));
+    assert_eq!(stack.read(at_ms(1030), id), Some(Bytes::from_static(b"still here")));
 }
 
 #[test]
 fn the_last_packet_of_a_write_is_pushed_immediately() {
     let mut stack = host();
-    stack.listen(PORT, plain()).unwrap();
-    let (id, _, _) = open(&mut stack);
+    stack.listen(PORT, plain_tcp()).unwrap();
+    let (id, _, _) = accept_connection(&mut stack);
     let mut data = Bytes::from(vec![7; 5000]);
-    assert_eq!(stack.write(at(1100), id, &mut data), 5000);
-    let sent = sent(&mut stack, 1100);
-    let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
-    let pushed: Vec<bool> = sent.iter().map(|segment| segment.flags.contains(Flags::PSH)).collect();
+    assert_eq!(stack.write(at_ms(1100), id, &mut data), 5000);
+    let segments = poll_segments(&mut stack, 1100);
+    let bytes: usize = segments.iter().map(|segment| segment.payload.len()).sum();
+    let push_flags: Vec<bool> =
+        segments.iter().map(|segment| segment.flags.contains(Flags::PSH)).collect();
     assert_eq!(bytes, 5000);
-    assert_eq!(pushed.iter().filter(|pushed| **pushed).count(), 1, "{pushed:?}");
-    assert_eq!(pushed.last(), Some(&true));
-    assert!(sent.iter().rev().skip(1).all(|s| s.payload.len() >= 500), "full packets first");
+    assert_eq!(push_flags.iter().filter(|push_flags| **push_flags).count(), 1, "{push_flags:?}");
+    assert_eq!(push_flags.last(), Some(&true));
+    assert!(segments.iter().rev().skip(1).all(|s| s.payload.len() >= 500), "full packets first");
 }
 
 #[test]
@@ -181,7 +183,7 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
             ..connection::ConnectionConfig::linux_6_18()
         };
         stack.listen(PORT, connection::ConnectionConfig { write_retry: retry, ..linux }).unwrap();
-        let (id, ours, theirs) = open(&mut stack);
+        let (id, own_seq, peer_seq) = accept_connection(&mut stack);
         let writable_events = |stack: &mut Stack| {
             events(stack).iter().filter(|event| matches!(event, StackEvent::Writable(_))).count()
         };
@@ -190,24 +192,24 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
         let mut packets = VecDeque::new();
         let payload = |packet: &Segment| packet.payload.len() as u32;
         loop {
-            assert!(stack.write(at(1100), id, &mut data) > 0);
-            packets.extend(sent(&mut stack, 1100).iter().map(payload));
-            stack.handle_timeout(at(1100));
+            assert!(stack.write(at_ms(1100), id, &mut data) > 0);
+            packets.extend(poll_segments(&mut stack, 1100).iter().map(payload));
+            stack.handle_timeout(at_ms(1100));
             if writable_events(&mut stack) == 0 {
                 break;
             }
         }
         assert_eq!((stack.writable_bytes(id), packets.len()), (0, 10));
-        let mut acked = ours;
+        let mut ack = own_seq;
         while stack.writable_bytes(id) == 0 {
-            acked += packets.pop_front().unwrap();
-            let more = exchange(&mut stack, 1105, &segment(Flags::ACK, theirs, acked));
+            ack += packets.pop_front().unwrap();
+            let more = exchange(&mut stack, 1105, &segment(Flags::ACK, peer_seq, ack));
             packets.extend(more.iter().map(payload));
         }
         assert_eq!(writable_events(&mut stack), 0, "a packet is less than a third");
-        stack.handle_timeout(at(1119));
+        stack.handle_timeout(at_ms(1119));
         assert_eq!(writable_events(&mut stack), 0, "retry: {retry:?}");
-        stack.handle_timeout(at(1121));
+        stack.handle_timeout(at_ms(1121));
         assert_eq!(writable_events(&mut stack), expected, "retry: {retry:?}");
     }
 }
@@ -216,14 +218,14 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
 fn small_writes_are_coalesced_only_on_request() {
     for (nagle, expected) in [(true, 0), (false, 1)] {
         let mut stack = host();
-        stack.listen(PORT, connection::ConnectionConfig { nagle, ..plain() }).unwrap();
-        let (id, ours, theirs) = open(&mut stack);
-        stack.write(at(1100), id, &mut Bytes::from_static(b"first"));
-        assert_eq!(sent(&mut stack, 1100).len(), 1);
-        stack.write(at(1101), id, &mut Bytes::from_static(b"second"));
-        assert_eq!(sent(&mut stack, 1101).len(), expected, "Nagle: {nagle}");
-        let answer = exchange(&mut stack, 1150, &segment(Flags::ACK, theirs, ours + 5));
-        assert_eq!(answer.len(), 1 - expected, "Nagle: {nagle}");
+        stack.listen(PORT, connection::ConnectionConfig { nagle, ..plain_tcp() }).unwrap();
+        let (id, own_seq, peer_seq) = accept_connection(&mut stack);
+        stack.write(at_ms(1100), id, &mut Bytes::from_static(b"first"));
+        assert_eq!(poll_segments(&mut stack, 1100).len(), 1);
+        stack.write(at_ms(1101), id, &mut Bytes::from_static(b"second"));
+        assert_eq!(poll_segments(&mut stack, 1101).len(), expected, "Nagle: {nagle}");
+        let reply = exchange(&mut stack, 1150, &segment(Flags::ACK, peer_seq, own_seq + 5));
+        assert_eq!(reply.len(), 1 - expected, "Nagle: {nagle}");
     }
 }
 
@@ -231,15 +233,15 @@ fn small_writes_are_coalesced_only_on_request() {
 fn the_application_can_distinguish_reset_from_close() {
     for reset in [true, false] {
         let mut stack = host();
-        stack.listen(PORT, plain()).unwrap();
-        let (id, ours, theirs) = open(&mut stack);
+        stack.listen(PORT, plain_tcp()).unwrap();
+        let (id, own_seq, peer_seq) = accept_connection(&mut stack);
         if reset {
-            exchange(&mut stack, 1100, &segment(Flags::RST, theirs, 0));
+            exchange(&mut stack, 1100, &segment(Flags::RST, peer_seq, 0));
         } else {
-            exchange(&mut stack, 1100, &segment(Flags::FIN.with(Flags::ACK), theirs, ours));
-            stack.shutdown(at(1101), id);
-            sent(&mut stack, 1101);
-            exchange(&mut stack, 1150, &segment(Flags::ACK, theirs + 1, ours + 1));
+            exchange(&mut stack, 1100, &segment(Flags::FIN.with(Flags::ACK), peer_seq, own_seq));
+            stack.shutdown(at_ms(1101), id);
+            poll_segments(&mut stack, 1101);
+            exchange(&mut stack, 1150, &segment(Flags::ACK, peer_seq + 1, own_seq + 1));
         }
         let error = events(&mut stack).into_iter().find_map(|event| {
             if let StackEvent::Closed { error, .. } = event { Some(error) } else { None }
@@ -261,17 +263,18 @@ fn a_reset_for_a_segment_with_timestamps_has_them() {
     assert_eq!(reset.options.timestamps, None);
 }
 
-/// Returns a connection that we closed first: it is in TIME-WAIT.
-fn waiting() -> (Stack, u32, u32) {
+/// Returns a host whose connection is in TIME-WAIT because we closed first, and the next sequence
+/// numbers of our side and of the peer.
+fn time_wait_stack() -> (Stack, u32, u32) {
     let mut stack = host();
-    stack.listen(PORT, plain()).unwrap();
-    let (id, ours, theirs) = open(&mut stack);
-    stack.shutdown(at(1100), id);
-    sent(&mut stack, 1100);
-    let mut fin = segment(Flags::FIN.with(Flags::ACK), theirs, ours + 1);
+    stack.listen(PORT, plain_tcp()).unwrap();
+    let (id, own_seq, peer_seq) = accept_connection(&mut stack);
+    stack.shutdown(at_ms(1100), id);
+    poll_segments(&mut stack, 1100);
+    let mut fin = segment(Flags::FIN.with(Flags::ACK), peer_seq, own_seq + 1);
     fin.options.timestamps = Some(Timestamps { value: 60, echo: 0 });
     exchange(&mut stack, 1150, &fin);
-    (stack, ours + 1, theirs + 1)
+    (stack, own_seq + 1, peer_seq + 1)
 }
 
 #[test]
@@ -284,38 +287,38 @@ fn a_new_syn_ends_time_wait_and_an_old_one_does_not() {
         (500, Some(60), true),
         (-500, Some(60), false),
     ] {
-        let (mut stack, ours, theirs) = waiting();
-        let mut syn = segment(Flags::SYN, theirs.wrapping_add_signed(seq_ahead), 0);
+        let (mut stack, own_seq, peer_seq) = time_wait_stack();
+        let mut syn = segment(Flags::SYN, peer_seq.wrapping_add_signed(seq_ahead), 0);
         syn.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
-        let answer = exchange(&mut stack, 1200, &syn).remove(0);
-        let again = answer.flags.contains(Flags::SYN) && answer.flags.contains(Flags::ACK);
-        assert_eq!(again, accepted, "{seq_ahead} {stamp:?}");
+        let reply = exchange(&mut stack, 1200, &syn).remove(0);
+        let reopened = reply.flags.contains(Flags::SYN) && reply.flags.contains(Flags::ACK);
+        assert_eq!(reopened, accepted, "{seq_ahead} {stamp:?}");
         if accepted {
-            assert!(answer.seq.wrapping_sub(ours).cast_signed() > 0, "numbers go on");
-            let ack = segment(Flags::ACK, syn.seq.wrapping_add(1), answer.seq.wrapping_add(1));
+            assert!(reply.seq.wrapping_sub(own_seq).cast_signed() > 0, "numbers go on");
+            let ack = segment(Flags::ACK, syn.seq.wrapping_add(1), reply.seq.wrapping_add(1));
             exchange(&mut stack, 1250, &ack);
-            let accepted = |event: &StackEvent| matches!(event, StackEvent::Accepted { .. });
-            assert!(events(&mut stack).iter().any(accepted));
+            let is_accepted = |event: &StackEvent| matches!(event, StackEvent::Accepted { .. });
+            assert!(events(&mut stack).iter().any(is_accepted));
         } else {
-            assert_eq!((answer.seq, answer.ack), (ours, theirs), "as the old connection");
+            assert_eq!((reply.seq, reply.ack), (own_seq, peer_seq), "as the old connection");
         }
     }
 }
 
 #[test]
 fn initial_sequence_numbers_of_other_hosts_are_unpredictable() {
-    let first = |seed: u64| {
+    let connect_twice = |seed: u64| {
         let mut stack = Stack::new(StackConfig { seed, ..StackConfig::default() });
         stack.add_interface(InterfaceId(0), 1500);
-        stack.set_address(at(0), local_address(own(1), 1));
-        let mut numbers = Vec::new();
+        stack.set_address(at_ms(0), local_address(local_ip(1), 1));
+        let mut isns = Vec::new();
         for _ in 0..2 {
-            stack.connect(at(0), None, peer(), plain()).unwrap();
-            numbers.push(sent(&mut stack, 0).remove(0).seq);
+            stack.connect(at_ms(0), None, peer(), plain_tcp()).unwrap();
+            isns.push(poll_segments(&mut stack, 0).remove(0).seq);
         }
-        numbers
+        isns
     };
-    let (a, b) = (first(1), first(2));
+    let (a, b) = (connect_twice(1), connect_twice(2));
     assert!(a[0] != a[1] && b[0] != b[1], "each pair of ports has its own");
     assert!(a[0].wrapping_sub(b[0]) != a[1].wrapping_sub(b[1]), "a secret is hashed, not added");
 }
@@ -323,44 +326,46 @@ fn initial_sequence_numbers_of_other_hosts_are_unpredictable() {
 #[test]
 fn a_key_whose_token_is_taken_is_not_used() {
     let mut stack = Stack::new(StackConfig::default());
-    let mut same = SecretGenerator::from_seed(StackConfig::default().seed);
-    let [taken, free] = [same.next(), same.next()];
-    stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
-    assert_eq!(stack.fresh_key(), free);
+    let mut same_seed = SecretGenerator::from_seed(StackConfig::default().seed);
+    let [taken_key, free_key] = [same_seed.next(), same_seed.next()];
+    stack.tokens.insert(crate::keys::token(taken_key), ConnectionId(0));
+    assert_eq!(stack.fresh_key(), free_key);
 }
 
 /// Returns a host with SYN flood protection and the address 10.0.0.1.
-fn guarded(config: StackConfig, secret: u8) -> Stack {
+fn protected_host(config: StackConfig, secret: u8) -> Stack {
     let mut stack =
         Stack::with_syn_flood_protection(config, &SynFloodProtection::new([secret; 16]));
     stack.add_interface(InterfaceId(0), 1500);
-    stack.set_address(at(0), local_address(own(1), 1));
+    stack.set_address(at_ms(0), local_address(local_ip(1), 1));
     stack
 }
 
 #[test]
 fn public_stacks_choose_unpredictable_ports_and_sequence_numbers() {
-    let opened = |secret: u8| {
-        let mut stack = guarded(StackConfig::default(), secret);
-        let mut seen = Vec::new();
+    let connect_100_times = |secret: u8| {
+        let mut stack = protected_host(StackConfig::default(), secret);
+        let mut ports_and_isns = Vec::new();
         for _ in 0..100 {
-            stack.connect(at(0), None, peer(), plain()).unwrap();
-            seen.extend(sent(&mut stack, 0).iter().map(|syn| (syn.source.port(), syn.seq)));
+            stack.connect(at_ms(0), None, peer(), plain_tcp()).unwrap();
+            ports_and_isns.extend(
+                poll_segments(&mut stack, 0).iter().map(|syn| (syn.source.port(), syn.seq)),
+            );
         }
-        seen
+        ports_and_isns
     };
-    let (first, second) = (opened(1), opened(2));
+    let (first, second) = (connect_100_times(1), connect_100_times(2));
     assert_ne!(first, second);
-    for seen in [first, second] {
-        let follow = |pair: &&[(u16, u32)]| pair[1].0 == pair[0].0.wrapping_add(1);
-        assert!(seen.windows(2).filter(follow).count() <= 2, "{seen:?}");
-        let mut ports: Vec<u16> = seen.iter().map(|(port, _)| *port).collect();
+    for ports_and_isns in [first, second] {
+        let is_next_port = |pair: &&[(u16, u32)]| pair[1].0 == pair[0].0.wrapping_add(1);
+        assert!(ports_and_isns.windows(2).filter(is_next_port).count() <= 2, "{ports_and_isns:?}");
+        let mut ports: Vec<u16> = ports_and_isns.iter().map(|(port, _)| *port).collect();
         ports.sort_unstable();
         assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "each its own");
         assert!(ports[0] >= 49_152 && ports[99] - ports[0] > 12_000, "of the whole range");
-        let steps: Vec<u32> =
-            seen.windows(2).map(|pair| pair[1].1.wrapping_sub(pair[0].1)).collect();
-        assert!(steps.windows(2).all(|pair| pair[0] != pair[1]), "{steps:?}");
+        let isn_steps: Vec<u32> =
+            ports_and_isns.windows(2).map(|pair| pair[1].1.wrapping_sub(pair[0].1)).collect();
+        assert!(isn_steps.windows(2).all(|pair| pair[0] != pair[1]), "{isn_steps:?}");
     }
 }
 
@@ -377,13 +382,13 @@ fn offered_key(stack: &mut Stack, seq: u32) -> Option<u64> {
         receiver_key: None,
         data: None,
     }));
-    let answer = exchange(stack, 5, &syn).remove(0);
-    connection::capable(&answer).and_then(|option| option.sender_key)
+    let syn_ack = exchange(stack, 5, &syn).remove(0);
+    connection::capable(&syn_ack).and_then(|option| option.sender_key)
 }
 
 #[test]
 fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
-    let mut stack = guarded(StackConfig { syn_backlog: 0, ..StackConfig::default() }, 1);
+    let mut stack = protected_host(StackConfig { syn_backlog: 0, ..StackConfig::default() }, 1);
     stack.listen(PORT, connection::ConnectionConfig::linux()).unwrap();
     let key = offered_key(&mut stack, 7).unwrap();
     assert_eq!(offered_key(&mut stack, 7), Some(key), "the same to the same SYN");
@@ -394,18 +399,18 @@ fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
 
 #[test]
 fn under_attack_a_new_syn_still_ends_time_wait_with_higher_numbers() {
-    let mut stack = guarded(StackConfig { syn_backlog: 1, ..StackConfig::default() }, 1);
-    stack.listen(PORT, plain()).unwrap();
-    let (id, ours, theirs) = open(&mut stack);
-    stack.shutdown(at(1100), id);
-    sent(&mut stack, 1100);
-    let mut fin = segment(Flags::FIN.with(Flags::ACK), theirs, ours + 1);
+    let mut stack = protected_host(StackConfig { syn_backlog: 1, ..StackConfig::default() }, 1);
+    stack.listen(PORT, plain_tcp()).unwrap();
+    let (id, own_seq, peer_seq) = accept_connection(&mut stack);
+    stack.shutdown(at_ms(1100), id);
+    poll_segments(&mut stack, 1100);
+    let mut fin = segment(Flags::FIN.with(Flags::ACK), peer_seq, own_seq + 1);
     fin.options.timestamps = Some(Timestamps { value: 60, echo: 0 });
     exchange(&mut stack, 1150, &fin);
-    let mut again = segment(Flags::SYN, theirs.wrapping_add(9_000), 0);
-    again.options.timestamps = Some(Timestamps { value: 99, echo: 0 });
-    let answer = exchange(&mut stack, 1200, &again).remove(0);
-    assert!(answer.seq.wrapping_sub(ours).cast_signed() > 0, "numbers go on");
+    let mut new_syn = segment(Flags::SYN, peer_seq.wrapping_add(9_000), 0);
+    new_syn.options.timestamps = Some(Timestamps { value: 99, echo: 0 });
+    let reply = exchange(&mut stack, 1200, &new_syn).remove(0);
+    assert!(reply.seq.wrapping_sub(own_seq).cast_signed() > 0, "numbers go on");
     assert_eq!(stack.counters().cookies_sent, 0);
     assert_eq!(stack.half_open_connections(), 1);
 }

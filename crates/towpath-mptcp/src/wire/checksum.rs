@@ -6,9 +6,9 @@
 /// swapped.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartialChecksum {
-    /// Sum of 16-bit words; deferred carries are in the upper bits.
+    /// Sum of 16-bit words; carries accumulate in the upper bits.
     total: u64,
-    /// Set after an odd number of bytes: the next one is the second byte of a word.
+    /// Set after an odd number of bytes: the next byte is the second of a word.
     odd: bool,
 }
 
@@ -46,9 +46,9 @@ impl PartialChecksum {
     /// [`PartialChecksum::bytes`] to pay off.
     #[must_use]
     #[inline]
-    pub(crate) fn quads(self, bytes: &[u8]) -> Self {
-        let quads = bytes.as_chunks::<4>().0.iter();
-        let sum = quads.fold(0_u64, |sum, quad| sum + u64::from(u32::from_ne_bytes(*quad)));
+    pub(crate) fn words32(self, bytes: &[u8]) -> Self {
+        let words = bytes.as_chunks::<4>().0.iter();
+        let sum = words.fold(0_u64, |sum, word| sum + u64::from(u32::from_ne_bytes(*word)));
         Self { total: self.total.wrapping_add(sum), ..self }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Computes the sum as defined in RFC 1071 §1, word by word.
-    fn by_definition(bytes: &[u8]) -> u16 {
+    fn rfc1071_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {
             sum += u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
@@ -107,13 +107,13 @@ mod tests {
                 proptest::collection::vec(prop_oneof![any::<u8>(), Just(0xff)], 0..70), 0..6),
         ) {
             let sum = pieces.iter().fold(PartialChecksum::default(), |sum, piece| sum.bytes(piece));
-            prop_assert_eq!(sum.finish(), by_definition(&pieces.concat()));
+            prop_assert_eq!(sum.finish(), rfc1071_checksum(&pieces.concat()));
         }
 
         #[test]
         fn words_give_the_sum_of_their_bytes(words: Vec<[u8; 4]>) {
             let bytes = words.as_flattened();
-            prop_assert_eq!(PartialChecksum::default().quads(bytes).finish(), by_definition(bytes));
+            prop_assert_eq!(PartialChecksum::default().words32(bytes).finish(), rfc1071_checksum(bytes));
         }
     }
 }

@@ -49,8 +49,8 @@ impl IcmpMessage {
     /// Parses an ICMP or `ICMPv6` error that quotes TCP.
     pub fn parse(packet: &Packet) -> Result<Self, ParseError> {
         let ip = packet.ip()?;
-        // The relevant fields are at the front: type, a word, the quoted IP header and 8 bytes of
-        // TCP.
+        // The relevant fields are at the front: type, a 32-bit field, the quoted IP header and 8
+        // bytes of TCP.
         let message = packet.payload.to_bytes();
         let Some((&[kind, code, _, _, m0, m1, m2, m3], quoted)) = message.split_first_chunk()
         else {
@@ -100,14 +100,14 @@ impl IcmpKind {
     /// Returns the error that `router` sends about `packet`, or `None` for other protocols than TCP
     /// or another address family. Quotes the packet's headers, not its data.
     pub fn emit(self, router: IpAddr, packet: &Packet) -> Option<Packet> {
-        let about = packet.ip().ok().filter(|ip| ip.protocol == ip::TCP)?;
-        router_error(router, about.source, self.header(about.source), &packet.header)
+        let ip = packet.ip().ok().filter(|ip| ip.protocol == ip::TCP)?;
+        router_error(router, ip.source, self.header(ip.source), &packet.header)
     }
 
-    /// Returns type, code, an empty checksum, and the next word. Hard errors are those of a closed
-    /// port.
-    fn header(self, to: IpAddr) -> [u8; 8] {
-        let (kind, code, mtu) = match (to, self) {
+    /// Returns type, code, an empty checksum, and the 32-bit field after it. Hard errors have the
+    /// code of a closed port.
+    fn header(self, destination: IpAddr) -> [u8; 8] {
+        let (kind, code, mtu) = match (destination, self) {
             // The field has 16 bits (RFC 1191 §4).
             (IpAddr::V4(_), Self::TooBig { mtu }) => {
                 (V4_UNREACHABLE, V4_TOO_BIG, mtu.min(u16::MAX.into()))
@@ -125,29 +125,34 @@ impl IcmpKind {
     }
 }
 
-/// Returns the ICMP message from `router` to `to`. `head` is type, code, room for the checksum and
-/// a word; `quote` is the beginning of the packet that caused it. `None` if the address families
-/// differ.
-pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> Option<Packet> {
-    let mut message = Vec::with_capacity(head.len() + quote.len());
-    message.extend(head);
+/// Returns the ICMP message from `router` to `destination`. `icmp_header` is type, code, an empty
+/// checksum and a 32-bit field; `quote` is the beginning of the packet that caused the error.
+/// `None` if the address families differ.
+pub fn router_error(
+    router: IpAddr,
+    destination: IpAddr,
+    icmp_header: [u8; 8],
+    quote: &[u8],
+) -> Option<Packet> {
+    let mut message = Vec::with_capacity(icmp_header.len() + quote.len());
+    message.extend(icmp_header);
     message.extend_from_slice(quote);
     let mut header = ArrayVec::new();
-    match (router, to) {
-        (IpAddr::V4(router), IpAddr::V4(to)) => {
+    match (router, destination) {
+        (IpAddr::V4(router), IpAddr::V4(destination)) => {
             let total = u16::try_from(ip::V4_BYTES + message.len()).ok()?;
-            let ip = ip::emit_v4((router, to), ip::ICMP, Ecn::NotCapable, 0, total);
+            let ip = ip::emit_v4((router, destination), ip::ICMP, Ecn::NotCapable, 0, total);
             header.try_extend_from_slice(&ip).ok()?;
-            complete(&mut message, PartialChecksum::default());
+            complete_checksum(&mut message, PartialChecksum::default());
         }
         (IpAddr::V6(_), IpAddr::V6(_)) => {
             let len = u16::try_from(message.len()).ok()?;
             let ip = ip::emit_v6(ip::ICMP_V6, Ecn::NotCapable, len);
             header.try_extend_from_slice(&ip).ok()?;
-            let addresses = ip::v6_addresses(router, to);
+            let addresses = ip::v6_addresses(router, destination);
             header.try_extend_from_slice(addresses.as_flattened()).ok()?;
-            let sum = ip::pseudo_header(router, to, ip::ICMP_V6, message.len());
-            complete(&mut message, sum);
+            let sum = ip::pseudo_header(router, destination, ip::ICMP_V6, message.len());
+            complete_checksum(&mut message, sum);
         }
         (IpAddr::V4(Ipv4Addr { .. }), IpAddr::V6(Ipv6Addr { .. }))
         | (IpAddr::V6(Ipv6Addr { .. }), IpAddr::V4(Ipv4Addr { .. })) => return None,
@@ -157,7 +162,7 @@ pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> 
 }
 
 /// Fills in the checksum of an ICMP message.
-fn complete(message: &mut [u8], pseudo_header: PartialChecksum) {
+fn complete_checksum(message: &mut [u8], pseudo_header: PartialChecksum) {
     let checksum = pseudo_header.bytes(message).finish();
     if let [_, _, c0, c1, ..] = message {
         [*c0, *c1] = checksum.to_be_bytes();
@@ -181,7 +186,7 @@ mod tests {
     use crate::wire::{Flags, Options, ParsedPacket, Segment, parse};
     use proptest::prelude::*;
 
-    fn packet(v6: bool) -> Packet {
+    fn tcp_packet(v6: bool) -> Packet {
         let (source, destination) =
             if v6 { ("[fd00::1]:4", "[fd00::2]:5") } else { ("10.0.0.1:4", "10.0.0.2:5") };
         let segment = Segment {
@@ -199,7 +204,7 @@ mod tests {
         Packet::emit(&segment, 6)
     }
 
-    fn router(v6: bool) -> IpAddr {
+    fn router_address(v6: bool) -> IpAddr {
         if v6 { "fd00::ff" } else { "10.0.0.255" }.parse().unwrap()
     }
 
@@ -211,11 +216,11 @@ mod tests {
                 IcmpKind::Unreachable { hard: false },
                 IcmpKind::Unreachable { hard: true },
             ] {
-                let error = kind.emit(router(v6), &packet(v6)).unwrap();
-                let sent = packet(v6).parse().unwrap();
+                let error = kind.emit(router_address(v6), &tcp_packet(v6)).unwrap();
+                let segment = tcp_packet(v6).parse().unwrap();
                 let expected = IcmpMessage {
-                    local: sent.source,
-                    remote: sent.destination,
+                    local: segment.source,
+                    remote: segment.destination,
                     seq: 0xdead_beef,
                     kind,
                 };
@@ -228,62 +233,72 @@ mod tests {
 
     #[test]
     fn source_quench_and_other_messages_are_discarded() {
-        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        let error =
+            IcmpKind::TooBig { mtu: 576 }.emit(router_address(false), &tcp_packet(false)).unwrap();
         for kind in [0, 4, 8, 11, 12] {
             let mut message = error.payload.to_bytes().to_vec();
             (message[0], message[2], message[3]) = (kind, 0, 0);
-            complete(&mut message, PartialChecksum::default());
-            let changed = Packet { payload: Bytes::from(message).into(), ..error.clone() };
-            assert_eq!(parse(&changed), Err(ParseError::Malformed("ICMP type")), "type {kind}");
+            complete_checksum(&mut message, PartialChecksum::default());
+            let changed_packet = Packet { payload: Bytes::from(message).into(), ..error.clone() };
+            assert_eq!(
+                parse(&changed_packet),
+                Err(ParseError::Malformed("ICMP type")),
+                "type {kind}"
+            );
         }
     }
 
     /// A router that lowers the time to live may leave the quoted checksum unchanged.
     #[test]
     fn a_quoted_header_may_have_another_checksum() {
-        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        let error =
+            IcmpKind::TooBig { mtu: 576 }.emit(router_address(false), &tcp_packet(false)).unwrap();
         let mut message = error.payload.to_bytes().to_vec();
         // The ninth octet after the message's own header.
         message[8 + 8] -= 1;
         (message[2], message[3]) = (0, 0);
-        complete(&mut message, PartialChecksum::default());
-        let changed = Packet { payload: Bytes::from(message).into(), ..error };
-        let Ok(ParsedPacket::Icmp(message)) = parse(&changed) else {
-            panic!("{:?}", parse(&changed))
+        complete_checksum(&mut message, PartialChecksum::default());
+        let changed_packet = Packet { payload: Bytes::from(message).into(), ..error };
+        let Ok(ParsedPacket::Icmp(message)) = parse(&changed_packet) else {
+            panic!("{:?}", parse(&changed_packet))
         };
         assert_eq!((message.seq, message.kind), (0xdead_beef, IcmpKind::TooBig { mtu: 576 }));
     }
 
     #[test]
     fn a_message_of_the_other_address_family_is_ignored() {
-        assert_eq!(IcmpKind::TooBig { mtu: 1_400 }.emit(router(true), &packet(false)), None);
+        assert_eq!(
+            IcmpKind::TooBig { mtu: 1_400 }.emit(router_address(true), &tcp_packet(false)),
+            None
+        );
     }
 
     #[test]
     fn eight_bytes_of_tcp_are_enough() {
-        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        let error =
+            IcmpKind::TooBig { mtu: 576 }.emit(router_address(false), &tcp_packet(false)).unwrap();
         let mut message = error.payload.to_bytes().get(..8 + 28).unwrap().to_vec();
         message[2] = 0;
         message[3] = 0;
-        complete(&mut message, PartialChecksum::default());
-        let mut short = Packet { payload: Bytes::from(message).into(), ..error };
-        let total_bytes = short.len();
-        ip::patch(&mut short.header, total_bytes, 0);
-        assert_eq!(IcmpMessage::parse(&short).unwrap().seq, 0xdead_beef);
-        short.payload.truncate(8 + 27);
-        let total_bytes = short.len();
-        ip::patch(&mut short.header, total_bytes, 0);
-        assert_eq!(IcmpMessage::parse(&short), Err(ParseError::Checksum("ICMP")));
+        complete_checksum(&mut message, PartialChecksum::default());
+        let mut short_packet = Packet { payload: Bytes::from(message).into(), ..error };
+        let total_bytes = short_packet.len();
+        ip::patch(&mut short_packet.header, total_bytes, 0);
+        assert_eq!(IcmpMessage::parse(&short_packet).unwrap().seq, 0xdead_beef);
+        short_packet.payload.truncate(8 + 27);
+        let total_bytes = short_packet.len();
+        ip::patch(&mut short_packet.header, total_bytes, 0);
+        assert_eq!(IcmpMessage::parse(&short_packet), Err(ParseError::Checksum("ICMP")));
     }
 
     proptest! {
         #[test]
         fn a_flipped_bit_is_noticed(v6: bool, random: u32) {
-            let mut error = IcmpKind::TooBig { mtu: 1_400 }.emit(router(v6), &packet(v6)).unwrap();
-            let before = IcmpMessage::parse(&error);
+            let mut error = IcmpKind::TooBig { mtu: 1_400 }.emit(router_address(v6), &tcp_packet(v6)).unwrap();
+            let original = IcmpMessage::parse(&error);
             towpath_net::Packet::corrupt(&mut error, random);
             // No checksum covers flow label and hop limit of IPv6.
-            prop_assert!(parse(&error).is_err() || v6 && IcmpMessage::parse(&error) == before);
+            prop_assert!(parse(&error).is_err() || v6 && IcmpMessage::parse(&error) == original);
         }
     }
 }

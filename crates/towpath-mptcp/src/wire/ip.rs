@@ -5,12 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::checksum::PartialChecksum;
 use super::{Ecn, ParseError};
 
+/// IP protocol numbers (IANA).
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMP_V6: u8 = 58;
 
+/// Length of an IPv4 header without options.
 pub(crate) const V4_BYTES: usize = 20;
+/// Length of an IPv6 header without extension headers.
 pub(crate) const V6_BYTES: usize = 40;
 
 /// Default TTL or hop limit of Linux.
@@ -37,17 +40,17 @@ impl IpHeader {
         reason = "the result need not go through memory, see benches/wire"
     )]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        match bytes.first().map(|first| first >> 4) {
-            Some(4) => parse_v4(bytes).and_then(|header| check_v4(bytes, header)),
+        match bytes.first().map(|version_byte| version_byte >> 4) {
+            Some(4) => parse_v4(bytes).and_then(|header| verify_v4_checksum(bytes, header)),
             Some(6) => parse_v6(bytes),
             Some(_) | None => Err(ParseError::NotIp),
         }
     }
 
     /// Parses a quoted header, as [`IpHeader::parse`] does, without its checksum. Routers may have
-    /// changed the header and not its checksum.
+    /// changed the header without updating its checksum.
     pub(crate) fn parse_quoted(bytes: &[u8]) -> Result<Self, ParseError> {
-        match bytes.first().map(|first| first >> 4) {
+        match bytes.first().map(|version_byte| version_byte >> 4) {
             Some(4) => parse_v4(bytes),
             Some(_) | None => Self::parse(bytes),
         }
@@ -67,18 +70,18 @@ pub(crate) fn pseudo_header(
 ) -> PartialChecksum {
     let sum = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            PartialChecksum::default().quads(&source.octets()).quads(&destination.octets())
+            PartialChecksum::default().words32(&source.octets()).words32(&destination.octets())
         }
-        (source, destination) => {
-            PartialChecksum::default().quads(&v6(source).octets()).quads(&v6(destination).octets())
-        }
+        (source, destination) => PartialChecksum::default()
+            .words32(&to_v6(source).octets())
+            .words32(&to_v6(destination).octets()),
     };
     sum.word(u16::from(protocol)).word((upper_bytes >> 16) as u16).word(upper_bytes as u16)
 }
 
 /// Returns an IPv4 address as a mapped address. Two families in one packet are invalid, but must
 /// not panic.
-fn v6(address: IpAddr) -> Ipv6Addr {
+fn to_v6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
@@ -86,9 +89,9 @@ fn v6(address: IpAddr) -> Ipv6Addr {
 }
 
 #[inline]
-fn check_v4(bytes: &[u8], header: IpHeader) -> Result<IpHeader, ParseError> {
+fn verify_v4_checksum(bytes: &[u8], header: IpHeader) -> Result<IpHeader, ParseError> {
     let sum =
-        PartialChecksum::default().quads(bytes.get(..header.header_bytes).unwrap_or_default());
+        PartialChecksum::default().words32(bytes.get(..header.header_bytes).unwrap_or_default());
     if sum.folded() == 0xffff { Ok(header) } else { Err(ParseError::Checksum("IPv4 header")) }
 }
 
@@ -97,9 +100,29 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let Some((fixed, _)) = bytes.split_first_chunk::<V4_BYTES>() else {
         return Err(ParseError::Truncated("IPv4 header"));
     };
-    let &[first, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-        fixed;
-    let header_bytes = usize::from(first & 0xf) * 4;
+    let &[
+        version_and_length,
+        tos,
+        l0,
+        l1,
+        _,
+        _,
+        f0,
+        f1,
+        _,
+        protocol,
+        _,
+        _,
+        s0,
+        s1,
+        s2,
+        s3,
+        d0,
+        d1,
+        d2,
+        d3,
+    ] = fixed;
+    let header_bytes = usize::from(version_and_length & 0xf) * 4;
     let total_bytes = usize::from(u16::from_be_bytes([l0, l1]));
     if header_bytes < V4_BYTES {
         return Err(ParseError::Malformed("IPv4 header length"));
@@ -126,25 +149,26 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
 
 fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let truncated = ParseError::Truncated("IPv6 header");
-    let (&[c0, c1, _, _, l0, l1, next, _], rest) = bytes.split_first_chunk().ok_or(truncated)?;
+    let (&[c0, c1, _, _, l0, l1, next_header, _], rest) =
+        bytes.split_first_chunk().ok_or(truncated)?;
     let (source, rest) = rest.split_first_chunk::<16>().ok_or(truncated)?;
     let (destination, mut rest) = rest.split_first_chunk::<16>().ok_or(truncated)?;
     let total_bytes = V6_BYTES + usize::from(u16::from_be_bytes([l0, l1]));
     let mut header_bytes = V6_BYTES;
-    let mut protocol = next;
+    let mut protocol = next_header;
     loop {
         match protocol {
             // Hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6).
             0 | 43 | 60 => {
-                let [next, units, ..] = *rest else {
+                let [next_header, extension_len, ..] = *rest else {
                     return Err(ParseError::Truncated("IPv6 extension header"));
                 };
-                let extension_bytes = (usize::from(units) + 1) * 8;
+                let extension_bytes = (usize::from(extension_len) + 1) * 8;
                 rest = rest
                     .get(extension_bytes..)
                     .ok_or(ParseError::Truncated("IPv6 extension header"))?;
                 header_bytes += extension_bytes;
-                protocol = next;
+                protocol = next_header;
             }
             44 => return Err(ParseError::Fragment),
             _ => break,
@@ -182,7 +206,7 @@ pub(crate) fn emit_v4(
         .word(identification)
         .word(0x4000)
         .word(u16::from_be_bytes([DEFAULT_HOP_LIMIT, protocol]))
-        .quads(&[s0, s1, s2, s3, d0, d1, d2, d3]);
+        .words32(&[s0, s1, s2, s3, d0, d1, d2, d3]);
     let [c0, c1] = sum.finish().to_be_bytes();
     [
         0x45,
@@ -217,22 +241,22 @@ pub(crate) fn emit_v6(protocol: u8, ecn: Ecn, payload_bytes: u16) -> [u8; 8] {
 
 /// Returns both addresses as IPv6 addresses, as in the header.
 pub(crate) fn v6_addresses(source: IpAddr, destination: IpAddr) -> [[u8; 16]; 2] {
-    [v6(source).octets(), v6(destination).octets()]
+    [to_v6(source).octets(), to_v6(destination).octets()]
 }
 
 /// Changes the length field of the header at the front of `header`, advances the IPv4
 /// identification by `advance`, and fixes the IPv4 checksum.
 pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
     match header {
-        [first, _, l0, l1, i0, i1, ..] if *first >> 4 == 4 => {
+        [version_and_length, _, l0, l1, i0, i1, ..] if *version_and_length >> 4 == 4 => {
             [*l0, *l1] = (total_bytes as u16).to_be_bytes();
             [*i0, *i1] = u16::from_be_bytes([*i0, *i1]).wrapping_add(advance).to_be_bytes();
-            let header_bytes = usize::from(*first & 0xf) * 4;
+            let header_bytes = usize::from(*version_and_length & 0xf) * 4;
             let Some(header) = header.get_mut(..header_bytes) else { return };
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = [0, 0];
             }
-            let checksum = PartialChecksum::default().quads(header).finish();
+            let checksum = PartialChecksum::default().words32(header).finish();
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = checksum.to_be_bytes();
             }

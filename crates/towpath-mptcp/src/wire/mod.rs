@@ -130,7 +130,7 @@ impl Segment {
         segment_bytes: 0,
     };
 
-    /// Returns the sequence numbers that it uses: data, and one each for SYN and FIN.
+    /// Returns the length in sequence numbers: payload bytes, and one each for SYN and FIN.
     pub fn sequence_bytes(&self) -> u32 {
         let control =
             u32::from(self.flags.contains(Flags::SYN)) + u32::from(self.flags.contains(Flags::FIN));

@@ -48,41 +48,46 @@ const TRANSIENT: u8 = 0x01;
 #[inline]
 pub(super) fn parse(body: &[u8], options: &mut Options) {
     match *body {
-        [first, ref rest @ ..] if first >> 4 == DSS => {
+        [subtype_byte, ref rest @ ..] if subtype_byte >> 4 == DSS => {
             if let Some(dss) = parse_dss(rest) {
                 options.dss = Some(dss);
             }
         }
-        [first, ref rest @ ..] => parse_other(first >> 4, first & 0xf, rest, options),
+        [subtype_byte, ref rest @ ..] => {
+            parse_other(subtype_byte >> 4, subtype_byte & 0xf, rest, options)
+        }
         [] => {}
     }
 }
 
-/// Parses all options except DSS, which is in nearly every segment: the others are rare.
-fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
+/// Parses all options except DSS. `low_nibble`: the four bits after the subtype.
+fn parse_other(subtype: u8, low_nibble: u8, rest: &[u8], options: &mut Options) {
     let option = match subtype {
-        MP_CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
-        MP_JOIN => parse_join(low, rest).map(MptcpOption::Join),
-        ADD_ADDR => parse_add_address(low, rest).map(MptcpOption::AddAddress),
+        MP_CAPABLE => parse_capable(low_nibble, rest).map(MptcpOption::Capable),
+        MP_JOIN => parse_join(low_nibble, rest).map(MptcpOption::Join),
+        ADD_ADDR => parse_add_address(low_nibble, rest).map(MptcpOption::AddAddress),
         REMOVE_ADDR if rest.is_empty() => None,
         REMOVE_ADDR => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
         // The variant of RFC 6824, which is followed by an address identifier, is ignored.
-        MP_PRIO if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
+        MP_PRIO if rest.is_empty() => {
+            Some(MptcpOption::Priority { backup: low_nibble & BACKUP != 0 })
+        }
         MP_PRIO => None,
         MP_FAIL => parse_reserved_then_u64(rest).map(|dsn| MptcpOption::Fail { dsn }),
         MP_FASTCLOSE => parse_reserved_then_u64(rest).map(|key| MptcpOption::FastClose { key }),
         MP_TCPRST => match *rest {
             [reason] => Some(MptcpOption::Reset(MpTcpRst {
-                transient: low & TRANSIENT != 0,
+                transient: low_nibble & TRANSIENT != 0,
                 reason,
-                reserved: low >> 1,
+                reserved: low_nibble >> 1,
             })),
             _ => None,
         },
         _ => {
             let mut bytes = ArrayVec::new();
-            let fits = bytes.try_push(low).is_ok() && bytes.try_extend_from_slice(rest).is_ok();
-            fits.then_some(MptcpOption::Unknown { subtype, body: bytes })
+            let has_room =
+                bytes.try_push(low_nibble).is_ok() && bytes.try_extend_from_slice(rest).is_ok();
+            has_room.then_some(MptcpOption::Unknown { subtype, body: bytes })
         }
     };
     if let Some(option) = option {
@@ -105,9 +110,9 @@ fn parse_capable(version: u8, rest: &[u8]) -> Option<MpCapable> {
         _ => return None,
     };
     let mut fields = FieldReader(rest);
-    let sender_key = if has_sender { fields.long() } else { None };
-    let receiver_key = if has_receiver { fields.long() } else { None };
-    let data = if has_data { Some((fields.short()?, fields.short())) } else { None };
+    let sender_key = if has_sender { fields.u64() } else { None };
+    let receiver_key = if has_receiver { fields.u64() } else { None };
+    let data = if has_data { Some((fields.u16()?, fields.u16())) } else { None };
     Some(MpCapable {
         version,
         checksum: flags & CHECKSUM_REQUIRED != 0,
@@ -120,14 +125,14 @@ fn parse_capable(version: u8, rest: &[u8]) -> Option<MpCapable> {
     })
 }
 
-fn parse_join(low: u8, rest: &[u8]) -> Option<MpJoin> {
-    let backup = low & BACKUP != 0;
+fn parse_join(low_nibble: u8, rest: &[u8]) -> Option<MpJoin> {
+    let backup = low_nibble & BACKUP != 0;
     let (&address_id, rest) = rest.split_first()?;
     let mut fields = FieldReader(rest);
     match rest.len() {
-        8 => Some(MpJoin::Syn { backup, address_id, token: fields.word()?, nonce: fields.word()? }),
+        8 => Some(MpJoin::Syn { backup, address_id, token: fields.u32()?, nonce: fields.u32()? }),
         12 => {
-            Some(MpJoin::SynAck { backup, address_id, hmac: fields.long()?, nonce: fields.word()? })
+            Some(MpJoin::SynAck { backup, address_id, hmac: fields.u64()?, nonce: fields.u32()? })
         }
         20 => Some(MpJoin::Ack { hmac: rest.try_into().ok()? }),
         _ => None,
@@ -146,22 +151,22 @@ fn parse_dss(rest: &[u8]) -> Option<Dss> {
         0 => None,
         _ => Some(DssMapping {
             dsn: fields.number(flags & LONG_DSN != 0)?,
-            ssn: fields.word()?,
-            len: fields.short()?,
-            checksum: fields.short(),
+            ssn: fields.u32()?,
+            len: fields.u16()?,
+            checksum: fields.u16(),
         }),
     };
     // As Linux: two extra bytes are accepted if no mapping exists that they could be the checksum
     // of.
     if mapping.is_none() {
-        let _ = fields.short();
+        let _ = fields.u16();
     }
     fields.is_empty().then_some(Dss { data_fin: flags & DATA_FIN != 0, data_ack, mapping })
 }
 
-fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
+fn parse_add_address(low_nibble: u8, rest: &[u8]) -> Option<AddAddr> {
     let (&address_id, rest) = rest.split_first()?;
-    let echo = low & ECHO != 0;
+    let echo = low_nibble & ECHO != 0;
     // The length alone determines the address family (§3.4.1).
     let hmac_bytes = if echo { 0 } else { 8 };
     let (is_v6, has_port) = match rest.len().checked_sub(hmac_bytes)? {
@@ -177,15 +182,15 @@ fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
     } else {
         Ipv4Addr::from(fields.take::<4>()?).into()
     };
-    let port = if has_port { Some(fields.short()?) } else { None };
-    let hmac = if echo { None } else { Some(fields.long()?) };
+    let port = if has_port { Some(fields.u16()?) } else { None };
+    let hmac = if echo { None } else { Some(fields.u64()?) };
     Some(AddAddr { address_id, address, port, hmac })
 }
 
 /// Parses the body of MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
 fn parse_reserved_then_u64(rest: &[u8]) -> Option<u64> {
-    let (_, long) = rest.split_first()?;
-    Some(u64::from_be_bytes(long.try_into().ok()?))
+    let (_, bytes) = rest.split_first()?;
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
 /// Reader of fields in order; a field that is cut off is `None`, and stays unread.
@@ -202,25 +207,25 @@ impl FieldReader<'_> {
         Some(*field)
     }
 
-    fn short(&mut self) -> Option<u16> {
+    fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_be_bytes)
     }
 
-    fn word(&mut self) -> Option<u32> {
+    fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
     }
 
-    fn long(&mut self) -> Option<u64> {
+    fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_be_bytes)
     }
 
     fn number(&mut self, long: bool) -> Option<DataAck> {
-        if long { self.long().map(DataAck::Long) } else { self.word().map(DataAck::Short) }
+        if long { self.u64().map(DataAck::Long) } else { self.u32().map(DataAck::Short) }
     }
 }
 
 /// Returns the bytes of the option for its length field; 0 if there is nothing to write.
-fn bare_len(option: &MptcpOption) -> usize {
+fn unpadded_len(option: &MptcpOption) -> usize {
     match option {
         MptcpOption::Capable(MpCapable { sender_key: None, .. }) => 4,
         MptcpOption::Capable(MpCapable { receiver_key: None, .. }) => 12,
@@ -246,10 +251,10 @@ fn bare_len(option: &MptcpOption) -> usize {
 
 /// Returns the bytes of the option, including padding.
 pub(super) fn option_len(option: &MptcpOption) -> usize {
-    bare_len(option).next_multiple_of(4)
+    unpadded_len(option).next_multiple_of(4)
 }
 
-fn bare_dss_len(dss: &Dss) -> usize {
+fn unpadded_dss_len(dss: &Dss) -> usize {
     let mapping = match &dss.mapping {
         None => 0,
         Some(mapping) => {
@@ -261,7 +266,7 @@ fn bare_dss_len(dss: &Dss) -> usize {
 
 /// Returns the bytes of DSS, including padding.
 pub(super) fn dss_len(dss: &Dss) -> usize {
-    bare_dss_len(dss).next_multiple_of(4)
+    unpadded_dss_len(dss).next_multiple_of(4)
 }
 
 fn number_len(number: DataAck) -> usize {
@@ -285,7 +290,7 @@ pub(super) fn emit_dss(dss: &Dss, out: &mut EncodedOptions) {
         Some(DssMapping { dsn: DataAck::Short(_), .. }) => flags |= MAPPING,
         Some(DssMapping { dsn: DataAck::Long(_), .. }) => flags |= MAPPING | LONG_DSN,
     }
-    put(out, [KIND, bare_dss_len(dss) as u8, DSS << 4, flags]);
+    put(out, [KIND, unpadded_dss_len(dss) as u8, DSS << 4, flags]);
     if let Some(data_ack) = data_ack {
         put_number(out, *data_ack);
     }
@@ -298,7 +303,7 @@ pub(super) fn emit_dss(dss: &Dss, out: &mut EncodedOptions) {
 
 /// Appends an option, padded to a multiple of 4 bytes; there must be room.
 pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
-    let len = bare_len(option) as u8;
+    let len = unpadded_len(option) as u8;
     match option {
         MptcpOption::Capable(capable) => emit_capable(capable, len, out),
         MptcpOption::Join(join) => emit_join(join, len, out),
@@ -337,8 +342,8 @@ pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
             put(out, [KIND, len, (MP_TCPRST << 4) | flags, *reason]);
         }
         MptcpOption::Unknown { subtype, body } => {
-            let (low, rest) = body.split_first().unwrap_or((&0, &[]));
-            put(out, [KIND, len, (subtype << 4) | (low & 0xf)]);
+            let (low_nibble, rest) = body.split_first().unwrap_or((&0, &[]));
+            put(out, [KIND, len, (subtype << 4) | (low_nibble & 0xf)]);
             put_slice(out, rest);
         }
     }

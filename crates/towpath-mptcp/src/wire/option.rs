@@ -58,7 +58,7 @@ impl Options {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut options = Self::default();
-        options.read_all(bytes);
+        options.parse_all(bytes);
         options
     }
 
@@ -72,7 +72,7 @@ impl Options {
     }
 
     /// Parses all options of a header.
-    pub(super) fn read_all(&mut self, bytes: &[u8]) {
+    pub(super) fn parse_all(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         loop {
             match *rest {
@@ -83,7 +83,7 @@ impl Options {
                         break;
                     };
                     let [_, _, body @ ..] = option else { break };
-                    self.read(kind, body);
+                    self.parse_option(kind, body);
                     rest = tail;
                 }
             }
@@ -92,19 +92,19 @@ impl Options {
 
     /// Parses one option; `body` is the part after kind and length.
     #[inline]
-    fn read(&mut self, kind: u8, body: &[u8]) {
+    fn parse_option(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
             (mptcp::KIND, _) => mptcp::parse(body, self),
-            (TIMESTAMPS, pair) => {
-                if let Ok(pair) = pair.try_into() {
-                    let (value, echo) = two_words(pair);
+            (TIMESTAMPS, value_and_echo) => {
+                if let Ok(value_and_echo) = value_and_echo.try_into() {
+                    let (value, echo) = split_u64(value_and_echo);
                     self.timestamps = Some(Timestamps { value, echo });
                 }
             }
             (SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
                 self.sack.clear();
                 for block in blocks.as_chunks().0.iter().take(4) {
-                    let _ = self.sack.try_push(two_words(*block));
+                    let _ = self.sack.try_push(split_u64(*block));
                 }
             }
             // An MSS of 0 is invalid.
@@ -133,9 +133,9 @@ impl Options {
             let [a, b] = mss.to_be_bytes();
             put(&mut out, [MSS, 4, a, b]);
         }
-        let permitted = if self.sack_permitted { [SACK_PERMITTED, 2] } else { [NOP, NOP] };
+        let sack_permitted = if self.sack_permitted { [SACK_PERMITTED, 2] } else { [NOP, NOP] };
         if let Some(timestamps) = self.timestamps {
-            let [a, b] = permitted;
+            let [a, b] = sack_permitted;
             put(&mut out, [a, b, TIMESTAMPS, 10]);
             put(&mut out, timestamps.value.to_be_bytes());
             put(&mut out, timestamps.echo.to_be_bytes());
@@ -168,13 +168,13 @@ impl Options {
     /// does not.
     fn mptcp_len(&self, room: usize) -> usize {
         let dss = self.dss.iter().map(mptcp::dss_len);
-        let others = self.mptcp.iter().map(mptcp::option_len);
-        dss.chain(others)
+        let mptcp = self.mptcp.iter().map(mptcp::option_len);
+        dss.chain(mptcp)
             .try_fold(0, |sum: usize, len| {
                 let sum = sum + len;
                 if sum <= room { Ok(sum) } else { Err(sum - len) }
             })
-            .unwrap_or_else(|fitting| fitting)
+            .unwrap_or_else(|sum| sum)
     }
 
     fn emit_sack(&self, out: &mut EncodedOptions, room: usize) {
@@ -205,9 +205,9 @@ impl Options {
     }
 }
 
-fn two_words(bytes: [u8; 8]) -> (u32, u32) {
-    let both = u64::from_be_bytes(bytes);
-    ((both >> 32) as u32, both as u32)
+fn split_u64(bytes: [u8; 8]) -> (u32, u32) {
+    let number = u64::from_be_bytes(bytes);
+    ((number >> 32) as u32, number as u32)
 }
 
 /// Appends bytes; the caller has checked that there is room.
@@ -216,8 +216,8 @@ pub(super) fn put<const N: usize>(out: &mut EncodedOptions, bytes: [u8; N]) {
 }
 
 pub(super) fn put_slice(out: &mut EncodedOptions, bytes: &[u8]) {
-    let fits = out.try_extend_from_slice(bytes).is_ok();
-    debug_assert!(fits, "an option is longer than computed");
+    let has_room = out.try_extend_from_slice(bytes).is_ok();
+    debug_assert!(has_room, "an option is longer than computed");
 }
 
 /// Timestamps option (RFC 7323 §3.2).

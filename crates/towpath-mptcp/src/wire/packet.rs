@@ -103,10 +103,10 @@ impl Packet {
         if ip.total_bytes < header_bytes {
             return Err(ParseError::Truncated("TCP header"));
         }
-        let (head, _) =
+        let (header, _) =
             bytes.split_at_checked(header_bytes).ok_or(ParseError::Truncated("TCP header"))?;
         let header =
-            ArrayVec::try_from(head).map_err(|_| ParseError::Malformed("header length"))?;
+            ArrayVec::try_from(header).map_err(|_| ParseError::Malformed("header length"))?;
         // A device may have padded the packet; bytes after its end are ignored.
         let payload = Payload::from(bytes.slice(header_bytes..ip.total_bytes));
         Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None })
@@ -122,8 +122,8 @@ impl Packet {
         let mut out = Vec::with_capacity(self.len());
         out.extend_from_slice(&self.header);
         if self.checksum_offloaded
-            && let Some((at, checksum)) = self.checksum()
-            && let Some(field) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
+            && let Some((offset, checksum)) = self.checksum()
+            && let Some(field) = out.get_mut(offset..).and_then(<[u8]>::first_chunk_mut)
         {
             *field = checksum.to_be_bytes();
         }
@@ -143,7 +143,7 @@ impl Packet {
         packet
     }
 
-    /// Encodes `segment` into this packet, with `payload` instead of its own.
+    /// Encodes `segment` into this packet, with `payload` instead of the segment's payload.
     pub(crate) fn write(&mut self, segment: &Segment, payload: Payload, identification: u16) {
         let options = segment.options.emit();
         let tcp_bytes = TCP_BYTES + options.len();
@@ -176,21 +176,21 @@ impl Packet {
     /// Parses the packet; verifies the checksum unless it is offloaded.
     pub fn parse(&self) -> Result<Segment, ParseError> {
         let mut segment = Segment::EMPTY;
-        self.read_header(&mut segment)?;
+        self.parse_headers(&mut segment)?;
         segment.payload = self.payload.clone();
         Ok(segment)
     }
 
     /// As [`Packet::parse`], into existing memory; the payload leaves the packet.
     pub fn parse_into(&mut self, segment: &mut Segment) -> Result<(), ParseError> {
-        self.read_header(segment)?;
+        self.parse_headers(segment)?;
         segment.payload = std::mem::take(&mut self.payload);
         Ok(())
     }
 
     /// Parses everything except the payload.
     #[inline]
-    fn read_header(&self, segment: &mut Segment) -> Result<(), ParseError> {
+    fn parse_headers(&self, segment: &mut Segment) -> Result<(), ParseError> {
         let ip = self.ip()?;
         if ip.protocol != ip::TCP {
             return Err(ParseError::NotTcp(ip.protocol));
@@ -216,30 +216,30 @@ impl Packet {
         segment.ecn = ip.ecn;
         segment.segment_bytes = self.segment_bytes;
         segment.options.clear();
-        segment.options.read_all(options);
+        segment.options.parse_all(options);
         Ok(())
     }
 
     /// Fills in the TCP checksum.
     pub fn complete_checksum(&mut self) {
         if self.checksum_offloaded
-            && let Some((at, checksum)) = self.checksum()
+            && let Some((offset, checksum)) = self.checksum()
         {
-            self.set_checksum(at, checksum);
+            self.set_checksum(offset, checksum);
         }
         self.checksum_offloaded = false;
     }
 
     /// Splits a super-segment into its packets, in order; returns a single packet unchanged.
     pub fn split(mut self) -> impl Iterator<Item = Self> {
-        let mut cutter = Segmenter::new(&self);
-        let mut whole = cutter.is_none();
-        std::iter::from_fn(move || match &mut cutter {
-            Some(cutter) => {
+        let mut segmenter = Segmenter::new(&self);
+        let mut is_single = segmenter.is_none();
+        std::iter::from_fn(move || match &mut segmenter {
+            Some(segmenter) => {
                 let mut part = Self::default();
-                cutter.next(&self, &mut part).then_some(part)
+                segmenter.next(&self, &mut part).then_some(part)
             }
-            None => std::mem::take(&mut whole)
+            None => std::mem::take(&mut is_single)
                 .then(|| Self { segment_bytes: 0, ..std::mem::take(&mut self) }),
         })
     }
@@ -267,18 +267,18 @@ impl Packet {
         let ip = IpHeader::parse(&self.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
         let tcp = self.header.get(ip.header_bytes..)?;
         let (fixed, options) = tcp.split_first_chunk::<TCP_BYTES>()?;
-        let [front @ .., _, _, u0, u1] = fixed;
+        let [fields @ .., _, _, u0, u1] = fixed;
         let sum = ip
             .pseudo_header(ip::TCP, tcp.len() + self.payload.len())
-            .bytes(front)
+            .bytes(fields)
             .bytes(&[*u0, *u1])
             .bytes(options);
         let sum = self.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk));
         Some((ip.header_bytes + 16, sum.finish()))
     }
 
-    fn set_checksum(&mut self, at: usize, checksum: u16) {
-        if let Some(field) = self.header.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+    fn set_checksum(&mut self, offset: usize, checksum: u16) {
+        if let Some(field) = self.header.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
             *field = checksum.to_be_bytes();
         }
     }
@@ -337,37 +337,37 @@ fn tcp_header(segment: &Segment, tcp_bytes: usize, checksum: u16) -> [u8; TCP_BY
 /// Cutter of super-segments, as in segmentation offload.
 #[derive(Debug)]
 pub struct Segmenter {
-    /// IP header of the whole, for a super-segment.
+    /// IP header of the super-segment; `None` after its last packet.
     ip: Option<IpHeader>,
     /// Payload bytes cut off so far.
-    done_bytes: usize,
+    cut_bytes: usize,
     /// Packets cut off so far.
     count: u16,
-    /// Set when the checksum of the whole was present and wrong: the checksum of each part must
-    /// then also be wrong.
+    /// Set when the checksum of the super-segment was present and wrong: the checksum of each part
+    /// must then also be wrong.
     bad_checksum: bool,
 }
 
 impl Segmenter {
-    /// Prepares to cut `whole`; `None` if it is one packet.
-    pub fn new(whole: &Packet) -> Option<Self> {
-        let several =
-            whole.segment_bytes != 0 && whole.payload.len() > usize::from(whole.segment_bytes);
-        if !several {
+    /// Prepares to cut `super_segment`; `None` if it is one packet.
+    pub fn new(super_segment: &Packet) -> Option<Self> {
+        let is_super_segment = super_segment.segment_bytes != 0
+            && super_segment.payload.len() > usize::from(super_segment.segment_bytes);
+        if !is_super_segment {
             return None;
         }
-        let ip = IpHeader::parse(&whole.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
-        let damaged = !whole.checksum_offloaded && !whole.verify_checksum(&ip);
-        Some(Self { ip: Some(ip), done_bytes: 0, count: 0, bad_checksum: damaged })
+        let ip = IpHeader::parse(&super_segment.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
+        let bad_checksum = !super_segment.checksum_offloaded && !super_segment.verify_checksum(&ip);
+        Some(Self { ip: Some(ip), cut_bytes: 0, count: 0, bad_checksum })
     }
 
-    /// Makes `part` the next packet of `whole`; returns false after the last one.
-    pub fn next(&mut self, whole: &Packet, part: &mut Packet) -> bool {
+    /// Makes `part` the next packet of `super_segment`; returns false after the last one.
+    pub fn next(&mut self, super_segment: &Packet, part: &mut Packet) -> bool {
         let Some(ip) = self.ip else { return false };
-        let next = self.done_bytes + usize::from(whole.segment_bytes);
-        let last = next >= whole.payload.len();
-        self.cut(whole, &ip, last, part);
-        self.done_bytes = next;
+        let next_offset = self.cut_bytes + usize::from(super_segment.segment_bytes);
+        let last = next_offset >= super_segment.payload.len();
+        self.cut(super_segment, &ip, last, part);
+        self.cut_bytes = next_offset;
         self.count = self.count.wrapping_add(1);
         if last {
             self.ip = None;
@@ -375,40 +375,41 @@ impl Segmenter {
         true
     }
 
-    /// Cuts the payload from `done_bytes` on; `last` is the part that may have FIN and PSH.
-    fn cut(&self, whole: &Packet, ip: &IpHeader, last: bool, part: &mut Packet) {
-        let end = self.done_bytes + usize::from(whole.segment_bytes);
+    /// Cuts the payload from `cut_bytes` on; `last` is the part that may have FIN and PSH.
+    fn cut(&self, super_segment: &Packet, ip: &IpHeader, last: bool, part: &mut Packet) {
+        let end = self.cut_bytes + usize::from(super_segment.segment_bytes);
         part.header.clear();
-        append(&mut part.header, &whole.header);
-        part.payload = whole.payload.slice(self.done_bytes, end);
+        append(&mut part.header, &super_segment.header);
+        part.payload = super_segment.payload.slice(self.cut_bytes, end);
         (part.segment_bytes, part.checksum_offloaded) = (0, true);
-        part.data_tag =
-            whole.data_tag.map(|tag| DataTag { start: tag.start + self.done_bytes as u64, ..tag });
+        part.data_tag = super_segment
+            .data_tag
+            .map(|tag| DataTag { start: tag.start + self.cut_bytes as u64, ..tag });
         let total_bytes = part.len();
         ip::patch(&mut part.header, total_bytes, self.count);
         let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();
         let tcp = part.header.get_mut(ip.header_bytes..).unwrap_or_default();
         if let [_, _, _, _, q0, q1, q2, q3, _, _, _, _, _, flags, _, _, c0, c1, ..] = tcp {
-            let seq = u32::from_be_bytes([*q0, *q1, *q2, *q3]).wrapping_add(self.done_bytes as u32);
+            let seq = u32::from_be_bytes([*q0, *q1, *q2, *q3]).wrapping_add(self.cut_bytes as u32);
             [*q0, *q1, *q2, *q3] = seq.to_be_bytes();
-            let mut kept = Flags(*flags);
+            let mut part_flags = Flags(*flags);
             if !last {
-                kept = kept.without(Flags::FIN).without(Flags::PSH);
+                part_flags = part_flags.without(Flags::FIN).without(Flags::PSH);
             }
             // The peer must see one window reduction, not several (RFC 3168 §6.1.2).
             if self.count > 0 {
-                kept = kept.without(Flags::CWR);
+                part_flags = part_flags.without(Flags::CWR);
             }
-            *flags = kept.0;
+            *flags = part_flags.0;
             [*c0, *c1] = sum.to_be_bytes();
         }
-        if !whole.checksum_offloaded {
+        if !super_segment.checksum_offloaded {
             part.complete_checksum();
         }
         if self.bad_checksum
-            && let Some(low) = part.header.get_mut(ip.header_bytes + 17)
+            && let Some(checksum_low) = part.header.get_mut(ip.header_bytes + 17)
         {
-            *low ^= 1;
+            *checksum_low ^= 1;
         }
     }
 }

@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 pub struct Payload {
     /// First slice; empty only if `more` is.
     first: Bytes,
+    /// Slices after the first; none is empty.
     more: Vec<Bytes>,
     len: usize,
 }
@@ -84,14 +85,14 @@ impl Payload {
             return self.first.slice(start.min(end)..end).into();
         }
         let mut out = Self::EMPTY;
-        let mut at = 0;
+        let mut chunk_offset = 0;
         for chunk in self.chunks() {
-            let from = start.saturating_sub(at).min(chunk.len());
-            let to = end.saturating_sub(at).min(chunk.len());
-            if from < to {
-                out.push(chunk.slice(from..to));
+            let chunk_start = start.saturating_sub(chunk_offset).min(chunk.len());
+            let chunk_end = end.saturating_sub(chunk_offset).min(chunk.len());
+            if chunk_start < chunk_end {
+                out.push(chunk.slice(chunk_start..chunk_end));
             }
-            at += chunk.len();
+            chunk_offset += chunk.len();
         }
         out
     }
@@ -102,26 +103,26 @@ impl Payload {
             return self.first.clone();
         }
         self.chunks()
-            .fold(Vec::with_capacity(self.len), |mut all, chunk| {
-                all.extend_from_slice(chunk);
-                all
+            .fold(Vec::with_capacity(self.len), |mut joined, chunk| {
+                joined.extend_from_slice(chunk);
+                joined
             })
             .into()
     }
 
-    /// Inverts the bits of `mask` in the byte at `at`, in an own copy of its slice.
-    pub(crate) fn flip(&mut self, at: usize, mask: u8) {
-        let mut at = at;
+    /// Inverts the bits of `mask` in the byte at `offset`, in an own copy of its slice.
+    pub(crate) fn flip(&mut self, offset: usize, mask: u8) {
+        let mut offset = offset;
         for chunk in std::iter::once(&mut self.first).chain(&mut self.more) {
-            if at < chunk.len() {
+            if offset < chunk.len() {
                 let mut copy = BytesMut::from(&**chunk);
-                if let Some(byte) = copy.get_mut(at) {
+                if let Some(byte) = copy.get_mut(offset) {
                     *byte ^= mask;
                 }
                 *chunk = copy.freeze();
                 return;
             }
-            at -= chunk.len();
+            offset -= chunk.len();
         }
     }
 }

@@ -9,21 +9,18 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn number() -> impl Strategy<Value = DataAck> {
+fn data_number() -> impl Strategy<Value = DataAck> {
     prop_oneof![any::<u32>().prop_map(DataAck::Short), any::<u64>().prop_map(DataAck::Long)]
 }
 
 fn mapping() -> impl Strategy<Value = DssMapping> {
-    (number(), any::<u32>(), any::<u16>(), of(any::<u16>()))
+    (data_number(), any::<u32>(), any::<u16>(), of(any::<u16>()))
         .prop_map(|(dsn, ssn, len, checksum)| DssMapping { dsn, ssn, len, checksum })
 }
 
 fn dss() -> impl Strategy<Value = Dss> {
-    (any::<bool>(), of(number()), of(mapping())).prop_map(|(data_fin, data_ack, mapping)| Dss {
-        data_fin,
-        data_ack,
-        mapping,
-    })
+    (any::<bool>(), of(data_number()), of(mapping()))
+        .prop_map(|(data_fin, data_ack, mapping)| Dss { data_fin, data_ack, mapping })
 }
 
 fn capable() -> impl Strategy<Value = MpCapable> {
@@ -36,8 +33,12 @@ fn capable() -> impl Strategy<Value = MpCapable> {
         no_join_to_source: c,
         hmac_sha256: h,
         sender_key: keys.map(|(sender, _)| sender),
-        receiver_key: keys.and_then(|(_, rest)| rest).map(|(receiver, _)| receiver),
-        data: keys.and_then(|(_, rest)| rest).and_then(|(_, data)| data),
+        receiver_key: keys
+            .and_then(|(_, receiver_key_and_data)| receiver_key_and_data)
+            .map(|(receiver, _)| receiver),
+        data: keys
+            .and_then(|(_, receiver_key_and_data)| receiver_key_and_data)
+            .and_then(|(_, data)| data),
     })
 }
 
@@ -80,8 +81,8 @@ fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
         (any::<bool>(), any::<u8>(), 0..8_u8).prop_map(|(transient, reason, reserved)| {
             MptcpOption::Reset(MpTcpRst { transient, reason, reserved })
         }),
-        (9..16_u8, 0..16_u8, vec(any::<u8>(), 0..=37)).prop_map(|(subtype, low, rest)| {
-            let body = std::iter::once(low).chain(rest).collect();
+        (9..16_u8, 0..16_u8, vec(any::<u8>(), 0..=37)).prop_map(|(subtype, low_nibble, rest)| {
+            let body = std::iter::once(low_nibble).chain(rest).collect();
             MptcpOption::Unknown { subtype, body }
         }),
     ]
@@ -113,7 +114,7 @@ fn options() -> impl Strategy<Value = Options> {
 
 /// Removes Multipath TCP options that do not fit even without SACK, and then the SACK blocks that
 /// exceed the remaining space.
-fn fitting(mut options: Options) -> Options {
+fn truncate_to_fit(mut options: Options) -> Options {
     let sack = std::mem::take(&mut options.sack);
     while options.encoded_len() > option::OPTION_BYTES {
         if options.mptcp.pop().is_none() {
@@ -161,7 +162,7 @@ prop_compose! {
             flags: Flags(flags),
             window,
             ecn: Ecn::from_bits(ecn),
-            options: fitting(options),
+            options: truncate_to_fit(options),
             payload: payload(pieces),
             segment_bytes,
         }
@@ -171,7 +172,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn options_survive_a_round_trip(options in options()) {
-        let options = fitting(options);
+        let options = truncate_to_fit(options);
         let bytes = options.emit();
         prop_assert_eq!(bytes.len(), options.encoded_len());
         prop_assert_eq!(bytes.len() % 4, 0);
@@ -181,7 +182,7 @@ proptest! {
     #[test]
     fn options_that_do_not_fit_lose_sack_blocks_first_and_stay_valid(options in options()) {
         let bytes = options.emit();
-        prop_assert_eq!(Options::parse(&bytes), fitting(options));
+        prop_assert_eq!(Options::parse(&bytes), truncate_to_fit(options));
     }
 
     #[test]
@@ -210,16 +211,16 @@ proptest! {
     fn the_parts_of_a_super_segment_are_valid_and_have_all_of_its_data(
         segment in segment(), identification: u16, complete: bool,
     ) {
-        let mut whole = Packet::emit(&segment, identification);
+        let mut super_segment = Packet::emit(&segment, identification);
         if complete {
-            whole.complete_checksum();
+            super_segment.complete_checksum();
         }
-        let parts: Vec<Packet> = whole.clone().split().collect();
-        let several = segment.segment_bytes > 0;
-        let packets = if several { segment.payload.len().div_ceil(segment.segment_bytes.into()) } else { 1 };
+        let parts: Vec<Packet> = super_segment.clone().split().collect();
+        let is_super_segment = segment.segment_bytes > 0;
+        let packets = if is_super_segment { segment.payload.len().div_ceil(segment.segment_bytes.into()) } else { 1 };
         prop_assert_eq!(parts.len(), packets.max(1));
-        let on_the_wire: usize = parts.iter().map(Packet::len).sum();
-        prop_assert_eq!(towpath_net::Packet::len_bytes(&whole) as usize, on_the_wire);
+        let wire_bytes: usize = parts.iter().map(Packet::len).sum();
+        prop_assert_eq!(towpath_net::Packet::len_bytes(&super_segment) as usize, wire_bytes);
 
         let mut expected = segment.clone();
         let mut rest = segment.payload.clone();
@@ -234,7 +235,7 @@ proptest! {
             }
             expected.segment_bytes = 0;
             expected.payload = rest.clone();
-            if several {
+            if is_super_segment {
                 expected.payload.truncate(segment.segment_bytes.into());
             }
             rest.advance(expected.payload.len());
@@ -244,9 +245,9 @@ proptest! {
                 let id = u16::from_be_bytes([part.header[4], part.header[5]]);
                 prop_assert_eq!(id, identification.wrapping_add(index as u16));
             }
-            // With offload, the field is what the checksum of this part is completed from.
-            let again = Packet::emit(&expected, identification.wrapping_add(index as u16));
-            prop_assert!(complete || again == *part);
+            // With offload, the field holds the start value from which the checksum is completed.
+            let expected_part = Packet::emit(&expected, identification.wrapping_add(index as u16));
+            prop_assert!(complete || expected_part == *part);
             expected.seq = expected.seq.wrapping_add(expected.payload.len() as u32);
         }
         prop_assert!(rest.is_empty());
@@ -273,19 +274,19 @@ proptest! {
         cut in 0..=100_usize, offloaded: bool, segment_bytes in 0..20_u16,
     ) {
         let mut bytes = bytes;
-        for (at, value) in [(0, version), (if version == 0x60 { 6 } else { 9 }, protocol)] {
-            if let Some(byte) = bytes.get_mut(at) {
+        for (offset, value) in [(0, version), (if version == 0x60 { 6 } else { 9 }, protocol)] {
+            if let Some(byte) = bytes.get_mut(offset) {
                 *byte = value;
             }
         }
         let bytes = Bytes::from(bytes);
-        // As from a device, and with a header that ends anywhere.
+        // One packet as from a device, and one with a header that ends anywhere.
         let cut = cut.min(bytes.len());
         let header = bytes[..cut].iter().copied().collect();
         let payload = bytes.slice(cut..).into();
-        let odd = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None };
-        let device = Packet::from_bytes(&bytes, offloaded, segment_bytes);
-        for mut packet in std::iter::once(odd).chain(device) {
+        let arbitrary = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None };
+        let parsed = Packet::from_bytes(&bytes, offloaded, segment_bytes);
+        for mut packet in std::iter::once(arbitrary).chain(parsed) {
             let _ = (parse(&packet), packet.source(), packet.to_vec());
             packet.clone().split().for_each(drop);
             packet.complete_checksum();
@@ -299,20 +300,20 @@ proptest! {
     ) {
         let payload = payload(pieces.clone());
         let bytes = pieces.concat();
-        let end_in = end.min(bytes.len());
-        prop_assert_eq!(payload.slice(start, end).to_bytes(), bytes[start.min(end_in)..end_in].to_vec());
-        let (mut front, mut back) = (payload.clone(), payload.clone());
-        front.truncate(end);
-        prop_assert_eq!(front, payload.slice(0, end));
-        back.advance(start);
-        prop_assert_eq!(back.len(), bytes.len().saturating_sub(start));
-        prop_assert_eq!(back.to_bytes(), bytes[start.min(bytes.len())..].to_vec());
+        let clamped_end = end.min(bytes.len());
+        prop_assert_eq!(payload.slice(start, end).to_bytes(), bytes[start.min(clamped_end)..clamped_end].to_vec());
+        let (mut prefix, mut suffix) = (payload.clone(), payload.clone());
+        prefix.truncate(end);
+        prop_assert_eq!(prefix, payload.slice(0, end));
+        suffix.advance(start);
+        prop_assert_eq!(suffix.len(), bytes.len().saturating_sub(start));
+        prop_assert_eq!(suffix.to_bytes(), bytes[start.min(bytes.len())..].to_vec());
     }
 }
 
 /// Returns a segment from 10.0.0.1:40000 to 10.0.0.2:443, sequence 1, acknowledgement 2, window
 /// 64240.
-fn plain(flags: Flags, options: Options, data: &'static [u8]) -> Segment {
+fn segment_with(flags: Flags, options: Options, data: &'static [u8]) -> Segment {
     Segment {
         source: ([10, 0, 0, 1], 40_000).into(),
         destination: ([10, 0, 0, 2], 443).into(),
@@ -347,7 +348,7 @@ fn a_syn_with_mp_capable_has_these_bytes() {
         mptcp: [MptcpOption::Capable(capable)].into_iter().collect(),
         ..Options::default()
     };
-    let packet = Packet::emit(&plain(Flags::SYN, options, b""), 0x1234);
+    let packet = Packet::emit(&segment_with(Flags::SYN, options, b""), 0x1234);
     #[rustfmt::skip]
     let expected = [
         // IPv4: ECT(0), 64 bytes, identification, do not fragment, 64 hops, TCP, checksum.
@@ -427,32 +428,36 @@ fn mp_prio_with_an_address_id_is_the_rfc_6824_form_and_ignored() {
 
 #[test]
 fn fragments_and_other_protocols_are_distinguished() {
-    let refused = |change: fn(&mut Vec<u8>)| {
-        let mut bytes = Packet::emit(&plain(Flags::ACK, Options::default(), b"data"), 1).to_vec();
+    let parse_changed = |change: fn(&mut Vec<u8>)| {
+        let mut bytes =
+            Packet::emit(&segment_with(Flags::ACK, Options::default(), b"data"), 1).to_vec();
         change(&mut bytes);
         let total_bytes = bytes.len();
         ip::patch(&mut bytes, total_bytes, 0);
         Packet::from_bytes(&bytes.into(), false, 0).and_then(|packet| packet.parse())
     };
-    assert_eq!(refused(|bytes| bytes[6] |= 0x20), Err(ParseError::Fragment));
-    assert_eq!(refused(|bytes| bytes[7] = 1), Err(ParseError::Fragment));
-    assert_eq!(refused(|bytes| bytes[9] = 17), Err(ParseError::NotTcp(17)));
-    assert_eq!(refused(|bytes| bytes[32] = 0x40), Err(ParseError::Malformed("TCP data offset")));
-    assert_eq!(refused(|bytes| bytes[40] ^= 1), Err(ParseError::Checksum("TCP")));
-    assert_eq!(refused(|bytes| bytes.truncate(39)), Err(ParseError::Truncated("TCP header")));
-    assert!(refused(|_| {}).is_ok());
+    assert_eq!(parse_changed(|bytes| bytes[6] |= 0x20), Err(ParseError::Fragment));
+    assert_eq!(parse_changed(|bytes| bytes[7] = 1), Err(ParseError::Fragment));
+    assert_eq!(parse_changed(|bytes| bytes[9] = 17), Err(ParseError::NotTcp(17)));
+    assert_eq!(
+        parse_changed(|bytes| bytes[32] = 0x40),
+        Err(ParseError::Malformed("TCP data offset"))
+    );
+    assert_eq!(parse_changed(|bytes| bytes[40] ^= 1), Err(ParseError::Checksum("TCP")));
+    assert_eq!(parse_changed(|bytes| bytes.truncate(39)), Err(ParseError::Truncated("TCP header")));
+    assert!(parse_changed(|_| {}).is_ok());
 }
 
 #[test]
 fn ipv6_extension_headers_are_skipped() {
-    let mut segment = plain(Flags::ACK, Options::default(), b"data");
+    let mut segment = segment_with(Flags::ACK, Options::default(), b"data");
     segment.source = "[fd00::1]:40000".parse().unwrap();
     segment.destination = "[fd00::2]:443".parse().unwrap();
     let bytes = Packet::emit(&segment, 1).to_vec();
     let (ip, tcp) = bytes.split_at(40);
-    let with = |next: u8, extensions: &[u8]| {
+    let parse_with_extensions = |next_header: u8, extensions: &[u8]| {
         let mut bytes = [ip, extensions, tcp].concat();
-        bytes[6] = next;
+        bytes[6] = next_header;
         let total_bytes = bytes.len();
         ip::patch(&mut bytes, total_bytes, 0);
         Packet::from_bytes(&bytes.into(), false, 0).and_then(|packet| packet.parse())
@@ -460,7 +465,7 @@ fn ipv6_extension_headers_are_skipped() {
     // Hop-by-hop with padding of 6 bytes, then destination options of 16 bytes.
     let mut extensions = vec![60, 0, 1, 4, 0, 0, 0, 0];
     extensions.extend([6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(with(0, &extensions), Ok(segment));
-    assert_eq!(with(44, &[6, 0, 0, 0, 0, 0, 0, 1]), Err(ParseError::Fragment));
-    assert_eq!(with(51, &[6, 1, 0, 0, 0, 0, 0, 1]), Err(ParseError::NotTcp(51)));
+    assert_eq!(parse_with_extensions(0, &extensions), Ok(segment));
+    assert_eq!(parse_with_extensions(44, &[6, 0, 0, 0, 0, 0, 0, 1]), Err(ParseError::Fragment));
+    assert_eq!(parse_with_extensions(51, &[6, 1, 0, 0, 0, 0, 0, 1]), Err(ParseError::NotTcp(51)));
 }

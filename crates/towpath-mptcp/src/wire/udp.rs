@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::packet::{append, length_field};
 use super::{Ecn, Packet, ParseError, Payload, ip};
 
+/// Length of a UDP header.
 const UDP_BYTES: usize = 8;
 
 /// Parsed UDP datagram with its addresses.
@@ -45,9 +46,9 @@ impl UdpDatagram {
         }
         let sum = ip.pseudo_header(ip::UDP, upper_bytes).bytes(udp);
         let sum = packet.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk));
-        let unchecked = [c0, c1] == [0, 0];
+        let no_checksum = [c0, c1] == [0, 0];
         // RFC 8200 §8.1: IPv6 requires a checksum.
-        if (unchecked && ip.source.is_ipv6()) || (!unchecked && sum.folded() != 0xffff) {
+        if (no_checksum && ip.source.is_ipv6()) || (!no_checksum && sum.folded() != 0xffff) {
             return Err(ParseError::Checksum("UDP"));
         }
         Ok(Self {
@@ -67,8 +68,11 @@ impl UdpDatagram {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let total = length_field(ip::V4_BYTES + upper_bytes);
-                let ends = (source, destination);
-                append(&mut header, &ip::emit_v4(ends, ip::UDP, self.ecn, identification, total));
+                let addresses = (source, destination);
+                append(
+                    &mut header,
+                    &ip::emit_v4(addresses, ip::UDP, self.ecn, identification, total),
+                );
             }
             (source, destination) => {
                 let length = length_field(upper_bytes);
@@ -79,14 +83,15 @@ impl UdpDatagram {
         let [s0, s1] = self.source.port().to_be_bytes();
         let [d0, d1] = self.destination.port().to_be_bytes();
         let [l0, l1] = length_field(upper_bytes).to_be_bytes();
-        let front = [s0, s1, d0, d1, l0, l1];
-        let sum = ip::pseudo_header(source, destination, ip::UDP, upper_bytes).bytes(&front);
-        // RFC 768: a sum of zero is sent as its other form, since zero means no checksum.
+        let ports_and_length = [s0, s1, d0, d1, l0, l1];
+        let sum =
+            ip::pseudo_header(source, destination, ip::UDP, upper_bytes).bytes(&ports_and_length);
+        // RFC 768: a sum of zero is sent as 0xffff, since zero means no checksum.
         let checksum = match sum.bytes(&self.payload).finish() {
             0 => 0xffff,
             checksum => checksum,
         };
-        append(&mut header, &front);
+        append(&mut header, &ports_and_length);
         append(&mut header, &checksum.to_be_bytes());
         let payload = Payload::from(self.payload);
         Packet { header, payload, ..Packet::default() }
@@ -112,20 +117,20 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 0..1_472),
             flip: u32,
         ) {
-            let sent = UdpDatagram {
+            let datagram = UdpDatagram {
                 source: address(v6, 1, ports.0),
                 destination: address(v6, 2, ports.1),
                 ecn: Ecn::Capable0,
                 payload: payload.into(),
             };
-            let mut packet = sent.clone().emit(7);
+            let mut packet = datagram.clone().emit(7);
             prop_assert!(UdpDatagram::is_in(&packet));
-            prop_assert_eq!(UdpDatagram::parse(&packet), Ok(sent.clone()));
+            prop_assert_eq!(UdpDatagram::parse(&packet), Ok(datagram.clone()));
             towpath_net::Packet::corrupt(&mut packet, flip);
-            if let Ok(other) = UdpDatagram::parse(&packet) {
+            if let Ok(corrupted) = UdpDatagram::parse(&packet) {
                 // IPv6 does not protect all of its header: class and hop limit may change.
-                let same = other.payload == sent.payload && other.source == sent.source;
-                prop_assert!(v6 && same && other.destination == sent.destination);
+                let unchanged = corrupted.payload == datagram.payload && corrupted.source == datagram.source;
+                prop_assert!(v6 && unchanged && corrupted.destination == datagram.destination);
             }
         }
 
@@ -148,17 +153,17 @@ mod tests {
     #[test]
     fn ipv4_may_leave_the_checksum_out_and_ipv6_may_not() {
         for v6 in [false, true] {
-            let sent = UdpDatagram {
+            let datagram = UdpDatagram {
                 source: address(v6, 1, 1),
                 destination: address(v6, 2, 2),
                 ecn: Ecn::NotCapable,
                 payload: Bytes::from_static(b"payload"),
             };
-            let mut packet = sent.clone().emit(0);
+            let mut packet = datagram.clone().emit(0);
             let end = packet.header.len();
             packet.header[end - 2..].fill(0);
             let parsed = UdpDatagram::parse(&packet);
-            let expected = if v6 { Err(ParseError::Checksum("UDP")) } else { Ok(sent) };
+            let expected = if v6 { Err(ParseError::Checksum("UDP")) } else { Ok(datagram) };
             assert_eq!(parsed, expected);
         }
     }

@@ -31,11 +31,12 @@ use scenario::{Outcome, Scenario, Topic};
 
 /// Runs a number of seeds, scaled by `cargo xtask test`, or only `PEER_SEED`. Names those that
 /// fail.
-fn run(topic: Topic, seeds: u64) {
+fn run_seeds(topic: Topic, seeds: u64) {
     let seeds = repeat([seeds / 5, seeds, seeds * 10]);
-    let asked = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = 0..asked("PEER_SEEDS").unwrap_or(seeds);
-    let seeds = asked("PEER_SEED").map_or(seeds, |seed| seed..seed + 1);
+    let env_number =
+        |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = 0..env_number("PEER_SEEDS").unwrap_or(seeds);
+    let seeds = env_number("PEER_SEED").map_or(seeds, |seed| seed..seed + 1);
     let mut failures = Vec::new();
     let mut total = Outcome::default();
     for seed in seeds.clone() {
@@ -45,21 +46,22 @@ fn run(topic: Topic, seeds: u64) {
                 total.packets += outcome.packets;
                 total.data_at = total.data_at.max(outcome.data_at);
             }
-            Ok(Err(why)) => failures.push(format!("seed {seed}: {why}")),
+            Ok(Err(error)) => failures.push(format!("seed {seed}: {error}")),
             Err(_) => failures.push(format!("seed {seed} panics")),
         }
     }
     println!("{topic:?} {seeds:?}: {total:?}");
-    let enough = seeds.end - seeds.start < 20 || total.joined as u64 * 5 > seeds.end - seeds.start;
-    assert!(enough, "{topic:?}: only {} subflows were joined", total.joined);
+    let enough_joins =
+        seeds.end - seeds.start < 20 || total.joined as u64 * 5 > seeds.end - seeds.start;
+    assert!(enough_joins, "{topic:?}: only {} subflows were joined", total.joined);
     assert!(failures.is_empty(), "{topic:?}: {} fail\n{}", failures.len(), failures.join("\n"));
 }
 
-/// RFC 8684 §3.3.3: an end that has ended its data may close its direction of the subflows
+/// RFC 8684 §3.3.3: an end that has sent its DATA_FIN may close its direction of the subflows
 /// immediately, while the other direction continues.
 #[test]
 fn our_data_continues_after_the_client_half_closes_its_subflows() {
-    let lines = vec![
+    let paths = vec![
         PathParams {
             delay: Duration::from_millis(40),
             jitter: Duration::ZERO,
@@ -72,51 +74,51 @@ fn our_data_continues_after_the_client_half_closes_its_subflows() {
         2
     ];
     let mut network =
-        Network::new(1, lines, 1, ConnectConfig::default(), ConnectionConfig::linux());
-    let sent = pattern(500_000, 1);
-    network.applications[1].to_send = sent.clone();
+        Network::new(1, paths, 1, ConnectConfig::default(), ConnectionConfig::linux());
+    let data = pattern(500_000, 1);
+    network.applications[1].to_send = data.clone();
     for application in &mut network.applications {
-        application.may_end = true;
+        application.may_close = true;
     }
     let end = Instant::ZERO + Duration::from_secs(30);
     assert!(network.run(end, |network| network.server_closed.is_some()), "at {}", network.now);
-    assert!(network.applications[0].received == sent[..]);
+    assert!(network.applications[0].received == data[..]);
     assert_eq!(network.server_closed, Some(Ok(())));
 }
 
 /// A server with small application data that ends first, independent of the client's reply.
 #[test]
 fn address_and_end_of_data_in_one_packet_are_no_fallback() {
-    // Seed at which ADD_ADDR and DATA_FIN met before the client was confirmed.
+    // At this seed, ADD_ADDR and DATA_FIN met before the client was confirmed.
     Scenario::new(Topic::Close, 230).run().unwrap();
 }
 
 #[test]
 fn clean() {
-    run(Topic::Clean, 150);
+    run_seeds(Topic::Clean, 150);
 }
 
 #[test]
 fn lossy() {
-    run(Topic::Lossy, 250);
+    run_seeds(Topic::Lossy, 250);
 }
 
 #[test]
 fn mobile() {
-    run(Topic::Mobile, 300);
+    run_seeds(Topic::Mobile, 300);
 }
 
 #[test]
 fn close() {
-    run(Topic::Close, 200);
+    run_seeds(Topic::Close, 200);
 }
 
 #[test]
 fn abort() {
-    run(Topic::Abort, 150);
+    run_seeds(Topic::Abort, 150);
 }
 
 #[test]
 fn blocked() {
-    run(Topic::Blocked, 100);
+    run_seeds(Topic::Blocked, 100);
 }

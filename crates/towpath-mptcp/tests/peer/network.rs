@@ -40,8 +40,8 @@ impl Random {
         self.below(100) < percent
     }
 
-    pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.below(to - from))
+    pub(crate) fn millis(&mut self, min: u64, max: u64) -> Duration {
+        Duration::from_millis(min + self.below(max - min))
     }
 }
 
@@ -86,16 +86,18 @@ pub(crate) struct PathParams {
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes and facts")]
 pub(crate) struct Application {
     pub(crate) to_send: Bytes,
-    /// Set when it ends its data only after it has received the other's end.
-    pub(crate) ends_last: bool,
-    /// Maximum bytes read per [`READ_INTERVAL`]; `None`: everything immediately.
-    pub(crate) reads: Option<usize>,
-    /// Set when it may end its data.
-    pub(crate) may_end: bool,
-    may_read: usize,
+    /// Set if the application closes only after it has received the other's end of data.
+    pub(crate) closes_last: bool,
+    /// Maximum bytes read per [`READ_INTERVAL`]; `None`: no limit.
+    pub(crate) read_limit_bytes: Option<usize>,
+    /// Set when the application may close its direction.
+    pub(crate) may_close: bool,
+    /// Bytes that may still be read in this interval.
+    read_budget_bytes: usize,
     pub(crate) write_closed: bool,
     pub(crate) received: Vec<u8>,
-    pub(crate) ended: bool,
+    /// Set when the end of the other's data was read.
+    pub(crate) read_eof: bool,
 }
 
 /// Subflow as the client sees it.
@@ -104,6 +106,7 @@ pub(crate) struct ClientSubflow {
     pub(crate) id: SubflowId,
     pub(crate) path: usize,
     pub(crate) remote: SocketAddr,
+    /// True if the handshake is complete and the client has not closed the subflow.
     pub(crate) up: bool,
 }
 
@@ -116,7 +119,8 @@ pub(crate) struct Network {
     pub(crate) handle: ConnectionHandle,
     pub(crate) server: Stack,
     pub(crate) connection: Option<ConnectionId>,
-    pub(crate) lines: Vec<PathParams>,
+    /// Paths, by the client's address.
+    pub(crate) paths: Vec<PathParams>,
     /// Applications of the client and the server.
     pub(crate) applications: [Application; 2],
     pub(crate) client_connected: Option<bool>,
@@ -131,12 +135,14 @@ pub(crate) struct Network {
     pub(crate) server_closed: Option<Result<(), ConnectionError>>,
     pub(crate) notices: Vec<StackNotice>,
     pub(crate) packets: u64,
+    /// Time at which each path has sent its queue, by receiver.
     free_at: Vec<[Instant; 2]>,
-    /// Packets in flight by time; to the server (1) or the client (0), over this path.
+    /// Packets in flight by arrival time and number: receiver (0: client, 1: server), path, packet.
     in_flight: BTreeMap<(Instant, u64), (usize, usize, Bytes)>,
-    sequence: u64,
+    packet_count: u64,
     random: Random,
-    read_at: Instant,
+    /// Time of the next read of slow readers.
+    next_read_at: Instant,
     trace: bool,
 }
 
@@ -148,45 +154,46 @@ pub(crate) fn server_address(number: usize) -> SocketAddr {
     (Ipv4Addr::new(10, 2, number as u8, 1), PORT).into()
 }
 
-fn foreign(at: Instant) -> mptcp_rs::Instant {
-    mptcp_rs::Instant::from_nanos(at.as_nanos())
+/// Converts a time to the type of the client's implementation.
+fn peer_instant(time: Instant) -> mptcp_rs::Instant {
+    mptcp_rs::Instant::from_nanos(time.as_nanos())
 }
 
 impl Network {
     /// Creates the network; the client's SYN is due.
     pub(crate) fn new(
         seed: u64,
-        lines: Vec<PathParams>,
+        paths: Vec<PathParams>,
         servers: usize,
         client: ConnectConfig,
         server: ConnectionConfig,
     ) -> Self {
         let mut endpoint = Endpoint::new(Random::new(seed ^ 0x5eed));
-        let begin = foreign(Instant::ZERO);
-        let to = server_address(0);
-        let handle = endpoint.connect_mptcp(begin, client_address(0), to, client).unwrap();
+        let start = peer_instant(Instant::ZERO);
+        let remote = server_address(0);
+        let handle = endpoint.connect_mptcp(start, client_address(0), remote, client).unwrap();
         let mut network = Self {
             now: Instant::ZERO,
             client: endpoint,
             handle,
             server: Stack::new(stack::StackConfig { seed, ..stack::StackConfig::default() }),
             connection: None,
-            free_at: vec![[Instant::ZERO; 2]; lines.len()],
-            lines,
+            free_at: vec![[Instant::ZERO; 2]; paths.len()],
+            paths,
             applications: <[Application; 2]>::default(),
             client_connected: None,
             client_closed: None,
             client_fell_back: false,
-            subflows: vec![ClientSubflow { id: SubflowId::INITIAL, path: 0, remote: to, up: true }],
+            subflows: vec![ClientSubflow { id: SubflowId::INITIAL, path: 0, remote, up: true }],
             joined: 0,
             announced: Vec::new(),
             server_closed: None,
             notices: Vec::new(),
             packets: 0,
             in_flight: BTreeMap::new(),
-            sequence: 0,
+            packet_count: 0,
             random: Random::new(seed),
-            read_at: Instant::ZERO,
+            next_read_at: Instant::ZERO,
             trace: std::env::var_os("PEER_TRACE").is_some(),
         };
         for number in 0..servers {
@@ -198,7 +205,7 @@ impl Network {
     }
 
     pub(crate) fn set_server_address(&mut self, number: usize, signal: bool, backup: bool) {
-        let local = LocalAddress {
+        let address = LocalAddress {
             address_id: number as u8 + 1,
             address: server_address(number).ip(),
             port: None,
@@ -210,38 +217,39 @@ impl Network {
             fullmesh: false,
             laminar: false,
         };
-        self.server.set_address(self.now, local);
+        self.server.set_address(self.now, address);
     }
 
     /// Opens a subflow of the client; returns false if that is not permitted.
-    pub(crate) fn join(&mut self, path: usize, to: SocketAddr, backup: bool) -> bool {
-        let (now, local) = (foreign(self.now), client_address(path));
-        let joined = self.client.add_subflow(now, self.handle, local, to, MTU_BYTES, backup);
-        self.print_trace(format_args!("join from path {path} to {to}: {joined:?}"));
-        if let Ok(subflow) = joined {
-            self.subflows.push(ClientSubflow { id: subflow, path, remote: to, up: false });
+    pub(crate) fn join(&mut self, path: usize, remote: SocketAddr, backup: bool) -> bool {
+        let (now, address) = (peer_instant(self.now), client_address(path));
+        let result = self.client.add_subflow(now, self.handle, address, remote, MTU_BYTES, backup);
+        self.print_trace(format_args!("join from path {path} to {remote}: {result:?}"));
+        if let Ok(subflow) = result {
+            self.subflows.push(ClientSubflow { id: subflow, path, remote, up: false });
         }
-        joined.is_ok()
+        result.is_ok()
     }
 
     pub(crate) fn remove_client_address(&mut self, path: usize) {
-        let (now, local) = (foreign(self.now), client_address(path));
-        let done = self.client.remove_address(now, self.handle, local);
-        self.print_trace(format_args!("client removes address of path {path}: {done:?}"));
+        let (now, address) = (peer_instant(self.now), client_address(path));
+        let result = self.client.remove_address(now, self.handle, address);
+        self.print_trace(format_args!("client removes address of path {path}: {result:?}"));
     }
 
     pub(crate) fn close_subflow(&mut self, subflow: SubflowId) {
-        let done = self.client.close_subflow(foreign(self.now), self.handle, subflow);
-        // The client sends no more data on it, so it does not count as a refuge.
-        for known in self.subflows.iter_mut().filter(|known| known.id == subflow && done.is_ok()) {
-            known.up = false;
+        let result = self.client.close_subflow(peer_instant(self.now), self.handle, subflow);
+        // The client sends no more data on it, so it is not counted as up.
+        for entry in self.subflows.iter_mut().filter(|entry| entry.id == subflow && result.is_ok())
+        {
+            entry.up = false;
         }
-        self.print_trace(format_args!("client closes {subflow:?}: {done:?}"));
+        self.print_trace(format_args!("client closes {subflow:?}: {result:?}"));
     }
 
     pub(crate) fn set_backup(&mut self, subflow: SubflowId, backup: bool) {
-        let done = self.client.set_backup(foreign(self.now), self.handle, subflow, backup);
-        self.print_trace(format_args!("client sets backup of {subflow:?} to {backup}: {done:?}"));
+        let result = self.client.set_backup(peer_instant(self.now), self.handle, subflow, backup);
+        self.print_trace(format_args!("client sets backup of {subflow:?} to {backup}: {result:?}"));
     }
 
     pub(crate) fn abort_client(&mut self) {
@@ -258,52 +266,56 @@ impl Network {
         }
     }
 
-    pub(crate) fn print_trace(&self, what: std::fmt::Arguments<'_>) {
+    pub(crate) fn print_trace(&self, message: std::fmt::Arguments<'_>) {
         if self.trace {
-            println!("{} {what}", self.now);
+            println!("{} {message}", self.now);
         }
     }
 
-    /// Runs until `wake`, `done`, or no event is left; returns true if `done`.
+    /// Runs until the time `wake`, until `done`, or until no event is left; returns true if `done`.
     pub(crate) fn run(&mut self, wake: Instant, mut done: impl FnMut(&Self) -> bool) -> bool {
         let mut steps = 0;
         loop {
             self.run_client();
             self.run_server();
-            self.transmit();
+            self.send_packets();
             if done(self) {
                 return true;
             }
-            let next = self.next().filter(|next| *next <= wake);
-            let Some(next) = next else {
+            let event_at = self.next_event_at().filter(|event_at| *event_at <= wake);
+            let Some(event_at) = event_at else {
                 self.now = self.now.max(wake);
                 return false;
             };
-            steps = if next > self.now { 0 } else { steps + 1 };
+            steps = if event_at > self.now { 0 } else { steps + 1 };
             assert!(steps < MAX_STEPS_AT_ONE_TIME, "runs in a circle at {}", self.now);
-            self.now = self.now.max(next);
-            self.arrive();
-            if self.client.poll_timeout().is_some_and(|at| at <= foreign(self.now)) {
-                self.client.handle_timeout(foreign(self.now));
+            self.now = self.now.max(event_at);
+            self.deliver_arrivals();
+            if self.client.poll_timeout().is_some_and(|time| time <= peer_instant(self.now)) {
+                self.client.handle_timeout(peer_instant(self.now));
             }
-            if self.server.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+            if self.server.poll_timeout().is_some_and(|(time, _)| time <= self.now) {
                 self.server.handle_timeout(self.now);
             }
-            if self.read_at <= self.now {
-                self.read_at = self.now + READ_INTERVAL;
+            if self.next_read_at <= self.now {
+                self.next_read_at = self.now + READ_INTERVAL;
                 for application in &mut self.applications {
-                    application.may_read = application.reads.unwrap_or(usize::MAX);
+                    application.read_budget_bytes =
+                        application.read_limit_bytes.unwrap_or(usize::MAX);
                 }
             }
         }
     }
 
-    fn next(&self) -> Option<Instant> {
-        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
-        let client = self.client.poll_timeout().map(|at| Instant::from_nanos(at.as_nanos()));
-        let server = self.server.poll_timeout().map(|(at, _)| at);
-        let slow = self.applications.iter().any(|one| one.reads.is_some() && !one.ended);
-        let read = (slow || self.now == Instant::ZERO).then_some(self.read_at);
+    fn next_event_at(&self) -> Option<Instant> {
+        let arrival = self.in_flight.keys().next().map(|(time, _)| *time);
+        let client = self.client.poll_timeout().map(|time| Instant::from_nanos(time.as_nanos()));
+        let server = self.server.poll_timeout().map(|(time, _)| time);
+        let has_slow_reader = self
+            .applications
+            .iter()
+            .any(|application| application.read_limit_bytes.is_some() && !application.read_eof);
+        let read = (has_slow_reader || self.now == Instant::ZERO).then_some(self.next_read_at);
         [arrival, client, server, read].into_iter().flatten().min()
     }
 
@@ -313,45 +325,57 @@ impl Network {
             self.on_client_event(&event);
         }
         let Some(connection) = self.client.connection(self.handle) else { return };
-        let end = &mut self.applications[0];
+        let application = &mut self.applications[0];
         let mut buffer = [0; 16_384];
-        while !end.ended && (end.reads.is_none() || end.may_read > 0) {
-            let room = if end.reads.is_some() { end.may_read.min(16_384) } else { 16_384 };
+        while !application.read_eof
+            && (application.read_limit_bytes.is_none() || application.read_budget_bytes > 0)
+        {
+            let room = if application.read_limit_bytes.is_some() {
+                application.read_budget_bytes.min(16_384)
+            } else {
+                16_384
+            };
             match connection.read(&mut buffer[..room]) {
-                Ok(0) => end.ended = true,
-                Ok(count) => {
-                    end.received.extend_from_slice(&buffer[..count]);
-                    end.may_read = end.may_read.saturating_sub(count);
+                Ok(0) => application.read_eof = true,
+                Ok(len) => {
+                    application.received.extend_from_slice(&buffer[..len]);
+                    application.read_budget_bytes =
+                        application.read_budget_bytes.saturating_sub(len);
                 }
                 Err(ReadError::WouldBlock | ReadError::Reset | _) => break,
             }
         }
-        if self.client_connected.is_some() && !end.write_closed {
-            if !end.to_send.is_empty() {
-                let taken = connection.write(&end.to_send).unwrap_or(0);
-                let _ = end.to_send.split_to(taken);
+        if self.client_connected.is_some() && !application.write_closed {
+            if !application.to_send.is_empty() {
+                let written = connection.write(&application.to_send).unwrap_or(0);
+                let _ = application.to_send.split_to(written);
             }
-            if end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last) {
-                end.write_closed = true;
+            if application.to_send.is_empty()
+                && application.may_close
+                && (application.read_eof || !application.closes_last)
+            {
+                application.write_closed = true;
                 connection.close();
             }
         }
     }
 
     fn on_client_event(&mut self, event: &mptcp_rs::Event) {
-        use mptcp_rs::Event as E;
+        use mptcp_rs::Event as ClientEvent;
         match *event {
-            E::Connected { mptcp } => self.client_connected = Some(mptcp),
-            E::FellBack => self.client_fell_back = true,
-            E::Closed { reason } => self.client_closed = Some(reason),
-            E::SubflowUp { subflow } => {
+            ClientEvent::Connected { mptcp } => self.client_connected = Some(mptcp),
+            ClientEvent::FellBack => self.client_fell_back = true,
+            ClientEvent::Closed { reason } => self.client_closed = Some(reason),
+            ClientEvent::SubflowUp { subflow } => {
                 self.joined += 1;
-                for known in self.subflows.iter_mut().filter(|known| known.id == subflow) {
-                    known.up = true;
+                for entry in self.subflows.iter_mut().filter(|entry| entry.id == subflow) {
+                    entry.up = true;
                 }
             }
-            E::SubflowDown { subflow, .. } => self.subflows.retain(|known| known.id != subflow),
-            E::AddressAnnounced { addr, .. } => self.announced.push(addr),
+            ClientEvent::SubflowDown { subflow, .. } => {
+                self.subflows.retain(|entry| entry.id != subflow)
+            }
+            ClientEvent::AddressAnnounced { addr, .. } => self.announced.push(addr),
             _ => {}
         }
     }
@@ -373,26 +397,31 @@ impl Network {
             }
         }
         let Some(id) = self.connection else { return };
-        let end = &mut self.applications[1];
-        while !end.ended && (end.reads.is_none() || end.may_read > 0) {
+        let application = &mut self.applications[1];
+        while !application.read_eof
+            && (application.read_limit_bytes.is_none() || application.read_budget_bytes > 0)
+        {
             let Some(bytes) = self.server.read(self.now, id) else { break };
-            end.ended = bytes.is_empty();
-            end.may_read = end.may_read.saturating_sub(bytes.len());
-            end.received.extend_from_slice(&bytes);
+            application.read_eof = bytes.is_empty();
+            application.read_budget_bytes =
+                application.read_budget_bytes.saturating_sub(bytes.len());
+            application.received.extend_from_slice(&bytes);
         }
-        if !end.to_send.is_empty() {
-            self.server.write(self.now, id, &mut end.to_send);
+        if !application.to_send.is_empty() {
+            self.server.write(self.now, id, &mut application.to_send);
         }
-        let over = end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last);
-        if over && !end.write_closed {
-            end.write_closed = true;
+        let may_shut_down = application.to_send.is_empty()
+            && application.may_close
+            && (application.read_eof || !application.closes_last);
+        if may_shut_down && !application.write_closed {
+            application.write_closed = true;
             self.server.shutdown(self.now, id);
         }
     }
 
-    fn transmit(&mut self) {
+    fn send_packets(&mut self) {
         let mut buffer = [0; MTU_BYTES as usize];
-        while let Some(count) = self.client.poll_transmit(foreign(self.now), &mut buffer) {
+        while let Some(count) = self.client.poll_transmit(peer_instant(self.now), &mut buffer) {
             self.send(1, &Bytes::copy_from_slice(&buffer[..count]));
         }
         while let Some((_, packet)) = self.server.poll_transmit(self.now) {
@@ -402,45 +431,45 @@ impl Network {
         }
     }
 
-    /// Sends a packet; the client's address selects the path.
-    fn send(&mut self, to: usize, packet: &Bytes) {
+    /// Sends a packet to the client (0) or the server (1); the client's address selects the path.
+    fn send(&mut self, receiver: usize, packet: &Bytes) {
         self.packets += 1;
-        let path = usize::from(packet[if to == 1 { 14 } else { 18 }]);
-        let line = self.lines[path];
-        let free = &mut self.free_at[path][to];
-        let begin = self.now.max(*free);
-        let lost = self.random.below(1_000) < line.loss
-            || !line.up
-            || begin.saturating_since(self.now) > line.queue;
+        let path = usize::from(packet[if receiver == 1 { 14 } else { 18 }]);
+        let params = self.paths[path];
+        let free_at = &mut self.free_at[path][receiver];
+        let departure = self.now.max(*free_at);
+        let lost = self.random.below(1_000) < params.loss
+            || !params.up
+            || departure.saturating_since(self.now) > params.queue;
         if self.trace {
-            let (who, lost) = (["server", "client"][to], if lost { " LOST" } else { "" });
-            println!("{} {who} path {path}:{lost} {}", self.now, describe(packet));
+            let (sender, lost) = (["server", "client"][receiver], if lost { " LOST" } else { "" });
+            println!("{} {sender} path {path}:{lost} {}", self.now, describe(packet));
         }
         if lost {
             return;
         }
-        *free = begin + Duration::from_nanos(packet.len() as u64 * line.byte_nanos);
-        let free = *free;
-        let copies = 1 + u32::from(self.random.below(1_000) < line.duplication);
+        *free_at = departure + Duration::from_nanos(packet.len() as u64 * params.byte_nanos);
+        let free_at = *free_at;
+        let copies = 1 + u32::from(self.random.below(1_000) < params.duplication);
         for _ in 0..copies {
-            let extra = Duration::from_nanos(self.random.below(line.jitter.as_nanos() as u64));
-            self.sequence += 1;
-            let at = free + line.delay + extra;
-            self.in_flight.insert((at, self.sequence), (to, path, packet.clone()));
+            let jitter = Duration::from_nanos(self.random.below(params.jitter.as_nanos() as u64));
+            self.packet_count += 1;
+            let arrival = free_at + params.delay + jitter;
+            self.in_flight.insert((arrival, self.packet_count), (receiver, path, packet.clone()));
         }
     }
 
-    fn arrive(&mut self) {
+    fn deliver_arrivals(&mut self) {
         while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }
-            let (to, path, packet) = entry.remove();
-            if !self.lines[path].up {
+            let (receiver, path, packet) = entry.remove();
+            if !self.paths[path].up {
                 continue;
             }
-            if to == 0 {
-                self.client.handle_packet(foreign(self.now), &packet);
+            if receiver == 0 {
+                self.client.handle_packet(peer_instant(self.now), &packet);
             } else {
                 let interface = InterfaceId(packet[18].into());
                 let packet = Packet::from_bytes(&packet, false, 0).unwrap();
@@ -476,6 +505,6 @@ fn describe(packet: &Bytes) -> String {
 
 /// Returns bytes that reveal their position.
 pub(crate) fn pattern(len: usize, salt: u64) -> Bytes {
-    let word = |at: usize| (at as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
-    (0..len).map(|at| (word(at) >> (at % 8 * 8)) as u8).collect::<Vec<u8>>().into()
+    let word = |index: usize| (index as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+    (0..len).map(|index| (word(index) >> (index % 8 * 8)) as u8).collect::<Vec<u8>>().into()
 }

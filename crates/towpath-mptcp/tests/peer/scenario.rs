@@ -58,12 +58,14 @@ pub(crate) struct Scenario {
     network: Network,
     servers: usize,
     /// Client's path and server's address that are never removed.
-    refuge: (usize, usize),
+    permanent_pair: (usize, usize),
     actions: Vec<(Instant, Action)>,
-    /// Addresses that the server has removed.
-    removed: Vec<usize>,
-    refuge_tried_at: Option<Instant>,
-    sent: [usize; 2],
+    /// Numbers of the addresses that the server has removed.
+    removed_servers: Vec<usize>,
+    /// Time of the last attempt to open the subflow between the permanent pair.
+    permanent_tried_at: Option<Instant>,
+    /// Bytes that client and server send.
+    sent_bytes: [usize; 2],
 }
 
 /// Results of a run, for metrics over all seeds.
@@ -80,48 +82,49 @@ impl Scenario {
         let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ topic as u64);
         let paths = 1 + random.below(3) as usize;
         let servers = 1 + random.below(3) as usize;
-        let lines = (0..paths).map(|_| line(topic, &mut random)).collect();
+        let path_list = (0..paths).map(|_| path_params(topic, &mut random)).collect();
         let config = server_config(topic, &mut random);
         let client = client_config(topic, &mut random);
-        let mut network = Network::new(seed, lines, servers, client, config);
-        let sent = [data_bytes(topic, &mut random), data_bytes(topic, &mut random)];
-        let ends_last = random.below(4);
-        for (host, bytes) in sent.into_iter().enumerate() {
+        let mut network = Network::new(seed, path_list, servers, client, config);
+        let sent_bytes = [data_bytes(topic, &mut random), data_bytes(topic, &mut random)];
+        let last_closer = random.below(4);
+        for (host, bytes) in sent_bytes.into_iter().enumerate() {
             let application = &mut network.applications[host];
             application.to_send = pattern(bytes, host as u64);
-            application.ends_last = ends_last == host as u64;
-            application.reads = (topic == Topic::Blocked && random.chance(50))
+            application.closes_last = last_closer == host as u64;
+            application.read_limit_bytes = (topic == Topic::Blocked && random.chance(50))
                 .then(|| 1_000 + random.below(20_000) as usize);
         }
-        let refuge = (random.below(paths as u64) as usize, random.below(servers as u64) as usize);
-        let refuge = if topic == Topic::Mobile { refuge } else { (0, 0) };
+        let permanent_pair =
+            (random.below(paths as u64) as usize, random.below(servers as u64) as usize);
+        let permanent_pair = if topic == Topic::Mobile { permanent_pair } else { (0, 0) };
         let mut scenario = Self {
             topic,
             random,
             network,
             servers,
-            refuge,
+            permanent_pair,
             actions: Vec::new(),
-            removed: Vec::new(),
-            refuge_tried_at: None,
-            sent,
+            removed_servers: Vec::new(),
+            permanent_tried_at: None,
+            sent_bytes,
         };
-        scenario.plan(paths);
+        scenario.plan_actions(paths);
         scenario
     }
 
-    fn plan(&mut self, paths: usize) {
-        let span = if self.topic == Topic::Close { 300 } else { 3_000 };
+    fn plan_actions(&mut self, paths: usize) {
+        let span_ms = if self.topic == Topic::Close { 300 } else { 3_000 };
         for path in 0..paths {
             for _ in 0..self.random.below(2) + u64::from(path > 0) {
                 let server = self.random.below(self.servers as u64) as usize;
                 let backup = self.random.chance(20);
-                self.add(span, Action::Join { path, server, backup });
+                self.add_action(span_ms, Action::Join { path, server, backup });
             }
         }
         for server in 0..self.servers {
             if self.random.chance(40) {
-                self.add(span, Action::Announce { server });
+                self.add_action(span_ms, Action::Announce { server });
             }
         }
         match self.topic {
@@ -129,20 +132,20 @@ impl Scenario {
             Topic::Close => {
                 for _ in 0..self.random.below(3) {
                     let nth = self.random.below(4) as usize;
-                    self.add(span, Action::CloseSubflow(nth));
+                    self.add_action(span_ms, Action::CloseSubflow(nth));
                 }
             }
             Topic::Abort => {
-                let who = [Action::AbortClient, Action::AbortServer];
-                let at = self.random.below(2) as usize;
-                self.add(span, who[at]);
+                let aborts = [Action::AbortClient, Action::AbortServer];
+                let first = self.random.below(2) as usize;
+                self.add_action(span_ms, aborts[first]);
                 if self.random.chance(20) {
-                    self.add(span, who[1 - at]);
+                    self.add_action(span_ms, aborts[1 - first]);
                 }
             }
             Topic::Mobile => self.plan_changes(paths),
         }
-        self.actions.sort_by_key(|(at, _)| *at);
+        self.actions.sort_by_key(|(time, _)| *time);
     }
 
     fn plan_changes(&mut self, paths: usize) {
@@ -151,41 +154,43 @@ impl Scenario {
             let server = self.random.below(self.servers as u64) as usize;
             let (nth, backup) = (self.random.below(4) as usize, self.random.chance(50));
             let action = match self.random.below(7) {
-                0 if path != self.refuge.0 => Action::RemoveClientAddress(path),
-                1 if server != self.refuge.1 => Action::RemoveServerAddress { server },
+                0 if path != self.permanent_pair.0 => Action::RemoveClientAddress(path),
+                1 if server != self.permanent_pair.1 => Action::RemoveServerAddress { server },
                 2 => Action::CloseSubflow(nth),
                 3 => Action::ServerBackup { server, backup },
-                4 if path != self.refuge.0 => {
-                    let later = 5_500 + self.random.below(3_000);
-                    let at = Instant::ZERO + Duration::from_millis(later);
-                    self.actions.push((at, Action::Up(path)));
+                4 if path != self.permanent_pair.0 => {
+                    let up_at_ms = 5_500 + self.random.below(3_000);
+                    let time = Instant::ZERO + Duration::from_millis(up_at_ms);
+                    self.actions.push((time, Action::Up(path)));
                     Action::Down(path)
                 }
                 5 => Action::Join { path, server, backup },
                 _ => Action::ClientBackup { nth, backup },
             };
             // Before the first DSS the client may not open a replacement for a closed subflow.
-            let at = Instant::ZERO + self.random.millis(1_500, 5_500);
-            self.actions.push((at, action));
+            let time = Instant::ZERO + self.random.millis(1_500, 5_500);
+            self.actions.push((time, action));
         }
     }
 
-    fn add(&mut self, span_millis: u64, action: Action) {
-        let at = Instant::ZERO + self.random.millis(0, span_millis);
-        self.actions.push((at, action));
+    fn add_action(&mut self, span_ms: u64, action: Action) {
+        let time = Instant::ZERO + self.random.millis(0, span_ms);
+        self.actions.push((time, action));
     }
 
     /// Runs the whole scenario, up to the close of both ends.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
-        self.network.print_trace(format_args!("{:?} {:?}", self.refuge, self.actions));
-        while !self.actions.is_empty() || self.topic == Topic::Mobile && !self.has_refuge() {
+        self.network.print_trace(format_args!("{:?} {:?}", self.permanent_pair, self.actions));
+        while !self.actions.is_empty()
+            || self.topic == Topic::Mobile && !self.has_permanent_subflow()
+        {
             if self.network.now > Instant::ZERO + TRANSFER_TIMEOUT {
                 return Err("the refuge was never reached".to_owned());
             }
             // In half of the runs the ends do not wait for the remaining actions.
             let wait = self.topic == Topic::Mobile || self.random.chance(50);
             for application in &mut self.network.applications {
-                application.may_end |= !wait;
+                application.may_close |= !wait;
             }
             self.step();
             if self.network.client_closed.is_some() && self.network.server_closed.is_some() {
@@ -193,13 +198,14 @@ impl Scenario {
             }
         }
         for application in &mut self.network.applications {
-            application.may_end = true;
+            application.may_close = true;
         }
         if self.topic == Topic::Abort {
             return self.check_abort();
         }
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
-            network.applications.iter().all(|one| one.ended) && network.server_closed.is_some()
+            network.applications.iter().all(|application| application.read_eof)
+                && network.server_closed.is_some()
         });
         let data_at = self.network.now.saturating_since(Instant::ZERO);
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT + CLOSE_TIMEOUT, |network| {
@@ -210,53 +216,61 @@ impl Scenario {
 
     /// Runs until the next planned change and applies it.
     fn step(&mut self) {
-        let keep = self.network.now + REOPEN_INTERVAL;
-        let next = self.actions.first().map_or(keep, |(at, _)| *at).min(keep);
-        self.network.run(next, |_| false);
+        let latest = self.network.now + REOPEN_INTERVAL;
+        let stop_at = self.actions.first().map_or(latest, |(time, _)| *time).min(latest);
+        self.network.run(stop_at, |_| false);
         self.answer_announcements();
-        self.keep_refuge();
-        while let Some((at, action)) = self.actions.first().copied() {
-            if at > self.network.now {
+        self.open_permanent_subflow();
+        while let Some((time, action)) = self.actions.first().copied() {
+            if time > self.network.now {
                 break;
             }
             self.actions.remove(0);
-            self.act(action);
+            self.apply_action(action);
         }
     }
 
-    fn has_refuge(&self) -> bool {
-        let (path, remote) = (self.refuge.0, server_address(self.refuge.1));
-        let is_it = |one: &&ClientSubflow| one.path == path && one.remote == remote && one.up;
+    fn has_permanent_subflow(&self) -> bool {
+        let (path, remote) = (self.permanent_pair.0, server_address(self.permanent_pair.1));
+        let is_permanent = |subflow: &&ClientSubflow| {
+            subflow.path == path && subflow.remote == remote && subflow.up
+        };
         self.network.client_connected.is_some()
-            && self.network.subflows.iter().filter(is_it).any(|one| one.id != SubflowId::INITIAL)
+            && self
+                .network
+                .subflows
+                .iter()
+                .filter(is_permanent)
+                .any(|subflow| subflow.id != SubflowId::INITIAL)
     }
 
-    /// Keeps one path for break before make: its subflow is opened until it is established.
-    fn keep_refuge(&mut self) {
+    /// Keeps one path for break before make: opens the permanent pair's subflow until it is up.
+    fn open_permanent_subflow(&mut self) {
         if self.topic != Topic::Mobile || self.network.client_connected.is_none() {
             return;
         }
-        let due = self.refuge_tried_at.is_none_or(|at| at + REOPEN_INTERVAL <= self.network.now);
-        if due && !self.has_refuge() {
-            self.refuge_tried_at = Some(self.network.now);
-            self.network.join(self.refuge.0, server_address(self.refuge.1), false);
+        let due =
+            self.permanent_tried_at.is_none_or(|time| time + REOPEN_INTERVAL <= self.network.now);
+        if due && !self.has_permanent_subflow() {
+            self.permanent_tried_at = Some(self.network.now);
+            self.network.join(self.permanent_pair.0, server_address(self.permanent_pair.1), false);
         }
     }
 
     fn answer_announcements(&mut self) {
         while let Some(address) = self.network.announced.pop() {
-            let path = self.random.below(self.network.lines.len() as u64) as usize;
+            let path = self.random.below(self.network.paths.len() as u64) as usize;
             if self.random.chance(70) {
                 self.network.join(path, address, false);
             }
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn apply_action(&mut self, action: Action) {
         self.network.print_trace(format_args!("{action:?}"));
         match action {
             Action::Join { path, server, backup } => {
-                if !self.removed.contains(&server) {
+                if !self.removed_servers.contains(&server) {
                     self.network.join(path, server_address(server), backup);
                 }
             }
@@ -272,7 +286,7 @@ impl Scenario {
                 }
             }
             Action::Announce { server } | Action::ServerBackup { server, .. }
-                if self.removed.contains(&server) => {}
+                if self.removed_servers.contains(&server) => {}
             Action::Announce { server } => {
                 self.network.set_server_address(server, true, false);
             }
@@ -281,14 +295,14 @@ impl Scenario {
             }
             Action::RemoveServerAddress { server } => {
                 // Without a connection, the address would simply never have existed.
-                if self.network.connection.is_some() && !self.removed.contains(&server) {
-                    self.removed.push(server);
+                if self.network.connection.is_some() && !self.removed_servers.contains(&server) {
+                    self.removed_servers.push(server);
                     let address = server_address(server).ip();
                     self.network.server.remove_address(self.network.now, address);
                 }
             }
-            Action::Down(path) => self.network.lines[path].up = false,
-            Action::Up(path) => self.network.lines[path].up = true,
+            Action::Down(path) => self.network.paths[path].up = false,
+            Action::Up(path) => self.network.paths[path].up = true,
             Action::AbortClient => self.network.abort_client(),
             Action::AbortServer => self.network.abort_server(),
         }
@@ -296,16 +310,24 @@ impl Scenario {
 
     fn check_outcome(&self, data_at: Duration) -> Result<Outcome, String> {
         let network = &self.network;
-        if self.end_is_stuck() {
+        if self.client_is_stuck() {
             self.check_data(false)?;
             return Ok(Outcome { joined: network.joined, packets: network.packets, data_at });
         }
         self.check_data(true)?;
         if network.server_closed != Some(Ok(())) {
-            return Err(format!("server closed {:?}: {}", network.server_closed, self.state()));
+            return Err(format!(
+                "server closed {:?}: {}",
+                network.server_closed,
+                self.describe_state()
+            ));
         }
         if network.client_closed != Some(CloseReason::Normal) {
-            return Err(format!("client closed {:?}: {}", network.client_closed, self.state()));
+            return Err(format!(
+                "client closed {:?}: {}",
+                network.client_closed,
+                self.describe_state()
+            ));
         }
         self.check_multipath()?;
         Ok(Outcome { joined: network.joined, packets: network.packets, data_at })
@@ -315,21 +337,23 @@ impl Scenario {
     /// leads to an address that the server removed, and REMOVE_ADDR is lost, it never tries
     /// another. Only DATA_FIN is then missing, and REMOVE_ADDR is not retransmitted. RFC 8684
     /// §3.3.3 allows any subflow to carry DATA_FIN.
-    fn end_is_stuck(&self) -> bool {
+    fn client_is_stuck(&self) -> bool {
         let network = &self.network;
-        let gone = |remote| self.removed.iter().any(|server| server_address(*server) == remote);
+        let is_removed =
+            |remote| self.removed_servers.iter().any(|server| server_address(*server) == remote);
         let client = &network.applications[0];
         let bytes = [0, 1].map(|host: usize| network.applications[1 - host].received.len());
         client.write_closed
-            && !network.applications[1].ended
-            && bytes == self.sent
-            && network.subflows.iter().any(|one| gone(one.remote))
+            && !network.applications[1].read_eof
+            && bytes == self.sent_bytes
+            && network.subflows.iter().any(|subflow| is_removed(subflow.remote))
     }
 
     /// Checks that no end fell back to TCP, as options pass on all paths.
     fn check_multipath(&self) -> Result<(), String> {
         let network = &self.network;
-        let fallback = network.notices.iter().find(|one| matches!(one, StackNotice::Fallback(_)));
+        let fallback =
+            network.notices.iter().find(|notice| matches!(notice, StackNotice::Fallback(_)));
         if network.client_connected == Some(false) || network.client_fell_back || fallback.is_some()
         {
             return Err(format!("fell back: {fallback:?}"));
@@ -337,16 +361,19 @@ impl Scenario {
         Ok(())
     }
 
-    fn check_data(&self, all: bool) -> Result<(), String> {
+    fn check_data(&self, complete: bool) -> Result<(), String> {
         for (host, application) in self.network.applications.iter().enumerate() {
-            let sent = pattern(self.sent[1 - host], 1 - host as u64);
-            let got = &application.received;
-            if !sent.starts_with(got) {
+            let data = pattern(self.sent_bytes[1 - host], 1 - host as u64);
+            let received = &application.received;
+            if !data.starts_with(received) {
                 return Err(format!("host {host} got other bytes"));
             }
-            if all && (got.len() != sent.len() || !application.ended) {
-                let (got, sent) = (got.len(), sent.len());
-                return Err(format!("host {host} got {got} of {sent}: {}", self.state()));
+            if complete && (received.len() != data.len() || !application.read_eof) {
+                let (received, data) = (received.len(), data.len());
+                return Err(format!(
+                    "host {host} got {received} of {data}: {}",
+                    self.describe_state()
+                ));
             }
         }
         Ok(())
@@ -359,32 +386,35 @@ impl Scenario {
             network.client_closed.is_some() && network.server_closed.is_some()
         });
         self.check_data(false)?;
-        let ended = |scenario: &Self| {
+        let closed_ends = |scenario: &Self| {
             (scenario.network.client_closed.is_some(), scenario.network.server_closed.is_some())
         };
-        let lossless = self.network.lines.iter().all(|line| line.loss == 0);
+        let lossless = self.network.paths.iter().all(|line| line.loss == 0);
         let accepted = self.network.connection.is_some();
-        if lossless && accepted && ended(&self) != (true, true) {
-            return Err(format!("an end does not know: {}", self.state()));
+        if lossless && accepted && closed_ends(&self) != (true, true) {
+            return Err(format!("an end does not know: {}", self.describe_state()));
         }
         self.network.abort_client();
         self.network.abort_server();
         self.network.run(self.network.now + CLOSE_TIMEOUT, |_| false);
-        if ended(&self) != (true, accepted) {
-            return Err(format!("does not end: {}", self.state()));
+        if closed_ends(&self) != (true, accepted) {
+            return Err(format!("does not end: {}", self.describe_state()));
         }
         let status = self.network.status();
         if status.is_some_and(|status| {
-            status.subflows.iter().any(|one| one.state != towpath_mptcp::subflow::TcpState::Closed)
+            status
+                .subflows
+                .iter()
+                .any(|subflow| subflow.state != towpath_mptcp::subflow::TcpState::Closed)
         }) {
-            return Err(format!("a subflow stays: {}", self.state()));
+            return Err(format!("a subflow stays: {}", self.describe_state()));
         }
         self.check_multipath()?;
         let (joined, packets) = (self.network.joined, self.network.packets);
         Ok(Outcome { joined, packets, data_at: Duration::ZERO })
     }
 
-    fn state(&self) -> String {
+    fn describe_state(&self) -> String {
         let network = &self.network;
         format!(
             "at {} client {:?} fell back {} closed {:?} subflows {:?}; server {:?} {:?} {:#?}",
@@ -400,31 +430,31 @@ impl Scenario {
     }
 }
 
-fn line(topic: Topic, random: &mut Random) -> PathParams {
-    let clean = topic == Topic::Clean
+fn path_params(topic: Topic, random: &mut Random) -> PathParams {
+    let lossless = topic == Topic::Clean
         || (topic == Topic::Abort && random.chance(50))
         || (topic == Topic::Mobile && random.chance(40));
     let jitter = if random.chance(50) { Duration::ZERO } else { random.millis(1, 12) };
     PathParams {
         delay: random.millis(1, 60),
-        jitter: if clean { Duration::ZERO } else { jitter },
-        loss: if clean { 0 } else { random.below(50) },
-        duplication: if clean { 0 } else { random.below(30) },
+        jitter: if lossless { Duration::ZERO } else { jitter },
+        loss: if lossless { 0 } else { random.below(50) },
+        duplication: if lossless { 0 } else { random.below(30) },
         byte_nanos: 200 + random.below(2_000),
         // Room for a whole transfer: an overflow would be loss.
-        queue: Duration::from_millis(if clean { 5_000 } else { 150 }),
+        queue: Duration::from_millis(if lossless { 5_000 } else { 150 }),
         up: true,
     }
 }
 
 fn data_bytes(topic: Topic, random: &mut Random) -> usize {
-    let most = match topic {
+    let max = match topic {
         Topic::Close => 3_000,
         _ => [20_000, 120_000][random.below(2) as usize],
     };
     // No subflow may be opened before a DSS has come (RFC 8684 §3.1), so some data must be sent.
-    let least = usize::from(topic == Topic::Mobile);
-    if random.chance(25) { least } else { least + random.below(most) as usize }
+    let min = usize::from(topic == Topic::Mobile);
+    if random.chance(25) { min } else { min + random.below(max) as usize }
 }
 
 fn client_config(topic: Topic, random: &mut Random) -> ConnectConfig {
@@ -441,13 +471,13 @@ fn server_config(topic: Topic, random: &mut Random) -> ConnectionConfig {
         if random.chance(50) { ConnectionConfig::linux() } else { ConnectionConfig::ideal() };
     let schedulers = scheduler::ALL;
     let managers = path_manager::ALL;
-    let any = |random: &mut Random, count: usize| random.below(count as u64) as usize;
-    let scheduler = schedulers[any(random, schedulers.len())].name.to_owned();
-    let manager = if random.chance(60) { 0 } else { any(random, managers.len()) };
+    let random_index = |random: &mut Random, count: usize| random.below(count as u64) as usize;
+    let scheduler = schedulers[random_index(random, schedulers.len())].name.to_owned();
+    let manager = if random.chance(60) { 0 } else { random_index(random, managers.len()) };
     let variants = [OpportunisticMode::Off, OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg];
     let opportunistic = OpportunisticConfig {
-        retransmission: variants[any(random, 3)],
-        penalisation: variants[any(random, 3)],
+        retransmission: variants[random_index(random, 3)],
+        penalisation: variants[random_index(random, 3)],
     };
     let mut config = ConnectionConfig {
         scheduler: if random.chance(50) { base.scheduler.clone() } else { scheduler },

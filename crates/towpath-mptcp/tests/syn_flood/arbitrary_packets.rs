@@ -11,49 +11,45 @@ use towpath_mptcp::wire::{
     Dss, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment, Timestamps,
 };
 
-use crate::flood::address;
+use crate::flood::local_address;
 use crate::network::*;
 use crate::repetitions::repeat;
 
 const BACKLOG: usize = 3;
-const KEY: u64 = 5;
+const CLIENT_KEY: u64 = 5;
 
+/// Segment to send, and the time to wait before it.
 #[derive(Debug, Clone)]
-struct Step {
+struct SegmentStep {
     source: u8,
     flags: u8,
+    /// Sequence and acknowledgement number.
     numbers: (u32, u32),
     /// Index of the option set.
     options: u8,
-    /// Parts of the last reply to this source that the step follows: numbers, options, both.
+    /// Flag that the segment follows the last reply to this source, with its numbers; 0 if not.
     follows: u8,
     wait_ms: u64,
     bytes: usize,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<SegmentStep>> {
     let wait = prop_oneof![4 => 0_u64..5, 1 => 0_u64..70_000];
     let flags = prop_oneof![Just(2_u8), Just(16), Just(16), any::<u8>()];
     let step = (0_u8..6, flags, any::<(u32, u32)>(), any::<u8>(), 0_u8..4, wait, 0_usize..20);
-    let step = step.prop_map(|(source, flags, numbers, options, follows, wait_ms, bytes)| Step {
-        source,
-        flags,
-        numbers,
-        options,
-        follows,
-        wait_ms,
-        bytes,
+    let step = step.prop_map(|(source, flags, numbers, options, follows, wait_ms, bytes)| {
+        SegmentStep { source, flags, numbers, options, follows, wait_ms, bytes }
     });
     prop::collection::vec(step, 1..150)
 }
 
-/// Returns MP_CAPABLE, MP_JOIN and options that end connections, as a reply to `last` where
-/// possible.
-fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOption> {
-    let Some(MptcpOption::Capable(offer)) = Some(offer()) else { return Vec::new() };
+/// Returns MP_CAPABLE, MP_JOIN and options that end connections, as a response to `last_reply`
+/// where possible.
+fn options(step: &SegmentStep, last_reply: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOption> {
+    let Some(MptcpOption::Capable(offer)) = Some(capable_syn()) else { return Vec::new() };
     let nonce = step.numbers.0;
-    let joined = last.and_then(|last| {
-        last.options.mptcp.iter().find_map(|option| match option {
+    let peer_nonce = last_reply.and_then(|last_reply| {
+        last_reply.options.mptcp.iter().find_map(|option| match option {
             MptcpOption::Join(MpJoin::SynAck { nonce, .. }) => Some(*nonce),
             _ => None,
         })
@@ -61,15 +57,15 @@ fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOp
     match step.options % 7 {
         0 => vec![MptcpOption::Capable(offer)],
         1 | 2 => {
-            let both = MpCapable { sender_key: Some(KEY), receiver_key: key, ..offer };
-            vec![MptcpOption::Capable(both)]
+            let capable = MpCapable { sender_key: Some(CLIENT_KEY), receiver_key: key, ..offer };
+            vec![MptcpOption::Capable(capable)]
         }
         3 => {
             let token = key.map_or(nonce, keys::token);
             vec![MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 1, token, nonce: 7 })]
         }
         4 => {
-            let hmac = keys::join_hmac(KEY, key.unwrap_or(0), 7, joined.unwrap_or(0));
+            let hmac = keys::join_hmac(CLIENT_KEY, key.unwrap_or(0), 7, peer_nonce.unwrap_or(0));
             vec![MptcpOption::Join(MpJoin::Ack { hmac: *hmac.first_chunk().unwrap() })]
         }
         5 => vec![
@@ -80,30 +76,31 @@ fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOp
     }
 }
 
-fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
+fn build_segment(step: &SegmentStep, last_reply: Option<&Segment>, key: Option<u64>) -> Segment {
     let source =
         SocketAddr::from(([198, 51, 100, step.source % 3], 4_000 + u16::from(step.source)));
-    let mut made = segment(source, Flags(step.flags), step.numbers.0, step.numbers.1);
-    if let Some(last) = last.filter(|_| step.follows > 0) {
-        (made.seq, made.ack) = (last.ack, last.seq.wrapping_add(1));
+    let mut built = segment(source, Flags(step.flags), step.numbers.0, step.numbers.1);
+    if let Some(last_reply) = last_reply.filter(|_| step.follows > 0) {
+        (built.seq, built.ack) = (last_reply.ack, last_reply.seq.wrapping_add(1));
     }
-    made.options.mptcp = options(step, last, key);
-    let echo = last.and_then(|last| last.options.timestamps).map_or(0, |stamps| stamps.value);
+    built.options.mptcp = options(step, last_reply, key);
+    let echo = last_reply
+        .and_then(|reply| reply.options.timestamps)
+        .map_or(0, |timestamps| timestamps.value);
     if step.options & 8 == 0 {
-        made.options.timestamps = Some(Timestamps { value: step.numbers.0, echo });
+        built.options.timestamps = Some(Timestamps { value: step.numbers.0, echo });
     }
-    made.options.mss = (step.options & 16 == 0).then_some(step.numbers.1 as u16);
-    made.options.window_scale = (step.options & 32 == 0).then_some(step.options % 20);
-    if step.options & 64 == 0 && made.options.mptcp.is_empty() {
-        made.options.dss = Some(Dss::default());
+    built.options.mss = (step.options & 16 == 0).then_some(step.numbers.1 as u16);
+    built.options.window_scale = (step.options & 32 == 0).then_some(step.options % 20);
+    if step.options & 64 == 0 && built.options.mptcp.is_empty() {
+        built.options.dss = Some(Dss::default());
     }
-    made.payload = Bytes::from(vec![1; step.bytes]).into();
-    made
+    built.payload = Bytes::from(vec![1; step.bytes]).into();
+    built
 }
 
-/// Feeds the steps to a server and waits. Returns the half-open connections and joins that are
-/// left.
-fn remaining_after(steps: &[Step], backlog: usize) -> (usize, usize) {
+/// Feeds the steps to a server and waits. Returns the half-open connections and joins that remain.
+fn remaining_after(steps: &[SegmentStep], backlog: usize) -> (usize, usize) {
     let config = stack::StackConfig {
         syn_backlog: backlog,
         time_wait_limit: 2,
@@ -111,21 +108,21 @@ fn remaining_after(steps: &[Step], backlog: usize) -> (usize, usize) {
     };
     let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([3; 16]));
     server.add_interface(InterfaceId(1), 1_500);
-    server.set_address(at(0), address(server_address()));
+    server.set_address(at_ms(0), local_address(server_address()));
     server.listen(PORT, ConnectionConfig::linux()).unwrap();
-    let mut now = at(1);
-    let mut answers: Vec<Option<Segment>> = vec![None; 6];
+    let mut now = at_ms(1);
+    let mut last_replies: Vec<Option<Segment>> = vec![None; 6];
     let mut key = None;
     for step in steps {
         now += std::time::Duration::from_millis(step.wait_ms);
         server.handle_timeout(now);
-        let made = made(step, answers[usize::from(step.source)].as_ref(), key);
-        server.handle_packet(now, InterfaceId(1), Packet::emit(&made, 0));
+        let segment = build_segment(step, last_replies[usize::from(step.source)].as_ref(), key);
+        server.handle_packet(now, InterfaceId(1), Packet::emit(&segment, 0));
         while let Some((_, packet)) = server.poll_transmit(now) {
-            for sent in packet.split().map(|packet| packet.parse().unwrap()) {
-                key = capable(&sent).and_then(|option| option.sender_key).or(key);
-                let source = sent.destination.port().wrapping_sub(4_000);
-                answers[usize::from(source)] = Some(sent);
+            for reply in packet.split().map(|packet| packet.parse().unwrap()) {
+                key = capable_of(&reply).and_then(|option| option.sender_key).or(key);
+                let source = reply.destination.port().wrapping_sub(4_000);
+                last_replies[usize::from(source)] = Some(reply);
             }
         }
         let cookies = server.counters().cookies_accepted as usize;
@@ -137,13 +134,13 @@ fn remaining_after(steps: &[Step], backlog: usize) -> (usize, usize) {
             }
         }
     }
-    let over = now + std::time::Duration::from_secs(130);
-    while let Some(next) = server.next_deadline().filter(|next| *next <= over) {
-        now = now.max(next);
+    let end = now + std::time::Duration::from_secs(130);
+    while let Some(deadline) = server.next_deadline().filter(|deadline| *deadline <= end) {
+        now = now.max(deadline);
         server.handle_timeout(now);
         while server.poll_transmit(now).is_some() {}
     }
-    (server.half_open_connections(), server.half_open_joins(over))
+    (server.half_open_connections(), server.half_open_joins(end))
 }
 
 proptest! {
@@ -158,7 +155,7 @@ proptest! {
 /// permanently.
 #[test]
 fn regression_a_half_open_connection_accepts_no_join() {
-    let step = |source, flags, number, options, follows| Step {
+    let step = |source, flags, number, options, follows| SegmentStep {
         source,
         flags,
         numbers: (number, 0),

@@ -15,45 +15,45 @@ use towpath_net::Instant;
 use crate::flood::server_without_clients;
 use crate::network::*;
 
-const KEY: u64 = 0x0102_0304_0506_0708;
+const PEER_KEY: u64 = 0x0102_0304_0506_0708;
 
-/// A server and one scripted peer.
-struct Table {
+/// A server that may reply with cookies, and one scripted peer.
+struct CookieServer {
     server: Stack,
     now: Instant,
 }
 
-impl Table {
-    /// Creates both; with a `backlog` of 0, every SYN gets a cookie.
+impl CookieServer {
+    /// Creates the server; with a `backlog` of 0, every SYN gets a cookie.
     fn new(backlog: usize, config: ConnectionConfig) -> Self {
-        let config_of_stack =
+        let stack_config =
             stack::StackConfig { syn_backlog: backlog, ..stack::StackConfig::default() };
-        let mut server = server_without_clients(config_of_stack, server_address());
+        let mut server = server_without_clients(stack_config, server_address());
         server.listen(PORT, config).unwrap();
-        Self { server, now: at(1_000) }
+        Self { server, now: at_ms(1_000) }
     }
 
     fn exchange(&mut self, segment: &Segment) -> Vec<Segment> {
         self.server.handle_packet(self.now, InterfaceId(1), Packet::emit(segment, 0));
-        self.sent()
+        self.poll_segments()
     }
 
-    fn sent(&mut self) -> Vec<Segment> {
-        let mut sent = Vec::new();
+    fn poll_segments(&mut self) -> Vec<Segment> {
+        let mut segments = Vec::new();
         while let Some((_, packet)) = self.server.poll_transmit(self.now) {
-            sent.extend(packet.split().map(|packet| packet.parse().unwrap()));
+            segments.extend(packet.split().map(|packet| packet.parse().unwrap()));
         }
-        sent
+        segments
     }
 
     /// Sends a segment and returns the single reply.
-    fn answer(&mut self, segment: &Segment) -> Segment {
-        let mut sent = self.exchange(segment);
-        assert_eq!(sent.len(), 1, "{sent:?}");
-        sent.remove(0)
+    fn single_reply(&mut self, segment: &Segment) -> Segment {
+        let mut replies = self.exchange(segment);
+        assert_eq!(replies.len(), 1, "{replies:?}");
+        replies.remove(0)
     }
 
-    fn accepted(&mut self) -> Option<ConnectionId> {
+    fn accepted_connection(&mut self) -> Option<ConnectionId> {
         std::iter::from_fn(|| self.server.poll_event()).find_map(|event| {
             if let StackEvent::Accepted { connection, .. } = event {
                 Some(connection)
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-fn plain() -> ConnectionConfig {
+fn plain_tcp() -> ConnectionConfig {
     ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
@@ -78,53 +78,55 @@ fn peer() -> SocketAddr {
 }
 
 /// Returns the third packet of a peer that sent `syn` and received `answer`.
-fn third(syn: &Segment, answer: &Segment) -> Segment {
-    let mut third = segment(syn.source, ACK, syn.seq.wrapping_add(1), answer.seq.wrapping_add(1));
-    third.window = 500;
-    third.options.timestamps = answer
+fn third_packet(syn: &Segment, syn_ack: &Segment) -> Segment {
+    let mut packet = segment(syn.source, ACK, syn.seq.wrapping_add(1), syn_ack.seq.wrapping_add(1));
+    packet.window = 500;
+    packet.options.timestamps = syn_ack
         .options
         .timestamps
-        .map(|theirs| Timestamps { value: syn.seq.wrapping_add(30), echo: theirs.value });
-    if let Some(MpCapable { sender_key: Some(key), .. }) = capable(answer) {
-        third.options.mptcp.push(both_keys(key, None));
+        .map(|received| Timestamps { value: syn.seq.wrapping_add(30), echo: received.value });
+    if let Some(MpCapable { sender_key: Some(key), .. }) = capable_of(syn_ack) {
+        packet.options.mptcp.push(capable_with_both_keys(key, None));
     }
-    third
+    packet
 }
 
-fn both_keys(key: u64, data: Option<u16>) -> MptcpOption {
-    let MptcpOption::Capable(offer) = offer() else { unreachable!() };
+fn capable_with_both_keys(key: u64, data: Option<u16>) -> MptcpOption {
+    let MptcpOption::Capable(capable) = capable_syn() else { unreachable!() };
     MptcpOption::Capable(MpCapable {
-        sender_key: Some(KEY),
+        sender_key: Some(PEER_KEY),
         receiver_key: Some(key),
         data: data.map(|len| (len, None)),
-        ..offer
+        ..capable
     })
 }
 
 #[test]
 fn a_client_answered_with_a_cookie_gets_full_service() {
     for multipath in [false, true] {
-        let mut without =
-            Table::new(128, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
-        let mut with = Table::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
+        let mut with_state =
+            CookieServer::new(128, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
+        let mut with_cookie =
+            CookieServer::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
         let syn = syn(peer(), 77, multipath);
-        let [usual, cookie] = [&mut without, &mut with].map(|table| table.answer(&syn));
+        let [stateful_syn_ack, cookie_syn_ack] =
+            [&mut with_state, &mut with_cookie].map(|server| server.single_reply(&syn));
         assert_eq!(
-            (with.server.half_open_connections(), without.server.half_open_connections()),
+            (with_cookie.server.half_open_connections(), with_state.server.half_open_connections()),
             (0, 1)
         );
-        let clock = |answer: &Segment| answer.options.timestamps.unwrap().value;
-        assert_ne!(usual.seq, cookie.seq);
+        let clock = |segment: &Segment| segment.options.timestamps.unwrap().value;
+        assert_ne!(stateful_syn_ack.seq, cookie_syn_ack.seq);
         // Equal, except for random values and the timestamp clock, which depends on them.
-        let mut same = Segment { seq: usual.seq, ..cookie.clone() };
-        same.options.timestamps = usual.options.timestamps;
-        same.options.mptcp.clone_from(&usual.options.mptcp);
-        assert_eq!(same, usual);
-        assert_eq!(capable(&cookie).is_some(), multipath);
-        let later = with.exchange(&third(&syn, &cookie));
-        assert_eq!(later, [], "an acknowledgement is not answered");
-        let id = with.accepted().expect("the cookie opens the connection");
-        let status = with.server.status(id).unwrap();
+        let mut expected = Segment { seq: stateful_syn_ack.seq, ..cookie_syn_ack.clone() };
+        expected.options.timestamps = stateful_syn_ack.options.timestamps;
+        expected.options.mptcp.clone_from(&stateful_syn_ack.options.mptcp);
+        assert_eq!(expected, stateful_syn_ack);
+        assert_eq!(capable_of(&cookie_syn_ack).is_some(), multipath);
+        let replies = with_cookie.exchange(&third_packet(&syn, &cookie_syn_ack));
+        assert_eq!(replies, [], "an acknowledgement is not answered");
+        let id = with_cookie.accepted_connection().expect("the cookie opens the connection");
+        let status = with_cookie.server.status(id).unwrap();
         assert_eq!(
             (status.established, status.multipath, status.fallback),
             (true, multipath, None)
@@ -133,187 +135,204 @@ fn a_client_answered_with_a_cookie_gets_full_service() {
         assert_eq!(status.subflows[0].tcp.mss_bytes, mss);
         // The window is scaled, and the timestamp clock continues.
         let mut data = Bytes::from(vec![7; 60_000]);
-        with.server.write(with.now, id, &mut data);
-        let sent = with.sent();
-        let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
-        assert_eq!(bytes, 10 * mss as usize, "more than 500 bytes: {sent:?}");
-        let ahead = clock(&sent[0]).wrapping_sub(clock(&cookie));
-        assert!(ahead < 64, "the clock does not go back: {ahead}");
+        with_cookie.server.write(with_cookie.now, id, &mut data);
+        let segments = with_cookie.poll_segments();
+        let bytes: usize = segments.iter().map(|segment| segment.payload.len()).sum();
+        assert_eq!(bytes, 10 * mss as usize, "more than 500 bytes: {segments:?}");
+        let clock_advance = clock(&segments[0]).wrapping_sub(clock(&cookie_syn_ack));
+        assert!(clock_advance < 64, "the clock does not go back: {clock_advance}");
     }
 }
 
 #[test]
 fn without_timestamps_a_cookie_carries_the_size_alone() {
-    let mut table = Table::new(0, plain());
+    let mut server = CookieServer::new(0, plain_tcp());
     let mut syn = syn(peer(), 77, false);
     syn.options.timestamps = None;
-    let answer = table.answer(&syn);
-    let Options { mss, window_scale, sack_permitted, timestamps, .. } = &answer.options;
+    let syn_ack = server.single_reply(&syn);
+    let Options { mss, window_scale, sack_permitted, timestamps, .. } = &syn_ack.options;
     assert_eq!((*mss, *window_scale, *sack_permitted), (Some(1_460), None, false));
     assert_eq!(*timestamps, None);
-    table.exchange(&third(&syn, &answer));
-    let id = table.accepted().unwrap();
-    assert_eq!(table.server.status(id).unwrap().subflows[0].tcp.mss_bytes, 1_460);
+    server.exchange(&third_packet(&syn, &syn_ack));
+    let id = server.accepted_connection().unwrap();
+    assert_eq!(server.server.status(id).unwrap().subflows[0].tcp.mss_bytes, 1_460);
 }
 
 #[test]
 fn packets_never_exceed_the_mss_of_the_peer() {
-    for (peer_mss, gets) in
+    for (peer_mss, expected_mss) in
         [(Some(1_459), Some(1_440)), (Some(500), Some(216)), (None, Some(536)), (Some(215), None)]
     {
-        let mut table = Table::new(0, plain());
+        let mut server = CookieServer::new(0, plain_tcp());
         let mut syn = syn(peer(), 77, false);
         (syn.options.mss, syn.options.timestamps) = (peer_mss, None);
-        let answers = table.exchange(&syn);
-        assert_eq!(answers.len(), usize::from(gets.is_some()), "a size that no cookie can say");
-        for answer in answers {
-            table.exchange(&third(&syn, &answer));
-            let id = table.accepted().unwrap();
-            let status = table.server.status(id).unwrap();
-            assert_eq!(Some(status.subflows[0].tcp.mss_bytes), gets);
+        let replies = server.exchange(&syn);
+        assert_eq!(
+            replies.len(),
+            usize::from(expected_mss.is_some()),
+            "a size that no cookie can say"
+        );
+        for syn_ack in replies {
+            server.exchange(&third_packet(&syn, &syn_ack));
+            let id = server.accepted_connection().unwrap();
+            let status = server.server.status(id).unwrap();
+            assert_eq!(Some(status.subflows[0].tcp.mss_bytes), expected_mss);
         }
     }
 }
 
 #[test]
 fn a_cookie_is_valid_for_one_minute_and_not_for_three() {
-    for (made, used, good) in
+    for (created_secs, used_secs, is_valid) in
         [(1, 1, true), (1, 64, true), (63, 127, true), (1, 128, false), (60, 188, false)]
     {
-        let mut table = Table::new(0, plain());
-        table.wait_until(at(1_000 * made));
+        let mut server = CookieServer::new(0, plain_tcp());
+        server.wait_until(at_ms(1_000 * created_secs));
         let syn = syn(peer(), 77, false);
-        let answer = table.answer(&syn);
-        table.wait_until(at(1_000 * used));
+        let syn_ack = server.single_reply(&syn);
+        server.wait_until(at_ms(1_000 * used_secs));
         // Other peers keep the listener under attack.
-        let other = crate::network::syn("198.51.100.8:1".parse().unwrap(), 1, false);
-        table.answer(&other);
-        let answers = table.exchange(&third(&syn, &answer));
-        assert_eq!(table.accepted().is_some(), good, "made at {made} s, used at {used} s");
+        let other_syn = crate::network::syn("198.51.100.8:1".parse().unwrap(), 1, false);
+        server.single_reply(&other_syn);
+        let replies = server.exchange(&third_packet(&syn, &syn_ack));
         assert_eq!(
-            answers.iter().filter(|answer| answer.flags.contains(RST)).count(),
-            usize::from(!good)
+            server.accepted_connection().is_some(),
+            is_valid,
+            "made at {created_secs} s, used at {used_secs} s"
+        );
+        assert_eq!(
+            replies.iter().filter(|reply| reply.flags.contains(RST)).count(),
+            usize::from(!is_valid)
         );
     }
 }
 
 #[test]
 fn a_cookie_is_invalid_for_other_clients() {
-    let mut table = Table::new(0, plain());
+    let mut server = CookieServer::new(0, plain_tcp());
     let syn = syn(peer(), 77, false);
-    let answer = table.answer(&syn);
-    let stolen = third(&syn, &answer);
-    let other = |text: &str| text.parse::<SocketAddr>().unwrap();
-    for source in [other("198.51.100.7:4001"), other("198.51.100.8:4000")] {
-        table.exchange(&Segment { source, ..stolen.clone() });
+    let syn_ack = server.single_reply(&syn);
+    let third_packet = third_packet(&syn, &syn_ack);
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    for source in [address("198.51.100.7:4001"), address("198.51.100.8:4000")] {
+        server.exchange(&Segment { source, ..third_packet.clone() });
     }
-    table.exchange(&Segment { seq: stolen.seq + 1, ..stolen.clone() });
-    table.exchange(&Segment { ack: stolen.ack + 1, ..stolen.clone() });
-    assert_eq!(table.accepted(), None);
-    assert_eq!(table.server.counters().cookies_refused, 4);
-    table.exchange(&stolen);
-    assert!(table.accepted().is_some());
+    server.exchange(&Segment { seq: third_packet.seq + 1, ..third_packet.clone() });
+    server.exchange(&Segment { ack: third_packet.ack + 1, ..third_packet.clone() });
+    assert_eq!(server.accepted_connection(), None);
+    assert_eq!(server.server.counters().cookies_refused, 4);
+    server.exchange(&third_packet);
+    assert!(server.accepted_connection().is_some());
 }
 
 #[test]
 fn guessed_cookies_open_nothing() {
-    let mut world = TestNetwork::new(plain());
+    let mut network = TestNetwork::new(plain_tcp());
     for _ in 0..300 {
-        let source = world.forged();
-        let seq = world.random.next_u32();
-        world.attack(at(1), syn(source, seq, false));
+        let source = network.forged_source();
+        let seq = network.random.next_u32();
+        network.attack(at_ms(1), syn(source, seq, false));
     }
     for number in 0..20_000 {
-        let mut guess =
-            segment(world.forged(), ACK, world.random.next_u32(), world.random.next_u32());
+        let mut forged_ack = segment(
+            network.forged_source(),
+            ACK,
+            network.random.next_u32(),
+            network.random.next_u32(),
+        );
         if number % 2 == 0 {
-            guess.options.timestamps = Some(Timestamps { value: 5, echo: world.random.next_u32() });
+            forged_ack.options.timestamps =
+                Some(Timestamps { value: 5, echo: network.random.next_u32() });
         }
-        world.attack(Instant::from_nanos(100_000_000 + 50_000 * number), guess);
+        network.attack(Instant::from_nanos(100_000_000 + 50_000 * number), forged_ack);
     }
-    world.serve_clients(&plain());
-    let counters = world.server.counters();
-    assert_eq!((world.accepted, counters.cookies_refused), (CLIENTS, 20_000));
+    network.serve_clients(&plain_tcp());
+    let counters = network.server.counters();
+    assert_eq!((network.accepted, counters.cookies_refused), (CLIENTS, 20_000));
 }
 
 #[test]
 fn without_a_flood_guessed_cookies_open_no_connection() {
-    let mut table = Table::new(128, plain());
-    let answer = table.answer(&segment(peer(), ACK, 5, 6));
-    assert!(answer.flags.contains(RST));
-    assert_eq!(table.server.counters().cookies_refused, 0, "nothing was looked at");
+    let mut server = CookieServer::new(128, plain_tcp());
+    let reply = server.single_reply(&segment(peer(), ACK, 5, 6));
+    assert!(reply.flags.contains(RST));
+    assert_eq!(server.server.counters().cookies_refused, 0, "nothing was looked at");
 }
 
 #[test]
 fn the_first_data_brings_the_cookie_if_the_third_packet_is_lost() {
     for multipath in [false, true] {
-        let mut table = Table::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
+        let mut server =
+            CookieServer::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
         let syn = syn(peer(), 77, multipath);
-        let answer = table.answer(&syn);
-        let mut first = third(&syn, &answer);
-        first.payload = Bytes::from_static(b"first").into();
-        if let Some(MpCapable { sender_key: Some(key), .. }) = capable(&answer) {
-            first.options.mptcp = vec![both_keys(key, Some(5))];
+        let syn_ack = server.single_reply(&syn);
+        let mut first_data = third_packet(&syn, &syn_ack);
+        first_data.payload = Bytes::from_static(b"first").into();
+        if let Some(MpCapable { sender_key: Some(key), .. }) = capable_of(&syn_ack) {
+            first_data.options.mptcp = vec![capable_with_both_keys(key, Some(5))];
         }
-        let mut second = third(&syn, &answer);
-        second.seq = first.seq + 5;
-        second.payload = Bytes::from_static(b"second").into();
-        second.options.mptcp.clear();
+        let mut second_data = third_packet(&syn, &syn_ack);
+        second_data.seq = first_data.seq + 5;
+        second_data.payload = Bytes::from_static(b"second").into();
+        second_data.options.mptcp.clear();
         if multipath {
-            let dsn = DataAck::Long(keys::initial_dsn(KEY).wrapping_add(6));
+            let dsn = DataAck::Long(keys::initial_dsn(PEER_KEY).wrapping_add(6));
             let mapping = Some(DssMapping { dsn, ssn: 6, len: 6, checksum: None });
-            second.options.dss = Some(Dss { data_fin: false, data_ack: None, mapping });
+            second_data.options.dss = Some(Dss { data_fin: false, data_ack: None, mapping });
         }
-        assert_eq!(table.exchange(&second), [], "what overtook it is not reset");
-        assert_eq!(table.accepted(), None);
-        table.exchange(&first);
-        let id = table.accepted().unwrap();
-        assert_eq!(table.server.read(table.now, id), Some(Bytes::from_static(b"first")));
-        table.exchange(&second);
-        assert_eq!(table.server.read(table.now, id), Some(Bytes::from_static(b"second")));
-        assert_eq!(table.server.status(id).unwrap().multipath, multipath);
+        assert_eq!(server.exchange(&second_data), [], "what overtook it is not reset");
+        assert_eq!(server.accepted_connection(), None);
+        server.exchange(&first_data);
+        let id = server.accepted_connection().unwrap();
+        assert_eq!(server.server.read(server.now, id), Some(Bytes::from_static(b"first")));
+        server.exchange(&second_data);
+        assert_eq!(server.server.read(server.now, id), Some(Bytes::from_static(b"second")));
+        assert_eq!(server.server.status(id).unwrap().multipath, multipath);
     }
 }
 
 #[test]
 fn a_third_packet_without_the_right_keys_means_plain_tcp() {
-    for wrong in [None, Some(1)] {
-        let mut table = Table::new(0, ConnectionConfig::linux());
+    for key_error in [None, Some(1)] {
+        let mut server = CookieServer::new(0, ConnectionConfig::linux());
         let syn = syn(peer(), 77, true);
-        let answer = table.answer(&syn);
-        let mut third = third(&syn, &answer);
-        let key = capable(&answer).unwrap().sender_key.unwrap();
-        third.options.mptcp = wrong.map(|wrong| both_keys(key ^ wrong, None)).into_iter().collect();
-        table.exchange(&third);
-        let id = table.accepted().unwrap();
-        assert!(!table.server.status(id).unwrap().multipath);
+        let syn_ack = server.single_reply(&syn);
+        let mut third_packet = third_packet(&syn, &syn_ack);
+        let key = capable_of(&syn_ack).unwrap().sender_key.unwrap();
+        third_packet.options.mptcp = key_error
+            .map(|key_error| capable_with_both_keys(key ^ key_error, None))
+            .into_iter()
+            .collect();
+        server.exchange(&third_packet);
+        let id = server.accepted_connection().unwrap();
+        assert!(!server.server.status(id).unwrap().multipath);
     }
 }
 
 #[test]
 fn keys_arrive_later_if_a_dss_arrives_first() {
-    let mut table = Table::new(0, ConnectionConfig::linux());
+    let mut server = CookieServer::new(0, ConnectionConfig::linux());
     let syn = syn(peer(), 77, true);
-    let answer = table.answer(&syn);
-    let third = third(&syn, &answer);
-    let mut early = third.clone();
-    early.options.mptcp.clear();
-    early.options.dss = Some(Dss { data_ack: Some(DataAck::Short(1)), ..Dss::default() });
-    assert_eq!(table.exchange(&early), []);
-    assert_eq!(table.accepted(), None);
-    table.exchange(&third);
-    let id = table.accepted().unwrap();
-    assert!(table.server.status(id).unwrap().multipath);
+    let syn_ack = server.single_reply(&syn);
+    let third_packet = third_packet(&syn, &syn_ack);
+    let mut dss_segment = third_packet.clone();
+    dss_segment.options.mptcp.clear();
+    dss_segment.options.dss = Some(Dss { data_ack: Some(DataAck::Short(1)), ..Dss::default() });
+    assert_eq!(server.exchange(&dss_segment), []);
+    assert_eq!(server.accepted_connection(), None);
+    server.exchange(&third_packet);
+    let id = server.accepted_connection().unwrap();
+    assert!(server.server.status(id).unwrap().multipath);
 }
 
 #[test]
 fn a_reset_or_a_syn_ack_is_not_a_cookie() {
-    let mut table = Table::new(0, plain());
+    let mut server = CookieServer::new(0, plain_tcp());
     let syn = syn(peer(), 77, false);
-    let answer = table.answer(&syn);
-    let third = third(&syn, &answer);
+    let syn_ack = server.single_reply(&syn);
+    let third_packet = third_packet(&syn, &syn_ack);
     for flags in [RST.with(ACK), SYN.with(ACK), Flags::FIN] {
-        table.exchange(&Segment { flags, ..third.clone() });
-        assert_eq!(table.accepted(), None, "{flags:?}");
+        server.exchange(&Segment { flags, ..third_packet.clone() });
+        assert_eq!(server.accepted_connection(), None, "{flags:?}");
     }
 }

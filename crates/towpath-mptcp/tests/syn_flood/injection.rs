@@ -15,20 +15,22 @@ use towpath_mptcp::wire::{
 use crate::network::*;
 use crate::repetitions::repeat;
 
-fn plain() -> ConnectionConfig {
+fn plain_tcp() -> ConnectionConfig {
     ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
-/// Returns the client's address and port of its first subflow.
-fn port_of(world: &TestNetwork, number: usize) -> SocketAddr {
-    let from = client_address(number, 0);
-    world.find(|segment| segment.source.ip() == from && segment.flags.contains(SYN)).source
+/// Returns the source of a client's first SYN.
+fn first_syn_source(network: &TestNetwork, number: usize) -> SocketAddr {
+    let client = client_address(number, 0);
+    network
+        .find_segment(|segment| segment.source.ip() == client && segment.flags.contains(SYN))
+        .source
 }
 
-/// Returns a harmful segment of the given kind, with random numbers.
-fn forged(world: &mut TestNetwork, from: SocketAddr, kind: u64) -> Segment {
-    let (seq, ack) = (world.random.next_u32(), world.random.next_u32());
-    let mut forged = segment(from, ACK, seq, ack);
+/// Returns a harmful segment of the given kind, with random sequence numbers.
+fn forged_segment(network: &mut TestNetwork, source: SocketAddr, kind: u64) -> Segment {
+    let (seq, ack) = (network.random.next_u32(), network.random.next_u32());
+    let mut forged = segment(source, ACK, seq, ack);
     match kind % 8 {
         0 => forged.flags = RST,
         1 => forged.flags = RST.with(ACK),
@@ -46,7 +48,7 @@ fn forged(world: &mut TestNetwork, from: SocketAddr, kind: u64) -> Segment {
         }
         _ => {
             forged.flags = RST;
-            let key = world.random.next_u64();
+            let key = network.random.next_u64();
             let reset = MpTcpRst { transient: false, reason: 1, reserved: 0 };
             forged.options.mptcp = vec![MptcpOption::FastClose { key }, MptcpOption::Reset(reset)];
         }
@@ -56,45 +58,46 @@ fn forged(world: &mut TestNetwork, from: SocketAddr, kind: u64) -> Segment {
 
 #[test]
 fn forged_segments_neither_end_a_connection_nor_get_into_its_data() {
-    let each = repeat([2_000, 10_000, 100_000]);
-    for config in [plain(), ConnectionConfig::linux()] {
-        let mut world = TestNetwork::new(config.clone());
+    let segment_count = repeat([2_000, 10_000, 100_000]);
+    for config in [plain_tcp(), ConnectionConfig::linux()] {
+        let mut network = TestNetwork::new(config.clone());
         for number in 0..CLIENTS {
-            world.open(number, config.clone(), 3_000_000);
+            network.open(number, config.clone(), 3_000_000);
         }
-        world.run(at(50));
-        let ports: Vec<SocketAddr> = (0..CLIENTS).map(|number| port_of(&world, number)).collect();
-        for number in 0..each {
-            let from = ports[number as usize % CLIENTS];
-            let forged = forged(&mut world, from, number);
-            let later = Duration::from_nanos(1_000_000_000 / each * number);
-            world.attack(world.now + later, forged);
+        network.run(at_ms(50));
+        let sources: Vec<SocketAddr> =
+            (0..CLIENTS).map(|number| first_syn_source(&network, number)).collect();
+        for number in 0..segment_count {
+            let source = sources[number as usize % CLIENTS];
+            let segment = forged_segment(&mut network, source, number);
+            let delay = Duration::from_nanos(1_000_000_000 / segment_count * number);
+            network.attack(network.now + delay, segment);
         }
-        world.run(at(20_000));
-        world.assert_all_served();
-        for client in &world.clients {
+        network.run(at_ms(20_000));
+        network.assert_all_served();
+        for client in &network.clients {
             assert!(!matches!(client.closed, Some(Err(_))), "{:?}", client.closed);
         }
-        assert_eq!(world.accepted, CLIENTS);
+        assert_eq!(network.accepted, CLIENTS);
     }
 }
 
 #[test]
 fn an_idle_connection_answers_ten_forged_segments_in_five_seconds() {
-    let mut world = TestNetwork::new(plain());
-    world.open(0, plain(), 0);
-    world.run(at(1_000));
-    let from = port_of(&world, 0);
-    let before = world.server_sent;
+    let mut network = TestNetwork::new(plain_tcp());
+    network.open(0, plain_tcp(), 0);
+    network.run(at_ms(1_000));
+    let source = first_syn_source(&network, 0);
+    let sent_before = network.server_sent;
     for number in 0..10_000 {
         // Segment types that get no reply when out of the window, and types that always get one.
         let kind = if number % 2 == 0 { 2 } else { 5 };
-        let segment = forged(&mut world, from, kind);
-        world.server.handle_packet(world.now, InterfaceId(1), Packet::emit(&segment, 0));
-        while world.server.poll_transmit(world.now).is_some() {
-            world.server_sent += 1;
+        let segment = forged_segment(&mut network, source, kind);
+        network.server.handle_packet(network.now, InterfaceId(1), Packet::emit(&segment, 0));
+        while network.server.poll_transmit(network.now).is_some() {
+            network.server_sent += 1;
         }
     }
-    let answers = world.server_sent - before;
-    assert_eq!(answers, 10, "RFC 5961 §7");
+    let replies = network.server_sent - sent_before;
+    assert_eq!(replies, 10, "RFC 5961 §7");
 }

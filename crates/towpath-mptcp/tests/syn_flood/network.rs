@@ -28,14 +28,15 @@ pub(crate) const ACK: Flags = Flags::ACK;
 pub(crate) const SYN: Flags = Flags::SYN;
 pub(crate) const RST: Flags = Flags::RST;
 
-/// Reaction of an attacker to a reply of the server.
-pub(crate) type Answer = Box<dyn FnMut(&Segment) -> Option<Segment>>;
+/// Function that returns an attacker's reaction to a reply of the server.
+pub(crate) type AttackerReply = Box<dyn FnMut(&Segment) -> Option<Segment>>;
 
-/// Honest client: it sends data, and gets it back.
+/// Honest client: sends data, and expects to receive the same data.
 pub(crate) struct Client {
     pub(crate) stack: Stack,
     pub(crate) id: Option<ConnectionId>,
-    sends: Bytes,
+    data: Bytes,
+    /// End of `data` that is not written yet.
     unsent: Bytes,
     pub(crate) received: Vec<u8>,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
@@ -46,10 +47,12 @@ pub(crate) struct Client {
 /// One connection at the server, which echoes everything.
 #[derive(Default)]
 struct Echo {
-    waiting: VecDeque<Bytes>,
-    /// Set when the client has sent everything.
-    at_end: bool,
-    ended: bool,
+    /// Received data that is not sent back yet.
+    unsent: VecDeque<Bytes>,
+    /// Set when the client has sent all its data.
+    received_fin: bool,
+    /// Set when the echo service has shut down its direction.
+    shut_down: bool,
 }
 
 pub(crate) struct TestNetwork {
@@ -59,19 +62,21 @@ pub(crate) struct TestNetwork {
     echoes: BTreeMap<ConnectionId, Echo>,
     /// Number of connections that the server has accepted.
     pub(crate) accepted: usize,
-    /// Packets in flight to the server, or to a client.
+    /// Packets in flight by arrival time, to the client with this number; `None`: to the server.
     in_flight: BTreeMap<(Instant, u64), (Option<usize>, Packet)>,
-    sequence: u64,
+    /// Number of packets so far, which orders packets of the same time.
+    packet_count: u64,
+    /// Segments of attackers, by arrival time at the server.
     attacks: BTreeMap<(Instant, u64), Segment>,
-    pub(crate) answer: Option<Answer>,
+    pub(crate) attacker_reply: Option<AttackerReply>,
     /// Packets from the server to addresses other than the honest clients'.
-    pub(crate) astray: u64,
+    pub(crate) stray_replies: u64,
     pub(crate) server_sent: u64,
     /// Recorded segments between the server and clients, in both directions.
     pub(crate) recorded_segments: Vec<Segment>,
     pub(crate) max_half_open: usize,
-    /// Time at which clients end their connections.
-    pub(crate) ends_at: Instant,
+    /// Time at which clients shut down their connections.
+    pub(crate) clients_end_at: Instant,
     pub(crate) random: Pcg32,
 }
 
@@ -88,11 +93,11 @@ pub(crate) fn client_address(client: usize, path: u8) -> IpAddr {
     Ipv4Addr::new(10, 1 + path, client as u8, 1).into()
 }
 
-pub(crate) fn at(ms: u64) -> Instant {
+pub(crate) fn at_ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-fn local(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
+fn local_address(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
     LocalAddress {
         address_id,
         address,
@@ -107,7 +112,7 @@ fn local(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
     }
 }
 
-fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
+fn protected_stack(number: u8, addresses: &[LocalAddress]) -> Stack {
     let config = stack::StackConfig::default();
     let mut stack =
         Stack::with_syn_flood_protection(config, &SynFloodProtection::new([number; 16]));
@@ -121,7 +126,7 @@ fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
 impl TestNetwork {
     /// Creates a server with this configuration, and idle clients.
     pub(crate) fn new(config: ConnectionConfig) -> Self {
-        let mut server = stack(0, &[local(server_address(), 1, false)]);
+        let mut server = protected_stack(0, &[local_address(server_address(), 1, false)]);
         server.listen(PORT, config).unwrap();
         Self::with_server(server)
     }
@@ -129,12 +134,12 @@ impl TestNetwork {
     /// Creates the network around a given server.
     pub(crate) fn with_server(server: Stack) -> Self {
         let client = |number: usize| Client {
-            stack: stack(
+            stack: protected_stack(
                 number as u8 + 1,
-                &[0, 1].map(|path| local(client_address(number, path), path + 1, true)),
+                &[0, 1].map(|path| local_address(client_address(number, path), path + 1, true)),
             ),
             id: None,
-            sends: Bytes::new(),
+            data: Bytes::new(),
             unsent: Bytes::new(),
             received: Vec::new(),
             closed: None,
@@ -148,14 +153,14 @@ impl TestNetwork {
             echoes: BTreeMap::new(),
             accepted: 0,
             in_flight: BTreeMap::new(),
-            sequence: 0,
+            packet_count: 0,
             attacks: BTreeMap::new(),
-            answer: None,
-            astray: 0,
+            attacker_reply: None,
+            stray_replies: 0,
             server_sent: 0,
             recorded_segments: Vec::new(),
             max_half_open: 0,
-            ends_at: Instant::ZERO,
+            clients_end_at: Instant::ZERO,
             random: Pcg32::seed_from_u64(1),
         }
     }
@@ -163,37 +168,37 @@ impl TestNetwork {
     /// Opens a client's connection now, with `bytes` to send.
     pub(crate) fn open(&mut self, number: usize, config: ConnectionConfig, bytes: usize) {
         let client = &mut self.clients[number];
-        let data: Bytes = (0..bytes).map(|at| (at * 7 + number) as u8).collect();
-        (client.sends, client.unsent) = (data.clone(), data);
-        let from = Some(client_address(number, 0));
-        client.id = Some(client.stack.connect(self.now, from, server(), config).unwrap());
-        self.pump();
+        let data: Bytes = (0..bytes).map(|index| (index * 7 + number) as u8).collect();
+        (client.data, client.unsent) = (data.clone(), data);
+        let source = Some(client_address(number, 0));
+        client.id = Some(client.stack.connect(self.now, source, server(), config).unwrap());
+        self.poll_hosts();
     }
 
     /// Schedules a segment from an arbitrary sender to the server.
-    pub(crate) fn attack(&mut self, at: Instant, segment: Segment) {
-        self.sequence += 1;
-        self.attacks.insert((at, self.sequence), segment);
+    pub(crate) fn attack(&mut self, arrival: Instant, segment: Segment) {
+        self.packet_count += 1;
+        self.attacks.insert((arrival, self.packet_count), segment);
     }
 
     /// Runs the network until the given time.
     pub(crate) fn run(&mut self, until: Instant) {
-        self.pump();
-        while let Some(next) = self.next().filter(|next| *next <= until) {
-            self.now = self.now.max(next);
-            while let Some(((at, _), _)) = self.attacks.first_key_value() {
-                if *at > self.now {
+        self.poll_hosts();
+        while let Some(event_at) = self.next_event_at().filter(|event_at| *event_at <= until) {
+            self.now = self.now.max(event_at);
+            while let Some(((arrival, _), _)) = self.attacks.first_key_value() {
+                if *arrival > self.now {
                     break;
                 }
                 let (_, segment) = self.attacks.pop_first().unwrap();
                 self.deliver_to_server(&segment);
             }
-            while let Some(((at, _), _)) = self.in_flight.first_key_value() {
-                if *at > self.now {
+            while let Some(((arrival, _), _)) = self.in_flight.first_key_value() {
+                if *arrival > self.now {
                     break;
                 }
-                let (_, (to, packet)) = self.in_flight.pop_first().unwrap();
-                match to {
+                let (_, (destination, packet)) = self.in_flight.pop_first().unwrap();
+                match destination {
                     None => self.server.handle_packet(self.now, WIRE, packet),
                     Some(number) => {
                         self.clients[number].stack.handle_packet(self.now, WIRE, packet);
@@ -204,7 +209,7 @@ impl TestNetwork {
                 stack.handle_timeout(self.now);
             }
             self.server.handle_timeout(self.now);
-            self.pump();
+            self.poll_hosts();
         }
         self.now = until;
     }
@@ -212,26 +217,26 @@ impl TestNetwork {
     fn deliver_to_server(&mut self, segment: &Segment) {
         self.server.handle_packet(self.now, WIRE, Packet::emit(segment, 0));
         self.max_half_open = self.max_half_open.max(self.server.half_open_connections());
-        self.pump_server();
+        self.poll_server();
     }
 
-    fn next(&self) -> Option<Instant> {
+    fn next_event_at(&self) -> Option<Instant> {
         let stacks = self.clients.iter().map(|client| &client.stack).chain([&self.server]);
         let deadlines = stacks.filter_map(Stack::next_deadline);
-        let packets = self.in_flight.keys().next().map(|(at, _)| *at);
-        let attacks = self.attacks.keys().next().map(|(at, _)| *at);
-        let ends = Some(self.ends_at).filter(|at| *at > self.now);
-        deadlines.chain(packets).chain(attacks).chain(ends).min()
+        let packets = self.in_flight.keys().next().map(|(time, _)| *time);
+        let attacks = self.attacks.keys().next().map(|(time, _)| *time);
+        let clients_end = Some(self.clients_end_at).filter(|time| *time > self.now);
+        deadlines.chain(packets).chain(attacks).chain(clients_end).min()
     }
 
-    fn pump(&mut self) {
+    fn poll_hosts(&mut self) {
         for number in 0..self.clients.len() {
-            self.pump_client(number);
+            self.poll_client(number);
         }
-        self.pump_server();
+        self.poll_server();
     }
 
-    fn pump_client(&mut self, number: usize) {
+    fn poll_client(&mut self, number: usize) {
         let now = self.now;
         let client = &mut self.clients[number];
         while let Some(event) = client.stack.poll_event() {
@@ -243,7 +248,7 @@ impl TestNetwork {
         }
         if let Some(id) = client.id {
             client.stack.write(now, id, &mut client.unsent);
-            if client.unsent.is_empty() && !client.sends.is_empty() && now >= self.ends_at {
+            if client.unsent.is_empty() && !client.data.is_empty() && now >= self.clients_end_at {
                 client.stack.shutdown(now, id);
             }
             while let Some(bytes) = client.stack.read(now, id) {
@@ -256,45 +261,49 @@ impl TestNetwork {
         }
         while let Some((_, packet)) = client.stack.poll_transmit(now) {
             for packet in packet.split() {
-                self.sequence += 1;
+                self.packet_count += 1;
                 self.recorded_segments.extend(handshake_segment(&packet));
-                self.in_flight.insert((now + DELAY, self.sequence), (None, packet));
+                self.in_flight.insert((now + DELAY, self.packet_count), (None, packet));
             }
         }
     }
 
-    fn pump_server(&mut self) {
+    fn poll_server(&mut self) {
         loop {
-            self.serve();
-            let mut answers = Vec::new();
+            self.run_echo_service();
+            let mut attacker_segments = Vec::new();
             while let Some((_, packet)) = self.server.poll_transmit(self.now) {
                 self.server_sent += 1;
-                let to = packet.destination().unwrap();
-                let client = (0..CLIENTS)
-                    .find(|number| [0, 1].map(|path| client_address(*number, path)).contains(&to));
+                let destination = packet.destination().unwrap();
+                let client = (0..CLIENTS).find(|number| {
+                    [0, 1].map(|path| client_address(*number, path)).contains(&destination)
+                });
                 if client.is_none() {
-                    self.astray += 1;
-                    let answer = self.answer.as_mut();
-                    answers.extend(answer.and_then(|answer| answer(&packet.parse().unwrap())));
+                    self.stray_replies += 1;
+                    let attacker_reply = self.attacker_reply.as_mut();
+                    attacker_segments.extend(
+                        attacker_reply
+                            .and_then(|attacker_reply| attacker_reply(&packet.parse().unwrap())),
+                    );
                     continue;
                 }
                 for packet in packet.split() {
-                    self.sequence += 1;
+                    self.packet_count += 1;
                     self.recorded_segments.extend(handshake_segment(&packet));
-                    self.in_flight.insert((self.now + DELAY, self.sequence), (client, packet));
+                    self.in_flight.insert((self.now + DELAY, self.packet_count), (client, packet));
                 }
             }
-            if answers.is_empty() {
+            if attacker_segments.is_empty() {
                 return;
             }
-            for answer in answers {
-                self.server.handle_packet(self.now, WIRE, Packet::emit(&answer, 0));
+            for segment in attacker_segments {
+                self.server.handle_packet(self.now, WIRE, Packet::emit(&segment, 0));
             }
         }
     }
 
     /// Runs the server's application, an echo service.
-    fn serve(&mut self) {
+    fn run_echo_service(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
                 StackEvent::Accepted { connection, .. } => {
@@ -311,19 +320,22 @@ impl TestNetwork {
         for (id, echo) in &mut self.echoes {
             while let Some(bytes) = self.server.read(self.now, *id) {
                 if bytes.is_empty() {
-                    echo.at_end = true;
+                    echo.received_fin = true;
                     break;
                 }
-                echo.waiting.push_back(bytes);
+                echo.unsent.push_back(bytes);
             }
-            while let Some(mut first) = echo.waiting.pop_front() {
-                self.server.write(self.now, *id, &mut first);
-                if !first.is_empty() {
-                    echo.waiting.push_front(first);
+            while let Some(mut data) = echo.unsent.pop_front() {
+                self.server.write(self.now, *id, &mut data);
+                if !data.is_empty() {
+                    echo.unsent.push_front(data);
                     break;
                 }
             }
-            if echo.at_end && echo.waiting.is_empty() && !std::mem::replace(&mut echo.ended, true) {
+            if echo.received_fin
+                && echo.unsent.is_empty()
+                && !std::mem::replace(&mut echo.shut_down, true)
+            {
                 self.server.shutdown(self.now, *id);
             }
         }
@@ -332,27 +344,27 @@ impl TestNetwork {
     /// Returns true if a client got back all it sent, and the connection ended regularly.
     pub(crate) fn is_served(&self, number: usize) -> bool {
         let client = &self.clients[number];
-        let all = !client.sends.is_empty() && client.received == client.sends[..];
-        all && client.served_at.is_some()
+        let all_received = !client.data.is_empty() && client.received == client.data[..];
+        all_received && client.served_at.is_some()
     }
 
     pub(crate) fn assert_all_served(&self) {
         for (number, client) in self.clients.iter().enumerate() {
-            let got = client.received.len();
+            let received_bytes = client.received.len();
             let (counters, closed) = (self.server.counters(), client.closed);
             let status = client.id.and_then(|id| client.stack.status(id));
             assert!(
                 self.is_served(number),
-                "client {number}: {got} bytes, {closed:?} {counters:?} {status:#?}"
+                "client {number}: {received_bytes} bytes, {closed:?} {counters:?} {status:#?}"
             );
         }
     }
 
-    /// Lets clients open connections during the attack, 150 ms apart, with five seconds to
+    /// Lets clients open connections during the attack, 150 ms apart. Each has five seconds to
     /// complete.
     pub(crate) fn serve_clients(&mut self, config: &ConnectionConfig) {
         for number in 0..CLIENTS {
-            self.run(at(200 + 150 * number as u64));
+            self.run(at_ms(200 + 150 * number as u64));
             self.open(number, config.clone(), 100_000);
         }
         self.run(self.now + Duration::from_secs(5));
@@ -360,29 +372,30 @@ impl TestNetwork {
     }
 
     /// Returns a random source address that belongs to no client.
-    pub(crate) fn forged(&mut self) -> SocketAddr {
+    pub(crate) fn forged_source(&mut self) -> SocketAddr {
         let host = self.random.next_u32() & 0x00ff_ffff;
         let port = (self.random.next_u32() >> 16) as u16 | 1;
         SocketAddr::new(Ipv4Addr::from(0x5500_0000 | host).into(), port)
     }
 
     /// Returns the first recorded segment that meets a condition.
-    pub(crate) fn find(&self, which: impl Fn(&Segment) -> bool) -> Segment {
+    pub(crate) fn find_segment(&self, condition: impl Fn(&Segment) -> bool) -> Segment {
         self.recorded_segments
             .iter()
-            .find(|segment| which(segment))
+            .find(|segment| condition(segment))
             .expect("such a segment was sent")
             .clone()
     }
 
     /// Returns the keys of client and server in a client's connection.
     pub(crate) fn keys(&self, number: usize) -> (u64, u64) {
-        let from = client_address(number, 0);
-        let third = self.find(|segment| {
-            let both = capable(segment).is_some_and(|option| option.receiver_key.is_some());
-            segment.source.ip() == from && both
+        let client = client_address(number, 0);
+        let third_packet = self.find_segment(|segment| {
+            let has_both_keys =
+                capable_of(segment).is_some_and(|option| option.receiver_key.is_some());
+            segment.source.ip() == client && has_both_keys
         });
-        let MpCapable { sender_key, receiver_key, .. } = capable(&third).unwrap();
+        let MpCapable { sender_key, receiver_key, .. } = capable_of(&third_packet).unwrap();
         (sender_key.unwrap(), receiver_key.unwrap())
     }
 }
@@ -390,11 +403,12 @@ impl TestNetwork {
 /// Parses a packet and returns it if tests record it: only handshakes.
 fn handshake_segment(packet: &Packet) -> Option<Segment> {
     let segment = packet.parse().unwrap();
-    let joins = segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
-    (segment.flags.contains(SYN) || capable(&segment).is_some() || joins).then_some(segment)
+    let has_join =
+        segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
+    (segment.flags.contains(SYN) || capable_of(&segment).is_some() || has_join).then_some(segment)
 }
 
-pub(crate) fn capable(segment: &Segment) -> Option<MpCapable> {
+pub(crate) fn capable_of(segment: &Segment) -> Option<MpCapable> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Capable(capable) => Some(*capable),
         _ => None,
@@ -417,8 +431,8 @@ pub(crate) fn segment(source: SocketAddr, flags: Flags, seq: u32, ack: u32) -> S
     }
 }
 
-/// Returns MP_CAPABLE of a SYN.
-pub(crate) fn offer() -> MptcpOption {
+/// Returns the option MP_CAPABLE of a SYN.
+pub(crate) fn capable_syn() -> MptcpOption {
     MptcpOption::Capable(MpCapable {
         version: 1,
         checksum: false,
@@ -438,6 +452,6 @@ pub(crate) fn syn(source: SocketAddr, seq: u32, multipath: bool) -> Segment {
     syn.options.window_scale = Some(7);
     syn.options.sack_permitted = true;
     syn.options.timestamps = Some(Timestamps { value: seq, echo: 0 });
-    syn.options.mptcp.extend(multipath.then(offer));
+    syn.options.mptcp.extend(multipath.then(capable_syn));
     syn
 }

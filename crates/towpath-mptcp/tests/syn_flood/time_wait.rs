@@ -6,29 +6,29 @@ use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{self, InterfaceId, Stack, StackEvent, SynFloodProtection};
 use towpath_mptcp::wire::{Flags, Packet, Segment};
 
-use crate::flood::address;
+use crate::flood::local_address;
 use crate::network::*;
 
-fn exchange(server: &mut Stack, now: u64, segment: &Segment) -> Vec<Segment> {
-    server.handle_packet(at(now), InterfaceId(1), Packet::emit(segment, 0));
-    let mut sent = Vec::new();
-    while let Some((_, packet)) = server.poll_transmit(at(now)) {
-        sent.extend(packet.split().map(|packet| packet.parse().unwrap()));
+fn exchange(server: &mut Stack, now_ms: u64, segment: &Segment) -> Vec<Segment> {
+    server.handle_packet(at_ms(now_ms), InterfaceId(1), Packet::emit(segment, 0));
+    let mut replies = Vec::new();
+    while let Some((_, packet)) = server.poll_transmit(at_ms(now_ms)) {
+        replies.extend(packet.split().map(|packet| packet.parse().unwrap()));
     }
-    sent
+    replies
 }
 
-/// Opens a connection that the server closes first: it is in TIME-WAIT.
-fn open_and_close(server: &mut Stack, now: u64, source: SocketAddr) {
-    let answer = exchange(server, now, &syn(source, 9, false)).remove(0);
-    exchange(server, now, &segment(source, ACK, 10, answer.seq.wrapping_add(1)));
+/// Opens a connection that the server closes first, which leaves it in TIME-WAIT.
+fn open_and_close(server: &mut Stack, now_ms: u64, source: SocketAddr) {
+    let syn_ack = exchange(server, now_ms, &syn(source, 9, false)).remove(0);
+    exchange(server, now_ms, &segment(source, ACK, 10, syn_ack.seq.wrapping_add(1)));
     let accepted = std::iter::from_fn(|| server.poll_event()).find_map(|event| {
         if let StackEvent::Accepted { connection, .. } = event { Some(connection) } else { None }
     });
-    server.release(at(now), accepted.unwrap());
-    let fin = server.poll_transmit(at(now)).unwrap().1.parse().unwrap();
+    server.release(at_ms(now_ms), accepted.unwrap());
+    let fin = server.poll_transmit(at_ms(now_ms)).unwrap().1.parse().unwrap();
     assert!(fin.flags.contains(Flags::FIN));
-    exchange(server, now, &segment(source, Flags::FIN.with(ACK), 10, fin.seq.wrapping_add(1)));
+    exchange(server, now_ms, &segment(source, Flags::FIN.with(ACK), 10, fin.seq.wrapping_add(1)));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn no_more_than_the_limit_wait_and_the_oldest_goes_first() {
     let config = stack::StackConfig { time_wait_limit: 10, ..stack::StackConfig::default() };
     let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([3; 16]));
     server.add_interface(InterfaceId(1), 1_500);
-    server.set_address(at(0), address(server_address()));
+    server.set_address(at_ms(0), local_address(server_address()));
     server
         .listen(PORT, ConnectionConfig { multipath: false, ..ConnectionConfig::linux() })
         .unwrap();
@@ -45,14 +45,15 @@ fn no_more_than_the_limit_wait_and_the_oldest_goes_first() {
         open_and_close(&mut server, number, peer(number));
     }
     // A connection in TIME-WAIT acknowledges a retransmitted FIN; any other sends RST.
-    let waits = |server: &mut Stack, number: u64| {
+    let is_in_time_wait = |server: &mut Stack, number: u64| {
         let fin = segment(peer(number), Flags::FIN.with(ACK), 10, 77);
-        exchange(server, 200, &fin).iter().all(|answer| !answer.flags.contains(RST))
+        exchange(server, 200, &fin).iter().all(|reply| !reply.flags.contains(RST))
     };
-    let waiting: Vec<u64> = (0..100).filter(|number| waits(&mut server, *number)).collect();
-    assert_eq!(waiting, (90..100).collect::<Vec<_>>());
+    let in_time_wait: Vec<u64> =
+        (0..100).filter(|number| is_in_time_wait(&mut server, *number)).collect();
+    assert_eq!(in_time_wait, (90..100).collect::<Vec<_>>());
     assert!(!server.is_idle());
-    server.handle_timeout(at(61_000));
-    while server.poll_transmit(at(61_000)).is_some() {}
+    server.handle_timeout(at_ms(61_000));
+    while server.poll_transmit(at_ms(61_000)).is_some() {}
     assert!(server.is_idle());
 }

@@ -11,7 +11,7 @@ use crate::network::{PathDirection, TestNetwork};
 
 /// Returns Wi-Fi with loss and reordering, a slow long path with a deep queue, and a fast far one
 /// with high loss.
-fn paths(count: usize, seed: u64) -> Vec<[PathDirection; 2]> {
+fn path_directions(count: usize, seed: u64) -> Vec<[PathDirection; 2]> {
     let near = PathDirection {
         delay: Duration::from_millis(8),
         jitter: Duration::from_millis(4),
@@ -29,13 +29,13 @@ fn paths(count: usize, seed: u64) -> Vec<[PathDirection; 2]> {
     };
     let far =
         PathDirection { delay: Duration::from_millis(150), loss: 40, ..PathDirection::default() };
-    let mut all = vec![[near; 2], [slow; 2], [far; 2]];
-    all.rotate_left(seed as usize % 3);
-    all.truncate(count);
-    all
+    let mut directions = vec![[near; 2], [slow; 2], [far; 2]];
+    directions.rotate_left(seed as usize % 3);
+    directions.truncate(count);
+    directions
 }
 
-fn carries_everything(profile: fn() -> ConnectionConfig) {
+fn assert_everything_arrives(profile: fn() -> ConnectionConfig) {
     let mut seed = 0;
     for scheduler in scheduler::ALL {
         for manager in path_manager::ALL {
@@ -45,26 +45,26 @@ fn carries_everything(profile: fn() -> ConnectionConfig) {
                 path_manager: manager.name.to_owned(),
                 ..profile()
             };
-            let what = format!("{} with {}, seed {seed}", scheduler.name, manager.name);
-            let lines = paths(2 + seed as usize % 2, seed);
-            let mut world = TestNetwork::new(seed, lines, [config(), config()]);
-            for path in 0..world.lines.len() {
-                world.give_address(1, path, false, seed % 4 == 0);
+            let label = format!("{} with {}, seed {seed}", scheduler.name, manager.name);
+            let directions = path_directions(2 + seed as usize % 2, seed);
+            let mut network = TestNetwork::new(seed, directions, [config(), config()]);
+            for path in 0..network.directions.len() {
+                network.set_address(1, path, false, seed % 4 == 0);
             }
-            world.deliver([120_000, 80_000], Duration::from_secs(120), &what);
-            let notices = world.ends.iter().flat_map(|end| &end.notices);
+            network.deliver([120_000, 80_000], Duration::from_secs(120), &label);
+            let notices = network.apps.iter().flat_map(|app| &app.notices);
             let fallback = notices.clone().any(|notice| matches!(notice, StackNotice::Fallback(_)));
-            assert!(!fallback, "{what} fell back");
+            assert!(!fallback, "{label} fell back");
         }
     }
 }
 
 #[test]
 fn every_scheduler_and_path_manager_carries_everything_as_linux_does() {
-    carries_everything(ConnectionConfig::linux);
+    assert_everything_arrives(ConnectionConfig::linux);
 }
 
 #[test]
 fn every_scheduler_and_path_manager_carries_everything_without_limits() {
-    carries_everything(ConnectionConfig::ideal);
+    assert_everything_arrives(ConnectionConfig::ideal);
 }

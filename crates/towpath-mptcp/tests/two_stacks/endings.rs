@@ -22,20 +22,20 @@ fn lossy(loss: u32) -> [PathDirection; 2] {
 
 #[test]
 fn one_direction_continues_after_the_other_has_ended() {
-    for (first, seed) in [(0, 1), (1, 2)] {
+    for (first_closer, seed) in [(0, 1), (1, 2)] {
         for paths in 1..3 {
             let configs = [ConnectionConfig::linux(), ConnectionConfig::linux()];
-            let mut world = TestNetwork::new(seed, vec![lossy(20); paths], configs);
-            world.ends[first].finish();
-            world.run(seconds(20), |_| false);
-            assert!(world.ends[1 - first].ended, "the end was not seen");
-            assert_eq!(world.ends.each_ref().map(|end| end.closed), [None; 2]);
-            let sent = pattern(300_000, 3);
-            world.ends[1 - first].send(sent.clone());
-            world.run(seconds(60), TestNetwork::finished);
-            let mut both = [pattern(0, 0), pattern(0, 0)];
-            both[1 - first] = sent;
-            world.check(&both, "half close");
+            let mut network = TestNetwork::new(seed, vec![lossy(20); paths], configs);
+            network.apps[first_closer].end_stream();
+            network.run(seconds(20), |_| false);
+            assert!(network.apps[1 - first_closer].received_end, "the end was not seen");
+            assert_eq!(network.apps.each_ref().map(|app| app.closed), [None; 2]);
+            let data = pattern(300_000, 3);
+            network.apps[1 - first_closer].send(data.clone());
+            network.run(seconds(60), TestNetwork::is_finished);
+            let mut expected = [pattern(0, 0), pattern(0, 0)];
+            expected[1 - first_closer] = data;
+            network.assert_delivered(&expected, "half close");
         }
     }
 }
@@ -46,9 +46,9 @@ fn crossing_data_fins_are_both_delivered_under_loss() {
         let paths = 1 + seed as usize % 3;
         let config =
             || if seed % 2 == 0 { ConnectionConfig::linux() } else { ConnectionConfig::ideal() };
-        let mut world = TestNetwork::new(seed, vec![lossy(250); paths], [config(), config()]);
+        let mut network = TestNetwork::new(seed, vec![lossy(250); paths], [config(), config()]);
         let size = |host: u64| [0, 1, 1_400, 5_000][(seed + host) as usize % 4];
-        world.deliver([size(0), size(1)], seconds(300), &format!("seed {seed}"));
+        network.deliver([size(0), size(1)], seconds(300), &format!("seed {seed}"));
     }
 }
 
@@ -56,18 +56,23 @@ fn crossing_data_fins_are_both_delivered_under_loss() {
 #[test]
 fn the_end_of_data_outlives_the_subflow_that_carried_it() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
-        for dead in 0..2 {
-            let mut world = TestNetwork::new(1, vec![lossy(0); 2], [profile(), profile()]);
-            world.ends[0].leave_open(pattern(50_000, 1));
-            world.run(seconds(2), |_| false);
-            assert_eq!(world.ends[1].received.len(), 50_000);
-            world.lines[dead] = [PathDirection { up: false, ..PathDirection::default() }; 2];
-            world.ends[0].finish();
-            world.ends[1].finish();
-            world.run(seconds(4), |_| false);
-            assert!(world.ends[0].ended && world.ends[1].ended, "{dead} {:?}", world.status(0));
-            world.run(seconds(400), TestNetwork::finished);
-            world.check(&[pattern(50_000, 1), pattern(0, 0)], "end of data");
+        for dead_path in 0..2 {
+            let mut network = TestNetwork::new(1, vec![lossy(0); 2], [profile(), profile()]);
+            network.apps[0].send_without_end(pattern(50_000, 1));
+            network.run(seconds(2), |_| false);
+            assert_eq!(network.apps[1].received.len(), 50_000);
+            network.directions[dead_path] =
+                [PathDirection { up: false, ..PathDirection::default() }; 2];
+            network.apps[0].end_stream();
+            network.apps[1].end_stream();
+            network.run(seconds(4), |_| false);
+            assert!(
+                network.apps[0].received_end && network.apps[1].received_end,
+                "{dead_path} {:?}",
+                network.status(0)
+            );
+            network.run(seconds(400), TestNetwork::is_finished);
+            network.assert_delivered(&[pattern(50_000, 1), pattern(0, 0)], "end of data");
         }
     }
 }
@@ -77,41 +82,43 @@ fn the_end_of_data_outlives_the_subflow_that_carried_it() {
 #[test]
 fn the_end_of_data_outlives_the_last_subflow() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
-        let mut world = TestNetwork::new(1, vec![lossy(0); 1], [profile(), profile()]);
-        world.ends[0].leave_open(pattern(50_000, 1));
-        world.run(seconds(2), |_| false);
-        world.lines[0][0].up = false;
-        world.ends[0].finish();
-        world.ends[1].finish();
-        world.run(millis(2_100), |_| false);
-        world.stacks[0].remove_address(world.now, world.address(0, 0));
-        world.lines[0][0].up = true;
-        world.give_other_address(0, 0, "10.64.0.77".parse().unwrap(), 9);
-        world.run(seconds(100), TestNetwork::finished);
-        world.check(&[pattern(50_000, 1), pattern(0, 0)], "end of data on a new subflow");
+        let mut network = TestNetwork::new(1, vec![lossy(0); 1], [profile(), profile()]);
+        network.apps[0].send_without_end(pattern(50_000, 1));
+        network.run(seconds(2), |_| false);
+        network.directions[0][0].up = false;
+        network.apps[0].end_stream();
+        network.apps[1].end_stream();
+        network.run(millis(2_100), |_| false);
+        network.stacks[0].remove_address(network.now, network.address(0, 0));
+        network.directions[0][0].up = true;
+        network.add_address(0, 0, "10.64.0.77".parse().unwrap(), 9);
+        network.run(seconds(100), TestNetwork::is_finished);
+        network
+            .assert_delivered(&[pattern(50_000, 1), pattern(0, 0)], "end of data on a new subflow");
     }
 }
 
 #[test]
 fn an_abort_ends_both_at_once() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
-        for who in 0..2 {
+        for aborting_host in 0..2 {
             for paths in 1..4 {
                 // No overflow: a lost MP_FASTCLOSE is another test.
-                let deep = [PathDirection { queue: seconds(5), ..lossy(0)[0] }; 2];
-                let mut world = TestNetwork::new(1, vec![deep; paths], [profile(), profile()]);
-                world.ends[0].send(pattern(12_000_000, 1));
-                world.ends[1].send(pattern(12_000_000, 2));
-                world.run(millis(400), |_| false);
-                let id = world.ends[who].connection.unwrap();
-                world.stacks[who].abort(world.now, id);
-                world.run(seconds(2), |_| false);
-                let closed = world.ends.each_ref().map(|end| end.closed);
+                let deep_queue = [PathDirection { queue: seconds(5), ..lossy(0)[0] }; 2];
+                let mut network =
+                    TestNetwork::new(1, vec![deep_queue; paths], [profile(), profile()]);
+                network.apps[0].send(pattern(12_000_000, 1));
+                network.apps[1].send(pattern(12_000_000, 2));
+                network.run(millis(400), |_| false);
+                let id = network.apps[aborting_host].connection.unwrap();
+                network.stacks[aborting_host].abort(network.now, id);
+                network.run(seconds(2), |_| false);
+                let closed = network.apps.each_ref().map(|app| app.closed);
                 let mut expected = [Some(Err(ConnectionError::Reset)); 2];
-                expected[who] = Some(Err(ConnectionError::Aborted));
-                assert_eq!(closed, expected, "{who} of {paths}");
+                expected[aborting_host] = Some(Err(ConnectionError::Aborted));
+                assert_eq!(closed, expected, "{aborting_host} of {paths}");
                 for host in 0..2 {
-                    let flows = world.status(host).subflows;
+                    let flows = network.status(host).subflows;
                     assert!(flows.iter().all(|flow| flow.state == TcpState::Closed), "{flows:?}");
                 }
             }
@@ -123,19 +130,19 @@ fn an_abort_ends_both_at_once() {
 #[test]
 fn an_abort_that_is_lost_is_noticed() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
-        let mut world = TestNetwork::new(1, vec![lossy(0); 2], [profile(), profile()]);
-        world.ends[1].send(pattern(30_000_000, 2));
-        world.run(millis(400), |_| false);
-        for path in &mut world.lines {
+        let mut network = TestNetwork::new(1, vec![lossy(0); 2], [profile(), profile()]);
+        network.apps[1].send(pattern(30_000_000, 2));
+        network.run(millis(400), |_| false);
+        for path in &mut network.directions {
             path[0].up = false;
         }
-        let id = world.ends[0].connection.unwrap();
-        world.stacks[0].abort(world.now, id);
-        world.run(millis(401), |_| false);
-        for path in &mut world.lines {
+        let id = network.apps[0].connection.unwrap();
+        network.stacks[0].abort(network.now, id);
+        network.run(millis(401), |_| false);
+        for path in &mut network.directions {
             path[0].up = true;
         }
-        world.run(seconds(120), TestNetwork::finished);
-        assert!(matches!(world.ends[1].closed, Some(Err(_))), "{:?}", world.status(1));
+        network.run(seconds(120), TestNetwork::is_finished);
+        assert!(matches!(network.apps[1].closed, Some(Err(_))), "{:?}", network.status(1));
     }
 }

@@ -95,24 +95,28 @@ impl State {
 
     fn coalesce(&mut self, segment: Segment) -> Vec<Segment> {
         let key = (segment.source, segment.destination);
-        let plain = segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
-        let Some(mut first) = self.pending_segments.remove(&key) else {
-            if plain {
+        let is_plain_data =
+            segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
+        let Some(mut held) = self.pending_segments.remove(&key) else {
+            if is_plain_data {
                 self.pending_segments.insert(key, segment);
                 return Vec::new();
             }
             return vec![segment];
         };
-        let next = first.seq.wrapping_add(first.payload.len() as u32);
-        if !plain || segment.seq != next || first.payload.len() + segment.payload.len() > 60_000 {
-            return vec![first, segment];
+        let next_seq = held.seq.wrapping_add(held.payload.len() as u32);
+        if !is_plain_data
+            || segment.seq != next_seq
+            || held.payload.len() + segment.payload.len() > 60_000
+        {
+            return vec![held, segment];
         }
         for chunk in segment.payload.chunks() {
-            first.payload.push(chunk.clone());
+            held.payload.push(chunk.clone());
         }
-        first.ack = segment.ack;
-        first.window = segment.window;
-        vec![first]
+        held.ack = segment.ack;
+        held.window = segment.window;
+        vec![held]
     }
 }
 

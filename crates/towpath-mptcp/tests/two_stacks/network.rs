@@ -52,7 +52,7 @@ impl Default for PathDirection {
 /// Function applied to a packet on its path: an empty vector drops it.
 pub(crate) type Middlebox = Box<dyn FnMut(Packet) -> Vec<Packet>>;
 
-/// Application of one end: its data to send, and the received data.
+/// Application of one host: its data to send, and the received data.
 #[derive(Debug, Default)]
 pub(crate) struct TestApp {
     pub(crate) connection: Option<ConnectionId>,
@@ -60,7 +60,8 @@ pub(crate) struct TestApp {
     write_closed: bool,
     close_when_sent: bool,
     pub(crate) received: Vec<u8>,
-    pub(crate) ended: bool,
+    /// Set when the end of the other's data was read.
+    pub(crate) received_end: bool,
     /// Set while the application does not read.
     pub(crate) paused: bool,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
@@ -75,7 +76,7 @@ impl TestApp {
     }
 
     /// Sends this data and leaves the stream open.
-    pub(crate) fn leave_open(&mut self, data: impl Into<Bytes>) {
+    pub(crate) fn send_without_end(&mut self, data: impl Into<Bytes>) {
         self.to_send = data.into();
     }
 
@@ -89,13 +90,13 @@ impl TestApp {
         self.to_send.len()
     }
 
-    /// Returns true if the stream must end after its data.
-    pub(crate) fn finishes(&self) -> bool {
+    /// Returns true if the stream ends after its data.
+    pub(crate) fn ends_stream(&self) -> bool {
         self.close_when_sent
     }
 
-    /// Ends the stream when everything is sent.
-    pub(crate) fn finish(&mut self) {
+    /// Ends the stream when all data is sent.
+    pub(crate) fn end_stream(&mut self) {
         self.close_when_sent = true;
     }
 }
@@ -104,24 +105,29 @@ impl TestApp {
 pub(crate) struct TestNetwork {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
-    pub(crate) ends: [TestApp; 2],
+    pub(crate) apps: [TestApp; 2],
     /// Directions by path; 0: from host 0 to 1, 1: the reverse.
-    pub(crate) lines: Vec<[PathDirection; 2]>,
-    /// By path and host: set when the driver takes nothing.
-    full: Vec<[bool; 2]>,
+    pub(crate) directions: Vec<[PathDirection; 2]>,
+    /// By path and host: set while the driver's queue is full.
+    driver_full: Vec<[bool; 2]>,
+    /// Time at which each direction of a path has sent its queue.
     free_at: Vec<[Instant; 2]>,
+    /// Packets in flight by arrival time and number: receiver, path, packet.
     in_flight: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
-    sequence: u64,
+    packet_count: u64,
     random: Pcg32,
     pub(crate) middleboxes: Vec<Option<Middlebox>>,
+    /// Number of packets sent.
     pub(crate) packets: u64,
-    /// Packets that were lost, dropped by a full queue, or duplicated.
+    /// Packets that were lost or dropped by a full queue.
     pub(crate) dropped: u64,
+    /// Extra copies of packets.
     pub(crate) duplicated: u64,
     /// Set to print every packet.
     trace: bool,
+    /// Maximum bytes that an application reads.
     pub(crate) read_limit: usize,
-    /// Time when each end had read everything.
+    /// Time when each host last read data or the end of data.
     pub(crate) ended_at: [Instant; 2],
     /// Limit of steps, which detects an endless run.
     pub(crate) step_limit: u64,
@@ -131,27 +137,27 @@ pub(crate) struct TestNetwork {
 impl TestNetwork {
     pub(crate) fn new(
         seed: u64,
-        lines: Vec<[PathDirection; 2]>,
+        directions: Vec<[PathDirection; 2]>,
         configs: [ConnectionConfig; 2],
     ) -> Self {
-        Self::of_family(false, seed, lines, configs)
+        Self::with_family(false, seed, directions, configs)
     }
 
-    pub(crate) fn of_family(
+    pub(crate) fn with_family(
         v6: bool,
         seed: u64,
-        lines: Vec<[PathDirection; 2]>,
+        directions: Vec<[PathDirection; 2]>,
         configs: [ConnectionConfig; 2],
     ) -> Self {
-        let mtus = vec![1_500; lines.len()];
-        Self::with_mtus(v6, seed, lines, &mtus, configs)
+        let mtus = vec![1_500; directions.len()];
+        Self::with_mtus(v6, seed, directions, &mtus, configs)
     }
 
     /// Creates the network with `mtus` by path, the same at both ends.
     pub(crate) fn with_mtus(
         v6: bool,
         seed: u64,
-        lines: Vec<[PathDirection; 2]>,
+        directions: Vec<[PathDirection; 2]>,
         mtus: &[u32],
         configs: [ConnectionConfig; 2],
     ) -> Self {
@@ -160,16 +166,16 @@ impl TestNetwork {
                 stack::StackConfig { seed: seed * 2 + host, ..stack::StackConfig::default() };
             Stack::new(config)
         };
-        let mut world = Self {
+        let mut network = Self {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
-            ends: <[TestApp; 2]>::default(),
-            free_at: vec![[Instant::ZERO; 2]; lines.len()],
-            middleboxes: lines.iter().map(|_| None).collect(),
-            full: vec![[false; 2]; lines.len()],
-            lines,
+            apps: <[TestApp; 2]>::default(),
+            free_at: vec![[Instant::ZERO; 2]; directions.len()],
+            middleboxes: directions.iter().map(|_| None).collect(),
+            driver_full: vec![[false; 2]; directions.len()],
+            directions,
             in_flight: BTreeMap::new(),
-            sequence: 0,
+            packet_count: 0,
             random: Pcg32::seed_from_u64(seed),
             packets: 0,
             dropped: 0,
@@ -182,34 +188,36 @@ impl TestNetwork {
         };
         for (path, mtu) in mtus.iter().enumerate() {
             for host in 0..2 {
-                world.stacks[host].add_interface(InterfaceId(path as u32), *mtu);
-                let local = LocalAddress { subflow: host == 0, ..world.local(host, path) };
-                world.stacks[host].set_address(world.now, local);
+                network.stacks[host].add_interface(InterfaceId(path as u32), *mtu);
+                let address =
+                    LocalAddress { subflow: host == 0, ..network.local_address(host, path) };
+                network.stacks[host].set_address(network.now, address);
             }
         }
         let [client, server] = configs;
-        world.stacks[1].listen(PORT, server).unwrap();
-        let remote = SocketAddr::new(world.address(1, 0), PORT);
-        let id = world.stacks[0].connect(world.now, None, remote, client).unwrap();
-        world.ends[0].connection = Some(id);
-        world
+        network.stacks[1].listen(PORT, server).unwrap();
+        let remote = SocketAddr::new(network.address(1, 0), PORT);
+        let id = network.stacks[0].connect(network.now, None, remote, client).unwrap();
+        network.apps[0].connection = Some(id);
+        network
     }
 
-    pub(crate) fn give_address(&mut self, host: usize, path: usize, subflow: bool, signal: bool) {
-        let local = self.local(host, path);
-        self.stacks[host].set_address(self.now, LocalAddress { subflow, signal, ..local });
+    pub(crate) fn set_address(&mut self, host: usize, path: usize, subflow: bool, signal: bool) {
+        let address = self.local_address(host, path);
+        self.stacks[host].set_address(self.now, LocalAddress { subflow, signal, ..address });
     }
 
     /// Adds another address to this path, for subflows.
-    pub(crate) fn give_other_address(
+    pub(crate) fn add_address(
         &mut self,
         host: usize,
         path: usize,
         address: IpAddr,
         address_id: u8,
     ) {
-        let local = LocalAddress { address_id, address, subflow: true, ..self.local(host, path) };
-        self.stacks[host].set_address(self.now, local);
+        let address =
+            LocalAddress { address_id, address, subflow: true, ..self.local_address(host, path) };
+        self.stacks[host].set_address(self.now, address);
     }
 
     pub(crate) fn address(&self, host: usize, path: usize) -> IpAddr {
@@ -222,7 +230,7 @@ impl TestNetwork {
     }
 
     /// Returns a host's address on a path, without any flag.
-    pub(crate) fn local(&self, host: usize, path: usize) -> LocalAddress {
+    pub(crate) fn local_address(&self, host: usize, path: usize) -> LocalAddress {
         LocalAddress {
             address_id: path as u8 + 1,
             address: self.address(host, path),
@@ -237,29 +245,35 @@ impl TestNetwork {
         }
     }
 
-    /// Sends the given bytes from both ends and checks that all of it arrives in time.
-    pub(crate) fn deliver(&mut self, bytes: [usize; 2], limit: Duration, what: &str) {
-        let sent = [pattern(bytes[0], 1), pattern(bytes[1], 2)];
-        for (end, sent) in self.ends.iter_mut().zip(&sent) {
-            end.send(sent.clone());
+    /// Sends the given number of bytes from each host and checks that all arrive in time.
+    pub(crate) fn deliver(&mut self, bytes: [usize; 2], limit: Duration, label: &str) {
+        let data = [pattern(bytes[0], 1), pattern(bytes[1], 2)];
+        for (app, data) in self.apps.iter_mut().zip(&data) {
+            app.send(data.clone());
         }
-        self.run(limit, Self::finished);
-        self.check(&sent, what);
+        self.run(limit, Self::is_finished);
+        self.assert_delivered(&data, label);
     }
 
     /// Checks that both ends have all data of the other, and its end.
-    pub(crate) fn check(&self, sent: &[Bytes; 2], what: &str) {
-        for (host, sent) in [(1, &sent[0]), (0, &sent[1])] {
-            let end = &self.ends[host];
-            let (got, now) = (end.received.len(), self.now);
-            assert_eq!(got, sent.len(), "{what}: at {now} {:?} {:#?}", end.closed, self.both());
-            assert!(end.received == sent[..], "{what}: other bytes");
-            assert_eq!(end.closed, Some(Ok(())), "{what}: at {now} {:#?}", self.both());
+    pub(crate) fn assert_delivered(&self, data: &[Bytes; 2], label: &str) {
+        for (host, data) in [(1, &data[0]), (0, &data[1])] {
+            let app = &self.apps[host];
+            let (received_bytes, now) = (app.received.len(), self.now);
+            assert_eq!(
+                received_bytes,
+                data.len(),
+                "{label}: at {now} {:?} {:#?}",
+                app.closed,
+                self.statuses()
+            );
+            assert!(app.received == data[..], "{label}: other bytes");
+            assert_eq!(app.closed, Some(Ok(())), "{label}: at {now} {:#?}", self.statuses());
         }
     }
 
-    fn both(&self) -> [Option<stack::ConnectionStatus>; 2] {
-        [0, 1].map(|host| self.stacks[host].status(self.ends[host].connection?))
+    fn statuses(&self) -> [Option<stack::ConnectionStatus>; 2] {
+        [0, 1].map(|host| self.stacks[host].status(self.apps[host].connection?))
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -270,21 +284,21 @@ impl TestNetwork {
     pub(crate) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         let until = Instant::ZERO + until;
         for _ in 0..self.step_limit {
-            self.applications();
-            self.transmit();
-            self.check_deadlines();
+            self.run_applications();
+            self.send_packets();
+            self.assert_deadlines();
             if done(self) {
                 return;
             }
-            let Some(next) = self.next() else { return };
-            if next > until {
+            let Some(event_at) = self.next_event_at() else { return };
+            if event_at > until {
                 self.now = until;
                 return;
             }
-            self.now = self.now.max(next);
-            self.arrive();
+            self.now = self.now.max(event_at);
+            self.deliver_arrivals();
             for stack in &mut self.stacks {
-                if stack.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+                if stack.poll_timeout().is_some_and(|(time, _)| time <= self.now) {
                     stack.handle_timeout(self.now);
                 }
             }
@@ -293,103 +307,106 @@ impl TestNetwork {
     }
 
     /// Runs for this time, regardless of events.
-    pub(crate) fn pass(&mut self, time: Duration) {
-        let until = self.now + time;
-        self.run(until.saturating_since(Instant::ZERO), |_| false);
-        self.now = until;
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(end.saturating_since(Instant::ZERO), |_| false);
+        self.now = end;
     }
 
-    /// Checks that an end with data and a subflow for it always has a deadline. It must retry even
-    /// if the peer stays silent.
-    fn check_deadlines(&self) {
+    /// Checks that a host with data and a subflow for it always has a deadline. The host must retry
+    /// even if the peer stays silent.
+    fn assert_deadlines(&self) {
         for host in 0..2 {
             let stack = &self.stacks[host];
-            let waits_for_room = self.full.iter().any(|full| full[host]);
+            let waits_for_room = self.driver_full.iter().any(|queue_full| queue_full[host]);
             if stack.poll_timeout().is_some() || waits_for_room {
                 continue;
             }
-            let end = &self.ends[host];
-            let Some(status) = end.connection.and_then(|id| stack.status(id)) else { continue };
-            if matches!(end.closed, Some(Err(_))) {
+            let app = &self.apps[host];
+            let Some(status) = app.connection.and_then(|id| stack.status(id)) else { continue };
+            if matches!(app.closed, Some(Err(_))) {
                 continue;
             }
-            let gone = |flow: &&stack::SubflowStatus| {
+            let is_closed = |flow: &&stack::SubflowStatus| {
                 let is_reported = |notice: &StackNotice| matches!(notice, StackNotice::SubflowClosed { number, .. } if *number == flow.number);
-                end.notices.iter().any(is_reported)
+                app.notices.iter().any(is_reported)
             };
-            let mut open = status.subflows.iter().filter(|flow| !gone(flow)).map(|flow| flow.state);
-            let waiting = status.written_bytes > status.acked_bytes && end.closed.is_none();
-            let sleeps = open.any(|state| waits_for_answer(state) || (waiting && is_open(state)));
-            assert!(!sleeps, "host {host} sleeps at {}: {status:#?}", self.now);
+            let mut open =
+                status.subflows.iter().filter(|flow| !is_closed(flow)).map(|flow| flow.state);
+            let has_unacked_data =
+                status.written_bytes > status.acked_bytes && app.closed.is_none();
+            let has_no_deadline =
+                open.any(|state| awaits_ack(state) || (has_unacked_data && is_open(state)));
+            assert!(!has_no_deadline, "host {host} sleeps at {}: {status:#?}", self.now);
         }
     }
 
     /// Marks the driver's queue of an interface as full, or as ready again.
-    pub(crate) fn set_room(&mut self, host: usize, path: usize, room: bool) {
-        self.stacks[host].set_tx_ready(self.now, InterfaceId(path as u32), room);
-        if let Some(full) = self.full.get_mut(path) {
-            full[host] = !room;
+    pub(crate) fn set_tx_ready(&mut self, host: usize, path: usize, ready: bool) {
+        self.stacks[host].set_tx_ready(self.now, InterfaceId(path as u32), ready);
+        if let Some(queue_full) = self.driver_full.get_mut(path) {
+            queue_full[host] = !ready;
         }
     }
 
-    fn next(&self) -> Option<Instant> {
-        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
+    fn next_event_at(&self) -> Option<Instant> {
+        let arrival = self.in_flight.keys().next().map(|(time, _)| *time);
         let timeouts = self.stacks.iter().filter_map(Stack::poll_timeout);
-        timeouts.map(|(at, _)| at).chain(arrival).min()
+        timeouts.map(|(time, _)| time).chain(arrival).min()
     }
 
-    fn applications(&mut self) {
+    fn run_applications(&mut self) {
         for host in 0..2 {
             while let Some(event) = self.stacks[host].poll_event() {
                 self.on_event(host, &event);
             }
-            let Some(id) = self.ends[host].connection else { continue };
-            let (end, stack) = (&mut self.ends[host], &mut self.stacks[host]);
-            if !end.to_send.is_empty() {
-                stack.write(self.now, id, &mut end.to_send);
+            let Some(id) = self.apps[host].connection else { continue };
+            let (app, stack) = (&mut self.apps[host], &mut self.stacks[host]);
+            if !app.to_send.is_empty() {
+                stack.write(self.now, id, &mut app.to_send);
             }
-            if end.to_send.is_empty() && end.close_when_sent && !end.write_closed {
-                end.write_closed = true;
+            if app.to_send.is_empty() && app.close_when_sent && !app.write_closed {
+                app.write_closed = true;
                 stack.shutdown(self.now, id);
             }
-            while !end.paused && !end.ended && end.received.len() < self.read_limit {
+            while !app.paused && !app.received_end && app.received.len() < self.read_limit {
                 let Some(bytes) = stack.read(self.now, id) else { break };
-                end.ended = bytes.is_empty();
+                app.received_end = bytes.is_empty();
                 self.ended_at[host] = self.now;
-                end.received.extend_from_slice(&bytes);
+                app.received.extend_from_slice(&bytes);
             }
         }
     }
 
     fn on_event(&mut self, host: usize, event: &StackEvent) {
-        let end = &mut self.ends[host];
+        let app = &mut self.apps[host];
         match event {
-            StackEvent::Accepted { connection, .. } if end.connection.is_none() => {
-                end.connection = Some(*connection);
+            StackEvent::Accepted { connection, .. } if app.connection.is_none() => {
+                app.connection = Some(*connection);
             }
             // A middlebox caused it, such as one that strips MP_JOIN from a SYN.
             StackEvent::Accepted { connection, .. } => {
                 self.stacks[host].release(self.now, *connection);
             }
-            StackEvent::Closed { connection, .. } if Some(*connection) != end.connection => {}
-            StackEvent::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
-            StackEvent::Notice { notice, .. } => end.notices.push(*notice),
+            StackEvent::Closed { connection, .. } if Some(*connection) != app.connection => {}
+            StackEvent::Closed { error, .. } => app.closed = Some(error.map_or(Ok(()), Err)),
+            StackEvent::Notice { notice, .. } => app.notices.push(*notice),
             StackEvent::Connected(_) | StackEvent::Readable(_) | StackEvent::Writable(_) => {}
             StackEvent::Trace { .. } => {}
         }
     }
 
-    fn transmit(&mut self) {
+    fn send_packets(&mut self) {
         for host in 0..2 {
             while let Some((interface, packet)) = self.stacks[host].poll_transmit(self.now) {
                 let packets: Vec<Packet> = packet.split().collect();
                 for packet in packets {
                     let path = interface.0 as usize;
-                    let changed = match &mut self.middleboxes[path] {
+                    let packets_out = match &mut self.middleboxes[path] {
                         Some(middlebox) => middlebox(packet),
                         None => vec![packet],
                     };
-                    for packet in changed {
+                    for packet in packets_out {
                         self.send(host, path, &packet);
                     }
                 }
@@ -402,45 +419,46 @@ impl TestNetwork {
         if self.trace {
             println!("{} {host} path {path}: {}", self.now, describe(packet));
         }
-        let line = self.lines[path][host];
-        let lost = self.random.next_u32() % 1_000 < line.loss;
-        let copies = 1 + u32::from(self.random.next_u32() % 1_000 < line.duplication);
-        let free = &mut self.free_at[path][host];
-        let begin = self.now.max(*free);
-        if lost || !line.up || begin.saturating_since(self.now) > line.queue {
+        let params = self.directions[path][host];
+        let lost = self.random.next_u32() % 1_000 < params.loss;
+        let copies = 1 + u32::from(self.random.next_u32() % 1_000 < params.duplication);
+        let free_at = &mut self.free_at[path][host];
+        let departure = self.now.max(*free_at);
+        if lost || !params.up || departure.saturating_since(self.now) > params.queue {
             self.dropped += 1;
             return;
         }
         self.duplicated += u64::from(copies - 1);
-        *free = begin + Duration::from_nanos(packet.len() as u64 * line.byte_nanos);
+        *free_at = departure + Duration::from_nanos(packet.len() as u64 * params.byte_nanos);
         for _ in 0..copies {
-            let jitter = line.jitter.as_nanos() as u64;
-            let extra = if jitter == 0 { 0 } else { self.random.next_u64() % jitter };
-            let at = *free + line.delay + Duration::from_nanos(extra);
-            self.sequence += 1;
-            self.in_flight.insert((at, self.sequence), (1 - host, path, packet.clone()));
+            let max_jitter_ns = params.jitter.as_nanos() as u64;
+            let extra_ns =
+                if max_jitter_ns == 0 { 0 } else { self.random.next_u64() % max_jitter_ns };
+            let arrival = *free_at + params.delay + Duration::from_nanos(extra_ns);
+            self.packet_count += 1;
+            self.in_flight.insert((arrival, self.packet_count), (1 - host, path, packet.clone()));
         }
     }
 
-    fn arrive(&mut self) {
+    fn deliver_arrivals(&mut self) {
         while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }
             let (host, path, packet) = entry.remove();
-            if self.lines[path][1 - host].up {
+            if self.directions[path][1 - host].up {
                 self.stacks[host].handle_packet(self.now, InterfaceId(path as u32), packet);
             }
         }
     }
 
-    /// Returns true if both applications have all data and its end.
-    pub(crate) fn finished(&self) -> bool {
-        self.ends.iter().all(|end| end.closed.is_some())
+    /// Returns true if the connection has ended at both hosts.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.apps.iter().all(|app| app.closed.is_some())
     }
 
     pub(crate) fn status(&self, host: usize) -> stack::ConnectionStatus {
-        self.stacks[host].status(self.ends[host].connection.unwrap()).unwrap()
+        self.stacks[host].status(self.apps[host].connection.unwrap()).unwrap()
     }
 }
 
@@ -450,7 +468,7 @@ fn is_open(state: TcpState) -> bool {
 }
 
 /// Returns true if a SYN or FIN of ours is not acknowledged yet.
-fn waits_for_answer(state: TcpState) -> bool {
+fn awaits_ack(state: TcpState) -> bool {
     matches!(
         state,
         TcpState::SynSent
@@ -480,6 +498,6 @@ fn describe(packet: &Packet) -> String {
 
 /// Returns bytes that reveal their position.
 pub(crate) fn pattern(len: usize, salt: u64) -> Bytes {
-    let word = |at: usize| (at as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
-    (0..len).map(|at| (word(at) >> (at % 8 * 8)) as u8).collect::<Vec<u8>>().into()
+    let word = |index: usize| (index as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+    (0..len).map(|index| (word(index) >> (index % 8 * 8)) as u8).collect::<Vec<u8>>().into()
 }

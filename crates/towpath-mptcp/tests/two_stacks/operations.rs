@@ -76,29 +76,29 @@ impl Host {
         self.scheduler.clone_into(&mut config.scheduler);
         self.path_manager.clone_into(&mut config.path_manager);
         self.congestion_control.clone_into(&mut config.subflow.congestion_control);
-        let variant = self.opportunistic;
-        config.opportunistic =
-            OpportunisticConfig { retransmission: variant, penalisation: variant };
+        let mode = self.opportunistic;
+        config.opportunistic = OpportunisticConfig { retransmission: mode, penalisation: mode };
         config.checksum = self.checksum;
-        let (mode, initial_bytes) = self.buffer;
+        let (buffer_mode, initial_bytes) = self.buffer;
         // A small window must be advertised exactly, in units of bytes.
-        let tiny = initial_bytes < SMALL_BUFFER_BYTES;
-        let max_bytes = if tiny { initial_bytes } else { 1 << 20 };
+        let is_small = initial_bytes < SMALL_BUFFER_BYTES;
+        let max_bytes = if is_small { initial_bytes } else { 1 << 20 };
         let window_share = match self.profile {
-            _ if tiny => WindowShare::Percent(100),
+            _ if is_small => WindowShare::Percent(100),
             Profile::Linux6x => WindowShare::Percent(50),
             Profile::Linux618 => WindowShare::LinuxPackets,
             Profile::Ideal => WindowShare::Percent(100),
         };
-        config.receive_buffer = ReceiveBuffer { mode, initial_bytes, max_bytes, window_share };
+        config.receive_buffer =
+            ReceiveBuffer { mode: buffer_mode, initial_bytes, max_bytes, window_share };
         config.send_buffer_bytes = self.send_buffer_bytes;
         config.nagle = self.nagle;
         config.no_join_to_initial = self.no_join_to_initial;
         config.accept_joins = self.accept_joins;
-        let (timestamps, sack, scale) = self.options;
+        let (timestamps, sack, window_scale) = self.options;
         config.subflow.timestamps = timestamps;
         config.subflow.sack = sack;
-        config.subflow.window_scale = scale.then_some(10);
+        config.subflow.window_scale = window_scale.then_some(10);
         config.subflow.ecn = self.ecn_and_pacing;
         config.subflow.pacing = self.ecn_and_pacing;
         config
@@ -107,7 +107,7 @@ impl Host {
 
 /// Permitted uses of an address.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Use {
+pub(crate) struct AddressUse {
     subflow: bool,
     signal: bool,
     backup: bool,
@@ -131,7 +131,8 @@ pub(crate) enum Operation {
     Abort {
         host: usize,
     },
-    Forget {
+    /// The application closes its handle.
+    Release {
         host: usize,
     },
     /// A path drops everything, or works again.
@@ -153,13 +154,13 @@ pub(crate) enum Operation {
     Address {
         host: usize,
         path: usize,
-        flags: Use,
+        flags: AddressUse,
     },
     RemoveAddress {
         host: usize,
         path: usize,
     },
-    Line {
+    ChangePath {
         path: usize,
         delay_ms: u64,
         jitter_ms: u64,
@@ -185,31 +186,32 @@ pub(crate) struct Plan {
     middlebox: Mangle,
     /// Operations, each with the milliseconds since the previous one.
     operations: Vec<(u64, Operation)>,
-    /// Set when all paths work again at the end.
-    heal: bool,
+    /// Set to let all paths work again at the end.
+    restores_paths: bool,
 }
 
 /// Virtual time that a connection may take to end after both applications have ended. 15
 /// retransmissions take a quarter of an hour, plus the connection's own back-off.
 const MAX_CLOSE_TIME: Duration = Duration::from_secs(7_200);
-/// Windows that pass within it if each takes the longest timeout, and some are lost.
-const MAX_LONE_WINDOWS: usize = 40;
+/// Maximum number of windows within `MAX_CLOSE_TIME` if each takes the longest timeout, and some
+/// are lost.
+const MAX_SINGLE_PACKET_WINDOWS: usize = 40;
 /// Time after which no state may be left: TIME-WAIT lasts 60 s.
 const MAX_CLEANUP_TIME: Duration = Duration::from_secs(1_800);
 
 impl Plan {
-    fn is_hostile(&self) -> bool {
-        let changes = self.operations.iter().any(|(_, operation)| match operation {
-            Operation::Mangle { mangle, .. } => hostile(*mangle),
-            Operation::Abort { .. } | Operation::Forget { .. } => true,
+    fn may_fail(&self) -> bool {
+        let has_faults = self.operations.iter().any(|(_, operation)| match operation {
+            Operation::Mangle { mangle, .. } => may_break_connections(*mangle),
+            Operation::Abort { .. } | Operation::Release { .. } => true,
             Operation::Path { up, .. } | Operation::Interface { up, .. } => !up,
             Operation::RemoveAddress { .. } => true,
-            Operation::Line { loss, .. } => *loss > 50,
+            Operation::ChangePath { loss, .. } => *loss > 50,
             Operation::Write { .. } | Operation::Pause { .. } | Operation::Shutdown { .. } => false,
-            Operation::TxReady { ready: room, .. } => !room,
+            Operation::TxReady { ready, .. } => !ready,
             Operation::Address { .. } => false,
         });
-        changes || hostile(self.middlebox)
+        has_faults || may_break_connections(self.middlebox)
     }
 
     fn changes_payload(&self) -> bool {
@@ -220,52 +222,52 @@ impl Plan {
     }
 
     /// Returns true if data must arrive unchanged.
-    fn is_protected(&self, world: &TestNetwork) -> bool {
+    fn is_protected(&self, network: &TestNetwork) -> bool {
         let multipath = self.hosts.iter().all(|host| host.multipath);
         let checksum = self.hosts.iter().any(|host| host.checksum);
-        let fell_back = world.ends.iter().any(fell_back);
+        let fell_back = network.apps.iter().any(fell_back);
         !self.changes_payload() || (multipath && checksum && !fell_back)
     }
 
-    fn world(&self) -> TestNetwork {
-        let line = |delay_ms: &u64| PathDirection {
+    fn build_network(&self) -> TestNetwork {
+        let direction = |delay_ms: &u64| PathDirection {
             delay: Duration::from_millis(*delay_ms),
             ..PathDirection::default()
         };
-        let lines = self.delays_ms.iter().map(|delay| [line(delay); 2]).collect();
+        let directions = self.delays_ms.iter().map(|delay_ms| [direction(delay_ms); 2]).collect();
         let configs = self.hosts.map(|host| host.config());
         let mtus = &self.mtus[..self.delays_ms.len()];
-        let mut world = TestNetwork::with_mtus(self.v6, self.seed, lines, mtus, configs);
-        world.step_limit = 300_000;
+        let mut network = TestNetwork::with_mtus(self.v6, self.seed, directions, mtus, configs);
+        network.step_limit = 300_000;
         for path in 0..self.delays_ms.len() {
-            world.middleboxes[path] = self.middlebox.middlebox();
+            network.middleboxes[path] = self.middlebox.middlebox();
         }
-        world
+        network
     }
 
     /// Runs the plan, and returns the first violation.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let mut world = self.world();
+        let mut network = self.build_network();
         let mut written = [0, 0];
-        let mut forgotten = [false, false];
+        let mut released = [false, false];
         for (gap_ms, operation) in &self.operations {
-            world.pass(Duration::from_millis(*gap_ms));
-            self.operate(&mut world, operation, &mut written, &mut forgotten);
+            network.advance(Duration::from_millis(*gap_ms));
+            self.apply_operation(&mut network, operation, &mut written, &mut released);
         }
-        self.end(&mut world);
-        world.run(
-            world.now.saturating_since(towpath_net::Instant::ZERO) + MAX_CLOSE_TIME,
-            |world| {
-                world
-                    .ends
+        self.end_connection(&mut network);
+        network.run(
+            network.now.saturating_since(towpath_net::Instant::ZERO) + MAX_CLOSE_TIME,
+            |network| {
+                network
+                    .apps
                     .iter()
-                    .zip(forgotten)
-                    .all(|(end, forgotten)| forgotten || over(end, world))
+                    .zip(released)
+                    .all(|(app, released)| released || is_over(app, network))
             },
         );
-        self.check_ends(&mut world, written, forgotten)?;
-        world.pass(MAX_CLEANUP_TIME);
-        for (host, stack) in world.stacks.iter().enumerate() {
+        self.check_apps(&mut network, written, released)?;
+        network.advance(MAX_CLEANUP_TIME);
+        for (host, stack) in network.stacks.iter().enumerate() {
             if !stack.is_idle() {
                 return Err(format!(
                     "host {host} has something left: {:?} {stack:?}",
@@ -276,167 +278,168 @@ impl Plan {
         Ok(())
     }
 
-    fn operate(
+    fn apply_operation(
         &self,
-        world: &mut TestNetwork,
+        network: &mut TestNetwork,
         operation: &Operation,
         written: &mut [usize; 2],
-        forgotten: &mut [bool; 2],
+        released: &mut [bool; 2],
     ) {
-        let now = world.now;
+        let now = network.now;
         match *operation {
             Operation::Write { host, bytes } => {
-                if !world.ends[host].finishes() && !forgotten[host] {
+                if !network.apps[host].ends_stream() && !released[host] {
                     let bytes = bytes.min(self.max_write_bytes(host, written[host]));
-                    let from = written[host];
+                    let start = written[host];
                     written[host] += bytes;
                     let data = pattern(written[host], host as u64);
-                    world.ends[host].append(&data[from..]);
+                    network.apps[host].append(&data[start..]);
                 }
             }
-            Operation::Pause { host, paused } => world.ends[host].paused = paused,
-            Operation::Shutdown { host } => world.ends[host].finish(),
+            Operation::Pause { host, paused } => network.apps[host].paused = paused,
+            Operation::Shutdown { host } => network.apps[host].end_stream(),
             Operation::Abort { host } => {
-                if let Some(id) = world.ends[host].connection {
-                    world.stacks[host].abort(now, id);
+                if let Some(id) = network.apps[host].connection {
+                    network.stacks[host].abort(now, id);
                 }
             }
-            Operation::Forget { host } => {
-                if let Some(id) = world.ends[host].connection {
-                    world.stacks[host].release(now, id);
-                    forgotten[host] = true;
+            Operation::Release { host } => {
+                if let Some(id) = network.apps[host].connection {
+                    network.stacks[host].release(now, id);
+                    released[host] = true;
                 }
             }
             Operation::Path { path, up } => {
-                for line in world.lines.get_mut(path).into_iter().flatten() {
-                    line.up = up;
+                for direction in network.directions.get_mut(path).into_iter().flatten() {
+                    direction.up = up;
                 }
             }
             Operation::Interface { host, path, up } => {
-                world.stacks[host].set_up(now, InterfaceId(path as u32), up);
+                network.stacks[host].set_up(now, InterfaceId(path as u32), up);
             }
-            Operation::TxReady { host, path, ready: room } => {
-                world.set_room(host, path, room);
+            Operation::TxReady { host, path, ready } => {
+                network.set_tx_ready(host, path, ready);
             }
-            Operation::Address { host, path, flags: what } => {
-                if path < world.lines.len() {
-                    let Use { subflow, signal, backup, fullmesh } = what;
-                    let local = world.local(host, path);
-                    let local = LocalAddress { subflow, signal, backup, fullmesh, ..local };
-                    world.stacks[host].set_address(now, local);
+            Operation::Address { host, path, flags: uses } => {
+                if path < network.directions.len() {
+                    let AddressUse { subflow, signal, backup, fullmesh } = uses;
+                    let address = network.local_address(host, path);
+                    let address = LocalAddress { subflow, signal, backup, fullmesh, ..address };
+                    network.stacks[host].set_address(now, address);
                 }
             }
             Operation::RemoveAddress { host, path } => {
-                let address = world.address(host, path);
-                world.stacks[host].remove_address(now, address);
+                let address = network.address(host, path);
+                network.stacks[host].remove_address(now, address);
             }
-            Operation::Line { path, delay_ms, jitter_ms, loss, byte_nanos } => {
-                for line in world.lines.get_mut(path).into_iter().flatten() {
-                    line.delay = Duration::from_millis(delay_ms);
-                    line.jitter = Duration::from_millis(jitter_ms);
-                    (line.loss, line.byte_nanos) = (loss, byte_nanos);
+            Operation::ChangePath { path, delay_ms, jitter_ms, loss, byte_nanos } => {
+                for direction in network.directions.get_mut(path).into_iter().flatten() {
+                    direction.delay = Duration::from_millis(delay_ms);
+                    direction.jitter = Duration::from_millis(jitter_ms);
+                    (direction.loss, direction.byte_nanos) = (loss, byte_nanos);
                 }
             }
             Operation::Mangle { path, mangle } => {
-                if path < world.lines.len() {
-                    world.middleboxes[path] = mangle.middlebox();
+                if path < network.directions.len() {
+                    network.middleboxes[path] = mangle.middlebox();
                 }
             }
         }
     }
 
-    /// Returns the bytes that a host may write now: single-byte windows would take too long for
-    /// much data. A middlebox that merges packets holds a single packet until the next comes. A
-    /// window of less than a packet then costs a timeout for each. The timeout doubles to two
-    /// minutes and stays there, since only retransmissions are acknowledged (RFC 6298 §3, §5.5).
-    /// All writes of the host are limited in this case.
+    /// Returns the bytes that a host may write now. Much data would take too long with a window of
+    /// a few bytes. A middlebox that merges packets holds a single packet until the next one; each
+    /// window of less than a packet then costs a timeout. The timeout doubles to two minutes and
+    /// stays there, since only retransmissions are acknowledged (RFC 6298 §3, §5.5).
     fn max_write_bytes(&self, host: usize, written: usize) -> usize {
         let window = self.hosts[1 - host].buffer.1;
         let merges = |(_, operation): &(u64, Operation)| {
             matches!(operation, Operation::Mangle { mangle: Mangle::Coalesce, .. })
         };
-        let lone = self.middlebox == Mangle::Coalesce || self.operations.iter().any(merges);
-        if lone && window < SMALL_BUFFER_BYTES {
-            (window as usize * MAX_LONE_WINDOWS).saturating_sub(written)
+        let holds_single_packets =
+            self.middlebox == Mangle::Coalesce || self.operations.iter().any(merges);
+        if holds_single_packets && window < SMALL_BUFFER_BYTES {
+            (window as usize * MAX_SINGLE_PACKET_WINDOWS).saturating_sub(written)
         } else {
             window as usize * 100
         }
     }
 
-    /// Lets both applications read and end their writes; faults may be removed.
-    fn end(&self, world: &mut TestNetwork) {
-        for end in &mut world.ends {
-            end.paused = false;
-            end.finish();
+    /// Lets both applications read and end their streams; faults may be removed.
+    fn end_connection(&self, network: &mut TestNetwork) {
+        for app in &mut network.apps {
+            app.paused = false;
+            app.end_stream();
         }
-        for path in 0..world.lines.len() {
-            world.middleboxes[path] = self.middlebox.middlebox();
+        for path in 0..network.directions.len() {
+            network.middleboxes[path] = self.middlebox.middlebox();
             for host in 0..2 {
-                world.set_room(host, path, true);
+                network.set_tx_ready(host, path, true);
             }
-            if self.heal {
-                for line in &mut world.lines[path] {
-                    (line.up, line.loss) = (true, 0);
+            if self.restores_paths {
+                for direction in &mut network.directions[path] {
+                    (direction.up, direction.loss) = (true, 0);
                 }
-                for stack in &mut world.stacks {
-                    stack.set_up(world.now, InterfaceId(path as u32), true);
+                for stack in &mut network.stacks {
+                    stack.set_up(network.now, InterfaceId(path as u32), true);
                 }
             }
         }
     }
 
-    fn check_ends(
+    fn check_apps(
         &self,
-        world: &mut TestNetwork,
+        network: &mut TestNetwork,
         written: [usize; 2],
-        forgotten: [bool; 2],
+        released: [bool; 2],
     ) -> Result<(), String> {
-        let protected = self.is_protected(world);
-        let failed = |end: &TestApp| matches!(end.closed, Some(Err(_)));
+        let must_be_intact = self.is_protected(network);
+        let has_failed = |app: &TestApp| matches!(app.closed, Some(Err(_)));
         for host in 0..2 {
-            let (end, other) = (&world.ends[host], &world.ends[1 - host]);
-            if forgotten[host] {
+            let (app, other) = (&network.apps[host], &network.apps[1 - host]);
+            if released[host] {
                 continue;
             }
-            let sent = pattern(written[1 - host], 1 - host as u64);
-            let state = || {
-                let outcome = format!("{:?} then {:?}", end.notices, end.closed);
-                format!("host {host} got {} of {}: {outcome}", end.received.len(), sent.len())
+            let data = pattern(written[1 - host], 1 - host as u64);
+            let describe = || {
+                let outcome = format!("{:?} then {:?}", app.notices, app.closed);
+                format!("host {host} got {} of {}: {outcome}", app.received.len(), data.len())
             };
-            if protected && !sent.starts_with(&end.received) {
-                return Err(format!("wrong data: {}", state()));
+            if must_be_intact && !data.starts_with(&app.received) {
+                return Err(format!("wrong data: {}", describe()));
             }
-            let complete = end.received.len() + other.unsent() == sent.len();
-            if end.closed == Some(Ok(())) && !complete {
-                return Err(format!("data is missing: {}", state()));
+            let complete = app.received.len() + other.unsent() == data.len();
+            if app.closed == Some(Ok(())) && !complete {
+                return Err(format!("data is missing: {}", describe()));
             }
-            if !self.is_hostile() && end.closed != Some(Ok(())) {
-                return Err(format!("an error for no reason: {} {:?}", state(), other.closed));
+            if !self.may_fail() && app.closed != Some(Ok(())) {
+                return Err(format!("an error for no reason: {} {:?}", describe(), other.closed));
             }
             // Without keep-alives, an end whose peer is gone waits forever.
-            let deserted = forgotten[1 - host] || failed(other) || other.connection.is_none();
-            if let (None, Some(id)) = (end.closed, end.connection) {
-                if !deserted {
-                    return Err(format!("it hangs at {}: {}", world.now, state()));
+            let peer_is_gone =
+                released[1 - host] || has_failed(other) || other.connection.is_none();
+            if let (None, Some(id)) = (app.closed, app.connection) {
+                if !peer_is_gone {
+                    return Err(format!("it hangs at {}: {}", network.now, describe()));
                 }
-                let now = world.now;
-                world.stacks[host].abort(now, id);
+                let now = network.now;
+                network.stacks[host].abort(now, id);
             }
         }
         Ok(())
     }
 }
 
-fn over(end: &TestApp, world: &TestNetwork) -> bool {
-    end.closed.is_some() || (end.connection.is_none() && world.ends[0].closed.is_some())
+fn is_over(app: &TestApp, network: &TestNetwork) -> bool {
+    app.closed.is_some() || (app.connection.is_none() && network.apps[0].closed.is_some())
 }
 
-fn fell_back(end: &TestApp) -> bool {
-    end.notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_)))
+fn fell_back(app: &TestApp) -> bool {
+    app.notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_)))
 }
 
 /// Returns true if the middlebox may break correct connections.
-fn hostile(mangle: Mangle) -> bool {
+fn may_break_connections(mangle: Mangle) -> bool {
     match mangle {
         Mangle::Nothing | Mangle::Split | Mangle::Duplicate | Mangle::StripAddAddress => false,
         Mangle::StripAll | Mangle::StripDss | Mangle::StripJoin | Mangle::Coalesce => true,
@@ -444,17 +447,17 @@ fn hostile(mangle: Mangle) -> bool {
     }
 }
 
-fn names(all: impl Iterator<Item = &'static str>) -> impl Strategy<Value = &'static str> {
-    select(all.collect::<Vec<_>>())
+fn select_name(names: impl Iterator<Item = &'static str>) -> impl Strategy<Value = &'static str> {
+    select(names.collect::<Vec<_>>())
 }
 
 fn host() -> impl Strategy<Value = Host> {
     let profiles = vec![Profile::Linux6x, Profile::Linux618, Profile::Ideal];
     let kinds = (prop::bool::weighted(0.95), select(profiles), prop::bool::weighted(0.3));
-    let chosen = (
-        names(scheduler::ALL.iter().map(|entry| entry.name)),
-        names(path_manager::ALL.iter().map(|entry| entry.name)),
-        names(congestion::ALL.iter().map(|entry| entry.name)),
+    let algorithms = (
+        select_name(scheduler::ALL.iter().map(|entry| entry.name)),
+        select_name(path_manager::ALL.iter().map(|entry| entry.name)),
+        select_name(congestion::ALL.iter().map(|entry| entry.name)),
         select(vec![
             OpportunisticMode::Off,
             OpportunisticMode::Nsdi12,
@@ -472,10 +475,10 @@ fn host() -> impl Strategy<Value = Host> {
     let rare = || prop::bool::weighted(0.1);
     let often = || prop::bool::weighted(0.9);
     let flags = (rare(), rare(), often(), rare());
-    (kinds, chosen, receive, send, flags, (often(), often(), often())).prop_map(
-        |(kinds, chosen, buffer, send_buffer_bytes, flags, options)| {
+    (kinds, algorithms, receive, send, flags, (often(), often(), often())).prop_map(
+        |(kinds, algorithms, buffer, send_buffer_bytes, flags, options)| {
             let (multipath, profile, checksum) = kinds;
-            let (scheduler, path_manager, congestion_control, opportunistic) = chosen;
+            let (scheduler, path_manager, congestion_control, opportunistic) = algorithms;
             let (nagle, no_join_to_initial, accept_joins, ecn_and_pacing) = flags;
             Host {
                 multipath,
@@ -514,8 +517,8 @@ const MANGLES: [Mangle; 10] = [
 /// Returns operations of applications without any fault.
 fn benign_ops() -> BoxedStrategy<Operation> {
     let jitter = prop_oneof![3 => 0..10_u64, 1 => 10..200_u64];
-    let line = (0..3_usize, 0..60_u64, jitter, 0..50_u32, 50..5_000_u64).prop_map(
-        |(path, delay_ms, jitter_ms, loss, byte_nanos)| Operation::Line {
+    let path_change = (0..3_usize, 0..60_u64, jitter, 0..50_u32, 50..5_000_u64).prop_map(
+        |(path, delay_ms, jitter_ms, loss, byte_nanos)| Operation::ChangePath {
             path,
             delay_ms,
             jitter_ms,
@@ -527,7 +530,7 @@ fn benign_ops() -> BoxedStrategy<Operation> {
         |(host, path, (subflow, signal, backup, fullmesh))| Operation::Address {
             host,
             path,
-            flags: Use { subflow, signal, backup, fullmesh },
+            flags: AddressUse { subflow, signal, backup, fullmesh },
         },
     );
     prop_oneof![
@@ -536,7 +539,7 @@ fn benign_ops() -> BoxedStrategy<Operation> {
         2 => (0..2_usize, any::<bool>())
             .prop_map(|(host, paused)| Operation::Pause { host, paused }),
         1 => (0..2_usize).prop_map(|host| Operation::Shutdown { host }),
-        2 => line,
+        2 => path_change,
         2 => address,
     ]
     .boxed()
@@ -570,7 +573,7 @@ fn all_ops() -> BoxedStrategy<Operation> {
         4 => mobility_ops(),
         4 => middlebox_ops(),
         1 => (0..2_usize).prop_map(|host| Operation::Abort { host }),
-        1 => (0..2_usize).prop_map(|host| Operation::Forget { host }),
+        1 => (0..2_usize).prop_map(|host| Operation::Release { host }),
     ]
     .boxed()
 }
@@ -584,11 +587,11 @@ fn plan(
     let delays = prop::collection::vec(1..60_u64, 1..4);
     let mtu = || select(vec![1_500, 1_500, 1_500, 1_280, 1_400, 4_000, 8_920, 9_000, 65_535]);
     let mtus = [mtu(), mtu(), mtu()];
-    let world = (any::<u32>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), mtus);
-    ([host(), host()], delays, middlebox, operations, world).prop_map(
-        |(hosts, delays_ms, middlebox, operations, (seed, v6, heal, mtus))| {
+    let network_params = (any::<u32>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), mtus);
+    ([host(), host()], delays, middlebox, operations, network_params).prop_map(
+        |(hosts, delays_ms, middlebox, operations, (seed, v6, restores_paths, mtus))| {
             let seed = u64::from(seed);
-            Plan { seed, v6, hosts, delays_ms, mtus, middlebox, operations, heal }
+            Plan { seed, v6, hosts, delays_ms, mtus, middlebox, operations, restores_paths }
         },
     )
 }
@@ -610,7 +613,7 @@ fn settings() -> ProptestConfig {
     settings
 }
 
-fn nothing() -> BoxedStrategy<Mangle> {
+fn no_middlebox() -> BoxedStrategy<Mangle> {
     Just(Mangle::Nothing).boxed()
 }
 
@@ -618,12 +621,12 @@ proptest! {
     #![proptest_config(settings())]
 
     #[test]
-    fn applications_receive_all_sent_data_over_any_paths(plan in plan(benign_ops(), nothing())) {
+    fn applications_receive_all_sent_data_over_any_paths(plan in plan(benign_ops(), no_middlebox())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
     #[test]
-    fn changing_paths_and_addresses_loses_no_data(plan in plan(mobility_ops(), nothing())) {
+    fn changing_paths_and_addresses_loses_no_data(plan in plan(mobility_ops(), no_middlebox())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
@@ -636,13 +639,13 @@ proptest! {
 
     #[test]
     fn every_connection_ends_and_leaves_no_state(
-        plan in plan(all_ops(), prop_oneof![3 => nothing(), 1 => select(MANGLES.to_vec())].boxed()),
+        plan in plan(all_ops(), prop_oneof![3 => no_middlebox(), 1 => select(MANGLES.to_vec())].boxed()),
     ) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 }
 
-fn small() -> Plan {
+fn small_plan() -> Plan {
     let buffer = (ReceiveBufferMode::Fixed, 3_000);
     let host = Host { buffer, send_buffer_bytes: 2_000, options: (false, false, false), ..LINUX };
     Plan {
@@ -653,47 +656,47 @@ fn small() -> Plan {
         mtus: [1_500; 3],
         middlebox: Mangle::Nothing,
         operations: Vec::new(),
-        heal: false,
+        restores_paths: false,
     }
 }
 
-fn with(operations: &[(u64, Operation)]) -> Plan {
-    Plan { operations: operations.to_vec(), ..small() }
+fn plan_with(operations: &[(u64, Operation)]) -> Plan {
+    Plan { operations: operations.to_vec(), ..small_plan() }
 }
 
 #[test]
 fn regression_an_aborted_syn_leaves_nothing() {
-    assert_eq!(with(&[(0, Operation::Abort { host: 0 })]).check(), Ok(()));
+    assert_eq!(plan_with(&[(0, Operation::Abort { host: 0 })]).check(), Ok(()));
 }
 
 #[test]
 fn regression_a_shutdown_before_the_peer_confirms_is_delivered() {
     let shutdown = (0, Operation::Shutdown { host: 0 });
     let write = (2_000_000, Operation::Write { host: 0, bytes: 1 });
-    assert_eq!(with(&[shutdown, write]).check(), Ok(()));
+    assert_eq!(plan_with(&[shutdown, write]).check(), Ok(()));
 }
 
 #[test]
 fn regression_a_released_connection_behind_a_dead_path_ends() {
-    for gone in [
+    for failure in [
         Operation::Interface { host: 0, path: 0, up: false },
         Operation::Path { path: 0, up: false },
     ] {
         let write = Operation::Write { host: 0, bytes: 1 };
-        let plan = with(&[(0, write), (3, gone), (0, Operation::Forget { host: 0 })]);
+        let plan = plan_with(&[(0, write), (3, failure), (0, Operation::Release { host: 0 })]);
         assert_eq!(plan.check(), Ok(()));
     }
 }
 
 #[test]
 fn regression_a_window_of_less_than_a_packet_opens_again() {
-    let plan = with(&[(0, Operation::Write { host: 1, bytes: 2_050 })]);
+    let plan = plan_with(&[(0, Operation::Write { host: 1, bytes: 2_050 })]);
     assert_eq!(Plan { middlebox: Mangle::StripDss, ..plan }.check(), Ok(()));
 }
 
 #[test]
 fn regression_a_write_that_outgrows_a_small_window_is_sent_in_time() {
-    let [client, server] = small().hosts;
+    let [client, server] = small_plan().hosts;
     let client = Host {
         multipath: false,
         profile: Profile::Ideal,
@@ -716,15 +719,16 @@ fn regression_a_write_that_outgrows_a_small_window_is_sent_in_time() {
         (333, Operation::Write { host: 0, bytes: 1 }),
     ];
     let hosts = [client, server];
-    let plan = with(&operations);
+    let plan = plan_with(&operations);
     let plan = Plan { hosts, delays_ms: vec![13], mtus: [4_000, 1_500, 1_500], ..plan };
     assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]
 fn regression_infinite_mappings_that_overtake_each_other_are_joined() {
-    let line = Operation::Line { path: 0, delay_ms: 0, jitter_ms: 2, loss: 9, byte_nanos: 50 };
-    let plan = with(&[(2, line), (0, Operation::Write { host: 0, bytes: 2_001 })]);
+    let path_change =
+        Operation::ChangePath { path: 0, delay_ms: 0, jitter_ms: 2, loss: 9, byte_nanos: 50 };
+    let plan = plan_with(&[(2, path_change), (0, Operation::Write { host: 0, bytes: 2_001 })]);
     let [client, server] = plan.hosts;
     let hosts = [client, Host { checksum: true, ..server }];
     let middlebox = Mangle::ChangePayload;
@@ -734,10 +738,10 @@ fn regression_infinite_mappings_that_overtake_each_other_are_joined() {
 #[test]
 fn regression_options_that_vanish_early_end_no_data_before_its_time() {
     let strip = (0, Operation::Mangle { path: 0, mangle: Mangle::StripAll });
-    for (there, back) in [(1, 1_433), (13_113, 1)] {
-        let there = (50, Operation::Write { host: 1, bytes: there });
-        let back = (16, Operation::Write { host: 0, bytes: back });
-        let plan = Plan { delays_ms: vec![15], ..with(&[there, strip, back]) };
+    for (server_bytes, client_bytes) in [(1, 1_433), (13_113, 1)] {
+        let server_write = (50, Operation::Write { host: 1, bytes: server_bytes });
+        let client_write = (16, Operation::Write { host: 0, bytes: client_bytes });
+        let plan = Plan { delays_ms: vec![15], ..plan_with(&[server_write, strip, client_write]) };
         assert_eq!(plan.check(), Ok(()));
     }
 }
@@ -749,12 +753,12 @@ fn regression_a_peer_that_fell_back_gets_no_fin_before_the_end_of_data() {
         (0, Operation::Write { host: 0, bytes: 1 }),
         (4, Operation::Write { host: 0, bytes: 1_433 }),
     ];
-    let [client, server] = small().hosts;
+    let [client, server] = small_plan().hosts;
     let client =
         Host { scheduler: "min-rtt", send_buffer_bytes: 10_000, accept_joins: false, ..client };
     let hosts = [client, Host { scheduler: "min-rtt", accept_joins: false, ..server }];
     let delays_ms = vec![1, 9];
-    let plan = Plan { hosts, delays_ms, middlebox: Mangle::StripDss, ..with(&operations) };
+    let plan = Plan { hosts, delays_ms, middlebox: Mangle::StripDss, ..plan_with(&operations) };
     assert_eq!(plan.check(), Ok(()));
 }
 
@@ -764,25 +768,25 @@ fn regression_a_released_connection_ends_when_its_peers_address_is_removed() {
         (0, Operation::Pause { host: 1, paused: true }),
         (0, Operation::Write { host: 0, bytes: 1_413 }),
         (8, Operation::RemoveAddress { host: 1, path: 0 }),
-        (0, Operation::Forget { host: 0 }),
+        (0, Operation::Release { host: 0 }),
     ];
-    let [client, server] = small().hosts;
+    let [client, server] = small_plan().hosts;
     let client = Host { accept_joins: false, ..client };
     let hosts = [client, Host { scheduler: "min-rtt", path_manager: "ndiffports", ..server }];
-    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..with(&operations) };
+    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..plan_with(&operations) };
     assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]
 fn regression_an_announcement_does_not_displace_a_data_ack() {
-    let signal = Use { signal: true, ..Use::default() };
+    let signal = AddressUse { signal: true, ..AddressUse::default() };
     let operations = [
         (0, Operation::Address { host: 0, path: 0, flags: signal }),
         (0, Operation::Write { host: 1, bytes: 1 }),
         (2_000_000, Operation::Write { host: 0, bytes: 1 }),
     ];
     let options = (true, false, false);
-    let [client, server] = small().hosts.map(|host| Host {
+    let [client, server] = small_plan().hosts.map(|host| Host {
         scheduler: "min-rtt",
         accept_joins: false,
         options,
@@ -790,16 +794,19 @@ fn regression_an_announcement_does_not_displace_a_data_ack() {
     });
     let client = Host { buffer: (ReceiveBufferMode::Fixed, 8_000), ..client };
     let hosts = [client, Host { profile: Profile::Ideal, nagle: true, ..server }];
-    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..with(&operations) };
+    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..plan_with(&operations) };
     assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]
 fn regression_a_withdrawn_signal_flag_keeps_the_first_subflow() {
-    let address =
-        |signal| Operation::Address { host: 1, path: 0, flags: Use { signal, ..Use::default() } };
+    let address = |signal| Operation::Address {
+        host: 1,
+        path: 0,
+        flags: AddressUse { signal, ..AddressUse::default() },
+    };
     let write = Operation::Write { host: 0, bytes: 1_413 };
-    assert_eq!(with(&[(0, address(true)), (0, write), (6, address(false))]).check(), Ok(()));
+    assert_eq!(plan_with(&[(0, address(true)), (0, write), (6, address(false))]).check(), Ok(()));
 }
 
 #[test]
@@ -821,14 +828,14 @@ fn regression_the_connections_timer_waits_longer_when_it_can_do_nothing() {
                 ..LINUX
             }
         });
-    let plan = Plan { seed: 3_165_725_460, v6: true, ..with(&operations) };
+    let plan = Plan { seed: 3_165_725_460, v6: true, ..plan_with(&operations) };
     assert_eq!(Plan { hosts: [client, server], ..plan }.check(), Ok(()));
 }
 
 #[test]
 fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
-    let [host, _] = small().hosts;
-    let one = Host {
+    let [host, _] = small_plan().hosts;
+    let host = Host {
         scheduler: "min-rtt",
         options: (false, false, false),
         accept_joins: false,
@@ -848,8 +855,8 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
     let plan = Plan {
         delays_ms: vec![1],
         middlebox: Mangle::StripDss,
-        hosts: [one, one],
-        ..with(&operations)
+        hosts: [host, host],
+        ..plan_with(&operations)
     };
     assert_eq!(plan.check(), Ok(()));
 }
@@ -858,42 +865,42 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
 /// but no stall.
 #[test]
 fn regression_a_middlebox_that_delays_packets_costs_one_timeout_each() {
-    let [host, _] = small().hosts;
+    let [host, _] = small_plan().hosts;
     let host = Host { multipath: false, scheduler: "min-rtt", accept_joins: false, ..host };
     let hosts = [Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host }, host];
-    let plan = Plan { hosts, middlebox: Mangle::Coalesce, ..small() };
-    let mut world = plan.world();
+    let plan = Plan { hosts, middlebox: Mangle::Coalesce, ..small_plan() };
+    let mut network = plan.build_network();
     let bytes = 70;
-    let sent = pattern(bytes, 1);
-    world.run(Duration::from_secs(1), |world| world.ends[1].connection.is_some());
-    world.ends[1].append(&sent);
+    let data = pattern(bytes, 1);
+    network.run(Duration::from_secs(1), |network| network.apps[1].connection.is_some());
+    network.apps[1].append(&data);
     // The connection's own timeout is at most two minutes, and the path takes milliseconds.
-    let longest = Duration::from_millis(120_010);
-    for got in 1..=bytes {
-        let until = world.elapsed() + longest;
-        world.run(until, |world| world.ends[0].received.len() >= got);
-        assert_eq!(world.ends[0].received, sent[..got], "at {}", world.now);
+    let max_timeout = Duration::from_millis(120_010);
+    for received in 1..=bytes {
+        let until = network.elapsed() + max_timeout;
+        network.run(until, |network| network.apps[0].received.len() >= received);
+        assert_eq!(network.apps[0].received, data[..received], "at {}", network.now);
     }
 }
 
 #[test]
 fn regression_an_infinite_mapping_acknowledges_what_was_sent_before_it() {
-    let [host, _] = small().hosts;
+    let [host, _] = small_plan().hosts;
     let host = Host { scheduler: "min-rtt", accept_joins: false, ..host };
-    let one = Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host };
+    let host = Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host };
     let operations = [
         (26, Operation::Write { host: 0, bytes: 12 }),
         (411, Operation::Write { host: 1, bytes: 10 }),
         (300, Operation::Mangle { path: 0, mangle: Mangle::StripAll }),
         (23, Operation::Write { host: 0, bytes: 2 }),
     ];
-    let plan = Plan { delays_ms: vec![23], hosts: [one, one], ..with(&operations) };
+    let plan = Plan { delays_ms: vec![23], hosts: [host, host], ..plan_with(&operations) };
     assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]
 fn regression_an_infinite_mapping_may_overtake_mp_fail() {
-    let [host, _] = small().hosts;
+    let [host, _] = small_plan().hosts;
     let host = Host { scheduler: "min-rtt", options: (true, false, false), ..host };
     let host = Host { accept_joins: false, ..host };
     let client = Host {
@@ -903,12 +910,13 @@ fn regression_an_infinite_mapping_may_overtake_mp_fail() {
         ..host
     };
     let server = Host { path_manager: "fullmesh", send_buffer_bytes: 10_000, ..host };
-    let line = Operation::Line { path: 0, delay_ms: 0, jitter_ms: 1, loss: 8, byte_nanos: 50 };
+    let path_change =
+        Operation::ChangePath { path: 0, delay_ms: 0, jitter_ms: 1, loss: 8, byte_nanos: 50 };
     let operations = [
         (0, Operation::Write { host: 0, bytes: 1 }),
         (0, Operation::Write { host: 1, bytes: 5_601 }),
         (500, Operation::Mangle { path: 0, mangle: Mangle::ChangePayload }),
-        (0, line),
+        (0, path_change),
         (0, Operation::Write { host: 1, bytes: 1_401 }),
         (1, Operation::Write { host: 0, bytes: 1 }),
         (2, Operation::Write { host: 0, bytes: 1 }),
@@ -919,14 +927,14 @@ fn regression_an_infinite_mapping_may_overtake_mp_fail() {
         hosts: [client, server],
         delays_ms: vec![1, 1],
         middlebox: Mangle::Coalesce,
-        ..with(&operations)
+        ..plan_with(&operations)
     };
     assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]
 fn regression_a_peer_whose_window_stays_closed_is_alive() {
-    let [host, _] = small().hosts;
+    let [host, _] = small_plan().hosts;
     let host = Host { scheduler: "min-rtt", ..host };
     let client = Host {
         profile: Profile::Ideal,
@@ -936,9 +944,10 @@ fn regression_a_peer_whose_window_stays_closed_is_alive() {
         ..host
     };
     let server = Host { scheduler: "blest", buffer: (ReceiveBufferMode::Fixed, 1), ..host };
-    let line = Operation::Line { path: 0, delay_ms: 29, jitter_ms: 7, loss: 43, byte_nanos: 1_675 };
+    let path_change =
+        Operation::ChangePath { path: 0, delay_ms: 29, jitter_ms: 7, loss: 43, byte_nanos: 1_675 };
     let operations = [
-        (6, line),
+        (6, path_change),
         (89, Operation::Write { host: 1, bytes: 8_001 }),
         (35, Operation::Write { host: 0, bytes: 2 }),
         (0, Operation::Pause { host: 0, paused: true }),
@@ -946,7 +955,8 @@ fn regression_a_peer_whose_window_stays_closed_is_alive() {
     ];
     for profile in [Profile::Linux6x, Profile::Linux618] {
         let hosts = [client, Host { profile, ..server }];
-        let plan = Plan { seed: 2_263_234_249, hosts, delays_ms: vec![47], ..with(&operations) };
+        let plan =
+            Plan { seed: 2_263_234_249, hosts, delays_ms: vec![47], ..plan_with(&operations) };
         assert_eq!(plan.check(), Ok(()), "{profile:?}");
     }
 }

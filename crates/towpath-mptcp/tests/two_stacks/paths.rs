@@ -16,13 +16,13 @@ fn millis(count: u64) -> Duration {
 }
 
 /// Returns a path of 10 Mbit/s, so that a change occurs within a transfer of a megabyte.
-fn line() -> [PathDirection; 2] {
+fn path_10_mbit() -> [PathDirection; 2] {
     [PathDirection { byte_nanos: 800, ..PathDirection::default() }; 2]
 }
 
-fn set_up(world: &mut TestNetwork, path: usize, up: bool) {
-    for line in &mut world.lines[path] {
-        line.up = up;
+fn set_up(network: &mut TestNetwork, path: usize, up: bool) {
+    for direction in &mut network.directions[path] {
+        direction.up = up;
     }
 }
 
@@ -31,21 +31,21 @@ fn profiles() -> [fn() -> ConnectionConfig; 2] {
 }
 
 /// Transfers data in one direction or both, with the change `change` after half a second.
-fn survives(what: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration)) {
+fn assert_survives(label: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration)) {
     for profile in profiles() {
         for (seed, [up, down]) in
             [[1_500_000, 0], [0, 1_500_000], [800_000, 800_000]].into_iter().enumerate()
         {
-            let mut world =
-                TestNetwork::new(seed as u64, vec![line(); paths], [profile(), profile()]);
-            let sent = [pattern(paths * up, 1), pattern(paths * down, 2)];
-            world.ends[0].send(sent[0].clone());
-            world.ends[1].send(sent[1].clone());
-            world.run(millis(500), |_| false);
-            assert!(!world.finished(), "{what}: too early");
-            change(&mut world, seconds(200));
-            world.run(seconds(200), TestNetwork::finished);
-            world.check(&sent, &format!("{what} {up} {down}"));
+            let mut network =
+                TestNetwork::new(seed as u64, vec![path_10_mbit(); paths], [profile(), profile()]);
+            let data = [pattern(paths * up, 1), pattern(paths * down, 2)];
+            network.apps[0].send(data[0].clone());
+            network.apps[1].send(data[1].clone());
+            network.run(millis(500), |_| false);
+            assert!(!network.is_finished(), "{label}: too early");
+            change(&mut network, seconds(200));
+            network.run(seconds(200), TestNetwork::is_finished);
+            network.assert_delivered(&data, &format!("{label} {up} {down}"));
         }
     }
 }
@@ -53,80 +53,82 @@ fn survives(what: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration
 #[test]
 fn the_only_address_is_replaced_by_another() {
     // The old path goes first: for two seconds no path exists (break before make).
-    survives("break before make", 1, |world, _| {
-        world.stacks[0].remove_address(world.now, world.address(0, 0));
-        world.run(world.elapsed() + seconds(2), |_| false);
-        world.stacks[0].add_interface(InterfaceId(0), 1_500);
-        let other = "10.64.0.77".parse().unwrap();
-        world.give_other_address(0, 0, other, 9);
+    assert_survives("break before make", 1, |network, _| {
+        network.stacks[0].remove_address(network.now, network.address(0, 0));
+        network.run(network.elapsed() + seconds(2), |_| false);
+        network.stacks[0].add_interface(InterfaceId(0), 1_500);
+        let new_address = "10.64.0.77".parse().unwrap();
+        network.add_address(0, 0, new_address, 9);
     });
 }
 
 #[test]
 fn the_first_subflow_can_go_and_others_carry_on() {
-    survives("first address removed", 2, |world, _| {
-        world.stacks[0].remove_address(world.now, world.address(0, 0));
+    assert_survives("first address removed", 2, |network, _| {
+        network.stacks[0].remove_address(network.now, network.address(0, 0));
     });
 }
 
 #[test]
 fn a_joined_subflow_can_go_and_the_first_carries_on() {
-    survives("second address removed", 2, |world, _| {
-        world.stacks[0].remove_address(world.now, world.address(0, 1));
+    assert_survives("second address removed", 2, |network, _| {
+        network.stacks[0].remove_address(network.now, network.address(0, 1));
     });
 }
 
 #[test]
 fn the_servers_address_can_go() {
-    survives("server's address removed", 2, |world, _| {
-        world.give_address(1, 1, false, true);
-        world.run(world.elapsed() + millis(100), |_| false);
-        world.stacks[1].remove_address(world.now, world.address(1, 1));
+    assert_survives("server's address removed", 2, |network, _| {
+        network.set_address(1, 1, false, true);
+        network.run(network.elapsed() + millis(100), |_| false);
+        network.stacks[1].remove_address(network.now, network.address(1, 1));
     });
 }
 
 #[test]
 fn an_outage_of_all_paths_is_survived() {
-    survives("all paths down", 2, |world, _| {
-        set_up(world, 0, false);
-        set_up(world, 1, false);
-        world.run(world.elapsed() + seconds(20), |_| false);
-        set_up(world, 0, true);
-        set_up(world, 1, true);
+    assert_survives("all paths down", 2, |network, _| {
+        set_up(network, 0, false);
+        set_up(network, 1, false);
+        network.run(network.elapsed() + seconds(20), |_| false);
+        set_up(network, 0, true);
+        set_up(network, 1, true);
     });
 }
 
 #[test]
 fn one_direction_of_a_path_can_die() {
     for direction in 0..2 {
-        survives("one way", 2, |world, _| world.lines[1][direction].up = false);
-        survives("one way of the first", 2, |world, _| world.lines[0][direction].up = false);
+        assert_survives("one way", 2, |network, _| network.directions[1][direction].up = false);
+        assert_survives("one way of the first", 2, |network, _| {
+            network.directions[0][direction].up = false
+        });
     }
 }
 
 #[test]
 fn paths_that_die_in_turns_are_survived() {
-    survives("in turns", 3, |world, _| {
+    assert_survives("in turns", 3, |network, _| {
         for round in 0..9 {
             for path in 0..3 {
-                set_up(world, path, path == round % 3);
+                set_up(network, path, path == round % 3);
             }
-            world.run(world.elapsed() + seconds(3), TestNetwork::finished);
+            network.run(network.elapsed() + seconds(3), TestNetwork::is_finished);
         }
         for path in 0..3 {
-            set_up(world, path, true);
+            set_up(network, path, true);
         }
     });
 }
 
 #[test]
 fn the_interface_goes_down_and_comes_back() {
-    survives("interface", 2, |world, _| {
-        set_up(world, 1, false);
-        world.stacks[0].set_up(world.now, InterfaceId(1), false);
-        world.run(world.elapsed() + seconds(3), |_| false);
-        set_up(world, 1, true);
-        world.stacks[0].set_up(world.now, InterfaceId(1), true);
+    assert_survives("interface", 2, |network, _| {
+        set_up(network, 1, false);
+        network.stacks[0].set_up(network.now, InterfaceId(1), false);
+        network.run(network.elapsed() + seconds(3), |_| false);
+        set_up(network, 1, true);
+        network.stacks[0].set_up(network.now, InterfaceId(1), true);
     });
 }
 
@@ -135,42 +137,42 @@ fn a_silent_path_is_stale_and_alive_again_when_it_answers() {
     // A subflow is stale if it blocks the connection for several rounds of its timer. Enough data
     // must be in flight that a few retransmissions from the front do not deliver all of it.
     let profile = ConnectionConfig::linux;
-    let slow = PathDirection { delay: millis(100), queue: millis(500), ..line()[0] };
-    let mut world = TestNetwork::new(1, vec![line(), [slow; 2]], [profile(), profile()]);
-    let sent = [pattern(30_000_000, 1), pattern(0, 2)];
-    world.ends[0].send(sent[0].clone());
-    world.ends[1].finish();
-    world.run(seconds(1), |_| false);
-    set_up(&mut world, 1, false);
-    world.run(seconds(8), |_| false);
-    let stale = |world: &TestNetwork| {
-        let flows = world.status(0).subflows;
+    let slow = PathDirection { delay: millis(100), queue: millis(500), ..path_10_mbit()[0] };
+    let mut network = TestNetwork::new(1, vec![path_10_mbit(), [slow; 2]], [profile(), profile()]);
+    let data = [pattern(30_000_000, 1), pattern(0, 2)];
+    network.apps[0].send(data[0].clone());
+    network.apps[1].end_stream();
+    network.run(seconds(1), |_| false);
+    set_up(&mut network, 1, false);
+    network.run(seconds(8), |_| false);
+    let stale_subflows = |network: &TestNetwork| {
+        let flows = network.status(0).subflows;
         flows.iter().filter(|flow| flow.stale).count()
     };
-    assert_eq!(stale(&world), 1, "{:?}", world.status(0));
-    set_up(&mut world, 1, true);
-    world.run(seconds(40), |world| world.finished() || stale(world) == 0);
-    assert_eq!(stale(&world), 0, "{:?}", world.status(0));
-    world.run(seconds(200), TestNetwork::finished);
-    world.check(&sent, "stale and back");
+    assert_eq!(stale_subflows(&network), 1, "{:?}", network.status(0));
+    set_up(&mut network, 1, true);
+    network.run(seconds(40), |network| network.is_finished() || stale_subflows(network) == 0);
+    assert_eq!(stale_subflows(&network), 0, "{:?}", network.status(0));
+    network.run(seconds(200), TestNetwork::is_finished);
+    network.assert_delivered(&data, "stale and back");
 }
 
 #[test]
 fn without_any_path_the_connection_ends_after_the_configured_time() {
     for profile in profiles() {
-        let mut world = TestNetwork::new(1, vec![line()], [profile(), profile()]);
-        world.ends[0].send(pattern(1_000_000, 1));
-        world.run(millis(500), |_| false);
-        world.stacks[0].remove_address(world.now, world.address(0, 0));
-        world.run(millis(490) + profile().close_timeout, TestNetwork::finished);
-        assert_eq!(world.ends[0].closed, None);
-        world.run(millis(510) + profile().close_timeout, TestNetwork::finished);
-        assert_eq!(world.ends[0].closed, Some(Err(ConnectionError::NoPath)));
+        let mut network = TestNetwork::new(1, vec![path_10_mbit()], [profile(), profile()]);
+        network.apps[0].send(pattern(1_000_000, 1));
+        network.run(millis(500), |_| false);
+        network.stacks[0].remove_address(network.now, network.address(0, 0));
+        network.run(millis(490) + profile().close_timeout, TestNetwork::is_finished);
+        assert_eq!(network.apps[0].closed, None);
+        network.run(millis(510) + profile().close_timeout, TestNetwork::is_finished);
+        assert_eq!(network.apps[0].closed, Some(Err(ConnectionError::NoPath)));
         // The server receives nothing of it; its own retransmissions end it.
-        let closed = |world: &TestNetwork| {
-            world.ends[0].notices.iter().any(|n| matches!(n, StackNotice::SubflowClosed { .. }))
+        let has_closed_subflow = |network: &TestNetwork| {
+            network.apps[0].notices.iter().any(|n| matches!(n, StackNotice::SubflowClosed { .. }))
         };
-        assert!(closed(&world));
+        assert!(has_closed_subflow(&network));
     }
 }
 
@@ -180,11 +182,11 @@ fn every_subflow_of_an_end_uses_the_congestion_control_that_the_end_was_given() 
     for (config, name) in configs.iter_mut().zip(["olia", "reno"]) {
         name.clone_into(&mut config.subflow.congestion_control);
     }
-    let mut world = TestNetwork::new(1, vec![line(); 2], configs);
-    world.deliver([500_000, 500_000], seconds(100), "two controls");
+    let mut network = TestNetwork::new(1, vec![path_10_mbit(); 2], configs);
+    network.deliver([500_000, 500_000], seconds(100), "two controls");
     for (host, name) in ["olia", "reno"].into_iter().enumerate() {
-        let subflows = world.status(host).subflows;
-        let used: Vec<_> = subflows.iter().map(|subflow| subflow.congestion_control).collect();
-        assert_eq!(used, [name; 2]);
+        let subflows = network.status(host).subflows;
+        let controls: Vec<_> = subflows.iter().map(|subflow| subflow.congestion_control).collect();
+        assert_eq!(controls, [name; 2]);
     }
 }

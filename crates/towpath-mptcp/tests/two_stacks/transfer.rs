@@ -11,43 +11,44 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-fn both(world: &mut TestNetwork, bytes: usize) {
+fn transfer_both_ways(network: &mut TestNetwork, bytes: usize) {
     let [a, b] = [pattern(bytes, 1), pattern(bytes, 2)];
-    world.ends[0].send(a.clone());
-    world.ends[1].send(b.clone());
-    world.run(seconds(600), TestNetwork::finished);
-    for (end, sent) in [(&world.ends[1], &a), (&world.ends[0], &b)] {
+    network.apps[0].send(a.clone());
+    network.apps[1].send(b.clone());
+    network.run(seconds(600), TestNetwork::is_finished);
+    for (app, data) in [(&network.apps[1], &a), (&network.apps[0], &b)] {
         assert_eq!(
-            end.received.len(),
-            sent.len(),
+            app.received.len(),
+            data.len(),
             "{:?} {:?} at {}",
-            end.closed,
-            end.notices,
-            world.now
+            app.closed,
+            app.notices,
+            network.now
         );
-        assert!(end.received == sent[..], "other bytes");
-        assert_eq!(end.closed, Some(Ok(())));
+        assert!(app.received == data[..], "other bytes");
+        assert_eq!(app.closed, Some(Ok(())));
     }
 }
 
-fn tcp() -> ConnectionConfig {
+fn plain_tcp() -> ConnectionConfig {
     ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
 #[test]
 fn plain_tcp_carries_data_in_both_directions() {
-    let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]], [tcp(), tcp()]);
-    both(&mut world, 1_000_000);
-    assert!(!world.status(0).multipath);
+    let mut network =
+        TestNetwork::new(1, vec![[PathDirection::default(); 2]], [plain_tcp(), plain_tcp()]);
+    transfer_both_ways(&mut network, 1_000_000);
+    assert!(!network.status(0).multipath);
 }
 
 #[test]
 fn one_path_is_multipath_tcp_without_fallback() {
     let configs = [ConnectionConfig::linux(), ConnectionConfig::linux()];
-    let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]], configs);
-    both(&mut world, 1_000_000);
+    let mut network = TestNetwork::new(1, vec![[PathDirection::default(); 2]], configs);
+    transfer_both_ways(&mut network, 1_000_000);
     for host in 0..2 {
-        assert!(world.status(host).multipath, "{:?}", world.status(host));
+        assert!(network.status(host).multipath, "{:?}", network.status(host));
     }
 }
 
@@ -55,51 +56,55 @@ fn one_path_is_multipath_tcp_without_fallback() {
 fn two_paths_are_both_used() {
     for config in [ConnectionConfig::linux(), ConnectionConfig::ideal()] {
         let configs = [config.clone(), config];
-        let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
-        both(&mut world, 8_000_000);
-        let status = world.status(0);
-        let carried: Vec<u64> = status.subflows.iter().map(|flow| flow.tcp.acked_bytes).collect();
+        let mut network = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
+        transfer_both_ways(&mut network, 8_000_000);
+        let status = network.status(0);
+        let bytes_per_subflow: Vec<u64> =
+            status.subflows.iter().map(|flow| flow.tcp.acked_bytes).collect();
         assert!(
-            carried.len() == 2 && carried.iter().all(|bytes| *bytes > 2_000_000),
-            "{carried:?}"
+            bytes_per_subflow.len() == 2
+                && bytes_per_subflow.iter().all(|bytes| *bytes > 2_000_000),
+            "{bytes_per_subflow:?}"
         );
     }
 }
 
 #[test]
 fn a_peer_without_multipath_tcp_gets_tcp() {
-    let mut world = TestNetwork::new(
+    let mut network = TestNetwork::new(
         1,
         vec![[PathDirection::default(); 2]],
-        [ConnectionConfig::linux(), tcp()],
+        [ConnectionConfig::linux(), plain_tcp()],
     );
-    both(&mut world, 100_000);
-    assert_eq!(world.status(0).fallback, Some(FallbackReason::NoCapableInSynAck));
-    let mut world = TestNetwork::new(
+    transfer_both_ways(&mut network, 100_000);
+    assert_eq!(network.status(0).fallback, Some(FallbackReason::NoCapableInSynAck));
+    let mut network = TestNetwork::new(
         1,
         vec![[PathDirection::default(); 2]],
-        [tcp(), ConnectionConfig::linux()],
+        [plain_tcp(), ConnectionConfig::linux()],
     );
-    both(&mut world, 100_000);
-    assert_eq!(world.status(1).fallback, None, "nobody asked for it");
+    transfer_both_ways(&mut network, 100_000);
+    assert_eq!(network.status(1).fallback, None, "nobody asked for it");
 }
 
 #[test]
 fn checksums_are_used_if_either_side_asks() {
-    let with = || ConnectionConfig { checksum: true, ..ConnectionConfig::linux() };
-    for configs in
-        [[with(), ConnectionConfig::linux()], [ConnectionConfig::linux(), with()], [with(), with()]]
-    {
-        let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
-        both(&mut world, 1_000_000);
-        assert!(world.status(0).checksum && world.status(1).checksum);
+    let with_checksum = || ConnectionConfig { checksum: true, ..ConnectionConfig::linux() };
+    for configs in [
+        [with_checksum(), ConnectionConfig::linux()],
+        [ConnectionConfig::linux(), with_checksum()],
+        [with_checksum(), with_checksum()],
+    ] {
+        let mut network = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
+        transfer_both_ways(&mut network, 1_000_000);
+        assert!(network.status(0).checksum && network.status(1).checksum);
     }
 }
 
 #[test]
 fn lossy_reordering_paths_lose_nothing() {
     for seed in 0..30 {
-        let bad = PathDirection {
+        let lossy = PathDirection {
             loss: 20,
             duplication: 10,
             jitter: Duration::from_millis(seed % 7),
@@ -110,9 +115,9 @@ fn lossy_reordering_paths_lose_nothing() {
         let config =
             if seed % 2 == 0 { ConnectionConfig::linux() } else { ConnectionConfig::ideal() };
         let config = ConnectionConfig { checksum: seed % 5 == 0, ..config };
-        let mut world = TestNetwork::new(seed, vec![[bad; 2]; paths], [config.clone(), config]);
-        both(&mut world, 300_000);
-        let notices = &world.ends[0].notices;
+        let mut network = TestNetwork::new(seed, vec![[lossy; 2]; paths], [config.clone(), config]);
+        transfer_both_ways(&mut network, 300_000);
+        let notices = &network.apps[0].notices;
         assert!(!notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_))), "{seed}");
     }
 }
@@ -120,15 +125,21 @@ fn lossy_reordering_paths_lose_nothing() {
 #[test]
 fn a_path_that_dies_in_silence_is_survived() {
     for config in [ConnectionConfig::linux(), ConnectionConfig::ideal()] {
-        let mut world =
+        let mut network =
             TestNetwork::new(3, vec![[PathDirection::default(); 2]; 2], [config.clone(), config]);
-        let sent = pattern(8_000_000, 1);
-        world.ends[0].send(sent.clone());
-        world.ends[1].finish();
-        world.run(seconds(1), |_| false);
-        world.lines[0] = [PathDirection { up: false, ..PathDirection::default() }; 2];
-        world.run(seconds(120), TestNetwork::finished);
-        assert_eq!(world.ends[1].received.len(), sent.len(), "{} {:?}", world.now, world.status(0));
-        assert!(world.ends[1].received == sent[..]);
+        let data = pattern(8_000_000, 1);
+        network.apps[0].send(data.clone());
+        network.apps[1].end_stream();
+        network.run(seconds(1), |_| false);
+        network.directions[0] = [PathDirection { up: false, ..PathDirection::default() }; 2];
+        network.run(seconds(120), TestNetwork::is_finished);
+        assert_eq!(
+            network.apps[1].received.len(),
+            data.len(),
+            "{} {:?}",
+            network.now,
+            network.status(0)
+        );
+        assert!(network.apps[1].received == data[..]);
     }
 }

@@ -17,33 +17,34 @@ fn address(host: u16) -> IpAddr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).into()
 }
 
-fn host(number: u16, mtu_bytes: u32) -> Stack {
+fn ipv6_host(number: u16, mtu_bytes: u32) -> Stack {
     let mut stack = Stack::new(stack::StackConfig::default());
     stack.add_interface(INTERFACE, mtu_bytes);
-    stack.set_address(Instant::ZERO, LocalAddress { address: address(number), ..local(0) });
+    stack.set_address(Instant::ZERO, LocalAddress { address: address(number), ..local_address(0) });
     stack
 }
 
-struct Pair {
+struct RoutedPair {
     now: Instant,
     sender: Stack,
     receiver: Stack,
     id: ConnectionId,
     accepted: Option<ConnectionId>,
-    /// Octets that the router's link carries.
-    link: usize,
-    /// False MTU reported for the next packet that passes, and the error added to its sequence
-    /// number.
-    lie: Option<(u32, u32)>,
-    /// Packets that were too big for the link, and the longest that passed.
-    too_big: usize,
-    longest: usize,
+    /// MTU of the router's link.
+    link_mtu_bytes: usize,
+    /// Forged Packet Too Big for the next packet that passes: its MTU, and an offset added to the
+    /// sequence number.
+    forged_error: Option<(u32, u32)>,
+    /// Number of packets that were too big for the link.
+    too_big_count: usize,
+    /// Length of the longest packet that passed.
+    max_passed_bytes: usize,
 }
 
-impl Pair {
+impl RoutedPair {
     fn connected(receiver_mtu_bytes: u32) -> Self {
         let config = || ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
-        let (mut sender, mut receiver) = (host(1, 1_500), host(2, receiver_mtu_bytes));
+        let (mut sender, mut receiver) = (ipv6_host(1, 1_500), ipv6_host(2, receiver_mtu_bytes));
         receiver.listen(PORT, config()).unwrap();
         let remote = SocketAddr::new(address(2), PORT);
         let id = sender.connect(Instant::ZERO, None, remote, config()).unwrap();
@@ -53,10 +54,10 @@ impl Pair {
             receiver,
             id,
             accepted: None,
-            link: 1_400,
-            lie: None,
-            too_big: 0,
-            longest: 0,
+            link_mtu_bytes: 1_400,
+            forged_error: None,
+            too_big_count: 0,
+            max_passed_bytes: 0,
         };
         pair.run();
         pair
@@ -64,19 +65,19 @@ impl Pair {
 
     fn run(&mut self) {
         loop {
-            let sent: Vec<Packet> = std::iter::from_fn(|| self.sender.poll_transmit(self.now))
+            let packets: Vec<Packet> = std::iter::from_fn(|| self.sender.poll_transmit(self.now))
                 .flat_map(|(_, packet)| packet.split().collect::<Vec<_>>())
                 .collect();
-            let answers: Vec<Packet> = std::iter::from_fn(|| self.receiver.poll_transmit(self.now))
+            let replies: Vec<Packet> = std::iter::from_fn(|| self.receiver.poll_transmit(self.now))
                 .map(|(_, packet)| packet)
                 .collect();
-            if sent.is_empty() && answers.is_empty() {
+            if packets.is_empty() && replies.is_empty() {
                 return;
             }
-            for packet in sent {
+            for packet in packets {
                 self.forward(packet);
             }
-            for packet in answers {
+            for packet in replies {
                 self.sender.handle_packet(self.now, INTERFACE, packet);
             }
             while let Some(event) = self.receiver.poll_event() {
@@ -88,14 +89,14 @@ impl Pair {
     }
 
     fn forward(&mut self, packet: Packet) {
-        if packet.len() > self.link {
-            self.too_big += 1;
-            return self.send_packet_too_big(self.link as u32, &packet);
+        if packet.len() > self.link_mtu_bytes {
+            self.too_big_count += 1;
+            return self.send_packet_too_big(self.link_mtu_bytes as u32, &packet);
         }
-        self.longest = self.longest.max(packet.len());
-        if let Some((mtu, shift)) = self.lie.take() {
+        self.max_passed_bytes = self.max_passed_bytes.max(packet.len());
+        if let Some((mtu, seq_offset)) = self.forged_error.take() {
             let segment = packet.parse().unwrap();
-            let seq = segment.seq.wrapping_add(shift);
+            let seq = segment.seq.wrapping_add(seq_offset);
             self.send_packet_too_big(mtu, &Packet::emit(&Segment { seq, ..segment }, 0));
         }
         self.receiver.handle_packet(self.now, INTERFACE, packet);
@@ -114,20 +115,20 @@ impl Pair {
         let end = self.now + seconds(1);
         loop {
             self.run();
-            let due = [&self.sender, &self.receiver].map(Stack::poll_timeout);
-            let due = due.into_iter().flatten().map(|(at, _)| at).min();
-            let Some(at) = due.filter(|at| *at <= end) else { break };
-            self.wait_until(at);
+            let deadlines = [&self.sender, &self.receiver].map(Stack::poll_timeout);
+            let deadlines = deadlines.into_iter().flatten().map(|(deadline, _)| deadline).min();
+            let Some(deadline) = deadlines.filter(|deadline| *deadline <= end) else { break };
+            self.wait_until(deadline);
         }
         self.wait_until(end);
         let id = self.accepted.unwrap();
-        let some = |bytes: &Bytes| !bytes.is_empty();
-        let read = || self.receiver.read(self.now, id).filter(some);
+        let is_data = |bytes: &Bytes| !bytes.is_empty();
+        let read = || self.receiver.read(self.now, id).filter(is_data);
         std::iter::from_fn(read).map(|bytes| bytes.len()).sum()
     }
 
-    fn wait_until(&mut self, at: Instant) {
-        self.now = self.now.max(at);
+    fn wait_until(&mut self, time: Instant) {
+        self.now = self.now.max(time);
         self.sender.handle_timeout(self.now);
         self.receiver.handle_timeout(self.now);
         self.run();
@@ -136,54 +137,54 @@ impl Pair {
 
 #[test]
 fn packet_too_big_reduces_the_size_and_retransmits() {
-    let mut pair = Pair::connected(1_500);
+    let mut pair = RoutedPair::connected(1_500);
     assert_eq!(pair.transfer(14_000), 14_000);
-    let packet_too_big = pair.too_big;
+    let packet_too_big = pair.too_big_count;
     assert!((1..=10).contains(&packet_too_big), "{packet_too_big}");
-    assert_eq!(pair.longest, 1_400);
+    assert_eq!(pair.max_passed_bytes, 1_400);
     // For five minutes, no larger packet is tried (RFC 8201 §4).
     for _ in 0..5 {
         pair.wait_until(pair.now + seconds(58));
         assert_eq!(pair.transfer(30_000), 30_000);
     }
-    assert_eq!((pair.too_big, pair.longest), (packet_too_big, 1_400));
+    assert_eq!((pair.too_big_count, pair.max_passed_bytes), (packet_too_big, 1_400));
 }
 
 #[test]
 fn only_messages_that_can_be_right_make_packets_of_ipv6_smaller() {
-    let mut pair = Pair::connected(1_500);
-    pair.link = 1_500;
+    let mut pair = RoutedPair::connected(1_500);
+    pair.link_mtu_bytes = 1_500;
     assert_eq!(pair.transfer(14_000), 14_000);
-    let mut lie = |mtu, shift| {
-        pair.lie = Some((mtu, shift));
+    let mut len_after_forged_error = |mtu, seq_offset| {
+        pair.forged_error = Some((mtu, seq_offset));
         assert_eq!(pair.transfer(14_000), 14_000);
-        pair.longest = 0;
+        pair.max_passed_bytes = 0;
         assert_eq!(pair.transfer(14_000), 14_000);
-        pair.longest
+        pair.max_passed_bytes
     };
-    assert_eq!(lie(1_300, 1_000_000), 1_500, "a number that was never sent");
-    assert_eq!(lie(1_000, 0), 1_500, "smaller than any link of IPv6");
-    assert_eq!(lie(9_000, 0), 1_500, "larger than before");
-    pair.lie = Some((1_300, 0));
+    assert_eq!(len_after_forged_error(1_300, 1_000_000), 1_500, "a number that was never sent");
+    assert_eq!(len_after_forged_error(1_000, 0), 1_500, "smaller than any link of IPv6");
+    assert_eq!(len_after_forged_error(9_000, 0), 1_500, "larger than before");
+    pair.forged_error = Some((1_300, 0));
     assert_eq!(pair.transfer(14_000), 14_000);
-    pair.longest = 0;
+    pair.max_passed_bytes = 0;
     assert_eq!(pair.transfer(14_000), 14_000);
-    assert_eq!(pair.longest, 1_300, "what can be right is believed");
+    assert_eq!(pair.max_passed_bytes, 1_300, "what can be right is believed");
 }
 
 #[test]
 fn no_ipv6_packet_exceeds_the_mss_of_the_peer() {
-    let mut pair = Pair::connected(1_300);
-    pair.link = 1_500;
+    let mut pair = RoutedPair::connected(1_300);
+    pair.link_mtu_bytes = 1_500;
     assert_eq!(pair.transfer(40_000), 40_000);
-    assert_eq!(pair.longest, 1_300);
-    // The path MTU does not change the advertised MSS either: here, to the host that sent all this.
-    let mut again = Pair::connected(1_500);
-    assert_eq!(again.transfer(14_000), 14_000);
-    assert!(again.too_big > 0);
+    assert_eq!(pair.max_passed_bytes, 1_300);
+    // The path MTU does not change the advertised MSS either.
+    let mut pair = RoutedPair::connected(1_500);
+    assert_eq!(pair.transfer(14_000), 14_000);
+    assert!(pair.too_big_count > 0);
     let config = ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
     let remote = SocketAddr::new(address(2), PORT);
-    let _ = again.sender.connect(again.now, None, remote, config).unwrap();
-    let syn = again.sender.poll_transmit(again.now).unwrap().1.parse().unwrap();
+    let _ = pair.sender.connect(pair.now, None, remote, config).unwrap();
+    let syn = pair.sender.poll_transmit(pair.now).unwrap().1.parse().unwrap();
     assert_eq!(syn.options.mss, Some(1_440));
 }

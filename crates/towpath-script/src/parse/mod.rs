@@ -35,19 +35,19 @@ pub fn parse(name: &str, text: &str) -> Result<Script, ScriptParseError> {
         steps: Vec::new(),
     };
     let mut in_head = true;
-    for (index, whole) in text.lines().enumerate() {
+    for (index, raw_line) in text.lines().enumerate() {
         let line = index + 1;
-        let content = whole.split('#').next().unwrap_or_default().trim();
+        let content = raw_line.split('#').next().unwrap_or_default().trim();
         if content.is_empty() {
-            in_head &= script.title.is_empty() || !whole.trim().is_empty();
+            in_head &= script.title.is_empty() || !raw_line.trim().is_empty();
             continue;
         }
-        let read = if in_head {
-            head(&mut script, line, content)
+        let result = if in_head {
+            parse_head(&mut script, line, content)
         } else {
-            step(&script, line, content).map(|step| script.steps.push(step))
+            parse_step(&script, line, content).map(|step| script.steps.push(step))
         };
-        read.map_err(|text| ScriptParseError { line, text })?;
+        result.map_err(|text| ScriptParseError { line, text })?;
     }
     let missing = if script.title.is_empty() {
         Some("no `title:`")
@@ -64,7 +64,7 @@ pub fn parse(name: &str, text: &str) -> Result<Script, ScriptParseError> {
     }
 }
 
-fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
+fn parse_head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
     let (name, value) = content.split_once(':').ok_or("expected `name: value`")?;
     let value = value.trim();
     match (name.trim(), value) {
@@ -82,7 +82,7 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
             script.settings.push(Setting { line, name, value });
         }
         ("line", _) => {
-            let route = route(&mut TokenReader::new(value), script.role)?;
+            let route = parse_route(&mut TokenReader::new(value), script.role)?;
             script.routes.push(route);
         }
         _ => return Err(format!("`{content}` is unknown in the head")),
@@ -91,31 +91,31 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
 }
 
 /// Parses `NUMBER host PATH peer PATH port PORT by peer|host`; all but the number are optional.
-fn route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, String> {
+fn parse_route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, String> {
     let mut route = SubflowRoute::default_for(words.number("a subflow's number")?, role);
     while let Some(word) = words.next() {
         match word {
             "host" => route.host = words.number("a path")?,
             "peer" => route.peer = words.number("a path")?,
             "port" => route.port = words.number("a port")?,
-            "by" => route.by_peer = words.need("`peer` or `host`")? == "peer",
+            "by" => route.by_peer = words.expect_word("`peer` or `host`")? == "peer",
             _ => return Err(format!("`{word}` is no part of a route")),
         }
     }
     Ok(route)
 }
 
-fn step(script: &Script, line: usize, content: &str) -> Result<ScriptStep, String> {
-    let (only, rest) = tag(content)?;
+fn parse_step(script: &Script, line: usize, content: &str) -> Result<ScriptStep, String> {
+    let (only, rest) = parse_tag(content)?;
     let mut words = TokenReader::new(rest);
     let when = match words.peek() {
         Some(word) if word.starts_with('+') => {
             let _ = words.next();
-            when(word)?
+            parse_time_window(word)?
         }
         Some(_) | None => TimeWindow::default(),
     };
-    let action = action(script, &mut words)?;
+    let action = parse_action(script, &mut words)?;
     match words.next() {
         None => Ok(ScriptStep { line, text: content.to_owned(), only, when, action }),
         Some(word) => Err(format!("`{word}` was not expected here")),
@@ -124,86 +124,86 @@ fn step(script: &Script, line: usize, content: &str) -> Result<ScriptStep, Strin
 
 /// Parses `[linux: NAME]` or `[towpath: NAME]` before a step, and returns the rest of the line.
 #[expect(clippy::type_complexity, reason = "what is in front, and what is behind it")]
-fn tag(content: &str) -> Result<(Option<(HostKind, String)>, &str), String> {
+fn parse_tag(content: &str) -> Result<(Option<(HostKind, String)>, &str), String> {
     let Some(rest) = content.strip_prefix('[') else { return Ok((None, content)) };
     let (tag, rest) = rest.split_once(']').ok_or("expected `]`")?;
-    let (world, name) = tag.split_once(':').ok_or("expected `[linux: NAME]`")?;
-    let world = match world.trim() {
+    let (host_kind, name) = tag.split_once(':').ok_or("expected `[linux: NAME]`")?;
+    let host_kind = match host_kind.trim() {
         "linux" => HostKind::Linux,
         "towpath" => HostKind::Towpath,
-        other => return Err(format!("`{other}` is neither `linux` nor `towpath`")),
+        word => return Err(format!("`{word}` is neither `linux` nor `towpath`")),
     };
     let name = name.trim();
     if name.is_empty() {
         return Err("expected the name of a difference".to_owned());
     }
-    Ok((Some((world, name.to_owned())), rest.trim()))
+    Ok((Some((host_kind, name.to_owned())), rest.trim()))
 }
 
 /// Parses a time window: `+200ms` or `+1s..3s`.
-fn when(word: &str) -> Result<TimeWindow, String> {
+fn parse_time_window(word: &str) -> Result<TimeWindow, String> {
     let word = word.trim_start_matches('+');
-    let (from, to) = word.split_once("..").unwrap_or((word, word));
-    let (from, to) = (time(from)?, time(to)?);
-    Ok(TimeWindow { from, to })
+    let (earliest, latest) = word.split_once("..").unwrap_or((word, word));
+    let (earliest, latest) = (parse_time(earliest)?, parse_time(latest)?);
+    Ok(TimeWindow { from: earliest, to: latest })
 }
 
-fn time(word: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{word}` is no time, expected such as `200ms` or `1.5s`");
+fn parse_time(word: &str) -> Result<Duration, String> {
+    let invalid = || format!("`{word}` is no time, expected such as `200ms` or `1.5s`");
     let (digits, unit) = match word.strip_suffix("ms") {
         Some(digits) => (digits, 1e-3),
-        None => (word.strip_suffix('s').ok_or_else(wrong)?, 1.0),
+        None => (word.strip_suffix('s').ok_or_else(invalid)?, 1.0),
     };
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+    let number: f64 = digits.parse().map_err(|_| invalid())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| invalid())
 }
 
-fn action(script: &Script, words: &mut TokenReader<'_>) -> Result<StepAction, String> {
-    let word = words.need("a step")?;
+fn parse_action(script: &Script, words: &mut TokenReader<'_>) -> Result<StepAction, String> {
+    let word = words.expect_word("a step")?;
     if let Some(number) = word.strip_suffix('<') {
-        let line = subflow(number)?;
+        let subflow = parse_subflow_number(number)?;
         if words.peek() == Some("icmp") {
             let _ = words.next();
-            return Ok(StepAction::Icmp { subflow: line, message: icmp(words)? });
+            return Ok(StepAction::Icmp { subflow, message: parse_icmp(words)? });
         }
-        return Ok(StepAction::Inject { subflow: line, packet: packet::packet(words)? });
+        return Ok(StepAction::Inject { subflow, packet: packet::parse_packet(words)? });
     }
     if let Some(number) = word.strip_suffix('>') {
         return Ok(StepAction::Expect {
-            subflow: subflow(number)?,
-            packet: packet::packet(words)?,
+            subflow: parse_subflow_number(number)?,
+            packet: packet::parse_packet(words)?,
         });
     }
     match word {
-        "handshake" => Ok(StepAction::Handshake(packet::packet(words)?)),
-        "join" => join(words),
-        "silence" => Ok(StepAction::Silence(time(words.need("a time")?)?)),
-        "ignore" => Ok(StepAction::Ignore(time(words.need("a time")?)?)),
+        "handshake" => Ok(StepAction::Handshake(packet::parse_packet(words)?)),
+        "join" => parse_join(words),
+        "silence" => Ok(StepAction::Silence(parse_time(words.expect_word("a time")?)?)),
+        "ignore" => Ok(StepAction::Ignore(parse_time(words.expect_word("a time")?)?)),
         _ => {
-            let call = call(script, word, words)?;
-            Ok(StepAction::Call(call, outcome(words)?))
+            let call = parse_call(script, word, words)?;
+            Ok(StepAction::Call(call, parse_outcome(words)?))
         }
     }
 }
 
-fn subflow(number: &str) -> Result<usize, String> {
+fn parse_subflow_number(number: &str) -> Result<usize, String> {
     match number {
         "" => Ok(0),
         _ => number.parse().map_err(|_| format!("`{number}` is no subflow's number")),
     }
 }
 
-fn join(words: &mut TokenReader<'_>) -> Result<StepAction, String> {
-    let line = words.number("a subflow's number")?;
+fn parse_join(words: &mut TokenReader<'_>) -> Result<StepAction, String> {
+    let subflow = words.number("a subflow's number")?;
     let backup = words.peek() == Some("backup");
     if backup {
         let _ = words.next();
     }
-    Ok(StepAction::Join { subflow: line, backup })
+    Ok(StepAction::Join { subflow, backup })
 }
 
-fn icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {
-    let word = words.need("what the ICMP error says")?;
+fn parse_icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {
+    let word = words.expect_word("what the ICMP error says")?;
     let kind = match word {
         "too-big" => IcmpError::TooBig(words.number("an MTU")?),
         "unreachable" => IcmpError::Unreachable,
@@ -218,7 +218,7 @@ fn icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {
     Ok(Icmp { kind, seq })
 }
 
-fn call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Result<Call, String> {
+fn parse_call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Result<Call, String> {
     Ok(match word {
         "listen" => Call::Listen,
         "connect" => Call::Connect,
@@ -232,14 +232,14 @@ fn call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Result<Cal
         "remove-address" => Call::RemoveAddress(words.number("a path")?),
         "add-endpoint" => {
             let path = words.number("a path")?;
-            Call::AddEndpoint(path, endpoint_use(words)?)
+            Call::AddEndpoint(path, parse_endpoint_flags(words)?)
         }
         _ => return Err(format!("`{word}` is no step")),
     })
 }
 
 /// Parses the flags of an endpoint, up to the outcome or the end.
-fn endpoint_use(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
+fn parse_endpoint_flags(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
     let mut usage = EndpointUse::default();
     while let Some(word) = words.peek().filter(|word| *word != "->") {
         match word {
@@ -258,15 +258,15 @@ fn endpoint_use(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
 pub fn endpoint(value: &str) -> Result<(u8, EndpointUse), String> {
     let mut words = TokenReader::new(value);
     let path = words.number("a path")?;
-    Ok((path, endpoint_use(&mut words)?))
+    Ok((path, parse_endpoint_flags(&mut words)?))
 }
 
-fn outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
+fn parse_outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
     if words.peek() != Some("->") {
         return Ok(CallOutcome::Done);
     }
     let _ = words.next();
-    let word = words.need("what becomes of it")?;
+    let word = words.expect_word("what becomes of it")?;
     Ok(match word {
         "end" => CallOutcome::End,
         "nothing" => CallOutcome::Nothing,
@@ -277,7 +277,7 @@ fn outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
             Some("timeout") => Some(FailureReason::TimedOut),
             Some("unreachable") => Some(FailureReason::Unreachable),
             Some("closed") => Some(FailureReason::Closed),
-            Some(other) => return Err(format!("`{other}` is no reason")),
+            Some(word) => return Err(format!("`{word}` is no reason")),
         }),
         _ => CallOutcome::Bytes(word.parse().map_err(|_| format!("`{word}` is no outcome"))?),
     })
@@ -286,6 +286,7 @@ fn outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
 /// Reader of the words of a line.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenReader<'a> {
+    /// Words that are not read yet.
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
 
@@ -302,13 +303,13 @@ impl<'a> TokenReader<'a> {
         self.rest.peek().copied()
     }
 
-    pub(crate) fn need(&mut self, what: &str) -> Result<&'a str, String> {
-        self.next().ok_or_else(|| format!("expected {what}"))
+    pub(crate) fn expect_word(&mut self, expected: &str) -> Result<&'a str, String> {
+        self.next().ok_or_else(|| format!("expected {expected}"))
     }
 
-    pub(crate) fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<T, String> {
-        let word = self.need(what)?;
-        word.parse().map_err(|_| format!("`{word}` is not {what}"))
+    pub(crate) fn number<T: std::str::FromStr>(&mut self, expected: &str) -> Result<T, String> {
+        let word = self.expect_word(expected)?;
+        word.parse().map_err(|_| format!("`{word}` is not {expected}"))
     }
 }
 

@@ -6,31 +6,31 @@ use super::{TokenReader, options};
 use crate::script::{NumberRange, OptionName, PacketPattern};
 
 /// Parses fields up to the end of the line.
-pub(super) fn packet(words: &mut TokenReader<'_>) -> Result<PacketPattern, String> {
+pub(super) fn parse_packet(words: &mut TokenReader<'_>) -> Result<PacketPattern, String> {
     let mut packet = PacketPattern::default();
-    let mut any_flag = false;
+    let mut has_flag = false;
     while let Some(word) = words.next() {
-        if let Some(first) = word.strip_prefix('<') {
-            let text = in_brackets(first, words)?;
+        if let Some(start) = word.strip_prefix('<') {
+            let text = read_brackets(start, words)?;
             for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-                packet.options.push(options::option(part)?);
+                packet.options.push(options::parse_option(part)?);
             }
             continue;
         }
-        if let Some(flag) = flag(word) {
+        if let Some(flag) = parse_flag(word) {
             packet.flags = packet.flags.with(flag);
-            any_flag = true;
+            has_flag = true;
             continue;
         }
-        field(&mut packet, word, words)?;
+        parse_field(&mut packet, word, words)?;
     }
-    if !any_flag {
+    if !has_flag {
         packet.flags = Flags::ACK;
     }
     Ok(packet)
 }
 
-fn flag(word: &str) -> Option<Flags> {
+fn parse_flag(word: &str) -> Option<Flags> {
     match word {
         "SYN" => Some(Flags::SYN),
         "ACK" => Some(Flags::ACK),
@@ -44,7 +44,7 @@ fn flag(word: &str) -> Option<Flags> {
     }
 }
 
-fn field(
+fn parse_field(
     packet: &mut PacketPattern,
     word: &str,
     words: &mut TokenReader<'_>,
@@ -52,31 +52,35 @@ fn field(
     match word {
         "PSH" => packet.push = Some(true),
         "!PSH" => packet.push = Some(false),
-        "ack" => packet.ack = Some(relative(words.need("an acknowledgement number")?)?),
-        "win" => packet.window = Some(span(words.need("a window")?)?),
-        "len" => packet.len = span(words.need("a length")?)?,
+        "ack" => {
+            packet.ack = Some(parse_relative(words.expect_word("an acknowledgement number")?)?)
+        }
+        "win" => packet.window = Some(parse_range(words.expect_word("a window")?)?),
+        "len" => packet.len = parse_range(words.expect_word("a length")?)?,
         "urgent" => packet.urgent = Some(words.number("an urgent pointer")?),
         "damaged" => packet.bad_checksum = true,
-        "no" => packet.without.push(option_name(words.need("the name of an option")?)?),
+        "no" => {
+            packet.without.push(parse_option_name(words.expect_word("the name of an option")?)?)
+        }
         "not-ect" => packet.ecn = Some(Ecn::NotCapable),
         "ect0" => packet.ecn = Some(Ecn::Capable0),
         "ect1" => packet.ecn = Some(Ecn::Capable1),
         "ce" => packet.ecn = Some(Ecn::Marked),
         _ => match word.split_once(':') {
-            Some((first, end)) => {
-                let (first, end) = (relative(first)?, relative(end)?);
-                packet.seq = Some(first);
-                packet.len = NumberRange::exactly(end.wrapping_sub(first).into());
+            Some((start, end)) => {
+                let (start, end) = (parse_relative(start)?, parse_relative(end)?);
+                packet.seq = Some(start);
+                packet.len = NumberRange::exactly(end.wrapping_sub(start).into());
             }
-            None => packet.seq = Some(relative(word)?),
+            None => packet.seq = Some(parse_relative(word)?),
         },
     }
     Ok(())
 }
 
-/// Reads up to `>`; `first` is the beginning.
-fn in_brackets(first: &str, words: &mut TokenReader<'_>) -> Result<String, String> {
-    let mut text = first.to_owned();
+/// Reads options up to `>`; `start` is the text before the next word.
+fn read_brackets(start: &str, words: &mut TokenReader<'_>) -> Result<String, String> {
+    let mut text = start.to_owned();
     while !text.ends_with('>') {
         let word = words.next().ok_or("expected `>` behind the options")?;
         text.push(' ');
@@ -87,25 +91,25 @@ fn in_brackets(first: &str, words: &mut TokenReader<'_>) -> Result<String, Strin
 }
 
 /// Parses a relative sequence number, which may be negative.
-pub(super) fn relative(word: &str) -> Result<u32, String> {
+pub(super) fn parse_relative(word: &str) -> Result<u32, String> {
     let number: i64 = word.parse().map_err(|_| format!("`{word}` is no number"))?;
     Ok(number as u32)
 }
 
 /// Parses a range: `*`, `7`, `3..9`, `3..` or `..9`.
-fn span(word: &str) -> Result<NumberRange, String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
+fn parse_range(word: &str) -> Result<NumberRange, String> {
+    let parse = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
     match word.split_once("..") {
         _ if word == "*" => Ok(NumberRange::ANY),
-        Some((from, to)) => Ok(NumberRange {
-            from: if from.is_empty() { 0 } else { number(from)? },
-            to: if to.is_empty() { u64::MAX } else { number(to)? },
+        Some((min, max)) => Ok(NumberRange {
+            from: if min.is_empty() { 0 } else { parse(min)? },
+            to: if max.is_empty() { u64::MAX } else { parse(max)? },
         }),
-        None => Ok(NumberRange::exactly(number(word)?)),
+        None => Ok(NumberRange::exactly(parse(word)?)),
     }
 }
 
-fn option_name(word: &str) -> Result<OptionName, String> {
+fn parse_option_name(word: &str) -> Result<OptionName, String> {
     Ok(match word {
         "mss" => OptionName::Mss,
         "wscale" => OptionName::WindowScale,

@@ -4,11 +4,11 @@ use towpath_mptcp::wire::Flags;
 
 const HEAD: &str = "title: it holds\nsection: rfc9293 3.1\n\n";
 
-fn only_step(text: &str) -> ScriptStep {
+fn parse_single_step(text: &str) -> ScriptStep {
     parse("tcp/x", &format!("{HEAD}{text}\n")).unwrap().steps.remove(0)
 }
 
-fn fault(text: &str) -> String {
+fn parse_error(text: &str) -> String {
     parse("tcp/x", text).unwrap_err().to_string()
 }
 
@@ -25,7 +25,8 @@ fn a_script_header_names_sections_role_and_settings() {
 
 #[test]
 fn a_packet_has_its_fields_in_any_order() {
-    let step = only_step("+200ms..1.5s 2> FIN ACK 1:1001 ack 1 win 10.. <sack 5:7 9:11, ts * 4>");
+    let step =
+        parse_single_step("+200ms..1.5s 2> FIN ACK 1:1001 ack 1 win 10.. <sack 5:7 9:11, ts * 4>");
     assert_eq!(step.when.to, Duration::from_millis(1_500));
     let StepAction::Expect { subflow: 2, packet } = step.action else { panic!("{step:?}") };
     assert_eq!(packet.flags, Flags::FIN.with(Flags::ACK));
@@ -36,7 +37,8 @@ fn a_packet_has_its_fields_in_any_order() {
 
 #[test]
 fn a_packet_without_flags_is_an_ack() {
-    let StepAction::Inject { packet, .. } = only_step("< -1:99 <dss dsn 7 badcsum>").action else {
+    let StepAction::Inject { packet, .. } = parse_single_step("< -1:99 <dss dsn 7 badcsum>").action
+    else {
         panic!("no packet")
     };
     assert_eq!((packet.flags, packet.seq), (Flags::ACK, Some(u32::MAX)));
@@ -46,15 +48,15 @@ fn a_packet_without_flags_is_an_ack() {
 }
 
 #[test]
-fn a_difference_has_a_world_and_a_name() {
-    let step = only_step("[linux: no-probe] silence 3s");
+fn a_difference_has_a_host_kind_and_a_name() {
+    let step = parse_single_step("[linux: no-probe] silence 3s");
     assert_eq!(step.only, Some((HostKind::Linux, "no-probe".to_owned())));
-    assert!(fault(&format!("{HEAD}[linux] silence 3s")).contains("[linux: NAME]"));
+    assert!(parse_error(&format!("{HEAD}[linux] silence 3s")).contains("[linux: NAME]"));
 }
 
 #[test]
 fn invalid_script_lines_are_reported_with_their_number() {
-    assert_eq!(fault("section: rfc1 1\n"), "line 1: no `title:`");
+    assert_eq!(parse_error("section: rfc1 1\n"), "line 1: no `title:`");
     for (text, expected) in [
         ("> SYM", "line 4: `SYM` is no number"),
         ("+3 > SYN", "line 4: `3` is no time"),
@@ -63,7 +65,7 @@ fn invalid_script_lines_are_reported_with_their_number() {
         ("close now", "line 4: `now` was not expected"),
         ("+1s fly", "line 4: `fly` is no step"),
     ] {
-        let problem = fault(&format!("{HEAD}{text}"));
-        assert!(problem.starts_with(expected), "{problem}");
+        let error = parse_error(&format!("{HEAD}{text}"));
+        assert!(error.starts_with(expected), "{error}");
     }
 }

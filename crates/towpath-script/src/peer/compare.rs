@@ -3,7 +3,7 @@
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
-use super::{KEY, Peer, PeerSubflow};
+use super::{PEER_KEY, Peer, PeerSubflow};
 use crate::script::{
     CapableKeys, CapablePattern, Checksum, DssPattern, JoinPattern, MapPattern, OptionName,
     OptionPattern, PacketPattern, Presence, TsEcho,
@@ -19,122 +19,129 @@ impl Peer {
         segment: &Segment,
         expected: &PacketPattern,
     ) -> CompareResult {
-        let line = self.subflow(number)?;
+        let subflow = self.subflow(number)?;
         let flags = segment.flags.without(Flags::PSH);
-        expect("the flags", flags == expected.flags)?;
+        check_field("the flags", flags == expected.flags)?;
         if let Some(push) = expected.push {
-            expect("PSH", segment.flags.contains(Flags::PSH) == push)?;
+            check_field("PSH", segment.flags.contains(Flags::PSH) == push)?;
         }
-        let seq = segment.seq.wrapping_sub(line.host_isn);
-        expect("the sequence number", expected.seq.is_none_or(|wanted| wanted == seq))?;
-        expect("the length", expected.len.contains(segment.payload.len() as u64))?;
-        let ack = segment.ack.wrapping_sub(line.peer_isn);
-        expect("the acknowledgement number", expected.ack.is_none_or(|wanted| wanted == ack))?;
-        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { line.scales().1 };
+        let seq = segment.seq.wrapping_sub(subflow.host_isn);
+        check_field("the sequence number", expected.seq.is_none_or(|number| number == seq))?;
+        check_field("the length", expected.len.contains(segment.payload.len() as u64))?;
+        let ack = segment.ack.wrapping_sub(subflow.peer_isn);
+        check_field("the acknowledgement number", expected.ack.is_none_or(|number| number == ack))?;
+        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { subflow.scales().1 };
         let window = u64::from(segment.window) << shift;
-        expect("the window", expected.window.is_none_or(|wanted| wanted.contains(window)))?;
-        expect("the ECN field", expected.ecn.is_none_or(|wanted| wanted == segment.ecn))?;
+        check_field("the window", expected.window.is_none_or(|range| range.contains(window)))?;
+        check_field("the ECN field", expected.ecn.is_none_or(|ecn| ecn == segment.ecn))?;
         for option in &expected.options {
-            self.option_is_there(line, segment, option)?;
+            self.check_option(subflow, segment, option)?;
         }
         for name in &expected.without {
-            expect("an option that must not be there", !has(segment, *name))?;
+            check_field("an option that must not be there", !has_option(segment, *name))?;
         }
-        self.signatures(line, segment)
+        self.check_tokens_and_hmacs(subflow, segment)
     }
 
-    fn option_is_there(
+    fn check_option(
         &self,
-        line: &PeerSubflow,
+        subflow: &PeerSubflow,
         segment: &Segment,
         expected: &OptionPattern,
     ) -> CompareResult {
         let options = &segment.options;
-        let is = |wanted: bool, what: &str| expect(what, wanted);
+        let check = |matches: bool, name: &str| check_field(name, matches);
         match expected {
             OptionPattern::Mss(mss) => {
-                is(options.mss.is_some() && (mss.is_none() || *mss == options.mss), "MSS")
+                check(options.mss.is_some() && (mss.is_none() || *mss == options.mss), "MSS")
             }
             OptionPattern::WindowScale(shift) => {
-                let same = shift.is_none() || *shift == options.window_scale;
-                is(options.window_scale.is_some() && same, "window scale")
+                let matches = shift.is_none() || *shift == options.window_scale;
+                check(options.window_scale.is_some() && matches, "window scale")
             }
-            OptionPattern::SackPermitted => is(options.sack_permitted, "SACK permitted"),
+            OptionPattern::SackPermitted => check(options.sack_permitted, "SACK permitted"),
             OptionPattern::Sack(blocks) => {
-                let relative = |(first, end): &(u32, u32)| {
-                    (first.wrapping_sub(line.peer_isn), end.wrapping_sub(line.peer_isn))
+                let relative = |(start, end): &(u32, u32)| {
+                    (start.wrapping_sub(subflow.peer_isn), end.wrapping_sub(subflow.peer_isn))
                 };
-                is(options.sack.iter().map(relative).eq(blocks.iter().copied()), "SACK blocks")
+                check(options.sack.iter().map(relative).eq(blocks.iter().copied()), "SACK blocks")
             }
             OptionPattern::Timestamps(stamps) => {
-                let Some(found) = options.timestamps else { return Err("timestamps".to_owned()) };
-                let right = match stamps.echo {
+                let Some(actual) = options.timestamps else { return Err("timestamps".to_owned()) };
+                let matches = match stamps.echo {
                     None => true,
-                    Some(TsEcho::Number(number)) => found.echo == number,
-                    Some(TsEcho::Older(less)) => {
-                        found.echo == line.last_own_timestamp.wrapping_sub(less)
+                    Some(TsEcho::Number(number)) => actual.echo == number,
+                    Some(TsEcho::Older(difference)) => {
+                        actual.echo == subflow.last_peer_timestamp.wrapping_sub(difference)
                     }
                 };
-                is(right, "TSecr")
+                check(matches, "TSecr")
             }
             OptionPattern::Dss(dss) => {
-                let Some(found) = options.dss else { return Err("DSS".to_owned()) };
-                self.dss_is(&found, dss)
+                let Some(actual) = options.dss else { return Err("DSS".to_owned()) };
+                self.compare_dss(&actual, dss)
             }
             _ => {
-                let fits = |option: &MptcpOption| mptcp_is(option, expected);
-                is(options.mptcp.iter().any(fits), "a Multipath TCP option")
+                let matches = |option: &MptcpOption| mptcp_matches(option, expected);
+                check(options.mptcp.iter().any(matches), "a Multipath TCP option")
             }
         }
     }
 
-    fn dss_is(&self, found: &Dss, expected: &DssPattern) -> CompareResult {
-        let ack = found.data_ack.map(Self::own_data_offset);
+    fn compare_dss(&self, actual: &Dss, expected: &DssPattern) -> CompareResult {
+        let ack = actual.data_ack.map(Self::peer_data_offset);
         match expected.ack {
             Presence::Default => {}
-            Presence::Absent => expect("no DATA_ACK", ack.is_none())?,
-            Presence::Given(offset) => expect("DATA_ACK", ack == Some(offset))?,
+            Presence::Absent => check_field("no DATA_ACK", ack.is_none())?,
+            Presence::Given(offset) => check_field("DATA_ACK", ack == Some(offset))?,
         }
         let octets = |number: Option<DataAck>| match number {
             None => None,
             Some(DataAck::Short(_)) => Some(4),
             Some(DataAck::Long(_)) => Some(8),
         };
-        let wanted = expected.ack_octets;
-        expect("DATA_ACK's size", wanted.is_none() || wanted == octets(found.data_ack))?;
-        expect("DATA_FIN", found.data_fin == expected.fin)?;
-        let MapPattern { dsn, ssn, len, octets: wanted, checksum } = match expected.map {
+        let ack_octets = expected.ack_octets;
+        check_field(
+            "DATA_ACK's size",
+            ack_octets.is_none() || ack_octets == octets(actual.data_ack),
+        )?;
+        check_field("DATA_FIN", actual.data_fin == expected.fin)?;
+        let MapPattern { dsn, ssn, len, octets: dsn_octets, checksum } = match expected.map {
             Presence::Default => return Ok(()),
-            Presence::Absent => return expect("no mapping", found.mapping.is_none()),
+            Presence::Absent => return check_field("no mapping", actual.mapping.is_none()),
             Presence::Given(map) => map,
         };
-        let Some(map) = found.mapping else { return Err("a mapping".to_owned()) };
-        let found_dsn = self.host_data_offset(map.dsn);
-        expect("the data sequence number", dsn.is_none_or(|dsn| dsn == found_dsn))?;
-        expect("the subflow sequence number", ssn.is_none_or(|ssn| ssn == map.ssn))?;
-        expect("the mapping's length", len.is_none_or(|len| len == map.len))?;
-        expect("the size of the number", wanted.is_none() || wanted == octets(Some(map.dsn)))?;
-        expect("a checksum", checksum != Checksum::Valid || map.checksum.is_some())
+        let Some(mapping) = actual.mapping else { return Err("a mapping".to_owned()) };
+        let actual_dsn = self.host_data_offset(mapping.dsn);
+        check_field("the data sequence number", dsn.is_none_or(|dsn| dsn == actual_dsn))?;
+        check_field("the subflow sequence number", ssn.is_none_or(|ssn| ssn == mapping.ssn))?;
+        check_field("the mapping's length", len.is_none_or(|len| len == mapping.len))?;
+        check_field(
+            "the size of the number",
+            dsn_octets.is_none() || dsn_octets == octets(Some(mapping.dsn)),
+        )?;
+        check_field("a checksum", checksum != Checksum::Valid || mapping.checksum.is_some())
     }
 
     /// Checks the tokens and HMACs, which must always be valid.
-    fn signatures(&self, line: &PeerSubflow, segment: &Segment) -> CompareResult {
+    fn check_tokens_and_hmacs(&self, subflow: &PeerSubflow, segment: &Segment) -> CompareResult {
         let host_key = self.host_key.unwrap_or_default();
-        let hmac = keys::join_hmac(host_key, KEY, line.host_nonce, line.own_nonce);
+        let hmac = keys::join_hmac(host_key, PEER_KEY, subflow.host_nonce, subflow.peer_nonce);
         for option in &segment.options.mptcp {
             match option {
                 MptcpOption::Join(MpJoin::Syn { token, .. }) => {
-                    expect("the token", *token == keys::token(KEY))?;
+                    check_field("the token", *token == keys::token(PEER_KEY))?;
                 }
-                MptcpOption::Join(MpJoin::SynAck { hmac: found, .. }) => {
-                    expect("the HMAC", hmac.starts_with(&found.to_be_bytes()))?;
+                MptcpOption::Join(MpJoin::SynAck { hmac: received, .. }) => {
+                    check_field("the HMAC", hmac.starts_with(&received.to_be_bytes()))?;
                 }
-                MptcpOption::Join(MpJoin::Ack { hmac: found }) => {
-                    expect("the HMAC", hmac.starts_with(found))?;
+                MptcpOption::Join(MpJoin::Ack { hmac: received }) => {
+                    check_field("the HMAC", hmac.starts_with(received))?;
                 }
                 MptcpOption::AddAddress(AddAddr { address_id, address, port, hmac }) => {
-                    let right = keys::add_address_hmac(host_key, KEY, *address_id, *address, *port);
-                    expect("the HMAC of ADD_ADDR", hmac.is_none_or(|hmac| hmac == right))?;
+                    let expected =
+                        keys::add_address_hmac(host_key, PEER_KEY, *address_id, *address, *port);
+                    check_field("the HMAC of ADD_ADDR", hmac.is_none_or(|hmac| hmac == expected))?;
                 }
                 MptcpOption::Capable(_)
                 | MptcpOption::RemoveAddress(_)
@@ -149,13 +156,13 @@ impl Peer {
     }
 }
 
-fn expect(what: &str, right: bool) -> CompareResult {
-    if right { Ok(()) } else { Err(what.to_owned()) }
+fn check_field(field: &str, matches: bool) -> CompareResult {
+    if matches { Ok(()) } else { Err(field.to_owned()) }
 }
 
-fn has(segment: &Segment, name: OptionName) -> bool {
+fn has_option(segment: &Segment, name: OptionName) -> bool {
     let options = &segment.options;
-    let any = |is: fn(&MptcpOption) -> bool| options.mptcp.iter().any(is);
+    let has_mptcp = |predicate: fn(&MptcpOption) -> bool| options.mptcp.iter().any(predicate);
     match name {
         OptionName::Mss => options.mss.is_some(),
         OptionName::WindowScale => options.window_scale.is_some(),
@@ -164,68 +171,72 @@ fn has(segment: &Segment, name: OptionName) -> bool {
         OptionName::Timestamps => options.timestamps.is_some(),
         OptionName::Mptcp => options.dss.is_some() || !options.mptcp.is_empty(),
         OptionName::Dss => options.dss.is_some(),
-        OptionName::Capable => any(|option| matches!(option, MptcpOption::Capable(_))),
-        OptionName::Reset => any(|option| matches!(option, MptcpOption::Reset(_))),
-        OptionName::AddAddress => any(|option| matches!(option, MptcpOption::AddAddress(_))),
-        OptionName::Fail => any(|option| matches!(option, MptcpOption::Fail { .. })),
-        OptionName::FastClose => any(|option| matches!(option, MptcpOption::FastClose { .. })),
+        OptionName::Capable => has_mptcp(|option| matches!(option, MptcpOption::Capable(_))),
+        OptionName::Reset => has_mptcp(|option| matches!(option, MptcpOption::Reset(_))),
+        OptionName::AddAddress => has_mptcp(|option| matches!(option, MptcpOption::AddAddress(_))),
+        OptionName::Fail => has_mptcp(|option| matches!(option, MptcpOption::Fail { .. })),
+        OptionName::FastClose => {
+            has_mptcp(|option| matches!(option, MptcpOption::FastClose { .. }))
+        }
     }
 }
 
-fn mptcp_is(found: &MptcpOption, expected: &OptionPattern) -> bool {
-    match (found, expected) {
-        (MptcpOption::Capable(found), OptionPattern::Capable(wanted)) => capable_is(found, wanted),
-        (MptcpOption::Join(found), OptionPattern::Join(wanted)) => join_is(found, *wanted),
-        (MptcpOption::AddAddress(found), OptionPattern::AddAddress(wanted)) => {
-            (found.address_id, found.address, found.port, found.hmac.is_none())
-                == (wanted.address_id, wanted.address, wanted.port, wanted.echo)
+fn mptcp_matches(actual: &MptcpOption, expected: &OptionPattern) -> bool {
+    match (actual, expected) {
+        (MptcpOption::Capable(actual), OptionPattern::Capable(pattern)) => {
+            capable_matches(actual, pattern)
         }
-        (MptcpOption::RemoveAddress(found), OptionPattern::RemoveAddress(wanted)) => {
-            found.as_slice() == wanted
+        (MptcpOption::Join(actual), OptionPattern::Join(pattern)) => join_matches(actual, *pattern),
+        (MptcpOption::AddAddress(actual), OptionPattern::AddAddress(pattern)) => {
+            (actual.address_id, actual.address, actual.port, actual.hmac.is_none())
+                == (pattern.address_id, pattern.address, pattern.port, pattern.echo)
         }
-        (MptcpOption::Priority { backup: found }, OptionPattern::Priority { backup }) => {
-            found == backup
+        (MptcpOption::RemoveAddress(actual), OptionPattern::RemoveAddress(pattern)) => {
+            actual.as_slice() == pattern
         }
-        (MptcpOption::Fail { dsn }, OptionPattern::Fail(wanted)) => {
-            wanted.is_none_or(|offset| offset == Peer::own_data_offset(DataAck::Long(*dsn)))
+        (MptcpOption::Priority { backup: actual }, OptionPattern::Priority { backup }) => {
+            actual == backup
         }
-        (MptcpOption::FastClose { key }, OptionPattern::FastClose { valid: right }) => {
-            (*key == KEY) == *right
+        (MptcpOption::Fail { dsn }, OptionPattern::Fail(pattern)) => {
+            pattern.is_none_or(|offset| offset == Peer::peer_data_offset(DataAck::Long(*dsn)))
         }
-        (MptcpOption::Reset(found), OptionPattern::Reset { reason, transient }) => {
-            reason.is_none_or(|reason| reason == found.reason)
-                && transient.is_none_or(|transient| transient == found.transient)
+        (MptcpOption::FastClose { key }, OptionPattern::FastClose { valid }) => {
+            (*key == PEER_KEY) == *valid
+        }
+        (MptcpOption::Reset(actual), OptionPattern::Reset { reason, transient }) => {
+            reason.is_none_or(|reason| reason == actual.reason)
+                && transient.is_none_or(|transient| transient == actual.transient)
         }
         _ => false,
     }
 }
 
-fn capable_is(found: &MpCapable, wanted: &CapablePattern) -> bool {
-    let bits = [
-        (found.checksum, 0x80),
-        (found.extensibility, 0x40),
-        (found.no_join_to_source, 0x20),
-        (found.hmac_sha256, 0x01),
+fn capable_matches(actual: &MpCapable, pattern: &CapablePattern) -> bool {
+    let flag_bits = [
+        (actual.checksum, 0x80),
+        (actual.extensibility, 0x40),
+        (actual.no_join_to_source, 0x20),
+        (actual.hmac_sha256, 0x01),
     ];
-    let bits = bits.iter().filter(|(set, _)| *set).fold(0, |all, (_, bit)| all | bit);
-    let keys = match (found.sender_key, found.receiver_key) {
+    let flag_bits = flag_bits.iter().filter(|(set, _)| *set).fold(0, |bits, (_, bit)| bits | bit);
+    let keys = match (actual.sender_key, actual.receiver_key) {
         (None, _) => CapableKeys::None,
         (Some(_), None) => CapableKeys::Sender,
-        (Some(_), Some(KEY)) => CapableKeys::Both,
+        (Some(_), Some(PEER_KEY)) => CapableKeys::Both,
         (Some(_), Some(_)) => CapableKeys::Wrong,
     };
-    wanted.version.is_none_or(|version| version == found.version)
-        && wanted.flags.is_none_or(|flags| flags == bits)
-        && wanted.keys.is_none_or(|wanted| wanted == keys)
-        && wanted.len.is_none_or(|len| found.data.is_some_and(|(found, _)| found == len))
-        && (!wanted.checksum || found.data.is_some_and(|(_, checksum)| checksum.is_some()))
+    pattern.version.is_none_or(|version| version == actual.version)
+        && pattern.flags.is_none_or(|flags| flags == flag_bits)
+        && pattern.keys.is_none_or(|pattern| pattern == keys)
+        && pattern.len.is_none_or(|len| actual.data.is_some_and(|(actual, _)| actual == len))
+        && (!pattern.checksum || actual.data.is_some_and(|(_, checksum)| checksum.is_some()))
 }
 
-fn join_is(found: &MpJoin, wanted: JoinPattern) -> bool {
-    match found {
+fn join_matches(actual: &MpJoin, pattern: JoinPattern) -> bool {
+    match actual {
         MpJoin::Syn { backup, address_id, .. } | MpJoin::SynAck { backup, address_id, .. } => {
-            wanted.backup.is_none_or(|wanted| wanted == *backup)
-                && wanted.address_id.is_none_or(|wanted| wanted == *address_id)
+            pattern.backup.is_none_or(|pattern| pattern == *backup)
+                && pattern.address_id.is_none_or(|pattern| pattern == *address_id)
         }
         MpJoin::Ack { .. } => true,
     }

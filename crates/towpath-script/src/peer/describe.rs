@@ -9,7 +9,7 @@ use super::Peer;
 impl Peer {
     /// Formats a packet of the host as the script line that would expect it.
     pub fn describe(&self, number: usize, segment: &Segment) -> String {
-        let Ok(line) = self.subflow(number) else { return format!("{segment:?}") };
+        let Ok(subflow) = self.subflow(number) else { return format!("{segment:?}") };
         let mut text = if number == 0 { "> ".to_owned() } else { format!("{number}> ") };
         for (flag, name) in [
             (Flags::SYN, "SYN "),
@@ -25,7 +25,7 @@ impl Peer {
                 text.push_str(name);
             }
         }
-        let seq = segment.seq.wrapping_sub(line.host_isn);
+        let seq = segment.seq.wrapping_sub(subflow.host_isn);
         let len = segment.payload.len();
         let signed = |number: u32| i64::from(number.cast_signed());
         let _ = if len > 0 {
@@ -34,9 +34,9 @@ impl Peer {
             write!(text, "{}", signed(seq))
         };
         if segment.flags.contains(Flags::ACK) {
-            let _ = write!(text, " ack {}", signed(segment.ack.wrapping_sub(line.peer_isn)));
+            let _ = write!(text, " ack {}", signed(segment.ack.wrapping_sub(subflow.peer_isn)));
         }
-        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { line.scales().1 };
+        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { subflow.scales().1 };
         let _ = write!(text, " win {}", u32::from(segment.window) << shift);
         match segment.ecn {
             Ecn::NotCapable => {}
@@ -44,7 +44,7 @@ impl Peer {
             Ecn::Capable1 => text.push_str(" ect1"),
             Ecn::Marked => text.push_str(" ce"),
         }
-        let options = self.options(segment, line.peer_isn);
+        let options = self.options(segment, subflow.peer_isn);
         if !options.is_empty() {
             let _ = write!(text, " <{}>", options.join(", "));
         }
@@ -52,29 +52,29 @@ impl Peer {
     }
 
     fn options(&self, segment: &Segment, peer_isn: u32) -> Vec<String> {
-        let mut all = Vec::new();
+        let mut texts = Vec::new();
         let options = &segment.options;
-        all.extend(options.mss.map(|mss| format!("mss {mss}")));
-        all.extend(options.sack_permitted.then(|| "sackok".to_owned()));
-        all.extend(options.timestamps.map(|ts| format!("ts {} {}", ts.value, ts.echo)));
-        all.extend(options.window_scale.map(|shift| format!("wscale {shift}")));
+        texts.extend(options.mss.map(|mss| format!("mss {mss}")));
+        texts.extend(options.sack_permitted.then(|| "sackok".to_owned()));
+        texts.extend(options.timestamps.map(|ts| format!("ts {} {}", ts.value, ts.echo)));
+        texts.extend(options.window_scale.map(|shift| format!("wscale {shift}")));
         if !options.sack.is_empty() {
-            let block = |(first, end): &(u32, u32)| {
+            let block = |(start, end): &(u32, u32)| {
                 let signed = |number: &u32| number.wrapping_sub(peer_isn).cast_signed();
-                format!(" {}:{}", signed(first), signed(end))
+                format!(" {}:{}", signed(start), signed(end))
             };
-            all.push(format!("sack{}", options.sack.iter().map(block).collect::<String>()));
+            texts.push(format!("sack{}", options.sack.iter().map(block).collect::<String>()));
         }
-        all.extend(options.dss.map(|dss| self.dss_text(&dss)));
-        all.extend(options.mptcp.iter().map(Self::option_text));
-        all
+        texts.extend(options.dss.map(|dss| self.dss_text(&dss)));
+        texts.extend(options.mptcp.iter().map(Self::option_text));
+        texts
     }
 
     fn dss_text(&self, dss: &Dss) -> String {
         let mut text = "dss".to_owned();
         if let Some(ack) = dss.data_ack {
             let octets = if matches!(ack, DataAck::Short(_)) { "ack4" } else { "ack8" };
-            let _ = write!(text, " ack {} {octets}", Self::own_data_offset(ack));
+            let _ = write!(text, " ack {} {octets}", Self::peer_data_offset(ack));
         }
         if let Some(map) = dss.mapping {
             let octets = if matches!(map.dsn, DataAck::Short(_)) { "dsn4" } else { "dsn8" };
@@ -99,10 +99,10 @@ impl Peer {
                 format!("mp_join id {address_id} {}", if *backup { "backup" } else { "regular" })
             }
             MptcpOption::Join(MpJoin::Ack { .. }) => "mp_join".to_owned(),
-            MptcpOption::AddAddress(add) => {
-                let port = add.port.map(|port| format!(":{port}")).unwrap_or_default();
-                let echo = if add.hmac.is_none() { " echo" } else { "" };
-                format!("add_addr {}{port} id {}{echo}", add.address, add.address_id)
+            MptcpOption::AddAddress(add_addr) => {
+                let port = add_addr.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let echo = if add_addr.hmac.is_none() { " echo" } else { "" };
+                format!("add_addr {}{port} id {}{echo}", add_addr.address, add_addr.address_id)
             }
             MptcpOption::RemoveAddress(ids) => {
                 ids.iter().fold("remove_addr".to_owned(), |text, id| format!("{text} {id}"))
@@ -111,10 +111,10 @@ impl Peer {
                 format!("mp_prio {}", if *backup { "backup" } else { "regular" })
             }
             MptcpOption::Fail { dsn } => {
-                format!("mp_fail {}", Self::own_data_offset(DataAck::Long(*dsn)))
+                format!("mp_fail {}", Self::peer_data_offset(DataAck::Long(*dsn)))
             }
             MptcpOption::FastClose { key } => {
-                format!("mp_fastclose{}", if *key == super::KEY { "" } else { " bad" })
+                format!("mp_fastclose{}", if *key == super::PEER_KEY { "" } else { " bad" })
             }
             MptcpOption::Reset(reset) => {
                 let transient = if reset.transient { "transient" } else { "final" };
@@ -130,17 +130,17 @@ fn capable_text(capable: &MpCapable) -> String {
     let keys = match (capable.sender_key, capable.receiver_key) {
         (None, _) => "none",
         (Some(_), None) => "one",
-        (Some(_), Some(super::KEY)) => "both",
+        (Some(_), Some(super::PEER_KEY)) => "both",
         (Some(_), Some(_)) => "wrong",
     };
     let _ = write!(text, " keys {keys} flags ");
-    for (set, letter) in [
+    for (is_set, letter) in [
         (capable.checksum, 'A'),
         (capable.extensibility, 'B'),
         (capable.no_join_to_source, 'C'),
         (capable.hmac_sha256, 'H'),
     ] {
-        if set {
+        if is_set {
             text.push(letter);
         }
     }

@@ -43,12 +43,12 @@ pub(super) fn encode(segment: &Segment, extra: RawExtras<'_>) -> Result<Vec<u8>,
     tcp.extend(extra.urgent.to_be_bytes());
     tcp.extend(options);
     tcp.extend_from_slice(&segment.payload.to_bytes());
-    let mut pseudo = Vec::new();
-    pseudo.extend(source.octets());
-    pseudo.extend(destination.octets());
-    pseudo.extend([0, 6]);
-    pseudo.extend((tcp.len() as u16).to_be_bytes());
-    let sum = checksum(&[&pseudo, &tcp]) ^ u16::from(extra.bad_checksum);
+    let mut pseudo_header = Vec::new();
+    pseudo_header.extend(source.octets());
+    pseudo_header.extend(destination.octets());
+    pseudo_header.extend([0, 6]);
+    pseudo_header.extend((tcp.len() as u16).to_be_bytes());
+    let sum = checksum(&[&pseudo_header, &tcp]) ^ u16::from(extra.bad_checksum);
     if let [.., _, _] = tcp.get_mut(..18).unwrap_or_default()
         && let Some(field) = tcp.get_mut(16..18)
     {

@@ -8,17 +8,21 @@ use crate::script::{
 
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
-/// Returns the three handshake packets, with the script's changes in the peer's SYN.
-pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPattern; 3] {
+/// Returns the three handshake packets, with the script's changes to the peer's SYN.
+pub(crate) fn handshake_packets(
+    script: &Script,
+    syn_changes: &PacketPattern,
+) -> [PacketPattern; 3] {
     let capable =
         CapablePattern { version: None, flags: None, keys: None, len: None, checksum: false };
-    let checksums = script.settings.iter().any(|set| set.name == "checksum" && set.value == "on");
+    let checksums =
+        script.settings.iter().any(|setting| setting.name == "checksum" && setting.value == "on");
     let multipath = |flags| match script.transport {
         Transport::Tcp => None,
         Transport::Mptcp => Some(OptionPattern::Capable(CapablePattern { flags, ..capable })),
     };
-    let own = multipath(checksums.then_some(0x81));
-    let mut options = changed.options.clone();
+    let capable_option = multipath(checksums.then_some(0x81));
+    let mut options = syn_changes.options.clone();
     if options.is_empty() {
         options = vec![
             OptionPattern::Mss(Some(1_460)),
@@ -27,15 +31,15 @@ pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPatter
         ];
     }
     if !options.iter().any(|option| matches!(option, OptionPattern::Capable(_))) {
-        options.extend(own.clone());
+        options.extend(capable_option.clone());
     }
-    let peers_syn = |flags| PacketPattern {
+    let peer_packet = |flags| PacketPattern {
         flags,
         options: options.clone(),
         len: NumberRange::exactly(0),
-        ..changed.clone()
+        ..syn_changes.clone()
     };
-    let hosts = |flags, seq| PacketPattern {
+    let host_packet = |flags, seq| PacketPattern {
         flags,
         seq: Some(seq),
         ack: flags.contains(Flags::ACK).then_some(1),
@@ -44,12 +48,14 @@ pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPatter
     };
     let third = PacketPattern {
         flags: Flags::ACK,
-        options: own.into_iter().collect(),
-        window: changed.window,
+        options: capable_option.into_iter().collect(),
+        window: syn_changes.window,
         ..PacketPattern::default()
     };
     match script.role {
-        Role::Server => [peers_syn(Flags::SYN), hosts(SYN_ACK, 0), third],
-        Role::Client => [hosts(Flags::SYN, 0), peers_syn(SYN_ACK), hosts(Flags::ACK, 1)],
+        Role::Server => [peer_packet(Flags::SYN), host_packet(SYN_ACK, 0), third],
+        Role::Client => {
+            [host_packet(Flags::SYN, 0), peer_packet(SYN_ACK), host_packet(Flags::ACK, 1)]
+        }
     }
 }

@@ -20,12 +20,12 @@ use towpath_mptcp::wire::{
 use crate::script::{self, Script, SubflowRoute};
 
 pub use build::pattern;
-pub(crate) use handshake::opening;
+pub(crate) use handshake::handshake_packets;
 
 /// Fixed MPTCP key of the peer.
-const KEY: u64 = 0x0102_0304_0506_0708;
+const PEER_KEY: u64 = 0x0102_0304_0506_0708;
 /// Nonce of the peer on subflow 0; the others count from here.
-const NONCE: u32 = 0xa1a2_a3a4;
+const PEER_NONCE: u32 = 0xa1a2_a3a4;
 /// First port of subflows that the peer opens.
 const FIRST_PORT: u16 = 5_000;
 /// Initial value of the peer's timestamp clock, in milliseconds.
@@ -58,41 +58,43 @@ struct PeerSubflow {
     path: u8,
     peer_isn: u32,
     host_isn: u32,
-    /// Next sequence number to send, relative.
-    next: u32,
+    /// Next relative sequence number to send.
+    next_seq: u32,
     /// Relative sequence number after the last byte that the host has sent.
     ack: u32,
     /// Receive window to offer, in bytes.
     window: u32,
-    own_scale: Option<u8>,
+    /// Window scale that each end has offered in its SYN.
+    peer_scale: Option<u8>,
     host_scale: Option<u8>,
     /// Set when each end has offered timestamps.
-    own_timestamps: bool,
+    peer_timestamps: bool,
     host_timestamps: bool,
+    /// Last timestamp value of each end.
     last_host_timestamp: u32,
-    last_own_timestamp: u32,
-    own_nonce: u32,
+    last_peer_timestamp: u32,
+    peer_nonce: u32,
     host_nonce: u32,
     /// The last mapping sent: subflow and data sequence number of its first byte.
-    mapped: Option<(u32, u64)>,
+    last_mapping: Option<(u32, u64)>,
     /// The last mapping of the host, in the same form.
-    host_mapped: Option<(u32, u64)>,
-    /// The host's last packet with data; its first packet before any data.
-    quotable: Option<Vec<u8>>,
+    host_last_mapping: Option<(u32, u64)>,
+    /// Packet that ICMP errors quote: the host's last one with data, or its first one before data.
+    quotable_packet: Option<Vec<u8>>,
 }
 
 impl Peer {
     /// Creates the peer at the beginning of a script.
     pub fn new(script: &Script) -> Self {
-        let route = |number| {
-            let given = script.routes.iter().find(|route| route.number == number);
-            given.copied().unwrap_or_else(|| SubflowRoute::default_for(number, script.role))
+        let route_of = |number| {
+            let route = script.routes.iter().find(|route| route.number == number);
+            route.copied().unwrap_or_else(|| SubflowRoute::default_for(number, script.role))
         };
         let setting = |name| script.settings.iter().find(|setting| setting.name == name);
-        let first = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
+        let isn = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
         let mut subflows: Vec<_> =
-            (0..MAX_SUBFLOWS).map(|number| PeerSubflow::new(&route(number))).collect();
-        if let (Some(subflow), Some(isn)) = (subflows.first_mut(), first) {
+            (0..MAX_SUBFLOWS).map(|number| PeerSubflow::new(&route_of(number))).collect();
+        if let (Some(subflow), Some(isn)) = (subflows.first_mut(), isn) {
             subflow.peer_isn = isn;
         }
         Self {
@@ -106,7 +108,7 @@ impl Peer {
     }
 
     /// Sets the current time.
-    pub fn at(&mut self, now: Duration) {
+    pub fn set_now(&mut self, now: Duration) {
         self.now = now;
     }
 
@@ -120,21 +122,21 @@ impl Peer {
 
     /// Returns true if the peer opens this subflow, and its path.
     pub fn route(&self, number: usize) -> Result<(bool, u8), String> {
-        let line = self.subflow(number)?;
-        Ok((line.peer.port() >= FIRST_PORT, line.path))
+        let subflow = self.subflow(number)?;
+        Ok((subflow.peer.port() >= FIRST_PORT, subflow.path))
     }
 
     /// Records a packet of the host and returns its subflow. `None` if it is not a TCP packet.
     pub fn observe(&mut self, bytes: &[u8]) -> Result<Option<(usize, Segment)>, String> {
-        let whole = bytes::Bytes::copy_from_slice(bytes);
-        let Ok(packet) = Packet::from_bytes(&whole, false, 0) else { return Ok(None) };
+        let bytes = bytes::Bytes::copy_from_slice(bytes);
+        let Ok(packet) = Packet::from_bytes(&bytes, false, 0) else { return Ok(None) };
         let segment =
             packet.parse().map_err(|error| format!("the host sent a packet with {error}"))?;
-        let number = self.subflow_of(&segment)?;
+        let number = self.subflow_number_of(&segment)?;
         self.record(number, &segment);
         let subflow = self.subflow_mut(number)?;
-        if !segment.payload.is_empty() || subflow.quotable.is_none() {
-            subflow.quotable = Some(bytes.to_vec());
+        if !segment.payload.is_empty() || subflow.quotable_packet.is_none() {
+            subflow.quotable_packet = Some(bytes.to_vec());
         }
         if segment.flags.contains(Flags::SYN) {
             subflow.host_isn = segment.seq;
@@ -142,38 +144,42 @@ impl Peer {
             subflow.host_scale = segment.options.window_scale;
             subflow.host_timestamps = segment.options.timestamps.is_some();
         }
-        if let Some(stamps) = segment.options.timestamps {
-            subflow.last_host_timestamp = stamps.value;
+        if let Some(timestamps) = segment.options.timestamps {
+            subflow.last_host_timestamp = timestamps.value;
         }
         let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(subflow.host_isn);
-        let is_known =
+        let is_newer =
             segment.flags.contains(Flags::SYN) || end.wrapping_sub(subflow.ack) < 1 << 30;
-        if is_known && !segment.flags.contains(Flags::RST) {
+        if is_newer && !segment.flags.contains(Flags::RST) {
             subflow.ack = end;
         }
         self.check_payload(number, &segment)?;
         Ok(Some((number, segment)))
     }
 
-    fn subflow_of(&mut self, segment: &Segment) -> Result<usize, String> {
+    fn subflow_number_of(&mut self, segment: &Segment) -> Result<usize, String> {
         let Segment { source, destination, .. } = *segment;
-        let known = |line: &PeerSubflow| line.peer == destination && line.host == source;
-        if let Some(number) = self.subflows.iter().position(known) {
+        let same_addresses =
+            |subflow: &PeerSubflow| subflow.peer == destination && subflow.host == source;
+        if let Some(number) = self.subflows.iter().position(same_addresses) {
             return Ok(number);
         }
-        let awaits = |line: &PeerSubflow| {
-            line.port_unknown && line.peer == destination && line.host.ip() == source.ip()
+        let is_opening = |subflow: &PeerSubflow| {
+            subflow.port_unknown && subflow.peer == destination && subflow.host.ip() == source.ip()
         };
-        let new =
-            self.subflows.iter().position(awaits).filter(|_| segment.flags.contains(Flags::SYN));
-        let Some(number) = new else {
+        let opened = self
+            .subflows
+            .iter()
+            .position(is_opening)
+            .filter(|_| segment.flags.contains(Flags::SYN));
+        let Some(number) = opened else {
             return Err(format!(
                 "the host sent a packet from {source} to {destination}, where no subflow is"
             ));
         };
-        let line = self.subflow_mut(number)?;
-        line.port_unknown = false;
-        line.host = source;
+        let subflow = self.subflow_mut(number)?;
+        subflow.port_unknown = false;
+        subflow.host = source;
         Ok(number)
     }
 
@@ -188,8 +194,8 @@ impl Peer {
                     }
                 }
                 MptcpOption::Join(MpJoin::Syn { nonce, .. } | MpJoin::SynAck { nonce, .. }) => {
-                    if let Some(line) = self.subflows.get_mut(number) {
-                        line.host_nonce = *nonce;
+                    if let Some(subflow) = self.subflows.get_mut(number) {
+                        subflow.host_nonce = *nonce;
                     }
                 }
                 MptcpOption::Join(MpJoin::Ack { .. })
@@ -216,14 +222,14 @@ impl Peer {
     }
 
     /// Converts a data sequence number of the peer to a relative one.
-    fn own_data_offset(number: DataAck) -> u64 {
-        relative(number, keys::initial_dsn(KEY))
+    fn peer_data_offset(number: DataAck) -> u64 {
+        relative(number, keys::initial_dsn(PEER_KEY))
     }
 
     /// Checks that the host's payload is what its application wrote.
     fn check_payload(&mut self, number: usize, segment: &Segment) -> Result<(), String> {
         let payload = segment.payload.to_bytes();
-        let mapped = match segment.options.dss {
+        let mapping = match segment.options.dss {
             Some(Dss { mapping: Some(DssMapping { dsn, ssn, .. }), .. }) if !payload.is_empty() => {
                 Some((ssn, self.host_data_offset(dsn)))
             }
@@ -234,25 +240,29 @@ impl Peer {
             matches!(option, MptcpOption::Capable(MpCapable { data: Some(_), .. }))
         };
         if segment.options.mptcp.iter().any(has_keys) {
-            subflow.host_mapped = Some((1, 1));
+            subflow.host_last_mapping = Some((1, 1));
         }
-        subflow.host_mapped = mapped.or(subflow.host_mapped);
-        let first = segment.seq.wrapping_sub(subflow.host_isn);
-        let (ssn, dsn) = subflow.host_mapped.unwrap_or((1, 1));
-        let offset = dsn.wrapping_add(u64::from(first.wrapping_sub(ssn))).wrapping_sub(1);
-        let wrong = payload.iter().zip(offset..).position(|(byte, at)| *byte != pattern(at));
+        subflow.host_last_mapping = mapping.or(subflow.host_last_mapping);
+        let seq = segment.seq.wrapping_sub(subflow.host_isn);
+        let (ssn, dsn) = subflow.host_last_mapping.unwrap_or((1, 1));
+        let offset = dsn.wrapping_add(u64::from(seq.wrapping_sub(ssn))).wrapping_sub(1);
+        let mismatch =
+            payload.iter().zip(offset..).position(|(byte, offset)| *byte != pattern(offset));
         // A keep-alive may repeat a previous byte (RFC 9293 §3.8.4).
-        match wrong {
-            Some(at) if segment.seq != subflow.host_isn => {
-                Err(format!("byte {at} of the payload is not what was written"))
+        match mismatch {
+            Some(offset) if segment.seq != subflow.host_isn => {
+                Err(format!("byte {offset} of the payload is not what was written"))
             }
             Some(_) | None => Ok(()),
         }
     }
 
     /// Returns the host's last packet with data on a subflow, for ICMP errors.
-    pub(crate) fn quotable(&self, number: usize) -> Result<&[u8], String> {
-        self.subflow(number)?.quotable.as_deref().ok_or_else(|| "nothing to quote yet".to_owned())
+    pub(crate) fn quotable_packet(&self, number: usize) -> Result<&[u8], String> {
+        self.subflow(number)?
+            .quotable_packet
+            .as_deref()
+            .ok_or_else(|| "nothing to quote yet".to_owned())
     }
 
     /// Converts a relative sequence number of the host to the one on the wire.
@@ -273,9 +283,9 @@ impl PeerSubflow {
     fn new(route: &SubflowRoute) -> Self {
         let number = u32::try_from(route.number).unwrap_or_default();
         let (host, peer) = (script::host_address(route.host), script::peer_address(route.peer));
-        let own_port = FIRST_PORT.wrapping_add(number as u16);
+        let new_port = FIRST_PORT.wrapping_add(number as u16);
         let (host_port, peer_port) =
-            if route.by_peer { (route.port, own_port) } else { (0, route.port) };
+            if route.by_peer { (route.port, new_port) } else { (0, route.port) };
         Self {
             host: SocketAddr::new(host, host_port),
             peer: SocketAddr::new(peer, peer_port),
@@ -283,28 +293,28 @@ impl PeerSubflow {
             path: route.peer,
             peer_isn: 7_000 + 1_000_000 * number,
             host_isn: 0,
-            next: 0,
+            next_seq: 0,
             ack: 0,
             window: 65_535,
-            own_scale: None,
+            peer_scale: None,
             host_scale: None,
-            own_timestamps: false,
+            peer_timestamps: false,
             host_timestamps: false,
             last_host_timestamp: 0,
-            last_own_timestamp: 0,
-            own_nonce: NONCE.wrapping_add(number),
+            last_peer_timestamp: 0,
+            peer_nonce: PEER_NONCE.wrapping_add(number),
             host_nonce: 0,
-            mapped: None,
-            host_mapped: None,
-            quotable: None,
+            last_mapping: None,
+            host_last_mapping: None,
+            quotable_packet: None,
         }
     }
 
     /// Returns the window scale shifts of the peer and of the host; both 0 unless both ends offered
     /// one.
     fn scales(&self) -> (u8, u8) {
-        match (self.own_scale, self.host_scale) {
-            (Some(own), Some(host)) => (own, host),
+        match (self.peer_scale, self.host_scale) {
+            (Some(peer), Some(host)) => (peer, host),
             _ => (0, 0),
         }
     }
