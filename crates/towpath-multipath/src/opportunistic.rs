@@ -67,13 +67,13 @@ pub struct Opportunistic {
     config: OpportunisticConfig,
     /// Times of the last penalties, by the path whose round trips limit them: the slow one (paper)
     /// or the fast one (mptcp.org).
-    penalised: Vec<(PathId, Instant)>,
+    last_penalties: Vec<(PathId, Instant)>,
 }
 
 impl Opportunistic {
     /// Creates the state for these modes.
     pub fn new(config: OpportunisticConfig) -> Self {
-        Self { config, penalised: Vec::new() }
+        Self { config, last_penalties: Vec::new() }
     }
 
     /// Returns true if both switches are off.
@@ -86,8 +86,8 @@ impl Opportunistic {
         self.config.penalisation == OpportunisticMode::Nsdi12
     }
 
-    /// Decides when no new data can be sent because of `why`; `fast` is the path that the scheduler
-    /// would use now.
+    /// Decides when no new data can be sent because of `reason`; `fast` is the path that the
+    /// scheduler would use now.
     pub fn on_blocked(
         &mut self,
         view: &ConnectionView<'_>,
@@ -113,12 +113,16 @@ impl Opportunistic {
         let worthwhile = match self.config.retransmission {
             OpportunisticMode::Off => false,
             OpportunisticMode::Nsdi12 => {
-                slowest(view, fast, sent_on).is_some_and(|slow| slow.srtt > fast.srtt)
+                slowest_holder(view, fast, sent_on).is_some_and(|slow| slow.srtt > fast.srtt)
             }
-            OpportunisticMode::MptcpOrg => slowest(view, fast, sent_on).is_some_and(|slow| {
-                let few = SMALL_WINDOW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
-                slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(SLOWDOWN_RATIO)
-            }),
+            OpportunisticMode::MptcpOrg => {
+                slowest_holder(view, fast, sent_on).is_some_and(|slow| {
+                    let small_window_bytes =
+                        SMALL_WINDOW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
+                    slow.cwnd_bytes <= small_window_bytes
+                        || slow.srtt > fast.srtt.saturating_mul(SLOWDOWN_RATIO)
+                })
+            }
         };
         // Do not reinject on the same path: its own recovery repairs the loss.
         if !worthwhile || sent_on.contains(fast.id) || fast.room_bytes == 0 {
@@ -135,45 +139,47 @@ impl Opportunistic {
         fast: &PathView,
         sent_on: PathSet,
     ) -> Option<PathId> {
-        let slow = slowest(view, fast, sent_on)?;
-        let (justified, clock) = match self.config.penalisation {
+        let slow = slowest_holder(view, fast, sent_on)?;
+        let (justified, period_path) = match self.config.penalisation {
             OpportunisticMode::Off => return None,
             OpportunisticMode::Nsdi12 => (is_slower(slow, fast), slow),
             OpportunisticMode::MptcpOrg => {
-                let limited = reason == BlockReason::Window || view.send_buffer_full;
-                (limited && slow.srtt > fast.srtt && slow.phase == RecoveryPhase::Open, fast)
+                let really_blocked = reason == BlockReason::Window || view.send_buffer_full;
+                (really_blocked && slow.srtt > fast.srtt && slow.phase == RecoveryPhase::Open, fast)
             }
         };
-        (justified && self.is_due(view.now, clock)).then(|| {
-            self.penalised.retain(|(path, _)| *path != clock.id);
-            self.penalised.push((clock.id, view.now));
+        (justified && self.is_due(view.now, period_path)).then(|| {
+            self.last_penalties.retain(|(path, _)| *path != period_path.id);
+            self.last_penalties.push((period_path.id, view.now));
             slow.id
         })
     }
 
-    /// Returns true if a round trip of `clock` has passed since the last penalty.
-    fn is_due(&self, now: Instant, clock: &PathView) -> bool {
-        let last = self.penalised.iter().find(|(path, _)| *path == clock.id);
-        last.is_none_or(|(_, at)| now.saturating_since(*at) >= clock.srtt)
+    /// Returns true if a round trip of `period_path` has passed since the last penalty.
+    fn is_due(&self, now: Instant, period_path: &PathView) -> bool {
+        let last_penalty = self.last_penalties.iter().find(|(path, _)| *path == period_path.id);
+        last_penalty
+            .is_none_or(|(_, penalised_at)| now.saturating_since(*penalised_at) >= period_path.srtt)
     }
 }
 
 /// Returns true if `slow` has less throughput than `fast`, by window per round-trip time.
 fn is_slower(slow: &PathView, fast: &PathView) -> bool {
-    let rate = |own: &PathView, other: &PathView| {
-        u128::from(own.cwnd_bytes).saturating_mul(other.srtt.as_nanos())
+    // Both rates are multiplied by both round-trip times, which avoids a division.
+    let scaled_rate = |path: &PathView, other: &PathView| {
+        u128::from(path.cwnd_bytes).saturating_mul(other.srtt.as_nanos())
     };
-    rate(slow, fast) < rate(fast, slow)
+    scaled_rate(slow, fast) < scaled_rate(fast, slow)
 }
 
-/// Returns the slowest path that had the data, except `fast`.
-fn slowest<'a>(
+/// Returns the slowest path that has sent the oldest data, except `fast`.
+fn slowest_holder<'a>(
     view: &ConnectionView<'a>,
     fast: &PathView,
     sent_on: PathSet,
 ) -> Option<&'a PathView> {
-    let others = view.paths.iter().filter(|path| path.id != fast.id && sent_on.contains(path.id));
-    others.max_by_key(|path| (path.srtt, path.id))
+    let holders = view.paths.iter().filter(|path| path.id != fast.id && sent_on.contains(path.id));
+    holders.max_by_key(|path| (path.srtt, path.id))
 }
 
 impl fmt::Display for OpportunisticMode {
@@ -198,22 +204,22 @@ mod tests {
     const HEAD: DataRange = DataRange { start: 50, bytes: 3_000 };
 
     /// Wi-Fi at 20 ms and 3G at 150 ms, which had the oldest data.
-    fn blocked() -> ConnectionFixture {
+    fn blocked_connection() -> ConnectionFixture {
         let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 150)]);
         fixture.head = Some((HEAD, PathSet::only(SLOW)));
         fixture
     }
 
-    fn both(variant: OpportunisticMode) -> Opportunistic {
-        Opportunistic::new(OpportunisticConfig { retransmission: variant, penalisation: variant })
+    fn with_both_modes(mode: OpportunisticMode) -> Opportunistic {
+        Opportunistic::new(OpportunisticConfig { retransmission: mode, penalisation: mode })
     }
 
-    fn act(
+    fn on_blocked(
         mode: OpportunisticMode,
         fixture: &ConnectionFixture,
         reason: BlockReason,
     ) -> OpportunisticActions {
-        both(mode).on_blocked(&fixture.view(), reason, FAST)
+        with_both_modes(mode).on_blocked(&fixture.view(), reason, FAST)
     }
 
     #[test]
@@ -221,10 +227,14 @@ mod tests {
         let expected =
             OpportunisticActions { retransmit: Some((FAST, HEAD)), penalise: Some(SLOW) };
         for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            assert_eq!(act(mode, &blocked(), BlockReason::Window), expected, "{mode}");
+            assert_eq!(
+                on_blocked(mode, &blocked_connection(), BlockReason::Window),
+                expected,
+                "{mode}"
+            );
         }
         assert_eq!(
-            act(OpportunisticMode::Off, &blocked(), BlockReason::Window),
+            on_blocked(OpportunisticMode::Off, &blocked_connection(), BlockReason::Window),
             OpportunisticActions::default()
         );
     }
@@ -237,8 +247,8 @@ mod tests {
         let mut only_m2 =
             Opportunistic::new(OpportunisticConfig { retransmission: off, penalisation: on });
         let (m1, m2) = (
-            only_m1.on_blocked(&blocked().view(), BlockReason::Window, FAST),
-            only_m2.on_blocked(&blocked().view(), BlockReason::Window, FAST),
+            only_m1.on_blocked(&blocked_connection().view(), BlockReason::Window, FAST),
+            only_m2.on_blocked(&blocked_connection().view(), BlockReason::Window, FAST),
         );
         assert_eq!(m1, OpportunisticActions { retransmit: Some((FAST, HEAD)), penalise: None });
         assert_eq!(m2, OpportunisticActions { retransmit: None, penalise: Some(SLOW) });
@@ -246,70 +256,76 @@ mod tests {
 
     #[test]
     fn m1_does_not_retransmit_data_on_the_same_path() {
-        let mut fixture = blocked();
+        let mut fixture = blocked_connection();
         fixture.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
         for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            assert_eq!(act(mode, &fixture, BlockReason::Window).retransmit, None);
+            assert_eq!(on_blocked(mode, &fixture, BlockReason::Window).retransmit, None);
         }
     }
 
     #[test]
-    fn a_slow_path_with_room_does_not_relieve_a_fast_one_without() {
-        let mut fixture = blocked();
+    fn no_action_when_the_fast_path_holds_the_data_and_has_no_room() {
+        let mut fixture = blocked_connection();
         fixture.head = Some((HEAD, PathSet::only(FAST)));
         fixture.paths[0].room_bytes = 0;
         for mode in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
-            let actions = both(mode).on_blocked(&fixture.view(), BlockReason::Window, SLOW);
+            let actions =
+                with_both_modes(mode).on_blocked(&fixture.view(), BlockReason::Window, SLOW);
             assert_eq!(actions, OpportunisticActions::default(), "{mode}");
         }
     }
 
     #[test]
     fn m1_fills_the_window_and_sends_at_least_a_packet() {
-        for (room, bytes) in
+        for (room, expected_bytes) in
             [(0, None), (10, Some(1_000)), (2_000, Some(2_000)), (9_000, Some(3_000))]
         {
-            let mut fixture = blocked();
+            let mut fixture = blocked_connection();
             fixture.paths[0].room_bytes = room;
-            let range = act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window).retransmit;
-            assert_eq!(range.map(|(_, range)| range.bytes), bytes, "room for {room}");
+            let reinjection =
+                on_blocked(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window).retransmit;
+            assert_eq!(
+                reinjection.map(|(_, range)| range.bytes),
+                expected_bytes,
+                "room for {room}"
+            );
         }
     }
 
     #[test]
     fn m1_is_guarded_by_four_times_the_srtt_or_four_packets() {
-        for (srtt_ms, packets, acts) in [(80, 10, false), (81, 10, true), (80, 4, true)] {
-            let mut fixture = blocked();
+        for (srtt_ms, packets, guarded_acts) in [(80, 10, false), (81, 10, true), (80, 4, true)] {
+            let mut fixture = blocked_connection();
             fixture.paths[1].srtt = Duration::from_millis(srtt_ms);
             fixture.paths[1].cwnd_bytes = packets * 1_000;
             let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
-                .map(|mode| act(mode, &fixture, BlockReason::Window).retransmit.is_some());
-            assert_eq!((paper, guarded), (true, acts), "{srtt_ms} ms, {packets} packets");
+                .map(|mode| on_blocked(mode, &fixture, BlockReason::Window).retransmit.is_some());
+            assert_eq!((paper, guarded), (true, guarded_acts), "{srtt_ms} ms, {packets} packets");
         }
     }
 
     #[test]
     fn m2_is_guarded_by_srtt_phase_and_a_send_buffer_that_is_really_full() {
         type Change = fn(&mut ConnectionFixture);
-        let as_fast =
+        let equal_srtt =
             |fixture: &mut ConnectionFixture| fixture.paths[1].srtt = Duration::from_millis(20);
         let recovering =
-            |model: &mut ConnectionFixture| model.paths[1].phase = RecoveryPhase::Recovery;
-        let nothing = |_: &mut ConnectionFixture| {};
-        let full = |model: &mut ConnectionFixture| model.send_buffer_full = true;
+            |fixture: &mut ConnectionFixture| fixture.paths[1].phase = RecoveryPhase::Recovery;
+        let unchanged = |_: &mut ConnectionFixture| {};
+        let buffer_full = |fixture: &mut ConnectionFixture| fixture.send_buffer_full = true;
         let cases: [(Change, BlockReason, [bool; 2]); 5] = [
-            (nothing, BlockReason::Window, [true, true]),
-            (as_fast, BlockReason::Window, [false, false]),
+            (unchanged, BlockReason::Window, [true, true]),
+            (equal_srtt, BlockReason::Window, [false, false]),
             (recovering, BlockReason::Window, [true, false]),
-            (nothing, BlockReason::SendBuffer, [true, false]),
-            (full, BlockReason::SendBuffer, [true, true]),
+            (unchanged, BlockReason::SendBuffer, [true, false]),
+            (buffer_full, BlockReason::SendBuffer, [true, true]),
         ];
-        for (number, (change, why, acts)) in cases.into_iter().enumerate() {
-            let mut model = blocked();
-            change(&mut model);
+        for (case, (change, reason, expected)) in cases.into_iter().enumerate() {
+            let mut fixture = blocked_connection();
+            change(&mut fixture);
             let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
-                .map(|mode| act(mode, &model, why).penalise.is_some());
-            assert_eq!([paper, guarded], acts, "case {number}");
+                .map(|mode| on_blocked(mode, &fixture, reason).penalise.is_some());
+            assert_eq!([paper, guarded], expected, "case {case}");
         }
     }
 
@@ -318,8 +334,8 @@ mod tests {
         for (mode, period_ms) in
             [(OpportunisticMode::Nsdi12, 150), (OpportunisticMode::MptcpOrg, 20)]
         {
-            let mut opportunistic = both(mode);
-            let mut fixture = blocked();
+            let mut opportunistic = with_both_modes(mode);
+            let mut fixture = blocked_connection();
             let mut times = Vec::new();
             for ms in 0..3 * period_ms {
                 fixture.now = Instant::ZERO + Duration::from_millis(ms);
@@ -332,20 +348,20 @@ mod tests {
 
     #[test]
     fn no_action_without_outstanding_data_on_the_slow_path() {
-        let mut fixture = blocked();
+        let mut fixture = blocked_connection();
         fixture.head = None;
         assert_eq!(
-            act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
+            on_blocked(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
             OpportunisticActions::default()
         );
         fixture.head = Some((HEAD, PathSet::only(FAST)));
         assert_eq!(
-            act(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
+            on_blocked(OpportunisticMode::Nsdi12, &fixture, BlockReason::Window),
             OpportunisticActions::default()
         );
         assert_eq!(
-            both(OpportunisticMode::Nsdi12).on_blocked(
-                &blocked().view(),
+            with_both_modes(OpportunisticMode::Nsdi12).on_blocked(
+                &blocked_connection().view(),
                 BlockReason::Window,
                 PathId(9)
             ),

@@ -101,18 +101,18 @@ pub enum RecoveryPhase {
 pub struct PathView {
     /// Slot of the path.
     pub id: PathId,
-    /// True if either end requested use only when nothing else works (RFC 8684 §3.3.8).
+    /// True if either end set the backup flag: use only when no other path works (RFC 8684 §3.3.8).
     pub backup: bool,
-    /// True if no data sent on the path has been acknowledged for several timeouts.
+    /// True if no data sent on the path has been acknowledged for several retransmission timeouts.
     pub stale: bool,
-    /// Consecutive rounds of the connection's timer without anything received on the path although
-    /// it had data outstanding. Too many of them make it stale.
+    /// Consecutive expiries of the connection's timer during which the path had data outstanding
+    /// and received nothing. Too many of them make the path stale.
     pub silent_rounds: u32,
     /// Phase of the path's loss recovery.
     pub phase: RecoveryPhase,
     /// True if the congestion window is below the slow start threshold.
     pub slow_start: bool,
-    /// Smoothed round-trip time; the handshake's until data was acknowledged.
+    /// Smoothed round-trip time; before the first acknowledgement of data, that of the handshake.
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
@@ -120,7 +120,7 @@ pub struct PathView {
     pub min_rtt: Duration,
     /// Retransmission timeout, without back-off.
     pub rto: Duration,
-    /// Consecutive timeouts; 0 after an acknowledgement.
+    /// Consecutive retransmission timeouts; 0 after an acknowledgement.
     pub timeouts: u32,
     /// Payload bytes of a full packet.
     pub mss_bytes: u32,

@@ -11,22 +11,22 @@ use towpath_net::{Direction, Instant, Packet, Rate, Topology, presets};
 
 /// A small packet handle as in the emulator: length and buffer index.
 #[derive(Debug, Clone)]
-struct Small {
+struct PacketHandle {
     bytes: u32,
-    _buffer: u32,
+    _index: u32,
 }
 
-impl Packet for Small {
+impl Packet for PacketHandle {
     fn len_bytes(&self) -> u32 {
         self.bytes
     }
     fn corrupt(&mut self, _random: u32) {}
 }
 
-const PACKET: Small = Small { bytes: 1_500, _buffer: 7 };
+const PACKET: PacketHandle = PacketHandle { bytes: 1_500, _index: 7 };
 /// Packets in one iteration.
 const BATCH_PACKETS: u64 = 1_000;
-/// Packets arrive this far apart, at nearly 1 Gbit/s.
+/// Time between two packets, which makes nearly 1 Gbit/s.
 const GAP_NANOS: u64 = 12_200;
 
 fn gigabit() -> Rate {
@@ -42,14 +42,14 @@ fn bench_direction(c: &mut Criterion, name: &str, config: DirectionConfig) {
     let mut group = c.benchmark_group("direction");
     group.throughput(Throughput::Elements(BATCH_PACKETS));
     let mut direction = Direction::new(config, 1);
-    let mut now = 0;
+    let mut now_nanos = 0;
     group.bench_function(name, |b| {
         b.iter(|| {
             for _ in 0..BATCH_PACKETS {
-                now += GAP_NANOS;
-                let at = Instant::from_nanos(now);
-                let _ = black_box(direction.push(at, PACKET));
-                while let Some(packet) = direction.pop(at) {
+                now_nanos += GAP_NANOS;
+                let now = Instant::from_nanos(now_nanos);
+                let _ = black_box(direction.push(now, PACKET));
+                while let Some(packet) = direction.pop(now) {
                     black_box(packet);
                 }
             }
@@ -58,7 +58,7 @@ fn bench_direction(c: &mut Criterion, name: &str, config: DirectionConfig) {
     group.finish();
 }
 
-fn directions(c: &mut Criterion) {
+fn bench_directions(c: &mut Criterion) {
     let ideal = DirectionConfig { delay: delay(), ..DirectionConfig::default() };
     let line = DirectionConfig { shaper: Shaper::Line(gigabit()), ..ideal };
     let pareto = Jitter {
@@ -80,7 +80,7 @@ fn directions(c: &mut Criterion) {
     bench_direction(c, "htb_netem", presets::htb_netem(gigabit(), delay().base, 1_000));
 }
 
-fn shared_bottleneck(c: &mut Criterion) {
+fn bench_shared_bottleneck(c: &mut Criterion) {
     let mut group = c.benchmark_group("topology");
     group.throughput(Throughput::Elements(BATCH_PACKETS));
     let mut topology = Topology::new();
@@ -95,14 +95,14 @@ fn shared_bottleneck(c: &mut Criterion) {
         .take(2)
         .filter_map(|access| topology.add_route(&[*access, *hops.last()?]).ok())
         .collect();
-    let mut now = 0;
+    let mut now_nanos = 0;
     group.bench_function("two_hops", |b| {
         b.iter(|| {
             for route in routes.iter().cycle().take(BATCH_PACKETS as usize) {
-                now += GAP_NANOS;
-                let at = Instant::from_nanos(now);
-                let _ = black_box(topology.push(at, *route, PACKET));
-                while let Some(packet) = topology.pop(at) {
+                now_nanos += GAP_NANOS;
+                let now = Instant::from_nanos(now_nanos);
+                let _ = black_box(topology.push(now, *route, PACKET));
+                while let Some(packet) = topology.pop(now) {
                     black_box(packet);
                 }
             }
@@ -111,5 +111,5 @@ fn shared_bottleneck(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, directions, shared_bottleneck);
+criterion_group!(benches, bench_directions, bench_shared_bottleneck);
 criterion_main!(benches);

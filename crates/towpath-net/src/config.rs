@@ -20,7 +20,7 @@ pub struct DirectionConfig {
     pub duplicate: Probability,
     /// Chance that one bit of a packet is flipped.
     pub corrupt: Probability,
-    /// netem's `limit`: packets in the whole direction, in delay *and* waiting.
+    /// netem's `limit`: packets in the delay line and in the queue together.
     pub limit_packets: Option<usize>,
     /// Server that empties the queue: the rate and burst at which packets leave.
     pub shaper: Shaper,
@@ -75,7 +75,7 @@ pub struct Probability(u32);
 impl Probability {
     /// Probability 0; an event with it draws no random number.
     pub const NEVER: Self = Self(0);
-    /// Always (as near as 32 bits come: 1 − 2⁻³²; the link model treats it as certain).
+    /// Probability 1, stored as 1 − 2⁻³²; the link model treats it as certain.
     pub const ALWAYS: Self = Self(u32::MAX);
 
     /// Returns the probability `numerator` / 2³².
@@ -136,7 +136,7 @@ pub enum Loss {
 pub enum Shaper {
     /// No rate limit: each packet leaves at once.
     Unlimited,
-    /// One after the other at the line rate, never a burst.
+    /// Packets leave one after the other at the line rate, never in a burst.
     Line(Rate),
     /// `tc tbf`: starts with a full bucket, so an idle link passes `burst` at once.
     TokenBucket {
@@ -169,7 +169,7 @@ pub struct LinkTrace {
 /// The queue before the shaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
-    /// First in, first out; what does not fit is dropped.
+    /// First in, first out; arrivals that do not fit are dropped.
     DropTail(QueueLimit),
     /// `CoDel` (RFC 8289), which drops at dequeue.
     CoDel {
@@ -252,7 +252,7 @@ pub enum JitterDistribution {
 /// Treatment of packets by a link that goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenDown {
-    /// Everything queued or on the wire is lost, and so is what arrives.
+    /// Packets in the queue, on the wire and arriving are lost.
     Drop,
     /// Queued packets wait for the link to come back; arrivals queue up.
     Hold,

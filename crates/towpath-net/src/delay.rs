@@ -20,9 +20,10 @@ pub(crate) struct DelayLine<P> {
     may_overtake: bool,
     stream: RngStream,
     /// Latest departure so far.
-    latest: Instant,
-    entered: u64,
+    latest_departure: Instant,
+    next_sequence: u64,
     in_order: VecDeque<DelayedPacket<P>>,
+    /// Packets that depart before one that entered earlier.
     overtaking: BinaryHeap<Reverse<DelayedPacket<P>>>,
 }
 
@@ -41,8 +42,8 @@ impl<P> DelayLine<P> {
             rate: None,
             may_overtake: false,
             stream: RngStream::new(seed, "jitter"),
-            latest: Instant::ZERO,
-            entered: 0,
+            latest_departure: Instant::ZERO,
+            next_sequence: 0,
             in_order: VecDeque::new(),
             overtaking: BinaryHeap::new(),
         };
@@ -58,8 +59,7 @@ impl<P> DelayLine<P> {
         self.may_overtake = delay.jitter.is_some_and(|jitter| jitter.reorder);
     }
 
-    /// Returns the shortest time, in nanoseconds, that a packet which enters from now on spends
-    /// here.
+    /// Returns the shortest delay, in nanoseconds, of a packet that enters from now on.
     pub(crate) fn min_nanos(&self) -> u64 {
         if self.jitter.is_some() { 0 } else { self.base_nanos.unsigned_abs() }
     }
@@ -71,9 +71,9 @@ impl<P> DelayLine<P> {
     /// Adds a packet that is charged with `charged_bytes` against netem's rate.
     pub(crate) fn push(&mut self, now: Instant, packet: P, charged_bytes: u32) {
         let departure = self.departure(now, charged_bytes);
-        self.latest = self.latest.max(departure);
-        let sequence = self.entered;
-        self.entered = sequence.wrapping_add(1);
+        self.latest_departure = self.latest_departure.max(departure);
+        let sequence = self.next_sequence;
+        self.next_sequence = sequence.wrapping_add(1);
         let entry = DelayedPacket { departure, sequence, packet };
         if self.in_order.back().is_some_and(|last| last.departure > departure) {
             self.overtaking.push(Reverse(entry));
@@ -88,19 +88,23 @@ impl<P> DelayLine<P> {
             None => self.base_nanos,
             Some(jitter) => jitter.draw(self.base_nanos, &mut self.stream),
         };
-        let mut at = if delay >= 0 {
+        let mut departure = if delay >= 0 {
             now.plus_nanos(delay.unsigned_abs())
         } else {
             Instant::from_nanos(now.as_nanos().saturating_sub(delay.unsigned_abs()))
         };
         if let Some(rate) = self.rate {
             // While packets are in flight, the last of them is the reference point.
-            if self.latest > now {
-                at = at.max(self.latest);
+            if self.latest_departure > now {
+                departure = departure.max(self.latest_departure);
             }
-            at += rate.time_for(u64::from(charged_bytes));
+            departure += rate.time_for(u64::from(charged_bytes));
         }
-        if self.may_overtake { at.max(now) } else { at.max(now).max(self.latest) }
+        if self.may_overtake {
+            departure.max(now)
+        } else {
+            departure.max(now).max(self.latest_departure)
+        }
     }
 
     /// Returns the time of the next departure.
@@ -115,40 +119,42 @@ impl<P> DelayLine<P> {
 
     fn front(&self) -> Option<&DelayedPacket<P>> {
         match (self.in_order.front(), self.overtaking.peek()) {
-            (Some(first), Some(Reverse(other))) => Some(first.min(other)),
-            (first, other) => first.or(other.map(|Reverse(entry)| entry)),
+            (Some(in_order), Some(Reverse(overtaking))) => Some(in_order.min(overtaking)),
+            (in_order, overtaking) => in_order.or(overtaking.map(|Reverse(entry)| entry)),
         }
     }
 
     /// Removes and returns the next packet that departs at `now` or before.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
-        let first = self.in_order.front();
-        let overtaken = match self.overtaking.peek() {
+        let first_in_order = self.in_order.front();
+        let overtaking_is_first = match self.overtaking.peek() {
             None => false,
-            Some(Reverse(other)) => first.is_none_or(|first| other < first),
+            Some(Reverse(first_overtaking)) => {
+                first_in_order.is_none_or(|first_in_order| first_overtaking < first_in_order)
+            }
         };
-        let entry = if overtaken {
+        let entry = if overtaking_is_first {
             self.overtaking.peek().filter(|Reverse(entry)| entry.departure <= now)?;
             self.overtaking.pop()?.0
         } else {
-            first.filter(|entry| entry.departure <= now)?;
+            first_in_order.filter(|entry| entry.departure <= now)?;
             self.in_order.pop_front()?
         };
         Some((entry.departure, entry.packet))
     }
 
-    /// Removes every packet that departs after `now` and passes it to `lost`.
-    pub(crate) fn drop_after(&mut self, now: Instant, mut lost: impl FnMut(&P)) {
+    /// Removes every packet that departs after `now` and passes it to `on_drop`.
+    pub(crate) fn drop_after(&mut self, now: Instant, mut on_drop: impl FnMut(&P)) {
         let mut keep = |entry: &DelayedPacket<P>| {
             let arrived = entry.departure <= now;
             if !arrived {
-                lost(&entry.packet);
+                on_drop(&entry.packet);
             }
             arrived
         };
         self.in_order.retain(&mut keep);
         self.overtaking.retain(|Reverse(entry)| keep(entry));
-        self.latest = self.latest.min(now);
+        self.latest_departure = self.latest_departure.min(now);
     }
 }
 
@@ -181,36 +187,36 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn at(millis: u64) -> Instant {
+    fn at_millis(millis: u64) -> Instant {
         Instant::from_nanos(millis * MS)
     }
 
-    fn millis(delay: u64) -> Delay {
-        Delay { base: Duration::from_millis(delay), jitter: None, rate: None }
+    fn constant_delay(delay_ms: u64) -> Delay {
+        Delay { base: Duration::from_millis(delay_ms), jitter: None, rate: None }
     }
 
     #[test]
-    fn a_shorter_delay_reorders_nothing_without_permission() {
-        let mut line = DelayLine::new(millis(100), 1);
-        line.push(at(0), 'a', 100);
-        line.set(millis(10));
-        line.push(at(1), 'b', 100);
-        assert_eq!(line.pop(Instant::MAX), Some((at(100), 'a')));
-        assert_eq!(line.pop(Instant::MAX), Some((at(100), 'b')));
+    fn a_shorter_delay_does_not_reorder_unless_allowed() {
+        let mut line = DelayLine::new(constant_delay(100), 1);
+        line.push(at_millis(0), 'a', 100);
+        line.set(constant_delay(10));
+        line.push(at_millis(1), 'b', 100);
+        assert_eq!(line.pop(Instant::MAX), Some((at_millis(100), 'a')));
+        assert_eq!(line.pop(Instant::MAX), Some((at_millis(100), 'b')));
     }
 
     #[test]
-    fn with_permission_it_reorders_and_ties_keep_their_order() {
+    fn a_shorter_delay_reorders_if_allowed_and_ties_keep_their_order() {
         let jitter =
             Jitter { distribution: JitterDistribution::Uniform, sd: Duration::ZERO, reorder: true };
-        let free = |delay| Delay { jitter: Some(jitter), ..millis(delay) };
-        let mut line = DelayLine::new(free(100), 1);
-        line.push(at(0), 'a', 100);
-        line.set(free(10));
-        line.push(at(0), 'b', 100);
-        line.push(at(0), 'c', 100);
-        line.set(free(100));
-        line.push(at(0), 'd', 100);
+        let reordering_delay = |delay| Delay { jitter: Some(jitter), ..constant_delay(delay) };
+        let mut line = DelayLine::new(reordering_delay(100), 1);
+        line.push(at_millis(0), 'a', 100);
+        line.set(reordering_delay(10));
+        line.push(at_millis(0), 'b', 100);
+        line.push(at_millis(0), 'c', 100);
+        line.set(reordering_delay(100));
+        line.push(at_millis(0), 'd', 100);
         let order: Vec<char> =
             std::iter::from_fn(|| line.pop(Instant::MAX)).map(|(_, packet)| packet).collect();
         assert_eq!(order, ['b', 'c', 'a', 'd']);
@@ -219,23 +225,23 @@ mod tests {
     #[test]
     fn the_rate_of_netem_counts_from_the_last_packet_in_flight() {
         let rate = Rate::from_bps(8_000_000);
-        let mut line = DelayLine::new(Delay { rate, ..millis(10) }, 1);
+        let mut line = DelayLine::new(Delay { rate, ..constant_delay(10) }, 1);
         // 1,000 bytes take 1 ms.
-        line.push(at(0), 'a', 1_000);
-        line.push(at(0), 'b', 1_000);
-        line.push(at(30), 'c', 1_000);
+        line.push(at_millis(0), 'a', 1_000);
+        line.push(at_millis(0), 'b', 1_000);
+        line.push(at_millis(30), 'c', 1_000);
         let times: Vec<Instant> =
             std::iter::from_fn(|| line.pop(Instant::MAX)).map(|(time, _)| time).collect();
-        assert_eq!(times, [at(11), at(12), at(41)]);
+        assert_eq!(times, [at_millis(11), at_millis(12), at_millis(41)]);
     }
 
     #[test]
-    fn packets_that_have_arrived_survive_a_cut() {
-        let mut line = DelayLine::new(millis(10), 1);
-        line.push(at(0), 'a', 100);
-        line.push(at(5), 'b', 100);
+    fn packets_that_have_arrived_survive_drop_after() {
+        let mut line = DelayLine::new(constant_delay(10), 1);
+        line.push(at_millis(0), 'a', 100);
+        line.push(at_millis(5), 'b', 100);
         let mut lost = Vec::new();
-        line.drop_after(at(10), |packet| lost.push(*packet));
+        line.drop_after(at_millis(10), |packet| lost.push(*packet));
         assert_eq!((lost, line.len()), (vec!['b'], 1));
     }
 }

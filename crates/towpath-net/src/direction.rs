@@ -17,6 +17,7 @@ use crate::queue::{Qdisc, QdiscEvent};
 /// One direction of one link.
 #[derive(Debug, Clone)]
 pub struct Direction<P> {
+    /// Latest time that a call has passed.
     now: Instant,
     is_up: bool,
     order: PipelineOrder,
@@ -31,7 +32,7 @@ pub struct Direction<P> {
     /// Packets that have left and wait for [`Self::pop`], with their departure times.
     departed: VecDeque<(Instant, P)>,
     counters: DirectionCounters,
-    /// Bytes that have passed the server, as it counts them.
+    /// Bytes that have passed the server, overhead included.
     served_bytes: u64,
 }
 
@@ -62,22 +63,22 @@ impl<P: Packet> Direction<P> {
         self.counters.offered.add(bytes);
         self.advance(now);
         if !self.is_up && self.when_down == WhenDown::Drop {
-            return self.dropped(DropReason::Down, bytes);
+            return self.drop_packet(DropReason::Down, bytes);
         }
-        if bytes > self.mtu_bytes || self.qdisc.never_passes(self.charged(&packet)) {
-            return self.dropped(DropReason::Mtu, bytes);
+        if bytes > self.mtu_bytes || self.qdisc.never_passes(self.charged_bytes(&packet)) {
+            return self.drop_packet(DropReason::Mtu, bytes);
         }
         if !self.impairments.is_transparent() {
             return self.push_impaired(packet, bytes);
         }
         if self.is_over_limit() {
-            return self.dropped(DropReason::QueueFull, bytes);
+            return self.drop_packet(DropReason::QueueFull, bytes);
         }
         self.enter(packet, bytes)
     }
 
     /// Returns the time at which a packet may leave next, or, at [`QueuePosition::Host`], room may
-    /// appear. The event is never earlier. Call [`Self::pop`] then.
+    /// appear. The event never occurs earlier. Call [`Self::pop`] at that time.
     pub fn next_due(&self) -> Option<Instant> {
         self.upcoming().map(|(time, _)| time)
     }
@@ -102,7 +103,7 @@ impl<P: Packet> Direction<P> {
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         match self.order {
-            PipelineOrder::ServerThenDelay => self.serve_until_now(self.now),
+            PipelineOrder::ServerThenDelay => self.serve_until(self.now),
             PipelineOrder::DelayThenServer => self.advance_delay_first(),
         }
     }
@@ -111,12 +112,12 @@ impl<P: Packet> Direction<P> {
     /// back-pressure at [`QueuePosition::Host`]. Exact after [`Self::pop`] has returned `None` for
     /// the same time.
     pub fn has_room(&self, bytes: u32) -> bool {
-        let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
+        let within_limit = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
         match self.order {
             PipelineOrder::ServerThenDelay => {
-                room && self.qdisc.has_room(bytes.saturating_add(self.overhead_bytes))
+                within_limit && self.qdisc.has_room(bytes.saturating_add(self.overhead_bytes))
             }
-            PipelineOrder::DelayThenServer => room,
+            PipelineOrder::DelayThenServer => within_limit,
         }
     }
 
@@ -196,26 +197,29 @@ impl<P: Packet> Direction<P> {
         if let Some((departure, packet)) = self.departed.front() {
             return Some((*departure, packet));
         }
-        let (served, arriving) = (self.qdisc.upcoming(), self.delay_line.upcoming());
+        let (leaves_server, leaves_delay) = (self.qdisc.upcoming(), self.delay_line.upcoming());
         match (self.position, self.order) {
-            (QueuePosition::Host, _) => earliest(served, arriving),
+            (QueuePosition::Host, _) => earliest(leaves_server, leaves_delay),
             (QueuePosition::Network, PipelineOrder::ServerThenDelay) => {
-                let shortest = self.delay_line.min_nanos();
-                let served = served.map(|(time, packet)| (time.plus_nanos(shortest), packet));
-                earliest(served, arriving)
+                let min_delay_nanos = self.delay_line.min_nanos();
+                let leaves_server =
+                    leaves_server.map(|(time, packet)| (time.plus_nanos(min_delay_nanos), packet));
+                earliest(leaves_server, leaves_delay)
             }
             // Arrivals from the wire queue up behind the packet in service.
-            (QueuePosition::Network, PipelineOrder::DelayThenServer) => served.or(arriving),
+            (QueuePosition::Network, PipelineOrder::DelayThenServer) => {
+                leaves_server.or(leaves_delay)
+            }
         }
     }
 
     /// Returns the bytes that the server and the queue count.
-    fn charged(&self, packet: &P) -> u32 {
+    fn charged_bytes(&self, packet: &P) -> u32 {
         let overhead = self.overhead_bytes.saturating_mul(packet.packets());
         packet.len_bytes().saturating_add(overhead)
     }
 
-    fn dropped(&mut self, reason: DropReason, bytes: u32) -> EnqueueOutcome {
+    fn drop_packet(&mut self, reason: DropReason, bytes: u32) -> EnqueueOutcome {
         self.counters.count_drop(reason, bytes);
         EnqueueOutcome::Dropped(reason)
     }
@@ -223,23 +227,23 @@ impl<P: Packet> Direction<P> {
     /// Enqueues as netem does: loss takes one copy away and duplication adds one. The copy is taken
     /// before corruption. It enters before the original and is not duplicated a second time.
     fn push_impaired(&mut self, mut packet: P, bytes: u32) -> EnqueueOutcome {
-        let (twice, lost) = (self.impairments.duplicates(), self.impairments.loses());
-        if twice {
+        let (duplicated, lost) = (self.impairments.duplicates(), self.impairments.loses());
+        if duplicated {
             self.counters.duplicated.add(bytes);
         }
         if lost {
             self.counters.count_drop(DropReason::Loss, bytes);
         }
-        if lost && !twice {
+        if lost && !duplicated {
             return EnqueueOutcome::Dropped(DropReason::Loss);
         }
-        let copy = (twice && !lost).then(|| packet.clone());
+        let copy = (duplicated && !lost).then(|| packet.clone());
         self.corrupt_by_chance(&mut packet, bytes);
         if self.is_over_limit() {
             if copy.is_some() {
                 self.counters.count_drop(DropReason::QueueFull, bytes);
             }
-            return self.dropped(DropReason::QueueFull, bytes);
+            return self.drop_packet(DropReason::QueueFull, bytes);
         }
         if let Some(copy) = copy {
             self.push_copy(copy, bytes);
@@ -290,33 +294,33 @@ impl<P: Packet> Direction<P> {
     /// Passes a packet to the first part of the pipeline.
     fn enter(&mut self, packet: P, bytes: u32) -> EnqueueOutcome {
         match self.order {
-            PipelineOrder::ServerThenDelay => self.queue(self.now, packet, bytes),
+            PipelineOrder::ServerThenDelay => self.enqueue(self.now, packet, bytes),
             PipelineOrder::DelayThenServer => {
-                let charged = self.charged(&packet);
-                self.delay_line.push(self.now, packet, charged);
+                let charged_bytes = self.charged_bytes(&packet);
+                self.delay_line.push(self.now, packet, charged_bytes);
                 self.advance_delay_first();
                 EnqueueOutcome::Queued
             }
         }
     }
 
-    /// Passes a packet to the queue at its logical time `at`.
-    fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> EnqueueOutcome {
+    /// Passes a packet to the queue at its logical time `time`.
+    fn enqueue(&mut self, time: Instant, packet: P, bytes: u32) -> EnqueueOutcome {
         if self.qdisc.is_passthrough() {
-            self.leave_server(at, packet);
+            self.leave_server(time, packet);
             return EnqueueOutcome::Queued;
         }
-        let charged = self.charged(&packet);
-        if let Err(reason) = self.qdisc.enqueue(at, packet, charged) {
-            return self.dropped(reason, bytes);
+        let charged_bytes = self.charged_bytes(&packet);
+        if let Err(reason) = self.qdisc.enqueue(time, packet, charged_bytes) {
+            return self.drop_packet(reason, bytes);
         }
-        self.serve_until_now(at);
+        self.serve_until(time);
         EnqueueOutcome::Queued
     }
 
-    fn serve_until_now(&mut self, until: Instant) {
-        while let Some(at) = self.qdisc.next().filter(|at| *at <= until) {
-            self.serve(at);
+    fn serve_until(&mut self, until: Instant) {
+        while let Some(time) = self.qdisc.next().filter(|time| *time <= until) {
+            self.serve(time);
         }
     }
 
@@ -324,17 +328,17 @@ impl<P: Packet> Direction<P> {
     /// times the server makes room first.
     fn advance_delay_first(&mut self) {
         loop {
-            let served = self.qdisc.next().filter(|at| *at <= self.now);
-            let arrived = self.delay_line.next().filter(|at| *at <= self.now);
-            match (served, arrived) {
-                (Some(at), arrived) if arrived.is_none_or(|arrived| at <= arrived) => {
-                    self.serve(at);
+            let server_due = self.qdisc.next().filter(|time| *time <= self.now);
+            let delay_due = self.delay_line.next().filter(|time| *time <= self.now);
+            match (server_due, delay_due) {
+                (Some(time), delay_due) if delay_due.is_none_or(|delay_due| time <= delay_due) => {
+                    self.serve(time);
                 }
-                (_, Some(at)) => {
-                    if let Some((at, packet)) = self.delay_line.pop(at) {
+                (_, Some(time)) => {
+                    if let Some((time, packet)) = self.delay_line.pop(time) {
                         let bytes = packet.len_bytes();
                         // A drop by the queue shows in the counters.
-                        let _ = self.queue(at, packet, bytes);
+                        let _ = self.enqueue(time, packet, bytes);
                     }
                 }
                 (_, None) => return,
@@ -342,10 +346,10 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Does what is due in the server at `at`.
-    fn serve(&mut self, at: Instant) {
+    /// Processes the server's event that is due at `time`.
+    fn serve(&mut self, time: Instant) {
         match self.qdisc.step() {
-            Some(QdiscEvent::Sent(packet)) => self.leave_server(at, packet),
+            Some(QdiscEvent::Sent(packet)) => self.leave_server(time, packet),
             Some(QdiscEvent::Dropped(packet)) => {
                 self.counters.count_drop(DropReason::Aqm, packet.len_bytes());
             }
@@ -353,15 +357,15 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    fn leave_server(&mut self, at: Instant, mut packet: P) {
-        let charged = self.charged(&packet);
-        self.served_bytes = self.served_bytes.wrapping_add(u64::from(charged));
-        packet.on_served(0, at);
+    fn leave_server(&mut self, time: Instant, mut packet: P) {
+        let charged_bytes = self.charged_bytes(&packet);
+        self.served_bytes = self.served_bytes.wrapping_add(u64::from(charged_bytes));
+        packet.on_served(0, time);
         match self.order {
             PipelineOrder::ServerThenDelay => {
-                self.delay_line.push(at, packet, charged);
+                self.delay_line.push(time, packet, charged_bytes);
             }
-            PipelineOrder::DelayThenServer => self.departed.push_back((at, packet)),
+            PipelineOrder::DelayThenServer => self.departed.push_back((time, packet)),
         }
     }
 
@@ -377,11 +381,11 @@ impl<P: Packet> Direction<P> {
 
 /// Returns the earlier event; at equal times the one further along the pipeline.
 fn earliest<'a, P>(
-    served: Option<(Instant, &'a P)>,
-    arriving: Option<(Instant, &'a P)>,
+    server_event: Option<(Instant, &'a P)>,
+    delay_event: Option<(Instant, &'a P)>,
 ) -> Option<(Instant, &'a P)> {
-    match (served, arriving) {
-        (Some(served), Some(arriving)) if served.0 < arriving.0 => Some(served),
-        (served, arriving) => arriving.or(served),
+    match (server_event, delay_event) {
+        (Some(server), Some(delay)) if server.0 < delay.0 => Some(server),
+        (server_event, delay_event) => delay_event.or(server_event),
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::config::{Jitter, JitterDistribution};
 use crate::random::RngStream;
 
-/// Unit of a table's values: 8192 is one `sd`.
+/// Table value of one `sd` (netem's `NETEM_DIST_SCALE`).
 const SCALE: i64 = 8_192;
 const TABLE_SIZE: usize = 4_096;
-/// Longer times are clamped to this, about 39 hours, so that no product overflows.
+/// Longest delay, about 39 hours: longer ones are clamped so that no product overflows.
 const MAX_NANOS: i64 = 1 << 47;
 
 type Table = [i16; TABLE_SIZE];
@@ -44,10 +44,10 @@ impl JitterSource {
             return uniform(sigma, stream) + mean_nanos;
         };
         let index = stream.draw() as usize % TABLE_SIZE;
-        let t = table.get(index).copied().map_or(0, i64::from);
-        let low = (sigma % SCALE) * t;
+        let table_value = table.get(index).copied().map_or(0, i64::from);
+        let low = (sigma % SCALE) * table_value;
         let rounding = if low >= 0 { SCALE / 2 } else { -SCALE / 2 };
-        (low + rounding) / SCALE + (sigma / SCALE) * t + mean_nanos
+        (low + rounding) / SCALE + (sigma / SCALE) * table_value + mean_nanos
     }
 }
 
@@ -56,12 +56,13 @@ pub(crate) fn clamped_nanos(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).map_or(MAX_NANOS, |nanos| nanos.min(MAX_NANOS))
 }
 
-/// Draws from −sigma ≤ result < sigma: netem's 32-bit draw, and a wider one if 32 bits are too few.
+/// Draws evenly from −sigma ≤ result < sigma: netem's 32-bit draw, and a wider one if 32 bits are
+/// too few.
 fn uniform(sigma: i64, stream: &mut RngStream) -> i64 {
     let width = 2 * sigma.unsigned_abs();
-    let draw =
+    let drawn =
         if u32::try_from(width).is_ok() { u64::from(stream.draw()) } else { stream.draw_wide() };
-    (draw % width).cast_signed() - sigma
+    (drawn % width).cast_signed() - sigma
 }
 
 /// Pareto with shape 3, shifted and scaled to mean 0: (u^(−1/3) − 3/2) · 4/3 · 8192 for
@@ -71,11 +72,11 @@ fn pareto() -> &'static Table {
     TABLE.get_or_init(|| std::array::from_fn(|index| to_i16(pareto_value(index))))
 }
 
-/// Computes the same in integers, so that the platform's `powf` does not matter. With u = k/65536
-/// the value is ∛(2⁶¹ / 27k) − 16384.
+/// Computes a value of the Pareto table in integers, so that the platform's `powf` does not matter.
+/// With u = k/65536 the value is ∛(2⁶¹ / 27k) − 16384.
 fn pareto_value(index: usize) -> i64 {
     let k = 65_536 - 16 * index as u128;
-    // Half a unit more and rounded down is rounding to nearest.
+    // The doubled root keeps one more bit, by which the division rounds to nearest.
     let doubled = cube_root((1_u128 << 64) / (27 * k));
     i64::try_from(doubled.div_ceil(2)).map_or(0, |root| root - 16_384).min(32_767)
 }

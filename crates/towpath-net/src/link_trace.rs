@@ -5,7 +5,7 @@ use crate::config::LinkTrace;
 
 /// Bytes that one delivery opportunity carries.
 pub const OPPORTUNITY_BYTES: u32 = 1_504;
-/// Limit of lines, more than any real recording has.
+/// Largest number of opportunities, more than any real recording has.
 const MAX_OPPORTUNITIES: usize = 10_000_000;
 /// Period of a trace made from a rate; longer if this time is too short for one opportunity.
 const PERIOD_MS: u128 = 10_000;
@@ -95,7 +95,7 @@ impl LinkTrace {
         let opportunities_ms = if count == 0 {
             vec![to_u64(opportunity_bits * 1_000 / bits)]
         } else {
-            (1..=count).map(|k| to_u64((k * PERIOD_MS).div_ceil(count))).collect()
+            (1..=count).map(|number| to_u64((number * PERIOD_MS).div_ceil(count))).collect()
         };
         Self { opportunities_ms }
     }

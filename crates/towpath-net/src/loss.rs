@@ -61,7 +61,7 @@ impl Impairments {
 enum LossModel {
     None,
     Random(Probability),
-    /// netem's `gemodel`, in its good state or not.
+    /// netem's `gemodel`; `good` is the current state.
     GilbertElliott {
         good: bool,
         to_bad: Probability,
@@ -69,7 +69,7 @@ enum LossModel {
         loss_in_bad: Probability,
         loss_in_good: Probability,
     },
-    /// `left` packets of the current burst are still to be lost.
+    /// `remaining` packets of the current burst are still to be lost.
     Burst {
         remaining: u32,
         start: Probability,
@@ -97,19 +97,19 @@ impl LossModel {
             Self::Random(chance) => stream.happens(*chance),
             // netem draws the transition first, then the loss of the state it was in *before*.
             Self::GilbertElliott { good, to_bad, to_good, loss_in_bad, loss_in_good } => {
-                let (leave, loss) =
+                let (transition, loss) =
                     if *good { (*to_bad, *loss_in_good) } else { (*to_good, *loss_in_bad) };
-                if stream.happens(leave) {
+                if stream.happens(transition) {
                     *good = !*good;
                 }
                 stream.happens(loss)
             }
-            Self::Burst { remaining: left, start, length } => {
-                if *left == 0 && stream.happens(*start) {
-                    *left = *length;
+            Self::Burst { remaining, start, length } => {
+                if *remaining == 0 && stream.happens(*start) {
+                    *remaining = *length;
                 }
-                let lost = *left > 0;
-                *left = left.saturating_sub(1);
+                let lost = *remaining > 0;
+                *remaining = remaining.saturating_sub(1);
                 lost
             }
         }
@@ -125,12 +125,12 @@ mod tests {
     }
 
     /// Returns the outcome of `packets` draws.
-    fn outcomes(loss: Loss, packets: usize) -> Vec<bool> {
+    fn draw_losses(loss: Loss, packets: usize) -> Vec<bool> {
         let (mut model, mut stream) = (LossModel::new(loss), RngStream::new(7, "loss"));
         (0..packets).map(|_| model.loses(&mut stream)).collect()
     }
 
-    fn share(lost: &[bool]) -> f64 {
+    fn loss_share(lost: &[bool]) -> f64 {
         lost.iter().filter(|lost| **lost).count() as f64 / lost.len() as f64
     }
 
@@ -138,9 +138,9 @@ mod tests {
     fn random_loss_stays_within_four_standard_errors() {
         for millionths in [1_000, 10_000, 50_000, 500_000] {
             let (p, n) = (f64::from(millionths) / 1e6, 400_000);
-            let got = share(&outcomes(Loss::Random(chance(millionths)), n));
+            let measured = loss_share(&draw_losses(Loss::Random(chance(millionths)), n));
             let error = (p * (1.0 - p) / n as f64).sqrt();
-            assert!((got - p).abs() < 4.0 * error, "{got} instead of {p}");
+            assert!((measured - p).abs() < 4.0 * error, "{measured} instead of {p}");
         }
     }
 
@@ -152,12 +152,12 @@ mod tests {
             loss_in_bad: Probability::ALWAYS,
             loss_in_good: Probability::NEVER,
         };
-        let outcomes = outcomes(loss, 1_000_000);
+        let losses = draw_losses(loss, 1_000_000);
         // Share of the bad state: p / (p + r).
         let expected = 0.01 / 0.21;
-        assert!((share(&outcomes) / expected - 1.0).abs() < 0.03, "{}", share(&outcomes));
-        let bursts = outcomes.windows(2).filter(|pair| !pair[0] && pair[1]).count();
-        let length = share(&outcomes) * outcomes.len() as f64 / bursts as f64;
+        assert!((loss_share(&losses) / expected - 1.0).abs() < 0.03, "{}", loss_share(&losses));
+        let bursts = losses.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+        let length = loss_share(&losses) * losses.len() as f64 / bursts as f64;
         assert!((length / 5.0 - 1.0).abs() < 0.03, "{length}");
     }
 
@@ -169,12 +169,12 @@ mod tests {
             loss_in_bad: Probability::ALWAYS,
             loss_in_good: Probability::NEVER,
         };
-        assert_eq!(outcomes(loss, 4), [false, true, false, true]);
+        assert_eq!(draw_losses(loss, 4), [false, true, false, true]);
     }
 
     #[test]
     fn a_burst_loses_exactly_its_length() {
-        let lost = outcomes(Loss::Burst { start: chance(1_000), length_packets: 7 }, 200_000);
+        let lost = draw_losses(Loss::Burst { start: chance(1_000), length_packets: 7 }, 200_000);
         let text: String = lost.iter().map(|lost| if *lost { 'x' } else { ' ' }).collect();
         let lengths: Vec<usize> = text.split_whitespace().map(str::len).collect();
         assert!(lengths.len() > 100);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_no_packets_loses_nothing() {
-        let lost = outcomes(Loss::Burst { start: Probability::ALWAYS, length_packets: 0 }, 10);
-        assert_eq!(share(&lost).to_bits(), 0.0_f64.to_bits());
+        let lost = draw_losses(Loss::Burst { start: Probability::ALWAYS, length_packets: 0 }, 10);
+        assert_eq!(loss_share(&lost).to_bits(), 0.0_f64.to_bits());
     }
 }

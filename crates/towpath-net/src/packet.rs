@@ -8,8 +8,8 @@ pub trait Packet: Clone {
     /// transit.
     fn len_bytes(&self) -> u32;
 
-    /// Returns the number of packets on the wire: a super-segment pays the link's header for each
-    /// of them.
+    /// Returns the number of packets on the wire, more than 1 for a super-segment. Each of them
+    /// pays the link's header.
     fn packets(&self) -> u32 {
         1
     }
@@ -92,10 +92,10 @@ pub struct DirectionCounters {
 impl DirectionCounters {
     /// Returns the sum of all drops, for any reason.
     pub fn dropped(&self) -> TrafficCount {
-        let all = [self.loss, self.queue_full, self.aqm, self.down, self.mtu];
+        let drops = [self.loss, self.queue_full, self.aqm, self.down, self.mtu];
         TrafficCount {
-            packets: all.iter().fold(0, |sum, tally| sum + tally.packets),
-            bytes: all.iter().fold(0, |sum, tally| sum + tally.bytes),
+            packets: drops.iter().fold(0, |sum, count| sum + count.packets),
+            bytes: drops.iter().fold(0, |sum, count| sum + count.bytes),
         }
     }
 

@@ -20,8 +20,7 @@ const MININET_HTB_BURST_BYTES: u64 = 15 * 1_024;
 pub const MININET_TBF_BURST_BYTES: u64 = 15_000;
 /// Default of `tc` for HTB's `burst` and `cburst`.
 pub const TC_HTB_BURST_BYTES: u64 = 1_600;
-/// netem's `limit` when it is not given; also the queue length of a veth, which bounds its default
-/// queue.
+/// netem's default `limit`; also the default queue length of a veth.
 pub const DEFAULT_LIMIT_PACKETS: usize = 1_000;
 /// Mahimahi counts the TUN header instead of the Ethernet header.
 const TUN_HEADER_BYTES: u32 = 4;

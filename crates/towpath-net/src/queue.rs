@@ -22,11 +22,12 @@ pub(crate) struct Qdisc<P> {
     in_service: bool,
     /// Charged bytes of the packets that wait.
     waiting_bytes: u64,
+    /// Set while the link is down.
     paused: bool,
     /// Remaining work of the packet in service when the server was paused, in bits · 10⁹.
-    unsent: u128,
+    unsent_work: u128,
     /// Time at which the packet in service has left or the first waiting packet may start.
-    next: Option<Instant>,
+    next_at: Option<Instant>,
     server: ShaperState,
     limit: QueueLimit,
     effective_limit: EffectiveLimit,
@@ -37,7 +38,7 @@ pub(crate) struct Qdisc<P> {
 struct QueuedPacket<P> {
     packet: P,
     charged_bytes: u32,
-    since: Instant,
+    enqueued_at: Instant,
 }
 
 /// A [`QueueLimit`] for the current rate.
@@ -81,8 +82,8 @@ impl<P> Qdisc<P> {
             in_service: false,
             waiting_bytes: 0,
             paused: false,
-            unsent: 0,
-            next: None,
+            unsent_work: 0,
+            next_at: None,
             limit,
             effective_limit: EffectiveLimit::new(limit, &shaper),
             server: ShaperState::new(shaper, Instant::ZERO),
@@ -92,13 +93,13 @@ impl<P> Qdisc<P> {
 
     /// Returns the time at which [`Self::step`] must be called next.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.next
+        self.next_at
     }
 
     /// Returns [`Self::next`] and the packet concerned.
     pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
         let head = self.packets.front()?;
-        self.next.map(|time| (time, &head.packet))
+        self.next_at.map(|time| (time, &head.packet))
     }
 
     pub(crate) fn waiting_packets(&self) -> usize {
@@ -113,19 +114,21 @@ impl<P> Qdisc<P> {
     /// other servers and for queues with AQM, which drop waiting packets.
     #[inline]
     pub(crate) fn is_busy_until(&self, until: Instant) -> bool {
-        let Some(next) = self.next.filter(|_| self.in_service) else { return false };
-        next >= until
+        let Some(sent_at) = self.next_at.filter(|_| self.in_service) else { return false };
+        sent_at >= until
             || matches!(self.aqm, Aqm::None)
-                && self.server.is_busy_until(next, self.waiting_bytes, until)
+                && self.server.is_busy_until(sent_at, self.waiting_bytes, until)
     }
 
     /// Returns the bytes that a line has already sent of the packet in service.
     pub(crate) fn partial_packet_bytes(&self, now: Instant) -> u64 {
         let Some(head) = self.packets.front().filter(|_| self.in_service) else { return 0 };
-        let unsent = if self.paused { Some(self.unsent) } else { self.server.unsent(now) };
-        let Some(unsent) = unsent else { return 0 };
-        let left = u64::try_from(unsent.div_ceil(WORK_PER_BYTE.into())).unwrap_or(u64::MAX);
-        u64::from(head.charged_bytes).saturating_sub(left)
+        let unsent_work =
+            if self.paused { Some(self.unsent_work) } else { self.server.unsent_work(now) };
+        let Some(unsent_work) = unsent_work else { return 0 };
+        let unsent_bytes =
+            u64::try_from(unsent_work.div_ceil(WORK_PER_BYTE.into())).unwrap_or(u64::MAX);
+        u64::from(head.charged_bytes).saturating_sub(unsent_bytes)
     }
 
     /// Returns true if a packet passes without being held at all.
@@ -172,34 +175,34 @@ impl<P> Qdisc<P> {
             }
         }
         let was_empty = self.packets.is_empty();
-        self.packets.push_back(QueuedPacket { packet, charged_bytes, since: now });
+        self.packets.push_back(QueuedPacket { packet, charged_bytes, enqueued_at: now });
         // Fast path for the most common case: an idle line takes the packet at once.
         if let (true, ShaperState::Line(line), Aqm::None, false) =
             (was_empty, &mut self.server, &self.aqm, self.paused)
         {
             self.in_service = true;
-            self.next = Some(line.begin(now, charged_bytes));
+            self.next_at = Some(line.begin(now, charged_bytes));
             return Ok(());
         }
         self.waiting_bytes += u64::from(charged_bytes);
         if was_empty {
             self.server.on_backlogged(now);
-            self.plan(now);
+            self.schedule_head(now);
         }
         Ok(())
     }
 
-    /// Does what is due at [`Self::next`]; returns `None` when nothing is scheduled.
+    /// Processes the event that is due at [`Self::next`]; returns `None` when nothing is scheduled.
     pub(crate) fn step(&mut self) -> Option<QdiscEvent<P>> {
-        let now = self.next?;
+        let now = self.next_at?;
         let head = self.packets.front()?;
-        let (charged_bytes, since) = (head.charged_bytes, head.since);
+        let (charged_bytes, enqueued_at) = (head.charged_bytes, head.enqueued_at);
         if self.in_service {
             self.in_service = false;
             return self.take_head(now).map(QdiscEvent::Sent);
         }
         self.waiting_bytes -= u64::from(charged_bytes);
-        if self.aqm_drops(now, since) {
+        if self.aqm_drops(now, enqueued_at) {
             return self.take_head(now).map(QdiscEvent::Dropped);
         }
         let sent_at = self.server.begin(now, charged_bytes);
@@ -207,58 +210,59 @@ impl<P> Qdisc<P> {
             return self.take_head(now).map(QdiscEvent::Sent);
         }
         self.in_service = true;
-        self.next = Some(sent_at);
+        self.next_at = Some(sent_at);
         Some(QdiscEvent::Started)
     }
 
+    /// Removes the head and schedules the next packet.
     fn take_head(&mut self, now: Instant) -> Option<P> {
         let head = self.packets.pop_front();
-        self.plan(now);
+        self.schedule_head(now);
         if self.packets.is_empty()
             && let Aqm::CoDel(codel) = &mut self.aqm
         {
             codel.on_empty();
         }
-        head.map(|held| held.packet)
+        head.map(|queued| queued.packet)
     }
 
-    fn aqm_drops(&mut self, now: Instant, since: Instant) -> bool {
+    fn aqm_drops(&mut self, now: Instant, enqueued_at: Instant) -> bool {
         match &mut self.aqm {
             Aqm::None => false,
-            Aqm::CoDel(codel) => codel.drops(now, now.nanos_since(since), self.waiting_bytes),
+            Aqm::CoDel(codel) => codel.drops(now, now.nanos_since(enqueued_at), self.waiting_bytes),
             Aqm::Pie(pie) => {
-                pie.on_dequeue(now, now.nanos_since(since), self.waiting_bytes);
+                pie.on_dequeue(now, now.nanos_since(enqueued_at), self.waiting_bytes);
                 false
             }
         }
     }
 
-    /// Computes when the first waiting packet may start; nothing must be in service.
-    fn plan(&mut self, now: Instant) {
+    /// Sets the time at which the first waiting packet may start. Nothing must be in service.
+    fn schedule_head(&mut self, now: Instant) {
         let head = self.packets.front().filter(|_| !self.paused);
-        self.next = head.and_then(|held| self.server.ready(now, held.charged_bytes));
+        self.next_at = head.and_then(|queued| self.server.ready(now, queued.charged_bytes));
     }
 
     /// Stops the server. A line remembers its progress; other servers restart a partly sent packet.
     pub(crate) fn pause(&mut self, now: Instant) {
         if self.in_service {
-            match self.server.unsent(now) {
-                Some(unsent) => self.unsent = unsent,
+            match self.server.unsent_work(now) {
+                Some(unsent_work) => self.unsent_work = unsent_work,
                 None => self.return_head(),
             }
         }
         self.paused = true;
-        self.next = None;
+        self.next_at = None;
     }
 
     /// Restarts the server; a trace has advanced in the meantime.
     pub(crate) fn resume(&mut self, now: Instant) {
         self.paused = false;
         if self.in_service {
-            self.continue_head(now, self.unsent);
+            self.continue_head(now, self.unsent_work);
         } else {
             self.server.on_backlogged(now);
-            self.plan(now);
+            self.schedule_head(now);
         }
     }
 
@@ -266,35 +270,36 @@ impl<P> Qdisc<P> {
     /// new rate. Between two buckets of one kind, tokens and debt are kept. Otherwise the new
     /// server starts fresh (a trace at its beginning) and with the whole head.
     pub(crate) fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
-        let unsent = match (self.in_service, self.paused) {
+        let unsent_work = match (self.in_service, self.paused) {
             (false, _) => None,
-            (true, true) => Some(self.unsent),
-            (true, false) => self.server.unsent(now),
+            (true, true) => Some(self.unsent_work),
+            (true, false) => self.server.unsent_work(now),
         };
         self.effective_limit = EffectiveLimit::new(self.limit, &shaper);
         let mut server = ShaperState::new(shaper, now);
         server.inherit(&self.server, now);
         self.server = server;
-        if let Some(unsent) = unsent {
-            self.continue_head(now, unsent);
+        if let Some(unsent_work) = unsent_work {
+            self.continue_head(now, unsent_work);
             return;
         }
         if self.in_service {
             self.return_head();
         }
         self.server.on_backlogged(now);
-        self.plan(now);
+        self.schedule_head(now);
     }
 
-    fn continue_head(&mut self, now: Instant, unsent: u128) {
-        self.unsent = unsent;
-        match self.server.resume(now, unsent) {
-            Some(_) if self.paused => self.next = None,
-            Some(sent_at) => self.next = Some(sent_at),
+    /// Continues the packet in service with `unsent_work` left, or returns it to the queue.
+    fn continue_head(&mut self, now: Instant, unsent_work: u128) {
+        self.unsent_work = unsent_work;
+        match self.server.resume(now, unsent_work) {
+            Some(_) if self.paused => self.next_at = None,
+            Some(sent_at) => self.next_at = Some(sent_at),
             None => {
                 self.return_head();
                 self.server.on_backlogged(now);
-                self.plan(now);
+                self.schedule_head(now);
             }
         }
     }
@@ -302,16 +307,16 @@ impl<P> Qdisc<P> {
     /// Puts the packet in service back into the queue.
     fn return_head(&mut self) {
         self.in_service = false;
-        let charged_bytes = self.packets.front().map_or(0, |held| held.charged_bytes);
+        let charged_bytes = self.packets.front().map_or(0, |queued| queued.charged_bytes);
         self.waiting_bytes += u64::from(charged_bytes);
     }
 
-    /// Drops all packets, passing each to `lost`.
-    pub(crate) fn clear(&mut self, lost: impl FnMut(P)) {
-        self.packets.drain(..).map(|held| held.packet).for_each(lost);
+    /// Drops all packets, passing each to `on_drop`.
+    pub(crate) fn clear(&mut self, on_drop: impl FnMut(P)) {
+        self.packets.drain(..).map(|queued| queued.packet).for_each(on_drop);
         self.in_service = false;
         self.waiting_bytes = 0;
-        self.next = None;
+        self.next_at = None;
         if let Aqm::CoDel(codel) = &mut self.aqm {
             codel.on_empty();
         }
@@ -323,23 +328,23 @@ impl EffectiveLimit {
     /// the burst, as `tc tbf latency` computes it; a trace uses its mean rate. Without a rate the
     /// queue is unlimited.
     fn new(limit: QueueLimit, shaper: &Shaper) -> Self {
-        let span = match limit {
+        let limit_time = match limit {
             QueueLimit::Unlimited => return Self::None,
             QueueLimit::Bytes(bytes) => return Self::Bytes(bytes),
             QueueLimit::Packets(packets) => return Self::Packets(packets),
-            QueueLimit::Time(span) => span,
+            QueueLimit::Time(limit_time) => limit_time,
         };
-        let at = |rate: Rate| rate.bytes_in(span);
+        let bytes_at = |rate: Rate| rate.bytes_in(limit_time);
         match shaper {
             Shaper::Unlimited => Self::None,
             Shaper::Line(rate) | Shaper::Htb { rate, burst_bytes: _, cburst_bytes: _ } => {
-                Self::Bytes(at(*rate))
+                Self::Bytes(bytes_at(*rate))
             }
             Shaper::TokenBucket { rate, burst_bytes } => {
-                Self::Bytes(at(*rate).saturating_add(*burst_bytes))
+                Self::Bytes(bytes_at(*rate).saturating_add(*burst_bytes))
             }
             Shaper::Trace(trace) => {
-                trace.mean_rate().map_or(Self::None, |rate| Self::Bytes(at(rate)))
+                trace.mean_rate().map_or(Self::None, |rate| Self::Bytes(bytes_at(rate)))
             }
         }
     }

@@ -13,11 +13,11 @@ use crate::config::Probability;
 /// FNV-1a over both names, mixed with `scenario_seed` by `SplitMix64`.
 pub fn stream_seed(scenario_seed: u64, element_name: &str, purpose: &str) -> u64 {
     // 0xff never occurs in UTF-8, so ("ab", "c") and ("a", "bc") differ.
-    let text = element_name.bytes().chain([0xff]).chain(purpose.bytes());
-    let name = text.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    let name_bytes = element_name.bytes().chain([0xff]).chain(purpose.bytes());
+    let name_hash = name_bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    mix(mix(scenario_seed) ^ name)
+    mix(mix(scenario_seed) ^ name_hash)
 }
 
 /// One step of `SplitMix64` (Steele, Lea and Flood 2014).

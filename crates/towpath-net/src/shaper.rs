@@ -1,9 +1,9 @@
 //! Shapers as pure arithmetic on times: when the head of a queue may leave.
 //!
-//! A server knows nothing of packets. The queue calls [`ShaperState::ready`] for the time at which
+//! A shaper sees only packet sizes. The queue calls [`ShaperState::ready`] for the time at which
 //! its head may start. At that time it calls [`ShaperState::begin`], which returns the time at
-//! which the head has left. Line and trace occupy the server in between; the buckets let a packet
-//! go at once and charge for it.
+//! which the head has left. Line and trace are busy in between; the buckets send a packet at
+//! once and charge for it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) enum ShaperState {
 }
 
 impl ShaperState {
-    /// Creates a server that starts at `now`; buckets are full.
+    /// Creates a shaper that starts at `now`; buckets are full.
     pub(crate) fn new(shaper: Shaper, now: Instant) -> Self {
         match shaper {
             Shaper::Unlimited => Self::Unlimited,
@@ -61,7 +61,7 @@ impl ShaperState {
         }
     }
 
-    /// Returns true if an idle server always takes a packet without delay.
+    /// Returns true if an idle shaper always takes a packet without delay.
     #[inline]
     pub(crate) fn is_work_conserving(&self) -> bool {
         matches!(self, Self::Unlimited | Self::Line(_))
@@ -85,7 +85,8 @@ impl ShaperState {
         }
     }
 
-    /// Returns the time, not before `now`, at which a head of this size may start; `None` is never.
+    /// Returns the time, not before `now`, at which a head of this size may start; `None` if it may
+    /// never.
     #[inline]
     pub(crate) fn ready(&self, now: Instant, charged_bytes: u32) -> Option<Instant> {
         match self {
@@ -114,17 +115,17 @@ impl ShaperState {
         }
     }
 
-    /// Returns the remaining work of the packet in service, in bits · 10⁹; `None` for servers that
+    /// Returns the remaining work of the packet in service, in bits · 10⁹; `None` for shapers that
     /// restart an interrupted packet.
-    pub(crate) fn unsent(&self, now: Instant) -> Option<u128> {
+    pub(crate) fn unsent_work(&self, now: Instant) -> Option<u128> {
         match self {
-            Self::Line(line) => Some(line.unsent(now)),
+            Self::Line(line) => Some(line.unsent_work(now)),
             Self::Unlimited | Self::TokenBucket(_) | Self::Htb(_) | Self::Trace(_) => None,
         }
     }
 
     /// Returns true if a line needs until `until` to send `bytes` from `now` on. False for other
-    /// servers, where that is unknown.
+    /// shapers, where that is unknown.
     #[inline]
     pub(crate) fn is_busy_until(&self, now: Instant, bytes: u64, until: Instant) -> bool {
         let Self::Line(line) = self else { return false };
@@ -132,12 +133,12 @@ impl ShaperState {
         work >= u128::from(until.nanos_since(now)) * u128::from(line.bps)
     }
 
-    /// Continues a packet of which `unsent` is left and returns the time at which it is sent;
+    /// Continues a packet with `unsent_work` left and returns the time at which it is sent;
     /// `None` if it must restart.
-    pub(crate) fn resume(&mut self, now: Instant, unsent: u128) -> Option<Instant> {
+    pub(crate) fn resume(&mut self, now: Instant, unsent_work: u128) -> Option<Instant> {
         match self {
             Self::Unlimited => Some(now),
-            Self::Line(line) => Some(line.resume(now, unsent)),
+            Self::Line(line) => Some(line.resume(now, unsent_work)),
             Self::TokenBucket(_) | Self::Htb(_) | Self::Trace(_) => None,
         }
     }
@@ -153,44 +154,44 @@ pub(crate) struct LineShaper {
     fraction: u64,
     /// Size of the last packet, its nanoseconds and their fraction: most packets are of one size,
     /// which saves the division.
-    last: (u32, u64, u64),
+    last_packet: (u32, u64, u64),
 }
 
 impl LineShaper {
     fn new(rate: Rate) -> Self {
-        Self { bps: rate.as_bps(), free_at: Instant::ZERO, fraction: 0, last: (0, 0, 0) }
+        Self { bps: rate.as_bps(), free_at: Instant::ZERO, fraction: 0, last_packet: (0, 0, 0) }
     }
 
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant, bytes: u32) -> Instant {
-        if self.last.0 != bytes {
+        if self.last_packet.0 != bytes {
             let (work, bps) = (u128::from(bytes) * u128::from(WORK_PER_BYTE), u128::from(self.bps));
             // At most 2³² · 8 · 10⁹ < 2⁶⁵ by a rate of 1 bit/s: saturate.
             let nanos = u64::try_from(work / bps).unwrap_or(u64::MAX);
-            self.last = (bytes, nanos, (work % bps) as u64);
+            self.last_packet = (bytes, nanos, (work % bps) as u64);
         }
-        let (_, mut nanos, fraction) = self.last;
-        let carried = if self.free_at == now { self.fraction } else { 0 };
+        let (_, mut nanos, fraction) = self.last_packet;
+        let carried_fraction = if self.free_at == now { self.fraction } else { 0 };
         // Both are below bps; their sum holds at most one nanosecond more.
-        let room = self.bps - fraction;
-        if carried >= room {
+        let missing = self.bps - fraction;
+        if carried_fraction >= missing {
             nanos = nanos.saturating_add(1);
-            self.fraction = carried - room;
+            self.fraction = carried_fraction - missing;
         } else {
-            self.fraction = fraction + carried;
+            self.fraction = fraction + carried_fraction;
         }
         self.free_at = now.plus_nanos(nanos);
         self.free_at
     }
 
-    fn unsent(&self, now: Instant) -> u128 {
+    fn unsent_work(&self, now: Instant) -> u128 {
         u128::from(self.free_at.nanos_since(now)) * u128::from(self.bps) + u128::from(self.fraction)
     }
 
-    fn resume(&mut self, now: Instant, unsent: u128) -> Instant {
+    fn resume(&mut self, now: Instant, unsent_work: u128) -> Instant {
         let bps = u128::from(self.bps);
-        self.free_at = now.plus_nanos(u64::try_from(unsent / bps).unwrap_or(u64::MAX));
-        self.fraction = (unsent % bps) as u64;
+        self.free_at = now.plus_nanos(u64::try_from(unsent_work / bps).unwrap_or(u64::MAX));
+        self.fraction = (unsent_work % bps) as u64;
         self.free_at
     }
 }
@@ -228,26 +229,33 @@ pub(crate) struct TokenBucket {
     cost: PschedRate,
     burst_bytes: u64,
     /// Bucket size in nanoseconds of the rate.
-    buffer: i64,
-    tokens: i64,
+    buffer_nanos: i64,
+    tokens_nanos: i64,
     checked_at: Instant,
 }
 
 impl TokenBucket {
     fn new(rate: Rate, burst_bytes: u64, now: Instant) -> Self {
         let cost = PschedRate::new(rate);
-        let buffer = cost.nanos(burst_bytes);
-        Self { bps: rate.as_bps(), cost, burst_bytes, buffer, tokens: buffer, checked_at: now }
+        let buffer_nanos = cost.nanos(burst_bytes);
+        Self {
+            bps: rate.as_bps(),
+            cost,
+            burst_bytes,
+            buffer_nanos,
+            tokens_nanos: buffer_nanos,
+            checked_at: now,
+        }
     }
 
     fn inherit(&mut self, old: &Self, now: Instant) {
-        self.tokens = rescale(old.tokens_at(now), old.bps, self.bps).min(self.buffer);
+        self.tokens_nanos = rescale(old.tokens_at(now), old.bps, self.bps).min(self.buffer_nanos);
         self.checked_at = now;
     }
 
     #[inline]
     fn tokens_at(&self, now: Instant) -> i64 {
-        elapsed(self.checked_at, now).saturating_add(self.tokens).min(self.buffer)
+        elapsed(self.checked_at, now).saturating_add(self.tokens_nanos).min(self.buffer_nanos)
     }
 
     #[inline]
@@ -258,9 +266,9 @@ impl TokenBucket {
 
     #[inline]
     fn charge(&mut self, now: Instant, bytes: u32) {
-        let left = self.tokens_at(now).saturating_sub(self.cost.nanos(u64::from(bytes)));
-        // Below zero only for a packet larger than a bucket that was shrunk under it.
-        self.tokens = left.max(0);
+        let remaining = self.tokens_at(now).saturating_sub(self.cost.nanos(u64::from(bytes)));
+        // Below zero only if the bucket was made smaller than the waiting packet.
+        self.tokens_nanos = remaining.max(0);
         self.checked_at = now;
     }
 }
@@ -271,6 +279,7 @@ impl TokenBucket {
 pub(crate) struct Htb {
     bps: u64,
     cost: PschedRate,
+    /// Sizes of the buckets and tokens in them, in nanoseconds of the rate.
     buffer: i64,
     ceil_buffer: i64,
     tokens: i64,
@@ -294,12 +303,12 @@ impl Htb {
 
     fn inherit(&mut self, old: &Self, now: Instant) {
         let elapsed = elapsed(old.checked_at, now).min(HTB_MBUFFER_NANOS);
-        let take_over = |tokens: i64, old_buffer: i64, buffer: i64| {
+        let convert = |tokens: i64, old_buffer: i64, buffer: i64| {
             let tokens = tokens.saturating_add(elapsed).min(old_buffer);
             rescale(tokens, old.bps, self.bps).clamp(1 - HTB_MBUFFER_NANOS, buffer)
         };
-        self.tokens = take_over(old.tokens, old.buffer, self.buffer);
-        self.ceil_tokens = take_over(old.ceil_tokens, old.ceil_buffer, self.ceil_buffer);
+        self.tokens = convert(old.tokens, old.buffer, self.buffer);
+        self.ceil_tokens = convert(old.ceil_tokens, old.ceil_buffer, self.ceil_buffer);
         self.checked_at = now;
     }
 
@@ -313,19 +322,20 @@ impl Htb {
     fn charge(&mut self, now: Instant, bytes: u32) {
         let elapsed = elapsed(self.checked_at, now).min(HTB_MBUFFER_NANOS);
         let cost = self.cost.nanos(u64::from(bytes));
-        let charged = |tokens: i64, buffer: i64| {
+        let after_charge = |tokens: i64, buffer: i64| {
             let tokens = tokens.saturating_add(elapsed).min(buffer);
             tokens.saturating_sub(cost).max(1 - HTB_MBUFFER_NANOS)
         };
-        self.tokens = charged(self.tokens, self.buffer);
-        self.ceil_tokens = charged(self.ceil_tokens, self.ceil_buffer);
+        self.tokens = after_charge(self.tokens, self.buffer);
+        self.ceil_tokens = after_charge(self.ceil_tokens, self.ceil_buffer);
         self.checked_at = now;
     }
 }
 
+/// Returns the nanoseconds from `start` to `end`.
 #[inline]
-fn elapsed(from: Instant, to: Instant) -> i64 {
-    i64::try_from(to.nanos_since(from)).unwrap_or(i64::MAX)
+fn elapsed(start: Instant, end: Instant) -> i64 {
+    i64::try_from(end.nanos_since(start)).unwrap_or(i64::MAX)
 }
 
 /// Converts tokens to the same number of bytes at another rate.
@@ -346,19 +356,21 @@ fn in_ticks(rate: Rate, bytes: u64) -> i64 {
 pub(crate) struct TraceShaper {
     trace: Arc<LinkTrace>,
     start: Instant,
-    /// The first opportunity neither used nor missed.
+    /// Number of the first opportunity neither used nor missed.
     next: u64,
-    /// Rest of the last opportunity used, and its time.
-    left_bytes: u32,
-    left_at: Instant,
+    /// Unused bytes of the last opportunity used.
+    unused_bytes: u32,
+    /// Time of the last opportunity used.
+    last_used_at: Instant,
 }
 
 impl TraceShaper {
     fn new(trace: Arc<LinkTrace>, start: Instant) -> Self {
-        Self { trace, start, next: 0, left_bytes: 0, left_at: start }
+        Self { trace, start, next: 0, unused_bytes: 0, last_used_at: start }
     }
 
-    fn size(&self) -> u64 {
+    /// Returns the number of opportunities in one repetition.
+    fn opportunities(&self) -> u64 {
         self.trace.opportunities_ms.len() as u64
     }
 
@@ -367,47 +379,52 @@ impl TraceShaper {
         self.trace.opportunities_ms.last().copied().unwrap_or(0)
     }
 
-    fn time(&self, number: u64) -> Option<Instant> {
-        let round = number.checked_div(self.size()).filter(|_| self.period_ms() > 0)?;
-        let index = usize::try_from(number % self.size()).ok()?;
+    /// Returns the time of opportunity `number`.
+    fn opportunity_time(&self, number: u64) -> Option<Instant> {
+        let repetition =
+            number.checked_div(self.opportunities()).filter(|_| self.period_ms() > 0)?;
+        let index = usize::try_from(number % self.opportunities()).ok()?;
         let ms = self.trace.opportunities_ms.get(index)?;
-        let ms = round.saturating_mul(self.period_ms()).saturating_add(*ms);
+        let ms = repetition.saturating_mul(self.period_ms()).saturating_add(*ms);
         Some(self.start.plus_nanos(ms.saturating_mul(NANOS_PER_MS)))
     }
 
     /// Discards the opportunities up to `now`: no packet was there to use them.
     fn skip_to(&mut self, now: Instant) {
-        self.left_bytes = 0;
+        self.unused_bytes = 0;
         let ms = now.nanos_since(self.start) / NANOS_PER_MS;
-        let Some(round) = ms.checked_div(self.period_ms()) else {
+        let Some(repetition) = ms.checked_div(self.period_ms()) else {
             return;
         };
         let offset_ms = ms % self.period_ms();
-        let missed = self.trace.opportunities_ms.partition_point(|ms| *ms <= offset_ms);
-        self.next = round.saturating_mul(self.size()).saturating_add(missed as u64);
+        let passed_in_repetition =
+            self.trace.opportunities_ms.partition_point(|ms| *ms <= offset_ms);
+        self.next = repetition
+            .saturating_mul(self.opportunities())
+            .saturating_add(passed_in_repetition as u64);
     }
 
     fn ready(&self, now: Instant) -> Option<Instant> {
-        if self.left_bytes > 0 && self.left_at == now {
+        if self.unused_bytes > 0 && self.last_used_at == now {
             return Some(now);
         }
-        self.time(self.next).map(|time| time.max(now))
+        self.opportunity_time(self.next).map(|time| time.max(now))
     }
 
-    /// Starts a packet, which may take the rest of one opportunity, several whole ones, and a part
-    /// of the last.
+    /// Starts a packet. It may take the unused bytes of the last opportunity, several whole ones,
+    /// and a part of another.
     fn begin(&mut self, now: Instant, bytes: u32) -> Instant {
-        let rest = if self.left_at == now { self.left_bytes } else { 0 };
-        if bytes <= rest {
-            self.left_bytes = rest - bytes;
+        let unused = if self.last_used_at == now { self.unused_bytes } else { 0 };
+        if bytes <= unused {
+            self.unused_bytes = unused - bytes;
             return now;
         }
-        let missing = bytes - rest;
+        let missing = bytes - unused;
         let needed = missing.div_ceil(OPPORTUNITY_BYTES);
         let last = self.next.saturating_add(u64::from(needed) - 1);
         self.next = last.saturating_add(1);
-        self.left_bytes = (OPPORTUNITY_BYTES - missing % OPPORTUNITY_BYTES) % OPPORTUNITY_BYTES;
-        self.left_at = self.time(last).unwrap_or(Instant::MAX).max(now);
-        self.left_at
+        self.unused_bytes = (OPPORTUNITY_BYTES - missing % OPPORTUNITY_BYTES) % OPPORTUNITY_BYTES;
+        self.last_used_at = self.opportunity_time(last).unwrap_or(Instant::MAX).max(now);
+        self.last_used_at
     }
 }

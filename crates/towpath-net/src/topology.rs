@@ -52,8 +52,10 @@ pub struct Topology<P> {
     /// changes.
     first_due: Option<((Instant, u64), usize)>,
     routes: Vec<Vec<usize>>,
+    /// Packets that have left the last hop of their route and wait for [`Self::pop`].
     arrived: VecDeque<(Instant, RouteId, P)>,
-    entered: u64,
+    /// Number of packets that have entered; numbers the next one.
+    entered_packets: u64,
 }
 
 /// Sorts after every event that may be due.
@@ -94,7 +96,7 @@ impl<P> Default for Topology<P> {
             first_due: None,
             routes: Vec::new(),
             arrived: VecDeque::new(),
-            entered: 0,
+            entered_packets: 0,
         }
     }
 }
@@ -130,16 +132,17 @@ impl<P: Packet> Topology<P> {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
         }
-        let travelling = RoutedPacket { route: route.0, hop: 0, sequence: self.entered, packet };
-        self.entered = self.entered.wrapping_add(1);
-        self.push_to_hop(now, travelling)
+        let routed =
+            RoutedPacket { route: route.0, hop: 0, sequence: self.entered_packets, packet };
+        self.entered_packets = self.entered_packets.wrapping_add(1);
+        self.push_to_hop(now, routed)
     }
 
     /// Returns the time at which [`Self::pop`] must be called next.
     pub fn next_due(&self) -> Option<Instant> {
         let arrived = self.arrived.front().map(|(time, _, _)| *time);
-        let moving = self.first_due.map(|((time, _), _)| time);
-        [arrived, moving].into_iter().flatten().min()
+        let in_transit = self.first_due.map(|((time, _), _)| time);
+        [arrived, in_transit].into_iter().flatten().min()
     }
 
     /// Returns the next packet that has left the last hop of its route by `now`, with its departure
@@ -154,8 +157,8 @@ impl<P: Packet> Topology<P> {
 
     /// Returns true if an IP packet of `bytes` would find room in the first hop of `route`.
     pub fn has_room(&self, route: RouteId, bytes: u32) -> bool {
-        let first = self.routes.get(route.0).and_then(|hops| hops.first());
-        first
+        let first_hop = self.routes.get(route.0).and_then(|hops| hops.first());
+        first_hop
             .and_then(|index| self.directions.get(*index))
             .is_some_and(|direction| direction.has_room(bytes))
     }
@@ -196,21 +199,21 @@ impl<P: Packet> Topology<P> {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
         }
-        let mut all = Vec::new();
+        let mut counters = Vec::new();
         for index in 0..self.directions.len() {
             if let Some(direction) = self.directions.get_mut(index) {
-                let (served, begun) = direction.served_bytes(now);
-                all.push((*direction.counters(), served + begun));
+                let (served, partial) = direction.served_bytes(now);
+                counters.push((*direction.counters(), served + partial));
             }
-            self.note_due(index);
+            self.update_due(index);
         }
-        all
+        counters
     }
 
     /// [`Direction::served_bytes`] of one direction.
     pub fn served_bytes(&mut self, now: Instant, id: DirectionId) -> Option<(u64, u64)> {
         let served = self.directions.get_mut(id.0)?.served_bytes(now);
-        self.note_due(id.0);
+        self.update_due(id.0);
         Some(served)
     }
 
@@ -239,54 +242,55 @@ impl<P: Packet> Topology<P> {
         if let Some(direction) = self.directions.get_mut(id.0) {
             change(direction);
         }
-        self.note_due(id.0);
+        self.update_due(id.0);
     }
 
     /// Moves packets in order of time until one has left its last hop.
     fn forward(&mut self, now: Instant) -> Option<(Instant, RouteId, P)> {
         loop {
             let ((time, _), index) = self.first_due.filter(|((time, _), _)| *time <= now)?;
-            let gone = self.directions.get_mut(index)?.pop(time);
-            self.note_due(index);
-            let Some((time, mut travelling)) = gone else {
-                continue; // it only moved within this direction
+            let departed = self.directions.get_mut(index)?.pop(time);
+            self.update_due(index);
+            let Some((time, mut routed)) = departed else {
+                continue; // the packet only moved within this direction
             };
-            travelling.hop += 1;
-            let hops = self.routes.get(travelling.route)?;
-            if travelling.hop >= hops.len() {
-                return Some((time, RouteId(travelling.route), travelling.packet));
+            routed.hop += 1;
+            let hops = self.routes.get(routed.route)?;
+            if routed.hop >= hops.len() {
+                return Some((time, RouteId(routed.route), routed.packet));
             }
             // A drop here only shows in the hop's counters: the sender's call has long returned.
-            let _ = self.push_to_hop(time, travelling);
+            let _ = self.push_to_hop(time, routed);
         }
     }
 
-    fn push_to_hop(&mut self, now: Instant, travelling: RoutedPacket<P>) -> EnqueueOutcome {
-        let hops = self.routes.get(travelling.route);
-        let index = hops.and_then(|hops| hops.get(travelling.hop)).copied();
+    fn push_to_hop(&mut self, now: Instant, routed: RoutedPacket<P>) -> EnqueueOutcome {
+        let hops = self.routes.get(routed.route);
+        let index = hops.and_then(|hops| hops.get(routed.hop)).copied();
         let Some(index) = index else {
             return EnqueueOutcome::Dropped(DropReason::Down);
         };
         let Some(direction) = self.directions.get_mut(index) else {
             return EnqueueOutcome::Dropped(DropReason::Down);
         };
-        let verdict = direction.push(now, travelling);
-        self.note_due(index);
-        verdict
+        let outcome = direction.push(now, routed);
+        self.update_due(index);
+        outcome
     }
 
-    fn note_due(&mut self, index: usize) {
+    /// Updates `due` and `first_due` after a change of one direction.
+    fn update_due(&mut self, index: usize) {
         let (Some(direction), Some(due)) = (self.directions.get(index), self.due.get_mut(index))
         else {
             return;
         };
-        let upcoming = direction.upcoming().map(|(time, travelling)| (time, travelling.sequence));
+        let upcoming = direction.upcoming().map(|(time, routed)| (time, routed.sequence));
         *due = upcoming.unwrap_or(NEVER);
         match (upcoming, self.first_due) {
-            (Some(own), first) if first.is_none_or(|first| (own, index) <= first) => {
-                self.first_due = Some((own, index));
+            (Some(new_due), first) if first.is_none_or(|first| (new_due, index) <= first) => {
+                self.first_due = Some((new_due, index));
             }
-            // The changed direction was the first, and is due later or never.
+            // The changed direction was the first to be due, and is now due later or never.
             (_, Some((_, first))) if first == index => {
                 let mut first = (NEVER, 0);
                 for (index, due) in self.due.iter().enumerate() {
@@ -309,20 +313,20 @@ mod tests {
     use crate::Rate;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Named(char);
+    struct NamedPacket(char);
 
-    impl Packet for Named {
+    impl Packet for NamedPacket {
         fn len_bytes(&self) -> u32 {
             1_000
         }
         fn corrupt(&mut self, _random: u32) {}
     }
 
-    /// Three packets in one.
+    /// A super-segment of three packets.
     #[derive(Debug, Clone)]
-    struct Super;
+    struct SuperSegment;
 
-    impl Packet for Super {
+    impl Packet for SuperSegment {
         fn len_bytes(&self) -> u32 {
             3_000
         }
@@ -335,29 +339,34 @@ mod tests {
     #[test]
     fn a_super_segment_takes_the_time_of_its_packets_headers_included() {
         let mut topology = Topology::new();
-        let config = DirectionConfig { overhead_bytes: 1_000, ..line(0) };
+        let config = DirectionConfig { overhead_bytes: 1_000, ..line_config(0) };
         let link = topology.add_direction(config, 1);
         let route = topology.add_route(&[link]).unwrap();
-        assert_eq!(topology.push(at(0), route, Super), EnqueueOutcome::Queued);
-        assert_eq!(topology.pop(Instant::MAX).unwrap().0, at(6));
+        assert_eq!(topology.push(at_millis(0), route, SuperSegment), EnqueueOutcome::Queued);
+        assert_eq!(topology.pop(Instant::MAX).unwrap().0, at_millis(6));
     }
 
     #[test]
     fn a_server_reports_its_passed_bytes_at_any_time() {
         let mut topology = Topology::new();
-        let link = topology.add_direction(DirectionConfig { overhead_bytes: 14, ..line(20) }, 1);
+        let link =
+            topology.add_direction(DirectionConfig { overhead_bytes: 14, ..line_config(20) }, 1);
         let route = topology.add_route(&[link]).unwrap();
-        let _ = topology.push(at(0), route, Named('a'));
-        let _ = topology.push(at(0), route, Named('b'));
+        let _ = topology.push(at_millis(0), route, NamedPacket('a'));
+        let _ = topology.push(at_millis(0), route, NamedPacket('b'));
         // 1,014 bytes take 1.014 ms, and arrive 20 ms later.
-        assert_eq!(topology.served_bytes(at(1), link), Some((0, 1_000)));
-        assert_eq!(topology.served_bytes(at(2), link), Some((1_014, 986)));
-        topology.set_up(at(2), link, false);
-        assert_eq!(topology.served_bytes(at(9), link), Some((1_014, 0)), "the second is lost");
+        assert_eq!(topology.served_bytes(at_millis(1), link), Some((0, 1_000)));
+        assert_eq!(topology.served_bytes(at_millis(2), link), Some((1_014, 986)));
+        topology.set_up(at_millis(2), link, false);
+        assert_eq!(
+            topology.served_bytes(at_millis(9), link),
+            Some((1_014, 0)),
+            "the second is lost"
+        );
     }
 
     /// 1,000 bytes take 1 ms.
-    fn line(delay_ms: u64) -> DirectionConfig {
+    fn line_config(delay_ms: u64) -> DirectionConfig {
         DirectionConfig {
             shaper: Rate::from_bps(8_000_000).map_or(Shaper::Unlimited, Shaper::Line),
             delay: Delay { base: Duration::from_millis(delay_ms), ..Delay::default() },
@@ -366,26 +375,29 @@ mod tests {
         }
     }
 
-    fn at(millis: u64) -> Instant {
+    fn at_millis(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
     }
 
     #[test]
     fn two_hosts_share_the_queue_of_their_bottleneck() {
         let mut topology = Topology::new();
-        let [near, far, shared] =
-            [line(1), line(3), line(10)].map(|config| topology.add_direction(config, 1));
+        let [near, far, shared] = [line_config(1), line_config(3), line_config(10)]
+            .map(|config| topology.add_direction(config, 1));
         let from_near = topology.add_route(&[near, shared]).unwrap();
         let from_far = topology.add_route(&[far, shared]).unwrap();
         for (route, name) in [(from_far, 'a'), (from_near, 'b'), (from_near, 'c')] {
-            assert_eq!(topology.push(at(0), route, Named(name)), EnqueueOutcome::Queued);
+            assert_eq!(
+                topology.push(at_millis(0), route, NamedPacket(name)),
+                EnqueueOutcome::Queued
+            );
         }
         // b and c reach the bottleneck at 2 and 3 ms, a at 4 ms, when c has just left it.
         let arrivals: Vec<_> = std::iter::from_fn(|| topology.pop(Instant::MAX)).collect();
         let expected = [
-            (at(13), from_near, Named('b')),
-            (at(14), from_near, Named('c')),
-            (at(15), from_far, Named('a')),
+            (at_millis(13), from_near, NamedPacket('b')),
+            (at_millis(14), from_near, NamedPacket('c')),
+            (at_millis(15), from_far, NamedPacket('a')),
         ];
         assert_eq!(arrivals, expected);
         assert_eq!(topology.next_due(), None);
@@ -395,44 +407,44 @@ mod tests {
     #[test]
     fn served_bytes_include_overhead_and_count_before_arrival() {
         let mut topology = Topology::new();
-        let config = DirectionConfig { overhead_bytes: 1_000, ..line(100) };
+        let config = DirectionConfig { overhead_bytes: 1_000, ..line_config(100) };
         let link = topology.add_direction(config, 1);
         let route = topology.add_route(&[link]).unwrap();
         for name in ['a', 'b'] {
-            let _ = topology.push(at(0), route, Named(name));
+            let _ = topology.push(at_millis(0), route, NamedPacket(name));
         }
-        let served = |topology: &mut Topology<Named>, at| {
-            let (counters, served) = topology.all_counters(at)[link.index()];
+        let served = |topology: &mut Topology<NamedPacket>, time| {
+            let (counters, served) = topology.all_counters(time)[link.index()];
             (served, counters.delivered.packets)
         };
-        assert_eq!(served(&mut topology, at(1)), (1_000, 0));
-        assert_eq!(served(&mut topology, at(3)), (3_000, 0));
-        assert_eq!(served(&mut topology, at(4)), (4_000, 0));
-        assert_eq!(topology.pop(at(101)), None, "being asked changes nothing");
-        assert_eq!(topology.pop(at(102)).unwrap().0, at(102));
-        assert_eq!(served(&mut topology, at(103)), (4_000, 1));
+        assert_eq!(served(&mut topology, at_millis(1)), (1_000, 0));
+        assert_eq!(served(&mut topology, at_millis(3)), (3_000, 0));
+        assert_eq!(served(&mut topology, at_millis(4)), (4_000, 0));
+        assert_eq!(topology.pop(at_millis(101)), None, "being asked changes nothing");
+        assert_eq!(topology.pop(at_millis(102)).unwrap().0, at_millis(102));
+        assert_eq!(served(&mut topology, at_millis(103)), (4_000, 1));
     }
 
     #[test]
     fn at_equal_times_the_packet_that_entered_first_goes_first() {
         let mut topology = Topology::new();
-        let [first, second, shared] =
-            [line(1), line(1), line(1)].map(|config| topology.add_direction(config, 1));
+        let [first, second, shared] = [line_config(1), line_config(1), line_config(1)]
+            .map(|config| topology.add_direction(config, 1));
         let routes = [first, second].map(|access| topology.add_route(&[access, shared]).unwrap());
-        let _ = topology.push(at(0), routes[1], Named('a'));
-        let _ = topology.push(at(0), routes[0], Named('b'));
+        let _ = topology.push(at_millis(0), routes[1], NamedPacket('a'));
+        let _ = topology.push(at_millis(0), routes[0], NamedPacket('b'));
         let names = std::iter::from_fn(|| topology.pop(Instant::MAX)).map(|(_, _, name)| name.0);
         assert_eq!(names.collect::<String>(), "ab");
     }
 
     #[test]
     fn an_impossible_route_is_refused() {
-        let mut topology = Topology::<Named>::new();
+        let mut topology = Topology::<NamedPacket>::new();
         assert_eq!(topology.add_route(&[]), Err(RouteError::Empty));
         let foreign = DirectionId(3);
         assert_eq!(topology.add_route(&[foreign]), Err(RouteError::UnknownDirection(foreign)));
-        let verdict = topology.push(at(0), RouteId(9), Named('a'));
-        assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Down));
+        let outcome = topology.push(at_millis(0), RouteId(9), NamedPacket('a'));
+        assert_eq!(outcome, EnqueueOutcome::Dropped(DropReason::Down));
         assert!(!topology.has_room(RouteId(9), 100));
     }
 }

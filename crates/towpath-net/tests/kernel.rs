@@ -10,17 +10,18 @@ use towpath_net::config::{
 };
 use towpath_net::{Direction, DropReason, EnqueueOutcome, Instant, Link, Packet, Rate, presets};
 
+/// Number and length in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Numbered(usize, u32);
+struct NumberedPacket(usize, u32);
 
-impl Packet for Numbered {
+impl Packet for NumberedPacket {
     fn len_bytes(&self) -> u32 {
         self.1
     }
     fn corrupt(&mut self, _random: u32) {}
 }
 
-fn micros(micros: u64) -> Instant {
+fn at_micros(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1_000)
 }
 
@@ -32,7 +33,10 @@ fn mbit(mbit: u64) -> Rate {
     Rate::from_bps(mbit * 1_000_000).unwrap()
 }
 
-fn drain(direction: &mut Direction<Numbered>, until: Instant) -> Vec<(Instant, Numbered)> {
+fn drain(
+    direction: &mut Direction<NumberedPacket>,
+    until: Instant,
+) -> Vec<(Instant, NumberedPacket)> {
     std::iter::from_fn(|| direction.pop(until)).collect()
 }
 
@@ -40,47 +44,48 @@ fn drain(direction: &mut Direction<Numbered>, until: Instant) -> Vec<(Instant, N
 fn burst_departures(config: DirectionConfig, packets: usize) -> Vec<u64> {
     let mut direction = Direction::new(config, 1);
     for number in 0..packets {
-        let _ = direction.push(Instant::ZERO, Numbered(number, 1_500));
+        let _ = direction.push(Instant::ZERO, NumberedPacket(number, 1_500));
     }
     drain(&mut direction, Instant::MAX).iter().map(|(at, _)| at.as_nanos() / 1_000).collect()
 }
 
-fn accepted(config: DirectionConfig, packets: usize) -> usize {
+fn accepted_packets(config: DirectionConfig, packets: usize) -> usize {
     let mut direction = Direction::new(config, 1);
-    let verdicts =
-        (0..packets).map(|number| direction.push(Instant::ZERO, Numbered(number, 1_500)));
-    verdicts.filter(|verdict| *verdict == EnqueueOutcome::Queued).count()
+    let outcomes =
+        (0..packets).map(|number| direction.push(Instant::ZERO, NumberedPacket(number, 1_500)));
+    outcomes.filter(|outcome| *outcome == EnqueueOutcome::Queued).count()
 }
 
 /// Returns delay metrics of 10,000 packets at `pps`, as a mean over ten seeds. The metrics are p10,
 /// p50, p90, p99 and standard deviation in µs, and the number of reordered packets.
-fn delays(delay: Delay, pps: u64) -> [f64; 6] {
-    let runs = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|seed| delays_of_one_run(delay, pps, seed));
-    std::array::from_fn(|figure| runs.iter().map(|run| run[figure]).sum::<f64>() / 10.0)
+fn delay_metrics(delay: Delay, pps: u64) -> [f64; 6] {
+    let runs = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|seed| delay_metrics_of_run(delay, pps, seed));
+    std::array::from_fn(|index| runs.iter().map(|run| run[index]).sum::<f64>() / 10.0)
 }
 
-fn delays_of_one_run(delay: Delay, pps: u64, seed: u64) -> [f64; 6] {
+fn delay_metrics_of_run(delay: Delay, pps: u64, seed: u64) -> [f64; 6] {
     let config = DirectionConfig { delay, ..DirectionConfig::default() };
     let mut direction = Direction::new(config, seed);
-    let sent = |number: usize| Instant::from_nanos(number as u64 * 1_000_000_000 / pps);
+    let sent_at = |number: usize| Instant::from_nanos(number as u64 * 1_000_000_000 / pps);
     for number in 0..10_000 {
-        let _ = direction.push(sent(number), Numbered(number, 1_000));
+        let _ = direction.push(sent_at(number), NumberedPacket(number, 1_000));
     }
     let arrivals = drain(&mut direction, Instant::MAX);
     let (mut latest, mut reordered) = (0, 0.0);
-    for (_, Numbered(number, _)) in &arrivals {
+    for (_, NumberedPacket(number, _)) in &arrivals {
         reordered += f64::from(u8::from(*number < latest));
         latest = latest.max(*number);
     }
-    let took = |(at, Numbered(number, _)): &(Instant, Numbered)| {
-        at.saturating_since(sent(*number)).as_nanos() as f64 / 1e3
+    let delay_us = |(arrival, NumberedPacket(number, _)): &(Instant, NumberedPacket)| {
+        arrival.saturating_since(sent_at(*number)).as_nanos() as f64 / 1e3
     };
-    let mut took: Vec<f64> = arrivals.iter().map(took).collect();
-    took.sort_by(f64::total_cmp);
-    let mean = took.iter().sum::<f64>() / took.len() as f64;
-    let variance = took.iter().map(|t| (t - mean) * (t - mean)).sum::<f64>() / took.len() as f64;
-    let at = |percent: usize| took[took.len() * percent / 100];
-    [at(10), at(50), at(90), at(99), variance.sqrt(), reordered]
+    let mut delays_us: Vec<f64> = arrivals.iter().map(delay_us).collect();
+    delays_us.sort_by(f64::total_cmp);
+    let mean = delays_us.iter().sum::<f64>() / delays_us.len() as f64;
+    let variance =
+        delays_us.iter().map(|d| (d - mean) * (d - mean)).sum::<f64>() / delays_us.len() as f64;
+    let percentile = |percent: usize| delays_us[delays_us.len() * percent / 100];
+    [percentile(10), percentile(50), percentile(90), percentile(99), variance.sqrt(), reordered]
 }
 
 fn jitter(distribution: JitterDistribution, base_us: u64, sd_us: u64) -> Delay {
@@ -92,22 +97,25 @@ fn jitter(distribution: JitterDistribution, base_us: u64, sd_us: u64) -> Delay {
     }
 }
 
-fn assert_near(got: &[f64], expected: &[f64], tolerance: f64) {
-    for (got, expected) in got.iter().zip(expected) {
-        assert!((got - expected).abs() <= tolerance * expected, "{got} instead of {expected}");
+fn assert_near(measured: &[f64], expected: &[f64], tolerance: f64) {
+    for (measured, expected) in measured.iter().zip(expected) {
+        assert!(
+            (measured - expected).abs() <= tolerance * expected,
+            "{measured} instead of {expected}"
+        );
     }
 }
 
 #[test]
 fn pareto_delays_and_reordering_match_netem_as_measured() {
-    let got = delays(jitter(JitterDistribution::Pareto, 75_000, 37_500), 167);
-    assert_near(&got, &[51_819.0, 63_089.0, 107_432.0, 225_004.0, 30_502.0, 4_555.0], 0.015);
-    let got = delays(jitter(JitterDistribution::Pareto, 75_000, 7_500), 167);
-    assert_near(&got[..4], &[70_386.0, 72_667.0, 81_764.0, 105_008.0], 0.005);
-    assert_near(&got[5..], &[1_544.0], 0.04);
-    let got = delays(jitter(JitterDistribution::Pareto, 10_000, 2_500), 667);
-    assert_near(&got[..4], &[8_454.0, 9_187.0, 12_224.0, 20_008.0], 0.01);
-    assert_near(&got[5..], &[1_981.0], 0.04);
+    let metrics = delay_metrics(jitter(JitterDistribution::Pareto, 75_000, 37_500), 167);
+    assert_near(&metrics, &[51_819.0, 63_089.0, 107_432.0, 225_004.0, 30_502.0, 4_555.0], 0.015);
+    let metrics = delay_metrics(jitter(JitterDistribution::Pareto, 75_000, 7_500), 167);
+    assert_near(&metrics[..4], &[70_386.0, 72_667.0, 81_764.0, 105_008.0], 0.005);
+    assert_near(&metrics[5..], &[1_544.0], 0.04);
+    let metrics = delay_metrics(jitter(JitterDistribution::Pareto, 10_000, 2_500), 667);
+    assert_near(&metrics[..4], &[8_454.0, 9_187.0, 12_224.0, 20_008.0], 0.01);
+    assert_near(&metrics[5..], &[1_981.0], 0.04);
 }
 
 #[test]
@@ -119,22 +127,22 @@ fn the_other_distributions_have_the_spread_of_their_tables() {
         (JitterDistribution::ParetoNormal, 7_500.0 * 0.834),
         (JitterDistribution::Uniform, 7_500.0 / 3.0_f64.sqrt()),
     ] {
-        let got = delays(jitter(distribution, 75_000, 7_500), 167);
-        assert_near(&got[4..5], &[sd], 0.02);
+        let metrics = delay_metrics(jitter(distribution, 75_000, 7_500), 167);
+        assert_near(&metrics[4..5], &[sd], 0.02);
     }
 }
 
 #[test]
 fn a_rate_inside_netem_keeps_the_order_in_spite_of_jitter() {
     let delay = Delay { rate: Some(mbit(2)), ..jitter(JitterDistribution::Pareto, 75_000, 37_500) };
-    assert_near(&delays(delay, 167)[5..], &[0.0], 0.0);
+    assert_near(&delay_metrics(delay, 167)[5..], &[0.0], 0.0);
 }
 
 #[test]
 fn jitter_keeps_the_order_unless_reordering_is_enabled() {
     let mut delay = jitter(JitterDistribution::Pareto, 75_000, 37_500);
     delay.jitter = delay.jitter.map(|jitter| Jitter { reorder: false, ..jitter });
-    assert_near(&delays(delay, 167)[5..], &[0.0], 0.0);
+    assert_near(&delay_metrics(delay, 167)[5..], &[0.0], 0.0);
 }
 
 #[test]
@@ -153,10 +161,10 @@ fn an_idle_token_bucket_passes_its_burst_at_once() {
 fn tbf_queues_rate_times_latency_plus_burst() {
     // 8 Mbit/s for 100 ms and 15,000 bytes are 115,000 bytes: 75 packets wait, nine have left.
     let config = presets::tbf(mbit(8), 15_000, ms(100));
-    assert_eq!(accepted(config.clone(), 200), 75 + 9);
+    assert_eq!(accepted_packets(config.clone(), 200), 75 + 9);
     let mut direction = Direction::new(config, 1);
-    let verdict = direction.push(Instant::ZERO, Numbered(0, 15_000));
-    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Mtu), "larger than the bucket");
+    let outcome = direction.push(Instant::ZERO, NumberedPacket(0, 15_000));
+    assert_eq!(outcome, EnqueueOutcome::Dropped(DropReason::Mtu), "larger than the bucket");
 }
 
 #[test]
@@ -169,22 +177,22 @@ fn htb_sends_until_the_smaller_bucket_is_in_debt() {
 
 #[test]
 fn netem_counts_delayed_and_waiting_packets_against_one_limit() {
-    assert_eq!(accepted(presets::netem(ms(10), None, Loss::None, 1_000), 2_000), 1_000);
-    assert_eq!(accepted(presets::mininet(mbit(8), ms(10), None, false), 2_000), 1_000);
-    assert_eq!(accepted(presets::mininet(mbit(8), ms(10), Some(50), true), 2_000), 50);
+    assert_eq!(accepted_packets(presets::netem(ms(10), None, Loss::None, 1_000), 2_000), 1_000);
+    assert_eq!(accepted_packets(presets::mininet(mbit(8), ms(10), None, false), 2_000), 1_000);
+    assert_eq!(accepted_packets(presets::mininet(mbit(8), ms(10), Some(50), true), 2_000), 50);
     // Without delay, packets that leave at once are not counted: two through HTB's buckets.
-    assert_eq!(accepted(presets::htb_netem(mbit(8), Duration::ZERO, 50), 2_000), 52);
+    assert_eq!(accepted_packets(presets::htb_netem(mbit(8), Duration::ZERO, 50), 2_000), 52);
 }
 
 #[test]
 fn the_limit_of_netem_does_not_count_packets_that_have_left_and_were_not_fetched() {
     let mut direction = Direction::new(presets::netem(ms(10), None, Loss::None, 2), 1);
-    let mut push = |at| direction.push(micros(at), Numbered(0, 100));
-    let verdicts = [push(0), push(1), push(2), push(10_000), push(10_000)];
-    let full = EnqueueOutcome::Dropped(DropReason::QueueFull);
+    let mut push = |time_us| direction.push(at_micros(time_us), NumberedPacket(0, 100));
+    let outcomes = [push(0), push(1), push(2), push(10_000), push(10_000)];
+    let dropped = EnqueueOutcome::Dropped(DropReason::QueueFull);
     assert_eq!(
-        verdicts,
-        [EnqueueOutcome::Queued, EnqueueOutcome::Queued, full, EnqueueOutcome::Queued, full]
+        outcomes,
+        [EnqueueOutcome::Queued, EnqueueOutcome::Queued, dropped, EnqueueOutcome::Queued, dropped]
     );
 }
 
@@ -202,7 +210,7 @@ fn a_saturated_link_carries_exactly_its_rate() {
         let mut now = Instant::ZERO;
         while now <= end {
             while direction.has_room(bytes) {
-                let _ = direction.push(now, Numbered(0, bytes));
+                let _ = direction.push(now, NumberedPacket(0, bytes));
             }
             now = direction.next_due().unwrap();
             while direction.pop(now.min(end)).is_some() {
@@ -222,26 +230,26 @@ fn a_change_of_rate_replans_the_packet_being_sent() {
         ..DirectionConfig::default()
     };
     let mut direction = Direction::new(config, 1);
-    let _ = direction.push(Instant::ZERO, Numbered(0, 1_000));
-    let _ = direction.push(Instant::ZERO, Numbered(1, 1_000));
+    let _ = direction.push(Instant::ZERO, NumberedPacket(0, 1_000));
+    let _ = direction.push(Instant::ZERO, NumberedPacket(1, 1_000));
     // A quarter is sent; the rest takes twice as long.
-    direction.set_shaper(micros(250), Shaper::Line(mbit(4)));
-    assert_eq!(direction.next_due(), Some(micros(1_750)));
+    direction.set_shaper(at_micros(250), Shaper::Line(mbit(4)));
+    assert_eq!(direction.next_due(), Some(at_micros(1_750)));
     let times: Vec<_> = drain(&mut direction, Instant::MAX).into_iter().map(|d| d.0).collect();
-    assert_eq!(times, [micros(1_750), micros(3_750)]);
+    assert_eq!(times, [at_micros(1_750), at_micros(3_750)]);
 }
 
 #[test]
 fn a_change_of_rate_keeps_the_bytes_a_token_bucket_has_saved() {
     let mut direction = Direction::new(presets::tbf(mbit(8), 15_000, ms(100)), 1);
     for number in 0..9 {
-        let _ = direction.push(Instant::ZERO, Numbered(number, 1_500));
+        let _ = direction.push(Instant::ZERO, NumberedPacket(number, 1_500));
     }
     // 1,374 bytes are left; at half the rate the missing 140 take 280 µs.
     let slower = Shaper::TokenBucket { rate: mbit(4), burst_bytes: 15_000 };
     direction.set_shaper(Instant::ZERO, slower);
-    let _ = direction.push(Instant::ZERO, Numbered(9, 1_500));
-    assert_eq!(drain(&mut direction, Instant::MAX).last().unwrap().0, micros(280));
+    let _ = direction.push(Instant::ZERO, NumberedPacket(9, 1_500));
+    assert_eq!(drain(&mut direction, Instant::MAX).last().unwrap().0, at_micros(280));
 }
 
 #[test]
@@ -252,16 +260,16 @@ fn a_link_that_goes_down_with_drop_keeps_only_arrived_packets() {
         delay: Delay { base: ms(10), ..Delay::default() },
         ..DirectionConfig::default()
     };
-    let mut link: Link<Numbered> = Link::new(config.clone(), config, 1);
+    let mut link: Link<NumberedPacket> = Link::new(config.clone(), config, 1);
     for number in 0..20 {
-        let _ = link.forward.push(Instant::ZERO, Numbered(number, 1_000));
+        let _ = link.forward.push(Instant::ZERO, NumberedPacket(number, 1_000));
     }
     // Sent at 1, 2, 3 … ms and 10 ms on the wire: three have arrived, unfetched.
-    link.set_up(micros(13_000), false);
+    link.set_up(at_micros(13_000), false);
     assert!(!link.is_up());
-    let verdict = link.backward.push(micros(14_000), Numbered(0, 1_000));
-    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Down));
-    link.set_up(micros(15_000), true);
+    let outcome = link.backward.push(at_micros(14_000), NumberedPacket(0, 1_000));
+    assert_eq!(outcome, EnqueueOutcome::Dropped(DropReason::Down));
+    link.set_up(at_micros(15_000), true);
     assert_eq!(drain(&mut link.forward, Instant::MAX).len(), 3);
     assert_eq!(link.forward.counters().down.packets, 17);
     assert_eq!(link.next_due(), None);
@@ -278,13 +286,13 @@ fn a_link_that_goes_down_with_hold_resumes_where_it_stopped() {
     };
     let mut direction = Direction::new(config, 1);
     for number in 0..2 {
-        let _ = direction.push(Instant::ZERO, Numbered(number, 1_000));
+        let _ = direction.push(Instant::ZERO, NumberedPacket(number, 1_000));
     }
-    direction.set_up(micros(1_400), false);
-    let _ = direction.push(micros(5_000), Numbered(2, 1_000));
-    direction.set_up(micros(20_000), true);
+    direction.set_up(at_micros(1_400), false);
+    let _ = direction.push(at_micros(5_000), NumberedPacket(2, 1_000));
+    direction.set_up(at_micros(20_000), true);
     let times: Vec<_> = drain(&mut direction, Instant::MAX).into_iter().map(|d| d.0).collect();
-    assert_eq!(times, [micros(11_000), micros(30_600), micros(31_600)]);
+    assert_eq!(times, [at_micros(11_000), at_micros(30_600), at_micros(31_600)]);
 }
 
 fn trace(text: &str) -> Arc<LinkTrace> {
@@ -306,10 +314,10 @@ fn small_packets_share_an_opportunity_and_large_ones_take_several() {
     let mut direction = Direction::new(config, 1);
     // With the TUN header 1,000, 1,000, 2,504 and 1,504 bytes.
     for (number, bytes) in [996, 996, 2_500, 1_500].into_iter().enumerate() {
-        let _ = direction.push(Instant::ZERO, Numbered(number, bytes));
+        let _ = direction.push(Instant::ZERO, NumberedPacket(number, bytes));
     }
     let times: Vec<_> = drain(&mut direction, Instant::MAX).into_iter().map(|d| d.0).collect();
-    assert_eq!(times, [micros(1_000), micros(2_000), micros(3_000), micros(4_000)]);
+    assert_eq!(times, [at_micros(1_000), at_micros(2_000), at_micros(3_000), at_micros(4_000)]);
 }
 
 #[test]
@@ -317,14 +325,14 @@ fn an_opportunity_without_a_packet_is_lost() {
     let queue = Queue::DropTail(QueueLimit::Unlimited);
     let config = presets::mahimahi(trace("1\n2\n2\n10"), Duration::ZERO, queue);
     let mut direction = Direction::new(config, 1);
-    let mut push = |at| {
-        let _ = direction.push(micros(at), Numbered(0, 100));
+    let mut push = |time_us| {
+        let _ = direction.push(at_micros(time_us), NumberedPacket(0, 100));
     };
     // At 2 ms sharp the opportunities of 2 ms are over.
     push(2_000);
     push(12_500);
     let times: Vec<_> = drain(&mut direction, Instant::MAX).into_iter().map(|d| d.0).collect();
-    assert_eq!(times, [micros(10_000), micros(20_000)]);
+    assert_eq!(times, [at_micros(10_000), at_micros(20_000)]);
 }
 
 #[test]
@@ -338,7 +346,7 @@ fn a_trace_that_cannot_be_repeated_blocks_instead_of_failing() {
 
 /// Returns the mean queueing delay in ms and the share of drops in the last 20 of 30 s. The link
 /// has 10 Mbit/s; an unresponsive source offers `percent` of that.
-fn overloaded(queue: Queue, percent: u64) -> (f64, f64) {
+fn overload_metrics(queue: Queue, percent: u64) -> (f64, f64) {
     let config = DirectionConfig {
         shaper: Shaper::Line(mbit(10)),
         queue,
@@ -347,38 +355,39 @@ fn overloaded(queue: Queue, percent: u64) -> (f64, f64) {
     };
     let mut direction = Direction::new(config, 7);
     let gap_nanos = 1_200_000 * 100 / percent;
-    let sent = |number: usize| Instant::from_nanos(number as u64 * gap_nanos);
+    let sent_at = |number: usize| Instant::from_nanos(number as u64 * gap_nanos);
     let packets = (30_000_000_000 / gap_nanos) as usize;
-    let mut delays = Vec::new();
+    let mut delays_ms = Vec::new();
     for number in 0..packets {
-        let _ = direction.push(sent(number), Numbered(number, 1_500));
-        while let Some((at, Numbered(number, _))) = direction.pop(sent(number)) {
+        let _ = direction.push(sent_at(number), NumberedPacket(number, 1_500));
+        while let Some((arrival, NumberedPacket(number, _))) = direction.pop(sent_at(number)) {
             if number > packets / 3 {
-                delays.push(at.saturating_since(sent(number)).as_secs_f64() * 1e3 - 1.2);
+                delays_ms.push(arrival.saturating_since(sent_at(number)).as_secs_f64() * 1e3 - 1.2);
             }
         }
     }
     let counters = direction.counters();
-    let mean = delays.iter().sum::<f64>() / delays.len() as f64;
+    let mean = delays_ms.iter().sum::<f64>() / delays_ms.len() as f64;
     (mean, counters.aqm.packets as f64 / counters.offered.packets as f64)
 }
 
 #[test]
 fn codel_and_pie_keep_the_delay_near_their_target_under_overload() {
     let limit = QueueLimit::Packets(1_000);
-    let (mean, _) = overloaded(Queue::DropTail(limit), 110);
+    let (mean, _) = overload_metrics(Queue::DropTail(limit), 110);
     assert!(mean > 1_000.0, "a plain queue stands: {mean} ms");
-    let (mean, drops) = overloaded(Queue::CoDel { target: ms(5), interval: ms(100), limit }, 110);
+    let (mean, drops) =
+        overload_metrics(Queue::CoDel { target: ms(5), interval: ms(100), limit }, 110);
     assert!(mean < 50.0, "CoDel: {mean} ms");
     assert!((0.07..0.12).contains(&drops), "CoDel: {drops}");
-    let (mean, drops) = overloaded(Queue::Pie { target: ms(15), update: ms(15), limit }, 110);
+    let (mean, drops) = overload_metrics(Queue::Pie { target: ms(15), update: ms(15), limit }, 110);
     assert!((5.0..30.0).contains(&mean), "PIE: {mean} ms");
     assert!((0.07..0.12).contains(&drops), "PIE: {drops}");
     for queue in [
         Queue::CoDel { target: ms(5), interval: ms(100), limit },
         Queue::Pie { target: ms(15), update: ms(15), limit },
     ] {
-        assert!(overloaded(queue, 90).1 < 1e-9, "no drop without overload");
+        assert!(overload_metrics(queue, 90).1 < 1e-9, "no drop without overload");
     }
 }
 
@@ -390,7 +399,7 @@ fn duplication_and_loss_cancel_as_in_netem() {
         ..DirectionConfig::default()
     };
     let mut direction = Direction::new(config, 1);
-    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 100)), EnqueueOutcome::Queued);
+    assert_eq!(direction.push(Instant::ZERO, NumberedPacket(0, 100)), EnqueueOutcome::Queued);
     assert_eq!(drain(&mut direction, Instant::MAX).len(), 1);
     let counters = direction.counters();
     assert_eq!((counters.duplicated.packets, counters.loss.packets), (1, 1));
@@ -398,27 +407,30 @@ fn duplication_and_loss_cancel_as_in_netem() {
 
 #[test]
 fn switching_one_impairment_on_does_not_shift_the_draws_of_another() {
-    let lost = |config: DirectionConfig| {
+    let accepted = |config: DirectionConfig| {
         let loss = Loss::Random(Probability::from_millionths(100_000));
         let mut direction = Direction::new(DirectionConfig { loss, ..config }, 1);
         let queued = (0..1_000).map(|number| {
-            direction.push(Instant::ZERO, Numbered(number, 100)) == EnqueueOutcome::Queued
+            direction.push(Instant::ZERO, NumberedPacket(number, 100)) == EnqueueOutcome::Queued
         });
         queued.collect::<Vec<bool>>()
     };
-    let plain = lost(DirectionConfig::default());
+    let without_impairments = accepted(DirectionConfig::default());
     let corrupt = Probability::from_millionths(500_000);
     let delay = jitter(JitterDistribution::Normal, 10_000, 1_000);
-    assert_eq!(plain, lost(DirectionConfig { corrupt, delay, ..DirectionConfig::default() }));
+    assert_eq!(
+        without_impairments,
+        accepted(DirectionConfig { corrupt, delay, ..DirectionConfig::default() })
+    );
 }
 
 #[test]
 fn a_packet_above_the_mtu_vanishes() {
     let mut direction =
         Direction::new(DirectionConfig { mtu_bytes: 1_400, ..DirectionConfig::default() }, 1);
-    let verdict = direction.push(Instant::ZERO, Numbered(0, 1_401));
-    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Mtu));
-    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 1_400)), EnqueueOutcome::Queued);
+    let outcome = direction.push(Instant::ZERO, NumberedPacket(0, 1_401));
+    assert_eq!(outcome, EnqueueOutcome::Dropped(DropReason::Mtu));
+    assert_eq!(direction.push(Instant::ZERO, NumberedPacket(0, 1_400)), EnqueueOutcome::Queued);
 }
 
 #[test]
@@ -453,8 +465,8 @@ fn absurd_settings_do_not_panic() {
                 let mut direction = Direction::new(config, 1);
                 for at in [0, 1, u64::MAX - 1, u64::MAX, 5] {
                     let at = Instant::from_nanos(at);
-                    let _ = direction.push(at, Numbered(0, u32::MAX));
-                    let _ = direction.push(at, Numbered(0, 0));
+                    let _ = direction.push(at, NumberedPacket(0, u32::MAX));
+                    let _ = direction.push(at, NumberedPacket(0, 0));
                     direction.set_shaper(at, Shaper::Line(fast));
                     direction.set_shaper(at, shaper.clone());
                     let _ = direction.pop(at);

@@ -1,9 +1,9 @@
 //! TLS configuration; by default with one fixed Ed25519 certificate, which proves nothing.
 //!
-//! In a simulation or emulation both ends are ours and trust this certificate only. It is fixed,
-//! and Ed25519, so that handshakes have the same lengths in every run: ECDSA signatures vary by a
-//! byte or two. Session tickets and early data are off. Instead of a clock, a fixed day is compared
-//! with the certificate's dates.
+//! In a simulation or emulation towpath runs both ends, which trust this certificate only. It is
+//! fixed, and Ed25519, so that handshakes have the same lengths in every run: ECDSA signatures vary
+//! by a byte or two. Session tickets and early data are off. Instead of a clock, a fixed day is
+//! compared with the certificate's dates.
 //!
 //! The TLS library still draws keys from the system's randomness, so the bytes of two runs differ,
 //! while lengths and times do not.
@@ -57,7 +57,8 @@ const CERTIFICATE: [u8; 335] = [
     0x2c, 0x8c, 0xc3, 0xe2, 0x0a, 0x30, 0xb1, 0xab, 0x21, 0xf3, 0x84, 0x03, 0x06, 0x65, 0x0b,
 ];
 
-/// PKCS#8 private key, made by `openssl genpkey -algorithm ED25519 -outform DER`; published on purpose.
+/// PKCS#8 private key, made by `openssl genpkey -algorithm ED25519 -outform DER`; published on
+/// purpose.
 #[rustfmt::skip]
 const PRIVATE_KEY: [u8; 48] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
@@ -83,9 +84,9 @@ pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, OpenError> 
 /// Returns the TLS configuration of the opener, for QUIC or TCP.
 pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, OpenError> {
     match trust {
-        Trust::Fixed => client_tls(),
-        Trust::Pinned(pins) => pinning(Some(pins.clone())),
-        Trust::Any => pinning(None),
+        Trust::Fixed => fixed_client_config(),
+        Trust::Pinned(pins) => pinning_client_config(Some(pins.clone())),
+        Trust::Any => pinning_client_config(None),
     }
 }
 
@@ -98,13 +99,16 @@ pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig
 pub(crate) fn server_config(
     identity: Option<&Identity>,
 ) -> Result<rustls::ServerConfig, OpenError> {
-    let Some(identity) = identity else { return server_tls() };
+    let Some(identity) = identity else { return fixed_server_config() };
     let (chain, key) = identity.parts()?;
     let builder = rustls::ServerConfig::builder_with_provider(provider());
-    serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
+    finish_server_config(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
-fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, OpenError> {
+/// Returns the TLS configuration of an opener that accepts these fingerprints; `None` accepts any.
+fn pinning_client_config(
+    pins: Option<Vec<Fingerprint>>,
+) -> Result<rustls::ClientConfig, OpenError> {
     let verifier = Arc::new(PinVerifier::new(pins, provider()));
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -116,7 +120,8 @@ fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, OpenE
     Ok(config)
 }
 
-fn serve(
+/// Adds certificate, ALPN and ticket settings to a server configuration.
+fn finish_server_config(
     builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::WantsVerifier>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -128,7 +133,7 @@ fn serve(
 }
 
 /// Returns the TLS configuration of an opener that trusts the fixed certificate only.
-pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
+pub(crate) fn fixed_client_config() -> Result<rustls::ClientConfig, OpenError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_slice(&CERTIFICATE))?;
     let mut config =
@@ -142,12 +147,12 @@ pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
 }
 
 /// Returns the TLS configuration of an acceptor with the fixed certificate.
-pub(crate) fn server_tls() -> Result<rustls::ServerConfig, OpenError> {
+pub(crate) fn fixed_server_config() -> Result<rustls::ServerConfig, OpenError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
     let key = PrivateKeyDer::Pkcs8(PRIVATE_KEY.as_slice().into());
     let builder =
         rustls::ServerConfig::builder_with_details(provider(), Arc::new(FixedTimeProvider));
-    serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
+    finish_server_config(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
 pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -161,8 +166,8 @@ pub(crate) struct StatelessResetKey(pub(crate) u64);
 impl StatelessResetKey {
     fn mac(&self, data: &[u8]) -> Hmac<Sha256> {
         let mut block = [0; 64];
-        for part in block.as_chunks_mut::<8>().0 {
-            *part = self.0.to_be_bytes();
+        for chunk in block.as_chunks_mut::<8>().0 {
+            *chunk = self.0.to_be_bytes();
         }
         let mut mac = Hmac::<Sha256>::new(&block.into());
         mac.update(data);

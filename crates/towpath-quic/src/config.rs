@@ -52,13 +52,14 @@ pub struct QuicConfig {
     pub congestion_control: String,
     /// Policy that selects the paths carrying data.
     pub policy: PathPolicy,
-    /// Bytes that the peer may send before we read them, for each stream and for all together.
-    /// Larger values are clamped to [`MAX_WINDOW_BYTES`].
+    /// Bytes that the peer may send before this end reads them, for each stream and for all
+    /// together. Larger values are clamped to [`MAX_WINDOW_BYTES`].
     pub receive_window_bytes: u64,
     /// Limit of bytes written and not yet acknowledged.
     pub send_window_bytes: u64,
     /// Receive window of all streams of an accepted connection together, until
-    /// [`crate::QuicStack::configure`] is called. `None` uses the later window from the start.
+    /// [`crate::QuicStack::configure`] is called. `None` uses `receive_window_bytes` from the
+    /// start.
     pub initial_window_bytes: Option<u64>,
     /// Limit of streams that the peer may have open at the same time.
     pub max_streams: u32,
@@ -139,15 +140,19 @@ impl QuicConfig {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
-        let wrong = || SettingError::value(name, value);
+        let invalid_value = || SettingError::value(name, value);
         match name {
             "congestion-control" => value.clone_into(&mut self.congestion_control),
             "path-policy" => {
-                let found = PathPolicy::ALL.into_iter().find(|(name, _)| *name == value);
-                self.policy = found.ok_or_else(wrong)?.1;
+                let entry = PathPolicy::ALL.into_iter().find(|(name, _)| *name == value);
+                self.policy = entry.ok_or_else(invalid_value)?.1;
             }
-            "receive-buffer" => self.receive_window_bytes = max(value).map_err(|_| wrong())?,
-            "send-buffer" => self.send_window_bytes = max(value).map_err(|_| wrong())?,
+            "receive-buffer" => {
+                self.receive_window_bytes = largest_size(value).map_err(|_| invalid_value())?
+            }
+            "send-buffer" => {
+                self.send_window_bytes = largest_size(value).map_err(|_| invalid_value())?
+            }
             _ => return Err(SettingError::Unknown(name.to_owned())),
         }
         Ok(())
@@ -161,15 +166,16 @@ impl QuicConfig {
     /// Builds the library's transport settings.
     pub(crate) fn transport(&self, factory: CongestionFactory) -> TransportConfig {
         let mut transport = TransportConfig::default();
-        let window = window(self.window_bytes());
-        let first = self.initial_window_bytes.map_or(window, |first| self::window(first.max(1)));
+        let window = var_int(self.window_bytes());
+        let connection_window =
+            self.initial_window_bytes.map_or(window, |bytes| var_int(bytes.max(1)));
         let max_bytes = self.max_datagram_bytes.max(MIN_DATAGRAM_BYTES);
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(max_bytes);
         let factory: Arc<dyn ControllerFactory + Send + Sync> = Arc::new(factory);
         transport
             .stream_receive_window(window)
-            .receive_window(first)
+            .receive_window(connection_window)
             .send_window(self.send_window_bytes.max(1))
             .max_concurrent_bidi_streams(self.max_streams.into())
             .max_concurrent_uni_streams(0_u32.into())
@@ -191,13 +197,13 @@ impl QuicConfig {
     }
 }
 
-/// Converts to the library's integer.
-pub(crate) fn window(bytes: u64) -> VarInt {
+/// Converts a window to the library's integer.
+pub(crate) fn var_int(bytes: u64) -> VarInt {
     VarInt::from_u64(bytes).unwrap_or(VarInt::MAX)
 }
 
-/// Parses the last of several sizes: automatically growing buffers have three.
-fn max(value: &str) -> Result<u64, ParseIntError> {
+/// Parses the last number: Linux's buffer settings have three, of which the last is the largest.
+fn largest_size(value: &str) -> Result<u64, ParseIntError> {
     value.split_ascii_whitespace().next_back().unwrap_or_default().parse()
 }
 

@@ -7,7 +7,7 @@
 //! on them.
 //!
 //! The library does not tell which path a controller is for. A path's metrics are therefore found
-//! in reverse: the path exposes its controller, which knows its place in the group.
+//! in reverse: the path exposes its controller, which knows its slot in the group.
 
 use std::any::Any;
 use std::fmt;
@@ -36,8 +36,8 @@ mod unacked;
 const INITIAL_PACKETS: u32 = 10;
 /// Minimum window in packets (RFC 9002 §7.2).
 const MIN_WINDOW_PACKETS: u64 = 2;
-/// Age beyond an acknowledged packet at which a packet is no longer waited for: the library
-/// silently abandons path MTU probes.
+/// Age, relative to an acknowledged packet, at which an unacknowledged packet is forgotten: the
+/// library silently abandons path MTU probes.
 const MAX_UNACKED_AGE: Duration = Duration::from_millis(100);
 
 /// Controls of the library: name and description.
@@ -49,8 +49,8 @@ const NOQ_CONTROLLERS: &[(&str, &str)] = &[
 
 /// Returns every congestion control: name, and a one-line description.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let own = congestion::ALL.iter().map(|entry| (entry.name, entry.about));
-    own.chain(NOQ_CONTROLLERS.iter().copied())
+    let multipath_controls = congestion::ALL.iter().map(|entry| (entry.name, entry.about));
+    multipath_controls.chain(NOQ_CONTROLLERS.iter().copied())
 }
 
 /// Returns true if the control behaves the same in every run with the same seed.
@@ -60,27 +60,28 @@ pub fn is_deterministic(name: &str) -> bool {
 
 /// Error: no congestion control has this name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("unknown congestion control `{name}`, expected one of: {}", listed())]
+#[error("unknown congestion control `{name}`, expected one of: {}", control_names())]
 pub struct UnknownCongestionControl {
     name: String,
 }
 
-fn listed() -> String {
+fn control_names() -> String {
     names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// Source of the controls of paths.
+/// Kind of control that a connection's paths get.
 #[derive(Clone)]
 enum ControllerKind {
-    Ours(fn(CongestionConfig) -> Box<dyn CongestionControl>),
+    /// A control of `towpath-multipath`.
+    Towpath(fn(CongestionConfig) -> Box<dyn CongestionControl>),
     Library(Arc<dyn ControllerFactory + Send + Sync>),
 }
 
 impl ControllerKind {
-    fn named(name: &str) -> Result<Self, UnknownCongestionControl> {
-        let own = congestion::ALL.iter().find(|entry| entry.name == name);
-        Ok(match (own, name) {
-            (Some(entry), _) => Self::Ours(entry.make),
+    fn by_name(name: &str) -> Result<Self, UnknownCongestionControl> {
+        let entry = congestion::ALL.iter().find(|entry| entry.name == name);
+        Ok(match (entry, name) {
+            (Some(entry), _) => Self::Towpath(entry.make),
             (None, "newreno") => Self::Library(Arc::new(NewRenoConfig::default())),
             (None, "noq-cubic") => Self::Library(Arc::new(CubicConfig::default())),
             (None, "bbr") => Self::Library(Arc::new(Bbr3Config::default())),
@@ -90,7 +91,7 @@ impl ControllerKind {
 
     fn make(&self, now: time::Instant, mtu_bytes: u16) -> PathController {
         match self {
-            Self::Ours(make) => PathController::Ours(make(CongestionConfig {
+            Self::Towpath(make) => PathController::Towpath(make(CongestionConfig {
                 mss_bytes: u32::from(mtu_bytes),
                 initial_packets: INITIAL_PACKETS,
                 hystart: HyStartRule::Rfc9406,
@@ -118,7 +119,7 @@ impl fmt::Debug for CongestionFactory {
 impl CongestionFactory {
     /// Creates the factory of one connection; its paths are coupled with each other only.
     pub(crate) fn new(name: &str, clock: TimeConverter) -> Result<Self, UnknownCongestionControl> {
-        let kind = Arc::new(Mutex::new(ControllerKind::named(name)?));
+        let kind = Arc::new(Mutex::new(ControllerKind::by_name(name)?));
         Ok(Self { clock, group: PathGroup { members: Arc::default(), kind } })
     }
 }
@@ -126,8 +127,8 @@ impl CongestionFactory {
 impl ControllerFactory for CongestionFactory {
     fn build(self: Arc<Self>, now: time::Instant, current_mtu: u16) -> Box<dyn Controller> {
         let control = self.group.kind().make(now, current_mtu);
-        let place = self.group.add(PathCongestion::new(control, current_mtu));
-        Box::new(PathControllerHandle { group: self.group.clone(), slot: place, clock: self.clock })
+        let slot = self.group.add(PathCongestion::new(control, current_mtu));
+        Box::new(PathControllerHandle { group: self.group.clone(), slot, clock: self.clock })
     }
 }
 
@@ -162,10 +163,10 @@ impl PathGroup {
     }
 }
 
-/// Control of one path, ours or the library's.
+/// Control of one path: of `towpath-multipath` or of the library.
 #[derive(Debug)]
 enum PathController {
-    Ours(Box<dyn CongestionControl>),
+    Towpath(Box<dyn CongestionControl>),
     Library(Box<dyn Controller>),
 }
 
@@ -175,11 +176,11 @@ struct PathCongestion {
     control: PathController,
     /// Number of controllers for this path: the library clones them when it tries a new address.
     handle_count: usize,
-    /// Set when the path carries no more data and does not count for the others.
+    /// Set when the path carries no more data. Coupled controls ignore it then.
     abandoned: bool,
     mtu_bytes: u16,
     in_flight_bytes: u64,
-    waiting: UnackedPackets,
+    unacked: UnackedPackets,
     acked_bytes: u64,
     last_ack: Option<time::Instant>,
     /// Sending time of the newest acknowledged packet.
@@ -189,9 +190,9 @@ struct PathCongestion {
     min_rtt: Duration,
     /// Data of the acknowledgement that is being processed.
     batch: AckBatch,
-    /// Packets sent until then belong to the current round trip.
+    /// End of the current round trip: packets sent until this time belong to it.
     round_end: Option<time::Instant>,
-    /// Packets sent until then were sent before the last reduction.
+    /// Time of the last window reduction: losses of packets sent until then do not reduce it again.
     recovery_start: Option<time::Instant>,
 }
 
@@ -210,7 +211,7 @@ impl PathCongestion {
             abandoned: false,
             mtu_bytes,
             in_flight_bytes: 0,
-            waiting: UnackedPackets::default(),
+            unacked: UnackedPackets::default(),
             acked_bytes: 0,
             last_ack: None,
             newest_acked: None,
@@ -225,22 +226,22 @@ impl PathCongestion {
 
     fn cwnd_bytes(&self) -> u64 {
         match &self.control {
-            PathController::Ours(own) => {
-                own.cwnd_bytes().max(MIN_WINDOW_PACKETS * u64::from(self.mtu_bytes.max(1)))
+            PathController::Towpath(control) => {
+                control.cwnd_bytes().max(MIN_WINDOW_PACKETS * u64::from(self.mtu_bytes.max(1)))
             }
             PathController::Library(library) => library.window(),
         }
     }
 
-    fn sibling(&self, place: usize) -> Sibling {
+    fn sibling(&self, slot: usize) -> Sibling {
         let (between_losses, slow_start) = match &self.control {
-            PathController::Ours(own) => {
-                (own.between_losses(), own.cwnd_bytes() < own.ssthresh_bytes())
+            PathController::Towpath(control) => {
+                (control.between_losses(), control.cwnd_bytes() < control.ssthresh_bytes())
             }
             PathController::Library(_) => ((0, 0), false),
         };
         Sibling {
-            id: path_id(place),
+            id: path_id(slot),
             cwnd_bytes: self.cwnd_bytes(),
             srtt: self.srtt,
             between_losses,
@@ -249,15 +250,15 @@ impl PathCongestion {
         }
     }
 
-    /// Records one acknowledged packet; `smoothed` and `least` are the library's round-trip times.
+    /// Records one acknowledged packet; `srtt` and `min_rtt` are the library's.
     fn on_ack(
         &mut self,
         now: time::Instant,
         (sent, pn): (time::Instant, u64),
         bytes: u64,
-        (smoothed, least): (Duration, Duration),
+        (srtt, min_rtt): (Duration, Duration),
     ) {
-        self.waiting.acknowledged(sent, pn);
+        self.unacked.on_acked(sent, pn);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
         self.last_ack = Some(now);
         self.newest_acked = self.newest_acked.max(Some(sent));
@@ -270,39 +271,44 @@ impl PathCongestion {
         } else {
             (3 * self.rttvar + self.srtt.abs_diff(sample)) / 4
         };
-        self.srtt = smoothed;
-        self.min_rtt = least;
+        self.srtt = srtt;
+        self.min_rtt = min_rtt;
     }
 
-    /// Returns the whole acknowledgement as a sample for our own controls.
-    fn sample(&mut self, now: Instant, at: time::Instant, limited: bool) -> Option<AckSample> {
+    /// Returns the whole acknowledgement as a sample for the controls of `towpath-multipath`.
+    fn sample(
+        &mut self,
+        now: Instant,
+        std_now: time::Instant,
+        cwnd_limited: bool,
+    ) -> Option<AckSample> {
         let batch = std::mem::take(&mut self.batch);
-        let newest = batch.newest_sent?;
-        let round_ended = self.round_end.is_none_or(|end| newest >= end);
+        let newest_sent = batch.newest_sent?;
+        let round_ended = self.round_end.is_none_or(|end| newest_sent >= end);
         if round_ended {
-            self.round_end = Some(at);
+            self.round_end = Some(std_now);
         }
         Some(AckSample {
             now,
             acked_bytes: batch.bytes,
             in_flight_bytes: self.in_flight_bytes.saturating_add(batch.bytes),
-            rtt: Some(at.saturating_duration_since(newest)),
+            rtt: Some(std_now.saturating_duration_since(newest_sent)),
             srtt: self.srtt,
             min_rtt: self.min_rtt,
-            cwnd_limited: limited,
+            cwnd_limited,
             round_ended,
-            in_recovery: self.recovery_start.is_some_and(|start| newest <= start),
+            in_recovery: self.recovery_start.is_some_and(|start| newest_sent <= start),
         })
     }
 
-    fn forget_old(&mut self, newest_acked: time::Instant) {
+    fn drop_old_unacked(&mut self, newest_acked: time::Instant) {
         let max_age = MAX_UNACKED_AGE + 2 * self.srtt;
-        self.waiting.drop_older(|sent| newest_acked.saturating_duration_since(sent) > max_age);
+        self.unacked.drop_older(|sent| newest_acked.saturating_duration_since(sent) > max_age);
     }
 }
 
-fn path_id(place: usize) -> PathId {
-    PathId(u8::try_from(place).unwrap_or(u8::MAX))
+fn path_id(slot: usize) -> PathId {
+    PathId(u8::try_from(slot).unwrap_or(u8::MAX))
 }
 
 /// Metrics of a path that the library does not expose.
@@ -313,7 +319,7 @@ pub(crate) struct PathMetrics {
     pub(crate) in_flight_bytes: u64,
     pub(crate) acked_bytes: u64,
     /// Sending time of the oldest unacknowledged packet.
-    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) oldest_unacked_sent_at: Option<Instant>,
     /// Sending time of the newest acknowledged packet, when the path worked. The acknowledgement
     /// may have come late and on another path.
     pub(crate) newest_acked_sent_at: Option<Instant>,
@@ -322,7 +328,7 @@ pub(crate) struct PathMetrics {
     pub(crate) min_rtt: Duration,
 }
 
-/// The library's controller of a path: a place in the group.
+/// The library's controller of a path: a slot in the group.
 #[derive(Debug)]
 pub(crate) struct PathControllerHandle {
     group: PathGroup,
@@ -336,15 +342,15 @@ impl PathControllerHandle {
         controller.clone_box().into_any().downcast().ok()
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut PathCongestion) -> R) -> Option<R> {
+    fn with_path<R>(&self, action: impl FnOnce(&mut PathCongestion) -> R) -> Option<R> {
         let mut members = self.group.lock();
-        members.get_mut(self.slot).and_then(Option::as_mut).map(act)
+        members.get_mut(self.slot).and_then(Option::as_mut).map(action)
     }
 
-    fn library(&self, act: impl FnOnce(&mut (dyn Controller + 'static))) {
-        self.with(|member| {
+    fn with_library(&self, action: impl FnOnce(&mut (dyn Controller + 'static))) {
+        self.with_path(|member| {
             if let PathController::Library(library) = &mut member.control {
-                act(&mut **library);
+                action(&mut **library);
             }
         });
     }
@@ -352,21 +358,21 @@ impl PathControllerHandle {
     /// Returns the metrics of the path.
     pub(crate) fn path_metrics(&self) -> PathMetrics {
         let clock = self.clock;
-        let figures = self.with(|member| PathMetrics {
+        let metrics = self.with_path(|member| PathMetrics {
             cwnd_bytes: member.cwnd_bytes(),
             ssthresh_bytes: match &member.control {
-                PathController::Ours(own) => Some(own.ssthresh_bytes()),
+                PathController::Towpath(control) => Some(control.ssthresh_bytes()),
                 PathController::Library(library) => library.metrics().ssthresh,
             },
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
-            waiting_since: member.waiting.oldest().map(|sent| clock.to_virtual(sent)),
-            newest_acked_sent_at: member.newest_acked.map(|at| clock.to_virtual(at)),
+            oldest_unacked_sent_at: member.unacked.oldest().map(|sent| clock.to_virtual(sent)),
+            newest_acked_sent_at: member.newest_acked.map(|sent| clock.to_virtual(sent)),
             srtt: member.srtt,
             rttvar: member.rttvar,
             min_rtt: member.min_rtt,
         });
-        figures.unwrap_or_default()
+        metrics.unwrap_or_default()
     }
 
     /// Gives all paths of the connection another control, as if they were new. Used when an
@@ -376,7 +382,7 @@ impl PathControllerHandle {
         name: &str,
         now: time::Instant,
     ) -> Result<(), UnknownCongestionControl> {
-        let kind = ControllerKind::named(name)?;
+        let kind = ControllerKind::by_name(name)?;
         for member in self.group.lock().iter_mut().flatten() {
             member.control = kind.make(now, member.mtu_bytes);
         }
@@ -387,30 +393,32 @@ impl PathControllerHandle {
     /// Clears the handshake's packets. They have their own packet numbers, and the library silently
     /// forgets the unacknowledged ones.
     pub(crate) fn end_handshake(&self) {
-        self.with(|member| member.waiting.clear());
+        self.with_path(|member| member.unacked.clear());
     }
 
     /// Marks the path as abandoned: the others no longer count it.
     pub(crate) fn abandon(&self) {
-        self.with(|member| {
+        self.with_path(|member| {
             member.abandoned = true;
-            member.waiting.clear();
+            member.unacked.clear();
         });
     }
 
-    /// Calls `act` with this path's control and all paths that carry data.
-    fn with_group(&self, act: impl FnOnce(&mut PathCongestion, &[Sibling])) {
+    /// Calls `action` with this path's control and all paths that carry data.
+    fn with_siblings(&self, action: impl FnOnce(&mut PathCongestion, &[Sibling])) {
         let mut members = self.group.lock();
-        let views: Vec<Sibling> = members
+        let siblings: Vec<Sibling> = members
             .iter()
             .enumerate()
-            .filter_map(|(place, member)| Some((place, member.as_ref()?)))
+            .filter_map(|(slot, member)| Some((slot, member.as_ref()?)))
             // A path without a round-trip time has not carried anything yet.
-            .filter(|(place, m)| *place == self.slot || (!m.abandoned && !m.srtt.is_zero()))
-            .map(|(place, member)| member.sibling(place))
+            .filter(|(slot, member)| {
+                *slot == self.slot || (!member.abandoned && !member.srtt.is_zero())
+            })
+            .map(|(slot, member)| member.sibling(slot))
             .collect();
         if let Some(member) = members.get_mut(self.slot).and_then(Option::as_mut) {
-            act(member, &views);
+            action(member, &siblings);
         }
     }
 }
@@ -419,11 +427,11 @@ impl Drop for PathControllerHandle {
     fn drop(&mut self) {
         let mut members = self.group.lock();
         if let Some(slot) = members.get_mut(self.slot) {
-            let last = slot.as_mut().is_some_and(|member| {
+            let was_last_handle = slot.as_mut().is_some_and(|member| {
                 member.handle_count -= 1;
                 member.handle_count == 0
             });
-            if last {
+            if was_last_handle {
                 *slot = None;
             }
         }
@@ -432,13 +440,13 @@ impl Drop for PathControllerHandle {
 
 impl Controller for PathControllerHandle {
     fn on_sent(&mut self, now: time::Instant, bytes: u64, largest_pn: u64) {
-        self.library(|library| library.on_sent(now, bytes, largest_pn));
+        self.with_library(|library| library.on_sent(now, bytes, largest_pn));
     }
 
     fn on_packet_sent(&mut self, now: time::Instant, bytes: u16, pn: u64) {
-        self.with(|member| {
+        self.with_path(|member| {
             member.in_flight_bytes = member.in_flight_bytes.saturating_add(u64::from(bytes));
-            member.waiting.sent(now, pn);
+            member.unacked.on_sent(now, pn);
             if let PathController::Library(library) = &mut member.control {
                 library.on_packet_sent(now, bytes, pn);
             }
@@ -446,7 +454,7 @@ impl Controller for PathControllerHandle {
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.library(Controller::on_cwnd_limited);
+        self.with_library(Controller::on_cwnd_limited);
     }
 
     fn on_ack(
@@ -458,7 +466,7 @@ impl Controller for PathControllerHandle {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.with(|member| {
+        self.with_path(|member| {
             member.on_ack(now, (sent, pn), bytes, (rtt.get(), rtt.min()));
             if let PathController::Library(library) = &mut member.control {
                 library.on_ack(now, sent, bytes, pn, app_limited, rtt);
@@ -473,19 +481,19 @@ impl Controller for PathControllerHandle {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        self.library(|library| {
+        self.with_library(|library| {
             library.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         });
-        let (ours, place) = (self.clock.to_virtual(now), path_id(self.slot));
-        self.with_group(|member, views| {
+        let (virtual_now, slot) = (self.clock.to_virtual(now), path_id(self.slot));
+        self.with_siblings(|member, siblings| {
             member.in_flight_bytes = in_flight;
-            if let Some(newest) = member.batch.newest_sent {
-                member.forget_old(newest);
+            if let Some(newest_sent) = member.batch.newest_sent {
+                member.drop_old_unacked(newest_sent);
             }
             // RFC 9002 §7.8: a window that pacing leaves unused for a moment still counts as used.
-            let Some(sample) = member.sample(ours, now, !app_limited) else { return };
-            if let PathController::Ours(own) = &mut member.control {
-                own.on_ack(&sample, place, views);
+            let Some(sample) = member.sample(virtual_now, now, !app_limited) else { return };
+            if let PathController::Towpath(control) = &mut member.control {
+                control.on_ack(&sample, slot, siblings);
             }
         });
     }
@@ -500,32 +508,32 @@ impl Controller for PathControllerHandle {
         largest_lost_pn: u64,
     ) {
         let persistent = is_persistent_congestion;
-        self.library(|library| {
+        self.with_library(|library| {
             library.on_congestion_event(now, sent, persistent, is_ecn, lost_bytes, largest_lost_pn);
         });
-        let (ours, place) = (self.clock.to_virtual(now), path_id(self.slot));
-        self.with_group(|member, views| {
-            // RFC 9002 §7.3.2: once for all packets of a window.
+        let (virtual_now, slot) = (self.clock.to_virtual(now), path_id(self.slot));
+        self.with_siblings(|member, siblings| {
+            // RFC 9002 §7.3.2: only one reduction for all losses of a window.
             if member.recovery_start.is_some_and(|start| sent <= start) {
                 return;
             }
             member.recovery_start = Some(now);
             let in_flight = member.in_flight_bytes;
-            let PathController::Ours(own) = &mut member.control else { return };
+            let PathController::Towpath(control) = &mut member.control else { return };
             if persistent {
-                // RFC 9002 §7.6.2: as after a timeout of TCP.
-                own.on_timeout(ours, in_flight);
+                // RFC 9002 §7.6.2: persistent congestion acts like a TCP timeout.
+                control.on_timeout(virtual_now, in_flight);
             } else {
-                own.on_congestion(ours, in_flight, place, views);
+                control.on_congestion(virtual_now, in_flight, slot, siblings);
             }
         });
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: time::Instant) {
-        self.with(|member| {
+        self.with_path(|member| {
             let lost = u64::from(lost_bytes);
             member.in_flight_bytes = member.in_flight_bytes.saturating_sub(lost);
-            member.waiting.lost(pn);
+            member.unacked.on_lost(pn);
             if let PathController::Library(library) = &mut member.control {
                 library.on_packet_lost(lost_bytes, pn, now);
             }
@@ -533,42 +541,42 @@ impl Controller for PathControllerHandle {
     }
 
     fn on_spurious_congestion_event(&mut self) {
-        self.library(Controller::on_spurious_congestion_event);
+        self.with_library(Controller::on_spurious_congestion_event);
         let clock = self.clock;
-        self.with(|member| {
-            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.to_virtual(at));
+        self.with_path(|member| {
+            let now = member.last_ack.map_or(Instant::ZERO, |time| clock.to_virtual(time));
             member.recovery_start = None;
-            if let PathController::Ours(own) = &mut member.control {
-                own.undo(now);
+            if let PathController::Towpath(control) = &mut member.control {
+                control.undo(now);
             }
         });
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.with(|member| {
+        self.with_path(|member| {
             member.mtu_bytes = new_mtu;
             match &mut member.control {
-                PathController::Ours(own) => own.set_mss(u32::from(new_mtu)),
+                PathController::Towpath(control) => control.set_mss(u32::from(new_mtu)),
                 PathController::Library(library) => library.on_mtu_update(new_mtu),
             }
         });
     }
 
     fn on_ack_frequency_update(&mut self, threshold: u64, max_ack_delay: Duration) {
-        self.library(|library| library.on_ack_frequency_update(threshold, max_ack_delay));
+        self.with_library(|library| library.on_ack_frequency_update(threshold, max_ack_delay));
     }
 
     fn window(&self) -> u64 {
-        self.with(|member| member.cwnd_bytes()).unwrap_or(0)
+        self.with_path(|member| member.cwnd_bytes()).unwrap_or(0)
     }
 
     fn metrics(&self) -> ControllerMetrics {
-        let metrics = self.with(|member| match &member.control {
+        let metrics = self.with_path(|member| match &member.control {
             PathController::Library(library) => library.metrics(),
-            PathController::Ours(own) => {
+            PathController::Towpath(control) => {
                 let mut metrics = ControllerMetrics::default();
                 metrics.congestion_window = member.cwnd_bytes();
-                metrics.ssthresh = Some(own.ssthresh_bytes());
+                metrics.ssthresh = Some(control.ssthresh_bytes());
                 metrics
             }
         });
@@ -576,14 +584,14 @@ impl Controller for PathControllerHandle {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        self.with(|member| member.handle_count += 1);
+        self.with_path(|member| member.handle_count += 1);
         Box::new(Self { group: self.group.clone(), slot: self.slot, clock: self.clock })
     }
 
     fn initial_window(&self) -> u64 {
-        let window = self.with(|member| match &member.control {
+        let window = self.with_path(|member| match &member.control {
             PathController::Library(library) => library.initial_window(),
-            PathController::Ours(_) => u64::from(INITIAL_PACKETS) * u64::from(member.mtu_bytes),
+            PathController::Towpath(_) => u64::from(INITIAL_PACKETS) * u64::from(member.mtu_bytes),
         });
         window.unwrap_or(0)
     }

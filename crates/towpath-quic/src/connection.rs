@@ -7,7 +7,7 @@ use bytes::Bytes;
 use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, StreamEvent, VarInt};
 use towpath_net::Instant;
 
-use crate::config::{QuicConfig, window};
+use crate::config::{QuicConfig, var_int};
 use crate::congestion::{PathControllerHandle, UnknownCongestionControl};
 use crate::error::ConnectionError;
 use crate::host::LocalAddress;
@@ -26,6 +26,7 @@ pub(crate) struct Connection {
     pub(crate) handle: ConnectionHandle,
     /// Local port of the connection's socket.
     pub(crate) socket: u16,
+    /// True if this end opened the connection.
     pub(crate) opener: bool,
     pub(crate) config: QuicConfig,
     pub(crate) clock: TimeConverter,
@@ -37,21 +38,23 @@ pub(crate) struct Connection {
     /// Interface at the start.
     pub(crate) interface: u32,
     pub(crate) established: bool,
+    /// Fingerprint of the peer's certificate.
     peer: Option<Fingerprint>,
     pub(crate) error: Option<ConnectionError>,
     closed: bool,
     pub(crate) paths: Vec<PathRecord>,
     pub(crate) policy: Policy,
     /// Time at which the application last read or wrote something.
-    pub(crate) active: Instant,
-    pub(crate) pinged: Instant,
+    pub(crate) last_activity_at: Instant,
+    /// Time of the last ping on all paths.
+    pub(crate) last_ping_at: Instant,
     /// Time of the next path check.
     pub(crate) next_path_check: Option<Instant>,
     /// Earliest time at which a path from each address may be opened again.
-    pub(crate) reopen: BTreeMap<IpAddr, Instant>,
-    /// The stream that last accepted data.
+    pub(crate) reopen_at: BTreeMap<IpAddr, Instant>,
+    /// Index of the stream that last accepted data from the application.
     pub(crate) last_writer: u64,
-    /// Streams that accept data again.
+    /// Indexes of the streams that accept data again.
     writable: BTreeSet<u64>,
 }
 
@@ -69,9 +72,9 @@ pub(crate) struct ConnectionParams {
 }
 
 impl Connection {
-    pub(crate) fn new(now: Instant, birth: ConnectionParams) -> Self {
+    pub(crate) fn new(now: Instant, params: ConnectionParams) -> Self {
         let ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface } =
-            birth;
+            params;
         Self {
             opener: inner.side().is_client(),
             inner,
@@ -89,24 +92,24 @@ impl Connection {
             peer: None,
             error: None,
             closed: false,
-            paths: vec![PathRecord::first(now, local, remote)],
-            active: now,
-            pinged: now,
+            paths: vec![PathRecord::first_path(now, local, remote)],
+            last_activity_at: now,
+            last_ping_at: now,
             next_path_check: None,
-            reopen: BTreeMap::new(),
+            reopen_at: BTreeMap::new(),
             last_writer: 0,
             writable: BTreeSet::new(),
         }
     }
 
-    /// Processes a datagram for this connection.
+    /// Processes a datagram for this connection; `addresses` are the local and the remote one.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
-        ends: (SocketAddr, SocketAddr),
+        addresses: (SocketAddr, SocketAddr),
         event: ConnectionEvent,
     ) {
-        self.note_received(now, ends);
+        self.on_received(now, addresses);
         self.inner.handle_event(event);
     }
 
@@ -115,8 +118,8 @@ impl Connection {
         if self.inner.is_drained() {
             return None;
         }
-        let library = self.inner.poll_timeout().map(|at| self.clock.to_virtual(at));
-        [library, self.next_path_check].into_iter().flatten().min()
+        let library_due = self.inner.poll_timeout().map(|at| self.clock.to_virtual(at));
+        [library_due, self.next_path_check].into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
@@ -124,7 +127,7 @@ impl Connection {
         self.inner.handle_timeout(self.clock.to_std(now));
     }
 
-    /// Exchanges events between library, paths and application.
+    /// Exchanges events between library, paths and application until none is left.
     pub(crate) fn drive(
         &mut self,
         now: Instant,
@@ -134,21 +137,21 @@ impl Connection {
     ) {
         loop {
             while let Some(event) = self.inner.poll_endpoint_events() {
-                if let Some(answer) = endpoint.handle_event(self.handle, event) {
-                    self.inner.handle_event(answer);
+                if let Some(reply) = endpoint.handle_event(self.handle, event) {
+                    self.inner.handle_event(reply);
                 }
             }
-            let mut did = false;
+            let mut active = false;
             while let Some(event) = self.inner.poll() {
-                did = true;
+                active = true;
                 self.on_event(now, event, events);
             }
             if self.next_path_check.is_some_and(|due| due <= now) {
                 self.check_paths(now, addresses, events);
-                did = true;
+                active = true;
             }
             self.emit_writable(events);
-            if !did {
+            if !active {
                 return;
             }
         }
@@ -156,10 +159,10 @@ impl Connection {
 
     /// Emits the writable streams in turn, because the first one notified can use up all the room.
     fn emit_writable(&mut self, events: &mut VecDeque<QuicEvent>) {
-        let later = self.writable.split_off(&self.last_writer.saturating_add(1));
-        let earlier = std::mem::take(&mut self.writable);
-        let all = later.into_iter().chain(earlier);
-        events.extend(all.map(|stream| QuicEvent::Writable(self.id, StreamId(stream))));
+        let after_last_writer = self.writable.split_off(&self.last_writer.saturating_add(1));
+        let up_to_last_writer = std::mem::take(&mut self.writable);
+        let streams = after_last_writer.into_iter().chain(up_to_last_writer);
+        events.extend(streams.map(|stream| QuicEvent::Writable(self.id, StreamId(stream))));
     }
 
     fn on_event(
@@ -181,8 +184,8 @@ impl Connection {
                     events.push_back(QuicEvent::Closed { connection: self.id, error });
                 }
             }
-            Library::Stream(event) => self.on_stream(&event, events),
-            Library::Path(event) => self.on_path(now, event, events),
+            Library::Stream(event) => self.on_stream_event(&event, events),
+            Library::Path(event) => self.on_path_event(now, event, events),
             Library::HandshakeDataReady
             | Library::DatagramReceived
             | Library::DatagramsUnblocked
@@ -193,7 +196,7 @@ impl Connection {
     fn on_connected(&mut self, now: Instant, events: &mut VecDeque<QuicEvent>) {
         self.established = true;
         self.peer = Fingerprint::of_peer(self.inner.crypto_session());
-        self.active = now;
+        self.last_activity_at = now;
         self.on_first_path_validated(now);
         if self.opener {
             events.push_back(QuicEvent::Connected(self.id));
@@ -225,9 +228,9 @@ impl Connection {
         }
     }
 
-    fn on_stream(&mut self, event: &StreamEvent, events: &mut VecDeque<QuicEvent>) {
+    fn on_stream_event(&mut self, event: &StreamEvent, events: &mut VecDeque<QuicEvent>) {
         let id = self.id;
-        let told_of = match *event {
+        let queued_event = match *event {
             StreamEvent::Opened { .. } => {
                 while let Some(stream) = self.accept_stream() {
                     events.push_back(QuicEvent::StreamOpened(id, stream));
@@ -248,7 +251,7 @@ impl Connection {
             }
             StreamEvent::Available { .. } => None,
         };
-        events.extend(told_of);
+        events.extend(queued_event);
     }
 
     /// Applies the settings that can change during a connection.
@@ -258,15 +261,15 @@ impl Connection {
         config: &QuicConfig,
     ) -> Result<(), UnknownCongestionControl> {
         if config.congestion_control != self.config.congestion_control {
-            let at = self.clock.to_std(now);
+            let std_now = self.clock.to_std(now);
             let paths = self.inner.paths();
-            let first = paths.into_iter().find_map(|id| self.inner.congestion_state(id));
-            first
+            let any_controller = paths.into_iter().find_map(|id| self.inner.congestion_state(id));
+            any_controller
                 .and_then(PathControllerHandle::of)
-                .map_or(Ok(()), |handle| handle.switch(&config.congestion_control, at))?;
+                .map_or(Ok(()), |handle| handle.switch(&config.congestion_control, std_now))?;
         }
         self.policy = Policy::new(config.policy);
-        self.inner.set_receive_window(window(config.window_bytes()));
+        self.inner.set_receive_window(var_int(config.window_bytes()));
         self.inner.set_send_window(config.send_window_bytes.max(1));
         self.config.congestion_control.clone_from(&config.congestion_control);
         self.config.policy = config.policy;
@@ -286,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if the closing peer has been notified, or has had the time for it.
+    /// Returns true if the connection is closed and its closing period has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.inner.is_drained()
     }

@@ -73,8 +73,8 @@ impl From<noq_proto::ConnectionError> for ConnectionError {
             Library::ConnectionClosed(close) => Self::ClosedByPeer(close.to_string()),
             Library::ApplicationClosed(close) => Self::ClosedByPeer(close.to_string()),
             Library::TransportError(error) => {
-                let shown = error.crypto.as_deref().and_then(UnpinnedCertificate::of);
-                shown.map_or_else(|| Self::Protocol(error.to_string()), Self::Untrusted)
+                let fingerprint = error.crypto.as_deref().and_then(UnpinnedCertificate::of);
+                fingerprint.map_or_else(|| Self::Protocol(error.to_string()), Self::Untrusted)
             }
             Library::VersionMismatch => Self::Version,
             Library::LocallyClosed => Self::Local("closed".to_owned()),

@@ -28,7 +28,7 @@ impl PathNotice {
     /// Returns the new backup status of a switched path, and the name of the reason.
     pub fn switch(&self) -> Option<(bool, &'static str)> {
         match self {
-            Self::Switched { backup, reason: why, .. } => Some((*backup, why.name())),
+            Self::Switched { backup, reason, .. } => Some((*backup, reason.name())),
             Self::Established { .. }
             | Self::Abandoned { .. }
             | Self::Migrated { .. }
@@ -38,11 +38,11 @@ impl PathNotice {
 
     /// Returns the event as text; `name` is the name of the path's link.
     pub fn text(&self, name: Option<&str>) -> String {
-        let what = match self {
+        let event = match self {
             Self::Established { .. } => "established".to_owned(),
-            Self::Abandoned { reason: why, .. } => format!("abandoned: {why}"),
-            Self::Switched { backup, reason: why, .. } => {
-                format!("{}: {why}", if *backup { "is a backup now" } else { "is used now" })
+            Self::Abandoned { reason, .. } => format!("abandoned: {reason}"),
+            Self::Switched { backup, reason, .. } => {
+                format!("{}: {reason}", if *backup { "is a backup now" } else { "is used now" })
             }
             Self::Migrated { local } => format!("path 0 goes on from {local}"),
             Self::SinglePath => {
@@ -50,9 +50,9 @@ impl PathNotice {
             }
         };
         match (self.path(), name) {
-            (Some(number), Some(name)) => format!("path {number} on {name} {what}"),
-            (Some(number), None) => format!("path {number} {what}"),
-            (None, _) => what,
+            (Some(number), Some(name)) => format!("path {number} on {name} {event}"),
+            (Some(number), None) => format!("path {number} {event}"),
+            (None, _) => event,
         }
     }
 }
@@ -93,8 +93,11 @@ pub struct ConnectionEvidence {
 
 impl From<&ConnectionStatus> for ConnectionEvidence {
     fn from(status: &ConnectionStatus) -> Self {
-        let lost = status.paths.iter().map(|path| path.lost_packets);
-        Self { multipath: status.multipath, lost_packets: lost.fold(0, u64::saturating_add) }
+        let lost_packets = status.paths.iter().map(|path| path.lost_packets);
+        Self {
+            multipath: status.multipath,
+            lost_packets: lost_packets.fold(0, u64::saturating_add),
+        }
     }
 }
 
@@ -105,28 +108,29 @@ impl std::fmt::Debug for HostEvidence<'_> {
 }
 
 /// Combines the evidence from both ends of all connections.
-pub fn multipath_evidence(witnesses: &[HostEvidence<'_>]) -> MultipathEvidence {
-    let (mut all, mut good, mut lost) = (0, 0, 0);
+pub fn multipath_evidence(hosts: &[HostEvidence<'_>]) -> MultipathEvidence {
+    let (mut ends, mut multipath_ends, mut lost) = (0, 0, 0);
     let mut evidence = Vec::new();
-    for witness in witnesses {
-        all += witness.ends.len();
-        good += witness.ends.iter().filter(|end| end.multipath).count();
-        lost += witness.ends.iter().map(|end| end.lost_packets).sum::<u64>();
-        for (name, what) in [(PATHS_ESTABLISHED, "established"), (PATHS_ABANDONED, "abandoned")] {
-            if let Some(count) = (witness.count)(name) {
-                let host = witness.host;
-                let s = if count == 1 { "" } else { "s" };
-                evidence.push(format!("{count} path{s} beside the first {what} on {host}"));
+    for host_evidence in hosts {
+        ends += host_evidence.ends.len();
+        multipath_ends += host_evidence.ends.iter().filter(|end| end.multipath).count();
+        lost += host_evidence.ends.iter().map(|end| end.lost_packets).sum::<u64>();
+        for (name, event) in [(PATHS_ESTABLISHED, "established"), (PATHS_ABANDONED, "abandoned")] {
+            if let Some(count) = (host_evidence.count)(name) {
+                let host = host_evidence.host;
+                let plural = if count == 1 { "" } else { "s" };
+                evidence.push(format!("{count} path{plural} beside the first {event} on {host}"));
             }
         }
     }
-    let spoke = format!("{good} of {all} ends of connections negotiated {MULTIPATH_DRAFT}");
-    evidence.insert(0, spoke);
+    let negotiated =
+        format!("{multipath_ends} of {ends} ends of connections negotiated {MULTIPATH_DRAFT}");
+    evidence.insert(0, negotiated);
     let packets = if lost == 1 { "packet was" } else { "packets were" };
     evidence.push(format!("{lost} {packets} taken for lost; the data was sent again"));
-    let used = all > 0 && good == all;
+    let used = ends > 0 && multipath_ends == ends;
     let reason =
-        if all == 0 { "no connection was opened" } else { "a connection did not negotiate it" };
+        if ends == 0 { "no connection was opened" } else { "a connection did not negotiate it" };
     MultipathEvidence { used, fallback: (!used).then(|| reason.to_owned()), evidence }
 }
 
@@ -143,10 +147,11 @@ pub fn no_scheduler() -> WarningText {
 
 /// Returns the caveat that a host's window is smaller than requested, if it is.
 pub fn small_window(host: &str, config: &QuicConfig) -> Option<WarningText> {
-    let (used, asked) = (config.window_bytes(), config.receive_window_bytes);
-    let text = || format!("the QUIC window of `{host}` is {used} bytes, not {asked}");
+    let (used_bytes, requested_bytes) = (config.window_bytes(), config.receive_window_bytes);
+    let text =
+        || format!("the QUIC window of `{host}` is {used_bytes} bytes, not {requested_bytes}");
     let hint = "with a larger one, the library closes connections; see docs/quic.md";
-    (asked > used).then(|| (text(), hint))
+    (requested_bytes > used_bytes).then(|| (text(), hint))
 }
 
 /// Returns the caveat that a flow had a single path.

@@ -71,7 +71,9 @@ pub struct QuicStack {
     released: BTreeSet<ConnectionId>,
     /// The connection that sends next.
     next_sender: ConnectionId,
+    /// Reused buffer for packets that an endpoint writes.
     buffer: Vec<u8>,
+    /// Reused buffer for the payload of [`QuicStack::poll_transmit`].
     outgoing: Vec<u8>,
 }
 
@@ -110,8 +112,8 @@ impl QuicStack {
 
     /// Adds an address, or updates an existing one.
     pub fn set_address(&mut self, now: Instant, address: LocalAddress) {
-        match self.addresses.iter_mut().find(|own| own.address == address.address) {
-            Some(own) => *own = address,
+        match self.addresses.iter_mut().find(|a| a.address == address.address) {
+            Some(existing) => *existing = address,
             None => self.addresses.push(address),
         }
         self.check_paths(now);
@@ -119,21 +121,21 @@ impl QuicStack {
 
     /// Removes an address; paths from it are closed.
     pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
-        self.addresses.retain(|own| own.address != address);
+        self.addresses.retain(|a| a.address != address);
         self.check_paths(now);
     }
 
     /// Switches an interface and all its addresses on or off.
     pub fn set_up(&mut self, now: Instant, interface: u32, up: bool) {
-        for own in self.addresses.iter_mut().filter(|own| own.interface == interface) {
-            own.up = up;
+        for address in self.addresses.iter_mut().filter(|a| a.interface == interface) {
+            address.up = up;
         }
         self.check_paths(now);
     }
 
     fn check_paths(&mut self, now: Instant) {
         for connection in self.connections.values_mut() {
-            connection.reopen.clear();
+            connection.reopen_at.clear();
             connection.next_path_check = Some(now);
         }
         self.drive_all(now);
@@ -157,9 +159,9 @@ impl QuicStack {
 
     /// Stops accepting connections on a port; accepted ones continue.
     pub fn stop_listening(&mut self, listener: ListenerId) {
-        let own =
-            |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|own| own.id == listener);
-        if let Some(socket) = self.sockets.values_mut().find(own) {
+        let has_listener =
+            |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|l| l.id == listener);
+        if let Some(socket) = self.sockets.values_mut().find(has_listener) {
             socket.listener = None;
             socket.endpoint.set_server_config(None);
         }
@@ -174,17 +176,17 @@ impl QuicStack {
         remote: SocketAddr,
         config: QuicConfig,
     ) -> Result<ConnectionId, OpenError> {
-        let fits = |own: &&LocalAddress| match local {
-            Some(local) => own.address == local,
-            None => own.up && own.address.is_ipv4() == remote.is_ipv4(),
+        let is_usable = |a: &&LocalAddress| match local {
+            Some(local) => a.address == local,
+            None => a.up && a.address.is_ipv4() == remote.is_ipv4(),
         };
-        let from = self.addresses.iter().find(fits).copied();
-        let from = from.ok_or_else(|| match local {
+        let source = self.addresses.iter().find(is_usable).copied();
+        let source = source.ok_or_else(|| match local {
             Some(local) => OpenError::ForeignAddress(local),
             None => OpenError::NoAddress(remote),
         })?;
         let port = self.free_port()?;
-        self.connect_from(now, SocketAddr::new(from.address, port), remote, config)
+        self.connect_from(now, SocketAddr::new(source.address, port), remote, config)
     }
 
     /// Opens a connection from an address of this host and a port that the caller has found free.
@@ -196,8 +198,8 @@ impl QuicStack {
         config: QuicConfig,
     ) -> Result<ConnectionId, OpenError> {
         let port = local.port();
-        let from = self.addresses.iter().find(|own| own.address == local.ip());
-        let interface = from.ok_or(OpenError::ForeignAddress(local.ip()))?.interface;
+        let source = self.addresses.iter().find(|a| a.address == local.ip());
+        let interface = source.ok_or(OpenError::ForeignAddress(local.ip()))?.interface;
         if self.sockets.contains_key(&port) {
             return Err(OpenError::PortInUse(port));
         }
@@ -205,33 +207,36 @@ impl QuicStack {
         let mut client = ClientConfig::new(certificate::client(&config.trust)?);
         client.transport_config(Arc::new(config.transport(factory)));
         if let Some(seed) = self.seed {
-            let first = stream_seed(seed, &port.to_string(), "first destination");
-            client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
+            let initial_cid = stream_seed(seed, &port.to_string(), "first destination");
+            client.initial_dst_cid_provider(Arc::new(move || {
+                WireId::new(&initial_cid.to_be_bytes())
+            }));
         }
         let mut endpoint = Endpoint::new(endpoint_config(self.seed, port), None, true);
-        let at = self.clock.to_std(now);
-        let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
-        let id = self.next_id();
+        let std_now = self.clock.to_std(now);
+        let (handle, inner) =
+            endpoint.connect(std_now, client, remote, certificate::SERVER_NAME)?;
+        let id = self.next_connection_id();
         let (clock, socket) = (self.clock, port);
-        let birth =
+        let params =
             ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
-        self.connections.insert(id, Connection::new(now, birth));
+        self.connections.insert(id, Connection::new(now, params));
         let by_handle = BTreeMap::from([(handle.0, id)]);
         self.sockets.insert(port, Socket { endpoint, listener: None, by_handle });
         self.drive(now, id);
         Ok(id)
     }
 
-    fn next_id(&mut self) -> ConnectionId {
+    fn next_connection_id(&mut self) -> ConnectionId {
         let id = ConnectionId(self.next_connection);
         self.next_connection += 1;
         id
     }
 
     fn free_port(&mut self) -> Result<u16, OpenError> {
-        let used = |port: u16| self.sockets.contains_key(&port);
-        let later = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
-        let port = { later }.find(|port| !used(*port)).ok_or(OpenError::NoPort)?;
+        let is_used = |port: u16| self.sockets.contains_key(&port);
+        let candidates = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
+        let port = { candidates }.find(|port| !is_used(*port)).ok_or(OpenError::NoPort)?;
         self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
         Ok(port)
     }
@@ -249,22 +254,21 @@ impl QuicStack {
 
     /// Processes datagrams received at once; the bytes are decrypted in place.
     pub fn receive(&mut self, now: Instant, arrival: IncomingDatagrams, mut payload: BytesMut) {
-        let mut touched = None;
+        let mut pending_id = None;
         while !payload.is_empty() {
             let length = arrival.segment_bytes.clamp(1, payload.len());
-            let id = self.handle_one(now, arrival, payload.split_to(length));
-            if touched != id {
-                // Mostly all datagrams are for the same connection, which then needs to reply only
-                // once.
-                touched.inspect(|before| self.drive(now, *before));
-                touched = id;
+            let id = self.handle_single(now, arrival, payload.split_to(length));
+            if pending_id != id {
+                // Usually all datagrams are for one connection, which is then driven only once.
+                pending_id.inspect(|previous_id| self.drive(now, *previous_id));
+                pending_id = id;
             }
         }
-        touched.inspect(|last| self.drive(now, *last));
+        pending_id.inspect(|last_id| self.drive(now, *last_id));
     }
 
     /// Processes one datagram and returns its connection, which the caller must drive.
-    fn handle_one(
+    fn handle_single(
         &mut self,
         now: Instant,
         arrival: IncomingDatagrams,
@@ -273,13 +277,13 @@ impl QuicStack {
         let IncomingDatagrams { local, remote, ecn, segment_bytes: _ } = arrival;
         let socket = self.sockets.get_mut(&local.port())?;
         let tuple = FourTuple::new(remote, Some(local.ip()));
-        let at = self.clock.to_std(now);
+        let std_now = self.clock.to_std(now);
         self.buffer.clear();
         let ecn = EcnCodepoint::from_bits(ecn);
-        // A long header, of any version, in a datagram too small to begin a connection.
-        let is_small = data.len() < usize::from(MIN_DATAGRAM_BYTES)
-            && data.first().is_some_and(|first| first & 0x80 != 0);
-        match socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer)? {
+        // Such a datagram is too small to begin a connection, whatever its version.
+        let is_small_long_header = data.len() < usize::from(MIN_DATAGRAM_BYTES)
+            && data.first().is_some_and(|first_byte| first_byte & 0x80 != 0);
+        match socket.endpoint.handle(std_now, tuple, ecn, data, &mut self.buffer)? {
             DatagramEvent::ConnectionEvent(handle, event) => {
                 let id = socket.by_handle.get(&handle.0).copied()?;
                 self.connections.get_mut(&id)?.receive(now, (local, remote), event);
@@ -291,7 +295,7 @@ impl QuicStack {
             }
             // RFC 9000 §5.2.2: no Version Negotiation for small datagrams, to which the reply would
             // be longer.
-            DatagramEvent::Response(_) if is_small => None,
+            DatagramEvent::Response(_) if is_small_long_header => None,
             DatagramEvent::Response(transmit) => {
                 self.queue_reply(&transmit, local);
                 None
@@ -307,31 +311,34 @@ impl QuicStack {
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         let listener = self.sockets.get(&port).and_then(|socket| socket.listener.clone());
-        let server = listener
-            .map(|listener| listener.server_config(self.clock).map(|server| (listener, server)));
+        let server_config = listener.map(|listener| {
+            listener.server_config(self.clock).map(|server_config| (listener, server_config))
+        });
         let Some(socket) = self.sockets.get_mut(&port) else { return };
         self.buffer.clear();
-        let Some(Ok((ListenerEntry { id: listener, config, .. }, server))) = server else {
+        let Some(Ok((ListenerEntry { id: listener, config, .. }, server_config))) = server_config
+        else {
             socket.endpoint.ignore(incoming);
             return;
         };
-        let unfinished = self.handshaking.len();
-        if unfinished >= config.validation.max_handshakes
+        let unfinished_handshakes = self.handshaking.len();
+        if unfinished_handshakes >= config.validation.max_handshakes
             || self.connections.len() >= config.validation.max_connections
         {
             socket.endpoint.ignore(incoming);
             return;
         }
-        let proven = incoming.remote_address_validated() || !incoming.may_retry();
-        if unfinished >= config.validation.retry_from && !proven {
+        let address_validated = incoming.remote_address_validated() || !incoming.may_retry();
+        if unfinished_handshakes >= config.validation.retry_from && !address_validated {
             // Cannot fail: whether a Retry is possible was just checked.
             if let Ok(transmit) = socket.endpoint.retry(incoming, &mut self.buffer) {
                 self.queue_reply(&transmit, local);
             }
             return;
         }
-        let at = self.clock.to_std(now);
-        let accepted = socket.endpoint.accept(incoming, at, &mut self.buffer, Some(server));
+        let std_now = self.clock.to_std(now);
+        let accepted =
+            socket.endpoint.accept(incoming, std_now, &mut self.buffer, Some(server_config));
         let (handle, inner) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -341,15 +348,15 @@ impl QuicStack {
                 return;
             }
         };
-        let own = self.addresses.iter().find(|own| own.address == local.ip());
-        let interface = own.map_or(0, |own| own.interface);
+        let address = self.addresses.iter().find(|address| address.address == local.ip());
+        let interface = address.map_or(0, |address| address.interface);
         let id = ConnectionId(self.next_connection);
         self.next_connection += 1;
         socket.by_handle.insert(handle.0, id);
         let (clock, socket) = (self.clock, port);
-        let birth =
+        let params =
             ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
-        self.connections.insert(id, Connection::new(now, birth));
+        self.connections.insert(id, Connection::new(now, params));
         self.handshaking.insert(id);
         self.events.push_back(QuicEvent::Accepted { listener, connection: id });
         self.drive(now, id);
@@ -367,6 +374,7 @@ impl QuicStack {
         });
     }
 
+    /// Exchanges a connection's events and marks it as ready to send.
     fn drive(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(socket) = self.sockets.get_mut(&connection.socket) {
@@ -423,9 +431,13 @@ impl QuicStack {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let due = |connection: &Connection| connection.next_due().is_some_and(|due| due <= now);
-        let ids: Vec<ConnectionId> =
-            self.connections.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
+        let is_due = |connection: &Connection| connection.next_due().is_some_and(|due| due <= now);
+        let ids: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| is_due(connection))
+            .map(|(id, _)| *id)
+            .collect();
         for id in ids {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.wake(now);
@@ -437,13 +449,13 @@ impl QuicStack {
     /// Returns the next datagram to send; connections take turns.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
         let mut buffer = std::mem::take(&mut self.outgoing);
-        let departure = self.poll_transmit_into(now, &mut buffer);
-        let datagram = departure.map(|departure| Datagram {
-            local: departure.local,
-            remote: departure.remote,
-            ecn: departure.ecn,
+        let header = self.poll_transmit_into(now, &mut buffer);
+        let datagram = header.map(|header| Datagram {
+            local: header.local,
+            remote: header.remote,
+            ecn: header.ecn,
             payload: Bytes::copy_from_slice(&buffer),
-            segment_bytes: departure.segment_bytes,
+            segment_bytes: header.segment_bytes,
         });
         self.outgoing = buffer;
         datagram
@@ -457,17 +469,17 @@ impl QuicStack {
         payload: &mut Vec<u8>,
     ) -> Option<OutgoingDatagrams> {
         payload.clear();
-        if let Some(answer) = self.replies.pop_front() {
-            payload.extend_from_slice(&answer.payload);
-            let Datagram { local, remote, ecn, payload: _, segment_bytes } = answer;
+        if let Some(reply) = self.replies.pop_front() {
+            payload.extend_from_slice(&reply.payload);
+            let Datagram { local, remote, ecn, payload: _, segment_bytes } = reply;
             return Some(OutgoingDatagrams { local, remote, ecn, segment_bytes });
         }
         loop {
-            let later = self.ready.range(self.next_sender..).next();
-            let id = later.or_else(|| self.ready.first()).copied()?;
-            if let Some(departure) = self.transmit(now, id, payload) {
+            let next_in_turn = self.ready.range(self.next_sender..).next();
+            let id = next_in_turn.or_else(|| self.ready.first()).copied()?;
+            if let Some(header) = self.transmit(now, id, payload) {
                 self.next_sender = ConnectionId(id.0.saturating_add(1));
-                return Some(departure);
+                return Some(header);
             }
             self.ready.remove(&id);
         }
@@ -480,9 +492,10 @@ impl QuicStack {
         payload: &mut Vec<u8>,
     ) -> Option<OutgoingDatagrams> {
         let connection = self.connections.get_mut(&id)?;
-        let max_bytes = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
-        let at = connection.clock.to_std(now);
-        let transmit = connection.inner.poll_transmit(at, max_bytes, payload);
+        let max_segments =
+            NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
+        let std_now = connection.clock.to_std(now);
+        let transmit = connection.inner.poll_transmit(std_now, max_segments, payload);
         let source = connection.source;
         let port = connection.local.port();
         self.drive(now, id);
@@ -508,7 +521,7 @@ impl QuicStack {
 
     /// Opens a stream; `None` when the peer's limit is reached, or on an end that accepted.
     pub fn open_stream(&mut self, connection: ConnectionId) -> Option<StreamId> {
-        self.connections.get_mut(&connection).filter(|own| own.opener)?.open_stream()
+        self.connections.get_mut(&connection).filter(|c| c.opener)?.open_stream()
     }
 
     /// Writes as much of `data` as fits, cuts that off and returns its length.
@@ -532,8 +545,8 @@ impl QuicStack {
         self.read_chunk(now, connection, stream, usize::MAX)
     }
 
-    /// Returns at most `most` of the next bytes, otherwise as [`QuicStack::read`]; the rest comes
-    /// with the next call.
+    /// Returns at most `max_bytes` of the next bytes, otherwise as [`QuicStack::read`]; the rest
+    /// comes with the next call.
     pub fn read_chunk(
         &mut self,
         now: Instant,
@@ -552,8 +565,8 @@ impl QuicStack {
         connection: ConnectionId,
         config: &QuicConfig,
     ) -> Result<(), UnknownCongestionControl> {
-        if let Ok(own) = self.connection_mut(connection) {
-            own.configure(now, config)?;
+        if let Ok(state) = self.connection_mut(connection) {
+            state.configure(now, config)?;
             self.drive(now, connection);
         }
         Ok(())
@@ -562,11 +575,11 @@ impl QuicStack {
     /// Removes a connection and its state at once, without notifying the peer, which must detect
     /// that itself.
     pub fn drop_silently(&mut self, connection: ConnectionId) {
-        if let Some(own) = self.connections.get(&connection)
-            && let Some(socket) = self.sockets.get_mut(&own.socket)
-            && !own.is_drained()
+        if let Some(state) = self.connections.get(&connection)
+            && let Some(socket) = self.sockets.get_mut(&state.socket)
+            && !state.is_drained()
         {
-            socket.endpoint.handle_event(own.handle, EndpointEvent::drained());
+            socket.endpoint.handle_event(state.handle, EndpointEvent::drained());
         }
         self.released.remove(&connection);
         self.remove(connection);
@@ -589,8 +602,8 @@ impl QuicStack {
 
     /// Closes a connection at once.
     pub fn close(&mut self, now: Instant, connection: ConnectionId) {
-        if let Some(own) = self.connections.get_mut(&connection) {
-            own.close(now);
+        if let Some(state) = self.connections.get_mut(&connection) {
+            state.close(now);
             self.drive(now, connection);
         }
     }

@@ -188,12 +188,12 @@ impl UnpinnedCertificate {
     pub(crate) fn of(
         error: &(dyn std::error::Error + Send + Sync + 'static),
     ) -> Option<Fingerprint> {
-        let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) =
+        let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) =
             error.downcast_ref()?
         else {
             return None;
         };
-        why.downcast_ref::<Self>().map(|unpinned| unpinned.0)
+        cause.downcast_ref::<Self>().map(|unpinned| unpinned.0)
     }
 }
 
@@ -220,10 +220,10 @@ impl ServerCertVerifier for PinVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let shown = Fingerprint::of(end_entity);
+        let fingerprint = Fingerprint::of(end_entity);
         match &self.pins {
-            Some(pins) if !pins.contains(&shown) => {
-                Err(CertificateError::Other(OtherError(Arc::new(UnpinnedCertificate(shown))))
+            Some(pins) if !pins.contains(&fingerprint) => {
+                Err(CertificateError::Other(OtherError(Arc::new(UnpinnedCertificate(fingerprint))))
                     .into())
             }
             Some(_) | None => Ok(ServerCertVerified::assertion()),
@@ -266,12 +266,12 @@ mod tests {
     fn a_made_identity_is_read_back_from_its_files() {
         let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
-        let again = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
-        assert_eq!(identity, again);
+        let reread = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+        assert_eq!(identity, reread);
         assert!(!format!("{identity:?}{pem:?}").contains("PRIVATE"));
-        let other = PemIdentity::make(&["towpath".to_owned()]).unwrap();
+        let other_pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         assert!(matches!(
-            Identity::from_pem(&pem.certificate, &other.key),
+            Identity::from_pem(&pem.certificate, &other_pem.key),
             Err(IdentityError::Unusable(_))
         ));
         assert!(matches!(Identity::from_pem("", &pem.key), Err(IdentityError::NoCertificate)));
@@ -280,19 +280,19 @@ mod tests {
 
     #[test]
     fn fingerprints_are_read_as_openssl_prints_them() {
-        let print = Fingerprint::of(b"towpath");
-        let text = print.to_string();
-        assert_eq!(text.parse(), Ok(print));
+        let fingerprint = Fingerprint::of(b"towpath");
+        let text = fingerprint.to_string();
+        assert_eq!(text.parse(), Ok(fingerprint));
         let pairs: Vec<_> = (0..32).map(|n| text[2 * n..2 * n + 2].to_uppercase()).collect();
-        assert_eq!(pairs.join(":").parse(), Ok(print));
-        for wrong in ["", &text[1..], &format!("{text}0"), &text.replace(&text[..1], "g")] {
-            assert_eq!(wrong.parse::<Fingerprint>(), Err(InvalidFingerprint), "{wrong}");
+        assert_eq!(pairs.join(":").parse(), Ok(fingerprint));
+        for invalid in ["", &text[1..], &format!("{text}0"), &text.replace(&text[..1], "g")] {
+            assert_eq!(invalid.parse::<Fingerprint>(), Err(InvalidFingerprint), "{invalid}");
         }
     }
 
     proptest! {
         #[test]
-        fn no_text_panics(text in ".{0,100}") {
+        fn parsing_any_text_never_panics(text in ".{0,100}") {
             let _ = text.parse::<Fingerprint>();
             let _ = Identity::from_pem(&text, &text);
         }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    Event as Theirs, ServerConfig, StreamId as TheirId,
+    Event as QuinnEvent, ServerConfig, StreamId as QuinnStreamId,
 };
 use towpath_net::Instant;
 
@@ -18,33 +18,33 @@ use crate::{
     ConnectionId, Datagram, LocalAddress, QuicConfig, QuicEvent, QuicStack, StreamId, certificate,
 };
 
-const DELAY: Duration = Duration::from_millis(10);
-const BYTES: usize = 300_000;
+const LINK_DELAY: Duration = Duration::from_millis(10);
+const TRANSFER_BYTES: usize = 300_000;
 
-fn ours() -> SocketAddr {
+fn own_address() -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 4_433)
 }
 
-fn theirs() -> SocketAddr {
+fn quinn_address() -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), 4_434)
 }
 
-/// One connection of the other implementation, which echoes or sends.
-struct Peer {
+/// Quinn's end of the connection.
+struct QuinnEnd {
     clock: TimeConverter,
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
-    /// Data yet to be sent on its stream, once the stream is known.
-    out: Bytes,
-    stream: Option<TheirId>,
+    /// Data not yet written to the stream.
+    unsent: Bytes,
+    stream: Option<QuinnStreamId>,
     finished: bool,
-    read: Vec<u8>,
-    ended: bool,
+    read_data: Vec<u8>,
+    stream_ended: bool,
 }
 
-impl Peer {
+impl QuinnEnd {
     fn new(server: bool) -> Self {
-        let tls = certificate::server_tls().unwrap();
+        let tls = certificate::fixed_server_config().unwrap();
         let crypto = QuicServerConfig::try_from(tls).unwrap();
         let config = server.then(|| Arc::new(ServerConfig::with_crypto(Arc::new(crypto))));
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), config, true, None);
@@ -52,57 +52,60 @@ impl Peer {
             clock: TimeConverter::new(),
             endpoint,
             connection: None,
-            out: Bytes::from(vec![9; BYTES]),
+            unsent: Bytes::from(vec![9; TRANSFER_BYTES]),
             stream: None,
             finished: false,
-            read: Vec::new(),
-            ended: false,
+            read_data: Vec::new(),
+            stream_ended: false,
         }
     }
 
     fn connect(&mut self, now: Instant) {
-        let crypto = QuicClientConfig::try_from(certificate::client_tls().unwrap()).unwrap();
+        let crypto =
+            QuicClientConfig::try_from(certificate::fixed_client_config().unwrap()).unwrap();
         let config = ClientConfig::new(Arc::new(crypto));
         let now = self.clock.to_std(now);
         let name = certificate::SERVER_NAME;
-        self.connection = Some(self.endpoint.connect(now, config, ours(), name).unwrap());
+        self.connection = Some(self.endpoint.connect(now, config, own_address(), name).unwrap());
     }
 
     fn receive(&mut self, now: Instant, payload: &Bytes) {
-        let at = self.clock.to_std(now);
+        let std_now = self.clock.to_std(now);
         let (data, mut buffer) = (BytesMut::from(&payload[..]), Vec::new());
-        match self.endpoint.handle(at, ours(), None, None, data, &mut buffer) {
+        match self.endpoint.handle(std_now, own_address(), None, None, data, &mut buffer) {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
                 self.connection.as_mut().unwrap().1.handle_event(event);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 self.connection =
-                    Some(self.endpoint.accept(incoming, at, &mut buffer, None).unwrap());
+                    Some(self.endpoint.accept(incoming, std_now, &mut buffer, None).unwrap());
             }
             Some(DatagramEvent::Response(_)) | None => {}
         }
-        self.work();
+        self.process_events();
     }
 
-    fn work(&mut self) {
+    fn process_events(&mut self) {
         let Some((handle, connection)) = &mut self.connection else { return };
         while let Some(event) = connection.poll_endpoint_events() {
-            if let Some(answer) = self.endpoint.handle_event(*handle, event) {
-                connection.handle_event(answer);
+            if let Some(reply) = self.endpoint.handle_event(*handle, event) {
+                connection.handle_event(reply);
             }
         }
         while let Some(event) = connection.poll() {
-            if matches!(event, Theirs::Connected) && connection.side().is_client() {
+            if matches!(event, QuinnEvent::Connected) && connection.side().is_client() {
                 self.stream = connection.streams().open(Dir::Bi);
             }
         }
         self.stream = self.stream.or_else(|| connection.streams().accept(Dir::Bi));
         let Some(stream) = self.stream else { return };
-        while !self.out.is_empty() {
-            let Ok(taken) = connection.send_stream(stream).write(&self.out) else { break };
-            self.out = self.out.slice(taken..);
+        while !self.unsent.is_empty() {
+            let Ok(accepted_bytes) = connection.send_stream(stream).write(&self.unsent) else {
+                break;
+            };
+            self.unsent = self.unsent.slice(accepted_bytes..);
         }
-        if self.out.is_empty() && !self.finished {
+        if self.unsent.is_empty() && !self.finished {
             self.finished = true;
             connection.send_stream(stream).finish().unwrap();
         }
@@ -110,9 +113,9 @@ impl Peer {
         let Ok(mut chunks) = receiver.read(true) else { return };
         loop {
             match chunks.next(65_536) {
-                Ok(Some(chunk)) => self.read.extend_from_slice(&chunk.bytes),
+                Ok(Some(chunk)) => self.read_data.extend_from_slice(&chunk.bytes),
                 Ok(None) => {
-                    self.ended = true;
+                    self.stream_ended = true;
                     break;
                 }
                 Err(_) => break,
@@ -122,40 +125,40 @@ impl Peer {
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Bytes> {
-        let at = self.clock.to_std(now);
+        let std_now = self.clock.to_std(now);
         let mut buffer = Vec::new();
         let (_, connection) = self.connection.as_mut()?;
-        let _ = connection.poll_transmit(at, 1, &mut buffer)?;
+        let _ = connection.poll_transmit(std_now, 1, &mut buffer)?;
         Some(buffer.into())
     }
 
-    fn due(&mut self) -> Option<Instant> {
-        let at = self.connection.as_mut()?.1.poll_timeout()?;
-        Some(self.clock.to_virtual(at))
+    fn next_due(&mut self) -> Option<Instant> {
+        let due = self.connection.as_mut()?.1.poll_timeout()?;
+        Some(self.clock.to_virtual(due))
     }
 
     fn wake(&mut self, now: Instant) {
-        let at = self.clock.to_std(now);
+        let std_now = self.clock.to_std(now);
         if let Some((_, connection)) = &mut self.connection {
-            connection.handle_timeout(at);
+            connection.handle_timeout(std_now);
         }
-        self.work();
+        self.process_events();
     }
 }
 
-/// Our end of the exchange, which sends as much as it reads.
-struct Own {
+/// Towpath's end of the connection, which sends as much as it reads.
+struct TowpathEnd {
     host: QuicStack,
     connection: Option<ConnectionId>,
     stream: Option<StreamId>,
-    out: Bytes,
+    unsent: Bytes,
     finished: bool,
-    read: Vec<u8>,
-    ended: bool,
+    read_data: Vec<u8>,
+    stream_ended: bool,
 }
 
-impl Own {
-    fn work(&mut self, now: Instant) {
+impl TowpathEnd {
+    fn process_events(&mut self, now: Instant) {
         while let Some(event) = self.host.poll_event() {
             match event {
                 QuicEvent::Accepted { connection, .. } => self.connection = Some(connection),
@@ -169,84 +172,93 @@ impl Own {
             }
         }
         let (Some(connection), Some(stream)) = (self.connection, self.stream) else { return };
-        let _ = self.host.write(now, connection, stream, &mut self.out);
-        if self.out.is_empty() && !self.finished {
+        let _ = self.host.write(now, connection, stream, &mut self.unsent);
+        if self.unsent.is_empty() && !self.finished {
             self.finished = true;
             self.host.finish(now, connection, stream).unwrap();
         }
         while let Ok(Some(data)) = self.host.read(now, connection, stream) {
             if data.is_empty() {
-                self.ended = true;
+                self.stream_ended = true;
                 break;
             }
-            self.read.extend_from_slice(&data);
+            self.read_data.extend_from_slice(&data);
         }
     }
 }
 
-/// Runs until both have read everything.
-fn exchange(we_connect: bool) -> (Own, Peer) {
-    let mut peer = Peer::new(we_connect);
+/// Runs a connection until both ends have read everything.
+fn run_exchange(towpath_connects: bool) -> (TowpathEnd, QuinnEnd) {
+    let mut quinn = QuinnEnd::new(towpath_connects);
     let mut host = QuicStack::new(1);
-    let address =
-        LocalAddress { address: ours().ip(), interface: 0, up: true, subflow: true, backup: false };
+    let address = LocalAddress {
+        address: own_address().ip(),
+        interface: 0,
+        up: true,
+        subflow: true,
+        backup: false,
+    };
     host.set_address(Instant::ZERO, address);
     let config = QuicConfig { multipath: true, ..QuicConfig::default() };
     let mut connection = None;
-    if we_connect {
-        connection = Some(host.connect(Instant::ZERO, None, theirs(), config).unwrap());
+    if towpath_connects {
+        connection = Some(host.connect(Instant::ZERO, None, quinn_address(), config).unwrap());
     } else {
-        host.listen(ours().port(), config).unwrap();
-        peer.connect(Instant::ZERO);
+        host.listen(own_address().port(), config).unwrap();
+        quinn.connect(Instant::ZERO);
     }
-    let out = Bytes::from(vec![7; BYTES]);
-    let (stream, finished, read, ended) = (None, false, Vec::new(), false);
-    let mut own = Own { host, connection, stream, out, finished, read, ended };
+    let unsent = Bytes::from(vec![7; TRANSFER_BYTES]);
+    let (stream, finished, read_data, stream_ended) = (None, false, Vec::new(), false);
+    let mut towpath =
+        TowpathEnd { host, connection, stream, unsent, finished, read_data, stream_ended };
     let mut in_flight: BTreeMap<(Instant, u64), (bool, Datagram)> = BTreeMap::new();
-    let (mut now, mut count) = (Instant::ZERO, 0);
-    while !(own.ended && peer.ended) {
-        own.work(now);
-        while let Some(datagram) = own.host.poll_transmit(now) {
+    let (mut now, mut datagrams) = (Instant::ZERO, 0);
+    while !(towpath.stream_ended && quinn.stream_ended) {
+        towpath.process_events(now);
+        while let Some(datagram) = towpath.host.poll_transmit(now) {
             for payload in datagram.split().collect::<Vec<_>>() {
-                count += 1;
-                let one = Datagram { payload, segment_bytes: None, ..datagram };
-                in_flight.insert((now + DELAY, count), (false, one));
+                datagrams += 1;
+                let single = Datagram { payload, segment_bytes: None, ..datagram };
+                in_flight.insert((now + LINK_DELAY, datagrams), (false, single));
             }
-            own.work(now);
+            towpath.process_events(now);
         }
-        while let Some(payload) = peer.transmit(now) {
-            count += 1;
-            let port = if we_connect { 49_152 } else { ours().port() };
-            let local = SocketAddr::new(ours().ip(), port);
-            let (remote, ecn, segment_bytes) = (theirs(), 0, None);
-            let one = Datagram { local, remote, ecn, payload, segment_bytes };
-            in_flight.insert((now + DELAY, count), (true, one));
+        while let Some(payload) = quinn.transmit(now) {
+            datagrams += 1;
+            let port = if towpath_connects { 49_152 } else { own_address().port() };
+            let local = SocketAddr::new(own_address().ip(), port);
+            let (remote, ecn, segment_bytes) = (quinn_address(), 0, None);
+            let single = Datagram { local, remote, ecn, payload, segment_bytes };
+            in_flight.insert((now + LINK_DELAY, datagrams), (true, single));
         }
-        let arrival = in_flight.keys().next().map(|(at, _)| *at);
-        let timers = [own.host.poll_timeout(), peer.due(), arrival];
+        let arrival = in_flight.keys().next().map(|(time, _)| *time);
+        let timers = [towpath.host.poll_timeout(), quinn.next_due(), arrival];
         now = timers.into_iter().flatten().min().unwrap().max(now);
-        assert!(now < Instant::ZERO + Duration::from_secs(20), "{} bytes", own.read.len());
+        assert!(now < Instant::ZERO + Duration::from_secs(20), "{} bytes", towpath.read_data.len());
         while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
-            let (to_us, datagram) = entry.remove();
-            if to_us {
-                own.host.handle_datagram(now, &datagram);
+            let (to_towpath, datagram) = entry.remove();
+            if to_towpath {
+                towpath.host.handle_datagram(now, &datagram);
             } else {
-                peer.receive(now, &datagram.payload);
+                quinn.receive(now, &datagram.payload);
             }
         }
-        own.host.handle_timeout(now);
-        peer.wake(now);
+        towpath.host.handle_timeout(now);
+        quinn.wake(now);
     }
-    (own, peer)
+    (towpath, quinn)
 }
 
 #[test]
-fn both_ends_of_a_connection_can_be_another_implementation_s() {
-    for we_connect in [true, false] {
-        let (mut own, peer) = exchange(we_connect);
-        let (expected, sent) = (vec![9; BYTES], vec![7; BYTES]);
-        assert!(own.read == expected && peer.read == sent, "we connect: {we_connect}");
-        let status = own.host.status(own.connection.unwrap()).unwrap();
+fn quinn_interoperates_as_client_and_as_server() {
+    for towpath_connects in [true, false] {
+        let (mut towpath, quinn) = run_exchange(towpath_connects);
+        let (expected, sent) = (vec![9; TRANSFER_BYTES], vec![7; TRANSFER_BYTES]);
+        assert!(
+            towpath.read_data == expected && quinn.read_data == sent,
+            "we connect: {towpath_connects}"
+        );
+        let status = towpath.host.status(towpath.connection.unwrap()).unwrap();
         assert!(status.established && !status.multipath, "{status:?}");
     }
 }

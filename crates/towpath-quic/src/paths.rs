@@ -32,6 +32,7 @@ pub(crate) struct PathRecord {
     pub(crate) id: PathId,
     pub(crate) number: u32,
     established: bool,
+    /// Time and reason of the end; `None` while the path lives.
     pub(crate) ended: Option<(Instant, AbandonReason)>,
     /// True if the opener prefers this path over others.
     primary: bool,
@@ -39,19 +40,19 @@ pub(crate) struct PathRecord {
     status_received: bool,
     /// Time at which a datagram last arrived on the path.
     last_received_at: Instant,
-    /// Metrics at the last poll.
-    last: PathStatus,
+    /// Status at the last refresh; `state` is not used.
+    last_status: PathStatus,
 }
 
 impl PathRecord {
     /// Creates the record of the path on which the connection begins.
-    pub(crate) fn first(now: Instant, local: SocketAddr, remote: SocketAddr) -> Self {
+    pub(crate) fn first_path(now: Instant, local: SocketAddr, remote: SocketAddr) -> Self {
         Self::new(now, PathId::ZERO, (local, remote), true)
     }
 
     fn new(now: Instant, id: PathId, (local, remote): AddressPair, primary: bool) -> Self {
-        let number = number(id);
-        let last = PathStatus {
+        let number = path_number(id);
+        let last_status = PathStatus {
             number,
             local,
             remote,
@@ -82,7 +83,7 @@ impl PathRecord {
             primary,
             status_received,
             last_received_at: now,
-            last,
+            last_status,
         }
     }
 
@@ -95,15 +96,15 @@ impl PathRecord {
 type AddressPair = (SocketAddr, SocketAddr);
 
 /// Returns the path number, which the library exposes as text only.
-fn number(id: PathId) -> u32 {
+fn path_number(id: PathId) -> u32 {
     id.to_string().parse().unwrap_or(u32::MAX)
 }
 
 impl Connection {
     /// Records that a datagram arrived between these addresses.
-    pub(crate) fn note_received(&mut self, now: Instant, (local, remote): AddressPair) {
+    pub(crate) fn on_received(&mut self, now: Instant, (local, remote): AddressPair) {
         for path in self.paths.iter_mut().filter(|path| path.is_live()) {
-            if path.last.local.ip() == local.ip() && path.last.remote == remote {
+            if path.last_status.local.ip() == local.ip() && path.last_status.remote == remote {
                 path.last_received_at = now;
             }
         }
@@ -117,7 +118,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn on_path(
+    pub(crate) fn on_path_event(
         &mut self,
         now: Instant,
         event: PathEvent,
@@ -133,15 +134,15 @@ impl Connection {
                 let (number, primary) = (path.number, path.primary);
                 self.refresh(id);
                 if self.opener && !primary {
-                    self.send_path_status(id);
+                    self.resend_path_status(id);
                 }
                 self.emit_notice(events, PathNotice::Established { path: number });
                 self.next_path_check = Some(now);
             }
-            PathEvent::Abandoned { id, reason, .. } => {
-                let remote = matches!(reason, PathAbandonReason::RemoteAbandoned { .. });
-                let why = if remote { AbandonReason::Peer } else { AbandonReason::Library };
-                self.end_path(now, id, why, events);
+            PathEvent::Abandoned { id, reason: cause, .. } => {
+                let by_peer = matches!(cause, PathAbandonReason::RemoteAbandoned { .. });
+                let reason = if by_peer { AbandonReason::Peer } else { AbandonReason::Library };
+                self.end_path(now, id, reason, events);
             }
             PathEvent::RemoteStatus { id, status, .. } => {
                 self.on_peer_status(now, id, status == noq_proto::PathStatus::Backup, events);
@@ -150,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Applies the peer's requested status. The acceptor follows the opener; with a dynamic policy
+    /// Applies the status that the peer requests. Only the acceptor does so; with a dynamic policy
     /// only the first time.
     fn on_peer_status(
         &mut self,
@@ -159,16 +160,16 @@ impl Connection {
         backup: bool,
         events: &mut VecDeque<QuicEvent>,
     ) {
-        let follows = !self.opener;
+        let is_acceptor = !self.opener;
         let dynamic = self.policy.is_dynamic();
         let path = self.record(now, id);
-        let first = !std::mem::replace(&mut path.status_received, true);
-        if !follows || (dynamic && !first) {
+        let is_first = !std::mem::replace(&mut path.status_received, true);
+        if !is_acceptor || (dynamic && !is_first) {
             return;
         }
         let number = path.number;
         path.primary = !backup;
-        if self.set_backup(id, backup) && !first {
+        if self.set_backup(id, backup) && !is_first {
             self.emit_notice(
                 events,
                 PathNotice::Switched { path: number, backup, reason: SwitchReason::Peer },
@@ -187,29 +188,30 @@ impl Connection {
         if self.is_closed() || !self.established {
             return;
         }
-        let mut next = None;
+        let mut next_check = None;
         if self.opener {
-            next = self.follow_addresses(now, addresses, events);
+            next_check = self.follow_addresses(now, addresses, events);
         }
         if self.inner.is_multipath_negotiated() {
             self.monitor_paths(now, events);
-            let several = self.live().filter(|path| path.established).count() > 1;
-            if several && self.is_active(now) {
-                let soon = now + policy::CHECK_INTERVAL;
-                next = Some(next.map_or(soon, |at: Instant| at.min(soon)));
+            let has_several_paths = self.live_paths().filter(|path| path.established).count() > 1;
+            if has_several_paths && self.is_active(now) {
+                let next_interval = now + policy::CHECK_INTERVAL;
+                next_check =
+                    Some(next_check.map_or(next_interval, |at: Instant| at.min(next_interval)));
             }
         }
-        self.next_path_check = next;
+        self.next_path_check = next_check;
     }
 
-    fn live(&self) -> impl Iterator<Item = &PathRecord> {
+    fn live_paths(&self) -> impl Iterator<Item = &PathRecord> {
         self.paths.iter().filter(|path| path.is_live())
     }
 
     fn is_active(&self, now: Instant) -> bool {
-        now.saturating_since(self.active) < policy::ACTIVE_WITHIN
+        now.saturating_since(self.last_activity_at) < policy::ACTIVE_WITHIN
             || self
-                .live()
+                .live_paths()
                 .any(|path| path.established && self.path_metrics(path.id).in_flight_bytes > 0)
     }
 
@@ -221,53 +223,56 @@ impl Connection {
         addresses: &[LocalAddress],
         events: &mut VecDeque<QuicEvent>,
     ) -> Option<Instant> {
-        let known = |ip: IpAddr| addresses.iter().find(|own| own.address == ip);
-        let lost = |path: &&PathRecord| !known(path.last.local.ip()).is_some_and(|own| own.up);
+        let find_address = |ip: IpAddr| addresses.iter().find(|a| a.address == ip);
+        let is_unusable =
+            |path: &&PathRecord| !find_address(path.last_status.local.ip()).is_some_and(|a| a.up);
         if !self.inner.is_multipath_negotiated() {
-            if self.live().any(|path| lost(&path)) {
+            if self.live_paths().any(|path| is_unusable(&path)) {
                 self.migrate(now, addresses, events);
             }
             return None;
         }
-        let mut next: Option<Instant> = None;
-        let mut later = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        let mut next_check: Option<Instant> = None;
+        let mut check_at =
+            |at: Instant| next_check = Some(next_check.map_or(at, |next| next.min(at)));
         // A loopback connection has a single path.
-        let inside = self.remote.ip().is_loopback();
-        let family =
-            |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4() && ip.is_loopback() == inside;
-        let wanted: Vec<LocalAddress> = addresses
+        let is_loopback = self.remote.ip().is_loopback();
+        let is_same_family =
+            |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4() && ip.is_loopback() == is_loopback;
+        let missing: Vec<LocalAddress> = addresses
             .iter()
-            .filter(|own| own.up && family(own.address))
-            .filter(|own| own.subflow || own.address == self.local.ip())
-            .filter(|own| !self.live().any(|path| path.last.local.ip() == own.address))
+            .filter(|a| a.up && is_same_family(a.address))
+            .filter(|a| a.subflow || a.address == self.local.ip())
+            .filter(|a| !self.live_paths().any(|path| path.last_status.local.ip() == a.address))
             .copied()
             .collect();
-        for own in wanted {
-            let due = self.reopen.get(&own.address).copied().unwrap_or(now);
-            if due > now || !self.open(now, &own) {
+        for local in missing {
+            let due = self.reopen_at.get(&local.address).copied().unwrap_or(now);
+            if due > now || !self.open_path(now, &local) {
                 let at = if due > now { due } else { now + OPEN_RETRY_INTERVAL };
-                self.reopen.insert(own.address, at);
-                later(at);
+                self.reopen_at.insert(local.address, at);
+                check_at(at);
             }
         }
-        let gone: Vec<PathId> = self.live().filter(lost).map(|path| path.id).collect();
-        for id in gone {
+        let unusable: Vec<PathId> =
+            self.live_paths().filter(is_unusable).map(|path| path.id).collect();
+        for id in unusable {
             if !self.abandon(now, id, AbandonReason::AddressGone, events) {
                 // The last path is kept until there is another.
-                later(now + OPEN_RETRY_INTERVAL);
+                check_at(now + OPEN_RETRY_INTERVAL);
             }
         }
-        next
+        next_check
     }
 
-    fn open(&mut self, now: Instant, own: &LocalAddress) -> bool {
-        let first = own.address == self.local.ip();
-        let primary = self.policy.is_primary(first, own.backup);
+    fn open_path(&mut self, now: Instant, address: &LocalAddress) -> bool {
+        let is_first = address.address == self.local.ip();
+        let primary = self.policy.is_primary(is_first, address.backup);
         let status = library_status(!primary);
-        let tuple = FourTuple::new(self.remote, Some(own.address));
+        let tuple = FourTuple::new(self.remote, Some(address.address));
         match self.inner.open_path(tuple, status, self.clock.to_std(now)) {
             Ok(id) => {
-                let local = SocketAddr::new(own.address, self.local.port());
+                let local = SocketAddr::new(address.address, self.local.port());
                 let record = PathRecord::new(now, id, (local, self.remote), primary);
                 self.paths.push(record);
                 true
@@ -290,16 +295,16 @@ impl Connection {
         addresses: &[LocalAddress],
         events: &mut VecDeque<QuicEvent>,
     ) {
-        let old = self.source;
+        let old_ip = self.source;
         let interface = self.interface;
-        let fits = |own: &&LocalAddress| {
-            own.up && own.interface == interface && own.address.is_ipv4() == old.is_ipv4()
+        let is_replacement = |a: &&LocalAddress| {
+            a.up && a.interface == interface && a.address.is_ipv4() == old_ip.is_ipv4()
         };
-        let Some(new) = addresses.iter().find(fits).map(|own| own.address) else { return };
-        self.source = new;
-        let local = SocketAddr::new(new, self.local.port());
+        let Some(new_ip) = addresses.iter().find(is_replacement).map(|a| a.address) else { return };
+        self.source = new_ip;
+        let local = SocketAddr::new(new_ip, self.local.port());
         if let Some(path) = self.paths.first_mut() {
-            path.last.local = local;
+            path.last_status.local = local;
         }
         self.inner.handle_network_change(None, self.clock.to_std(now));
         self.emit_notice(events, PathNotice::Migrated { local });
@@ -308,7 +313,7 @@ impl Connection {
     /// Sends pings, abandons silent paths, and applies the policy.
     fn monitor_paths(&mut self, now: Instant, events: &mut VecDeque<QuicEvent>) {
         let ids: Vec<PathId> =
-            self.live().filter(|path| path.established).map(|path| path.id).collect();
+            self.live_paths().filter(|path| path.established).map(|path| path.id).collect();
         if ids.len() < 2 || !self.is_active(now) {
             // An idle connection is silent on all paths; silence counts only while data moves.
             for path in &mut self.paths {
@@ -316,14 +321,15 @@ impl Connection {
             }
             return;
         }
-        if now.saturating_since(self.pinged) >= policy::PING_INTERVAL {
-            self.pinged = now;
+        if now.saturating_since(self.last_ping_at) >= policy::PING_INTERVAL {
+            self.last_ping_at = now;
             for id in &ids {
                 // A path that is closed meanwhile needs no ping.
                 let _ = self.inner.ping_path(*id);
             }
         }
-        let views: Vec<PolicyPathView> = ids.iter().filter_map(|id| self.view(*id)).collect();
+        let views: Vec<PolicyPathView> =
+            ids.iter().filter_map(|id| self.policy_view(*id)).collect();
         if let Some((number, silence)) = policy::path_to_abandon(now, &views) {
             let id = self.paths.iter().find(|path| path.number == number).map(|path| path.id);
             if let Some(id) = id {
@@ -332,17 +338,17 @@ impl Connection {
             return;
         }
         for switch in self.policy.switches(now, &views) {
-            let found = self.paths.iter().find(|path| path.number == switch.number);
-            let Some(id) = found.map(|path| path.id) else { continue };
+            let path = self.paths.iter().find(|path| path.number == switch.number);
+            let Some(id) = path.map(|path| path.id) else { continue };
             if self.set_backup(id, switch.backup) {
-                let (path, backup, why) = (switch.number, switch.backup, switch.reason);
-                self.emit_notice(events, PathNotice::Switched { path, backup, reason: why });
+                let (path, backup, reason) = (switch.number, switch.backup, switch.reason);
+                self.emit_notice(events, PathNotice::Switched { path, backup, reason });
             }
         }
     }
 
-    fn view(&self, id: PathId) -> Option<PolicyPathView> {
-        let path = self.live().find(|path| path.id == id)?;
+    fn policy_view(&self, id: PathId) -> Option<PolicyPathView> {
+        let path = self.live_paths().find(|path| path.id == id)?;
         let metrics = self.path_metrics(id);
         Some(PolicyPathView {
             number: path.number,
@@ -351,7 +357,7 @@ impl Connection {
             last_received_at: metrics
                 .newest_acked_sent_at
                 .map_or(path.last_received_at, |at| at.max(path.last_received_at)),
-            waiting_since: metrics.waiting_since,
+            oldest_unacked_sent_at: metrics.oldest_unacked_sent_at,
             srtt: metrics.srtt,
             pto: pto(&metrics),
         })
@@ -369,19 +375,19 @@ impl Connection {
 
     /// Sets the backup status of a path; returns true if it changed.
     fn set_backup(&mut self, id: PathId, backup: bool) -> bool {
-        let wanted = library_status(backup);
-        self.inner.set_path_status(id, wanted).is_ok_and(|before| before != wanted)
+        let status = library_status(backup);
+        self.inner.set_path_status(id, status).is_ok_and(|old_status| old_status != status)
     }
 
     /// Sends the peer a path's status by toggling it. The library sends it only on a change, so a
     /// path opened as a backup would not be one for the peer.
-    fn send_path_status(&mut self, id: PathId) {
+    fn resend_path_status(&mut self, id: PathId) {
         let backup = self.is_backup(id).unwrap_or(false);
         self.set_backup(id, !backup);
         self.set_backup(id, backup);
     }
 
-    /// Abandons a path; returns true if the library did, which keeps the last one.
+    /// Abandons a path; returns false if the library keeps it, because it is the last one.
     fn abandon(
         &mut self,
         now: Instant,
@@ -402,7 +408,7 @@ impl Connection {
         &mut self,
         now: Instant,
         id: PathId,
-        why: AbandonReason,
+        reason: AbandonReason,
         events: &mut VecDeque<QuicEvent>,
     ) {
         if let Some(handle) = self.inner.congestion_state(id).and_then(PathControllerHandle::of) {
@@ -413,11 +419,11 @@ impl Connection {
         if path.ended.is_some() {
             return;
         }
-        path.ended = Some((now, why));
-        let (number, local) = (path.number, path.last.local.ip());
-        self.reopen.insert(local, now + REOPEN_DELAY);
+        path.ended = Some((now, reason));
+        let (number, local) = (path.number, path.last_status.local.ip());
+        self.reopen_at.insert(local, now + REOPEN_DELAY);
         self.next_path_check = Some(now);
-        self.emit_notice(events, PathNotice::Abandoned { path: number, reason: why });
+        self.emit_notice(events, PathNotice::Abandoned { path: number, reason });
     }
 
     fn emit_notice(&self, events: &mut VecDeque<QuicEvent>, notice: PathNotice) {
@@ -426,7 +432,7 @@ impl Connection {
 
     /// Returns the record of a path; creates it if the peer opened the path.
     fn record(&mut self, now: Instant, id: PathId) -> &mut PathRecord {
-        let at = self.paths.iter().position(|path| path.id == id).unwrap_or_else(|| {
+        let index = self.paths.iter().position(|path| path.id == id).unwrap_or_else(|| {
             let tuple = self.inner.network_path(id).ok();
             let remote = tuple.map_or(self.remote, |tuple| tuple.remote());
             let ip = tuple.and_then(|tuple| tuple.local_ip()).unwrap_or(self.source);
@@ -436,10 +442,10 @@ impl Connection {
         });
         // The index is valid: it was found or has just been added.
         #[expect(clippy::indexing_slicing, reason = "found or made above")]
-        &mut self.paths[at]
+        &mut self.paths[index]
     }
 
-    /// Updates a path's metrics, while the library has them.
+    /// Updates a path's status, if the library still knows the path.
     fn refresh(&mut self, id: PathId) {
         let metrics = self.path_metrics(id);
         let Some(stats) = self.inner.path_stats(id) else { return };
@@ -447,43 +453,46 @@ impl Connection {
         let backup = self.is_backup(id);
         let source = self.source;
         let Some(path) = self.paths.iter_mut().find(|path| path.id == id) else { return };
-        let last = &mut path.last;
+        let status = &mut path.last_status;
         if let Some(tuple) = tuple {
-            last.remote = tuple.remote();
-            last.local.set_ip(tuple.local_ip().unwrap_or(source));
+            status.remote = tuple.remote();
+            status.local.set_ip(tuple.local_ip().unwrap_or(source));
         }
-        last.backup = backup.unwrap_or(last.backup);
-        last.srtt = metrics.srtt;
-        last.rttvar = metrics.rttvar;
-        last.min_rtt = metrics.min_rtt;
-        last.pto = pto(&metrics);
-        last.cwnd_bytes = metrics.cwnd_bytes;
-        last.ssthresh_bytes = metrics.ssthresh_bytes;
-        last.in_flight_bytes = metrics.in_flight_bytes;
-        last.acked_bytes = metrics.acked_bytes;
-        last.sent_bytes = stats.udp_tx.bytes;
-        last.sent_datagrams = stats.udp_tx.datagrams;
-        last.received_bytes = stats.udp_rx.bytes;
-        last.sent_stream_frames = stats.frame_tx.stream;
-        last.received_stream_frames = stats.frame_rx.stream;
-        last.lost_packets = stats.lost_packets;
-        last.mtu_bytes = stats.current_mtu;
+        status.backup = backup.unwrap_or(status.backup);
+        status.srtt = metrics.srtt;
+        status.rttvar = metrics.rttvar;
+        status.min_rtt = metrics.min_rtt;
+        status.pto = pto(&metrics);
+        status.cwnd_bytes = metrics.cwnd_bytes;
+        status.ssthresh_bytes = metrics.ssthresh_bytes;
+        status.in_flight_bytes = metrics.in_flight_bytes;
+        status.acked_bytes = metrics.acked_bytes;
+        status.sent_bytes = stats.udp_tx.bytes;
+        status.sent_datagrams = stats.udp_tx.datagrams;
+        status.received_bytes = stats.udp_rx.bytes;
+        status.sent_stream_frames = stats.frame_tx.stream;
+        status.received_stream_frames = stats.frame_rx.stream;
+        status.lost_packets = stats.lost_packets;
+        status.mtu_bytes = stats.current_mtu;
     }
 
     pub(crate) fn path_statuses(&mut self) -> Vec<PathStatus> {
-        let live: Vec<PathId> = self.live().map(|path| path.id).collect();
+        let live: Vec<PathId> = self.live_paths().map(|path| path.id).collect();
         for id in live {
             self.refresh(id);
         }
         let state = |path: &PathRecord| match path.ended {
-            Some((at, why)) => PathState::Abandoned { at, reason: why },
+            Some((at, reason)) => PathState::Abandoned { at, reason },
             None if path.established => PathState::Established,
             None => PathState::Validating,
         };
-        let mut all: Vec<PathStatus> =
-            self.paths.iter().map(|path| PathStatus { state: state(path), ..path.last }).collect();
-        all.sort_by_key(|path| path.number);
-        all
+        let mut statuses: Vec<PathStatus> = self
+            .paths
+            .iter()
+            .map(|path| PathStatus { state: state(path), ..path.last_status })
+            .collect();
+        statuses.sort_by_key(|path| path.number);
+        statuses
     }
 }
 

@@ -15,18 +15,18 @@ use crate::status::SwitchReason;
 
 /// Interval of path checks while data moves.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Interval of packets on every path while data moves.
+/// Interval of pings on every path while data moves.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Silence after which a path is abandoned. Our own value: the source's 600 ms,
 /// [`MAX_UNACKED_TIME`], are for using the backup, not for abandoning a path (`docs/quic.md` has
 /// experiments with less).
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_millis(600);
-/// Silence within which a path counts as working.
+/// Longest silence of a path that counts as working.
 const ALIVE_WITHIN: Duration = Duration::from_millis(400);
 /// Silence after which a path is not used until something is received on it, if another path is not
 /// silent. Lost acknowledgements would otherwise delay the other paths.
 const SUSPECT_AFTER: Duration = Duration::from_millis(250);
-/// Silence within which a path is better than a suspected one.
+/// Longest silence of a path that replaces a suspected one.
 const RECENT_WITHIN: Duration = Duration::from_millis(150);
 /// Time after the application's last activity during which data counts as moving.
 pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -48,10 +48,11 @@ pub(crate) struct PolicyPathView {
     pub(crate) primary: bool,
     /// True if this host uses the path only when nothing else works.
     pub(crate) backup: bool,
-    /// Time at which the peer last showed that the path works, on it or for it.
+    /// Time at which the path last worked: a datagram arrived on it, or its packets were
+    /// acknowledged.
     pub(crate) last_received_at: Instant,
     /// Sending time of the oldest unacknowledged packet.
-    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) oldest_unacked_sent_at: Option<Instant>,
     pub(crate) srtt: Duration,
     /// Probe timeout without back-off.
     pub(crate) pto: Duration,
@@ -64,10 +65,12 @@ impl PolicyPathView {
 
     /// Returns the reason for switching to a better path, if any.
     fn switch_reason(&self, now: Instant) -> Option<SwitchReason> {
-        let waiting = self.waiting_since.map_or(Duration::ZERO, |at| now.saturating_since(at));
-        if waiting > MAX_UNACKED_TIME {
-            Some(SwitchReason::DataInFlight(waiting))
-        } else if waiting > self.pto {
+        let unacked_time = self
+            .oldest_unacked_sent_at
+            .map_or(Duration::ZERO, |sent_at| now.saturating_since(sent_at));
+        if unacked_time > MAX_UNACKED_TIME {
+            Some(SwitchReason::DataInFlight(unacked_time))
+        } else if unacked_time > self.pto {
             Some(SwitchReason::Timeout)
         } else if self.srtt > MAX_SRTT {
             Some(SwitchReason::SlowRoundTrip(self.srtt))
@@ -82,9 +85,10 @@ impl PolicyPathView {
 /// Returns the path to abandon now, and its silence; never the last one that works.
 pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<(u32, Duration)> {
     let other_works = paths.iter().any(|path| path.idle_time(now) < ALIVE_WITHIN);
-    let worst = paths.iter().max_by_key(|path| path.idle_time(now)).filter(|_| other_works)?;
-    let silence = worst.idle_time(now);
-    (silence > SILENCE_TIMEOUT).then_some((worst.number, silence))
+    let most_silent =
+        paths.iter().max_by_key(|path| path.idle_time(now)).filter(|_| other_works)?;
+    let silence = most_silent.idle_time(now);
+    (silence > SILENCE_TIMEOUT).then_some((most_silent.number, silence))
 }
 
 /// Change of the use of a path.
@@ -99,8 +103,8 @@ pub(crate) struct PathSwitch {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Policy {
     kind: PathPolicy,
-    /// `ios`: reason for using the backup, and the time since when the primary is good again.
-    switched_since: Option<(SwitchReason, Option<Instant>)>,
+    /// `ios`: reason for using the backup, and the time at which the primary became good again.
+    backup_use: Option<(SwitchReason, Option<Instant>)>,
     /// Suspected paths: silent, and nothing received since.
     silent: Vec<u32>,
 }
@@ -135,26 +139,23 @@ impl Policy {
             .map(|path| path.number)
             .filter(|number| any_recent || self.silent.contains(number))
             .collect();
-        let suspicious = |path: &PolicyPathView| self.silent.contains(&path.number);
-        let on_backup = self.switched_since;
-        let second = |path: &PolicyPathView| path.primary == on_backup.is_some();
-        let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));
-        let wanted = |path: &PolicyPathView| {
-            let silent = suspicious(path);
-            let backup = silent || (first_works && second(path));
-            let why = match on_backup {
+        let is_silent = |path: &PolicyPathView| self.silent.contains(&path.number);
+        let backup_use = self.backup_use;
+        let is_second_choice = |path: &PolicyPathView| path.primary == backup_use.is_some();
+        let first_choice_works =
+            paths.iter().any(|path| !is_second_choice(path) && !is_silent(path));
+        let change = |path: &PolicyPathView| {
+            let silent = is_silent(path);
+            let backup = silent || (first_choice_works && is_second_choice(path));
+            let reason = match backup_use {
                 _ if silent => SwitchReason::Silent(path.idle_time(now)),
-                _ if !backup && second(path) => SwitchReason::NothingElse,
-                Some((why, _)) => why,
+                _ if !backup && is_second_choice(path) => SwitchReason::NothingElse,
+                Some((reason, _)) => reason,
                 None => SwitchReason::Recovered,
             };
-            (path.backup != backup).then_some(PathSwitch {
-                number: path.number,
-                backup,
-                reason: why,
-            })
+            (path.backup != backup).then_some(PathSwitch { number: path.number, backup, reason })
         };
-        paths.iter().filter_map(wanted).collect()
+        paths.iter().filter_map(change).collect()
     }
 
     /// `ios`: updates the use of the backup while the primary lives.
@@ -162,19 +163,20 @@ impl Policy {
         if !self.is_dynamic() {
             return;
         }
-        let works = |path: &PolicyPathView| !path.primary && path.idle_time(now) < ALIVE_WITHIN;
-        let has_backup = paths.iter().any(works);
+        let is_working_backup =
+            |path: &PolicyPathView| !path.primary && path.idle_time(now) < ALIVE_WITHIN;
+        let has_backup = paths.iter().any(is_working_backup);
         let primaries = || paths.iter().filter(|path| path.primary);
         let reason = primaries().find_map(|path| path.switch_reason(now));
-        self.switched_since = match (self.switched_since, reason) {
-            (None, Some(why)) if has_backup => Some((why, None)),
+        self.backup_use = match (self.backup_use, reason) {
+            (None, Some(reason)) if has_backup => Some((reason, None)),
             (None, _) => None,
             // No working backup or no primary is left.
             (Some(_), _) if !has_backup || primaries().next().is_none() => None,
-            (Some((why, _)), Some(_)) => Some((why, None)),
-            (Some((why, good_since)), None) => {
+            (Some((reason, _)), Some(_)) => Some((reason, None)),
+            (Some((reason, good_since)), None) => {
                 let since = good_since.unwrap_or(now);
-                (now.saturating_since(since) < RETURN_HOLD_TIME).then_some((why, Some(since)))
+                (now.saturating_since(since) < RETURN_HOLD_TIME).then_some((reason, Some(since)))
             }
         };
     }
@@ -184,60 +186,64 @@ impl Policy {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_millis(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    /// Returns the primary, and a backup on which something is always received.
-    fn pair(
-        now: u64,
-        last_received: u64,
-        waiting_since: Option<u64>,
-        srtt: u64,
+    /// Returns the primary, and a backup that received something just now. Times are milliseconds.
+    fn primary_and_backup(
+        now_ms: u64,
+        last_received_ms: u64,
+        oldest_unacked_ms: Option<u64>,
+        srtt_ms: u64,
         on_backup: bool,
     ) -> [PolicyPathView; 2] {
         let primary = PolicyPathView {
             number: 0,
             primary: true,
             backup: on_backup,
-            last_received_at: at(last_received),
-            waiting_since: waiting_since.map(at),
-            srtt: Duration::from_millis(srtt),
-            pto: Duration::from_millis(srtt + 50),
+            last_received_at: at_millis(last_received_ms),
+            oldest_unacked_sent_at: oldest_unacked_ms.map(at_millis),
+            srtt: Duration::from_millis(srtt_ms),
+            pto: Duration::from_millis(srtt_ms + 50),
         };
-        let other = PolicyPathView {
+        let backup_path = PolicyPathView {
             number: 1,
             primary: false,
             backup: !on_backup,
-            last_received_at: at(now),
-            waiting_since: None,
+            last_received_at: at_millis(now_ms),
+            oldest_unacked_sent_at: None,
             srtt: Duration::from_millis(80),
             pto: Duration::from_millis(130),
         };
-        [primary, other]
+        [primary, backup_path]
     }
 
     #[test]
     fn a_path_that_is_silent_while_another_works_is_given_up() {
-        assert_eq!(path_to_abandon(at(1_500), &pair(1_500, 1_000, None, 30, false)), None);
-        let found = path_to_abandon(at(1_601), &pair(1_601, 1_000, None, 30, false));
-        assert_eq!(found, Some((0, Duration::from_millis(601))));
+        assert_eq!(
+            path_to_abandon(at_millis(1_500), &primary_and_backup(1_500, 1_000, None, 30, false)),
+            None
+        );
+        let abandoned =
+            path_to_abandon(at_millis(1_601), &primary_and_backup(1_601, 1_000, None, 30, false));
+        assert_eq!(abandoned, Some((0, Duration::from_millis(601))));
     }
 
     #[test]
     fn no_path_is_given_up_when_all_are_silent() {
-        let mut paths = pair(2_000, 1_000, None, 30, false);
-        paths[1].last_received_at = at(1_200);
-        assert_eq!(path_to_abandon(at(2_000), &paths), None);
+        let mut paths = primary_and_backup(2_000, 1_000, None, 30, false);
+        paths[1].last_received_at = at_millis(1_200);
+        assert_eq!(path_to_abandon(at_millis(2_000), &paths), None);
     }
 
     #[test]
     fn the_backup_is_used_for_each_of_the_four_reasons() {
-        let reason = |waiting: Option<u64>, srtt: u64, pto: u64| {
+        let reason = |oldest_unacked_ms: Option<u64>, srtt_ms: u64, pto_ms: u64| {
             let mut policy = Policy::new(PathPolicy::Ios);
-            let mut paths = pair(5_000, 5_000, waiting, srtt, false);
-            paths[0].pto = Duration::from_millis(pto);
-            let switches = policy.switches(at(5_000), &paths);
+            let mut paths = primary_and_backup(5_000, 5_000, oldest_unacked_ms, srtt_ms, false);
+            paths[0].pto = Duration::from_millis(pto_ms);
+            let switches = policy.switches(at_millis(5_000), &paths);
             let statuses: Vec<_> = switches.iter().map(|s| (s.number, s.backup)).collect();
             assert!(switches.is_empty() || statuses == [(0, true), (1, false)], "{switches:?}");
             switches.first().map(|switch| switch.reason)
@@ -245,8 +251,8 @@ mod tests {
         let millis = Duration::from_millis;
         assert_eq!(reason(Some(4_950), 30, 80), None);
         assert_eq!(reason(Some(4_900), 30, 80), Some(SwitchReason::Timeout));
-        let late = SwitchReason::DataInFlight(millis(700));
-        assert_eq!(reason(Some(4_300), 30, 1_200), Some(late));
+        let unacked_700_ms = SwitchReason::DataInFlight(millis(700));
+        assert_eq!(reason(Some(4_300), 30, 1_200), Some(unacked_700_ms));
         assert_eq!(reason(None, 601, 900), Some(SwitchReason::SlowRoundTrip(millis(601))));
         assert_eq!(reason(None, 500, 1_501), Some(SwitchReason::LongTimeout(millis(1_501))));
     }
@@ -254,36 +260,49 @@ mod tests {
     #[test]
     fn the_primary_is_used_again_after_500_ms_of_good_quality() {
         let mut policy = Policy::new(PathPolicy::Ios);
-        assert_eq!(policy.switches(at(0), &pair(0, 0, None, 700, false)).len(), 2);
+        assert_eq!(
+            policy.switches(at_millis(0), &primary_and_backup(0, 0, None, 700, false)).len(),
+            2
+        );
         for now in [50, 100, 500] {
-            assert_eq!(policy.switches(at(now), &pair(now, now, None, 100, true)), []);
+            assert_eq!(
+                policy.switches(at_millis(now), &primary_and_backup(now, now, None, 100, true)),
+                []
+            );
         }
-        let back = policy.switches(at(550), &pair(550, 550, None, 100, true));
+        let switches =
+            policy.switches(at_millis(550), &primary_and_backup(550, 550, None, 100, true));
         let expected = [(0, false), (1, true)];
-        assert_eq!(back.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>(), expected);
-        assert!(back.iter().all(|switch| switch.reason == SwitchReason::Recovered));
+        assert_eq!(switches.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>(), expected);
+        assert!(switches.iter().all(|switch| switch.reason == SwitchReason::Recovered));
     }
 
     #[test]
     fn without_a_working_backup_the_primary_is_kept() {
         let mut policy = Policy::new(PathPolicy::Ios);
-        let mut paths = pair(5_000, 5_000, None, 900, false);
-        paths[1].last_received_at = at(4_000);
-        assert_eq!(policy.switches(at(5_000), &paths), []);
-        assert_eq!(policy.switches(at(5_000), &paths[..1]), []);
+        let mut paths = primary_and_backup(5_000, 5_000, None, 900, false);
+        paths[1].last_received_at = at_millis(4_000);
+        assert_eq!(policy.switches(at_millis(5_000), &paths), []);
+        assert_eq!(policy.switches(at_millis(5_000), &paths[..1]), []);
     }
 
     #[test]
     fn a_silent_path_is_not_used_until_it_answers_again() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup, PathPolicy::Ios] {
             let mut policy = Policy::new(kind);
-            let both = |switches: Vec<PathSwitch>| {
+            let statuses = |switches: Vec<PathSwitch>| {
                 switches.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>()
             };
-            let quiet = both(policy.switches(at(5_000), &pair(5_000, 4_749, None, 30, false)));
-            assert_eq!(quiet, [(0, true), (1, false)], "{kind:?}");
-            let again = both(policy.switches(at(5_100), &pair(5_100, 5_100, None, 30, true)));
-            assert_eq!(again, [(0, false), (1, true)], "{kind:?}");
+            let while_silent = statuses(
+                policy
+                    .switches(at_millis(5_000), &primary_and_backup(5_000, 4_749, None, 30, false)),
+            );
+            assert_eq!(while_silent, [(0, true), (1, false)], "{kind:?}");
+            let after_answer = statuses(
+                policy
+                    .switches(at_millis(5_100), &primary_and_backup(5_100, 5_100, None, 30, true)),
+            );
+            assert_eq!(after_answer, [(0, false), (1, true)], "{kind:?}");
         }
     }
 
@@ -291,8 +310,8 @@ mod tests {
     fn other_policies_tolerate_slow_paths() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup] {
             let mut policy = Policy::new(kind);
-            let slow = pair(5_000, 5_000, Some(3_000), 900, false);
-            assert_eq!(policy.switches(at(5_000), &slow), []);
+            let slow = primary_and_backup(5_000, 5_000, Some(3_000), 900, false);
+            assert_eq!(policy.switches(at_millis(5_000), &slow), []);
         }
     }
 }

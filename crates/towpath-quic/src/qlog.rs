@@ -10,7 +10,7 @@ use noq_proto::{ConnectionId, QlogConfig, QlogFactory, Side};
 
 type QlogWriter = Box<dyn Write + Send + Sync>;
 
-/// Log of one connection: the first one that uses it.
+/// Log of the first connection that uses it; later connections are not logged.
 #[derive(Clone)]
 pub struct Qlog(Arc<Mutex<Option<QlogWriter>>>);
 

@@ -8,8 +8,8 @@ use crate::connection::Connection;
 use crate::error::StreamError;
 use crate::status::StreamId;
 
-/// Bytes read in one call.
-const READ_BYTES: usize = 64 * 1_024;
+/// Largest chunk that one call reads.
+const MAX_READ_BYTES: usize = 64 * 1_024;
 
 impl Connection {
     /// Opens a stream; `None` when the peer's limit is reached.
@@ -32,56 +32,56 @@ impl Connection {
         if self.is_closed() {
             return Err(StreamError::NoConnection);
         }
-        let mut taken = 0;
+        let mut accepted_bytes = 0;
         // Continue until blocked: the library reports new room only after a failed write.
         while !data.is_empty() {
             let mut chunks = [std::mem::take(data)];
             let mut rest = chunks.as_mut_slice();
-            let written = self.inner.send_stream(library_id(stream)).write_chunks(&mut rest);
-            let [left] = chunks;
-            *data = left;
-            match written {
-                Ok(bytes) => taken += bytes,
+            let result = self.inner.send_stream(library_id(stream)).write_chunks(&mut rest);
+            let [remaining] = chunks;
+            *data = remaining;
+            match result {
+                Ok(bytes) => accepted_bytes += bytes,
                 Err(WriteError::Blocked) => break,
                 Err(WriteError::Stopped(_)) => return Err(StreamError::Stopped),
                 Err(WriteError::ClosedStream) => return Err(StreamError::Closed),
             }
         }
-        if taken > 0 {
+        if accepted_bytes > 0 {
             self.last_writer = stream.0;
-            self.touch(now);
+            self.record_activity(now);
         }
-        Ok(taken)
+        Ok(accepted_bytes)
     }
 
     /// Ends the stream: no more data will be written.
     pub(crate) fn finish(&mut self, now: Instant, stream: StreamId) -> Result<(), StreamError> {
-        let finished = self.inner.send_stream(library_id(stream)).finish();
-        self.touch(now);
-        finished.map_err(|error| match error {
+        let result = self.inner.send_stream(library_id(stream)).finish();
+        self.record_activity(now);
+        result.map_err(|error| match error {
             FinishError::Stopped(_) => StreamError::Stopped,
             FinishError::ClosedStream => StreamError::Closed,
         })
     }
 
-    /// Returns the next bytes, at most `most`; empty at the end of the data, `None` when nothing is
-    /// readable now.
+    /// Returns the next bytes, at most `max_bytes`; empty at the end of the data, `None` when
+    /// nothing is readable now.
     pub(crate) fn read(
         &mut self,
         now: Instant,
         stream: StreamId,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<Option<Bytes>, StreamError> {
         let mut receiver = self.inner.recv_stream(library_id(stream));
         let mut chunks = receiver.read(true).map_err(|error| match error {
             ReadableError::ClosedStream | ReadableError::IllegalOrderedRead => StreamError::Closed,
         })?;
-        let found = chunks.next(most.min(READ_BYTES));
+        let next_chunk = chunks.next(max_bytes.min(MAX_READ_BYTES));
         // Polling the connection, which follows anyway, sends any flow-control credit.
         let _ = chunks.finalize();
-        match found {
+        match next_chunk {
             Ok(Some(chunk)) => {
-                self.touch(now);
+                self.record_activity(now);
                 Ok(Some(chunk.bytes))
             }
             Ok(None) => Ok(Some(Bytes::new())),
@@ -90,9 +90,9 @@ impl Connection {
         }
     }
 
-    /// Records application activity: paths are monitored for a while.
-    fn touch(&mut self, now: Instant) {
-        self.active = now;
+    /// Records application activity, which starts the monitoring of the paths.
+    fn record_activity(&mut self, now: Instant) {
+        self.last_activity_at = now;
         if self.next_path_check.is_none()
             && self.established
             && self.inner.is_multipath_negotiated()

@@ -25,9 +25,9 @@ impl TimeConverter {
     }
 
     pub(crate) fn to_std(self, time: Instant) -> time::Instant {
-        let since = time.saturating_since(Instant::ZERO);
+        let since_start = time.saturating_since(Instant::ZERO);
         // A time that the platform cannot express is later than all relevant ones.
-        self.origin.checked_add(since).unwrap_or(self.origin)
+        self.origin.checked_add(since_start).unwrap_or(self.origin)
     }
 
     pub(crate) fn to_virtual(self, time: time::Instant) -> Instant {

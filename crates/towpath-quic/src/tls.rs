@@ -39,9 +39,10 @@ impl From<rustls::Error> for TlsError {
 #[derive(Debug)]
 pub struct TlsSession {
     tls: Connection,
-    /// Bytes received and not yet processed.
+    /// Bytes received, including those already consumed.
     incoming: Vec<u8>,
-    taken: usize,
+    /// Bytes of `incoming` that the library has accepted.
+    consumed: usize,
 }
 
 impl TlsSession {
@@ -61,7 +62,7 @@ impl TlsSession {
 
     fn new(mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(MAX_PLAINTEXT_BYTES));
-        Self { tls, incoming: Vec::new(), taken: 0 }
+        Self { tls, incoming: Vec::new(), consumed: 0 }
     }
 
     /// Returns true if the handshake is not complete.
@@ -98,36 +99,38 @@ impl TlsSession {
 
     /// Processes bytes received from the peer.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
-        self.incoming.drain(..self.taken);
-        self.taken = 0;
+        self.incoming.drain(..self.consumed);
+        self.consumed = 0;
         self.incoming.extend_from_slice(bytes);
-        self.take_in()
+        self.process_incoming()
     }
 
     /// Reads received plaintext into `buffer`, or skips it if that is `None`. Returns its length, 0
     /// at the end of the data, `None` while more must arrive.
     pub fn read(&mut self, buffer: Option<&mut [u8]>) -> Result<Option<usize>, TlsError> {
-        self.take_in()?;
+        self.process_incoming()?;
         let mut reader = self.tls.reader();
-        let read = match buffer {
+        let result = match buffer {
             Some(buffer) => reader.read(buffer),
             None => reader.fill_buf().map(<[u8]>::len).inspect(|length| {
                 self.tls.reader().consume(*length);
             }),
         };
-        match read {
+        match result {
             Ok(length) => Ok(Some(length)),
-            // An end without close_notify; callers that count bytes see missing data.
+            // The peer ended without close_notify. Callers that count bytes notice missing data.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(_) => Ok(None),
         }
     }
 
     /// Processes as much as the library accepts, until plaintext waits to be read.
-    fn take_in(&mut self) -> Result<(), TlsError> {
-        while let Some(mut rest) = self.incoming.get(self.taken..).filter(|rest| !rest.is_empty()) {
+    fn process_incoming(&mut self) -> Result<(), TlsError> {
+        while let Some(mut rest) =
+            self.incoming.get(self.consumed..).filter(|rest| !rest.is_empty())
+        {
             match self.tls.read_tls(&mut rest) {
-                Ok(length) if length > 0 => self.taken += length,
+                Ok(length) if length > 0 => self.consumed += length,
                 // The library's buffer is full: plaintext must be read first.
                 Ok(_) | Err(_) => return Ok(()),
             }
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
     use crate::identity::PemIdentity;
 
-    fn identity() -> Identity {
+    fn new_identity() -> Identity {
         let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         Identity::from_pem(&pem.certificate, &pem.key).unwrap()
     }
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn written_data_and_its_end_are_read_in_any_segmentation() {
-        let identity = identity();
+        let identity = new_identity();
         let trust = Trust::Pinned(vec![identity.fingerprint()]);
         let mut client = TlsSession::client(&trust).unwrap();
         let mut server = TlsSession::server(&identity).unwrap();
@@ -192,17 +195,17 @@ mod tests {
 
     #[test]
     fn an_unexpected_certificate_is_refused_and_shown() {
-        let (expected, shown) = (identity(), identity());
-        let mut client = TlsSession::client(&Trust::Pinned(vec![expected.fingerprint()])).unwrap();
-        let mut server = TlsSession::server(&shown).unwrap();
+        let (pinned, server_identity) = (new_identity(), new_identity());
+        let mut client = TlsSession::client(&Trust::Pinned(vec![pinned.fingerprint()])).unwrap();
+        let mut server = TlsSession::server(&server_identity).unwrap();
         let error = exchange(&mut client, &mut server).unwrap_err();
         let TlsError::Untrusted(fingerprint) = error else { panic!("{error}") };
-        assert_eq!(fingerprint, shown.fingerprint());
+        assert_eq!(fingerprint, server_identity.fingerprint());
     }
 
     #[test]
-    fn two_connections_have_nothing_in_common() {
-        let identity = identity();
+    fn two_connections_have_different_bindings() {
+        let identity = new_identity();
         let binding = || {
             let mut client = TlsSession::client(&Trust::Any).unwrap();
             let mut server = TlsSession::server(&identity).unwrap();
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn data_that_is_not_tls_is_an_error() {
-        let mut server = TlsSession::server(&identity()).unwrap();
+        let mut server = TlsSession::server(&new_identity()).unwrap();
         assert!(matches!(server.feed(&[b'x'; 100]), Err(TlsError::Protocol(_))));
     }
 }

@@ -43,7 +43,7 @@ struct Case {
 }
 
 /// Measurements of a single run.
-struct Measured {
+struct Measurement {
     cpu: Duration,
     virtual_time: Duration,
     /// Data that reached the applications, in full packets.
@@ -52,35 +52,35 @@ struct Measured {
     packets: u64,
 }
 
-fn cases(share: u32) -> Vec<Case> {
-    let two = Scenario::parse("two-paths.toml", TWO_PATHS, &no_files);
-    let two = two.unwrap_or_else(|errors| panic!("{errors}"));
-    let lasting = |name: &str, seconds: u64| {
-        let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
-        with_duration(found.scenario().unwrap(), Duration::from_secs(seconds) / share)
+fn cases(divisor: u32) -> Vec<Case> {
+    let two_paths = Scenario::parse("two-paths.toml", TWO_PATHS, &no_files);
+    let two_paths = two_paths.unwrap_or_else(|errors| panic!("{errors}"));
+    let with_seconds = |name: &str, seconds: u64| {
+        let entry = builtin().iter().find(|builtin| builtin.name == name).unwrap();
+        with_duration(entry.scenario().unwrap(), Duration::from_secs(seconds) / divisor)
     };
-    let two = with_duration(two, Duration::from_secs(60) / share);
+    let two_paths = with_duration(two_paths, Duration::from_secs(60) / divisor);
     let case = |name, scenario: &Scenario, transport| Case {
         name,
         scenario: Arc::new(scenario.clone()),
         transport,
     };
-    let wifi = lasting("wifi-3g", 600);
+    let wifi = with_seconds("wifi-3g", 600);
     vec![
-        case("two paths of 100 Mbit/s", &two, Transport::Mptcp),
-        case("one of them, TCP", &two, Transport::Tcp),
+        case("two paths of 100 Mbit/s", &two_paths, Transport::Mptcp),
+        case("one of them, TCP", &two_paths, Transport::Tcp),
         case("wifi-3g", &wifi, Transport::Mptcp),
         case("wifi-3g, TCP", &wifi, Transport::Tcp),
-        case("two-links-gigabit", &lasting("two-links-gigabit", 10), Transport::Mptcp),
+        case("two-links-gigabit", &with_seconds("two-links-gigabit", 10), Transport::Mptcp),
     ]
 }
 
-fn with_duration(mut scenario: Scenario, lasting: Duration) -> Scenario {
+fn with_duration(mut scenario: Scenario, new_duration: Duration) -> Scenario {
     use towpath_measure::scenario::Pattern::{Bulk, Exchange, Iperf, Run, Udp, Udping, Video, Web};
     for flow in &mut scenario.flows {
         match &mut flow.pattern {
             Bulk { duration, .. } | Iperf { duration, .. } | Run { duration, .. } => {
-                *duration = lasting;
+                *duration = new_duration;
             }
             // The measured scenarios contain only transfers.
             Exchange(_) | Video(_) | Web(_) | Udp(_) | Udping(_) => {}
@@ -95,7 +95,7 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-fn measure(case: &Case) -> Measured {
+fn measure(case: &Case) -> Measurement {
     let job = SimJob {
         scenario: Arc::clone(&case.scenario),
         transport: case.transport,
@@ -103,7 +103,7 @@ fn measure(case: &Case) -> Measured {
         trace: true,
     };
     let (mut bytes, mut mss) = (0, 0);
-    let before = cpu_time();
+    let cpu_before = cpu_time();
     let report = run(&job, Vec::new(), &mut |record| {
         if let Record::Interval(interval) = record {
             bytes += interval.bytes;
@@ -113,33 +113,35 @@ fn measure(case: &Case) -> Measured {
         }
         Ok(())
     });
-    let (report, cpu) = (report.unwrap(), cpu_time().saturating_sub(before));
+    let (report, cpu) = (report.unwrap(), cpu_time().saturating_sub(cpu_before));
     let data_packets = bytes as f64 / f64::from(mss.max(1));
     let (virtual_time, packets) = (report.virtual_time, report.packets);
-    Measured { cpu, virtual_time, data_packets, packets }
+    Measurement { cpu, virtual_time, data_packets, packets }
 }
 
-fn median(rounds: &mut [Measured]) -> &Measured {
-    rounds.sort_by_key(|round| round.cpu);
-    rounds.get(rounds.len() / 2).unwrap()
+fn median(measurements: &mut [Measurement]) -> &Measurement {
+    measurements.sort_by_key(|m| m.cpu);
+    measurements.get(measurements.len() / 2).unwrap()
 }
 
 fn main() {
-    let mut words: Vec<String> =
-        std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let mut filters: Vec<String> =
+        std::env::args().skip(1).filter(|filter| filter != "--bench").collect();
     let mut rounds = 1;
-    if let Some(at) = words.iter().position(|word| word == "--rounds") {
-        rounds = words.get(at + 1).and_then(|word| word.parse().ok()).unwrap_or(rounds);
-        words.drain(at..words.len().min(at + 2));
+    if let Some(rounds_index) = filters.iter().position(|filter| filter == "--rounds") {
+        rounds =
+            filters.get(rounds_index + 1).and_then(|filter| filter.parse().ok()).unwrap_or(rounds);
+        filters.drain(rounds_index..filters.len().min(rounds_index + 2));
     }
-    let quick = words.iter().any(|word| word == "--quick");
-    words.retain(|word| !word.starts_with("--"));
-    let wanted =
-        |case: &Case| words.is_empty() || words.iter().any(|word| case.name.contains(word));
-    let cases: Vec<Case> = cases(if quick { 10 } else { 1 }).into_iter().filter(wanted).collect();
-    let mut measured: Vec<Vec<Measured>> = cases.iter().map(|_| Vec::new()).collect();
+    let quick = filters.iter().any(|filter| filter == "--quick");
+    filters.retain(|filter| !filter.starts_with("--"));
+    let is_selected =
+        |case: &Case| filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter));
+    let cases: Vec<Case> =
+        cases(if quick { 10 } else { 1 }).into_iter().filter(is_selected).collect();
+    let mut measurements: Vec<Vec<Measurement>> = cases.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (case, results) in cases.iter().zip(&mut measured) {
+        for (case, results) in cases.iter().zip(&mut measurements) {
             results.push(measure(case));
         }
     }
@@ -147,13 +149,13 @@ fn main() {
         "| case | CPU s | data packets | million data packets/s | all packets | simulated s/s |"
     );
     println!("|---|---|---|---|---|---|");
-    for (case, results) in cases.iter().zip(&mut measured) {
-        let Measured { cpu, virtual_time, data_packets, packets } = median(results);
+    for (case, results) in cases.iter().zip(&mut measurements) {
+        let Measurement { cpu, virtual_time, data_packets, packets } = median(results);
         let seconds = cpu.as_secs_f64();
         let rate = data_packets / seconds / 1e6;
-        let times = virtual_time.as_secs_f64() / seconds;
+        let speedup = virtual_time.as_secs_f64() / seconds;
         println!(
-            "| {} | {seconds:.3} | {data_packets:.0} | {rate:.3} | {packets} | {times:.0} |",
+            "| {} | {seconds:.3} | {data_packets:.0} | {rate:.3} | {packets} | {speedup:.0} |",
             case.name
         );
     }

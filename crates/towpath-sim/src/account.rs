@@ -24,17 +24,18 @@ use crate::packet::SimPacket;
 #[derive(Debug)]
 pub(crate) struct CapacityAccounts {
     ledger: Ledger,
-    rows: Vec<LinkLedger>,
-    /// For each path and direction, the row and the hop of the route that owns the capacity.
+    link_ledgers: Vec<LinkLedger>,
+    /// For each path and direction: index of the link's ledger, and the hop of the route that owns
+    /// the capacity.
     link_hops: Vec<[Option<(usize, usize)>; 2]>,
     streams: StreamTable,
-    /// By host: the stack's drain count (times that nothing more was left to send) at the last
-    /// snapshot.
-    seen_drain_counts: Vec<u64>,
+    /// By host: the stack's drain count (number of times that all data had been sent) at the last
+    /// check.
+    last_drain_counts: Vec<u64>,
     /// Set when packets cost processor time, so that causes may change at any time. `None` until
     /// checked.
     has_cpu_cost: Option<bool>,
-    /// Set when something other than a send limit has changed.
+    /// Set when an event may have changed the cause of an idle link.
     pub(crate) dirty: bool,
     /// End of the last period.
     closed_until: Instant,
@@ -86,26 +87,31 @@ impl CapacityAccounts {
     pub(crate) fn new(scenario: &Scenario, transport: Transport, links: &LinkDirections) -> Self {
         let ledger = Ledger::new(scenario, transport);
         let mut link_hops = vec![[None; 2]; scenario.paths.len()];
-        let mut rows = Vec::new();
+        let mut link_ledgers = Vec::new();
         for (index, link) in ledger.links().iter().enumerate() {
             let side = usize::from(link.direction == DataDirection::Down);
             for path in &link.paths {
                 let through = scenario.paths.get(*path).map_or(&[][..], |path| &path.through);
                 let hop = hop(through, link.bottleneck, side);
-                if let Some(place) = link_hops.get_mut(*path).and_then(|place| place.get_mut(side))
+                if let Some(link_hop) =
+                    link_hops.get_mut(*path).and_then(|link_hop| link_hop.get_mut(side))
                 {
-                    *place = Some((index, hop));
+                    *link_hop = Some((index, hop));
                 }
             }
-            rows.extend(LinkLedger::new(scenario, links, (side, &link.paths, link.bottleneck)));
+            link_ledgers.extend(LinkLedger::new(
+                scenario,
+                links,
+                (side, &link.paths, link.bottleneck),
+            ));
         }
         Self {
             ledger,
-            rows,
+            link_ledgers,
             link_hops,
             streams: StreamTable::default(),
             has_cpu_cost: None,
-            seen_drain_counts: vec![0; scenario.hosts.len()],
+            last_drain_counts: vec![0; scenario.hosts.len()],
             dirty: true,
             closed_until: Instant::ZERO,
             period_ns: u64::try_from(scenario.run.sample.as_nanos()).unwrap_or(u64::MAX).max(1),
@@ -119,8 +125,9 @@ impl CapacityAccounts {
 
     /// Returns the hop at which a packet's capacity is accounted for.
     pub(crate) fn hop(&self, path: usize, side: usize) -> usize {
-        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
-        place.map_or(usize::MAX, |(_, hop)| hop)
+        let link_hop =
+            self.link_hops.get(path).and_then(|link_hop| link_hop.get(side)).copied().flatten();
+        link_hop.map_or(usize::MAX, |(_, hop)| hop)
     }
 
     /// Books a packet of `sender` that has left the network in this direction of a path.
@@ -129,13 +136,16 @@ impl CapacityAccounts {
         (path, side, sender): (usize, usize, usize),
         packet: &SimPacket,
     ) {
-        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
-        let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
-        let number = period_of(served_at, self.period_ns);
-        let Some(own) = self.rows.get_mut(row) else { return };
-        let charged = own.charged(packet);
-        let number = number.min(own.periods.len().saturating_sub(1));
-        let Some(period) = own.periods.get_mut(number) else { return };
+        let link_hop =
+            self.link_hops.get(path).and_then(|link_hop| link_hop.get(side)).copied().flatten();
+        let (Some((ledger_index, _)), Some(served_at)) = (link_hop, packet.served_at) else {
+            return;
+        };
+        let period_index = period_of(served_at, self.period_ns);
+        let Some(link) = self.link_ledgers.get_mut(ledger_index) else { return };
+        let charged = link.charged_bytes(packet);
+        let period_index = period_index.min(link.periods.len().saturating_sub(1));
+        let Some(period) = link.periods.get_mut(period_index) else { return };
         let payload = packet.inner.payload.len() as u64;
         let carried = &mut period.period.carried;
         let Some(tag) = packet.inner.data_tag.filter(|_| payload > 0) else {
@@ -145,49 +155,54 @@ impl CapacityAccounts {
             }
             return;
         };
-        let Some(known) = self.streams.entry((sender, tag.connection)) else { return };
+        let Some(arrivals) = self.streams.entry((sender, tag.connection)) else { return };
         // Data sequence offsets begin at 1.
         let start = tag.start.saturating_sub(1);
-        let new = known.insert((start, start + payload), (row, number));
-        carried.delivered += new;
+        let new_bytes = arrivals.insert((start, start + payload), (ledger_index, period_index));
+        carried.delivered += new_bytes;
         carried.headers += charged.saturating_sub(payload);
         *match (tag.retransmitted, tag.redundant) {
             (true, _) => &mut carried.spurious,
             (false, true) => &mut carried.redundant,
             (false, false) => &mut carried.reinjected,
-        } += payload - new;
+        } += payload - new_bytes;
     }
 
     /// Books a packet that is still in the network at the end, if its link's server has passed it.
     pub(crate) fn on_in_flight(&mut self, (path, side): (usize, usize), packet: &SimPacket) {
-        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
-        let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
-        let number = period_of(served_at, self.period_ns);
-        let Some(row) = self.rows.get_mut(row).filter(|_| served_at <= self.closed_until) else {
+        let link_hop =
+            self.link_hops.get(path).and_then(|link_hop| link_hop.get(side)).copied().flatten();
+        let (Some((ledger_index, _)), Some(served_at)) = (link_hop, packet.served_at) else {
             return;
         };
-        let charged = row.charged(packet);
+        let period_index = period_of(served_at, self.period_ns);
+        let Some(link) =
+            self.link_ledgers.get_mut(ledger_index).filter(|_| served_at <= self.closed_until)
+        else {
+            return;
+        };
+        let charged = link.charged_bytes(packet);
         // The last period is open and lies behind the end of the run.
-        let number = number.min(row.periods.len().saturating_sub(2));
-        if let Some(period) = row.periods.get_mut(number) {
+        let period_index = period_index.min(link.periods.len().saturating_sub(2));
+        if let Some(period) = link.periods.get_mut(period_index) {
             period.period.carried.in_flight += charged;
         }
     }
 
-    /// Moves data that no application has read from goodput to undelivered.
-    fn separate_unread(&mut self, read: &ReadTotals) {
-        for (key, place) in &self.streams.indices {
-            let Some(known) = self.streams.all.get(*place) else { continue };
-            let read = read.stream_bytes.get(key).copied().unwrap_or(known.bytes);
-            for ((row, number), mut bytes) in known.unread(read) {
-                let periods = self.rows.get_mut(row).map(|row| &mut row.periods);
-                let until = periods.and_then(|periods| periods.get_mut(..=number));
-                for open in until.into_iter().flatten().rev() {
+    /// Moves data that no application has read from `delivered` to `out_of_order`.
+    fn separate_unread(&mut self, read_totals: &ReadTotals) {
+        for (key, index) in &self.streams.indices {
+            let Some(arrivals) = self.streams.arrivals.get(*index) else { continue };
+            let read_bytes = read_totals.stream_bytes.get(key).copied().unwrap_or(arrivals.bytes);
+            for ((ledger_index, period_index), mut bytes) in arrivals.unread(read_bytes) {
+                let periods = self.link_ledgers.get_mut(ledger_index).map(|link| &mut link.periods);
+                let earlier_periods = periods.and_then(|periods| periods.get_mut(..=period_index));
+                for open in earlier_periods.into_iter().flatten().rev() {
                     let carried = &mut open.period.carried;
-                    let own = bytes.min(carried.delivered);
-                    carried.delivered -= own;
-                    carried.out_of_order += own;
-                    bytes -= own;
+                    let unread = bytes.min(carried.delivered);
+                    carried.delivered -= unread;
+                    carried.out_of_order += unread;
+                    bytes -= unread;
                 }
             }
         }
@@ -202,48 +217,50 @@ impl CapacityAccounts {
         until: Instant,
     ) {
         let mut changed = std::mem::take(&mut self.dirty);
-        for (host, noted) in view.hosts.iter().zip(&mut self.seen_drain_counts) {
+        for (host, last_count) in view.hosts.iter().zip(&mut self.last_drain_counts) {
             let count = host.stack.drain_count();
-            changed |= std::mem::replace(noted, count) != count;
+            changed |= std::mem::replace(last_count, count) != count;
         }
         changed |= *self.has_cpu_cost.get_or_insert_with(|| {
             view.hosts.iter().any(|host| !host.settings.cpu_per_packet.is_zero())
         });
-        for index in 0..self.rows.len() {
-            let Some(row) = self.rows.get_mut(index) else { continue };
-            row.is_stale |= changed;
-            if !row.is_stale || topology.is_busy_until(until, row.owner) {
+        for index in 0..self.link_ledgers.len() {
+            let Some(link) = self.link_ledgers.get_mut(index) else { continue };
+            link.is_stale |= changed;
+            if !link.is_stale || topology.is_busy_until(until, link.owner) {
                 continue;
             }
-            row.is_stale = false;
-            let why = idle_cause(row, view);
-            if why != row.cause {
-                self.credit(index, view.now, topology);
-                if let Some(row) = self.rows.get_mut(index) {
-                    row.cause = why;
+            link.is_stale = false;
+            let cause = idle_cause(link, view);
+            if cause != link.cause {
+                self.book_idle_bytes(index, view.now, topology);
+                if let Some(link) = self.link_ledgers.get_mut(index) {
+                    link.cause = cause;
                 }
             }
         }
     }
 
     /// Books a link's idle bytes since the last call under the current cause.
-    fn credit(&mut self, index: usize, now: Instant, topology: &mut Topology<SimPacket>) {
-        let Some((row, link)) = self.rows.get_mut(index).zip(self.ledger.links().get(index)) else {
+    fn book_idle_bytes(&mut self, index: usize, now: Instant, topology: &mut Topology<SimPacket>) {
+        let Some((link, reported_link)) =
+            self.link_ledgers.get_mut(index).zip(self.ledger.links().get(index))
+        else {
             return;
         };
-        let Some((served, begun)) = topology.served_bytes(now, row.owner) else { return };
-        row.update_drops(topology);
-        let offered = link.offered_until(now.as_nanos());
+        let Some((served, partial)) = topology.served_bytes(now, link.owner) else { return };
+        link.update_drops(topology);
+        let offered = reported_link.offered_until(now.as_nanos());
         let usable = offered.capacity_bytes.saturating_sub(offered.down_bytes);
-        let idle = usable.saturating_sub(served + begun);
-        let more = idle.saturating_sub(row.idle_bytes);
-        row.idle_bytes = row.idle_bytes.max(idle);
-        let why = match (row.cause.part, row.last_drop) {
+        let idle = usable.saturating_sub(served + partial);
+        let new_idle = idle.saturating_sub(link.idle_bytes);
+        link.idle_bytes = link.idle_bytes.max(idle);
+        let cause = match (link.cause.part, link.last_drop) {
             (Part::AfterLoss, Some(part)) => IdleCause::from(part),
-            _ => row.cause,
+            _ => link.cause,
         };
-        if let Some(open) = row.periods.last_mut().filter(|_| more > 0) {
-            *open.period.limits.entry(why).or_default() += more;
+        if let Some(open) = link.periods.last_mut().filter(|_| new_idle > 0) {
+            *open.period.limits.entry(cause).or_default() += new_idle;
         }
     }
 
@@ -252,23 +269,23 @@ impl CapacityAccounts {
         if now <= self.closed_until {
             return;
         }
-        for index in 0..self.rows.len() {
-            self.credit(index, now, topology);
-            let Some(row) = self.rows.get_mut(index) else { continue };
-            let (served, begun) = topology.served_bytes(now, row.owner).unwrap_or_default();
-            let why = row.cause;
-            if let Some(open) = row.periods.last_mut() {
+        for index in 0..self.link_ledgers.len() {
+            self.book_idle_bytes(index, now, topology);
+            let Some(link) = self.link_ledgers.get_mut(index) else { continue };
+            let (served, partial) = topology.served_bytes(now, link.owner).unwrap_or_default();
+            let cause = link.cause;
+            if let Some(open) = link.periods.last_mut() {
                 if open.period.limits.is_empty() {
                     // Rounding can leave a remainder.
-                    open.period.limits.insert(why, 1);
+                    open.period.limits.insert(cause, 1);
                 }
                 open.period.t_ns = now.as_nanos();
                 open.period.span_ns = now.saturating_since(self.closed_until).as_nanos() as u64;
-                open.period.partial_packet_bytes = begun;
-                open.served_bytes = served.saturating_sub(row.served_bytes);
+                open.period.partial_packet_bytes = partial;
+                open.served_bytes = served.saturating_sub(link.served_bytes);
             }
-            row.served_bytes = served;
-            row.periods.push(OpenPeriod::default());
+            link.served_bytes = served;
+            link.periods.push(OpenPeriod::default());
         }
         self.closed_until = now;
     }
@@ -277,21 +294,21 @@ impl CapacityAccounts {
     pub(crate) fn finish(mut self, read: &ReadTotals) -> Ledger {
         self.separate_unread(read);
         let mut datagrams = [0_u64; 2];
-        for row in &self.rows {
-            if let Some(sum) = datagrams.get_mut(row.side) {
-                *sum += row.periods.iter().map(|open| open.datagram_bytes).sum::<u64>();
+        for link in &self.link_ledgers {
+            if let Some(total) = datagrams.get_mut(link.side) {
+                *total += link.periods.iter().map(|open| open.datagram_bytes).sum::<u64>();
             }
         }
-        for (index, row) in self.rows.into_iter().enumerate() {
-            let all = datagrams.get(row.side).copied().unwrap_or(0);
-            let read = read.quic_bytes.get(row.side).copied().unwrap_or(0).min(all);
-            let closed = row.periods.len().saturating_sub(1);
-            for open in row.periods.into_iter().take(closed) {
+        for (index, link) in self.link_ledgers.into_iter().enumerate() {
+            let sent_bytes = datagrams.get(link.side).copied().unwrap_or(0);
+            let read_bytes = read.quic_bytes.get(link.side).copied().unwrap_or(0).min(sent_bytes);
+            let closed_periods = link.periods.len().saturating_sub(1);
+            for open in link.periods.into_iter().take(closed_periods) {
                 let mut period = open.period;
                 // QUIC encrypts its data: each period gets its share of the bytes read over the
                 // whole run.
-                let share = u128::from(open.datagram_bytes) * u128::from(read);
-                let data = u64::try_from(share / u128::from(all.max(1))).unwrap_or(0);
+                let share = u128::from(open.datagram_bytes) * u128::from(read_bytes);
+                let data = u64::try_from(share / u128::from(sent_bytes.max(1))).unwrap_or(0);
                 period.carried.headers = period.carried.headers.saturating_sub(data);
                 period.carried.delivered += data;
                 period.carried.lost = open.served_bytes.saturating_sub(period.carried.sum());
@@ -317,19 +334,19 @@ impl LinkLedger {
             let path = scenario.paths.get(first)?;
             (links.paths.get(first), [&path.up, &path.down])
         };
-        let mut passed: Vec<_> =
+        let mut route_directions: Vec<_> =
             paths.iter().filter_map(|path| links.paths.get(*path).and_then(side_of)).collect();
         for path in paths.iter().filter_map(|path| scenario.paths.get(*path)) {
             let through = path.through.iter().filter_map(|index| links.bottlenecks.get(*index));
-            passed.extend(through.filter_map(side_of));
+            route_directions.extend(through.filter_map(side_of));
         }
-        passed.sort_unstable();
-        passed.dedup();
+        route_directions.sort_unstable();
+        route_directions.dedup();
         Some(Self {
             owner: owner.and_then(side_of)?,
             side,
             paths: paths.to_vec(),
-            route_directions: passed,
+            route_directions,
             overhead_bytes: config.get(side)?.overhead_bytes,
             cause: Part::Application.into(),
             is_stale: true,
@@ -342,7 +359,7 @@ impl LinkLedger {
     }
 
     /// Returns the bytes that the link counts for a packet, with its per-packet overhead.
-    fn charged(&self, packet: &SimPacket) -> u64 {
+    fn charged_bytes(&self, packet: &SimPacket) -> u64 {
         let overhead = self.overhead_bytes.saturating_mul(towpath_net::Packet::packets(packet));
         u64::from(towpath_net::Packet::len_bytes(packet).saturating_add(overhead))
     }
@@ -351,17 +368,18 @@ impl LinkLedger {
     fn update_drops(&mut self, topology: &Topology<SimPacket>) {
         let mut sums = [0; 3];
         for counters in self.route_directions.iter().filter_map(|id| topology.counters(*id)) {
-            let own = [counters.loss, counters.queue_full, counters.mtu].map(|tally| tally.packets);
-            for (sum, own) in sums.iter_mut().zip(own) {
-                *sum += own;
+            let packets =
+                [counters.loss, counters.queue_full, counters.mtu].map(|count| count.packets);
+            for (sum, packets) in sums.iter_mut().zip(packets) {
+                *sum += packets;
             }
             let [_, queue, _] = &mut sums;
             *queue += counters.aqm.packets;
         }
         let parts = [Part::AfterLoss, Part::AfterOverflow, Part::PacketSize];
-        let more = sums.iter().zip(self.drops).map(|(now, before)| now - before);
-        let most = more.zip(parts).max_by_key(|(more, _)| *more);
-        if let Some((_, part)) = most.filter(|(more, _)| *more > 0) {
+        let new_drops = sums.iter().zip(self.drops).map(|(current, before)| current - before);
+        let most_frequent = new_drops.zip(parts).max_by_key(|(new_drops, _)| *new_drops);
+        if let Some((_, part)) = most_frequent.filter(|(new_drops, _)| *new_drops > 0) {
             self.last_drop = Some(part);
         }
         self.drops = sums;
@@ -370,19 +388,20 @@ impl LinkLedger {
 
 /// Returns the hop of a path's route at which its capacity is accounted for.
 fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
-    let place = bottleneck.and_then(|index| through.iter().position(|other| *other == index));
-    match (side, place) {
+    let position = bottleneck.and_then(|index| through.iter().position(|other| *other == index));
+    match (side, position) {
         (0, None) => 0,
-        (0, Some(place)) => 1 + place,
+        (0, Some(position)) => 1 + position,
         (_, None) => through.len(),
-        (_, Some(place)) => through.len() - 1 - place,
+        (_, Some(position)) => through.len() - 1 - position,
     }
 }
 
 /// Arrived data of every connection, by sending host.
 #[derive(Debug, Default)]
 struct StreamTable {
-    all: Vec<StreamArrivals>,
+    arrivals: Vec<StreamArrivals>,
+    /// Index in `arrivals` by sending host and connection.
     indices: BTreeMap<(usize, ConnectionId), usize>,
     /// Cache of the last lookup: consecutive packets mostly belong to the same connection.
     last: Option<((usize, ConnectionId), usize)>,
@@ -390,34 +409,36 @@ struct StreamTable {
 
 impl StreamTable {
     fn entry(&mut self, key: (usize, ConnectionId)) -> Option<&mut StreamArrivals> {
-        let place = match self.last {
-            Some((last, place)) if last == key => place,
-            _ => *self.indices.entry(key).or_insert(self.all.len()),
+        let index = match self.last {
+            Some((last_key, index)) if last_key == key => index,
+            _ => *self.indices.entry(key).or_insert(self.arrivals.len()),
         };
-        self.last = Some((key, place));
-        if place >= self.all.len() {
-            self.all.resize_with(place + 1, StreamArrivals::default);
+        self.last = Some((key, index));
+        if index >= self.arrivals.len() {
+            self.arrivals.resize_with(index + 1, StreamArrivals::default);
         }
-        self.all.get_mut(place)
+        self.arrivals.get_mut(index)
     }
 }
 
-/// Returns the period of `at`, counted from the start of the run.
-fn period_of(at: Instant, period_ns: u64) -> usize {
-    usize::try_from(at.as_nanos().saturating_sub(1) / period_ns).unwrap_or(usize::MAX)
+/// Returns the index of the period that contains `time`, counted from the start of the run.
+fn period_of(time: Instant, period_ns: u64) -> usize {
+    usize::try_from(time.as_nanos().saturating_sub(1) / period_ns).unwrap_or(usize::MAX)
 }
 
-/// Row (link) and the number of a period of it.
+/// Indexes of a link's ledger and of one of its periods.
 type PeriodRef = (usize, usize);
 
 /// Arrived data of one connection.
 #[derive(Debug, Default)]
 struct StreamArrivals {
     ranges: ByteRanges,
-    /// Distinct bytes received; `last` is where the latest ones are booked.
+    /// Distinct bytes received.
     bytes: u64,
+    /// Period in which the latest bytes are booked.
     last: PeriodRef,
-    /// Data that arrived after a gap: its end, its new bytes, and where they are booked.
+    /// Data that arrived after a gap: its end, its new bytes, and the period in which they are
+    /// booked.
     out_of_order: Vec<(u64, u64, PeriodRef)>,
     /// Length of `out_of_order` above which entries with a filled gap are removed.
     prune_threshold: usize,
@@ -425,39 +446,40 @@ struct StreamArrivals {
 
 impl StreamArrivals {
     /// Adds a packet's data; returns how many bytes are new.
-    fn insert(&mut self, (start, end): (u64, u64), place: PeriodRef) -> u64 {
-        let new = self.ranges.insert(start, end);
-        self.bytes += new;
-        self.last = place;
+    fn insert(&mut self, (start, end): (u64, u64), period: PeriodRef) -> u64 {
+        let new_bytes = self.ranges.insert(start, end);
+        self.bytes += new_bytes;
+        self.last = period;
         let readable = self.ranges.readable();
         if readable >= end {
             if self.ranges.0.len() == 1 {
                 self.out_of_order.clear();
             }
-            return new;
+            return new_bytes;
         }
-        match self.out_of_order.last_mut().filter(|last| last.0 == start && last.2 == place) {
-            Some(last) => (last.0, last.1) = (end, last.1 + new),
-            None => self.out_of_order.push((end, new, place)),
+        match self.out_of_order.last_mut().filter(|last| last.0 == start && last.2 == period) {
+            Some(last) => (last.0, last.1) = (end, last.1 + new_bytes),
+            None => self.out_of_order.push((end, new_bytes, period)),
         }
         if self.out_of_order.len() > self.prune_threshold {
             self.out_of_order.retain(|(end, ..)| *end > readable);
             self.prune_threshold = self.out_of_order.len() * 2 + 64;
         }
-        new
+        new_bytes
     }
 
-    /// Returns all bytes beyond `read`, by where they are booked. They wait for earlier data of
-    /// the connection or, a few at the end, of a subflow.
+    /// Returns all bytes beyond `read`, by the period in which they are booked. They wait for
+    /// earlier data of the connection or, a few at the end, of a subflow.
     fn unread(&self, read: u64) -> Vec<(PeriodRef, u64)> {
         let readable = self.ranges.readable().min(read);
-        let behind = self.out_of_order.iter().filter(|(end, ..)| *end > readable);
-        let mut all: Vec<_> =
-            behind.map(|(end, new, place)| (*place, (*new).min(end - readable))).collect();
-        let unread_bytes: u64 = all.iter().map(|(_, bytes)| bytes).sum();
-        all.push((self.last, self.bytes.saturating_sub(read.saturating_add(unread_bytes))));
-        all.retain(|(_, bytes)| *bytes > 0);
-        all
+        let waiting = self.out_of_order.iter().filter(|(end, ..)| *end > readable);
+        let mut unread: Vec<_> = waiting
+            .map(|(end, new_bytes, period)| (*period, (*new_bytes).min(end - readable)))
+            .collect();
+        let unread_bytes: u64 = unread.iter().map(|(_, bytes)| bytes).sum();
+        unread.push((self.last, self.bytes.saturating_sub(read.saturating_add(unread_bytes))));
+        unread.retain(|(_, bytes)| *bytes > 0);
+        unread
     }
 }
 
@@ -491,15 +513,15 @@ impl ByteRanges {
         }
         let from = self.0.partition_point(|(_, to)| *to < start);
         let to = self.0.partition_point(|(from, _)| *from <= end);
-        let touched = self.0.get(from..to).unwrap_or_default();
-        let known: u64 = touched
+        let overlapping = self.0.get(from..to).unwrap_or_default();
+        let known_bytes: u64 = overlapping
             .iter()
             .map(|(from, to)| (*to).min(end).saturating_sub((*from).max(start)))
             .sum();
-        let first = touched.first().map_or(start, |(from, _)| (*from).min(start));
-        let last = touched.last().map_or(end, |(_, to)| (*to).max(end));
-        self.0.splice(from..to, [(first, last)]);
-        (end - start).saturating_sub(known)
+        let merged_start = overlapping.first().map_or(start, |(from, _)| (*from).min(start));
+        let merged_end = overlapping.last().map_or(end, |(_, to)| (*to).max(end));
+        self.0.splice(from..to, [(merged_start, merged_end)]);
+        (end - start).saturating_sub(known_bytes)
     }
 }
 
@@ -513,30 +535,30 @@ mod tests {
 
     #[test]
     fn data_waiting_for_a_gap_is_counted_on_its_arrival_path() {
-        let mut arrived = StreamArrivals::default();
-        assert_eq!(arrived.insert((0, 100), (0, 0)), 100);
-        assert_eq!(arrived.insert((200, 300), (1, 0)), 100);
-        assert_eq!(arrived.insert((300, 400), (1, 0)), 100);
-        assert_eq!(arrived.insert((500, 600), (1, 1)), 100);
-        assert_eq!(arrived.unread(100), [((1, 0), 200), ((1, 1), 100)]);
-        assert_eq!(arrived.insert((100, 200), (0, 2)), 100);
-        assert_eq!(arrived.unread(400), [((1, 1), 100)]);
+        let mut arrivals = StreamArrivals::default();
+        assert_eq!(arrivals.insert((0, 100), (0, 0)), 100);
+        assert_eq!(arrivals.insert((200, 300), (1, 0)), 100);
+        assert_eq!(arrivals.insert((300, 400), (1, 0)), 100);
+        assert_eq!(arrivals.insert((500, 600), (1, 1)), 100);
+        assert_eq!(arrivals.unread(100), [((1, 0), 200), ((1, 1), 100)]);
+        assert_eq!(arrivals.insert((100, 200), (0, 2)), 100);
+        assert_eq!(arrivals.unread(400), [((1, 1), 100)]);
         // The application has not read the last 10 readable bytes.
-        assert_eq!(arrived.unread(390), [((1, 0), 10), ((1, 1), 100)]);
-        assert_eq!(arrived.insert((400, 500), (0, 2)), 100);
-        assert_eq!(arrived.unread(600), []);
-        assert_eq!(arrived.unread(570), [((0, 2), 30)]);
+        assert_eq!(arrivals.unread(390), [((1, 0), 10), ((1, 1), 100)]);
+        assert_eq!(arrivals.insert((400, 500), (0, 2)), 100);
+        assert_eq!(arrivals.unread(600), []);
+        assert_eq!(arrivals.unread(570), [((0, 2), 30)]);
     }
 
     proptest! {
         #[test]
-        fn each_byte_is_new_once(pieces in prop::collection::vec((0_u64..200, 1_u64..40), 1..60)) {
+        fn each_byte_is_new_once(ranges_to_insert in prop::collection::vec((0_u64..200, 1_u64..40), 1..60)) {
             let (mut ranges, mut model) = (ByteRanges::default(), BTreeSet::new());
-            for (start, len) in pieces {
-                let new = (start..start + len).filter(|byte| model.insert(*byte)).count();
-                prop_assert_eq!(ranges.insert(start, start + len), new as u64);
-                let apart = ranges.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
-                prop_assert!(apart, "{:?}", ranges.0);
+            for (start, len) in ranges_to_insert {
+                let new_bytes = (start..start + len).filter(|byte| model.insert(*byte)).count();
+                prop_assert_eq!(ranges.insert(start, start + len), new_bytes as u64);
+                let disjoint = ranges.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
+                prop_assert!(disjoint, "{:?}", ranges.0);
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::run::{SimJob, run};
 
 /// Repetitions over which the goodput is averaged.
 pub const REPETITIONS: u32 = 5;
-/// Limits that are lifted at most, the largest first.
+/// Largest number of limits that are lifted, the largest limit first.
 const MAX_LIMITS: usize = 4;
 /// Smallest limit that is worth a run, in percent of the capacity.
 const MIN_LIMIT_PERCENT: u64 = 1;
@@ -51,41 +51,42 @@ impl Trial {
 /// The mean over [`REPETITIONS`] repetitions, from the job's own on, because single runs vary
 /// randomly. If the first two are equal, nothing is random and they suffice.
 pub fn goodput(job: &SimJob) -> Result<f64, SimError> {
-    let mut all: Vec<f64> = Vec::new();
+    let mut goodputs: Vec<f64> = Vec::new();
     for repeat in 0..REPETITIONS {
-        let (mut reached, job) =
+        let (mut goodput_bps, job) =
             (0.0, SimJob { repeat: job.repeat + repeat, trace: false, ..job.clone() });
         run(&job, Vec::new(), &mut |record| {
             if let Record::Summary(summary) = record {
-                reached = summary.flows.iter().map(|flow| flow.goodput_bps).sum();
+                goodput_bps = summary.flows.iter().map(|flow| flow.goodput_bps).sum();
             }
             Ok(())
         })?;
-        all.push(reached);
-        if let [first, second] = all.as_slice()
+        goodputs.push(goodput_bps);
+        if let [first, second] = goodputs.as_slice()
             && (first - second).abs() < 1.0
         {
             break;
         }
     }
-    Ok(all.iter().sum::<f64>() / all.len().max(1) as f64)
+    Ok(goodputs.iter().sum::<f64>() / goodputs.len().max(1) as f64)
 }
 
 /// Returns the runs that lift the limits of an account, the largest limit first.
 pub fn trials(scenario: &Scenario, transport: Transport, account: &AccountSummary) -> Vec<Trial> {
-    let mut found: Vec<Trial> = Vec::new();
-    let worth = account.total.capacity_bytes / 100 * MIN_LIMIT_PERCENT;
-    let losses = account.total.missing_parts();
-    let named = losses.iter().filter(|(_, bytes)| *bytes > worth).map(|(part, _)| *part);
-    for part in named.filter(|part| can_be_lifted(*part)).take(MAX_LIMITS) {
-        let own = TrialBuilder { scenario, transport, account, part }.trials();
-        for trial in own {
-            if found.iter().all(|known| known.text != trial.text) {
-                found.push(trial);
+    let mut trials: Vec<Trial> = Vec::new();
+    let min_bytes = account.total.capacity_bytes / 100 * MIN_LIMIT_PERCENT;
+    let missing_parts = account.total.missing_parts();
+    let large_parts =
+        missing_parts.iter().filter(|(_, bytes)| *bytes > min_bytes).map(|(part, _)| *part);
+    for part in large_parts.filter(|part| can_be_lifted(*part)).take(MAX_LIMITS) {
+        let part_trials = TrialBuilder { scenario, transport, account, part }.trials();
+        for trial in part_trials {
+            if trials.iter().all(|other| other.text != trial.text) {
+                trials.push(trial);
             }
         }
     }
-    found
+    trials
 }
 
 fn can_be_lifted(part: Part) -> bool {
@@ -114,9 +115,9 @@ impl TrialBuilder<'_> {
         match self.part {
             Part::PeerWindow => vec![self.receive_buffer()],
             Part::HeadOfLineBlocking => {
-                let mut all = vec![self.receive_buffer()];
-                all.extend(self.schedulers(&["blest", "ecf"]));
-                all
+                let mut trials = vec![self.receive_buffer()];
+                trials.extend(self.schedulers(&["blest", "ecf"]));
+                trials
             }
             Part::SendBuffer => vec![self.send_buffer()],
             Part::Scheduler | Part::Redundant => self.schedulers(&["linux", "round-robin"]),
@@ -125,15 +126,15 @@ impl TrialBuilder<'_> {
             Part::NoSubflow => vec![self.subflows()],
             Part::SinglePath => vec![self.multipath()],
             Part::AfterOverflow => {
-                let mut all = vec![self.queue()];
-                all.extend(self.congestion_controls(&["cubic", "reno"]));
-                all
+                let mut trials = vec![self.queue()];
+                trials.extend(self.congestion_controls(&["cubic", "reno"]));
+                trials
             }
             Part::AfterLoss => self.congestion_controls(&["cubic", "reno", "wvegas"]),
             Part::CongestionAvoidance | Part::SlowStart => {
-                let mut all = self.congestion_controls(&["cubic"]);
-                all.push(self.hystart());
-                all
+                let mut trials = self.congestion_controls(&["cubic"]);
+                trials.push(self.hystart());
+                trials
             }
             Part::PacketSize => vec![self.packet_size()],
             Part::Pacing => vec![self.pacing()],
@@ -182,32 +183,35 @@ impl TrialBuilder<'_> {
     }
 
     /// Sets a buffer to a sufficient size, on the host that the account's advice names or on all.
-    fn buffer(&self, name: &str, of: impl Fn(&mut Host) -> &mut Option<[u64; 3]>) -> Trial {
-        let most = self.sufficient_bytes();
-        let size = format::bytes(most);
-        let advised = self.account.advice.as_ref().and_then(|advice| {
+    fn buffer(&self, name: &str, buffer_of: impl Fn(&mut Host) -> &mut Option<[u64; 3]>) -> Trial {
+        let size_bytes = self.sufficient_bytes();
+        let size = format::bytes(size_bytes);
+        let advised_host = self.account.advice.as_ref().and_then(|advice| {
             let host = advice.key.strip_prefix("hosts.")?.strip_suffix(name)?;
             host.strip_suffix('.').filter(|host| *host != "*")
         });
-        let key = advised.map_or_else(
+        let key = advised_host.map_or_else(
             || format!("for every host: {name} = \"{size}\""),
             |host| format!("hosts.{host}.{name} = \"{size}\""),
         );
         self.trial(format!("{name} {size}"), key, |scenario| {
             let hosts = scenario.hosts.iter_mut();
-            for host in hosts.filter(|host| advised.is_none_or(|advised| host.name == advised)) {
-                let buffer = of(host);
-                let before = buffer.map_or(0, |[_, _, largest]| largest);
-                *buffer = Some([most.max(before); 3]);
+            for host in hosts
+                .filter(|host| advised_host.is_none_or(|advised_host| host.name == advised_host))
+            {
+                let buffer = buffer_of(host);
+                let current_max = buffer.map_or(0, |[_, _, largest]| largest);
+                *buffer = Some([size_bytes.max(current_max); 3]);
             }
         })
     }
 
     fn schedulers(&self, names: &[&str]) -> Vec<Trial> {
-        let used = |name: &&&str| {
-            let all = self.scenario.hosts.iter();
-            let mut own = all.map(|host| host.stack.scheduler.as_deref().unwrap_or("linux"));
-            !own.all(|used| used == **name)
+        let differs = |name: &&&str| {
+            let hosts = self.scenario.hosts.iter();
+            let mut schedulers =
+                hosts.map(|host| host.stack.scheduler.as_deref().unwrap_or("linux"));
+            !schedulers.all(|scheduler| scheduler == **name)
         };
         let trial = |name: &&str| {
             let name = (*name).to_owned();
@@ -216,14 +220,14 @@ impl TrialBuilder<'_> {
                 host.stack.scheduler = Some(name.clone());
             })
         };
-        names.iter().filter(used).map(trial).collect()
+        names.iter().filter(differs).map(trial).collect()
     }
 
     fn congestion_controls(&self, names: &[&str]) -> Vec<Trial> {
-        let known = |name: &&&str| congestion::ALL.iter().any(|entry| entry.name == **name);
-        let used = |name: &&&str| {
-            let mut own = self.scenario.hosts.iter();
-            !own.all(|host| self.scenario.congestion_control_of(host) == **name)
+        let exists = |name: &&&str| congestion::ALL.iter().any(|entry| entry.name == **name);
+        let differs = |name: &&&str| {
+            let mut hosts = self.scenario.hosts.iter();
+            !hosts.all(|host| self.scenario.congestion_control_of(host) == **name)
         };
         let trial = |name: &&str| {
             let name = (*name).to_owned();
@@ -232,15 +236,16 @@ impl TrialBuilder<'_> {
                 host.congestion_control = Some(name.clone());
             })
         };
-        names.iter().filter(known).filter(used).map(trial).collect()
+        names.iter().filter(exists).filter(differs).map(trial).collect()
     }
 
     fn no_backup(&self) -> Trial {
         let key = "for every path: backup = false".to_owned();
         self.trial("no backup path".to_owned(), key, |scenario| {
             scenario.paths.iter_mut().for_each(|path| path.backup = false);
-            let given = scenario.hosts.iter_mut().filter_map(|host| host.mptcp.endpoints.as_mut());
-            given.flatten().for_each(|endpoint| endpoint.backup = false);
+            let endpoints =
+                scenario.hosts.iter_mut().filter_map(|host| host.mptcp.endpoints.as_mut());
+            endpoints.flatten().for_each(|endpoint| endpoint.backup = false);
         })
     }
 
@@ -270,9 +275,9 @@ impl TrialBuilder<'_> {
         let key = "for every path: queue = \"100 ms\"".to_owned();
         self.trial("queues of 100 ms".to_owned(), key, |scenario| {
             let paths = scenario.paths.iter_mut().flat_map(|path| [&mut path.up, &mut path.down]);
-            let shared = scenario.bottlenecks.iter_mut();
-            let shared = shared.flat_map(|item| [&mut item.up, &mut item.down]);
-            paths.chain(shared).for_each(deepen);
+            let bottlenecks = scenario.bottlenecks.iter_mut();
+            let bottlenecks = bottlenecks.flat_map(|item| [&mut item.up, &mut item.down]);
+            paths.chain(bottlenecks).for_each(raise_queue_limit);
         })
     }
 
@@ -294,9 +299,11 @@ impl TrialBuilder<'_> {
     /// Lowers each interface's MTU to the largest packet that its links carry.
     fn packet_size(&self) -> Trial {
         let smallest = |path: &Path| path.mtu_bytes.min(path.up.mtu_bytes).min(path.down.mtu_bytes);
-        let sizes = self.scenario.paths.iter().filter(|path| smallest(path) < path.mtu_bytes);
-        let lines: Vec<_> =
-            sizes.map(|path| format!("[paths.{}] mtu = {}", path.name, smallest(path))).collect();
+        let limited_paths =
+            self.scenario.paths.iter().filter(|path| smallest(path) < path.mtu_bytes);
+        let lines: Vec<_> = limited_paths
+            .map(|path| format!("[paths.{}] mtu = {}", path.name, smallest(path)))
+            .collect();
         self.trial("an MTU that fits".to_owned(), lines.join(", "), |scenario| {
             for path in &mut scenario.paths {
                 path.mtu_bytes = smallest(path);
@@ -315,13 +322,13 @@ impl TrialBuilder<'_> {
 }
 
 /// Raises a droptail queue to at least 100 ms of the link's rate.
-fn deepen(config: &mut DirectionConfig) {
-    let enough = std::time::Duration::from_millis(100);
+fn raise_queue_limit(config: &mut DirectionConfig) {
+    let min_time = std::time::Duration::from_millis(100);
     config.queue = match config.queue {
         Queue::DropTail(QueueLimit::Unlimited) => return,
-        Queue::DropTail(QueueLimit::Time(span)) if span >= enough => return,
+        Queue::DropTail(QueueLimit::Time(span)) if span >= min_time => return,
         Queue::DropTail(_) | Queue::CoDel { .. } | Queue::Pie { .. } => {
-            Queue::DropTail(QueueLimit::Time(enough))
+            Queue::DropTail(QueueLimit::Time(min_time))
         }
     };
 }

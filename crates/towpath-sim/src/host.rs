@@ -22,8 +22,9 @@ use crate::quic_flow::{earliest, is_quic};
 use crate::socket::StreamSocket;
 use crate::traffic::port;
 
-/// Linux's `tcp_max_syn_backlog` and `tcp_max_tw_buckets` on a host with some memory.
+/// Linux's `tcp_max_syn_backlog` on a host with a few gigabytes of memory.
 const SYN_BACKLOG: usize = 4_096;
+/// Linux's `tcp_max_tw_buckets` on the same host.
 const TIME_WAIT_LIMIT: usize = 65_536;
 
 /// A simulated host with its stack and processor.
@@ -38,16 +39,18 @@ pub(crate) struct SimHost {
     /// Time of the stack's next timer; updated after each call that may change it.
     deadline: Option<Instant>,
     /// Set when the stack got input, so that it may have output.
-    pub(crate) touched: bool,
+    pub(crate) may_have_output: bool,
     /// Time until which the processor is busy with earlier packets.
     busy_until: Instant,
     /// Total processor time used.
-    pub(crate) busy: Duration,
+    pub(crate) busy_time: Duration,
     /// Packets that wait for the processor.
     inbox: VecDeque<(InterfaceId, Box<Packet>)>,
     /// Current local address of each path, by path and whether the family is IPv6.
     addresses: BTreeMap<(usize, bool), IpAddr>,
-    next_identifier: u8,
+    /// Next MPTCP address identifier.
+    next_address_id: u8,
+    /// By path: how often its address has changed.
     generations: BTreeMap<usize, u8>,
 }
 
@@ -64,13 +67,14 @@ impl SimHost {
     ) -> Result<Self, SimError> {
         let host = scenario.hosts.get(index);
         let texts = host.map_or_else(Vec::new, |host| scenario.stack_settings(host));
-        let pairs: Vec<_> = texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let settings_by_name: Vec<_> =
+            texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let name = host.map_or_else(String::new, |host| host.name.clone());
-        let wrong = |source| SimError::Setting { host: name.clone(), source };
-        let settings = HostSettings::from_texts(pairs).map_err(wrong)?;
+        let setting_error = |source| SimError::Setting { host: name.clone(), source };
+        let settings = HostSettings::from_texts(settings_by_name).map_err(setting_error)?;
         // Otherwise a client would fail to connect, as over a dead network.
-        let unknown = |source| SimError::Name { host: name.clone(), source };
-        settings.connection.check().map_err(unknown)?;
+        let name_error = |source| SimError::Name { host: name.clone(), source };
+        settings.connection.check().map_err(name_error)?;
         let quic = quic_host(scenario, index, seed)?;
         let config = stack::StackConfig {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),
@@ -78,37 +82,37 @@ impl SimHost {
             time_wait_limit: TIME_WAIT_LIMIT,
             report_decisions: trace,
         };
-        let mut made = Self {
+        let mut sim_host = Self {
             name,
             stack: Stack::new(config),
             quic,
             settings,
             ends: BTreeMap::new(),
             deadline: None,
-            touched: true,
+            may_have_output: true,
             busy_until: Instant::ZERO,
-            busy: Duration::ZERO,
+            busy_time: Duration::ZERO,
             inbox: VecDeque::new(),
             addresses: BTreeMap::new(),
-            next_identifier: 1,
+            next_address_id: 1,
             generations: BTreeMap::new(),
         };
         for (path, data) in scenario.paths.iter().enumerate() {
             if end_of(data, index).is_some() {
-                made.stack.add_interface(interface(path), data.mtu_bytes);
-                made.give_addresses(Instant::ZERO, scenario, index, path);
+                sim_host.stack.add_interface(interface(path), data.mtu_bytes);
+                sim_host.assign_addresses(Instant::ZERO, scenario, index, path);
             }
         }
-        Ok(made)
+        Ok(sim_host)
     }
 
-    /// Returns the configuration of a flow's connection in a run over `compared`.
+    /// Returns the configuration of a flow's connection in a run over `run_transport`.
     pub(crate) fn connection(
         &self,
         flow: &Flow,
-        compared: Transport,
+        run_transport: Transport,
     ) -> connection::ConnectionConfig {
-        let multipath = flow.transport_in(compared) == Transport::Mptcp;
+        let multipath = flow.transport_in(run_transport) == Transport::Mptcp;
         let mut config =
             connection::ConnectionConfig { multipath, ..self.settings.connection.clone() };
         // A message does not wait for the next one (`TCP_NODELAY`).
@@ -125,21 +129,21 @@ impl SimHost {
     pub(crate) fn listen(
         &mut self,
         (index, flow): (usize, &Flow),
-        compared: Transport,
+        run_transport: Transport,
     ) -> Result<Option<ListenerId>, SimError> {
-        let transport = flow.transport_in(compared);
+        let transport = flow.transport_in(run_transport);
         let name = || self.name.clone();
         if is_quic(transport) {
-            let listening = self.quic.host.listen(port(index), self.quic_connection(transport));
-            let id = listening.map_err(|source| SimError::Quic { host: name(), source })?;
+            let result = self.quic.host.listen(port(index), self.quic_connection(transport));
+            let id = result.map_err(|source| SimError::Quic { host: name(), source })?;
             self.quic.listeners.insert(id, index);
             return Ok(None);
         }
-        let listening = self.stack.listen(port(index), self.connection(flow, compared));
-        listening.map(Some).map_err(|source| SimError::Name { host: name(), source })
+        let result = self.stack.listen(port(index), self.connection(flow, run_transport));
+        result.map(Some).map_err(|source| SimError::Name { host: name(), source })
     }
 
-    fn give_addresses(&mut self, now: Instant, scenario: &Scenario, index: usize, path: usize) {
+    fn assign_addresses(&mut self, now: Instant, scenario: &Scenario, index: usize, path: usize) {
         let Some(end) = scenario.paths.get(path).and_then(|data| end_of(data, index)) else {
             return;
         };
@@ -147,8 +151,8 @@ impl SimHost {
         let generation = self.generations.get(&path).copied().unwrap_or_default();
         for family in families(scenario) {
             let address = address(path, end, family, generation);
-            let address_id = self.next_identifier;
-            self.next_identifier = self.next_identifier.checked_add(1).unwrap_or(1);
+            let address_id = self.next_address_id;
+            self.next_address_id = self.next_address_id.checked_add(1).unwrap_or(1);
             self.addresses.insert((path, is_v6(family)), address);
             self.stack.set_address(
                 now,
@@ -176,10 +180,11 @@ impl SimHost {
                 },
             );
         }
-        self.touched = true;
+        self.may_have_output = true;
     }
 
-    /// Replaces the address on a path by the next one of the subnet; returns what happened.
+    /// Replaces the address on a path by the next one of the subnet; returns the texts of the
+    /// events.
     pub(crate) fn change_address(
         &mut self,
         now: Instant,
@@ -189,18 +194,18 @@ impl SimHost {
     ) -> Vec<String> {
         let mut events = Vec::new();
         for family in families(scenario) {
-            if let Some(old) = self.addresses.remove(&(path, is_v6(family))) {
-                self.stack.remove_address(now, old);
-                self.quic.host.remove_address(now, old);
-                events.push(format!("address {old} removed"));
+            if let Some(old_address) = self.addresses.remove(&(path, is_v6(family))) {
+                self.stack.remove_address(now, old_address);
+                self.quic.host.remove_address(now, old_address);
+                events.push(format!("address {old_address} removed"));
             }
         }
         let generation = self.generations.entry(path).or_default();
         *generation = generation.wrapping_add(1);
-        self.give_addresses(now, scenario, index, path);
+        self.assign_addresses(now, scenario, index, path);
         for family in families(scenario) {
-            if let Some(new) = self.addresses.get(&(path, is_v6(family))) {
-                events.push(format!("address {new} added"));
+            if let Some(new_address) = self.addresses.get(&(path, is_v6(family))) {
+                events.push(format!("address {new_address} added"));
             }
         }
         events
@@ -213,8 +218,8 @@ impl SimHost {
 
     /// Returns the time at which [`Self::wake`] must be called.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let waiting = (!self.inbox.is_empty()).then_some(self.busy_until);
-        [self.deadline, waiting].into_iter().flatten().min()
+        let processor_done = (!self.inbox.is_empty()).then_some(self.busy_until);
+        [self.deadline, processor_done].into_iter().flatten().min()
     }
 
     /// Receives a packet; returns its memory for reuse, `None` while it waits for the processor.
@@ -244,21 +249,21 @@ impl SimHost {
         } else {
             self.stack.receive(now, interface, packet);
         }
-        self.touched = true;
+        self.may_have_output = true;
     }
 
     /// Switches an interface on or off.
     pub(crate) fn set_up(&mut self, now: Instant, path: usize, up: bool) {
         self.stack.set_up(now, interface(path), up);
         self.quic.host.set_up(now, interface(path).0, up);
-        self.touched = true;
+        self.may_have_output = true;
     }
 
     /// Sets whether the host's own queue in front of a path has room.
     pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, ready: bool) {
         self.stack.set_tx_ready(now, interface(path), ready);
         self.quic.set_tx_ready(path, ready);
-        self.touched = true;
+        self.may_have_output = true;
     }
 
     /// Returns true if packets wait for the processor.
@@ -271,11 +276,11 @@ impl SimHost {
         !self.settings.cpu_per_packet.is_zero() && self.busy_until > now
     }
 
-    /// Runs what is due: packets for which the processor has had its time, then timers.
+    /// Processes packets whose processor time has passed, then the timers that are due.
     pub(crate) fn wake(&mut self, now: Instant) {
         while self.busy_until <= now {
             let Some((interface, mut packet)) = self.inbox.pop_front() else { break };
-            self.busy += self.settings.cpu_per_packet;
+            self.busy_time += self.settings.cpu_per_packet;
             self.deliver(now, interface, &mut packet);
             if !self.inbox.is_empty() {
                 self.busy_until += self.settings.cpu_per_packet;
@@ -284,7 +289,7 @@ impl SimHost {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.stack.handle_timeout(now);
             self.quic.host.handle_timeout(now);
-            self.touched = true;
+            self.may_have_output = true;
         }
     }
 
@@ -295,34 +300,36 @@ impl SimHost {
             self.deadline = Some(self.deadline.map_or(self.busy_until, |d| d.min(self.busy_until)));
             return false;
         }
-        let any = self.stack.transmit(now, packet).is_some()
+        let sent = self.stack.transmit(now, packet).is_some()
             || self.quic.transmit(now).is_some_and(|datagram| {
                 *packet = datagram;
                 true
             });
-        if any && !cost.is_zero() {
+        if sent && !cost.is_zero() {
             let offload = self.settings.segmentation_offload;
             let packets = if offload { 1 } else { packets_of(packet) };
             let cost = cost.saturating_mul(packets);
             self.busy_until = now + cost;
-            self.busy += cost;
+            self.busy_time += cost;
         }
-        any
+        sent
     }
 
     /// Schedules the next call after all output is sent. A deadline in the past becomes the next
     /// nanosecond, so that time advances.
     pub(crate) fn schedule_next(&mut self, now: Instant) {
-        let soon = now + Duration::from_nanos(1);
+        let next_nanosecond = now + Duration::from_nanos(1);
         let next = earliest(self.stack.next_deadline(), self.quic.host.poll_timeout());
-        let busy = Some(self.busy_until).filter(|until| *until > now);
-        // Work that is due now needs the processor: polling each nanosecond until then is useless.
-        let stack = next.map(|at| at.max(if at <= now { busy.unwrap_or(soon) } else { soon }));
-        self.deadline = match (stack, busy) {
-            (Some(stack), Some(busy)) => Some(stack.min(busy)),
-            (stack, busy) => stack.or(busy),
+        let busy_until = Some(self.busy_until).filter(|until| *until > now);
+        // Work that is due now needs the processor, so no call is useful before it is free.
+        let stack_due = next.map(|at| {
+            at.max(if at <= now { busy_until.unwrap_or(next_nanosecond) } else { next_nanosecond })
+        });
+        self.deadline = match (stack_due, busy_until) {
+            (Some(stack_due), Some(busy_until)) => Some(stack_due.min(busy_until)),
+            (stack_due, busy_until) => stack_due.or(busy_until),
         };
-        self.touched = false;
+        self.may_have_output = false;
     }
 }
 
@@ -337,9 +344,9 @@ fn quic_host(scenario: &Scenario, index: usize, seed: u64) -> Result<QuicHost, S
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
     // Headers of IP and UDP; path MTU discovery then finds what each path carries.
     let header_bytes = if families(scenario).contains(&Family::V4) { 28 } else { 48 };
-    let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
+    let max_datagram_bytes = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
     // One datagram per packet: pacing spreads them, not segmentation offload.
-    let config = quic::QuicConfig { max_datagram_bytes: largest, segments: 1, ..config };
+    let config = quic::QuicConfig { max_datagram_bytes, segments: 1, ..config };
     Ok(QuicHost::new(stream_seed(seed, &format!("host/{name}"), "quic"), config))
 }
 

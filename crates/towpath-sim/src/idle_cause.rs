@@ -26,32 +26,34 @@ pub(crate) struct SimView<'a> {
 }
 
 /// Returns a link's idle cause: the most severe one among its senders.
-pub(crate) fn idle_cause(row: &LinkLedger, view: &SimView<'_>) -> IdleCause {
-    let mut found = IdleCause::from(Part::Application);
-    let mut consider = |why: IdleCause| {
-        if severity(why.part) > severity(found.part) {
-            found = why;
+pub(crate) fn idle_cause(link: &LinkLedger, view: &SimView<'_>) -> IdleCause {
+    let mut worst = IdleCause::from(Part::Application);
+    let mut consider = |cause: IdleCause| {
+        if severity(cause.part) > severity(worst.part) {
+            worst = cause;
         }
     };
     for stream in view.streams {
-        let over = view.flows.get(stream.flow).is_none_or(|flow| flow.over);
-        let Some(flow) = view.scenario.flows.get(stream.flow).filter(|_| !over) else { continue };
+        let is_over = view.flows.get(stream.flow).is_none_or(|flow| flow.over);
+        let Some(flow) = view.scenario.flows.get(stream.flow).filter(|_| !is_over) else {
+            continue;
+        };
         let [opener, acceptor] = &stream.ends;
         for direction in directions(&flow.pattern) {
-            let (end, other) = match direction {
+            let (end, peer_end) = match direction {
                 DataDirection::Down => (acceptor, opener),
                 DataDirection::Up | DataDirection::Both => (opener, acceptor),
             };
-            for path in &row.paths {
+            for path in &link.paths {
                 let between = view.scenario.paths.get(*path).map(|path| path.between);
-                let ends = if row.side == 0 { [end, other] } else { [other, end] };
+                let ends = if link.side == 0 { [end, peer_end] } else { [peer_end, end] };
                 if between == Some(ends.map(|end| end.host)) {
-                    consider(path_idle_cause(*path, (stream, flow.via), (end, other), view));
+                    consider(path_idle_cause(*path, (stream, flow.via), (end, peer_end), view));
                 }
             }
         }
     }
-    found
+    worst
 }
 
 /// Ranks causes: a blocked sender over an unusable path, and both over a sender without data.
@@ -77,39 +79,43 @@ fn severity(part: Part) -> u8 {
 fn path_idle_cause(
     path: usize,
     (stream, via): (&SimStream, usize),
-    (end, other): (&AppEnd, &AppEnd),
+    (end, peer_end): (&AppEnd, &AppEnd),
     view: &SimView<'_>,
 ) -> IdleCause {
-    let single = matches!(stream.transport, Transport::Tcp | Transport::Quic);
-    if single && path != via {
+    let single_path = matches!(stream.transport, Transport::Tcp | Transport::Quic);
+    if single_path && path != via {
         return Part::SinglePath.into();
     }
     let (Some(socket), true) = (end.socket, end.open) else { return Part::Handshake.into() };
     let Some(host) = view.hosts.get(end.host) else { return Part::Unknown.into() };
-    let why = match socket {
+    let cause = match socket {
         StreamSocket::Tcp(connection) => tcp_cause(host, connection, path),
         StreamSocket::Quic(..) => quic_cause((host, socket), (path, stream), view),
     };
-    if severity(why.part) < 2 {
-        return why;
+    if severity(cause.part) < 2 {
+        return cause;
     }
-    if view.hosts.get(other.host).is_some_and(SimHost::has_cpu_backlog) {
+    if view.hosts.get(peer_end.host).is_some_and(SimHost::has_cpu_backlog) {
         return Part::ReceiverCpu.into();
     }
     if host.is_cpu_busy(view.now) {
         return Part::SenderCpu.into();
     }
-    why
+    cause
 }
 
 fn tcp_cause(host: &SimHost, connection: ConnectionId, path: usize) -> IdleCause {
-    let on = |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
-    let own = host.stack.subflow_limits(connection).filter(|held| on(held.addresses) == Some(path));
-    let all = own.map(|SubflowLimit { limit, waits_for, .. }| IdleCause {
+    let path_between =
+        |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
+    let limits = host
+        .stack
+        .subflow_limits(connection)
+        .filter(|limit| path_between(limit.addresses) == Some(path));
+    let causes = limits.map(|SubflowLimit { limit, waits_for, .. }| IdleCause {
         part: limit_part(limit),
-        waits_for: waits_for.and_then(on),
+        waits_for: waits_for.and_then(path_between),
     });
-    all.max_by_key(|why| severity(why.part)).unwrap_or_else(|| {
+    causes.max_by_key(|cause| severity(cause.part)).unwrap_or_else(|| {
         if host.stack.has_nothing_to_send(connection) {
             Part::Application.into()
         } else {
@@ -136,7 +142,8 @@ fn limit_part(limit: SendLimit) -> Part {
     }
 }
 
-/// The QUIC library reports limits only in part, and only at the end of a sample.
+/// Estimates the idle cause of a QUIC path from its last polled status: the library does not report
+/// send limits.
 fn quic_cause(
     (host, socket): (&SimHost, StreamSocket),
     (path, stream): (usize, &SimStream),
@@ -151,23 +158,27 @@ fn quic_cause(
     let Some(status) = host.quic.last_status.get(&connection) else {
         return Part::Handshake.into();
     };
-    let on = |own: &&towpath_quic::PathStatus| {
-        path_of(own.local.ip(), own.remote.ip()) == Some(path)
-            && !matches!(own.state, towpath_quic::PathState::Abandoned { .. })
+    let is_live_path = |path_status: &&towpath_quic::PathStatus| {
+        path_of(path_status.local.ip(), path_status.remote.ip()) == Some(path)
+            && !matches!(path_status.state, towpath_quic::PathState::Abandoned { .. })
     };
-    let Some(own) = status.paths.iter().find(on) else { return Part::NoSubflow.into() };
-    let full = own.in_flight_bytes + u64::from(own.mtu_bytes) > own.cwnd_bytes;
-    let validating = matches!(own.state, towpath_quic::PathState::Validating);
-    let slow = own.ssthresh_bytes.is_none_or(|threshold| own.cwnd_bytes < threshold);
+    let Some(path_status) = status.paths.iter().find(is_live_path) else {
+        return Part::NoSubflow.into();
+    };
+    let cwnd_full =
+        path_status.in_flight_bytes + u64::from(path_status.mtu_bytes) > path_status.cwnd_bytes;
+    let validating = matches!(path_status.state, towpath_quic::PathState::Validating);
+    let slow_start =
+        path_status.ssthresh_bytes.is_none_or(|threshold| path_status.cwnd_bytes < threshold);
     let part = if validating {
         Part::Handshake
-    } else if own.backup {
+    } else if path_status.backup {
         Part::Backup
-    } else if !full {
+    } else if !cwnd_full {
         Part::Unknown
-    } else if own.lost_packets > 0 {
+    } else if path_status.lost_packets > 0 {
         Part::AfterLoss
-    } else if slow {
+    } else if slow_start {
         Part::SlowStart
     } else {
         Part::CongestionAvoidance

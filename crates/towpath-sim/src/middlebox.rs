@@ -13,9 +13,9 @@ use towpath_net::Instant;
 const COALESCE_TIMEOUT: Duration = Duration::from_micros(500);
 /// Largest payload of a coalesced segment: two full packets.
 const MAX_COALESCED_BYTES: usize = 2_960;
-/// Interval between rewritten packets, counted in packets with data.
+/// One in this number of packets with data is rewritten.
 const REWRITE_INTERVAL_PACKETS: u64 = 50;
-/// Offset that a box adds to sequence numbers.
+/// Offset that the `shift-sequence` box adds to sequence numbers.
 const SEQUENCE_OFFSET: u32 = 0x1234_5678;
 /// First port that an address translator assigns.
 const FIRST_PORT: u16 = 40_000;
@@ -48,26 +48,26 @@ struct MiddleboxState {
 }
 
 impl MiddleboxChain {
-    pub(crate) fn new(all: &[Middlebox], path: usize) -> Self {
-        let own = all.iter().filter(|middlebox| middlebox.path == path);
-        let make = |middlebox: &Middlebox| MiddleboxState {
+    pub(crate) fn new(middleboxes: &[Middlebox], path: usize) -> Self {
+        let on_path = middleboxes.iter().filter(|middlebox| middlebox.path == path);
+        let new_state = |middlebox: &Middlebox| MiddleboxState {
             side: middlebox.side,
             action: middlebox.action,
             translations: Vec::new(),
             data_packets: 0,
             held: [None, None],
         };
-        Self { boxes: own.map(make).collect(), identification: 0 }
+        Self { boxes: on_path.map(new_state).collect(), identification: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.boxes.is_empty()
     }
 
-    /// Returns the earliest time at which [`Self::expired`] releases a segment.
+    /// Returns the earliest time at which [`Self::release_expired`] releases a segment.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let held = self.boxes.iter().flat_map(|own| own.held.iter().flatten());
-        held.map(|(until, _)| *until).min()
+        let held_segments = self.boxes.iter().flat_map(|state| state.held.iter().flatten());
+        held_segments.map(|(until, _)| *until).min()
     }
 
     /// Passes a packet through all boxes and appends the resulting packets to `out`.
@@ -79,58 +79,61 @@ impl MiddleboxChain {
         out: &mut VecDeque<Packet>,
     ) {
         let Ok(segment) = packet.parse() else {
-            out.push_back(packet); // damaged on the way: not a box's business
+            out.push_back(packet); // damaged in transit: boxes forward it unchanged
             return;
         };
         self.pass_segment(now, direction, 0, segment, out);
     }
 
     /// Releases segments that boxes have held until `now`.
-    pub(crate) fn expired(
+    pub(crate) fn release_expired(
         &mut self,
         now: Instant,
         direction: PathDirection,
         out: &mut VecDeque<Packet>,
     ) {
         let count = self.boxes.len();
-        for place in 0..count {
-            let index = if direction == PathDirection::Up { place } else { count - 1 - place };
-            let held = self.boxes.get_mut(index).and_then(|own| own.take_expired(now, direction));
-            if let Some(segment) = held {
-                self.pass_segment(now, direction, place + 1, segment, out);
+        for position in 0..count {
+            let index =
+                if direction == PathDirection::Up { position } else { count - 1 - position };
+            let released =
+                self.boxes.get_mut(index).and_then(|state| state.take_expired(now, direction));
+            if let Some(segment) = released {
+                self.pass_segment(now, direction, position + 1, segment, out);
             }
         }
     }
 
     /// Returns the inside address that the boxes translate to `outside`.
     pub(crate) fn untranslated_address(&self, outside: SocketAddr) -> SocketAddr {
-        self.boxes.iter().rev().fold(outside, |address, own| {
-            let found = own.translations.iter().find(|(_, outside)| *outside == address);
-            found.map_or(address, |(inside, _)| *inside)
+        self.boxes.iter().rev().fold(outside, |address, state| {
+            let translation = state.translations.iter().find(|(_, outside)| *outside == address);
+            translation.map_or(address, |(inside, _)| *inside)
         })
     }
 
-    /// Passes a segment through the boxes from the one at `place` in its direction.
+    /// Passes a segment through the boxes from the one at `position` on, counted in its direction.
     fn pass_segment(
         &mut self,
         now: Instant,
         direction: PathDirection,
-        place: usize,
+        position: usize,
         segment: Segment,
         out: &mut VecDeque<Packet>,
     ) {
-        let mut moving = vec![segment];
+        let mut segments = vec![segment];
         let count = self.boxes.len();
-        for place in place..count {
-            let index = if direction == PathDirection::Up { place } else { count - 1 - place };
-            let Some(own) = self.boxes.get_mut(index) else { continue };
+        for position in position..count {
+            let index =
+                if direction == PathDirection::Up { position } else { count - 1 - position };
+            let Some(state) = self.boxes.get_mut(index) else { continue };
             let mut changed = Vec::new();
-            for segment in moving {
-                own.change(now, direction, segment, &mut changed);
+            for segment in segments {
+                state.process(now, direction, segment, &mut changed);
             }
-            moving = changed;
+            segments = changed;
         }
-        for segment in moving {
+        for segment in segments {
             self.identification = self.identification.wrapping_add(1);
             out.push_back(Packet::emit(&segment, self.identification));
         }
@@ -139,11 +142,11 @@ impl MiddleboxChain {
 
 impl MiddleboxState {
     fn take_expired(&mut self, now: Instant, direction: PathDirection) -> Option<Segment> {
-        let held = self.held.get_mut(direction as usize)?;
-        held.take_if(|(until, _)| *until <= now).map(|(_, segment)| segment)
+        let held_segment = self.held.get_mut(direction as usize)?;
+        held_segment.take_if(|(until, _)| *until <= now).map(|(_, segment)| segment)
     }
 
-    fn sees(&self, direction: PathDirection) -> bool {
+    fn handles(&self, direction: PathDirection) -> bool {
         match self.side {
             LinkSide::Both => true,
             LinkSide::Up => direction == PathDirection::Up,
@@ -151,14 +154,14 @@ impl MiddleboxState {
         }
     }
 
-    fn change(
+    fn process(
         &mut self,
         now: Instant,
         direction: PathDirection,
         mut segment: Segment,
         out: &mut Vec<Segment>,
     ) {
-        if !self.sees(direction) {
+        if !self.handles(direction) {
             out.push(segment);
             return;
         }
@@ -179,7 +182,7 @@ impl MiddleboxState {
             MiddleboxAction::Split => return split(segment, out),
             MiddleboxAction::Coalesce => return self.coalesce(now, direction, segment, out),
             MiddleboxAction::Nat => self.translate(direction, &mut segment),
-            MiddleboxAction::ShiftSequence => shift(direction, &mut segment),
+            MiddleboxAction::ShiftSequence => shift_sequence(direction, &mut segment),
             MiddleboxAction::RewritePayload => self.rewrite(&mut segment),
         }
         out.push(segment);
@@ -194,13 +197,14 @@ impl MiddleboxState {
         segment: Segment,
         out: &mut Vec<Segment>,
     ) {
-        let Some(held) = self.held.get_mut(direction as usize) else {
+        let Some(held_segment) = self.held.get_mut(direction as usize) else {
             out.push(segment);
             return;
         };
-        let plain = segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
-        match held.take() {
-            Some((_, mut first)) if plain && follows(&first, &segment) => {
+        let is_plain_data =
+            segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
+        match held_segment.take() {
+            Some((_, mut first)) if is_plain_data && follows(&first, &segment) => {
                 for chunk in segment.payload.chunks() {
                     first.payload.push(chunk.clone());
                 }
@@ -209,10 +213,10 @@ impl MiddleboxState {
                 first.window = segment.window;
                 out.push(first);
             }
-            earlier => {
-                out.extend(earlier.map(|(_, first)| first));
-                if plain {
-                    *held = Some((now + COALESCE_TIMEOUT, segment));
+            not_joined => {
+                out.extend(not_joined.map(|(_, first)| first));
+                if is_plain_data {
+                    *held_segment = Some((now + COALESCE_TIMEOUT, segment));
                 } else {
                     out.push(segment);
                 }
@@ -223,15 +227,21 @@ impl MiddleboxState {
     fn translate(&mut self, direction: PathDirection, segment: &mut Segment) {
         if direction == PathDirection::Down {
             let outside = segment.destination;
-            let found = self.translations.iter().find(|(_, other)| *other == outside);
-            segment.destination = found.map_or(outside, |(inside, _)| *inside);
+            let translation =
+                self.translations.iter().find(|(_, known_outside)| *known_outside == outside);
+            segment.destination = translation.map_or(outside, |(inside, _)| *inside);
             return;
         }
         let inside = segment.source;
-        let found = self.translations.iter().find(|(own, _)| *own == inside).map(|(_, o)| *o);
-        segment.source = found.unwrap_or_else(|| {
+        let translation = self
+            .translations
+            .iter()
+            .find(|(known_inside, _)| *known_inside == inside)
+            .map(|(_, outside)| *outside);
+        segment.source = translation.unwrap_or_else(|| {
             let number = u16::try_from(self.translations.len()).unwrap_or(u16::MAX);
-            let outside = SocketAddr::new(public(inside.ip()), FIRST_PORT.wrapping_add(number));
+            let outside =
+                SocketAddr::new(translator_address(inside.ip()), FIRST_PORT.wrapping_add(number));
             self.translations.push((inside, outside));
             outside
         });
@@ -255,7 +265,7 @@ impl MiddleboxState {
 }
 
 /// Returns the translator's own address: `.251` in the path's subnet, on the first host's side.
-fn public(inside: IpAddr) -> IpAddr {
+fn translator_address(inside: IpAddr) -> IpAddr {
     match inside {
         IpAddr::V4(address) => Ipv4Addr::from((u32::from(address) & !0xff) | 0xfb).into(),
         IpAddr::V6(address) => Ipv6Addr::from((u128::from(address) & !0xffff) | 0xfb).into(),
@@ -277,19 +287,19 @@ fn split(segment: Segment, out: &mut Vec<Segment>) {
         out.push(segment);
         return;
     }
-    let (half, last) = (len / 2, Flags::FIN.with(Flags::PSH));
+    let (middle, last_only_flags) = (len / 2, Flags::FIN.with(Flags::PSH));
     let mut first = segment.clone();
-    first.payload = segment.payload.slice(0, half);
-    first.flags = first.flags.without(last);
+    first.payload = segment.payload.slice(0, middle);
+    first.flags = first.flags.without(last_only_flags);
     let mut second = segment;
-    second.payload = second.payload.slice(half, len);
-    second.seq = second.seq.wrapping_add(u32::try_from(half).unwrap_or(0));
+    second.payload = second.payload.slice(middle, len);
+    second.seq = second.seq.wrapping_add(u32::try_from(middle).unwrap_or(0));
     out.extend([first, second]);
 }
 
 /// Shifts the first host's sequence numbers, as firewalls do that distrust its random numbers. The
 /// peer's SACK blocks are shifted back, otherwise TCP itself breaks.
-fn shift(direction: PathDirection, segment: &mut Segment) {
+fn shift_sequence(direction: PathDirection, segment: &mut Segment) {
     match direction {
         PathDirection::Up => segment.seq = segment.seq.wrapping_add(SEQUENCE_OFFSET),
         PathDirection::Down => {

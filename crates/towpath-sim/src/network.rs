@@ -28,11 +28,11 @@ const TSQ_TIME: Duration = Duration::from_micros(977);
 /// Upper bound of the small queue limit (Linux: `tcp_limit_output_bytes`).
 const TSQ_MAX_BYTES: u64 = 4 * 1_024 * 1_024;
 
-/// Address pairs whose path is cached, at most.
-const PATH_CACHE_SLOTS: usize = 64;
+/// Largest number of address pairs whose path is cached.
+const MAX_CACHED_PATHS: usize = 64;
 
-/// Freed packets that are kept for reuse, at most.
-const MAX_SPARE_PACKETS: usize = 4_096;
+/// Largest number of freed packets that are kept for reuse.
+const MAX_FREE_PACKETS: usize = 4_096;
 
 /// Time after the end of the run within which every packet in flight arrives.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
@@ -47,7 +47,7 @@ struct PathEnd {
     up: bool,
     /// Set when the route's first queue is in the host, which applies backpressure when it is
     /// full.
-    pushes_back: bool,
+    applies_backpressure: bool,
     /// Largest super-segment sent so far, in bytes.
     burst_bytes: u64,
     /// Set while the stack may not send.
@@ -67,20 +67,24 @@ pub(crate) struct DeliveredPacket {
 pub(crate) struct SimNetwork<'a> {
     topology: Topology<SimPacket>,
     links: LinkDirections,
+    /// Link directions that the records report.
     reported: Vec<ReportedDirection>,
     /// The two ends of each path.
     interfaces: Vec<[PathEnd; 2]>,
     boxes: Vec<MiddleboxChain>,
     has_boxes: bool,
-    any_pushes_back: bool,
+    any_backpressure: bool,
+    /// By path: true if super-segments are split into packets.
     split: Vec<bool>,
+    /// MTU of each path.
     mtu_bytes: Vec<u32>,
     /// For each path and direction, the bytes that the link carries in [`TSQ_TIME`].
     small_queue_bytes: Vec<[u64; 2]>,
-    /// Captures, one for each host, or empty.
+    /// Captures, one for each host; empty if nothing is captured.
     captures: Vec<PcapWriter<'a>>,
     /// Set when captures keep headers only, so that checksums over the payload are not computed.
     pub(crate) headers_only: bool,
+    /// Reused buffer for packets that leave a middlebox chain.
     chain_output: VecDeque<wire::Packet>,
     /// Cached paths of IPv4 address pairs, in the byte order of the header.
     path_cache: Vec<([u8; 8], usize)>,
@@ -102,17 +106,18 @@ impl<'a> SimNetwork<'a> {
         let (topology, links) = topology::<SimPacket>(scenario, seed, &[])?;
         let interface = |index: usize, path: &towpath_measure::scenario::Path, end: usize| {
             let host = path.between.get(end).copied().unwrap_or_default();
-            let earlier = scenario.paths.iter().take(index);
-            let earlier = earlier.filter(|path| end_of(path, host).is_some()).count();
+            let interfaces_before = scenario.paths.iter().take(index);
+            let interfaces_before =
+                interfaces_before.filter(|path| end_of(path, host).is_some()).count();
             let config = if end == 0 { &path.up } else { &path.down };
             let name = scenario.hosts.get(host).map_or_else(String::new, |h| h.name.clone());
             PathEnd {
                 host,
-                number: u32::try_from(earlier).unwrap_or(u32::MAX),
+                number: u32::try_from(interfaces_before).unwrap_or(u32::MAX),
                 totals: totals(name, path.name.clone()),
                 up: true,
                 // On the reverse direction, a bottleneck would come first.
-                pushes_back: config.position == QueuePosition::Host
+                applies_backpressure: config.position == QueuePosition::Host
                     && (end == 0 || path.through.is_empty()),
                 ..PathEnd::default()
             }
@@ -123,17 +128,22 @@ impl<'a> SimNetwork<'a> {
             ends.map(|(index, path)| [0, 1].map(|end| interface(index, path, end))).collect();
         let boxes: Vec<_> =
             (0..paths.len()).map(|path| MiddleboxChain::new(&scenario.middleboxes, path)).collect();
-        let whole = |index: usize| boxes.get(index).is_none_or(MiddleboxChain::is_empty);
+        let has_no_boxes = |index: usize| boxes.get(index).is_none_or(MiddleboxChain::is_empty);
         Ok(Self {
             topology,
             accounts: CapacityAccounts::new(scenario, transport, &links),
             reported: links.reported(scenario),
             links,
-            any_pushes_back: interfaces.iter().flatten().any(|interface| interface.pushes_back),
+            any_backpressure: interfaces
+                .iter()
+                .flatten()
+                .any(|interface| interface.applies_backpressure),
             interfaces,
             has_boxes: boxes.iter().any(|boxes| !boxes.is_empty()),
-            // A middlebox sees packets as they are on the wire.
-            split: (0..paths.len()).map(|path| split(path, scenario) || !whole(path)).collect(),
+            // A middlebox must see single packets, as they are on the wire.
+            split: (0..paths.len())
+                .map(|path| split(path, scenario) || !has_no_boxes(path))
+                .collect(),
             boxes,
             mtu_bytes: paths.iter().map(|path| path.mtu_bytes).collect(),
             small_queue_bytes: paths
@@ -156,8 +166,8 @@ impl<'a> SimNetwork<'a> {
         if !self.has_boxes {
             return links;
         }
-        let held = self.boxes.iter().filter_map(MiddleboxChain::next_due);
-        held.chain(links).min()
+        let box_releases = self.boxes.iter().filter_map(MiddleboxChain::next_due);
+        box_releases.chain(links).min()
     }
 
     /// Sends a packet of `host`. The first host's address decides the path, regardless of the
@@ -175,37 +185,42 @@ impl<'a> SimNetwork<'a> {
         }
         interface.totals.tx_packets += 1;
         interface.totals.tx_bytes += len;
-        let whole = packet.segment_bytes == 0 || !self.split.get(path).copied().unwrap_or(true);
-        if whole {
-            return self.send_one(now, path, end, packet);
+        let goes_unsplit =
+            packet.segment_bytes == 0 || !self.split.get(path).copied().unwrap_or(true);
+        if goes_unsplit {
+            return self.send_single(now, path, end, packet);
         }
-        let Some(mut cutter) = Segmenter::new(&packet) else {
+        let Some(mut segmenter) = Segmenter::new(&packet) else {
             let mut packet = packet;
             packet.segment_bytes = 0;
-            return self.send_one(now, path, end, packet);
+            return self.send_single(now, path, end, packet);
         };
         loop {
-            let mut part = self.empty_packet();
-            if !cutter.next(&packet, &mut part) {
-                self.recycle(part);
+            let mut segment = self.empty_packet();
+            if !segmenter.next(&packet, &mut segment) {
+                self.recycle(segment);
                 break;
             }
-            self.send_one(now, path, end, part);
+            self.send_single(now, path, end, segment);
         }
         self.recycle(packet);
     }
 
     fn path_of(&mut self, packet: &wire::Packet) -> Option<usize> {
-        let v4 = packet.header.first().is_some_and(|first| first >> 4 == 4);
-        let pair = packet.header.get(12..).and_then(<[u8]>::first_chunk).filter(|_| v4);
-        if let Some(pair) = pair
-            && let Some((_, path)) = self.path_cache.iter().find(|(known, _)| known == pair)
+        let is_v4 = packet.header.first().is_some_and(|first_byte| first_byte >> 4 == 4);
+        let address_bytes = packet.header.get(12..).and_then(<[u8]>::first_chunk).filter(|_| is_v4);
+        if let Some(address_bytes) = address_bytes
+            && let Some((_, path)) =
+                self.path_cache.iter().find(|(cached, _)| cached == address_bytes)
         {
             return Some(*path);
         }
-        let path = packet.addresses().and_then(|(source, target)| path_of(source, target))?;
-        if let Some(pair) = pair.filter(|_| self.path_cache.len() < PATH_CACHE_SLOTS) {
-            self.path_cache.push((*pair, path));
+        let path =
+            packet.addresses().and_then(|(source, destination)| path_of(source, destination))?;
+        if let Some(address_bytes) =
+            address_bytes.filter(|_| self.path_cache.len() < MAX_CACHED_PATHS)
+        {
+            self.path_cache.push((*address_bytes, path));
         }
         Some(path)
     }
@@ -217,27 +232,27 @@ impl<'a> SimNetwork<'a> {
 
     /// Keeps the memory of a packet for reuse.
     pub(crate) fn recycle(&mut self, mut packet: Box<wire::Packet>) {
-        if self.free_packets.len() < MAX_SPARE_PACKETS {
+        if self.free_packets.len() < MAX_FREE_PACKETS {
             packet.payload = wire::Payload::EMPTY;
             self.free_packets.push(packet);
         }
     }
 
-    fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
+    fn send_single(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
         self.capture_packet(now, path, end, PacketDirection::Outbound, &packet);
         let no_boxes = self.boxes.get(path).is_none_or(MiddleboxChain::is_empty);
         if end == 1 || no_boxes {
             self.push(now, path, end, packet);
             return;
         }
-        let mut passing = std::mem::take(&mut self.chain_output);
+        let mut outgoing = std::mem::take(&mut self.chain_output);
         if let Some(boxes) = self.boxes.get_mut(path) {
-            boxes.pass(now, PathDirection::Up, *packet, &mut passing);
+            boxes.pass(now, PathDirection::Up, *packet, &mut outgoing);
         }
-        for packet in passing.drain(..) {
+        for packet in outgoing.drain(..) {
             self.push(now, path, end, Box::new(packet));
         }
-        self.chain_output = passing;
+        self.chain_output = outgoing;
     }
 
     fn push(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
@@ -274,15 +289,15 @@ impl<'a> SimNetwork<'a> {
                 }
                 continue;
             }
-            let mut passing = std::mem::take(&mut self.chain_output);
+            let mut outgoing = std::mem::take(&mut self.chain_output);
             if let Some(boxes) = self.boxes.get_mut(path) {
-                boxes.pass(time, PathDirection::Down, *packet, &mut passing);
+                boxes.pass(time, PathDirection::Down, *packet, &mut outgoing);
             }
-            for packet in passing.drain(..) {
+            for packet in outgoing.drain(..) {
                 let arrival = self.arrive(time, path, end, Box::new(packet));
                 self.arrived.extend(arrival);
             }
-            self.chain_output = passing;
+            self.chain_output = outgoing;
         }
     }
 
@@ -321,12 +336,17 @@ impl<'a> SimNetwork<'a> {
         let interface = self.interfaces.get(path).and_then(|ends| ends.get(end));
         let Some(PathEnd { host, number, .. }) = interface else { return };
         if let Some(capture) = self.captures.get_mut(*host) {
-            let place = (*number, direction);
+            let interface_and_direction = (*number, direction);
             if self.headers_only {
-                capture.packet(unix_ns(now), place, packet.headers(), packet.len());
+                capture.packet(
+                    unix_ns(now),
+                    interface_and_direction,
+                    packet.headers(),
+                    packet.len(),
+                );
             } else {
                 let data = packet.to_vec();
-                capture.packet(unix_ns(now), place, &data, data.len());
+                capture.packet(unix_ns(now), interface_and_direction, &data, data.len());
             }
         }
     }
@@ -337,11 +357,11 @@ impl<'a> SimNetwork<'a> {
                 continue;
             }
             for direction in [PathDirection::Up, PathDirection::Down] {
-                let mut passing = std::mem::take(&mut self.chain_output);
+                let mut released = std::mem::take(&mut self.chain_output);
                 if let Some(boxes) = self.boxes.get_mut(path) {
-                    boxes.expired(now, direction, &mut passing);
+                    boxes.release_expired(now, direction, &mut released);
                 }
-                for packet in passing.drain(..) {
+                for packet in released.drain(..) {
                     let packet = Box::new(packet);
                     match direction {
                         PathDirection::Up => self.push(now, path, 0, packet),
@@ -351,30 +371,30 @@ impl<'a> SimNetwork<'a> {
                         }
                     }
                 }
-                self.chain_output = passing;
+                self.chain_output = released;
             }
         }
     }
 
-    /// Calls `tell` with host, path and room for each interface whose transmit room has changed.
-    /// `small_queues` marks hosts that use TCP small queues.
+    /// Calls `notify` with host, path and readiness for each interface whose readiness to transmit
+    /// has changed. `small_queues` marks hosts that use TCP small queues.
     pub(crate) fn tx_ready_changes(
         &mut self,
         small_queues: &[bool],
         mut notify: impl FnMut(usize, usize, bool),
     ) {
-        if !self.any_pushes_back {
+        if !self.any_backpressure {
             return;
         }
         for path in 0..self.interfaces.len() {
             for end in 0..2 {
                 let ends = self.interfaces.get(path);
                 let Some(interface) = ends.and_then(|ends| ends.get(end)) else { continue };
-                if !interface.pushes_back {
+                if !interface.applies_backpressure {
                     continue;
                 }
-                let small = small_queues.get(interface.host).copied().unwrap_or(false);
-                let ready = self.is_tx_ready(path, end, interface, small);
+                let has_small_queues = small_queues.get(interface.host).copied().unwrap_or(false);
+                let ready = self.is_tx_ready(path, end, interface, has_small_queues);
                 let (host, stopped) = (interface.host, interface.stopped);
                 if ready == stopped {
                     notify(host, path, ready);
@@ -387,17 +407,24 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    fn is_tx_ready(&self, path: usize, end: usize, interface: &PathEnd, small: bool) -> bool {
+    fn is_tx_ready(
+        &self,
+        path: usize,
+        end: usize,
+        interface: &PathEnd,
+        has_small_queues: bool,
+    ) -> bool {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         let mtu_bytes = self.mtu_bytes.get(path).copied().unwrap_or(1_500);
         if !route.is_some_and(|route| self.topology.has_room(*route, mtu_bytes)) {
             return false;
         }
-        let first = self.links.paths.get(path).and_then(|directions| directions.get(end));
-        let queued = first.and_then(|id| self.topology.queue_length(*id)).map_or(0, |(_, b)| b);
-        let rate = self.small_queue_bytes.get(path).and_then(|ends| ends.get(end)).copied();
-        let limit = rate.unwrap_or(0).max(2 * interface.burst_bytes).min(TSQ_MAX_BYTES);
-        !small || queued < limit.max(u64::from(mtu_bytes))
+        let first_direction = self.links.paths.get(path).and_then(|directions| directions.get(end));
+        let queued_bytes =
+            first_direction.and_then(|id| self.topology.queue_length(*id)).map_or(0, |(_, b)| b);
+        let rate_limit = self.small_queue_bytes.get(path).and_then(|ends| ends.get(end)).copied();
+        let limit_bytes = rate_limit.unwrap_or(0).max(2 * interface.burst_bytes).min(TSQ_MAX_BYTES);
+        !has_small_queues || queued_bytes < limit_bytes.max(u64::from(mtu_bytes))
     }
 
     /// Returns the first host's real address, before any address translation.
@@ -435,8 +462,8 @@ impl<'a> SimNetwork<'a> {
         {
             let sides = self.small_queue_bytes.get_mut(path).into_iter().flatten();
             for (end, bytes) in sides.enumerate() {
-                let own = if end == 0 { LinkSide::Up } else { LinkSide::Down };
-                if *side == LinkSide::Both || *side == own {
+                let end_side = if end == 0 { LinkSide::Up } else { LinkSide::Down };
+                if *side == LinkSide::Both || *side == end_side {
                     *bytes = rate.bytes_in(TSQ_TIME);
                 }
             }
@@ -461,15 +488,17 @@ impl<'a> SimNetwork<'a> {
     /// the packet is lost.
     fn record_arrival(&mut self, path: usize, end: usize, packet: &SimPacket) {
         let Some(ends) = self.interfaces.get(path) else { return };
-        let [Some(here), Some(there)] = [end, 1 - end].map(|end| ends.get(end)) else { return };
-        if here.up {
-            self.accounts.on_arrival((path, 1 - end, there.host), packet);
+        let [Some(receiver), Some(sender)] = [end, 1 - end].map(|end| ends.get(end)) else {
+            return;
+        };
+        if receiver.up {
+            self.accounts.on_arrival((path, 1 - end, sender.host), packet);
         }
     }
 
     /// Updates the idle causes for the time until the next event.
-    pub(crate) fn update_causes(&mut self, look: &SimView<'_>, until: Instant) {
-        self.accounts.update_causes(&mut self.topology, look, until);
+    pub(crate) fn update_causes(&mut self, view: &SimView<'_>, until: Instant) {
+        self.accounts.update_causes(&mut self.topology, view, until);
     }
 
     /// Closes a period of the capacity account.
@@ -495,7 +524,7 @@ impl<'a> SimNetwork<'a> {
     /// Returns the path of a route and the end at which it begins.
     fn locate_route(&self, route: RouteId) -> Option<(usize, usize)> {
         self.links.routes.iter().enumerate().find_map(|(path, routes)| {
-            routes.iter().position(|own| *own == route).map(|side| (path, side))
+            routes.iter().position(|id| *id == route).map(|side| (path, side))
         })
     }
 

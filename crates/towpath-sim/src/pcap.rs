@@ -31,7 +31,7 @@ impl std::fmt::Debug for CaptureOutputs<'_> {
 /// Capture of one host in pcapng.
 pub(crate) type PcapWriter<'a> = pcapng::PcapngWriter<&'a mut (dyn Write + Send)>;
 
-/// Returns a time of virtual time in nanoseconds since 1970.
+/// Converts a virtual time to nanoseconds since 1970.
 pub(crate) fn unix_ns(now: Instant) -> u64 {
     (CAPTURE_EPOCH + now.saturating_since(Instant::ZERO)).as_nanos() as u64
 }

@@ -73,9 +73,9 @@ impl FlowPinger {
                     continue;
                 };
                 self.identification = self.identification.wrapping_add(1);
-                let asked =
+                let request =
                     EchoDatagram { token: TestToken::NONE, number, sent_ns: now.as_nanos() };
-                let payload = Bytes::copy_from_slice(&asked.to_bytes());
+                let payload = Bytes::copy_from_slice(&request.to_bytes());
                 let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
                 network.send(now, self.from, Box::new(udp.emit(self.identification)));
                 pinger.on_sent(now, number);
@@ -83,9 +83,9 @@ impl FlowPinger {
         }
     }
 
-    /// Takes a packet that has reached a host, if it belongs to this flow. The other end's reply
-    /// is sent at once.
-    pub(crate) fn take(
+    /// Processes a packet that has reached a host, and sends the other end's reply at once. Returns
+    /// true if the packet belongs to this flow.
+    pub(crate) fn on_packet(
         &mut self,
         now: Instant,
         (host, path): (usize, usize),
@@ -101,19 +101,19 @@ impl FlowPinger {
             return false;
         }
         if host == self.from {
-            let pinger = self.paths.iter_mut().find(|(own, _)| *own == path);
-            if let (Some((_, pinger)), Some(back)) =
+            let pinger = self.paths.iter_mut().find(|(pinger_path, _)| *pinger_path == path);
+            if let (Some((_, pinger)), Some(reply)) =
                 (pinger, EchoDatagram::parse_reply(&udp.payload))
             {
-                pinger.on_reply(now, back.number);
+                pinger.on_reply(now, reply.number);
             }
             return true;
         }
         if host == self.to
-            && let Some(answer) = datagram::reply(&udp.payload, |_| true)
+            && let Some(reply) = datagram::reply(&udp.payload, |_| true)
         {
             self.identification = self.identification.wrapping_add(1);
-            let payload = Bytes::copy_from_slice(&answer);
+            let payload = Bytes::copy_from_slice(&reply);
             let (source, destination) = (udp.destination, udp.source);
             let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
             network.send(now, host, Box::new(udp.emit(self.identification)));
@@ -123,10 +123,10 @@ impl FlowPinger {
 
     /// Returns the result of every request.
     pub(crate) fn finish(&self, now: Instant, flow: usize, scenario: &Scenario) -> Vec<Probe> {
-        let each = self.paths.iter().flat_map(|(path, pinger)| {
+        let probes = self.paths.iter().flat_map(|(path, pinger)| {
             let name = scenario.paths.get(*path).map_or("?", |path| path.name.as_str());
             pinger.finish(now, flow as u32, name)
         });
-        each.collect()
+        probes.collect()
     }
 }

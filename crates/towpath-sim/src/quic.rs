@@ -20,13 +20,14 @@ pub(crate) struct QuicHost {
     pub(crate) config: quic::QuicConfig,
     /// Flow that each connection belongs to.
     pub(crate) flows: BTreeMap<quic::ConnectionId, usize>,
+    /// Flow that each listener belongs to.
     pub(crate) listeners: BTreeMap<quic::ListenerId, usize>,
     /// Last polled status of each connection.
     pub(crate) last_status: BTreeMap<quic::ConnectionId, quic::ConnectionStatus>,
     /// Packets that are ready but not sent yet.
     outgoing: VecDeque<Packet>,
     /// Paths whose first queue, in this host, is full.
-    full: Vec<usize>,
+    full_paths: Vec<usize>,
     identification: u16,
 }
 
@@ -39,7 +40,7 @@ impl QuicHost {
             listeners: BTreeMap::new(),
             last_status: BTreeMap::new(),
             outgoing: VecDeque::new(),
-            full: Vec::new(),
+            full_paths: Vec::new(),
             identification: 0,
         }
     }
@@ -68,10 +69,10 @@ impl QuicHost {
     }
 
     /// Sets whether the queue in this host at the start of a path has room.
-    pub(crate) fn set_tx_ready(&mut self, path: usize, room: bool) {
-        self.full.retain(|full| *full != path);
-        if !room {
-            self.full.push(path);
+    pub(crate) fn set_tx_ready(&mut self, path: usize, ready: bool) {
+        self.full_paths.retain(|full_path| *full_path != path);
+        if !ready {
+            self.full_paths.push(path);
         }
     }
 
@@ -95,9 +96,12 @@ impl QuicHost {
                 self.outgoing.push_back(udp.emit(self.identification));
             }
         }
-        let next = self.outgoing.front()?;
-        let path = next.source().zip(next.destination()).and_then(|(from, to)| path_of(from, to));
-        if path.is_some_and(|path| self.full.contains(&path)) {
+        let next_packet = self.outgoing.front()?;
+        let path = next_packet
+            .source()
+            .zip(next_packet.destination())
+            .and_then(|(source, destination)| path_of(source, destination));
+        if path.is_some_and(|path| self.full_paths.contains(&path)) {
             return None;
         }
         self.outgoing.pop_front()

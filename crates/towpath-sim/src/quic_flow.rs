@@ -34,7 +34,7 @@ impl Simulation<'_> {
         else {
             return;
         };
-        host.touched = true;
+        host.may_have_output = true;
         let config = host.quic_connection(transport);
         match host.quic.host.connect(self.now, local, remote, config) {
             Ok(connection) => {
@@ -59,25 +59,28 @@ impl Simulation<'_> {
                 let flow = host.quic.listeners.get(&listener).copied();
                 host.quic.flows.extend(flow.map(|flow| (connection, flow)));
             }
-            QuicEvent::Connected(connection) => self.quic_connected(index, connection),
+            QuicEvent::Connected(connection) => self.on_quic_connected(index, connection),
             QuicEvent::StreamOpened(connection, stream) => {
                 self.begin_stream(index, connection, stream, 1);
             }
             QuicEvent::Readable(connection, stream) | QuicEvent::Writable(connection, stream) => {
-                self.use_end(index, StreamSocket::Quic(connection, stream));
+                self.serve_application(index, StreamSocket::Quic(connection, stream));
             }
             QuicEvent::Finished(..) => {}
-            QuicEvent::Closed { connection, error } => self.quic_closed(index, connection, error),
+            QuicEvent::Closed { connection, error } => {
+                self.on_quic_closed(index, connection, error)
+            }
             QuicEvent::Notice { connection, notice } => {
                 let Some(host) = self.hosts.get_mut(index) else { return };
                 host.quic.poll_status();
-                let (name, status) = (host.name.as_str(), host.quic.last_status.get(&connection));
-                self.recorder.quic_notice(self.now, name, status, &notice);
+                let (host_name, status) =
+                    (host.name.as_str(), host.quic.last_status.get(&connection));
+                self.recorder.quic_notice(self.now, host_name, status, &notice);
             }
         }
     }
 
-    fn quic_connected(&mut self, index: usize, connection: ConnectionId) {
+    fn on_quic_connected(&mut self, index: usize, connection: ConnectionId) {
         let host = self.hosts.get_mut(index);
         let Some(flow) = host.and_then(|host| host.quic.flows.get(&connection)).copied() else {
             return;
@@ -96,7 +99,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Connects one end of a stream to its application; `side` 0 is the opener.
+    /// Connects one end of a stream to its application; `side` 0 is the opener's end.
     fn begin_stream(
         &mut self,
         index: usize,
@@ -106,27 +109,27 @@ impl Simulation<'_> {
     ) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some(flow) = host.quic.flows.get(&connection).copied() else { return };
-        let own = |own: &SimStream| own.flow == flow && u64::from(own.number) == stream.0;
-        let Some(place) = self.streams.iter().position(own) else { return };
+        let is_stream = |s: &SimStream| s.flow == flow && u64::from(s.number) == stream.0;
+        let Some(stream_index) = self.streams.iter().position(is_stream) else { return };
         let socket = StreamSocket::Quic(connection, stream);
-        host.ends.insert(socket, (place, side));
-        host.touched = true;
-        let end = self.streams.get_mut(place).and_then(|stream| stream.ends.get_mut(side));
+        host.ends.insert(socket, (stream_index, side));
+        host.may_have_output = true;
+        let end = self.streams.get_mut(stream_index).and_then(|stream| stream.ends.get_mut(side));
         let Some(end) = end else { return };
         end.socket = Some(socket);
         end.open = true;
         let has_session = self.flows.get(flow).is_some_and(|flow| flow.sessions.is_some());
         if has_session {
-            self.notify_open(place, side);
+            self.notify_open(stream_index, side);
         } else if side == 0 {
             // The peer learns of a stream only when something is sent on it, and may have data to
             // send.
             end.close_if_receive_only(self.now, host);
         }
-        self.use_end(index, socket);
+        self.serve_application(index, socket);
     }
 
-    fn quic_closed(
+    fn on_quic_closed(
         &mut self,
         index: usize,
         connection: ConnectionId,
@@ -138,20 +141,20 @@ impl Simulation<'_> {
         let sockets: Vec<StreamSocket> = host
             .ends
             .keys()
-            .filter(|socket| matches!(socket, StreamSocket::Quic(own, _) if *own == connection))
+            .filter(|socket| matches!(socket, StreamSocket::Quic(id, _) if *id == connection))
             .copied()
             .collect();
         for socket in sockets {
-            self.use_end(index, socket);
+            self.serve_application(index, socket);
         }
-        let opens = self.scenario.flows.get(flow).is_some_and(|flow| flow.from == index);
+        let is_opener = self.scenario.flows.get(flow).is_some_and(|flow| flow.from == index);
         let run = self.flows.get(flow);
-        let refused = opens && run.is_some_and(|run| run.opening);
-        let (now, side) = (self.now, usize::from(!opens));
+        let refused = is_opener && run.is_some_and(|run| run.opening);
+        let (now, side) = (self.now, usize::from(!is_opener));
         for stream in self.streams.iter_mut().filter(|stream| stream.flow == flow) {
-            for (end, at) in stream.ends.iter_mut().zip(0..) {
+            for (end, end_side) in stream.ends.iter_mut().zip(0..) {
                 // The other end is never notified of a connection that was not established.
-                if refused || at == side {
+                if refused || end_side == side {
                     end.end(now);
                 }
             }
@@ -177,6 +180,6 @@ impl Simulation<'_> {
 }
 
 /// Returns the earlier of two times; `None` if both are.
-pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    [one, other].into_iter().flatten().min()
+pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    [a, b].into_iter().flatten().min()
 }

@@ -30,19 +30,19 @@ impl SimRecorder<'_> {
         };
         *self.notices.entry((host.to_owned(), notice.counter())).or_default() += 1;
         let number = notice.path();
-        let known = number.and_then(|n| status?.paths.iter().find(|path| path.number == n));
-        let place = known.and_then(|path| path_of(path.local.ip(), path.remote.ip()));
-        let text = notice.text(place.and_then(|path| self.path_name(path)));
-        let mut told = Event { host: Some(host.to_owned()), ..event(kind, text) };
-        if let Some(path) = known {
-            told.detail.insert("local".to_owned(), path.local.to_string());
-            told.detail.insert("remote".to_owned(), path.remote.to_string());
+        let path_status = number.and_then(|n| status?.paths.iter().find(|path| path.number == n));
+        let path = path_status.and_then(|path| path_of(path.local.ip(), path.remote.ip()));
+        let text = notice.text(path.and_then(|path| self.path_name(path)));
+        let mut record = Event { host: Some(host.to_owned()), ..event(kind, text) };
+        if let Some(path) = path_status {
+            record.detail.insert("local".to_owned(), path.local.to_string());
+            record.detail.insert("remote".to_owned(), path.remote.to_string());
         }
-        if let Some((backup, why)) = notice.switch() {
-            told.detail.insert("backup".to_owned(), backup.to_string());
-            told.detail.insert("why".to_owned(), why.to_owned());
+        if let Some((backup, reason)) = notice.switch() {
+            record.detail.insert("backup".to_owned(), backup.to_string());
+            record.detail.insert("why".to_owned(), reason.to_owned());
         }
-        self.add_event(now, place, told);
+        self.add_event(now, path, record);
     }
 }
 
@@ -62,71 +62,71 @@ pub(crate) fn path_state(state: TcpState) -> &'static str {
 }
 
 /// Returns the evidence that Multipath QUIC was used, or the reason why not.
-pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> MultipathUse {
-    let meant = |flow: usize| {
-        let flow = world.scenario.flows.get(flow);
+pub(crate) fn quic_proof(simulation: &Simulation<'_>, transport: Transport) -> MultipathUse {
+    let should_use_mpquic = |flow: usize| {
+        let flow = simulation.scenario.flows.get(flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mpquic)
     };
     let count = |host: &str| {
         let name = host.to_owned();
-        move |what| world.recorder.notices.get(&(name.clone(), what)).copied()
+        move |counter| simulation.recorder.notices.get(&(name.clone(), counter)).copied()
     };
-    let counts: Vec<_> = world.hosts.iter().map(|host| count(&host.name)).collect();
-    let witnesses: Vec<HostEvidence<'_>> = world
+    let counts: Vec<_> = simulation.hosts.iter().map(|host| count(&host.name)).collect();
+    let hosts: Vec<HostEvidence<'_>> = simulation
         .hosts
         .iter()
         .zip(&counts)
         .map(|(host, count)| {
-            let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
-            let ends = own
+            let connections = host.quic.flows.iter().filter(|(_, flow)| should_use_mpquic(**flow));
+            let ends = connections
                 .filter_map(|(id, _)| host.quic.last_status.get(id))
                 .map(ConnectionEvidence::from)
                 .collect();
             HostEvidence { host: &host.name, ends, count }
         })
         .collect();
-    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&hosts);
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// Returns warnings that a reader needs before trusting a result over QUIC.
 pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
-    let mut all = Vec::new();
+    let mut warnings = Vec::new();
     let mut warn = |(text, hint): evidence::WarningText| {
-        all.push(Warning { text, hint: Some(hint.to_owned()) });
+        warnings.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let flows = simulation.scenario.flows.iter().enumerate();
-    let used: Vec<_> =
+    let quic_flows: Vec<_> =
         flows.filter(|(_, flow)| is_quic(flow.transport_in(simulation.transport))).collect();
-    if used.is_empty() {
-        return all;
+    if quic_flows.is_empty() {
+        return warnings;
     }
     if simulation.transport == Transport::Mpquic {
         warn(evidence::no_scheduler());
     }
     for host in &simulation.hosts {
-        if let Some(small) = evidence::small_window(&host.name, &host.quic.config) {
-            warn(small);
+        if let Some(warning) = evidence::small_window(&host.name, &host.quic.config) {
+            warn(warning);
         }
     }
     if !simulation.scenario.middleboxes.is_empty() {
         let text = "middleboxes let QUIC's packets pass as they are".to_owned();
         warn((text, "they stand in the way of TCP only"));
     }
-    for (index, flow) in used {
+    for (index, flow) in quic_flows {
         let opener = simulation.hosts.get(flow.from);
         let paths = opener.map_or(0, |host| {
             let ends = host.ends.keys().filter_map(|socket| host.status(*socket));
             ends.map(|status| status.subflows.len()).max().unwrap_or(0)
         });
-        let both =
+        let joining_paths =
             simulation.scenario.paths.iter().filter(|path| {
                 path.between.contains(&flow.from) && path.between.contains(&flow.to)
             });
         let multipath = flow.transport_in(simulation.transport) == Transport::Mpquic;
-        if multipath && paths == 1 && both.count() > 1 {
+        if multipath && paths == 1 && joining_paths.count() > 1 {
             warn(evidence::single_path(index));
         }
     }
-    all
+    warnings
 }

@@ -42,7 +42,7 @@ struct SubflowTrack {
     path: String,
     backup: bool,
     first_seen: Instant,
-    closed: Option<Instant>,
+    closed_at: Option<Instant>,
     /// Latest statistics of the opener's and the acceptor's end.
     ends: [SubflowStats; 2],
 }
@@ -51,17 +51,21 @@ struct SubflowTrack {
 pub(crate) struct SimRecorder<'a> {
     scenario: &'a Scenario,
     write: RecordSink<'a>,
-    failed: io::Result<()>,
+    /// First write error.
+    write_result: io::Result<()>,
     subflows: BTreeMap<SubflowKey, SubflowTrack>,
     /// Bytes counted so far, by stream and direction.
-    counted: BTreeMap<(usize, DataDirection), u64>,
-    /// Time blocked so far, by stream and end.
-    blocked: BTreeMap<(usize, usize), Duration>,
+    counted_bytes: BTreeMap<(usize, DataDirection), u64>,
+    /// Time that the peer's window has blocked sending so far, by stream and end.
+    window_blocked: BTreeMap<(usize, usize), Duration>,
+    /// Logs of stack decisions, by host and connection.
     decisions: BTreeMap<(usize, ConnectionId), DecisionLog>,
-    pub(crate) log: StackTotals,
+    pub(crate) stack_totals: StackTotals,
     /// Longest smoothed round-trip time so far.
     pub(crate) longest_srtt: Duration,
+    /// Host and reason of each fallback.
     pub(crate) fallbacks: Vec<(String, FallbackReason)>,
+    /// Number of notices, by host and counter name.
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -81,12 +85,12 @@ impl<'a> SimRecorder<'a> {
         Self {
             scenario,
             write,
-            failed: Ok(()),
+            write_result: Ok(()),
             subflows: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            blocked: BTreeMap::new(),
+            counted_bytes: BTreeMap::new(),
+            window_blocked: BTreeMap::new(),
             decisions: BTreeMap::new(),
-            log: StackTotals::default(),
+            stack_totals: StackTotals::default(),
             longest_srtt: Duration::ZERO,
             fallbacks: Vec::new(),
             notices: BTreeMap::new(),
@@ -95,14 +99,14 @@ impl<'a> SimRecorder<'a> {
 
     /// Writes a record. After a failure nothing more is written.
     pub(crate) fn add(&mut self, record: &Record) {
-        if self.failed.is_ok() {
-            self.failed = (self.write)(record);
+        if self.write_result.is_ok() {
+            self.write_result = (self.write)(record);
         }
     }
 
     /// Returns the first write error.
     pub(crate) fn check(&mut self) -> Result<(), SimError> {
-        std::mem::replace(&mut self.failed, Ok(())).map_err(SimError::Write)
+        std::mem::replace(&mut self.write_result, Ok(())).map_err(SimError::Write)
     }
 
     pub(crate) fn add_event(&mut self, now: Instant, path: Option<usize>, event: Event) {
@@ -124,7 +128,7 @@ impl<'a> SimRecorder<'a> {
         status: Option<&ConnectionStatus>,
         notice: StackNotice,
     ) {
-        let (kind, counter, number, what) = match notice {
+        let (kind, counter, number, event_text) = match notice {
             StackNotice::SubflowEstablished { number, .. } => {
                 (EventKind::Subflow, "SubflowsEstablished", Some(number), "established".to_owned())
             }
@@ -148,31 +152,31 @@ impl<'a> SimRecorder<'a> {
                 let text = format!("address with id {address_id} withdrawn");
                 (EventKind::PathManager, "AddressesWithdrawn", None, text)
             }
-            StackNotice::Fallback(why) => {
-                self.fallbacks.push((host.to_owned(), why));
-                let text = format!("plain TCP from now on: {why}");
+            StackNotice::Fallback(reason) => {
+                self.fallbacks.push((host.to_owned(), reason));
+                let text = format!("plain TCP from now on: {reason}");
                 (EventKind::Fallback, "Fallbacks", None, text)
             }
         };
         *self.notices.entry((host.to_owned(), counter)).or_default() += 1;
         let subflow = number.and_then(|n| status?.subflows.iter().find(|s| s.number == n));
-        let path = subflow.and_then(path_used);
+        let path = subflow.and_then(subflow_path);
         let name = path.and_then(|path| self.scenario.paths.get(path)).map(|p| p.name.as_str());
         let text = match (number, name) {
-            (Some(number), Some(path)) => format!("subflow {number} on {path} {what}"),
-            (Some(number), None) => format!("subflow {number} {what}"),
-            (None, _) => what,
+            (Some(number), Some(path)) => format!("subflow {number} on {path} {event_text}"),
+            (Some(number), None) => format!("subflow {number} {event_text}"),
+            (None, _) => event_text,
         };
-        let mut told = Event { host: Some(host.to_owned()), ..event(kind, text) };
+        let mut record = Event { host: Some(host.to_owned()), ..event(kind, text) };
         if let Some(subflow) = subflow {
-            told.detail.insert("local".to_owned(), subflow.local.to_string());
-            told.detail.insert("remote".to_owned(), subflow.remote.to_string());
+            record.detail.insert("local".to_owned(), subflow.local.to_string());
+            record.detail.insert("remote".to_owned(), subflow.remote.to_string());
         }
-        self.add_event(now, path, told);
+        self.add_event(now, path, record);
     }
 
-    /// Adds a decision of the stack to its log. There are too many to record each, so samples sum
-    /// them up.
+    /// Adds a decision of the stack to its log. Samples sum decisions up: there are too many to
+    /// record each.
     pub(crate) fn trace(
         &mut self,
         now: Instant,
@@ -181,13 +185,13 @@ impl<'a> SimRecorder<'a> {
         trace: StackDecision,
     ) {
         let decisions = self.decisions.entry((host, connection)).or_default();
-        let blocked = match trace {
-            StackDecision::Scheduled { number, run_bytes, reason: why } => {
-                decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
+        let window_change = match trace {
+            StackDecision::Scheduled { number, run_bytes, reason } => {
+                decisions.scheduled(number, run_bytes, reason.map(SwitchReason::name));
                 None
             }
-            StackDecision::Reinjected { number, bytes, cause: why } => {
-                decisions.reinjected(number, bytes, cause(why));
+            StackDecision::Reinjected { number, bytes, cause: stack_cause } => {
+                decisions.reinjected(number, bytes, reinjection_cause(stack_cause));
                 None
             }
             StackDecision::Penalised { number } => {
@@ -196,9 +200,9 @@ impl<'a> SimRecorder<'a> {
             }
             StackDecision::WindowBlocked(full) => decisions.window(now, full),
         };
-        if let Some(blocked) = blocked {
-            let said = blocked.event(Instant::ZERO);
-            self.add_event(now, None, Event { host: Some(name.to_owned()), ..said });
+        if let Some(window_change) = window_change {
+            let event = window_change.event(Instant::ZERO);
+            self.add_event(now, None, Event { host: Some(name.to_owned()), ..event });
         }
     }
 
@@ -211,8 +215,8 @@ impl<'a> SimRecorder<'a> {
         streams: &[SimStream],
     ) {
         for (index, stream) in streams.iter().enumerate() {
-            let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
-            self.count((at, span), (index, stream), &status);
+            let status = stream.ends.each_ref().map(|end| connection_status(hosts, end));
+            self.add_intervals((at, span), (index, stream), &status);
             self.sample_subflows((at, span), (index, stream), &status, network);
         }
         self.emit_decisions(at, hosts);
@@ -230,7 +234,7 @@ impl<'a> SimRecorder<'a> {
         streams: &[SimStream],
     ) {
         for (index, stream) in streams.iter().enumerate() {
-            let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
+            let status = stream.ends.each_ref().map(|end| connection_status(hosts, end));
             for (end, status) in status.iter().enumerate() {
                 for subflow in status.iter().flat_map(|status| &status.subflows) {
                     self.update_subflow(
@@ -244,7 +248,7 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    fn count(
+    fn add_intervals(
         &mut self,
         (at, span): (Instant, Duration),
         (index, stream): (usize, &SimStream),
@@ -253,40 +257,42 @@ impl<'a> SimRecorder<'a> {
         let flow = self.scenario.flows.get(stream.flow);
         for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
             let total = stream.receiver(*direction).received_bytes;
-            let before = self.counted.insert((index, *direction), total).unwrap_or(0);
-            let connection = self.connection((index, stream), *direction, status);
+            let counted_before = self.counted_bytes.insert((index, *direction), total).unwrap_or(0);
+            let connection = self.connection_state((index, stream), *direction, status);
             let interval = Interval {
                 t_ns: at.as_nanos(),
                 span_ns: span.as_nanos() as u64,
                 flow: stream.flow as u32,
                 stream: stream.number,
                 direction: *direction,
-                bytes: total - before,
+                bytes: total - counted_before,
                 connection,
             };
-            self.log.record(&interval);
+            self.stack_totals.record(&interval);
             self.add(&Record::Interval(interval));
         }
     }
 
-    fn connection(
+    fn connection_state(
         &mut self,
         (index, stream): (usize, &SimStream),
         direction: DataDirection,
         [opener, acceptor]: &[Option<ConnectionStatus>; 2],
     ) -> Option<ConnectionState> {
         if is_quic(stream.transport) {
-            return None; // the library does not tell
+            return None; // the library does not report it
         }
         let (sender, receiver, end) = match direction {
             DataDirection::Down => (acceptor, opener, 1),
             DataDirection::Up | DataDirection::Both => (opener, acceptor, 0),
         };
         let (sender, receiver) = (sender.as_ref()?, receiver.as_ref()?);
-        let before = self.blocked.insert((index, end), sender.window_blocked).unwrap_or_default();
+        let blocked_before =
+            self.window_blocked.insert((index, end), sender.window_blocked).unwrap_or_default();
         let by_cause = ReinjectionCause::ALL.into_iter().zip(sender.reinjected_bytes);
-        let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.socket?.tcp()?)));
-        let decisions = sending.and_then(|of| self.decisions.get(&of));
+        let sending_connection =
+            stream.ends.get(end).and_then(|end| Some((end.host, end.socket?.tcp()?)));
+        let decisions = sending_connection.and_then(|key| self.decisions.get(&key));
         Some(ConnectionState {
             reorder_bytes: Some(receiver.reorder_bytes),
             receive_buffer_bytes: Some(receiver.receive_buffer_bytes),
@@ -294,7 +300,9 @@ impl<'a> SimRecorder<'a> {
             reinjected_bytes: Some(sender.reinjected_bytes.iter().sum()),
             reinjected_by_cause: by_cause.filter(|(_, bytes)| *bytes > 0).collect(),
             discarded_bytes: Some(receiver.discarded_bytes),
-            window_blocked_ns: Some(sender.window_blocked.saturating_sub(before).as_nanos() as u64),
+            window_blocked_ns: Some(
+                sender.window_blocked.saturating_sub(blocked_before).as_nanos() as u64,
+            ),
             penalisations: Some(sender.penalisations),
             switches: Some(decisions.map_or(0, DecisionLog::switches)),
         })
@@ -302,7 +310,7 @@ impl<'a> SimRecorder<'a> {
 
     fn sample_subflows(
         &mut self,
-        when: (Instant, Duration),
+        time_and_span: (Instant, Duration),
         (index, stream): (usize, &SimStream),
         status: &[Option<ConnectionStatus>; 2],
         network: &SimNetwork<'_>,
@@ -311,14 +319,21 @@ impl<'a> SimRecorder<'a> {
         let directions = flow.map_or(&[][..], |flow| directions(&flow.pattern));
         for (end, status) in status.iter().enumerate() {
             for subflow in status.iter().flat_map(|status| &status.subflows) {
-                let noted = self.update_subflow(when, (index, stream), (end, subflow), network);
-                let Some((key, before)) = noted else { continue };
-                let Some(known) = self.subflows.get(&key) else { continue };
-                let describe = |direction: &DataDirection| {
+                let updated =
+                    self.update_subflow(time_and_span, (index, stream), (end, subflow), network);
+                let Some((key, previous)) = updated else { continue };
+                let Some(track) = self.subflows.get(&key) else { continue };
+                let describe_direction = |direction: &DataDirection| {
                     let sends = (*direction == DataDirection::Up) == (end == 0);
-                    describe(stream, (known, subflow), (*direction, sends), &before, when)
+                    subflow_record(
+                        stream,
+                        (track, subflow),
+                        (*direction, sends),
+                        &previous,
+                        time_and_span,
+                    )
                 };
-                let records: Vec<_> = directions.iter().map(describe).collect();
+                let records: Vec<_> = directions.iter().map(describe_direction).collect();
                 for record in records {
                     self.add(&Record::Subflow(Box::new(record)));
                 }
@@ -335,134 +350,134 @@ impl<'a> SimRecorder<'a> {
         (end, subflow): (usize, &SubflowStatus),
         network: &SimNetwork<'_>,
     ) -> Option<(SubflowKey, SubflowStats)> {
-        let path = path_used(subflow);
-        let inside =
+        let path = subflow_path(subflow);
+        let untranslated =
             |address| path.map_or(address, |path| network.untranslated_address(path, address));
         let number = if is_quic(stream.transport) { subflow.number } else { 0 };
         let key = match end {
             0 => (index, subflow.local, subflow.remote, number),
-            _ => (index, inside(subflow.remote), subflow.local, number),
+            _ => (index, untranslated(subflow.remote), subflow.local, number),
         };
         if !self.subflows.contains_key(&key) {
-            let number = self.subflows.keys().filter(|other| other.0 == index).count() as u32;
-            let named = path.and_then(|path| self.scenario.paths.get(path));
-            let backup = path.zip(named).is_some_and(|(index, path)| {
+            let number = self.subflows.keys().filter(|key| key.0 == index).count() as u32;
+            let scenario_path = path.and_then(|path| self.scenario.paths.get(path));
+            let backup = path.zip(scenario_path).is_some_and(|(index, path)| {
                 let [first, _] = path.between;
                 endpoints(self.scenario, first).iter().any(|e| e.path == index && e.backup)
             });
-            let known = SubflowTrack {
+            let track = SubflowTrack {
                 number,
-                path: named.map_or_else(|| "unknown".to_owned(), |path| path.name.clone()),
+                path: scenario_path.map_or_else(|| "unknown".to_owned(), |path| path.name.clone()),
                 backup: backup || subflow.backup,
                 first_seen: at,
-                closed: None,
+                closed_at: None,
                 ends: [SubflowStats::default(); 2],
             };
-            self.subflows.insert(key, known);
+            self.subflows.insert(key, track);
         }
         self.longest_srtt = self.longest_srtt.max(subflow.tcp.srtt);
-        let known = self.subflows.get_mut(&key)?;
+        let track = self.subflows.get_mut(&key)?;
         if subflow.state == TcpState::Closed {
-            let late = known.closed.is_some_and(|closed| closed < at);
-            known.closed.get_or_insert(at);
-            if late {
+            let already_closed = track.closed_at.is_some_and(|closed| closed < at);
+            track.closed_at.get_or_insert(at);
+            if already_closed {
                 return None;
             }
         }
-        let latest = known.ends.get_mut(end)?;
+        let latest = track.ends.get_mut(end)?;
         Some((key, std::mem::replace(latest, subflow.tcp)))
     }
 
     fn emit_decisions(&mut self, at: Instant, hosts: &[SimHost]) {
-        // A single connection needs no number: its two hosts identify it.
-        let several = self.decisions.len() > 2;
+        // Two logs belong to a single connection, which its two hosts identify without a number.
+        let has_several_connections = self.decisions.len() > 2;
         let mut events = Vec::new();
         for ((host, connection), decisions) in &mut self.decisions {
             let Some(host) = hosts.get(*host) else { continue };
             let status = host.stack.status(*connection);
             let path_of = |number: u32| {
                 let subflows = status.iter().flat_map(|status| &status.subflows);
-                let path = path_used(subflows.clone().find(|s| s.number == number)?)?;
+                let path = subflow_path(subflows.clone().find(|s| s.number == number)?)?;
                 self.scenario.paths.get(path).map(|path| path.name.clone())
             };
             let stream = host.ends.get(&StreamSocket::Tcp(*connection)).map(|(stream, _)| *stream);
             for mut event in decisions.take(path_of) {
                 event.host = Some(host.name.clone());
-                if let Some(stream) = stream.filter(|_| several) {
+                if let Some(stream) = stream.filter(|_| has_several_connections) {
                     event.detail.insert("stream".to_owned(), stream.to_string());
                 }
                 events.push(event);
             }
         }
-        for said in events {
-            self.add_event(at, None, said);
+        for event in events {
+            self.add_event(at, None, event);
         }
     }
 
     /// Returns the totals of every subflow.
     pub(crate) fn totals(&self, streams: &[SimStream]) -> Vec<SubflowSummary> {
-        let mut all = Vec::new();
-        for (key, known) in &self.subflows {
+        let mut totals = Vec::new();
+        for (key, track) in &self.subflows {
             let Some(stream) = streams.get(key.0) else { continue };
             let flow = self.scenario.flows.get(stream.flow);
             for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
-                all.push(summary(*key, stream, known, *direction));
+                totals.push(subflow_summary(*key, stream, track, *direction));
             }
         }
-        all
+        totals
     }
 }
 
 /// Returns the path of a subflow.
-fn path_used(subflow: &SubflowStatus) -> Option<usize> {
+fn subflow_path(subflow: &SubflowStatus) -> Option<usize> {
     path_of(subflow.local.ip(), subflow.remote.ip())
 }
 
-fn status_of(hosts: &[SimHost], end: &crate::traffic::AppEnd) -> Option<ConnectionStatus> {
+fn connection_status(hosts: &[SimHost], end: &crate::traffic::AppEnd) -> Option<ConnectionStatus> {
     hosts.get(end.host)?.status(end.socket?)
 }
 
-fn summary(
+fn subflow_summary(
     key: SubflowKey,
     stream: &SimStream,
-    known: &SubflowTrack,
+    track: &SubflowTrack,
     direction: DataDirection,
 ) -> SubflowSummary {
-    let [opener, acceptor] = &known.ends;
+    let [opener, acceptor] = &track.ends;
     let (sender, receiver) =
         if direction == DataDirection::Down { (acceptor, opener) } else { (opener, acceptor) };
     SubflowSummary {
         flow: stream.flow as u32,
         stream: stream.number,
         direction,
-        subflow: known.number,
-        path: known.path.clone(),
+        subflow: track.number,
+        path: track.path.clone(),
         local: key.1.to_string(),
         remote: key.2.to_string(),
-        backup: known.backup,
+        backup: track.backup,
         bytes: receiver.received_bytes,
         share: 0.0,
         retransmissions: sender.retransmissions,
         srtt_us: micros(sender.srtt),
-        first_seen_ns: known.first_seen.as_nanos(),
-        closed_ns: known.closed.map(Instant::as_nanos),
+        first_seen_ns: track.first_seen.as_nanos(),
+        closed_ns: track.closed_at.map(Instant::as_nanos),
     }
 }
 
-fn describe(
+fn subflow_record(
     stream: &SimStream,
-    (known, subflow): (&SubflowTrack, &SubflowStatus),
+    (track, subflow): (&SubflowTrack, &SubflowStatus),
     (direction, sends): (DataDirection, bool),
-    before: &SubflowStats,
+    previous: &SubflowStats,
     (at, span): (Instant, Duration),
 ) -> Subflow {
-    let now = &subflow.tcp;
+    let current = &subflow.tcp;
     let bytes = if sends {
-        now.acked_bytes.saturating_sub(before.acked_bytes)
+        current.acked_bytes.saturating_sub(previous.acked_bytes)
     } else {
-        now.received_bytes.saturating_sub(before.received_bytes)
+        current.received_bytes.saturating_sub(previous.received_bytes)
     };
-    let packets = |bytes: u64| narrow(bytes / u64::from(now.mss_bytes.max(1)));
+    let packets = |bytes: u64| narrow(bytes / u64::from(current.mss_bytes.max(1)));
     Subflow {
         t_ns: at.as_nanos(),
         span_ns: span.as_nanos() as u64,
@@ -470,27 +485,27 @@ fn describe(
         stream: stream.number,
         direction,
         side: if sends { SubflowEnd::Sender } else { SubflowEnd::Receiver },
-        subflow: known.number,
-        path: known.path.clone(),
+        subflow: track.number,
+        path: track.path.clone(),
         state: if is_quic(stream.transport) {
             path_state(subflow.state).to_owned()
         } else {
             state_text(subflow.state).to_owned()
         },
-        backup: known.backup,
+        backup: track.backup,
         bytes,
-        bytes_sent: now.sent_bytes,
-        bytes_acked: now.acked_bytes,
-        bytes_received: now.received_bytes,
-        srtt_us: micros(now.srtt),
-        rttvar_us: micros(now.rttvar),
-        rto_us: micros(now.rto),
-        backoff: now.timeouts,
-        cwnd_packets: packets(now.cwnd_bytes),
-        ssthresh_packets: packets(now.ssthresh_bytes),
-        in_flight_packets: packets(now.in_flight_bytes),
-        retransmissions: narrow(now.retransmissions),
-        mss_bytes: now.mss_bytes,
+        bytes_sent: current.sent_bytes,
+        bytes_acked: current.acked_bytes,
+        bytes_received: current.received_bytes,
+        srtt_us: micros(current.srtt),
+        rttvar_us: micros(current.rttvar),
+        rto_us: micros(current.rto),
+        backoff: current.timeouts,
+        cwnd_packets: packets(current.cwnd_bytes),
+        ssthresh_packets: packets(current.ssthresh_bytes),
+        in_flight_packets: packets(current.in_flight_bytes),
+        retransmissions: narrow(current.retransmissions),
+        mss_bytes: current.mss_bytes,
         sender_activity: None,
     }
 }
@@ -530,7 +545,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
     }
 }
 
-fn cause(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
+fn reinjection_cause(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
     use towpath_mptcp::stack::ReinjectionCause as Cause;
 
     match cause {

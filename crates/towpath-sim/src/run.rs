@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use towpath_measure::network::end_of;
 use towpath_measure::result::{Meta, Record};
-use towpath_measure::scenario::{Scenario, StackKind, Transport, World as Worlds};
+use towpath_measure::scenario::{Scenario, StackKind, Transport, World};
 use towpath_mptcp::path_manager;
 use towpath_multipath::{congestion, scheduler};
 use towpath_net::Instant;
@@ -73,21 +73,22 @@ pub fn run_captured(
     captures: CaptureOutputs<'_>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<SimReport, SimError> {
-    let CaptureOutputs { writers: outs, snap_bytes, headers_only } = captures;
+    let CaptureOutputs { writers, snap_bytes, headers_only } = captures;
     let scenario = &*job.scenario;
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     write(&Record::Meta(Box::new(meta(job, seed)))).map_err(SimError::Write)?;
-    let captures = outs.into_iter().enumerate().map(|(host, out)| {
+    let captures = writers.into_iter().enumerate().map(|(host, writer)| {
         let paths = scenario.paths.iter().filter(|path| end_of(path, host).is_some());
-        PcapWriter::begin(out, paths.map(|path| path.name.as_str()), snap_bytes)
+        PcapWriter::begin(writer, paths.map(|path| path.name.as_str()), snap_bytes)
     });
     let captures = captures.collect();
-    let mut world = Simulation::new(scenario, job.transport, (seed, job.trace), captures, write)?;
-    world.network.headers_only = headers_only;
-    world.run()?;
-    let virtual_time = world.now.saturating_since(Instant::ZERO);
-    let packets = world.network.delivered_packets;
-    conclude(world, job.transport)?;
+    let mut simulation =
+        Simulation::new(scenario, job.transport, (seed, job.trace), captures, write)?;
+    simulation.network.headers_only = headers_only;
+    simulation.run()?;
+    let virtual_time = simulation.now.saturating_since(Instant::ZERO);
+    let packets = simulation.network.delivered_packets;
+    conclude(simulation, job.transport)?;
     Ok(SimReport { virtual_time, packets })
 }
 
@@ -97,12 +98,12 @@ fn meta(job: &SimJob, seed: u64) -> Meta {
     let mut meta = Meta {
         stack: "towpath".to_owned(),
         kernel: String::new(),
-        ..Meta::of(scenario, Worlds::Sim, (job.transport, job.repeat), seed)
+        ..Meta::of(scenario, World::Sim, (job.transport, job.repeat), seed)
     };
     if is_quic(job.transport) {
         meta.conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
-        let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
-        meta.conditions.insert("bytes of paths".to_owned(), what);
+        let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        meta.conditions.insert("bytes of paths".to_owned(), meaning);
     }
     if job.transport == Transport::Mpquic {
         let draft = towpath_quic::MULTIPATH_DRAFT.to_owned();

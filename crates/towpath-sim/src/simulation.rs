@@ -39,14 +39,16 @@ pub(crate) struct Simulation<'a> {
     pub(crate) transport: Transport,
     pub(crate) network: SimNetwork<'a>,
     pub(crate) hosts: Vec<SimHost>,
+    /// By host: true if TCP small queues limit its packets in each interface's queue.
     small_queues: Vec<bool>,
     pub(crate) flows: Vec<FlowRun>,
     /// Set when a flow sends datagrams without a stack; otherwise packets need no inspection.
     has_datagram_flows: bool,
     pub(crate) streams: Vec<SimStream>,
     pattern: TestPattern,
+    /// Listening host, listener and flow.
     listeners: Vec<(usize, ListenerId, usize)>,
-    /// Next timer of a flow or a sender, as of the last jump in time.
+    /// Next timer of a flow or a sender, computed before the last jump in time.
     next_timer: Option<Instant>,
     /// Number of timeline events that have happened.
     timeline_index: usize,
@@ -84,8 +86,8 @@ impl<'a> Simulation<'a> {
                 .collect(),
             hosts,
             has_datagram_flows: scenario.flows.iter().any(|flow| {
-                let plan = FlowGoal::from(&flow.pattern);
-                matches!(plan, FlowGoal::Datagrams(_) | FlowGoal::ConstantRate(_))
+                let goal = FlowGoal::from(&flow.pattern);
+                matches!(goal, FlowGoal::Datagrams(_) | FlowGoal::ConstantRate(_))
             }),
             flows: { scenario.flows.iter().enumerate() }
                 .map(|flow| FlowRun::new(scenario, flow))
@@ -103,9 +105,9 @@ impl<'a> Simulation<'a> {
     /// Runs until every flow is over.
     pub(crate) fn run(&mut self) -> Result<(), SimError> {
         let period = self.scenario.run.sample;
-        let mut sample = Instant::ZERO + period;
+        let mut sample_due = Instant::ZERO + period;
         while self.flows.iter().any(|flow| !flow.over) {
-            let Some(next) = self.next_due().map(|due| due.min(sample)) else { break };
+            let Some(next) = self.next_due().map(|due| due.min(sample_due)) else { break };
             self.update_causes(next);
             self.now = next;
             self.play_timeline();
@@ -117,17 +119,17 @@ impl<'a> Simulation<'a> {
             }
             self.begin_and_end_flows();
             self.run_to_quiescence();
-            if next >= sample {
-                self.sample(sample, period);
-                sample += period;
+            if next >= sample_due {
+                self.sample(sample_due, period);
+                sample_due += period;
             }
             self.recorder.check()?;
         }
         // Record a partial last period only if at least half is complete; less would blur the
         // curves.
-        let rest = self.now.saturating_since(sample - period);
-        if rest * 2 >= period {
-            self.sample(self.now, rest);
+        let last_period = self.now.saturating_since(sample_due - period);
+        if last_period * 2 >= period {
+            self.sample(self.now, last_period);
         }
         self.recorder.check()
     }
@@ -138,11 +140,11 @@ impl<'a> Simulation<'a> {
         let hosts = self.hosts.iter().filter_map(SimHost::next_due);
         let flows = self.flows.iter().filter_map(FlowRun::next_due);
         let senders = self.streams.iter().filter_map(|stream| stream.next_due(&self.flows));
-        // A deadline in the past is due now.
+        // A sender's deadline can lie in the past; it is due now.
         let senders = senders.map(|due| due.max(self.now));
         self.next_timer = flows.chain(senders).min();
-        let all = hosts.chain(self.next_timer).chain(timeline);
-        all.chain(self.network.next_due()).min()
+        let timers = hosts.chain(self.next_timer).chain(timeline);
+        timers.chain(self.network.next_due()).min()
     }
 
     fn play_timeline(&mut self) {
@@ -157,9 +159,9 @@ impl<'a> Simulation<'a> {
     }
 
     /// Applies a timeline event to the hosts and records it.
-    fn apply_to_hosts(&mut self, happened: &TimelineEvent) {
-        let (target, text) = describe(self.scenario, happened);
-        let path = match happened.target {
+    fn apply_to_hosts(&mut self, timeline_event: &TimelineEvent) {
+        let (target, text) = describe(self.scenario, timeline_event);
+        let path = match timeline_event.target {
             TimelineTarget::Path(path) => Some(path),
             TimelineTarget::Bottleneck(_) => None,
         };
@@ -168,13 +170,15 @@ impl<'a> Simulation<'a> {
         let Some(path) = path else { return };
         let ends = self.scenario.paths.get(path).map(|path| path.between);
         for host in ends.into_iter().flatten() {
-            match &happened.change {
+            match &timeline_event.change {
                 TimelineChange::Down(DownMode::Carrier) => self.set_interface_up(path, host, false),
-                TimelineChange::Down(DownMode::Interface { host: off }) if *off == host => {
+                TimelineChange::Down(DownMode::Interface { host: affected })
+                    if *affected == host =>
+                {
                     self.set_interface_up(path, host, false);
                 }
                 TimelineChange::Up => self.set_interface_up(path, host, true),
-                TimelineChange::Address { host: moved } if *moved == host => {
+                TimelineChange::Address { host: changed } if *changed == host => {
                     self.change_address(path, host);
                 }
                 TimelineChange::Down(_)
@@ -188,16 +192,16 @@ impl<'a> Simulation<'a> {
 
     fn set_interface_up(&mut self, path: usize, host: usize, up: bool) {
         self.network.set_interface(path, host, up);
-        if let Some(own) = self.hosts.get_mut(host) {
-            own.set_up(self.now, path, up);
+        if let Some(sim_host) = self.hosts.get_mut(host) {
+            sim_host.set_up(self.now, path, up);
         }
     }
 
     fn change_address(&mut self, path: usize, host: usize) {
-        let Some(own) = self.hosts.get_mut(host) else { return };
-        let told = own.change_address(self.now, self.scenario, host, path);
-        let name = own.name.clone();
-        for text in told {
+        let Some(sim_host) = self.hosts.get_mut(host) else { return };
+        let texts = sim_host.change_address(self.now, self.scenario, host, path);
+        let name = sim_host.name.clone();
+        for text in texts {
             let event = Event { host: Some(name.clone()), ..event(EventKind::Address, text) };
             self.recorder.add_event(self.now, Some(path), event);
         }
@@ -206,7 +210,7 @@ impl<'a> Simulation<'a> {
     /// Delivers packets that leave the network to their hosts.
     fn deliver(&mut self) {
         while let Some(arrival) = self.network.arrival(self.now) {
-            if self.has_datagram_flows && self.is_ping(&arrival) {
+            if self.has_datagram_flows && self.take_datagram(&arrival) {
                 self.network.recycle(arrival.packet);
                 continue;
             }
@@ -220,21 +224,22 @@ impl<'a> Simulation<'a> {
     }
 
     /// Returns true if a packet belonged to a datagram flow, which has taken it.
-    fn is_ping(&mut self, arrival: &DeliveredPacket) -> bool {
+    fn take_datagram(&mut self, arrival: &DeliveredPacket) -> bool {
         let Self { flows, network, now, .. } = self;
-        let place = (arrival.host, arrival.path);
+        let host_and_path = (arrival.host, arrival.path);
         flows.iter_mut().any(|flow| {
             let packet = &arrival.packet;
-            flow.pings.as_mut().is_some_and(|pings| pings.take(*now, place, packet, network))
-                || flow
-                    .constant_rate
-                    .as_mut()
-                    .is_some_and(|steady| steady.on_packet(*now, place, packet))
+            flow.pings
+                .as_mut()
+                .is_some_and(|pings| pings.on_packet(*now, host_and_path, packet, network))
+                || flow.constant_rate.as_mut().is_some_and(|constant_rate| {
+                    constant_rate.on_packet(*now, host_and_path, packet)
+                })
         })
     }
 
     fn begin_and_end_flows(&mut self) {
-        if self.next_timer.is_none_or(|clock| clock > self.now) {
+        if self.next_timer.is_none_or(|timer| timer > self.now) {
             return;
         }
         for index in 0..self.flows.len() {
@@ -248,14 +253,14 @@ impl<'a> Simulation<'a> {
                         flow.failure = Some(failure);
                     }
                 }
-                self.end_senders(index);
+                self.wake_senders(index);
             } else if let Some(pings) = &mut flow.pings {
                 pings.send_due(self.now, &self.hosts, &mut self.network);
-            } else if let Some(steady) = &mut flow.constant_rate {
-                steady.send(self.now, &self.hosts, &mut self.network);
-                flow.failure.clone_from(&steady.failure);
+            } else if let Some(constant_rate) = &mut flow.constant_rate {
+                constant_rate.send(self.now, &self.hosts, &mut self.network);
+                flow.failure.clone_from(&constant_rate.failure);
             } else if self.now >= flow.start && !flow.opening && flow.streams_opened == 0 {
-                self.open(index);
+                self.open_connection(index);
             }
         }
         // A sender whose time is over must be served even if nothing arrives.
@@ -263,23 +268,25 @@ impl<'a> Simulation<'a> {
             if stream.next_due(&self.flows).is_some_and(|due| due <= self.now) {
                 for end in &stream.ends {
                     if let Some(host) = self.hosts.get_mut(end.host) {
-                        host.touched = true;
+                        host.may_have_output = true;
                     }
                 }
             }
         }
     }
 
-    fn end_senders(&mut self, flow: usize) {
+    /// Lets the senders of a flow that is over close their streams.
+    fn wake_senders(&mut self, flow: usize) {
         for stream in self.streams.iter().filter(|stream| stream.flow == flow) {
             for end in &stream.ends {
                 if let Some(host) = self.hosts.get_mut(end.host) {
-                    host.touched = true;
+                    host.may_have_output = true;
                 }
             }
         }
     }
 
+    /// Returns the text for a connection of the flow that could not be opened.
     pub(crate) fn refusal(&self, flow: usize, error: Option<String>) -> String {
         let flow = self.scenario.flows.get(flow);
         let name = |host: Option<usize>| {
@@ -289,7 +296,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Opens the next connection of a flow.
-    fn open(&mut self, index: usize) {
+    fn open_connection(&mut self, index: usize) {
         let (Some(flow), Some(run)) = (self.scenario.flows.get(index), self.flows.get_mut(index))
         else {
             return;
@@ -305,7 +312,7 @@ impl<'a> Simulation<'a> {
         let transport = flow.transport_in(self.transport);
         let mut stream = SimStream::new((index, flow), number, transport);
         let address = |hosts: &[SimHost], host: usize| {
-            hosts.get(host).and_then(|own| own.address_on(flow.via, flow.family))
+            hosts.get(host).and_then(|sim_host| sim_host.address_on(flow.via, flow.family))
         };
         let local = address(&self.hosts, flow.from);
         let remote = address(&self.hosts, flow.to).map(|ip| SocketAddr::new(ip, port(index)));
@@ -317,7 +324,7 @@ impl<'a> Simulation<'a> {
         if is_quic(transport) {
             return self.open_quic((index, flow), local, remote);
         }
-        host.touched = true;
+        host.may_have_output = true;
         self.network.accounts.dirty = true;
         let config = host.connection(flow, self.transport);
         match host.stack.connect(self.now, local, remote, config) {
@@ -340,14 +347,14 @@ impl<'a> Simulation<'a> {
     fn run_to_quiescence(&mut self) {
         loop {
             self.update_backpressure();
-            let mut moved = false;
+            let mut active = false;
             for index in 0..self.hosts.len() {
-                if self.hosts.get(index).is_some_and(|host| host.touched) {
-                    moved = true;
-                    self.settle_host(index);
+                if self.hosts.get(index).is_some_and(|host| host.may_have_output) {
+                    active = true;
+                    self.run_host_until_idle(index);
                 }
             }
-            if !moved {
+            if !active {
                 break;
             }
         }
@@ -358,35 +365,36 @@ impl<'a> Simulation<'a> {
 
     fn update_backpressure(&mut self) {
         let (hosts, now) = (&mut self.hosts, self.now);
-        self.network.tx_ready_changes(&self.small_queues, |host, path, room| {
+        self.network.tx_ready_changes(&self.small_queues, |host, path, ready| {
             if let Some(host) = hosts.get_mut(host) {
-                host.set_tx_ready(now, path, room);
+                host.set_tx_ready(now, path, ready);
             }
         });
     }
 
-    fn settle_host(&mut self, index: usize) {
+    /// Processes a host's events, writes and packets until it has none left.
+    fn run_host_until_idle(&mut self, index: usize) {
         loop {
-            let mut did = false;
+            let mut active = false;
             while let Some(event) = self.hosts.get_mut(index).and_then(|h| h.stack.poll_event()) {
-                did = true;
+                active = true;
                 self.on_event(index, &event);
             }
             while let Some(event) = self.hosts.get_mut(index).and_then(|h| h.quic.host.poll_event())
             {
-                did = true;
+                active = true;
                 self.on_quic_event(index, event);
             }
-            did |= self.write_at_deadlines(index);
+            active |= self.write_at_deadlines(index);
             let (now, mut packet) = (self.now, self.network.empty_packet());
             if self.hosts.get_mut(index).is_some_and(|host| host.transmit(now, &mut packet)) {
                 self.network.send(self.now, index, packet);
                 self.update_backpressure();
-                did = true;
+                active = true;
             } else {
                 self.network.recycle(packet);
             }
-            if !did {
+            if !active {
                 break;
             }
         }
@@ -397,8 +405,8 @@ impl<'a> Simulation<'a> {
 
     /// Ends the data of senders whose time is over.
     fn write_at_deadlines(&mut self, index: usize) -> bool {
-        let mut did = false;
-        if self.next_timer.is_none_or(|clock| clock > self.now) {
+        let mut active = false;
+        if self.next_timer.is_none_or(|timer| timer > self.now) {
             return false;
         }
         for stream in &mut self.streams {
@@ -410,28 +418,28 @@ impl<'a> Simulation<'a> {
                 let flow = self.flows.get_mut(stream.flow);
                 let session = flow.and_then(|flow| flow.session_stream(side, stream.number));
                 if let Some(host) = self.hosts.get_mut(index) {
-                    did |= end.write(self.now, host, &self.pattern, session);
+                    active |= end.write(self.now, host, &self.pattern, session);
                 }
             }
         }
-        did
+        active
     }
 
     fn on_event(&mut self, index: usize, event: &stack::StackEvent) {
         match *event {
             stack::StackEvent::Accepted { listener, connection } => {
-                self.accepted(index, listener, connection);
-                self.use_end(index, StreamSocket::Tcp(connection));
+                self.on_accepted(index, listener, connection);
+                self.serve_application(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Connected(connection) => {
-                self.connected(index, connection);
-                self.use_end(index, StreamSocket::Tcp(connection));
+                self.on_connected(index, connection);
+                self.serve_application(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Readable(connection) | stack::StackEvent::Writable(connection) => {
-                self.use_end(index, StreamSocket::Tcp(connection));
+                self.serve_application(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Closed { connection, error } => {
-                self.closed(index, connection, error);
+                self.on_closed(index, connection, error);
             }
             stack::StackEvent::Notice { connection, notice } => {
                 let status = self.hosts.get(index).and_then(|h| h.stack.status(connection));
@@ -445,15 +453,16 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn accepted(&mut self, index: usize, listener: ListenerId, connection: ConnectionId) {
+    fn on_accepted(&mut self, index: usize, listener: ListenerId, connection: ConnectionId) {
         let flow = self.listeners.iter().find(|(host, id, _)| (*host, *id) == (index, listener));
         let Some((_, _, flow)) = flow.copied() else { return };
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some(status) = host.stack.status(connection) else { return };
         let via = self.scenario.flows.get(flow).map_or(0, |flow| flow.via);
         let opener = self.network.untranslated_address(via, status.remote);
-        let own = |stream: &SimStream| stream.flow == flow && stream.opener == Some(opener);
-        let Some(number) = self.streams.iter().position(own) else { return };
+        let is_accepted_stream =
+            |stream: &SimStream| stream.flow == flow && stream.opener == Some(opener);
+        let Some(number) = self.streams.iter().position(is_accepted_stream) else { return };
         host.ends.insert(StreamSocket::Tcp(connection), (number, 1));
         if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
             acceptor.socket = Some(StreamSocket::Tcp(connection));
@@ -463,27 +472,28 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn connected(&mut self, index: usize, connection: ConnectionId) {
-        let place = self
+    fn on_connected(&mut self, index: usize, connection: ConnectionId) {
+        let stream_and_side = self
             .hosts
             .get(index)
             .and_then(|host| host.ends.get(&StreamSocket::Tcp(connection)))
             .copied();
-        let Some(stream) = place.and_then(|(stream, _)| self.streams.get_mut(stream)) else {
+        let Some(stream) = stream_and_side.and_then(|(stream, _)| self.streams.get_mut(stream))
+        else {
             return;
         };
         let [opener, _] = &mut stream.ends;
         opener.open = true;
         self.network.accounts.dirty = true;
         let flow = stream.flow;
-        if let Some((number, _)) = place {
+        if let Some((number, _)) = stream_and_side {
             self.notify_open(number, 0);
         }
         let Some(run) = self.flows.get_mut(flow) else { return };
         run.opening = false;
         run.connect.get_or_insert(self.now.saturating_since(run.start));
         if run.streams_opened < run.streams_wanted {
-            self.open(flow);
+            self.open_connection(flow);
         }
     }
 
@@ -492,36 +502,36 @@ impl<'a> Simulation<'a> {
         let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
             return;
         };
-        if let Some(speech) =
+        if let Some(session_stream) =
             self.flows.get_mut(flow).and_then(|flow| flow.session_stream(side, number))
         {
-            speech.session.on_open(self.now, number);
+            session_stream.session.on_open(self.now, number);
         }
     }
 
-    fn closed(
+    fn on_closed(
         &mut self,
         index: usize,
         connection: ConnectionId,
         error: Option<stack::ConnectionError>,
     ) {
-        self.use_end(index, StreamSocket::Tcp(connection));
-        let place = self
+        self.serve_application(index, StreamSocket::Tcp(connection));
+        let stream_and_side = self
             .hosts
             .get(index)
             .and_then(|host| host.ends.get(&StreamSocket::Tcp(connection)))
             .copied();
-        let Some((number, side)) = place else { return };
+        let Some((number, side)) = stream_and_side else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
         let flow = stream.flow;
         let Some(end) = stream.ends.get_mut(side) else { return };
         let was_open = end.open;
         end.end(self.now);
         let number_in_flow = stream.number;
-        if let Some(speech) =
+        if let Some(session_stream) =
             self.flows.get_mut(flow).and_then(|flow| flow.session_stream(side, number_in_flow))
         {
-            speech.session.on_end(number_in_flow);
+            session_stream.session.on_end(number_in_flow);
         }
         if !was_open {
             let failure = self.refusal(flow, error.map(|error| error.to_string()));
@@ -543,7 +553,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Lets the application at this end read and write.
-    pub(crate) fn use_end(&mut self, index: usize, socket: StreamSocket) {
+    pub(crate) fn serve_application(&mut self, index: usize, socket: StreamSocket) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some((number, side)) = host.ends.get(&socket).copied() else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
@@ -554,8 +564,8 @@ impl<'a> Simulation<'a> {
             let session = flow.session_stream(side, stream.number);
             end.read(self.now, host, &self.pattern, session);
         }
-        let talk = flow.session_stream(side, stream.number);
-        end.write(self.now, host, &self.pattern, talk);
+        let session = flow.session_stream(side, stream.number);
+        end.write(self.now, host, &self.pattern, session);
     }
 
     /// Marks a flow as over when no end waits for data.
@@ -567,14 +577,14 @@ impl<'a> Simulation<'a> {
             run.over = pings.is_over(self.now);
             return;
         }
-        if let Some(steady) = &run.constant_rate {
-            run.over = steady.is_over();
+        if let Some(constant_rate) = &run.constant_rate {
+            run.over = constant_rate.is_over();
             return;
         }
-        let opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
-        let given_up = run.failure.is_some();
-        let mut own = self.streams.iter().filter(|stream| stream.flow == index);
-        run.over = (opened || given_up) && !own.any(SimStream::is_busy);
+        let all_opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
+        let failed = run.failure.is_some();
+        let mut flow_streams = self.streams.iter().filter(|stream| stream.flow == index);
+        run.over = (all_opened || failed) && !flow_streams.any(SimStream::is_busy);
         self.network.accounts.dirty |= run.over;
     }
 
@@ -591,8 +601,9 @@ impl<'a> Simulation<'a> {
         self.network.accounts.dirty |= is_quic(self.transport);
         let Self { recorder, network, hosts, streams, flows, .. } = self;
         recorder.sample((at, span), network, hosts, streams);
-        let steady = flows.iter_mut().filter_map(|flow| flow.constant_rate.as_mut());
-        for interval in steady.flat_map(|steady| steady.intervals((at, span))) {
+        let constant_rate = flows.iter_mut().filter_map(|flow| flow.constant_rate.as_mut());
+        for interval in constant_rate.flat_map(|constant_rate| constant_rate.intervals((at, span)))
+        {
             recorder.add(&Record::Interval(interval));
         }
     }

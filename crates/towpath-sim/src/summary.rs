@@ -31,7 +31,7 @@ pub(crate) fn conclude(
     let subflows = simulation.recorder.totals(&simulation.streams);
     let counters = counters(&simulation);
     let multipath = multipath_use(&simulation, transport, &counters);
-    let noise = EmulatorTiming {
+    let timing = EmulatorTiming {
         packets: simulation.network.delivered_packets,
         ..EmulatorTiming::default()
     };
@@ -73,13 +73,13 @@ pub(crate) fn conclude(
     for interface in interfaces {
         recorder.add(&Record::Interface(interface));
     }
-    recorder.add(&Record::Timing(noise.clone()));
+    recorder.add(&Record::Timing(timing.clone()));
     let summary = summarizer
         .subflows(subflows)
         .probes(&probes)
         .multipath(multipath)
         .account(account)
-        .emulator_timing(&noise)
+        .emulator_timing(&timing)
         .counters(&counters)
         .finish();
     recorder.add(&Record::Summary(Box::new(summary)));
@@ -99,9 +99,9 @@ fn finish_datagrams(
 ) -> (Vec<Probe>, Vec<DatagramRow>) {
     let mut rows = Vec::new();
     for (index, flow) in simulation.flows.iter_mut().enumerate() {
-        let Some(steady) = flow.constant_rate.take() else { continue };
-        for (direction, figures, periods) in steady.finish(index, simulation.scenario) {
-            summarizer.add_datagrams(index as u32, direction, figures);
+        let Some(constant_rate) = flow.constant_rate.take() else { continue };
+        for (direction, stats, periods) in constant_rate.finish(index, simulation.scenario) {
+            summarizer.add_datagrams(index as u32, direction, stats);
             rows.extend(periods);
         }
     }
@@ -113,17 +113,21 @@ fn finish_datagrams(
     (probes, rows)
 }
 
-fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
+fn flow_inputs(simulation: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
-    for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
-        let talked = run.sessions.as_ref();
-        let messages = talked.map_or_else(Vec::new, |[c, s]| messages(index as u32, c, s));
+    for (index, (flow, run)) in simulation.scenario.flows.iter().zip(&simulation.flows).enumerate()
+    {
+        let sessions = run.sessions.as_ref();
+        let messages = sessions.map_or_else(Vec::new, |[c, s]| messages(index as u32, c, s));
         for direction in summary_directions(&flow.pattern) {
-            let until = world.now.min(run.deadline);
-            let own = world.streams.iter().filter(|stream| stream.flow == index);
-            let mut logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
+            let until = simulation.now.min(run.deadline);
+            let flow_streams = simulation.streams.iter().filter(|stream| stream.flow == index);
+            let mut logs: Vec<_> =
+                flow_streams.clone().filter_map(|s| s.log(*direction, until)).collect();
             logs.extend(
-                run.constant_rate.as_ref().and_then(|steady| steady.log(*direction, until)),
+                run.constant_rate
+                    .as_ref()
+                    .and_then(|constant_rate| constant_rate.log(*direction, until)),
             );
             let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| {
                 let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
@@ -131,25 +135,30 @@ fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowI
                 log
             });
             let sender = if *direction == DataDirection::Down { flow.to } else { flow.from };
-            let quic = is_quic(flow.transport_in(world.transport));
-            let used = world.hosts.get(sender).map(|host| {
+            let quic = is_quic(flow.transport_in(simulation.transport));
+            let control = simulation.hosts.get(sender).map(|host| {
                 let tcp = &host.settings.connection.subflow.congestion_control;
                 if quic { &host.quic.config.congestion_control } else { tcp }
             });
-            let of = |s: &&SubflowSummary| s.flow == index as u32 && s.direction == *direction;
+            let is_this_direction =
+                |s: &&SubflowSummary| s.flow == index as u32 && s.direction == *direction;
             inputs.push(FlowInput {
                 flow: index as u32,
                 direction: *direction,
                 delivery,
                 connect: run.connect,
                 failure: run.failure.clone(),
-                congestion_control: used
-                    .filter(|_| own.clone().next().is_some())
+                congestion_control: control
+                    .filter(|_| flow_streams.clone().next().is_some())
                     .cloned()
                     .into_iter()
                     .collect(),
-                retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
-                stack: world.recorder.log.stats(index as u32, *direction),
+                retransmissions: subflows
+                    .iter()
+                    .filter(is_this_direction)
+                    .map(|s| s.retransmissions)
+                    .sum(),
+                stack: simulation.recorder.stack_totals.stats(index as u32, *direction),
                 messages: messages.clone(),
             });
         }
@@ -158,22 +167,22 @@ fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowI
 }
 
 /// Returns the bytes that applications have read.
-fn read_totals(world: &Simulation<'_>) -> ReadTotals {
-    let mut read = ReadTotals::default();
-    for stream in &world.streams {
-        let via = world.scenario.flows.get(stream.flow).map_or(0, |flow| flow.via);
-        let first = world.scenario.paths.get(via).map(|path| path.between[0]);
+fn read_totals(simulation: &Simulation<'_>) -> ReadTotals {
+    let mut totals = ReadTotals::default();
+    for stream in &simulation.streams {
+        let via = simulation.scenario.flows.get(stream.flow).map_or(0, |flow| flow.via);
+        let first_host = simulation.scenario.paths.get(via).map(|path| path.between[0]);
         let [opener, acceptor] = &stream.ends;
         for (sender, receiver) in [(opener, acceptor), (acceptor, opener)] {
-            let side = usize::from(first != Some(sender.host));
+            let side = usize::from(first_host != Some(sender.host));
             if let Some(connection) = sender.socket.and_then(StreamSocket::tcp) {
-                read.stream_bytes.insert((sender.host, connection), receiver.received_bytes);
-            } else if let Some(sum) = read.quic_bytes.get_mut(side) {
+                totals.stream_bytes.insert((sender.host, connection), receiver.received_bytes);
+            } else if let Some(sum) = totals.quic_bytes.get_mut(side) {
                 *sum += receiver.received_bytes;
             }
         }
     }
-    read
+    totals
 }
 
 /// Returns the buffer sizes that explain a full window or buffer.
@@ -183,8 +192,9 @@ fn buffer_sizes(simulation: &Simulation<'_>) -> BufferSizes {
         let host = simulation.hosts.get(end.host)?;
         Some(host.stack.max_peer_window_bytes(end.socket?.tcp()?))
     });
-    let sending = simulation.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
-    let buffers = sending.filter_map(|host| simulation.hosts.get(host));
+    let sending_hosts =
+        simulation.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
+    let buffers = sending_hosts.filter_map(|host| simulation.hosts.get(host));
     let buffers = buffers.map(|host| host.settings.connection.send_buffer_bytes);
     BufferSizes {
         receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
@@ -209,11 +219,11 @@ fn statuses<'w>(
 
 /// Returns the stack's counters by host, without those that stayed at zero (as for the kernel's).
 fn counters(simulation: &Simulation<'_>) -> Vec<Counter> {
-    let mut all = Vec::new();
+    let mut counters = Vec::new();
     let mut add = |host: &str, name: &str, after: u64| {
         if after > 0 {
             let (host, name) = (host.to_owned(), format!("Towpath.{name}"));
-            all.push(Counter { host, name, before: 0, after });
+            counters.push(Counter { host, name, before: 0, after });
         }
     };
     for (index, host) in simulation.hosts.iter().enumerate() {
@@ -222,9 +232,11 @@ fn counters(simulation: &Simulation<'_>) -> Vec<Counter> {
         {
             add(&host.name, name, *count);
         }
-        let own: Vec<_> =
-            statuses(simulation).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
-        let sum = |of: &dyn Fn(&ConnectionStatus) -> u64| own.iter().map(of).sum();
+        let host_statuses: Vec<_> = statuses(simulation)
+            .filter(|(host_index, _)| *host_index == index)
+            .map(|(_, status)| status)
+            .collect();
+        let sum = |value: &dyn Fn(&ConnectionStatus) -> u64| host_statuses.iter().map(value).sum();
         let causes = ["Timeout", "Closed", "Connection", "Opportunistic", "Scheduler"];
         for (cause, name) in causes.iter().enumerate() {
             let bytes = |status: &ConnectionStatus| {
@@ -232,50 +244,55 @@ fn counters(simulation: &Simulation<'_>) -> Vec<Counter> {
             };
             add(&host.name, &format!("Reinjected{name}Bytes"), sum(&bytes));
         }
-        add(&host.name, "BusyMicroseconds", host.busy.as_micros() as u64);
+        add(&host.name, "BusyMicroseconds", host.busy_time.as_micros() as u64);
         add(&host.name, "Penalisations", sum(&|status| status.penalisations));
         add(&host.name, "DiscardedBytes", sum(&|status| status.discarded_bytes));
         add(&host.name, "WindowBlockedMs", sum(&|s| s.window_blocked.as_millis() as u64));
-        let tcp = |of: fn(&towpath_mptcp::subflow::SubflowStats) -> u64| {
-            own.iter().flat_map(|status| &status.subflows).map(|s| of(&s.tcp)).sum::<u64>()
+        let tcp = |value: fn(&towpath_mptcp::subflow::SubflowStats) -> u64| {
+            host_statuses
+                .iter()
+                .flat_map(|status| &status.subflows)
+                .map(|s| value(&s.tcp))
+                .sum::<u64>()
         };
         add(&host.name, "Retransmissions", tcp(|tcp| tcp.retransmissions));
         add(&host.name, "Timeouts", tcp(|tcp| tcp.timeouts_total));
         add(&host.name, "UndoneReductions", tcp(|tcp| tcp.undone));
         add(&host.name, "DuplicateBytes", tcp(|tcp| tcp.duplicate_bytes));
     }
-    all
+    counters
 }
 
 /// Returns the evidence that Multipath TCP was used, or the reason why not.
 fn multipath_use(
-    world: &Simulation<'_>,
+    simulation: &Simulation<'_>,
     transport: Transport,
     counters: &[Counter],
 ) -> MultipathUse {
     let requested = match transport {
         Transport::Tcp | Transport::Quic => return MultipathUse::default(),
-        Transport::Mpquic => return quic_proof(world, transport),
+        Transport::Mpquic => return quic_proof(simulation, transport),
         Transport::Mptcp => true,
     };
-    let speaks = |end: &crate::traffic::AppEnd| {
-        let host = world.hosts.get(end.host)?;
+    let uses_mptcp = |end: &crate::traffic::AppEnd| {
+        let host = simulation.hosts.get(end.host)?;
         let status = host.status(end.socket?)?;
         Some(status.multipath && status.fallback.is_none())
     };
-    // A flow that was not configured for Multipath TCP proves nothing.
-    let meant = |stream: &&SimStream| {
-        let flow = world.scenario.flows.get(stream.flow);
+    // A flow that was not configured for Multipath TCP is no evidence.
+    let should_use_mptcp = |stream: &&SimStream| {
+        let flow = simulation.scenario.flows.get(stream.flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)
     };
-    let good = world.streams.iter().filter(meant).filter(|stream| {
+    let mptcp_streams = simulation.streams.iter().filter(should_use_mptcp).filter(|stream| {
         // One end that has fallen back is enough: the proof needs both.
-        stream.ends.iter().all(|end| speaks(end) == Some(true))
+        stream.ends.iter().all(|end| uses_mptcp(end) == Some(true))
     });
-    let (good, all) = (good.count(), world.streams.iter().filter(meant).count());
+    let (mptcp_streams, streams) =
+        (mptcp_streams.count(), simulation.streams.iter().filter(should_use_mptcp).count());
     let mut evidence = vec![format!(
-        "{good} of {} spoke Multipath TCP without fallback on both ends",
-        format::count(all as u64, "connection")
+        "{mptcp_streams} of {} spoke Multipath TCP without fallback on both ends",
+        format::count(streams as u64, "connection")
     )];
     evidence.extend(
         counters.iter().filter(|counter| counter.name == "Towpath.SubflowsEstablished").map(
@@ -285,24 +302,25 @@ fn multipath_use(
             },
         ),
     );
-    let again: u64 =
-        statuses(world).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
-    evidence.push(format!("{again} bytes were sent again on another subflow"));
-    let used = all > 0 && good == all;
-    let told = world.recorder.fallbacks.first().map(|(host, why)| (host.clone(), *why));
+    let reinjected_bytes: u64 =
+        statuses(simulation).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
+    evidence.push(format!("{reinjected_bytes} bytes were sent again on another subflow"));
+    let used = streams > 0 && mptcp_streams == streams;
+    let first_fallback =
+        simulation.recorder.fallbacks.first().map(|(host, reason)| (host.clone(), *reason));
     let reason = || {
-        if all == 0 {
+        if streams == 0 {
             return "no connection was opened".to_owned();
         }
-        let known = told.clone().or_else(|| {
-            statuses(world).find_map(|(host, status)| {
-                let host = world.hosts.get(host)?.name.clone();
+        let fallback = first_fallback.clone().or_else(|| {
+            statuses(simulation).find_map(|(host, status)| {
+                let host = simulation.hosts.get(host)?.name.clone();
                 Some((host, status.fallback?))
             })
         });
-        known.map_or_else(
+        fallback.map_or_else(
             || "a connection did not live long enough to speak Multipath TCP".to_owned(),
-            |(host, why)| format!("{why} (seen by {host})"),
+            |(host, reason)| format!("{reason} (seen by {host})"),
         )
     };
     MultipathUse {
@@ -314,15 +332,15 @@ fn multipath_use(
     }
 }
 
-fn warnings(world: &Simulation<'_>) -> Vec<Warning> {
-    let mut all = quic_warnings(world);
-    for stream in &world.streams {
+fn warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
+    let mut warnings = quic_warnings(simulation);
+    for stream in &simulation.streams {
         for end in &stream.ends {
-            let Some(at) = end.damaged_at else { continue };
-            let name = world.hosts.get(end.host).map_or("?", |host| host.name.as_str());
-            all.push(Warning {
+            let Some(offset) = end.damaged_at else { continue };
+            let name = simulation.hosts.get(end.host).map_or("?", |host| host.name.as_str());
+            warnings.push(Warning {
                 text: format!(
-                    "flow {}: `{name}` read something else than was sent, from byte {at} on",
+                    "flow {}: `{name}` read something else than was sent, from byte {offset} on",
                     stream.flow
                 ),
                 hint: Some(
@@ -333,9 +351,9 @@ fn warnings(world: &Simulation<'_>) -> Vec<Warning> {
             });
         }
     }
-    for host in &world.scenario.hosts {
+    for host in &simulation.scenario.hosts {
         if let Some((name, _)) = host.sysctls.first() {
-            all.push(Warning {
+            warnings.push(Warning {
                 text: format!(
                     "`{name}` of host `{}` has no effect in the simulated world",
                     host.name
@@ -346,5 +364,5 @@ fn warnings(world: &Simulation<'_>) -> Vec<Warning> {
             });
         }
     }
-    all
+    warnings
 }

@@ -18,17 +18,17 @@ pub(crate) struct TestPattern {
 impl TestPattern {
     pub(crate) fn new() -> Self {
         let byte = |position: usize| {
-            let at = position % PATTERN_PERIOD;
+            let offset = position % PATTERN_PERIOD;
             // Low byte of the position, mixed with the high byte.
-            (at ^ (at >> 8).wrapping_mul(37)) as u8
+            (offset ^ (offset >> 8).wrapping_mul(37)) as u8
         };
         Self { buffer: (0..WRITE_BYTES + PATTERN_PERIOD).map(byte).collect::<Vec<u8>>().into() }
     }
 
-    /// Returns at most `most` bytes of the stream from `position` on.
-    pub(crate) fn from(&self, position: u64, most: u64) -> Bytes {
-        let start = phase(position);
-        let len = usize::try_from(most).unwrap_or(WRITE_BYTES).min(WRITE_BYTES);
+    /// Returns at most `max_bytes` bytes of the stream from `position` on.
+    pub(crate) fn slice_from(&self, position: u64, max_bytes: u64) -> Bytes {
+        let start = pattern_offset(position);
+        let len = usize::try_from(max_bytes).unwrap_or(WRITE_BYTES).min(WRITE_BYTES);
         self.buffer.slice(start..start + len)
     }
 
@@ -36,20 +36,21 @@ impl TestPattern {
     /// offset was not modified in transit, so its bytes are not compared.
     pub(crate) fn matches(&self, position: u64, data: &[u8]) -> bool {
         let offset = (data.as_ptr() as usize).wrapping_sub(self.buffer.as_ptr() as usize);
-        let inside = offset.saturating_add(data.len()) <= self.buffer.len();
-        if inside && offset % PATTERN_PERIOD == phase(position) {
+        let is_own_slice = offset.saturating_add(data.len()) <= self.buffer.len();
+        if is_own_slice && offset % PATTERN_PERIOD == pattern_offset(position) {
             return true;
         }
-        let mut at = position;
-        data.chunks(WRITE_BYTES).all(|part| {
-            let start = phase(at);
-            at = at.wrapping_add(part.len() as u64);
-            self.buffer.get(start..start + part.len()) == Some(part)
+        let mut chunk_position = position;
+        data.chunks(WRITE_BYTES).all(|chunk| {
+            let start = pattern_offset(chunk_position);
+            chunk_position = chunk_position.wrapping_add(chunk.len() as u64);
+            self.buffer.get(start..start + chunk.len()) == Some(chunk)
         })
     }
 }
 
-fn phase(position: u64) -> usize {
+/// Returns the offset in the pattern's period at a position of the stream.
+fn pattern_offset(position: u64) -> usize {
     (position % PATTERN_PERIOD as u64) as usize
 }
 
@@ -59,19 +60,19 @@ mod tests {
 
     #[test]
     fn only_the_expected_bytes_at_each_offset_are_accepted() {
-        let content = TestPattern::new();
+        let pattern = TestPattern::new();
         for position in [0, 1, 8_190, 8_191, 1_000_000_007] {
-            let data = content.from(position, 3_000);
+            let data = pattern.slice_from(position, 3_000);
             let copied = data.to_vec();
-            assert!(content.matches(position, &data) && content.matches(position, &copied));
+            assert!(pattern.matches(position, &data) && pattern.matches(position, &copied));
             assert!(
-                !content.matches(position + 1, &data) && !content.matches(position + 1, &copied)
+                !pattern.matches(position + 1, &data) && !pattern.matches(position + 1, &copied)
             );
             let mut changed = data.to_vec();
             changed[1_234] ^= 1;
-            assert!(!content.matches(position, &changed));
+            assert!(!pattern.matches(position, &changed));
         }
-        assert!(content.matches(5, &content.from(5, u64::MAX)));
-        assert_eq!(content.from(9, u64::MAX).len(), WRITE_BYTES);
+        assert!(pattern.matches(5, &pattern.slice_from(5, u64::MAX)));
+        assert_eq!(pattern.slice_from(9, u64::MAX).len(), WRITE_BYTES);
     }
 }

@@ -45,12 +45,14 @@ pub(crate) struct AppEnd {
     receiver: Option<TransferReceiver>,
     /// Data offered to the stack and not accepted yet.
     offered: Bytes,
-    /// Bytes written and read so far: positions in the test pattern.
+    /// Bytes written so far: the position in the test pattern.
     sent_bytes: u64,
+    /// Bytes read so far.
     pub(crate) received_bytes: u64,
     /// First position at which the received data differs from the pattern.
     pub(crate) damaged_at: Option<u64>,
-    ended: bool,
+    /// Set when the peer's data has ended.
+    receive_ended: bool,
     writing: WriteState,
 }
 
@@ -77,7 +79,7 @@ impl AppEnd {
             sent_bytes: 0,
             received_bytes: 0,
             damaged_at: None,
-            ended: false,
+            receive_ended: false,
             writing: WriteState::Open,
         }
     }
@@ -87,15 +89,15 @@ impl AppEnd {
     }
 
     /// Returns true if the end still waits for data.
-    pub(crate) fn is_listening(&self) -> bool {
-        self.receiver.is_some() && !self.ended
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.receiver.is_some() && !self.receive_ended
     }
 
     /// Writes as much as the pattern and the stack allow. Returns true if anything was done.
     pub(crate) fn write(
         &mut self,
         now: Instant,
-        own: &mut SimHost,
+        sim_host: &mut SimHost,
         pattern: &TestPattern,
         session: Option<SessionStream<'_>>,
     ) -> bool {
@@ -103,25 +105,25 @@ impl AppEnd {
             return false;
         };
         if let Some(session_stream) = session {
-            return self.write_messages(now, own, socket, session_stream);
+            return self.write_messages(now, sim_host, socket, session_stream);
         }
         let Some(sender) = &mut self.sender else { return false };
-        let mut did = false;
-        while let SendAllowance::Send(most) = sender.allowance(now) {
+        let mut active = false;
+        while let SendAllowance::Send(max_bytes) = sender.allowance(now) {
             if self.offered.is_empty() {
-                self.offered = pattern.from(self.sent_bytes, most);
+                self.offered = pattern.slice_from(self.sent_bytes, max_bytes);
             }
-            let offered = self.offered.len();
-            let taken = own.write(now, socket, &mut self.offered);
-            sender.on_sent(now, taken as u64);
-            self.sent_bytes += taken as u64;
-            did |= taken > 0;
-            if taken < offered {
-                return did;
+            let offered_bytes = self.offered.len();
+            let accepted_bytes = sim_host.write(now, socket, &mut self.offered);
+            sender.on_sent(now, accepted_bytes as u64);
+            self.sent_bytes += accepted_bytes as u64;
+            active |= accepted_bytes > 0;
+            if accepted_bytes < offered_bytes {
+                return active;
             }
         }
         self.writing = WriteState::Closed;
-        own.shutdown(now, socket);
+        sim_host.shutdown(now, socket);
         true
     }
 
@@ -129,30 +131,30 @@ impl AppEnd {
     fn write_messages(
         &mut self,
         now: Instant,
-        own: &mut SimHost,
+        sim_host: &mut SimHost,
         socket: StreamSocket,
-        SessionStream { session: talk, stream }: SessionStream<'_>,
+        SessionStream { session, stream }: SessionStream<'_>,
     ) -> bool {
-        let mut did = false;
+        let mut active = false;
         self.writing = WriteState::Open;
         loop {
-            match talk.poll_output(now, stream) {
+            match session.poll_output(now, stream) {
                 StreamAction::Write(mut data) => {
-                    let offered = data.len();
-                    let taken = own.write(now, socket, &mut data);
-                    talk.on_written(now, stream, taken);
-                    did |= taken > 0;
-                    if taken < offered {
+                    let offered_bytes = data.len();
+                    let accepted_bytes = sim_host.write(now, socket, &mut data);
+                    session.on_written(now, stream, accepted_bytes);
+                    active |= accepted_bytes > 0;
+                    if accepted_bytes < offered_bytes {
                         self.writing = WriteState::Blocked;
-                        return did;
+                        return active;
                     }
                 }
                 StreamAction::Close => {
                     self.writing = WriteState::Closed;
-                    own.shutdown(now, socket);
+                    sim_host.shutdown(now, socket);
                     return true;
                 }
-                StreamAction::Nothing => return did,
+                StreamAction::Nothing => return active,
             }
         }
     }
@@ -161,34 +163,34 @@ impl AppEnd {
     pub(crate) fn read(
         &mut self,
         now: Instant,
-        own: &mut SimHost,
+        sim_host: &mut SimHost,
         pattern: &TestPattern,
         mut session_stream: Option<SessionStream<'_>>,
     ) -> bool {
         let Some(socket) = self.socket else { return false };
-        let mut did = false;
-        while !self.ended
-            && let Some(data) = own.read(now, socket)
+        let mut active = false;
+        while !self.receive_ended
+            && let Some(data) = sim_host.read(now, socket)
         {
-            did = true;
+            active = true;
             if data.is_empty() {
                 self.end(now);
-                if let Some(SessionStream { session: talk, stream }) = &mut session_stream {
-                    talk.on_end(*stream);
+                if let Some(SessionStream { session, stream }) = &mut session_stream {
+                    session.on_end(*stream);
                 } else {
                     // A pure receiver closes once the sender has ended.
-                    self.close_if_receive_only(now, own);
+                    self.close_if_receive_only(now, sim_host);
                 }
                 break;
             }
-            let whole = match &mut session_stream {
-                Some(SessionStream { session: talk, stream }) => {
-                    talk.on_bytes(now, *stream, &data);
-                    talk.broken().is_none()
+            let matches = match &mut session_stream {
+                Some(SessionStream { session, stream }) => {
+                    session.on_bytes(now, *stream, &data);
+                    session.broken().is_none()
                 }
                 None => pattern.matches(self.received_bytes, &data),
             };
-            if self.damaged_at.is_none() && !whole {
+            if self.damaged_at.is_none() && !matches {
                 self.damaged_at = Some(self.received_bytes);
             }
             self.received_bytes += data.len() as u64;
@@ -196,28 +198,28 @@ impl AppEnd {
                 receiver.on_bytes(now, data.len() as u64);
             }
         }
-        did
+        active
     }
 
     /// Closes the sending direction if this end only receives.
-    pub(crate) fn close_if_receive_only(&mut self, now: Instant, own: &mut SimHost) {
+    pub(crate) fn close_if_receive_only(&mut self, now: Instant, sim_host: &mut SimHost) {
         let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_closed())
         else {
             return;
         };
         self.writing = WriteState::Closed;
-        own.shutdown(now, socket);
+        sim_host.shutdown(now, socket);
     }
 
     /// Marks the end of received data.
     pub(crate) fn end(&mut self, now: Instant) {
-        if let (Some(receiver), false) = (&mut self.receiver, self.ended) {
+        if let (Some(receiver), false) = (&mut self.receiver, self.receive_ended) {
             receiver.on_end(now);
         }
-        self.ended = true;
+        self.receive_ended = true;
     }
 
-    /// Returns the time at which the sender needs a call even without any event.
+    /// Returns the time at which the sender must be called even without an event.
     fn deadline(&self, session_stream: Option<(&MessageSession, u32)>) -> Option<Instant> {
         if !self.open || self.is_closed() {
             return None;
@@ -225,7 +227,7 @@ impl AppEnd {
         match session_stream {
             // The stack signals when it has room again.
             Some((session, _)) if self.writing == WriteState::Blocked => Some(session.limit()),
-            Some((talk, stream)) => talk.next_due(stream),
+            Some((session, stream)) => session.next_due(stream),
             None => self.sender.as_ref().and_then(TransferSender::deadline),
         }
     }
@@ -252,6 +254,7 @@ pub(crate) struct FlowRun {
     pub(crate) streams_opened: u32,
     /// Set when the next connection is to be opened.
     pub(crate) opening: bool,
+    /// Time until the first connection was established.
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
     pub(crate) over: bool,
@@ -285,7 +288,7 @@ impl FlowRun {
 
     /// Returns one side's message session for a stream; `None` without messages.
     pub(crate) fn session_stream(&mut self, side: usize, stream: u32) -> Option<SessionStream<'_>> {
-        self.sessions.as_mut()?.get_mut(side).map(|talk| SessionStream { session: talk, stream })
+        self.sessions.as_mut()?.get_mut(side).map(|session| SessionStream { session, stream })
     }
 
     /// Returns the time of the flow's next action without a packet, such as its start or end.
@@ -295,8 +298,8 @@ impl FlowRun {
             Self { pings: Some(pings), deadline, .. } => {
                 Some(pings.next_due().map_or(*deadline, |due| due.min(*deadline)))
             }
-            Self { constant_rate: Some(steady), deadline, .. } => {
-                Some(steady.next_due().map_or(*deadline, |due| due.min(*deadline)))
+            Self { constant_rate: Some(constant_rate), deadline, .. } => {
+                Some(constant_rate.next_due().map_or(*deadline, |due| due.min(*deadline)))
             }
             Self { opening: false, streams_opened: 0, failure: None, .. } => Some(self.start),
             _ => Some(self.deadline),
@@ -308,10 +311,11 @@ impl SimStream {
     pub(crate) fn new(flow: (usize, &Flow), number: u32, transport: Transport) -> Self {
         let (index, flow) = flow;
         let start = Instant::ZERO + flow.start;
-        let end = |host: usize, sends: DataDirection, hears: DataDirection| {
-            let has = |direction| directions(&flow.pattern).contains(&direction);
-            let sender = if has(sends) { TransferSender::new(&flow.pattern, start) } else { None };
-            AppEnd::new(host, sender, has(hears).then(|| TransferReceiver::new(start)))
+        let end = |host: usize, sends: DataDirection, receives: DataDirection| {
+            let has_direction = |direction| directions(&flow.pattern).contains(&direction);
+            let sender =
+                if has_direction(sends) { TransferSender::new(&flow.pattern, start) } else { None };
+            AppEnd::new(host, sender, has_direction(receives).then(|| TransferReceiver::new(start)))
         };
         let (up, down) = (DataDirection::Up, DataDirection::Down);
         Self {
@@ -336,13 +340,13 @@ impl SimStream {
 
     /// Returns true if an end still waits for data.
     pub(crate) fn is_busy(&self) -> bool {
-        self.ends.iter().any(AppEnd::is_listening)
+        self.ends.iter().any(AppEnd::is_receiving)
     }
 
     /// Returns the time at which a sender needs a call.
     pub(crate) fn next_due(&self, flows: &[FlowRun]) -> Option<Instant> {
-        let talks = flows.get(self.flow).and_then(|flow| flow.sessions.as_ref());
-        let session_of = |side| Some((talks?.get(side)?, self.number));
+        let sessions = flows.get(self.flow).and_then(|flow| flow.sessions.as_ref());
+        let session_of = |side| Some((sessions?.get(side)?, self.number));
         self.ends.iter().enumerate().filter_map(|(side, end)| end.deadline(session_of(side))).min()
     }
 }

@@ -9,7 +9,7 @@ use towpath_measure::live::TestToken;
 use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{DatagramRow, DatagramStats, Interval};
-use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as Plan};
+use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as UdpPlan};
 use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{self, UdpReceiver, UdpSender};
 use towpath_mptcp::wire::udp::UdpDatagram as Udp;
@@ -30,7 +30,7 @@ type DirectionResult = (DataDirection, DatagramStats, Vec<DatagramRow>);
 #[derive(Debug)]
 pub(crate) struct ConstantRateFlow {
     flow: usize,
-    plan: Plan,
+    plan: UdpPlan,
     start: Instant,
     family: Family,
     path: usize,
@@ -50,16 +50,17 @@ struct UdpDirection {
     sender: UdpSender,
     receiver: UdpReceiver,
     log: DeliveryLog,
-    bytes: u64,
+    received_bytes: u64,
+    /// Part of `received_bytes` in earlier intervals.
     reported_bytes: u64,
 }
 
 impl ConstantRateFlow {
-    /// Returns the flow's datagrams, `None` if its pattern is another one.
+    /// Returns the flow's datagrams; `None` if the flow has another pattern.
     pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
         let Pattern::Udp(plan) = &flow.pattern else { return None };
         let (start, sample) = (Instant::ZERO + flow.start, scenario.run.sample);
-        let ways = directions(&flow.pattern).iter().map(|direction| {
+        let udp_directions = directions(&flow.pattern).iter().map(|direction| {
             let down = *direction == DataDirection::Down;
             let (from, to) = if down { (flow.to, flow.from) } else { (flow.from, flow.to) };
             UdpDirection {
@@ -69,18 +70,18 @@ impl ConstantRateFlow {
                 sender: UdpSender::new(*plan, start, sample),
                 receiver: UdpReceiver::new(plan, start, sample),
                 log: DeliveryLog::new(start),
-                bytes: 0,
+                received_bytes: 0,
                 reported_bytes: 0,
             }
         });
         let header_bytes = UDP_HEADER_BYTES + if flow.family == Family::V6 { 40 } else { 20 };
         let mtu_bytes = scenario.paths.get(flow.via).map_or(u32::MAX, |path| path.mtu_bytes);
         let failure = (plan.bytes > mtu_bytes.saturating_sub(header_bytes)).then(|| {
-            let (payload, most) = (plan.bytes, mtu_bytes.saturating_sub(header_bytes));
+            let (payload, max_bytes) = (plan.bytes, mtu_bytes.saturating_sub(header_bytes));
             let key = if plan.call.is_none() { "`length`" } else { "a part of a frame" };
             format!(
                 "datagrams of {payload} bytes do not fit into packets of {mtu_bytes}: the simulated \
-                 world sends no fragments ({key} can be {most} here)"
+                 world sends no fragments ({key} can be {max_bytes} here)"
             )
         });
         Some(Self {
@@ -90,7 +91,7 @@ impl ConstantRateFlow {
             family: flow.family,
             path: flow.via,
             port: port(index),
-            directions: ways.collect(),
+            directions: udp_directions.collect(),
             identification: 0,
             failure,
         })
@@ -106,11 +107,11 @@ impl ConstantRateFlow {
 
     /// Returns true if all datagrams are sent and received, or the flow has failed.
     pub(crate) fn is_over(&self) -> bool {
-        let done = |direction: &UdpDirection| {
+        let is_done = |direction: &UdpDirection| {
             direction.sender.next_due().is_none()
                 && direction.receiver.received() == direction.sender.sent()
         };
-        self.failure.is_some() || self.directions.iter().all(done)
+        self.failure.is_some() || self.directions.iter().all(is_done)
     }
 
     /// Sends the datagrams that are due.
@@ -162,13 +163,13 @@ impl ConstantRateFlow {
         let Some(stamp) = stamp.filter(|stamp| stamp.flow as usize == self.flow) else {
             return false;
         };
-        let Some(direction) = self.directions.iter_mut().find(|way| way.to == host) else {
+        let Some(direction) = self.directions.iter_mut().find(|d| d.to == host) else {
             return false;
         };
         let bytes = udp.payload.len();
         if direction.receiver.on_datagram(now, (stamp.number, stamp.sent_at()), bytes) {
             direction.log.record(now, bytes as u64);
-            direction.bytes += bytes as u64;
+            direction.received_bytes += bytes as u64;
         }
         true
     }
@@ -176,25 +177,27 @@ impl ConstantRateFlow {
     /// Returns the bytes received since the previous call, for each direction.
     pub(crate) fn intervals(&mut self, (at, span): (Instant, Duration)) -> Vec<Interval> {
         let flow = self.flow as u32;
-        let each = self.directions.iter_mut().map(|way| {
-            let before = std::mem::replace(&mut way.reported_bytes, way.bytes);
+        let intervals = self.directions.iter_mut().map(|direction| {
+            let reported_before =
+                std::mem::replace(&mut direction.reported_bytes, direction.received_bytes);
             Interval {
                 t_ns: at.as_nanos(),
                 span_ns: span.as_nanos() as u64,
                 flow,
                 stream: 0,
-                direction: way.direction,
-                bytes: way.bytes - before,
+                direction: direction.direction,
+                bytes: direction.received_bytes - reported_before,
                 connection: None,
             }
         });
-        each.collect()
+        intervals.collect()
     }
 
     /// Returns the deliveries at a direction's receiver until `until`.
     pub(crate) fn log(&self, direction: DataDirection, until: Instant) -> Option<DeliveryLog> {
-        let way = self.directions.iter().find(|way| way.direction == direction)?;
-        let mut log = way.log.clone();
+        let udp_direction =
+            self.directions.iter().find(|udp_direction| udp_direction.direction == direction)?;
+        let mut log = udp_direction.log.clone();
         log.watch_until(until);
         Some(log)
     }
@@ -204,13 +207,15 @@ impl ConstantRateFlow {
         let path = scenario.paths.get(self.path).map_or("?", |path| path.name.as_str());
         let (plan, start, sample) = (self.plan, self.start, scenario.run.sample);
         let failed = self.failure.is_some();
-        let each = self.directions.into_iter().filter(|_| !failed).filter_map(|way| {
-            let (sent, received) = (way.sender.finish(), way.receiver.finish(true));
+        let results = self.directions.into_iter().filter(|_| !failed).filter_map(|udp_direction| {
+            let (sent, received) =
+                (udp_direction.sender.finish(), udp_direction.receiver.finish(true));
             let ends = (Some(&sent), Some(&received));
-            let what = (flow as u32, start, sample);
-            let (figures, rows) = udp::merge_reports(&plan, what, (way.direction, path), ends)?;
-            Some((way.direction, figures, rows))
+            let flow_times = (flow as u32, start, sample);
+            let (stats, rows) =
+                udp::merge_reports(&plan, flow_times, (udp_direction.direction, path), ends)?;
+            Some((udp_direction.direction, stats, rows))
         });
-        each.collect()
+        results.collect()
     }
 }

@@ -26,15 +26,15 @@ fn scenario(text: &str) -> Scenario {
 fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> CompletedRun {
     let scenario = Arc::clone(scenario);
     let job = SimJob { scenario, transport: Transport::Mptcp, repeat, trace: false };
-    let (mut records, mut summary, mut captured) = (Vec::new(), None, Vec::<Vec<u8>>::new());
+    let (mut records, mut summary, mut captures) = (Vec::new(), None, Vec::<Vec<u8>>::new());
     if capture {
-        captured = vec![Vec::new(); job.scenario.hosts.len()];
+        captures = vec![Vec::new(); job.scenario.hosts.len()];
     }
-    let outs = captured.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
-    run(&job, outs, &mut |record| {
+    let writers = captures.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
+    run(&job, writers, &mut |record| {
         match record {
             Record::Meta(_) => {}
-            Record::Summary(ended) => summary = Some(*ended.clone()),
+            Record::Summary(run_summary) => summary = Some(*run_summary.clone()),
             Record::Interval(_)
             | Record::Subflow(_)
             | Record::Link(_)
@@ -52,23 +52,23 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> CompletedRu
         Ok(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
-    CompletedRun { summary: summary.unwrap(), records, captures: captured }
+    CompletedRun { summary: summary.unwrap(), records, captures }
 }
 
 /// Runs several repetitions, each with its own seed, in two threads.
-fn all(scenario: Scenario, repeats: u32) -> Vec<Summary> {
-    let (scenario, mut done) = (Arc::new(scenario), Vec::new());
-    let work = |index: usize| simulate(&scenario, index as u32 + 1, false).summary;
-    batch::in_order(repeats as usize, 2, work, |_, summary| {
-        done.push(summary);
+fn simulate_repetitions(scenario: Scenario, repeats: u32) -> Vec<Summary> {
+    let (scenario, mut summaries) = (Arc::new(scenario), Vec::new());
+    let simulate_index = |index: usize| simulate(&scenario, index as u32 + 1, false).summary;
+    batch::in_order(repeats as usize, 2, simulate_index, |_, summary| {
+        summaries.push(summary);
         true
     });
-    done
+    summaries
 }
 
 /// Returns one connection with `subflows` paths and one of plain TCP Reno through one queue.
 /// Jitter avoids synchronization, which would decide the losses.
-fn shared(control: &str, subflows: usize, seconds: u32) -> Scenario {
+fn shared_bottleneck(control: &str, subflows: usize, seconds: u32) -> Scenario {
     let path = |host: &str, name: &str| {
         format!(
             "[paths.{name}]\nbetween = [\"{host}\", \"server\"]\ndelay = \"10 ms\"
@@ -97,12 +97,16 @@ fn shared(control: &str, subflows: usize, seconds: u32) -> Scenario {
 
 /// Returns the multi-subflow connection's goodput in fair shares of the bottleneck; 1 is TCP's.
 fn fair_shares(control: &str, subflows: usize, seconds: u32, repeats: u32) -> Vec<f64> {
-    let shares = all(shared(control, subflows, seconds), repeats).into_iter().map(|summary| {
-        let [many, one] = summary.flows.as_slice() else { panic!("{:?}", summary.flows) };
-        let used = many.goodput_bps + one.goodput_bps;
-        assert!(used > 8.5e6, "the bottleneck is not filled: {used} bit/s");
-        many.goodput_bps / (used / 2.0)
-    });
+    let shares = simulate_repetitions(shared_bottleneck(control, subflows, seconds), repeats)
+        .into_iter()
+        .map(|summary| {
+            let [multi_subflow, single_tcp] = summary.flows.as_slice() else {
+                panic!("{:?}", summary.flows)
+            };
+            let total_bps = multi_subflow.goodput_bps + single_tcp.goodput_bps;
+            assert!(total_bps > 8.5e6, "the bottleneck is not filled: {total_bps} bit/s");
+            multi_subflow.goodput_bps / (total_bps / 2.0)
+        });
     shares.collect()
 }
 
@@ -111,7 +115,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Returns the goodput on each of two links that only this connection uses.
-fn own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
+fn goodput_on_own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
     let text = format!(
         "name = \"own\"
         [hosts.client]\ncongestion-control = \"{control}\"
@@ -123,17 +127,18 @@ fn own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
         [[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = \"bulk\"
         duration = \"{seconds} s\""
     );
-    let rates = all(scenario(&text), repeats).into_iter().map(|summary| {
+    let rates = simulate_repetitions(scenario(&text), repeats).into_iter().map(|summary| {
         ["first", "second"].map(|path| {
-            let own = summary.subflows.iter().filter(|subflow| subflow.path == path);
-            own.map(|subflow| subflow.bytes).sum::<u64>() as f64 * 8.0 / f64::from(seconds)
+            let path_subflows = summary.subflows.iter().filter(|subflow| subflow.path == path);
+            path_subflows.map(|subflow| subflow.bytes).sum::<u64>() as f64 * 8.0
+                / f64::from(seconds)
         })
     });
     rates.collect()
 }
 
 /// Payload share of a link's rate: 1448 of 1514 bytes, less 20 of DSS.
-const PAYLOAD: f64 = 1_428.0 / 1_514.0;
+const PAYLOAD_SHARE: f64 = 1_428.0 / 1_514.0;
 
 #[test]
 fn a_coupled_connection_takes_no_more_than_tcp_from_a_shared_bottleneck() {
@@ -163,9 +168,9 @@ fn a_single_subflow_gets_what_tcp_gets() {
 #[test]
 fn a_coupled_connection_fills_links_of_its_own() {
     for control in COUPLED {
-        for [first, second] in own_links(control, 60, 1) {
-            assert!(first >= 0.9 * 10e6 * PAYLOAD, "{control}: {first} bit/s");
-            assert!(second >= 0.9 * 5e6 * PAYLOAD, "{control}: {second} bit/s");
+        for [first, second] in goodput_on_own_links(control, 60, 1) {
+            assert!(first >= 0.9 * 10e6 * PAYLOAD_SHARE, "{control}: {first} bit/s");
+            assert!(second >= 0.9 * 5e6 * PAYLOAD_SHARE, "{control}: {second} bit/s");
         }
     }
 }
@@ -196,23 +201,29 @@ fn with_one_subflow_lia_is_reno_to_the_last_packet() {
 #[test]
 #[expect(clippy::print_stdout, reason = "it makes a table")]
 fn every_control_is_in_the_table() {
-    let number = |name, other| std::env::var(name).map_or(other, |text| text.parse().unwrap());
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (seconds, seeds) = (number("TOWPATH_SECONDS", 60), number("TOWPATH_SEEDS", 1));
-    let span = |values: &[f64]| {
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = values.iter().copied().fold(0.0, f64::max);
-        format!("{:.2} [{least:.2}–{most:.2}]", mean(values))
+    let mean_and_range = |values: &[f64]| {
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = values.iter().copied().fold(0.0, f64::max);
+        format!("{:.2} [{min:.2}–{max:.2}]", mean(values))
     };
     for control in ["reno", "lia", "olia", "balia", "wvegas", "cubic"] {
-        let shares = [2, 3].map(|subflows| span(&fair_shares(control, subflows, seconds, seeds)));
-        let links = own_links(control, seconds, seeds);
-        let part = |index: usize, rate: f64| {
-            let of = |run: &[f64; 2]| run.get(index).unwrap() / (rate * PAYLOAD);
-            span(&links.iter().map(of).collect::<Vec<_>>())
+        let shares =
+            [2, 3].map(|subflows| mean_and_range(&fair_shares(control, subflows, seconds, seeds)));
+        let links = goodput_on_own_links(control, seconds, seeds);
+        let link_share = |index: usize, rate: f64| {
+            let share_of_run = |run: &[f64; 2]| run.get(index).unwrap() / (rate * PAYLOAD_SHARE);
+            mean_and_range(&links.iter().map(share_of_run).collect::<Vec<_>>())
         };
         let [two, three] = shares;
-        let filled = links.iter().all(|run| run.iter().sum::<f64>() > 0.8 * 15e6 * PAYLOAD);
-        assert!(filled, "{control} leaves links of its own empty: {links:?}");
-        println!("| `{control}` | {two} | {three} | {} | {} |", part(0, 10e6), part(1, 5e6));
+        let all_filled =
+            links.iter().all(|run| run.iter().sum::<f64>() > 0.8 * 15e6 * PAYLOAD_SHARE);
+        assert!(all_filled, "{control} leaves links of its own empty: {links:?}");
+        println!(
+            "| `{control}` | {two} | {three} | {} | {} |",
+            link_share(0, 10e6),
+            link_share(1, 5e6)
+        );
     }
 }

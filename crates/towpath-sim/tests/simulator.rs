@@ -14,9 +14,9 @@ use towpath_measure::result::{EventKind, Message, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_sim::{SimError, SimJob, run};
 
-use simulated::{CompletedRun, named, scenario, simulate};
+use simulated::{CompletedRun, builtin_scenario, scenario, simulate};
 
-fn mptcp(scenario: &Scenario) -> CompletedRun {
+fn simulate_mptcp(scenario: &Scenario) -> CompletedRun {
     simulate(scenario, Transport::Mptcp, 1, false)
 }
 
@@ -47,13 +47,13 @@ fn two_paths(rest: &str) -> Scenario {
 #[test]
 fn two_paths_give_nearly_the_sum_of_their_rates() {
     let scenario = two_paths("");
-    let both = mptcp(&scenario);
-    let one = simulate(&scenario, Transport::Tcp, 1, false);
-    let summary = both.summary();
+    let mptcp = simulate_mptcp(&scenario);
+    let tcp = simulate(&scenario, Transport::Tcp, 1, false);
+    let summary = mptcp.summary();
     assert!(summary.multipath.used, "{:?}", summary.multipath);
     assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
-    assert!(both.goodput_mbps() > 45.0 && both.goodput_mbps() < 58.0, "{}", both.goodput_mbps());
-    assert!(one.goodput_mbps() > 34.0 && one.goodput_mbps() < 39.0, "{}", one.goodput_mbps());
+    assert!(mptcp.goodput_mbps() > 45.0 && mptcp.goodput_mbps() < 58.0, "{}", mptcp.goodput_mbps());
+    assert!(tcp.goodput_mbps() > 34.0 && tcp.goodput_mbps() < 39.0, "{}", tcp.goodput_mbps());
 }
 
 /// Returns Wi-Fi and 3G with a receive buffer too small for both, and host settings of 2012.
@@ -87,22 +87,22 @@ fn small_buffer(rest: &str) -> Scenario {
 #[test]
 fn a_window_that_ends_within_a_packet_gives_nothing_to_an_idle_slow_path() {
     let scenario = small_buffer("");
-    let (one, both) = (simulate(&scenario, Transport::Tcp, 1, false), mptcp(&scenario));
-    let (one, both) = (one.goodput_mbps(), both.goodput_mbps());
-    assert!(both > 0.95 * one, "{both} beside {one} of TCP: slivers blocked the window");
+    let (tcp, mptcp) = (simulate(&scenario, Transport::Tcp, 1, false), simulate_mptcp(&scenario));
+    let (tcp, mptcp) = (tcp.goodput_mbps(), mptcp.goodput_mbps());
+    assert!(mptcp > 0.95 * tcp, "{mptcp} beside {tcp} of TCP: slivers blocked the window");
 }
 
 #[test]
 fn early_pushed_data_waits_on_a_path_that_became_slow() {
-    let late = |scheduler: &str| {
+    let goodput = |scheduler: &str| {
         let text = format!(
             "scheduler = \"{scheduler}\"
             [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"2 Mbit/s\""
         );
         // No host limits: with a send buffer like Linux's, a scheduler that fills it is blocked.
-        mptcp(&two_paths(&format!("[run]\nprofile = \"ideal\"\n{text}"))).goodput_mbps()
+        simulate_mptcp(&two_paths(&format!("[run]\nprofile = \"ideal\"\n{text}"))).goodput_mbps()
     };
-    let [pulled, pushed] = ["min-rtt", "pushing"].map(late);
+    let [pulled, pushed] = ["min-rtt", "pushing"].map(goodput);
     assert!(pushed < 0.9 * pulled, "{pushed} pushed, {pulled} pulled");
 }
 
@@ -110,21 +110,21 @@ fn early_pushed_data_waits_on_a_path_that_became_slow() {
 fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
     let scenario = two_paths("");
     for host in 0..2 {
-        for (number, what) in ["scheduler", "path manager", "congestion control"].iter().enumerate()
+        for (number, kind) in ["scheduler", "path manager", "congestion control"].iter().enumerate()
         {
             let mut scenario = scenario.clone();
-            let changed = &mut scenario.hosts[host];
+            let changed_host = &mut scenario.hosts[host];
             *match number {
-                0 => &mut changed.stack.scheduler,
-                1 => &mut changed.stack.path_manager,
-                _ => &mut changed.congestion_control,
+                0 => &mut changed_host.stack.scheduler,
+                1 => &mut changed_host.stack.path_manager,
+                _ => &mut changed_host.congestion_control,
             } = Some("fastest".to_owned());
-            let name = changed.name.clone();
+            let name = changed_host.name.clone();
             let (scenario, transport) = (Arc::new(scenario), Transport::Mptcp);
             let job = SimJob { scenario, transport, repeat: 1, trace: false };
             let error = run(&job, Vec::new(), &mut |_| Ok(())).unwrap_err();
             assert!(matches!(&error, SimError::Name { host, .. } if *host == name), "{error:?}");
-            assert!(error.to_string().contains(&format!("unknown {what} `fastest`")), "{error}");
+            assert!(error.to_string().contains(&format!("unknown {kind} `fastest`")), "{error}");
         }
     }
 }
@@ -132,55 +132,55 @@ fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
 #[test]
 fn a_download_uses_both_paths() {
     let text = two_paths("").source.replace("duration =", "direction = \"down\"\nduration =");
-    let ended = mptcp(&scenario(&text));
-    assert!(ended.goodput_mbps() > 45.0, "{}", ended.goodput_mbps());
+    let completed = simulate_mptcp(&scenario(&text));
+    assert!(completed.goodput_mbps() > 45.0, "{}", completed.goodput_mbps());
 }
 
 #[test]
 fn a_transfer_survives_the_loss_of_its_path() {
-    let ended = mptcp(&named("wifi-cellular-handover"));
-    let flow = &ended.summary().flows[0];
+    let completed = simulate_mptcp(&builtin_scenario("wifi-cellular-handover"));
+    let flow = &completed.summary().flows[0];
     assert!(flow.completed, "{flow:?}");
     assert!(flow.stall.longest_ns < 3_000_000_000, "{:?}", flow.stall);
-    assert_eq!(ended.events(EventKind::Timeline).len(), 1);
+    assert_eq!(completed.events(EventKind::Timeline).len(), 1);
 }
 
 #[test]
 fn equal_runs_give_equal_bytes_and_other_seeds_differ() {
     let text = two_paths("").source.replacen("delay =", "loss = \"0.1 %\"\ndelay =", 1);
     let scenario = scenario(&text);
-    let [first, again, other] =
+    let [first, repeated, other_seed] =
         [1, 1, 2].map(|repeat| simulate(&scenario, Transport::Mptcp, repeat, true));
-    assert!(first.bytes == again.bytes && first.captures == again.captures);
-    assert!(first.bytes != other.bytes && first.captures != other.captures);
-    assert_eq!(first.report, again.report);
+    assert!(first.bytes == repeated.bytes && first.captures == repeated.captures);
+    assert!(first.bytes != other_seed.bytes && first.captures != other_seed.captures);
+    assert_eq!(first.report, repeated.report);
 }
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let scenario = two_paths("");
-    let all = |threads| {
+    let results = |threads| {
         let mut bytes = Vec::new();
-        let work =
+        let simulate_index =
             |index: usize| simulate(&scenario, Transport::Mptcp, index as u32 + 1, false).bytes;
-        batch::in_order(4, threads, work, |_, run| {
+        batch::in_order(4, threads, simulate_index, |_, run| {
             bytes.extend(run);
             true
         });
         bytes
     };
-    assert!(all(1) == all(2));
+    assert!(results(1) == results(2));
 }
 
 #[test]
 fn a_middlebox_that_strips_the_option_causes_fallback_to_tcp() {
     for action in ["strip-mptcp", "strip-mptcp-syn"] {
         let boxes = format!("[[middleboxes]]\npath = \"wifi\"\naction = \"{action}\"");
-        let ended = mptcp(&two_paths(&boxes));
-        let summary = ended.summary();
+        let completed = simulate_mptcp(&two_paths(&boxes));
+        let summary = completed.summary();
         assert!(!summary.multipath.used && summary.multipath.fallback.is_some(), "{action}");
         assert_eq!(summary.multipath.paths_used, ["wifi"], "{action}");
-        assert!(ended.goodput_mbps() > 34.0, "{action}: {}", ended.goodput_mbps());
+        assert!(completed.goodput_mbps() > 34.0, "{action}: {}", completed.goodput_mbps());
     }
 }
 
@@ -188,11 +188,11 @@ fn a_middlebox_that_strips_the_option_causes_fallback_to_tcp() {
 fn boxes_that_change_lengths_and_addresses_do_no_harm() {
     for action in ["split", "coalesce", "nat", "shift-sequence", "strip-add-addr"] {
         let boxes = format!("[[middleboxes]]\npath = \"cellular\"\naction = \"{action}\"");
-        let ended = mptcp(&two_paths(&boxes));
-        let summary = ended.summary();
+        let completed = simulate_mptcp(&two_paths(&boxes));
+        let summary = completed.summary();
         assert!(summary.multipath.used, "{action}: {:?}", summary.multipath);
         assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"], "{action}");
-        assert!(ended.goodput_mbps() > 40.0, "{action}: {}", ended.goodput_mbps());
+        assert!(completed.goodput_mbps() > 40.0, "{action}: {}", completed.goodput_mbps());
         let damaged =
             summary.warnings.iter().any(|warning| warning.text.contains("something else"));
         assert!(!damaged, "{action}: {:?}", summary.warnings);
@@ -202,75 +202,80 @@ fn boxes_that_change_lengths_and_addresses_do_no_harm() {
 #[test]
 fn changed_payload_is_noticed_by_the_reader_or_by_the_checksum() {
     let boxes = "[[middleboxes]]\npath = \"cellular\"\naction = \"rewrite-payload\"\n";
-    let damaged = |ended: &CompletedRun| {
-        ended.summary().warnings.iter().any(|warning| warning.text.contains("something else"))
+    let has_damage_warning = |completed: &CompletedRun| {
+        completed.summary().warnings.iter().any(|warning| warning.text.contains("something else"))
     };
-    assert!(damaged(&mptcp(&two_paths(boxes))));
-    let guarded = mptcp(&two_paths(&format!("{boxes}[run]\nchecksum = true")));
-    assert!(!damaged(&guarded), "{:?}", guarded.summary().warnings);
-    assert!(guarded.goodput_mbps() > 20.0, "{}", guarded.goodput_mbps());
+    assert!(has_damage_warning(&simulate_mptcp(&two_paths(boxes))));
+    let with_checksum = simulate_mptcp(&two_paths(&format!("{boxes}[run]\nchecksum = true")));
+    assert!(!has_damage_warning(&with_checksum), "{:?}", with_checksum.summary().warnings);
+    assert!(with_checksum.goodput_mbps() > 20.0, "{}", with_checksum.goodput_mbps());
 }
 
 #[test]
 fn a_queue_at_the_host_stays_short_with_small_queues() {
-    let longest = |switch: bool| {
+    let max_backlog_bytes = |switch: bool| {
         let text = two_paths(&format!("[run]\nprofile-switches = {{ tsq = {switch} }}")).source;
         let text = text.replace("rate =", "queue = \"500 ms\"\nqueue-position = \"host\"\nrate =");
-        let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
+        let completed = simulate(&scenario(&text), Transport::Tcp, 1, false);
         let link = |record: &Record| {
             let Record::Link(link) = record else { return None };
             Some(link.backlog_bytes)
         };
-        assert!(ended.goodput_mbps() > 34.0, "{}", ended.goodput_mbps());
-        ended.records.iter().filter_map(link).max().unwrap()
+        assert!(completed.goodput_mbps() > 34.0, "{}", completed.goodput_mbps());
+        completed.records.iter().filter_map(link).max().unwrap()
     };
-    let (with, without) = (longest(true), longest(false));
+    let (with, without) = (max_backlog_bytes(true), max_backlog_bytes(false));
     assert!(with * 3 < without, "{with} bytes with, {without} without");
 }
 
 #[test]
 fn a_new_address_is_used_after_the_old_one_is_gone() {
     let event = "[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"address\"\nhost = \"phone\"";
-    let ended = mptcp(&two_paths(event));
-    let used: Vec<_> = ended.summary().subflows.iter().map(|s| s.local.clone()).collect();
-    assert!(used.iter().any(|local| local.starts_with("10.64.0.11:")), "{used:?}");
-    assert!(ended.summary().flows[0].completed);
-    assert_eq!(ended.events(EventKind::Address).len(), 2);
+    let completed = simulate_mptcp(&two_paths(event));
+    let local_addresses: Vec<_> =
+        completed.summary().subflows.iter().map(|s| s.local.clone()).collect();
+    assert!(
+        local_addresses.iter().any(|local| local.starts_with("10.64.0.11:")),
+        "{local_addresses:?}"
+    );
+    assert!(completed.summary().flows[0].completed);
+    assert_eq!(completed.events(EventKind::Address).len(), 2);
 }
 
 #[test]
 fn a_capture_holds_every_packet_of_its_host_with_its_time_and_interface() {
-    let ended = simulate(&two_paths(""), Transport::Mptcp, 1, true);
-    let arrived: u64 = ended.captures.iter().map(|capture| check_capture(capture)).sum();
-    assert_eq!((ended.captures.len(), arrived), (2, ended.report.packets));
+    let completed = simulate(&two_paths(""), Transport::Mptcp, 1, true);
+    let inbound_packets: u64 =
+        completed.captures.iter().map(|capture| check_capture(capture)).sum();
+    assert_eq!((completed.captures.len(), inbound_packets), (2, completed.report.packets));
 }
 
 /// Parses a capture of two interfaces; returns the number of inbound packets.
 fn check_capture(capture: &[u8]) -> u64 {
-    let (mut at, mut interfaces, mut latest) = (0, 0_u32, 0);
+    let (mut offset, mut interfaces, mut last_time) = (0, 0_u32, 0);
     let mut packets = [0_u64; 3];
-    let word = |at: usize| u32::from_le_bytes(capture[at..at + 4].try_into().unwrap());
-    while at < capture.len() {
-        let total = word(at + 4) as usize;
-        assert_eq!(word(at + total - 4) as usize, total);
-        match word(at) {
-            0x0a0d_0d0a => assert_eq!((at, word(at + 8)), (0, 0x1a2b_3c4d)),
+    let word = |offset: usize| u32::from_le_bytes(capture[offset..offset + 4].try_into().unwrap());
+    while offset < capture.len() {
+        let total = word(offset + 4) as usize;
+        assert_eq!(word(offset + total - 4) as usize, total);
+        match word(offset) {
+            0x0a0d_0d0a => assert_eq!((offset, word(offset + 8)), (0, 0x1a2b_3c4d)),
             1 => interfaces += 1,
             6 => {
-                assert!(word(at + 8) < interfaces);
-                let time = (u64::from(word(at + 12)) << 32) | u64::from(word(at + 16));
-                assert!(time >= latest);
-                latest = time;
-                let len = word(at + 20) as usize;
+                assert!(word(offset + 8) < interfaces);
+                let time = (u64::from(word(offset + 12)) << 32) | u64::from(word(offset + 16));
+                assert!(time >= last_time);
+                last_time = time;
+                let len = word(offset + 20) as usize;
                 // IPv4, after the address family.
-                assert_eq!(word(at + 28), 2);
-                check_tcp(&capture[at + 32..at + 28 + len]);
+                assert_eq!(word(offset + 28), 2);
+                check_tcp(&capture[offset + 32..offset + 28 + len]);
                 // The flags option follows the padded packet: 1 is inbound, 2 is outbound.
-                packets[word(at + 28 + len.next_multiple_of(4) + 4) as usize] += 1;
+                packets[word(offset + 28 + len.next_multiple_of(4) + 4) as usize] += 1;
             }
             other => panic!("block {other:#x}"),
         }
-        at += total;
+        offset += total;
     }
     assert_eq!((interfaces, packets[0]), (2, 0));
     assert!(packets[2] > 0);
@@ -281,9 +286,9 @@ fn check_capture(capture: &[u8]) -> u64 {
 fn check_tcp(packet: &[u8]) {
     let sum = |parts: &[&[u8]]| {
         let bytes: Vec<u8> = parts.concat();
-        let words =
+        let words_16 =
             bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
-        let mut sum: u32 = words.sum();
+        let mut sum: u32 = words_16.sum();
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
@@ -299,7 +304,7 @@ fn check_tcp(packet: &[u8]) {
 fn data_behind_a_gap_counts_in_the_largest_reorder_buffer() {
     // One burst is lost, and the flow ends before the gap is filled. All data waits below the
     // connection level.
-    let hole = "[[timeline]]
+    let loss_burst = "[[timeline]]
         at = \"500 ms\"
         path = \"wifi\"
         set = \"loss\"
@@ -309,14 +314,14 @@ fn data_behind_a_gap_counts_in_the_largest_reorder_buffer() {
         path = \"wifi\"
         set = \"loss\"
         loss = \"0 %\"";
-    let text = two_paths(hole).source.replace("\"5 s\"", "\"650 ms\"");
+    let text = two_paths(loss_burst).source.replace("\"5 s\"", "\"650 ms\"");
     let text = text.replace("delay = \"10 ms\"", "delay = \"10 ms\"\nqueue = \"9 s\"");
-    let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
-    let samples = ended.records.iter().filter_map(|record| {
+    let completed = simulate(&scenario(&text), Transport::Tcp, 1, false);
+    let samples = completed.records.iter().filter_map(|record| {
         let Record::Interval(interval) = record else { return None };
         interval.connection.as_ref()?.reorder_bytes
     });
-    let stack = ended.summary().flows[0].stack.unwrap();
+    let stack = completed.summary().flows[0].stack.unwrap();
     let peak = stack.reorder_peak_bytes.unwrap();
     // A round trip at 40 Mbit/s is 100 kB, and the queue adds to it.
     assert!(peak > 100_000 && peak >= samples.max().unwrap_or(0), "{stack:?}");
@@ -337,12 +342,12 @@ const OUTAGE: &str = "[[timeline]]
     path = \"wifi\"
     set = \"up\"";
 
-fn messages(ended: &CompletedRun) -> Vec<Message> {
-    let found = ended.records.iter().filter_map(|record| {
+fn messages(completed: &CompletedRun) -> Vec<Message> {
+    let messages = completed.records.iter().filter_map(|record| {
         let Record::Message(message) = record else { return None };
         Some(*message)
     });
-    found.collect()
+    messages.collect()
 }
 
 #[test]
@@ -350,21 +355,21 @@ fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
     let scenario = exchange("pattern = \"interactive\"\nduration = \"8 s\"", OUTAGE);
     let tcp = simulate(&scenario, Transport::Tcp, 1, false);
     for flow in &tcp.summary().flows {
-        let figures = flow.messages.as_ref().unwrap();
-        assert_eq!((figures.count, figures.answered), (80, 80));
-        assert!(figures.delay.p90_ns >= 2_000_000_000, "{figures:?}");
-        assert!(figures.delay.max_ns >= 3_000_000_000, "{figures:?}");
-        assert!(figures.delay.p50_ns < 100_000_000, "{figures:?}");
+        let stats = flow.messages.as_ref().unwrap();
+        assert_eq!((stats.count, stats.answered), (80, 80));
+        assert!(stats.delay.p90_ns >= 2_000_000_000, "{stats:?}");
+        assert!(stats.delay.max_ns >= 3_000_000_000, "{stats:?}");
+        assert!(stats.delay.p50_ns < 100_000_000, "{stats:?}");
     }
-    let late = |m: &&Message| m.answered_ns.unwrap() - m.due_ns > 100_000_000;
+    let is_late = |m: &&Message| m.answered_ns.unwrap() - m.due_ns > 100_000_000;
     // Thirty requests in each direction fall into the outage, regardless of TCP's recovery.
-    assert!(messages(&tcp).iter().filter(late).count() >= 58);
-    let both = mptcp(&scenario);
-    for flow in &both.summary().flows {
+    assert!(messages(&tcp).iter().filter(is_late).count() >= 58);
+    let mptcp = simulate_mptcp(&scenario);
+    for flow in &mptcp.summary().flows {
         let delay = flow.messages.as_ref().unwrap().delay;
         assert!(delay.p90_ns < 1_000_000_000 && delay.max_ns < 2_500_000_000, "{delay:?}");
     }
-    assert!(both.summary().ok && both.summary().multipath.used);
+    assert!(mptcp.summary().ok && mptcp.summary().multipath.used);
 }
 
 /// Phone that leaves a slow network with a full queue; the other path is a backup.
@@ -393,13 +398,13 @@ const SLOW_THEN_GONE: &str = "[[timeline]]
 fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
     for seed in [1, 2, 48, 95] {
         let flow = "pattern = \"interactive\"\nduration = \"20 s\"\nreply-timeout = \"20 s\"";
-        let rest = format!("{SLOW_THEN_GONE}\n[run]\nseed = {seed}");
-        let mut walk = exchange(flow, &rest);
-        walk.paths[1].backup = true;
-        let ended = mptcp(&walk);
-        for flow in &ended.summary().flows {
-            let figures = flow.messages.as_ref().unwrap();
-            assert_eq!(figures.answered, figures.count, "seed {seed}: {figures:?}");
+        let timeline_and_seed = format!("{SLOW_THEN_GONE}\n[run]\nseed = {seed}");
+        let mut scenario = exchange(flow, &timeline_and_seed);
+        scenario.paths[1].backup = true;
+        let completed = simulate_mptcp(&scenario);
+        for flow in &completed.summary().flows {
+            let stats = flow.messages.as_ref().unwrap();
+            assert_eq!(stats.answered, stats.count, "seed {seed}: {stats:?}");
         }
     }
 }
@@ -418,12 +423,13 @@ fn every_message_pattern_is_answered_deterministically() {
     ] {
         let scenario = exchange(flow, "");
         for transport in [Transport::Tcp, Transport::Mptcp] {
-            let [first, again] = [1, 1].map(|repeat| simulate(&scenario, transport, repeat, true));
-            assert!(first.bytes == again.bytes && first.captures == again.captures, "{flow}");
+            let [first, repeated] =
+                [1, 1].map(|repeat| simulate(&scenario, transport, repeat, true));
+            assert!(first.bytes == repeated.bytes && first.captures == repeated.captures, "{flow}");
             assert!(first.summary().ok, "{flow}: {}", first.summary().verdict);
-            let found = messages(&first);
-            assert!(!found.is_empty(), "{flow}");
-            for message in found {
+            let records = messages(&first);
+            assert!(!records.is_empty(), "{flow}");
+            for message in records {
                 let times = [Some(message.due_ns), message.sent_ns, message.delivered_ns];
                 let times: Vec<_> = times.into_iter().chain([message.answered_ns]).collect();
                 assert!(times.is_sorted() && !times.contains(&None), "{flow}: {message:?}");
@@ -434,12 +440,12 @@ fn every_message_pattern_is_answered_deterministically() {
 
 #[test]
 fn a_background_load_delays_the_replies() {
-    let slowest = |load: &str| {
+    let median_delay_ns = |load: &str| {
         let flow = format!("pattern = \"ping\"\ncount = 20\n{load}");
-        let ended = simulate(&exchange(&flow, ""), Transport::Tcp, 1, false);
-        ended.summary().flows[0].messages.as_ref().unwrap().delay.p50_ns
+        let completed = simulate(&exchange(&flow, ""), Transport::Tcp, 1, false);
+        completed.summary().flows[0].messages.as_ref().unwrap().delay.p50_ns
     };
-    let (idle, loaded) = (slowest(""), slowest("load = \"up\""));
+    let (idle, loaded) = (median_delay_ns(""), median_delay_ns("load = \"up\""));
     assert!(idle < 22_000_000 && loaded > 2 * idle, "{idle} and {loaded}");
 }
 
@@ -448,10 +454,10 @@ fn unanswered_requests_count_as_their_time_waited_so_far() {
     let outage = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"";
     let flow =
         "pattern = \"reqres\"\nperiod = \"100 ms\"\nduration = \"2 s\"\nreply-timeout = \"1 s\"";
-    let ended = simulate(&exchange(flow, outage), Transport::Tcp, 1, false);
-    let summary = ended.summary();
-    let figures = summary.flows[0].messages.as_ref().unwrap();
-    assert!(!summary.ok && figures.count == 20 && figures.answered == 10, "{figures:?}");
-    assert!(figures.delay.max_ns > 1_800_000_000, "{figures:?}");
-    assert!(messages(&ended).iter().filter(|m| m.answered_ns.is_none()).count() == 10);
+    let completed = simulate(&exchange(flow, outage), Transport::Tcp, 1, false);
+    let summary = completed.summary();
+    let stats = summary.flows[0].messages.as_ref().unwrap();
+    assert!(!summary.ok && stats.count == 20 && stats.answered == 10, "{stats:?}");
+    assert!(stats.delay.max_ns > 1_800_000_000, "{stats:?}");
+    assert!(messages(&completed).iter().filter(|m| m.answered_ns.is_none()).count() == 10);
 }

@@ -10,18 +10,18 @@ use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
 use towpath_sim::{SimJob, run};
 
 fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
-    let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
+    let entry = builtin().iter().find(|builtin| builtin.name == name).unwrap();
     let text = match receive_buffer {
-        Some(size) => found.text.replace("\"800 KB\"", &format!("\"{size}\"")),
-        None => found.text.to_owned(),
+        Some(size) => entry.text.replace("\"800 KB\"", &format!("\"{size}\"")),
+        None => entry.text.to_owned(),
     };
     let scenario = Scenario::parse("test.toml", &text, &no_files).unwrap();
     let scenario = Arc::new(scenario);
     let job = SimJob { scenario, transport: Transport::Mptcp, repeat: 1, trace: false };
     let mut summary = None;
     run(&job, Vec::new(), &mut |record| {
-        if let Record::Summary(ended) = record {
-            summary = Some(*ended.clone());
+        if let Record::Summary(run_summary) = record {
+            summary = Some(*run_summary.clone());
         }
         Ok(())
     })
@@ -30,7 +30,7 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
 }
 
 /// Results of four runs of the kernel (`docs/validation.md`).
-struct Kernel {
+struct KernelResult {
     scenario: &'static str,
     receive_buffer: Option<&'static str>,
     mbps: f64,
@@ -40,19 +40,19 @@ struct Kernel {
     t90_ms: Option<u64>,
 }
 
-const fn wifi_3g(size: &'static str, mbps: f64, stall_ms: Option<u64>) -> Kernel {
-    Kernel { scenario: "wifi-3g", receive_buffer: Some(size), mbps, stall_ms, t90_ms: None }
+const fn wifi_3g(size: &'static str, mbps: f64, stall_ms: Option<u64>) -> KernelResult {
+    KernelResult { scenario: "wifi-3g", receive_buffer: Some(size), mbps, stall_ms, t90_ms: None }
 }
 
-const KERNEL: [Kernel; 6] = [
-    Kernel {
+const KERNEL: [KernelResult; 6] = [
+    KernelResult {
         scenario: "two-links",
         receive_buffer: None,
         mbps: 187.0,
         stall_ms: Some(118),
         t90_ms: None,
     },
-    Kernel {
+    KernelResult {
         scenario: "wifi-cellular-handover",
         receive_buffer: None,
         mbps: 24.9,
@@ -70,8 +70,8 @@ const KERNEL: [Kernel; 6] = [
 ];
 
 /// Returns true if both differ by at most 30 % or 200 ms.
-fn is_near(ours_ms: u64, kernel_ms: u64) -> bool {
-    ours_ms.abs_diff(kernel_ms) <= (kernel_ms * 3 / 10).max(200)
+fn is_near(simulated_ms: u64, kernel_ms: u64) -> bool {
+    simulated_ms.abs_diff(kernel_ms) <= (kernel_ms * 3 / 10).max(200)
 }
 
 #[test]
@@ -80,18 +80,19 @@ fn goodput_stalls_and_recovery_are_near_the_kernels() {
     for kernel in KERNEL {
         let summary = simulate(kernel.scenario, kernel.receive_buffer);
         let flow = summary.flows.first().unwrap();
-        let (ours, stall_ms) = (flow.goodput_bps / 1e6, flow.stall.longest_ns / 1_000_000);
+        let (simulated_mbps, stall_ms) =
+            (flow.goodput_bps / 1e6, flow.stall.longest_ns / 1_000_000);
         let t90_ms =
-            flow.recoveries.first().and_then(|first| first.t90_ns).map(|ns| ns / 1_000_000);
+            flow.recoveries.first().and_then(|recovery| recovery.t90_ns).map(|ns| ns / 1_000_000);
         let shares: Vec<_> =
             summary.subflows.iter().map(|s| format!("{} {:.1}", s.path, s.share * 100.0)).collect();
-        let difference = (ours / kernel.mbps - 1.0) * 100.0;
+        let difference = (simulated_mbps / kernel.mbps - 1.0) * 100.0;
         let name = format!("{} {}", kernel.scenario, kernel.receive_buffer.unwrap_or(""));
         println!(
-            "| {name} | {ours:.2} | {} | {difference:+.1} % | {stall_ms} ms | {shares:?} | {:?} |",
+            "| {name} | {simulated_mbps:.2} | {} | {difference:+.1} % | {stall_ms} ms | {shares:?} | {:?} |",
             kernel.mbps, flow.recoveries,
         );
-        assert!(difference.abs() <= 10.0, "{name}: {ours} beside {}", kernel.mbps);
+        assert!(difference.abs() <= 10.0, "{name}: {simulated_mbps} beside {}", kernel.mbps);
         if let Some(expected) = kernel.stall_ms {
             assert!(is_near(stall_ms, expected), "{name}: a stall of {stall_ms} ms");
         }

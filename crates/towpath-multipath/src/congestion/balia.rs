@@ -15,8 +15,8 @@ pub(super) struct Balia;
 
 /// Ratio of the fastest path's rate to the path's own, at least 1.
 fn alpha(group: CoupledPaths<'_>) -> f64 {
-    let own = group.own.window() / group.own.rtt();
-    group.iter().map(|path| path.window() / path.rtt() / own).fold(1.0, f64::max)
+    let own_rate = group.own.window() / group.own.rtt();
+    group.iter().map(|path| path.window() / path.rtt() / own_rate).fold(1.0, f64::max)
 }
 
 impl Coupling for Balia {
@@ -25,11 +25,13 @@ impl Coupling for Balia {
 
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let own = group.own;
-        let rate = own.window() / own.rtt();
-        let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
+        let own_rate = own.window() / own.rtt();
+        let relative_rates: f64 =
+            group.iter().map(|path| path.window() / path.rtt() / own_rate).sum();
         let alpha = alpha(group);
         let balance = f64::midpoint(1.0, alpha) * ((4.0 + alpha) / 5.0);
-        ack.acked_bytes as f64 * own.packet() / (own.window() * rates * rates) * balance
+        ack.acked_bytes as f64 * own.packet() / (own.window() * relative_rates * relative_rates)
+            * balance
     }
 
     fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {

@@ -14,7 +14,7 @@ use super::window::{CoupledPaths, Coupling};
 
 /// Share of the window that is left after loss (RFC 9438 §4.6).
 const BETA: f64 = 0.7;
-/// Packets per second cubed (RFC 9438 §5).
+/// Steepness of the curve, in packets per second cubed (RFC 9438 §5).
 const C: f64 = 0.4;
 /// Reno's additive increase for a decrease by β (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
@@ -22,7 +22,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// One epoch of congestion avoidance.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
-    /// Start of the epoch, shifted by the time in which the window was not used.
+    /// Start of the epoch, shifted by the time during which the window was not fully used.
     start: Instant,
     /// Top of the curve, in packets.
     origin: f64,
@@ -51,6 +51,7 @@ pub(super) struct Cubic {
     /// Window before the last reduction, in packets.
     cwnd_prior: f64,
     epoch: Option<Epoch>,
+    /// Time since which the application has left part of the window unused.
     unused_since: Option<Instant>,
 }
 
@@ -59,7 +60,8 @@ impl Cubic {
         Self { as_linux, ..Self::default() }
     }
 
-    fn epoch(&mut self, now: Instant, cwnd: f64) -> Epoch {
+    /// Returns the current epoch, or a new one, without the time in which the window was unused.
+    fn update_epoch(&mut self, now: Instant, cwnd: f64) -> Epoch {
         let mut epoch = self.epoch.unwrap_or_else(|| {
             let origin = self.w_max.unwrap_or(cwnd).max(cwnd);
             Epoch { start: now, origin, k: cube_root((origin - cwnd) / C), w_est: cwnd }
@@ -78,35 +80,35 @@ impl Coupling for Cubic {
 
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let packet = group.own.packet();
-        let cwnd = group.own.window() / packet;
-        let acked = ack.acked_bytes as f64 / packet;
-        let mut epoch = self.epoch(ack.now, cwnd);
+        let cwnd_packets = group.own.window() / packet;
+        let acked_packets = ack.acked_bytes as f64 / packet;
+        let mut epoch = self.update_epoch(ack.now, cwnd_packets);
 
         // RFC 9438 §4.4: the curve's window one round trip ahead, at most 1.5 windows.
         let rtt = if self.as_linux { ack.min_rtt.as_secs_f64() } else { group.own.rtt() };
         let t = ack.now.saturating_since(epoch.start).as_secs_f64() + rtt - epoch.k;
-        let target = (C * t * t * t + epoch.origin).clamp(cwnd, cwnd * 1.5);
-        let cubic = acked * (target - cwnd) / cwnd;
+        let target = (C * t * t * t + epoch.origin).clamp(cwnd_packets, cwnd_packets * 1.5);
+        let cubic_growth = acked_packets * (target - cwnd_packets) / cwnd_packets;
 
         // RFC 9438 §4.3: Reno's own growth once the window is back where the loss occurred.
-        let recovered = epoch.w_est >= self.cwnd_prior && !self.as_linux;
-        let alpha = if recovered { 1.0 } else { ALPHA };
-        epoch.w_est += alpha * acked / cwnd;
-        let reno = (epoch.w_est - cwnd).min(acked / 2.0);
+        let past_prior_window = epoch.w_est >= self.cwnd_prior && !self.as_linux;
+        let alpha = if past_prior_window { 1.0 } else { ALPHA };
+        epoch.w_est += alpha * acked_packets / cwnd_packets;
+        let reno_growth = (epoch.w_est - cwnd_packets).min(acked_packets / 2.0);
 
         self.epoch = Some(epoch);
-        let first = if self.as_linux && self.w_max.is_none() {
-            acked * MIN_GROWTH_BEFORE_LOSS
+        let min_growth = if self.as_linux && self.w_max.is_none() {
+            acked_packets * MIN_GROWTH_BEFORE_LOSS
         } else {
             0.0
         };
-        cubic.max(reno).max(first) * packet
+        cubic_growth.max(reno_growth).max(min_growth) * packet
     }
 
     fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
         let cwnd = group.own.window() / group.own.packet();
         // RFC 9438 §4.7: a flow that did not return to its top leaves room for another.
-        let converges = self.w_max.is_some_and(|top| cwnd < top);
+        let converges = self.w_max.is_some_and(|w_max| cwnd < w_max);
         self.w_max = Some(if converges { cwnd * (1.0 + BETA) / 2.0 } else { cwnd });
         self.cwnd_prior = cwnd;
         self.epoch = None;

@@ -9,12 +9,13 @@ use super::AckSample;
 
 pub(super) use linux::LinuxHyStart;
 
-/// Samples that a round needs before its delay counts (`N_RTT_SAMPLE`).
+/// Samples that a round needs before its round-trip time counts.
 const N_RTT_SAMPLE: u32 = 8;
-/// Bounds of the delay that counts as growth (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
+/// Bounds of the growth of the round-trip time that ends slow start (`MIN_RTT_THRESH`,
+/// `MAX_RTT_THRESH`).
 const RTT_THRESH_BOUNDS: (Duration, Duration) =
     (Duration::from_millis(4), Duration::from_millis(16));
-/// Growth by this part of the round-trip time counts (`MIN_RTT_DIVISOR`).
+/// Growth by this fraction of the round-trip time ends slow start, within the bounds above.
 const MIN_RTT_DIVISOR: u32 = 8;
 /// Rounds of conservative slow start before congestion avoidance (`CSS_ROUNDS`).
 const CSS_ROUNDS: u32 = 5;
@@ -45,19 +46,20 @@ pub(super) enum SlowStartMode {
 /// The rounds of the first slow start of a path.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HyStart {
-    /// Smallest round-trip time of the round before this one.
-    last: Option<Duration>,
+    /// Smallest round-trip time of the previous round.
+    last_round_min_rtt: Option<Duration>,
     /// Smallest round-trip time of this round.
-    current: Option<Duration>,
+    round_min_rtt: Option<Duration>,
+    /// Round-trip time samples of this round.
     samples: u32,
-    slow: Option<ConservativeSlowStart>,
+    css: Option<ConservativeSlowStart>,
 }
 
 /// Conservative slow start: the round-trip time that caused it, and its number of completed rounds.
 #[derive(Debug, Clone, Copy)]
 struct ConservativeSlowStart {
-    baseline: Duration,
-    ended: u32,
+    baseline_rtt: Duration,
+    ended_rounds: u32,
 }
 
 impl HyStart {
@@ -67,7 +69,7 @@ impl HyStart {
     /// Processes an acknowledgement in slow start (RFC 9406 §4.2).
     pub(super) fn on_ack(&mut self, sample: &AckSample) -> SlowStartMode {
         if let Some(rtt) = sample.rtt {
-            self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));
+            self.round_min_rtt = Some(self.round_min_rtt.map_or(rtt, |least| least.min(rtt)));
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= N_RTT_SAMPLE {
@@ -76,35 +78,38 @@ impl HyStart {
         if sample.round_ended {
             self.end_round();
         }
-        match self.slow {
+        match self.css {
             None => SlowStartMode::Exponential,
-            Some(slow) if slow.ended >= CSS_ROUNDS => SlowStartMode::Exit,
+            Some(css) if css.ended_rounds >= CSS_ROUNDS => SlowStartMode::Exit,
             Some(_) => SlowStartMode::Conservative,
         }
     }
 
     fn check_round_rtt(&mut self) {
-        let Some(current) = self.current else { return };
-        match (self.slow, self.last) {
-            (None, Some(last)) => {
-                let growth =
-                    (last / MIN_RTT_DIVISOR).clamp(RTT_THRESH_BOUNDS.0, RTT_THRESH_BOUNDS.1);
-                if current >= last.saturating_add(growth) {
-                    self.slow = Some(ConservativeSlowStart { baseline: current, ended: 0 });
+        let Some(round_min_rtt) = self.round_min_rtt else { return };
+        match (self.css, self.last_round_min_rtt) {
+            (None, Some(last_round_min_rtt)) => {
+                let threshold = (last_round_min_rtt / MIN_RTT_DIVISOR)
+                    .clamp(RTT_THRESH_BOUNDS.0, RTT_THRESH_BOUNDS.1);
+                if round_min_rtt >= last_round_min_rtt.saturating_add(threshold) {
+                    self.css = Some(ConservativeSlowStart {
+                        baseline_rtt: round_min_rtt,
+                        ended_rounds: 0,
+                    });
                 }
             }
             // The delay has gone again: it was jitter, not a queue.
-            (Some(slow), _) if current < slow.baseline => self.slow = None,
+            (Some(css), _) if round_min_rtt < css.baseline_rtt => self.css = None,
             (Some(_), _) | (None, None) => {}
         }
     }
 
     fn end_round(&mut self) {
-        if let Some(slow) = &mut self.slow {
-            slow.ended = slow.ended.saturating_add(1);
+        if let Some(css) = &mut self.css {
+            css.ended_rounds = css.ended_rounds.saturating_add(1);
         }
-        self.last = self.current;
-        self.current = None;
+        self.last_round_min_rtt = self.round_min_rtt;
+        self.round_min_rtt = None;
         self.samples = 0;
     }
 }

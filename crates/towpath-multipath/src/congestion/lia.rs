@@ -21,14 +21,15 @@ impl Coupling for Lia {
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let mut best = group.own;
         for path in group.iter() {
-            let gain = |of: &super::Sibling| of.window() / (of.rtt() * of.rtt());
+            let gain = |path: &super::Sibling| path.window() / (path.rtt() * path.rtt());
             if gain(&path) > gain(&best) {
                 best = path;
             }
         }
         let best_rate = best.window() / best.rtt();
-        let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / best_rate).sum();
-        let coupled = best.window() * rates * rates;
+        let relative_rates: f64 =
+            group.iter().map(|path| path.window() / path.rtt() / best_rate).sum();
+        let coupled = best.window() * relative_rates * relative_rates;
         ack.acked_bytes as f64 * group.own.packet() / coupled.max(group.own.window())
     }
 }

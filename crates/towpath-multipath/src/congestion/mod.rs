@@ -181,12 +181,12 @@ pub const ALL: &[CongestionControlEntry] = &[
 
 /// Error: no congestion control has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown congestion control `{name}`, expected one of: {}", names())]
+#[error("unknown congestion control `{name}`, expected one of: {}", control_names())]
 pub struct UnknownCongestionControl {
     name: String,
 }
 
-fn names() -> String {
+fn control_names() -> String {
     ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -195,7 +195,7 @@ pub fn by_name(
     name: &str,
     config: CongestionConfig,
 ) -> Result<Box<dyn CongestionControl>, UnknownCongestionControl> {
-    let found = ALL.iter().find(|entry| entry.name == name);
+    let entry = ALL.iter().find(|entry| entry.name == name);
     let unknown = || UnknownCongestionControl { name: name.to_owned() };
-    found.map(|entry| (entry.make)(config)).ok_or_else(unknown)
+    entry.map(|entry| (entry.make)(config)).ok_or_else(unknown)
 }

@@ -23,32 +23,35 @@ impl Coupling for Olia {
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let own = group.own;
         // Scaled by the path's own rate, so that the quotient of a lone path is exactly 1.
-        let rate = own.window() / own.rtt();
-        let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
-        let linked = 1.0 / (own.window() * rates * rates);
+        let own_rate = own.window() / own.rtt();
+        let relative_rates: f64 =
+            group.iter().map(|path| path.window() / path.rtt() / own_rate).sum();
+        let linked = 1.0 / (own.window() * relative_rates * relative_rates);
         (linked + alpha(group) / own.window()) * own.packet() * ack.acked_bytes as f64
     }
 }
 
 /// Returns the quality of a path: about the square of its throughput, if it used Reno.
 fn quality(path: &Sibling) -> f64 {
-    let (since, between) = path.between_losses;
-    since.max(between) as f64 / (path.rtt() * path.rtt())
+    let (since_last, between_last_two) = path.between_losses;
+    since_last.max(between_last_two) as f64 / (path.rtt() * path.rtt())
 }
 
+/// Returns α of the formula in the module's header.
 fn alpha(group: CoupledPaths<'_>) -> f64 {
-    let best = group.iter().map(|path| quality(&path)).fold(0.0, f64::max);
-    let largest = group.iter().map(|path| path.cwnd_bytes).max().unwrap_or(0);
-    let is_largest = |path: &Sibling| path.cwnd_bytes == largest;
-    let is_collected = |path: &Sibling| quality(path) >= best && !is_largest(path);
-    let collected = group.iter().filter(is_collected).count();
-    let paths = group.iter().count() as f64;
-    if collected == 0 {
+    let best_quality = group.iter().map(|path| quality(&path)).fold(0.0, f64::max);
+    let largest_cwnd = group.iter().map(|path| path.cwnd_bytes).max().unwrap_or(0);
+    let is_largest = |path: &Sibling| path.cwnd_bytes == largest_cwnd;
+    let is_best_but_not_largest =
+        |path: &Sibling| quality(path) >= best_quality && !is_largest(path);
+    let best_count = group.iter().filter(is_best_but_not_largest).count();
+    let path_count = group.iter().count() as f64;
+    if best_count == 0 {
         0.0
-    } else if is_collected(&group.own) {
-        1.0 / (paths * collected as f64)
+    } else if is_best_but_not_largest(&group.own) {
+        1.0 / (path_count * best_count as f64)
     } else if is_largest(&group.own) {
-        -1.0 / (paths * group.iter().filter(is_largest).count() as f64)
+        -1.0 / (path_count * group.iter().filter(is_largest).count() as f64)
     } else {
         0.0
     }

@@ -2,7 +2,7 @@
 //! (RFC 7661), halving, timeouts, undo, restart after idle time.
 //!
 //! A control is a [`Coupling`] within these rules: the window growth in congestion avoidance, and
-//! the window left after loss.
+//! the window after loss.
 
 use std::fmt;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub trait Coupling: Clone + fmt::Debug + Send {
     /// OLIA's may be negative.
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64;
 
-    /// Returns the bytes left of the window after loss or an ECN mark.
+    /// Returns the window after loss or an ECN mark.
     fn decrease(&mut self, now: Instant, group: CoupledPaths<'_>) -> f64 {
         let _ = now;
         group.own.window() / 2.0
@@ -93,8 +93,7 @@ pub trait Coupling: Clone + fmt::Debug + Send {
         windows
     }
 
-    /// Clears state after something other than loss (timeout, penalty) has set threshold and
-    /// window.
+    /// Clears state after a timeout or a penalty, which set threshold and window themselves.
     fn reset(&mut self) {}
 
     /// Records that the window could not grow until `now`, because the application left part of it
@@ -119,7 +118,7 @@ pub trait Coupling: Clone + fmt::Debug + Send {
     }
 }
 
-/// State that a spurious event restores.
+/// State before a congestion event, restored if the event was spurious.
 #[derive(Debug, Clone)]
 struct UndoState<C> {
     cwnd: u64,
@@ -133,15 +132,16 @@ struct UndoState<C> {
 pub struct WindowBased<C> {
     coupling: C,
     mss: u64,
-    initial: u64,
+    initial_cwnd: u64,
     cwnd: u64,
     /// Growth of the window below one byte, not yet included in `cwnd`.
     fraction: f64,
     ssthresh: u64,
     hystart: HyStartState,
+    /// See [`Sibling::between_losses`].
     between_losses: (u64, u64),
     srtt: Duration,
-    saved: Option<UndoState<C>>,
+    undo_state: Option<UndoState<C>>,
 }
 
 /// Detector that may end slow start early.
@@ -168,28 +168,28 @@ impl<C: Coupling> WindowBased<C> {
     /// Creates a control at the start of a path.
     pub fn new(start: CongestionConfig, coupling: C) -> Self {
         let mss = u64::from(start.mss_bytes.max(1));
-        let initial = mss * u64::from(start.initial_packets.max(1));
+        let initial_cwnd = mss * u64::from(start.initial_packets.max(1));
         Self {
             coupling,
             mss,
-            initial,
-            cwnd: initial,
+            initial_cwnd,
+            cwnd: initial_cwnd,
             fraction: 0.0,
             ssthresh: u64::MAX,
             hystart: HyStartState::new::<C>(start.hystart),
             between_losses: (0, 0),
             srtt: Duration::ZERO,
-            saved: None,
+            undo_state: None,
         }
     }
 
-    fn own(&self, id: PathId, group: &[Sibling]) -> Sibling {
-        let listed = group.iter().find(|sibling| sibling.id == id);
+    fn own_view(&self, id: PathId, group: &[Sibling]) -> Sibling {
+        let listed_sibling = group.iter().find(|sibling| sibling.id == id);
         Sibling {
             id,
             cwnd_bytes: self.cwnd,
             srtt: if self.srtt.is_zero() {
-                listed.map_or(self.srtt, |s| s.srtt)
+                listed_sibling.map_or(self.srtt, |s| s.srtt)
             } else {
                 self.srtt
             },
@@ -203,16 +203,17 @@ impl<C: Coupling> WindowBased<C> {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows the window by part of `acked` and returns the rest, for congestion avoidance.
+    /// Grows the window up to the threshold; returns the acknowledged bytes that remain for
+    /// congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let acked = sample.acked_bytes;
-        let pace = match &mut self.hystart {
+        let mode = match &mut self.hystart {
             HyStartState::Rfc9406(hystart) => hystart.on_ack(sample),
             HyStartState::Off | HyStartState::Linux(_) | HyStartState::LinuxEnded => {
                 SlowStartMode::Exponential
             }
         };
-        let growth = match pace {
+        let growth = match mode {
             SlowStartMode::Exponential => acked,
             SlowStartMode::Conservative => acked / HyStart::CSS_GROWTH_DIVISOR,
             SlowStartMode::Exit => {
@@ -228,12 +229,12 @@ impl<C: Coupling> WindowBased<C> {
         if self.in_slow_start() { 0 } else { acked.saturating_sub(growth) }
     }
 
-    /// Passes each acknowledgement to Linux's detector, even if it lets nothing grow.
+    /// Passes each acknowledgement to Linux's detector, even if the window does not grow.
     fn run_linux_hystart(&mut self, sample: &AckSample) {
         let slow_start = self.in_slow_start();
-        if let HyStartState::Linux(classic) = &mut self.hystart
+        if let HyStartState::Linux(hystart) = &mut self.hystart
             && slow_start
-            && classic.ends(sample, self.cwnd, self.mss)
+            && hystart.ends(sample, self.cwnd, self.mss)
         {
             self.hystart = HyStartState::LinuxEnded;
             self.ssthresh = self.cwnd;
@@ -241,16 +242,16 @@ impl<C: Coupling> WindowBased<C> {
     }
 
     fn avoid_congestion(&mut self, ack: &AckSample, id: PathId, group: &[Sibling]) {
-        let own = self.own(id, group);
+        let own = self.own_view(id, group);
         let growth = self.coupling.increase(CoupledPaths::new(own, group), ack);
         let total = self.fraction + growth;
-        let whole = total.floor();
-        self.fraction = total - whole;
-        self.cwnd = self.cwnd.saturating_add_signed(whole as i64).max(self.mss);
+        let whole_bytes = total.floor();
+        self.fraction = total - whole_bytes;
+        self.cwnd = self.cwnd.saturating_add_signed(whole_bytes as i64).max(self.mss);
     }
 
-    fn remember(&mut self) {
-        self.saved = Some(UndoState {
+    fn save_undo_state(&mut self) {
+        self.undo_state = Some(UndoState {
             cwnd: self.cwnd,
             ssthresh: self.ssthresh,
             between_losses: self.between_losses,
@@ -258,7 +259,7 @@ impl<C: Coupling> WindowBased<C> {
         });
     }
 
-    fn note_loss(&mut self) {
+    fn on_loss(&mut self) {
         self.between_losses = (0, self.between_losses.0);
         self.fraction = 0.0;
         if matches!(self.hystart, HyStartState::Rfc9406(_)) {
@@ -266,8 +267,9 @@ impl<C: Coupling> WindowBased<C> {
         }
     }
 
-    /// Sets both. A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
-    fn set(&mut self, windows: CwndState) {
+    /// Sets window and threshold. A window is never below one packet, a threshold never below two
+    /// (RFC 5681 §3.1).
+    fn set_windows(&mut self, windows: CwndState) {
         self.cwnd = (windows.cwnd as u64).max(self.mss);
         self.ssthresh = (windows.ssthresh as u64).max(2 * self.mss);
         self.fraction = 0.0;
@@ -293,11 +295,11 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         if sample.in_recovery {
             return;
         }
-        let members = CoupledPaths::new(self.own(own, group), group);
-        let before = CwndState { cwnd: self.cwnd as f64, ssthresh: self.ssthresh as f64 };
-        let after = self.coupling.on_delay(before, members, sample);
-        if after != before {
-            self.set(after);
+        let paths = CoupledPaths::new(self.own_view(own, group), group);
+        let old_windows = CwndState { cwnd: self.cwnd as f64, ssthresh: self.ssthresh as f64 };
+        let new_windows = self.coupling.on_delay(old_windows, paths, sample);
+        if new_windows != old_windows {
+            self.set_windows(new_windows);
         }
         self.run_linux_hystart(sample);
         if !sample.cwnd_limited {
@@ -305,22 +307,23 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
             self.coupling.on_unused(sample.now);
             return;
         }
-        let rest = if self.in_slow_start() { self.slow_start(sample) } else { sample.acked_bytes };
-        if rest > 0 {
-            let ack = AckSample { acked_bytes: rest, ..*sample };
+        let remaining_bytes =
+            if self.in_slow_start() { self.slow_start(sample) } else { sample.acked_bytes };
+        if remaining_bytes > 0 {
+            let ack = AckSample { acked_bytes: remaining_bytes, ..*sample };
             self.avoid_congestion(&ack, own, group);
         }
     }
 
     fn on_congestion(&mut self, now: Instant, _: u64, own: PathId, group: &[Sibling]) {
-        self.remember();
-        let members = CoupledPaths::new(self.own(own, group), group);
-        let left = self.coupling.decrease(now, members).min(self.cwnd as f64);
+        self.save_undo_state();
+        let paths = CoupledPaths::new(self.own_view(own, group), group);
+        let reduced_cwnd = self.coupling.decrease(now, paths).min(self.cwnd as f64);
         // RFC 5681 §3.1 halves the bytes in flight, RFC 9438 §4.6 and Linux the window. The two are
         // the same here, because the window only grows while it is used.
-        self.ssthresh = (left as u64).max(2 * self.mss);
+        self.ssthresh = (reduced_cwnd as u64).max(2 * self.mss);
         self.cwnd = self.ssthresh;
-        self.note_loss();
+        self.on_loss();
     }
 
     fn on_recovered(&mut self, _: Instant, cwnd_bytes: u64) {
@@ -329,12 +332,12 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
     }
 
     fn on_timeout(&mut self, now: Instant, _: u64) {
-        self.remember();
-        let alone = CoupledPaths::new(self.own(PathId(0), &[]), &[]);
-        let left = self.coupling.decrease(now, alone).min(self.cwnd as f64);
-        self.ssthresh = (left as u64).max(2 * self.mss);
+        self.save_undo_state();
+        let lone_path = CoupledPaths::new(self.own_view(PathId(0), &[]), &[]);
+        let reduced_cwnd = self.coupling.decrease(now, lone_path).min(self.cwnd as f64);
+        self.ssthresh = (reduced_cwnd as u64).max(2 * self.mss);
         self.cwnd = self.mss;
-        self.note_loss();
+        self.on_loss();
         self.on_further_timeout();
     }
 
@@ -346,13 +349,13 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
     }
 
     fn undo(&mut self, _: Instant) {
-        if let Some(saved) = self.saved.take() {
+        if let Some(undo_state) = self.undo_state.take() {
             // Acknowledgements in the meantime may have opened the window further.
-            self.cwnd = self.cwnd.max(saved.cwnd);
-            self.ssthresh = saved.ssthresh.max(2 * self.mss);
-            self.coupling.undo(saved.coupling);
-            let since = saved.between_losses.0.saturating_add(self.between_losses.0);
-            self.between_losses = (since, saved.between_losses.1);
+            self.cwnd = self.cwnd.max(undo_state.cwnd);
+            self.ssthresh = undo_state.ssthresh.max(2 * self.mss);
+            self.coupling.undo(undo_state.coupling);
+            let since_last_loss = undo_state.between_losses.0.saturating_add(self.between_losses.0);
+            self.between_losses = (since_last_loss, undo_state.between_losses.1);
         }
     }
 
@@ -366,7 +369,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
         }
         let halvings = (idle.as_nanos() / rto.as_nanos()).min(63) as u32;
-        let floor = self.initial.min(self.cwnd);
+        let floor = self.initial_cwnd.min(self.cwnd);
         self.cwnd = (self.cwnd >> halvings).max(floor);
         self.fraction = 0.0;
         self.coupling.on_idle(idle);
@@ -390,16 +393,16 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
 
     fn set_mss(&mut self, mss_bytes: u32) {
         let mss = u64::from(mss_bytes.max(1));
-        let initial = self.initial / self.mss * mss;
-        if self.cwnd == self.initial {
+        let initial_cwnd = self.initial_cwnd / self.mss * mss;
+        if self.cwnd == self.initial_cwnd {
             // No sample yet: ten packets of the new size (RFC 6928 §2).
-            self.cwnd = initial;
+            self.cwnd = initial_cwnd;
         } else if mss < self.mss {
             // RFC 5681 §3.1: as many packets as before, or smaller ones would leave in a burst.
             let scaled = u128::from(self.cwnd) * u128::from(mss) / u128::from(self.mss);
             self.cwnd = u64::try_from(scaled).unwrap_or(self.cwnd);
         }
-        self.initial = initial;
+        self.initial_cwnd = initial_cwnd;
         self.mss = mss;
         self.cwnd = self.cwnd.max(mss);
         self.ssthresh = self.ssthresh.max(2 * mss);

@@ -3,7 +3,8 @@
 //! the connection, so traffic moves to paths with shorter queues.
 //!
 //! Once per round trip, with the round's mean `rtt` and the smallest `base` ever seen: `queued =
-//! cwnd · (rtt - base) / rtt`; a packet less if that is more than α, one more if it is less. When
+//! cwnd · (rtt - base) / rtt`. The window falls by a packet if `queued` is above α, and grows by
+//! one if it is below. When
 //! the queueing delay has doubled over its minimum, the window is cut to `cwnd · base / (2 rtt)` to
 //! measure `base` again. Half after loss.
 //!
@@ -22,35 +23,44 @@ const TOTAL_ALPHA: f64 = 10.0;
 const MIN_ALPHA: f64 = 2.0;
 /// Queued packets that end slow start.
 const GAMMA: f64 = 1.0;
-/// A round with at most this number of samples is ignored.
+/// A round needs more samples than this to count.
 const MIN_SAMPLES: u32 = 2;
 
 /// State of wVegas for one path. Times are seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wvegas {
-    base: Option<f64>,
-    sum: f64,
-    samples: u32,
+    /// Smallest round-trip time ever seen.
+    base_rtt: Option<f64>,
+    /// Sum of this round's round-trip times.
+    rtt_sum: f64,
+    rtt_samples: u32,
+    /// Packets that the path aims to keep queued.
     alpha: f64,
     min_queueing_delay: Option<f64>,
 }
 
 impl Default for Wvegas {
     fn default() -> Self {
-        Self { base: None, sum: 0.0, samples: 0, alpha: MIN_ALPHA, min_queueing_delay: None }
+        Self {
+            base_rtt: None,
+            rtt_sum: 0.0,
+            rtt_samples: 0,
+            alpha: MIN_ALPHA,
+            min_queueing_delay: None,
+        }
     }
 }
 
 impl Wvegas {
     fn new_round(&mut self) {
-        (self.sum, self.samples) = (0.0, 0);
+        (self.rtt_sum, self.rtt_samples) = (0.0, 0);
     }
 
     /// Sets the path's share of the connection's α, by its share of the rate.
-    fn share(&mut self, group: CoupledPaths<'_>) {
+    fn update_alpha(&mut self, group: CoupledPaths<'_>) {
         let rate = group.own.window() / group.own.rtt();
-        let total: f64 = group.iter().map(|path| path.window() / path.rtt()).sum();
-        self.alpha = (TOTAL_ALPHA * rate / total).max(MIN_ALPHA);
+        let total_rate: f64 = group.iter().map(|path| path.window() / path.rtt()).sum();
+        self.alpha = (TOTAL_ALPHA * rate / total_rate).max(MIN_ALPHA);
     }
 
     /// Adjusts the windows after a round with mean `rtt`.
@@ -59,40 +69,42 @@ impl Wvegas {
         windows: CwndState,
         group: CoupledPaths<'_>,
         rtt: f64,
-        limited: bool,
+        cwnd_limited: bool,
     ) -> CwndState {
         let packet = group.own.packet();
-        let base = self.base.unwrap_or(rtt);
+        let base_rtt = self.base_rtt.unwrap_or(rtt);
         let CwndState { mut cwnd, mut ssthresh } = windows;
-        let queued = cwnd * (rtt - base) / rtt / packet;
+        let queued = cwnd * (rtt - base_rtt) / rtt / packet;
         if cwnd < ssthresh {
             if queued > GAMMA {
-                cwnd = cwnd.min(cwnd * base / rtt + packet);
+                cwnd = cwnd.min(cwnd * base_rtt / rtt + packet);
                 ssthresh = ssthresh.min(cwnd - packet);
             }
         } else {
             if queued >= self.alpha {
-                self.share(group);
+                self.update_alpha(group);
             }
             if queued > self.alpha {
                 cwnd -= packet;
                 ssthresh = ssthresh.min(cwnd - packet);
-            } else if queued < self.alpha && limited {
+            } else if queued < self.alpha && cwnd_limited {
                 cwnd += packet;
             }
-            cwnd = self.drain(cwnd, rtt, base);
+            cwnd = self.drain_queue(cwnd, rtt, base_rtt);
         }
         cwnd = cwnd.max(2.0 * packet);
         CwndState { cwnd, ssthresh: ssthresh.max(cwnd * 0.75) }
     }
 
-    fn drain(&mut self, cwnd: f64, rtt: f64, base: f64) -> f64 {
-        let queueing = rtt - base;
-        let min_delay = self.min_queueing_delay.map_or(queueing, |least| least.min(queueing));
+    /// Cuts the window if the queueing delay has doubled over its minimum.
+    fn drain_queue(&mut self, cwnd: f64, rtt: f64, base_rtt: f64) -> f64 {
+        let queueing_delay = rtt - base_rtt;
+        let min_delay =
+            self.min_queueing_delay.map_or(queueing_delay, |least| least.min(queueing_delay));
         self.min_queueing_delay = (min_delay > 0.0).then_some(min_delay);
-        if min_delay > 0.0 && queueing >= 2.0 * min_delay {
+        if min_delay > 0.0 && queueing_delay >= 2.0 * min_delay {
             self.min_queueing_delay = None;
-            cwnd * base / (2.0 * rtt)
+            cwnd * base_rtt / (2.0 * rtt)
         } else {
             cwnd
         }
@@ -114,17 +126,17 @@ impl Coupling for Wvegas {
         ack: &AckSample,
     ) -> CwndState {
         if let Some(rtt) = ack.rtt.map(|rtt| rtt.as_secs_f64().max(1e-6)) {
-            self.base = Some(self.base.map_or(rtt, |base| base.min(rtt)));
-            self.sum += rtt;
-            self.samples = self.samples.saturating_add(1);
+            self.base_rtt = Some(self.base_rtt.map_or(rtt, |base_rtt| base_rtt.min(rtt)));
+            self.rtt_sum += rtt;
+            self.rtt_samples = self.rtt_samples.saturating_add(1);
         }
         if !ack.round_ended {
             return windows;
         }
-        let (sum, samples) = (self.sum, self.samples);
+        let (rtt_sum, rtt_samples) = (self.rtt_sum, self.rtt_samples);
         self.new_round();
-        if samples > MIN_SAMPLES {
-            self.on_round_end(windows, group, sum / f64::from(samples), ack.cwnd_limited)
+        if rtt_samples > MIN_SAMPLES {
+            self.on_round_end(windows, group, rtt_sum / f64::from(rtt_samples), ack.cwnd_limited)
         } else if ack.cwnd_limited && windows.cwnd >= windows.ssthresh {
             let growth = reno::growth(&group.own, ack.acked_bytes);
             CwndState { cwnd: windows.cwnd + growth, ..windows }
@@ -134,7 +146,7 @@ impl Coupling for Wvegas {
     }
 
     fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
-        *self = Self { base: self.base, ..Self::default() };
+        *self = Self { base_rtt: self.base_rtt, ..Self::default() };
         group.own.window() / 2.0
     }
 

@@ -25,12 +25,12 @@ struct Primary {
 }
 
 impl Primary {
-    /// Returns the primary; a backup only while every regular path is missing.
-    fn of<'a>(&mut self, view: &ConnectionView<'a>) -> Option<&'a PathView> {
-        let kept = self.id.and_then(|id| view.paths.iter().find(|path| path.id == id));
-        let regular = || view.paths.iter().find(|path| !path.backup);
-        let primary = kept.filter(|path| !path.backup).or_else(regular);
-        let primary = primary.or(kept).or_else(|| view.paths.first());
+    /// Keeps or replaces the primary and returns it; a backup only while no regular path exists.
+    fn update<'a>(&mut self, view: &ConnectionView<'a>) -> Option<&'a PathView> {
+        let current = self.id.and_then(|id| view.paths.iter().find(|path| path.id == id));
+        let first_regular = || view.paths.iter().find(|path| !path.backup);
+        let primary = current.filter(|path| !path.backup).or_else(first_regular);
+        let primary = primary.or(current).or_else(|| view.paths.first());
         self.id = primary.map(|path| path.id);
         self.was_regular |= primary.is_some_and(|path| !path.backup);
         primary
@@ -42,18 +42,19 @@ impl Primary {
     }
 }
 
-/// Chooses the primary, unless another path that `better` admits has room. Also returns the reason
-/// for leaving it.
+/// Chooses the primary, unless `reason_to_switch` names a reason for another path with room. Also
+/// returns that reason.
 fn choose(
     view: &ConnectionView<'_>,
     primary: &PathView,
-    better: impl Fn(&PathView) -> Option<SwitchReason>,
+    reason_to_switch: impl Fn(&PathView) -> Option<SwitchReason>,
 ) -> (Decision, Option<SwitchReason>) {
     let with_room = |path: &&PathView| path.room_bytes > 0;
-    let others = view.paths.iter().filter(|path| path.id != primary.id && better(path).is_some());
-    let other = fastest(others.filter(with_room));
-    let decision = Decision::send_or_idle(other.or(Some(primary).filter(with_room)));
-    (decision, other.and_then(better))
+    let better_paths =
+        view.paths.iter().filter(|path| path.id != primary.id && reason_to_switch(path).is_some());
+    let better_path = fastest(better_paths.filter(with_room));
+    let decision = Decision::send_or_idle(better_path.or(Some(primary).filter(with_room)));
+    (decision, better_path.and_then(reason_to_switch))
 }
 
 /// `interactive`: the primary, unless it performs badly and another path does not. Bad is an srtt
@@ -61,6 +62,7 @@ fn choose(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interactive {
     primary: Primary,
+    /// Limits of an acceptable primary.
     max_srtt: Duration,
     max_rto: Duration,
     switch_reason: Option<SwitchReason>,
@@ -86,22 +88,22 @@ impl Interactive {
 
 impl Scheduler for Interactive {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        let Some(primary) = self.primary.of(view) else { return Decision::Idle };
-        let (decision, departure) = choose(view, primary, |other| {
-            let slow = primary.srtt > self.max_srtt && other.srtt <= self.max_srtt;
-            let late = primary.rto > self.max_rto && other.rto <= self.max_rto;
-            let silent = primary.stale || primary.timeouts > 0;
-            let why = if slow {
+        let Some(primary) = self.primary.update(view) else { return Decision::Idle };
+        let (decision, departure_reason) = choose(view, primary, |candidate| {
+            let primary_slow = primary.srtt > self.max_srtt && candidate.srtt <= self.max_srtt;
+            let rto_too_long = primary.rto > self.max_rto && candidate.rto <= self.max_rto;
+            let primary_silent = primary.stale || primary.timeouts > 0;
+            let reason = if primary_slow {
                 Some(SwitchReason::SlowRoundTrip)
-            } else if silent {
+            } else if primary_silent {
                 Some(SwitchReason::Timeout)
             } else {
-                late.then_some(SwitchReason::LongTimeout)
+                rto_too_long.then_some(SwitchReason::LongTimeout)
             };
-            why.filter(|_| !other.stale && other.timeouts == 0)
+            reason.filter(|_| !candidate.stale && candidate.timeouts == 0)
         });
-        let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
-        self.switch_reason = departure.or(gone);
+        let gone_reason = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
+        self.switch_reason = departure_reason.or(gone_reason);
         decision
     }
 
@@ -119,13 +121,13 @@ pub(super) struct Handover {
 
 impl Scheduler for Handover {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        let Some(primary) = self.primary.of(view) else { return Decision::Idle };
-        let failed = |path: &PathView| path.stale || path.timeouts >= FAILED_TIMEOUTS;
-        let (decision, departure) = choose(view, primary, |other| {
-            (failed(primary) && !failed(other)).then_some(SwitchReason::Timeout)
+        let Some(primary) = self.primary.update(view) else { return Decision::Idle };
+        let has_failed = |path: &PathView| path.stale || path.timeouts >= FAILED_TIMEOUTS;
+        let (decision, departure_reason) = choose(view, primary, |candidate| {
+            (has_failed(primary) && !has_failed(candidate)).then_some(SwitchReason::Timeout)
         });
-        let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
-        self.switch_reason = departure.or(gone);
+        let gone_reason = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
+        self.switch_reason = departure_reason.or(gone_reason);
         decision
     }
 

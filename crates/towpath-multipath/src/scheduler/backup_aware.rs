@@ -14,17 +14,18 @@ fn is_healthy(path: &PathView) -> bool {
 
 impl Scheduler for BackupAware {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        let regular = || view.paths.iter().filter(|path| !path.backup);
-        let room = |path: &&PathView| path.room_bytes > 0;
-        if regular().any(is_healthy) {
+        let regular_paths = || view.paths.iter().filter(|path| !path.backup);
+        let with_room = |path: &&PathView| path.room_bytes > 0;
+        if regular_paths().any(is_healthy) {
             return Decision::send_or_idle(fastest(
-                regular().filter(|path| is_healthy(path)).filter(room),
+                regular_paths().filter(|path| is_healthy(path)).filter(with_room),
             ));
         }
-        let all = || view.paths.iter().filter(room);
-        let alive = fastest(all().filter(|path| is_alive(path)));
+        let paths_with_room = || view.paths.iter().filter(with_room);
+        let alive = fastest(paths_with_room().filter(|path| is_alive(path)));
         // When all paths are dead, none is preferable.
-        let any = || fastest(all().filter(|_| !view.paths.iter().any(is_alive)));
-        Decision::send_or_idle(alive.or_else(any))
+        let any_if_all_dead =
+            || fastest(paths_with_room().filter(|_| !view.paths.iter().any(is_alive)));
+        Decision::send_or_idle(alive.or_else(any_if_all_dead))
     }
 }

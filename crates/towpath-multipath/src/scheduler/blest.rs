@@ -16,11 +16,13 @@ use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler, SchedulerEvent};
 use crate::path::{ConnectionView, PathId, PathView};
 
-/// Initial λ and its bounds, in thousandths.
+/// Initial λ, in thousandths.
 const INITIAL_LAMBDA: u64 = 1_200;
+/// Smallest and largest λ, in thousandths.
 const LAMBDA_BOUNDS: (u64, u64) = (1_000, 1_300);
-/// Step up of λ when the window was full, and step down otherwise, in thousandths.
+/// Step up of λ when the window was full, in thousandths.
 const LAMBDA_INCREASE: u64 = 40;
+/// Step down of λ when the window was not full, in thousandths.
 const LAMBDA_DECREASE: u64 = 10;
 /// Limit of predicted slow start round trips.
 const MAX_DOUBLINGS: u32 = 16;
@@ -34,9 +36,11 @@ struct SrttRange {
 
 #[derive(Debug, Clone)]
 pub(super) struct Blest {
+    /// λ in thousandths.
     lambda: u64,
     last_adapted_at: Instant,
-    blocked: bool,
+    /// Set when the peer's window was full since the last adaptation.
+    window_was_full: bool,
     srtt_ranges: BTreeMap<PathId, SrttRange>,
 }
 
@@ -45,32 +49,32 @@ impl Default for Blest {
         Self {
             lambda: INITIAL_LAMBDA,
             last_adapted_at: Instant::ZERO,
-            blocked: false,
+            window_was_full: false,
             srtt_ranges: BTreeMap::new(),
         }
     }
 }
 
 impl Blest {
-    fn observe(&mut self, view: &ConnectionView<'_>) {
+    fn record_srtts(&mut self, view: &ConnectionView<'_>) {
         for path in view.paths {
-            let new = SrttRange { min: path.srtt, max: path.srtt };
-            let seen = self.srtt_ranges.entry(path.id).or_insert(new);
-            *seen = SrttRange { min: seen.min.min(path.srtt), max: seen.max.max(path.srtt) };
+            let current = SrttRange { min: path.srtt, max: path.srtt };
+            let range = self.srtt_ranges.entry(path.id).or_insert(current);
+            *range = SrttRange { min: range.min.min(path.srtt), max: range.max.max(path.srtt) };
         }
     }
 
-    fn range(&self, path: &PathView) -> SrttRange {
-        let now = SrttRange { min: path.srtt, max: path.srtt };
-        self.srtt_ranges.get(&path.id).copied().unwrap_or(now)
+    fn srtt_range(&self, path: &PathView) -> SrttRange {
+        let current = SrttRange { min: path.srtt, max: path.srtt };
+        self.srtt_ranges.get(&path.id).copied().unwrap_or(current)
     }
 
     /// Adapts λ once per round trip of the slow path.
     fn adapt(&mut self, now: Instant, slow: &PathView) {
-        if now.saturating_since(self.last_adapted_at) < self.range(slow).min {
+        if now.saturating_since(self.last_adapted_at) < self.srtt_range(slow).min {
             return;
         }
-        let lambda = if std::mem::take(&mut self.blocked) {
+        let lambda = if std::mem::take(&mut self.window_was_full) {
             self.lambda.saturating_add(LAMBDA_INCREASE)
         } else {
             self.lambda.saturating_sub(LAMBDA_DECREASE)
@@ -81,20 +85,20 @@ impl Blest {
 
     /// Estimates the time until data sent on the slow path now is acknowledged: longer, the fuller
     /// its window.
-    fn linger(&self, slow: &PathView) -> Duration {
-        let SrttRange { min: least, max: most } = self.range(slow);
-        let spread = nanos(most.saturating_sub(least));
+    fn ack_delay(&self, slow: &PathView) -> Duration {
+        let SrttRange { min, max } = self.srtt_range(slow);
+        let spread = nanos(max.saturating_sub(min));
         let in_flight = slow.in_flight_bytes.saturating_add(u64::from(slow.mss_bytes));
-        let part = in_flight.min(slow.cwnd_bytes);
-        let later = u128::from(spread) * u128::from(part) / u128::from(slow.cwnd_bytes.max(1));
-        let later = Duration::from_nanos(u64::try_from(later).unwrap_or(u64::MAX));
-        least.saturating_add(later).max(slow.srtt)
+        let occupied = in_flight.min(slow.cwnd_bytes);
+        let extra = u128::from(spread) * u128::from(occupied) / u128::from(slow.cwnd_bytes.max(1));
+        let extra = Duration::from_nanos(u64::try_from(extra).unwrap_or(u64::MAX));
+        min.saturating_add(extra).max(slow.srtt)
     }
 
     /// Predicts the bytes that the fast path would send in `time`.
     fn predicted_bytes(&self, fast: &PathView, time: Duration) -> u64 {
-        let SrttRange { min: least, max: most } = self.range(fast);
-        let round_trip = nanos(least.saturating_add(most) / 2).max(1);
+        let SrttRange { min, max } = self.srtt_range(fast);
+        let round_trip = nanos(min.saturating_add(max) / 2).max(1);
         let rounds = nanos(time) / round_trip + 1;
         let bytes = if fast.slow_start {
             let doublings = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_DOUBLINGS);
@@ -109,9 +113,9 @@ impl Blest {
     /// Returns true if sending on `slow` would take window from `fast`.
     fn would_block(&self, view: &ConnectionView<'_>, fast: &PathView, slow: &PathView) -> bool {
         let window = view.window_bytes.saturating_add(view.unacked_bytes);
-        let held = slow.in_flight_bytes.saturating_add(slow.queued_bytes);
-        let held = held.saturating_add(u64::from(slow.mss_bytes));
-        self.predicted_bytes(fast, self.linger(slow)) > window.saturating_sub(held)
+        let slow_bytes = slow.in_flight_bytes.saturating_add(slow.queued_bytes);
+        let slow_bytes = slow_bytes.saturating_add(u64::from(slow.mss_bytes));
+        self.predicted_bytes(fast, self.ack_delay(slow)) > window.saturating_sub(slow_bytes)
     }
 }
 
@@ -121,9 +125,10 @@ fn nanos(time: Duration) -> u64 {
 
 impl Scheduler for Blest {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        self.observe(view);
-        let best = fastest(eligible(view).filter(|path| path.room_bytes > 0));
-        let (Some(slow), Some(fast)) = (best, fastest(eligible(view))) else {
+        self.record_srtts(view);
+        // If the fastest path has no room, the best one with room is the slow path.
+        let fastest_with_room = fastest(eligible(view).filter(|path| path.room_bytes > 0));
+        let (Some(slow), Some(fast)) = (fastest_with_room, fastest(eligible(view))) else {
             return Decision::Idle;
         };
         if slow.id != fast.id {
@@ -137,7 +142,7 @@ impl Scheduler for Blest {
 
     fn on_event(&mut self, event: SchedulerEvent) {
         match event {
-            SchedulerEvent::WindowBlocked => self.blocked = true,
+            SchedulerEvent::WindowBlocked => self.window_was_full = true,
             SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {
                 self.srtt_ranges.remove(&path);
             }

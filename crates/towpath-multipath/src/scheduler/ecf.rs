@@ -11,44 +11,47 @@ use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler};
 use crate::path::{ConnectionView, PathView};
 
-/// β is one fourth: the advantage that the slow path needs before waiting ends.
+/// 1/β. β is the relative advantage that the slow path needs before waiting ends.
 const INVERSE_BETA: u128 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ecf {
+    /// True if the last comparison decided to wait (hysteresis).
     waiting: bool,
 }
 
 impl Ecf {
-    fn waits(&mut self, unsent: u64, fast: &PathView, slow: &PathView) -> bool {
+    fn should_wait(&mut self, unsent_bytes: u64, fast: &PathView, slow: &PathView) -> bool {
         let [k, cwnd_f, cwnd_s] =
-            [unsent, fast.cwnd_bytes.max(1), slow.cwnd_bytes.max(1)].map(u128::from);
+            [unsent_bytes, fast.cwnd_bytes.max(1), slow.cwnd_bytes.max(1)].map(u128::from);
         // Nanoseconds below 2⁴⁰ and bytes below 2⁶⁴: no product overflows.
         let nanos = |time: Duration| time.as_nanos().min(1 << 40);
         let delta = nanos(fast.rttvar.max(slow.rttvar));
 
-        let by_fast = nanos(fast.srtt) * (k.max(cwnd_f) + cwnd_f);
-        let by_slow = cwnd_f * (nanos(slow.srtt) + delta);
+        // Both sides of the two inequalities are multiplied by the windows, which avoids divisions.
+        let fast_completion = nanos(fast.srtt) * (k.max(cwnd_f) + cwnd_f);
+        let slow_completion = cwnd_f * (nanos(slow.srtt) + delta);
         let margin = INVERSE_BETA + u128::from(self.waiting);
-        if by_fast * INVERSE_BETA >= by_slow * margin {
+        if fast_completion * INVERSE_BETA >= slow_completion * margin {
             self.waiting = false;
             return false;
         }
-        let slow_needs = nanos(slow.srtt) * k.max(cwnd_s);
-        let pause = cwnd_s * (2 * nanos(fast.srtt) + delta);
-        let waits = slow_needs >= pause;
-        self.waiting |= waits;
-        waits
+        let slow_duration = nanos(slow.srtt) * k.max(cwnd_s);
+        let wait_duration = cwnd_s * (2 * nanos(fast.srtt) + delta);
+        let should_wait = slow_duration >= wait_duration;
+        self.waiting |= should_wait;
+        should_wait
     }
 }
 
 impl Scheduler for Ecf {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        let best = fastest(eligible(view).filter(|path| path.room_bytes > 0));
-        let (Some(slow), Some(fast)) = (best, fastest(eligible(view))) else {
+        // If the fastest path has no room, the best one with room is the slow path.
+        let fastest_with_room = fastest(eligible(view).filter(|path| path.room_bytes > 0));
+        let (Some(slow), Some(fast)) = (fastest_with_room, fastest(eligible(view))) else {
             return Decision::Idle;
         };
-        if slow.id != fast.id && self.waits(view.unsent_bytes, fast, slow) {
+        if slow.id != fast.id && self.should_wait(view.unsent_bytes, fast, slow) {
             return Decision::Wait { until: Some(view.now + fast.srtt) };
         }
         Decision::send_or_idle(Some(slow))

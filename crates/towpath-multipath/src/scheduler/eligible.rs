@@ -9,9 +9,10 @@ use crate::path::{ConnectionView, PathView, RecoveryPhase};
 pub(super) fn eligible<'a>(
     view: &ConnectionView<'a>,
 ) -> impl Iterator<Item = &'a PathView> + Clone + use<'a> {
-    let regular = view.paths.iter().any(|path| is_alive(path) && !path.backup);
-    let any = view.paths.iter().any(is_alive);
-    let admits = move |path: &&PathView| !any || (is_alive(path) && path.backup != regular);
+    let regular_alive = view.paths.iter().any(|path| is_alive(path) && !path.backup);
+    let any_alive = view.paths.iter().any(is_alive);
+    let admits =
+        move |path: &&PathView| !any_alive || (is_alive(path) && path.backup != regular_alive);
     view.paths.iter().filter(admits)
 }
 
@@ -20,7 +21,7 @@ pub(super) fn is_alive(path: &PathView) -> bool {
     !path.stale && path.phase != RecoveryPhase::Loss
 }
 
-/// Returns the path with the lowest srtt; equal ones by slot.
+/// Returns the path with the lowest srtt; among equals, the lowest slot.
 pub(super) fn fastest<'a>(paths: impl Iterator<Item = &'a PathView>) -> Option<&'a PathView> {
     paths.min_by_key(|path| (path.srtt, path.id))
 }

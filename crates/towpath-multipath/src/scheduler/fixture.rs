@@ -16,7 +16,7 @@ impl Unsent for UnsentStub {
     }
 }
 
-/// Everything that a view contains.
+/// Owned copy of everything that a [`ConnectionView`] contains; tests change its fields.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionFixture {
     pub(crate) now: Instant,

@@ -20,14 +20,14 @@ impl Scheduler for MinRtt {
     }
 }
 
-/// Returns the path with room and the lowest srtt among those that `wanted` admits.
+/// Returns the path with room and the lowest srtt among those that `is_candidate` admits.
 ///
 /// Backups count only if no regular path is alive. Stale paths and those in timeout recovery count
 /// only if no path is alive.
 pub fn lowest_srtt(
     view: &ConnectionView<'_>,
-    wanted: impl Fn(&PathView) -> bool,
+    is_candidate: impl Fn(&PathView) -> bool,
 ) -> Option<PathId> {
     let with_room = eligible(view).filter(|path| path.room_bytes > 0);
-    fastest(with_room.filter(|path| wanted(path))).map(|path| path.id)
+    fastest(with_room.filter(|path| is_candidate(path))).map(|path| path.id)
 }

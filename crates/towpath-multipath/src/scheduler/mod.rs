@@ -259,17 +259,17 @@ pub const ALL: &[SchedulerEntry] = &[
 
 /// Error: no scheduler has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown scheduler `{name}`, expected one of: {}", names())]
+#[error("unknown scheduler `{name}`, expected one of: {}", scheduler_names())]
 pub struct UnknownScheduler {
     name: String,
 }
 
-fn names() -> String {
+fn scheduler_names() -> String {
     ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Creates the scheduler of this name.
 pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-    let found = ALL.iter().find(|entry| entry.name == name);
-    found.map(|entry| (entry.make)()).ok_or_else(|| UnknownScheduler { name: name.to_owned() })
+    let entry = ALL.iter().find(|entry| entry.name == name);
+    entry.map(|entry| (entry.make)()).ok_or_else(|| UnknownScheduler { name: name.to_owned() })
 }

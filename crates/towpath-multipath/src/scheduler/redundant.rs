@@ -13,10 +13,10 @@ impl Scheduler for Redundant {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         let mut paths: Vec<_> = eligible(view).filter(|path| path.room_bytes > 0).collect();
         paths.sort_by_key(|path| (path.srtt, path.id));
-        let ask = |path: &PathView| {
+        let decide_for = |path: &PathView| {
             view.unsent.first_unsent_on(path.id).map(|range| decide(path, range, view))
         };
-        paths.into_iter().find_map(ask).unwrap_or(Decision::Idle)
+        paths.into_iter().find_map(decide_for).unwrap_or(Decision::Idle)
     }
 
     fn duplicates_data(&self) -> bool {
@@ -24,14 +24,14 @@ impl Scheduler for Redundant {
     }
 }
 
-/// Sends new data or reinjects another path's data: the two are counted separately.
+/// Sends new data, or reinjects the part of `range` that another path has already sent.
 fn decide(path: &PathView, range: DataRange, view: &ConnectionView<'_>) -> Decision {
-    let sent_before = view.head.map_or(0, |(head, _)| {
+    let already_sent_bytes = view.head.map_or(0, |(head, _)| {
         view.unacked_bytes.saturating_sub(range.start.wrapping_sub(head.start))
     });
-    if sent_before == 0 {
+    if already_sent_bytes == 0 {
         return Decision::Send { path: path.id, max_bytes: path.room_bytes };
     }
-    let bytes = range.bytes.min(sent_before).min(path.room_bytes);
+    let bytes = range.bytes.min(already_sent_bytes).min(path.room_bytes);
     Decision::Reinject { path: path.id, range: DataRange { bytes, ..range } }
 }

@@ -7,17 +7,18 @@ use crate::path::{ConnectionView, PathId};
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundRobin {
-    last: Option<PathId>,
+    last_path: Option<PathId>,
 }
 
 impl Scheduler for RoundRobin {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         let with_room = || eligible(view).filter(|path| path.room_bytes > 0);
-        let behind = with_room().find(|path| self.last.is_none_or(|last| path.id > last));
-        match behind.or_else(|| with_room().next()) {
+        let next_path =
+            with_room().find(|path| self.last_path.is_none_or(|last_path| path.id > last_path));
+        match next_path.or_else(|| with_room().next()) {
             Some(path) => {
-                let packet = u64::from(path.mss_bytes).max(1);
-                Decision::Send { path: path.id, max_bytes: packet.min(path.room_bytes) }
+                let packet_bytes = u64::from(path.mss_bytes).max(1);
+                Decision::Send { path: path.id, max_bytes: packet_bytes.min(path.room_bytes) }
             }
             None => Decision::Idle,
         }
@@ -25,7 +26,7 @@ impl Scheduler for RoundRobin {
 
     fn on_event(&mut self, event: SchedulerEvent) {
         if let SchedulerEvent::Sent { path, .. } = event {
-            self.last = Some(path);
+            self.last_path = Some(path);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Decisions of each scheduler, in words and tables, and invariants of all of them.
+//! Table tests of each scheduler's decisions, and invariants of all schedulers.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::fixture::{ConnectionFixture, full, path};
+use super::fixture::{ConnectionFixture, UnsentStub, full, path};
 use super::*;
 use crate::path::RecoveryPhase;
 
@@ -25,9 +25,9 @@ fn after_timeouts(path: PathView, timeouts: u32) -> PathView {
 }
 
 /// Returns the path that a fresh scheduler chooses for new data.
-fn chosen(name: &str, paths: &[PathView]) -> Option<u8> {
-    let model = ConnectionFixture::new(paths.iter().copied());
-    match by_name(name).unwrap().next(&model.view()) {
+fn chosen_path(name: &str, paths: &[PathView]) -> Option<u8> {
+    let fixture = ConnectionFixture::new(paths.iter().copied());
+    match by_name(name).unwrap().next(&fixture.view()) {
         Decision::Send { path, .. } => Some(path.0),
         Decision::Wait { .. } | Decision::Idle => None,
         decision @ (Decision::Duplicate { .. } | Decision::Reinject { .. }) => {
@@ -67,7 +67,7 @@ fn the_common_rule_of_backups_and_dead_paths() {
     ];
     for (case, paths, expected) in cases {
         for name in ["min-rtt", "blest"] {
-            assert_eq!(chosen(name, &paths), expected, "{name}: {case}");
+            assert_eq!(chosen_path(name, &paths), expected, "{name}: {case}");
         }
     }
 }
@@ -94,26 +94,26 @@ fn backup_aware_uses_backups_as_soon_as_the_regular_paths_have_trouble() {
             Some(2),
         ),
     ] {
-        assert_eq!(chosen("backup-aware", &paths), expected, "{case}");
+        assert_eq!(chosen_path("backup-aware", &paths), expected, "{case}");
     }
 }
 
 #[test]
 fn pushing_fills_the_queue_of_the_fastest_path_first() {
     let (slow, fast) = (path(0, 100), path(1, 20));
-    assert_eq!(chosen("pushing", &[slow, fast]), Some(1));
-    assert_eq!(chosen("pushing", &[slow, full(fast)]), Some(0));
-    assert_eq!(chosen("pushing", &[full(slow), full(fast)]), None);
+    assert_eq!(chosen_path("pushing", &[slow, fast]), Some(1));
+    assert_eq!(chosen_path("pushing", &[slow, full(fast)]), Some(0));
+    assert_eq!(chosen_path("pushing", &[full(slow), full(fast)]), None);
     assert!(by_name("pushing").unwrap().fills_subflow_queues(), "or it would wait for windows");
 }
 
 #[test]
 fn aggregate_reserves_nothing() {
     let (slow, fast) = (path(0, 100), backup(path(1, 20)));
-    assert_eq!(chosen("aggregate", &[slow, fast]), Some(1));
-    assert_eq!(chosen("aggregate", &[slow, full(fast)]), Some(0));
-    assert_eq!(chosen("aggregate", &[slow, stale(fast)]), Some(0));
-    assert_eq!(chosen("aggregate", &[stale(slow), stale(fast)]), Some(1));
+    assert_eq!(chosen_path("aggregate", &[slow, fast]), Some(1));
+    assert_eq!(chosen_path("aggregate", &[slow, full(fast)]), Some(0));
+    assert_eq!(chosen_path("aggregate", &[slow, stale(fast)]), Some(0));
+    assert_eq!(chosen_path("aggregate", &[stale(slow), stale(fast)]), Some(1));
 }
 
 #[test]
@@ -136,37 +136,37 @@ fn apple_interactive_leaves_the_primary_for_three_reasons() {
         ("no other room", vec![after_timeouts(wifi, 1), full(cell)], Some(0)),
         ("only a backup", vec![cell], Some(1)),
     ] {
-        assert_eq!(chosen("apple-interactive", &paths), expected, "{case}");
+        assert_eq!(chosen_path("apple-interactive", &paths), expected, "{case}");
     }
 }
 
 #[test]
 fn apple_interactive_reports_its_switch_reason() {
     let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
-    let slow = PathView { srtt: Duration::from_millis(601), ..wifi };
-    let late = PathView { rto: Duration::from_millis(1_501), ..wifi };
+    let long_srtt = PathView { srtt: Duration::from_millis(601), ..wifi };
+    let long_rto = PathView { rto: Duration::from_millis(1_501), ..wifi };
     let mut scheduler = by_name("apple-interactive").unwrap();
-    let mut why = |paths: &[PathView]| {
+    let mut switch_reason = |paths: &[PathView]| {
         let _ = scheduler.next(&ConnectionFixture::new(paths.iter().copied()).view());
         scheduler.switch_reason()
     };
-    assert_eq!(why(&[wifi, cell]), None);
-    assert_eq!(why(&[after_timeouts(wifi, 1), cell]), Some(SwitchReason::Timeout));
-    assert_eq!(why(&[slow, cell]), Some(SwitchReason::SlowRoundTrip));
-    assert_eq!(why(&[late, cell]), Some(SwitchReason::LongTimeout));
-    assert_eq!(why(&[slow, full(cell)]), None, "it stayed");
-    assert_eq!(why(&[cell]), Some(SwitchReason::Gone));
-    assert_eq!(why(&[path(2, 50), cell]), None, "a regular path is preferred again");
+    assert_eq!(switch_reason(&[wifi, cell]), None);
+    assert_eq!(switch_reason(&[after_timeouts(wifi, 1), cell]), Some(SwitchReason::Timeout));
+    assert_eq!(switch_reason(&[long_srtt, cell]), Some(SwitchReason::SlowRoundTrip));
+    assert_eq!(switch_reason(&[long_rto, cell]), Some(SwitchReason::LongTimeout));
+    assert_eq!(switch_reason(&[long_srtt, full(cell)]), None, "it stayed");
+    assert_eq!(switch_reason(&[cell]), Some(SwitchReason::Gone));
+    assert_eq!(switch_reason(&[path(2, 50), cell]), None, "a regular path is preferred again");
 }
 
 #[test]
 fn wifi_assist_halves_the_tolerated_thresholds() {
     let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
-    let slow = PathView { srtt: Duration::from_millis(301), ..wifi };
-    let late = PathView { rto: Duration::from_millis(751), ..wifi };
-    for paths in [[slow, cell], [late, cell]] {
-        assert_eq!(chosen("apple-interactive", &paths), Some(0));
-        assert_eq!(chosen("apple-interactive-assist", &paths), Some(1));
+    let long_srtt = PathView { srtt: Duration::from_millis(301), ..wifi };
+    let long_rto = PathView { rto: Duration::from_millis(751), ..wifi };
+    for paths in [[long_srtt, cell], [long_rto, cell]] {
+        assert_eq!(chosen_path("apple-interactive", &paths), Some(0));
+        assert_eq!(chosen_path("apple-interactive-assist", &paths), Some(1));
     }
 }
 
@@ -180,7 +180,7 @@ fn apple_handover_stays_until_the_primary_has_failed() {
         ("silence", vec![stale(wifi), cell], Some(1)),
         ("both failed", vec![stale(wifi), stale(cell)], Some(0)),
     ] {
-        assert_eq!(chosen("apple-handover", &paths), expected, "{case}");
+        assert_eq!(chosen_path("apple-handover", &paths), expected, "{case}");
     }
 }
 
@@ -188,8 +188,8 @@ fn apple_handover_stays_until_the_primary_has_failed() {
 fn the_primary_is_kept_until_it_goes_and_is_then_chosen_again() {
     let mut handover = by_name("apple-handover").unwrap();
     let mut next = |paths: &[PathView]| {
-        let model = ConnectionFixture::new(paths.iter().copied());
-        handover.next(&model.view())
+        let fixture = ConnectionFixture::new(paths.iter().copied());
+        handover.next(&fixture.view())
     };
     let send = |id| Decision::Send { path: PathId(id), max_bytes: 10_000 };
     assert_eq!(next(&[path(3, 50)]), send(3));
@@ -199,15 +199,15 @@ fn the_primary_is_kept_until_it_goes_and_is_then_chosen_again() {
 
 #[test]
 fn round_robin_gives_each_path_a_packet_in_turn() {
-    let mut model =
+    let mut fixture =
         ConnectionFixture::new([path(0, 20), path(2, 100), backup(path(1, 5)), path(5, 50)]);
     let mut scheduler = by_name("round-robin").unwrap();
     let mut order = Vec::new();
     for round in 0..7 {
         if round == 4 {
-            model.paths[1].room_bytes = 0;
+            fixture.paths[1].room_bytes = 0;
         }
-        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        let Decision::Send { path, max_bytes } = scheduler.next(&fixture.view()) else { panic!() };
         assert_eq!(max_bytes, 1_000);
         order.push(path.0);
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
@@ -217,90 +217,108 @@ fn round_robin_gives_each_path_a_packet_in_turn() {
 
 #[test]
 fn linux_takes_the_shortest_linger_time() {
-    let waiting = |of: PathView, bytes| PathView { in_flight_bytes: bytes, ..of };
+    let with_in_flight = |path: PathView, bytes| PathView { in_flight_bytes: bytes, ..path };
     let (fast, slow) = (path(0, 20), path(1, 100));
     // 500 and 100 bytes per millisecond.
     for (case, paths, expected) in [
         ("nothing waits", vec![fast, slow], Some(0)),
-        ("10 ms against 0", vec![waiting(fast, 5_000), slow], Some(1)),
-        ("10 ms against 20 ms", vec![waiting(fast, 5_000), waiting(slow, 2_000)], Some(0)),
-        ("the best queue is full: nobody else", vec![full(fast), waiting(slow, 9_000)], None),
+        ("10 ms against 0", vec![with_in_flight(fast, 5_000), slow], Some(1)),
+        (
+            "10 ms against 20 ms",
+            vec![with_in_flight(fast, 5_000), with_in_flight(slow, 2_000)],
+            Some(0),
+        ),
+        (
+            "the best queue is full: nobody else",
+            vec![full(fast), with_in_flight(slow, 9_000)],
+            None,
+        ),
         ("timeout recovery is no reason", vec![in_phase(fast, RecoveryPhase::Loss), slow], Some(0)),
         ("stale", vec![stale(fast), slow], Some(1)),
-        ("a backup is idle", vec![waiting(fast, 5_000), backup(slow)], Some(0)),
+        ("a backup is idle", vec![with_in_flight(fast, 5_000), backup(slow)], Some(0)),
         ("only a backup lives", vec![stale(fast), backup(slow)], Some(1)),
         ("all are stale", vec![stale(fast), stale(slow)], Some(0)),
-        ("no rate yet", vec![PathView { pacing_rate: 0, ..fast }, waiting(slow, 9_000)], Some(1)),
+        (
+            "no rate yet",
+            vec![PathView { pacing_rate: 0, ..fast }, with_in_flight(slow, 9_000)],
+            Some(1),
+        ),
     ] {
-        assert_eq!(chosen("linux", &paths), expected, "{case}");
+        assert_eq!(chosen_path("linux", &paths), expected, "{case}");
     }
 }
 
 #[test]
 fn linux_keeps_a_path_for_a_burst() {
-    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
-    for path in &mut model.paths {
+    let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 20)]);
+    for path in &mut fixture.paths {
         path.room_bytes = 40_000;
     }
     let mut scheduler = by_name("linux").unwrap();
     let mut sent = Vec::new();
     for _ in 0..5 {
-        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        let Decision::Send { path, max_bytes } = scheduler.next(&fixture.view()) else { panic!() };
         sent.push((path.0, max_bytes));
-        model.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
+        fixture.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
     }
     // A burst of 64 KiB ends within 28 bytes of the second fragment's end.
     let rest = 2 * 32_728 - 40_000;
     assert_eq!(sent, [(0, 40_000), (0, rest), (1, 40_000), (1, rest), (0, 40_000)]);
     // A path that is full loses its turn.
-    model.paths[0].room_bytes = 0;
-    assert!(matches!(scheduler.next(&model.view()), Decision::Send { path: PathId(1), .. }));
+    fixture.paths[0].room_bytes = 0;
+    assert!(matches!(scheduler.next(&fixture.view()), Decision::Send { path: PathId(1), .. }));
 }
 
 #[test]
 fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
     for (room_bytes, expected) in [(0, 1), (1_000, 0)] {
-        let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
+        let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 20)]);
         let mut scheduler = by_name("linux").unwrap();
-        let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
+        let Decision::Send { path, .. } = scheduler.next(&fixture.view()) else { panic!() };
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: 10_000 });
         // The first path has more data waiting than the second: only an open burst keeps it.
-        model.paths[0].in_flight_bytes = 20_000;
-        model.paths[0].room_bytes = room_bytes;
-        model.paths[1].room_bytes = 0;
-        scheduler.next(&model.view());
-        model.paths[0].room_bytes = 10_000;
-        model.paths[1].room_bytes = 10_000;
-        let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
+        fixture.paths[0].in_flight_bytes = 20_000;
+        fixture.paths[0].room_bytes = room_bytes;
+        fixture.paths[1].room_bytes = 0;
+        scheduler.next(&fixture.view());
+        fixture.paths[0].room_bytes = 10_000;
+        fixture.paths[1].room_bytes = 10_000;
+        let Decision::Send { path, .. } = scheduler.next(&fixture.view()) else { panic!() };
         assert_eq!(path, PathId(expected), "after a room of {room_bytes}");
     }
 }
 
 #[test]
 fn linux_ends_a_burst_with_a_partial_write() {
-    for (from, expected) in [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)] {
-        let mut model = ConnectionFixture::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
-        model.unsent_from = from;
+    for (unsent_from, burst_bytes) in
+        [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)]
+    {
+        let mut fixture = ConnectionFixture::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
+        fixture.unsent_from = unsent_from;
         let mut scheduler = by_name("linux").unwrap();
-        let whole = Decision::Send { path: PathId(0), max_bytes: expected };
-        assert_eq!(scheduler.next(&model.view()), whole, "from {from}");
+        let full_burst = Decision::Send { path: PathId(0), max_bytes: burst_bytes };
+        assert_eq!(scheduler.next(&fixture.view()), full_burst, "from {unsent_from}");
         // But never beyond the window.
-        model.window_bytes = 70_000;
-        let window = Decision::Send { path: PathId(0), max_bytes: expected.min(70_000) };
-        assert_eq!(by_name("linux").unwrap().next(&model.view()), window, "from {from}");
+        fixture.window_bytes = 70_000;
+        let window_limited = Decision::Send { path: PathId(0), max_bytes: burst_bytes.min(70_000) };
+        assert_eq!(
+            by_name("linux").unwrap().next(&fixture.view()),
+            window_limited,
+            "from {unsent_from}"
+        );
     }
 }
 
 #[test]
 fn linux_ends_a_burst_with_the_data() {
-    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
+    let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 20)]);
     let mut scheduler = by_name("linux").unwrap();
     let mut write = |bytes| {
-        model.unsent_bytes = bytes;
-        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        fixture.unsent_bytes = bytes;
+        let Decision::Send { path, max_bytes } = scheduler.next(&fixture.view()) else { panic!() };
         let bytes = max_bytes.min(bytes);
-        model.paths[usize::from(path.0)].in_flight_bytes += bytes;
+        fixture.paths[usize::from(path.0)].in_flight_bytes += bytes;
         scheduler.on_event(SchedulerEvent::Sent { path, bytes });
         path.0
     };
@@ -309,15 +327,15 @@ fn linux_ends_a_burst_with_the_data() {
 
 #[test]
 fn linux_averages_the_rate_of_a_path_over_its_bursts() {
-    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
+    let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 20)]);
     let mut scheduler = by_name("linux").unwrap();
     let mut first_is_chosen = |rate: u64, in_flight: [u64; 2]| {
-        for (path, bytes) in model.paths.iter_mut().zip(in_flight) {
+        for (path, bytes) in fixture.paths.iter_mut().zip(in_flight) {
             path.in_flight_bytes = bytes;
         }
-        model.paths[0].pacing_rate = rate;
-        model.window_bytes = 10_000;
-        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        fixture.paths[0].pacing_rate = rate;
+        fixture.window_bytes = 10_000;
+        let Decision::Send { path, max_bytes } = scheduler.next(&fixture.view()) else { panic!() };
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
         path == PathId(0)
     };
@@ -331,30 +349,34 @@ fn linux_averages_the_rate_of_a_path_over_its_bursts() {
 
 #[test]
 fn linux_bursts_end_with_the_window_of_the_peer() {
-    let mut model = ConnectionFixture::new([path(0, 20)]);
-    model.window_bytes = 700;
+    let mut fixture = ConnectionFixture::new([path(0, 20)]);
+    fixture.window_bytes = 700;
     let mut scheduler = by_name("linux").unwrap();
     let expected = Decision::Send { path: PathId(0), max_bytes: 700 };
-    assert_eq!(scheduler.next(&model.view()), expected);
+    assert_eq!(scheduler.next(&fixture.view()), expected);
 }
 
 #[test]
 fn linux_reinjects_only_on_an_idle_subflow() {
-    let busy = |of: PathView| PathView { in_flight_bytes: 1, ..of };
-    let silent = |of: PathView, rounds| PathView { silent_rounds: rounds, ..of };
-    let (first, second, spare) = (path(0, 20), path(1, 100), backup(path(2, 5)));
+    let busy = |path: PathView| PathView { in_flight_bytes: 1, ..path };
+    let silent = |path: PathView, rounds| PathView { silent_rounds: rounds, ..path };
+    let (first, second, backup_path) = (path(0, 20), path(1, 100), backup(path(2, 5)));
     let range = DataRange { start: 0, bytes: 1_000 };
     for (case, paths, expected) in [
         ("the first idle one", vec![first, second], Some(0)),
         ("the idle one", vec![busy(first), second], Some(1)),
-        ("all busy", vec![busy(first), busy(second), spare], None),
-        ("silent for one round", vec![busy(silent(first, 1)), spare], None),
-        ("the backup, when nothing moves", vec![busy(silent(first, 2)), spare], Some(2)),
-        ("one that moves", vec![busy(silent(first, 9)), busy(silent(second, 1)), spare], None),
+        ("all busy", vec![busy(first), busy(second), backup_path], None),
+        ("silent for one round", vec![busy(silent(first, 1)), backup_path], None),
+        ("the backup, when nothing moves", vec![busy(silent(first, 2)), backup_path], Some(2)),
+        (
+            "one that moves",
+            vec![busy(silent(first, 9)), busy(silent(second, 1)), backup_path],
+            None,
+        ),
     ] {
-        let model = ConnectionFixture::new(paths);
+        let fixture = ConnectionFixture::new(paths);
         let mut scheduler = by_name("linux").unwrap();
-        let path = scheduler.reinject(&model.view(), range, PathSet::only(PathId(0)));
+        let path = scheduler.reinject(&fixture.view(), range, PathSet::only(PathId(0)));
         assert_eq!(path.map(|path| path.0), expected, "{case}");
     }
 }
@@ -362,35 +384,35 @@ fn linux_reinjects_only_on_an_idle_subflow() {
 #[test]
 fn redundant_sends_on_each_path_the_data_it_has_not_sent() {
     let range = |start, bytes| DataRange { start, bytes };
-    let mut model = ConnectionFixture::new([path(0, 20), path(1, 100)]);
+    let mut fixture = ConnectionFixture::new([path(0, 20), path(1, 100)]);
     // 100..3100 are outstanding; path 0 has sent them all, path 1 up to 1100.
-    model.head = Some((range(100, 1_000), PathSet::only(PathId(0))));
-    model.unacked_bytes = 3_000;
-    model.store.0 = vec![(PathId(0), range(3_100, 5_000)), (PathId(1), range(1_100, 2_000))];
+    fixture.head = Some((range(100, 1_000), PathSet::only(PathId(0))));
+    fixture.unacked_bytes = 3_000;
+    fixture.store.0 = vec![(PathId(0), range(3_100, 5_000)), (PathId(1), range(1_100, 2_000))];
     let mut scheduler = by_name("redundant").unwrap();
     assert!(scheduler.duplicates_data());
-    let new = Decision::Send { path: PathId(0), max_bytes: 10_000 };
-    assert_eq!(scheduler.next(&model.view()), new);
-    model.paths[0].room_bytes = 0;
-    let again = Decision::Reinject { path: PathId(1), range: range(1_100, 2_000) };
-    assert_eq!(scheduler.next(&model.view()), again);
-    model.paths[1].room_bytes = 500;
-    let less = Decision::Reinject { path: PathId(1), range: range(1_100, 500) };
-    assert_eq!(scheduler.next(&model.view()), less);
-    model.store.0.clear();
-    assert_eq!(scheduler.next(&model.view()), Decision::Idle);
+    let new_data = Decision::Send { path: PathId(0), max_bytes: 10_000 };
+    assert_eq!(scheduler.next(&fixture.view()), new_data);
+    fixture.paths[0].room_bytes = 0;
+    let reinjection = Decision::Reinject { path: PathId(1), range: range(1_100, 2_000) };
+    assert_eq!(scheduler.next(&fixture.view()), reinjection);
+    fixture.paths[1].room_bytes = 500;
+    let shorter_reinjection = Decision::Reinject { path: PathId(1), range: range(1_100, 500) };
+    assert_eq!(scheduler.next(&fixture.view()), shorter_reinjection);
+    fixture.store.0.clear();
+    assert_eq!(scheduler.next(&fixture.view()), Decision::Idle);
 }
 
 #[test]
 fn redundant_cuts_where_outstanding_data_ends() {
-    let mut model = ConnectionFixture::new([path(0, 20)]);
-    model.head = Some((DataRange { start: u64::MAX, bytes: 1_000 }, PathSet::EMPTY));
-    model.unacked_bytes = 1_000;
-    model.store.0 = vec![(PathId(0), DataRange { start: 499, bytes: 3_000 })];
+    let mut fixture = ConnectionFixture::new([path(0, 20)]);
+    fixture.head = Some((DataRange { start: u64::MAX, bytes: 1_000 }, PathSet::EMPTY));
+    fixture.unacked_bytes = 1_000;
+    fixture.store.0 = vec![(PathId(0), DataRange { start: 499, bytes: 3_000 })];
     let mut scheduler = by_name("redundant").unwrap();
     let range = DataRange { start: 499, bytes: 500 };
-    let again = Decision::Reinject { path: PathId(0), range };
-    assert_eq!(scheduler.next(&model.view()), again, "sequence numbers wrap");
+    let reinjection = Decision::Reinject { path: PathId(0), range };
+    assert_eq!(scheduler.next(&fixture.view()), reinjection, "sequence numbers wrap");
 }
 
 #[test]
@@ -398,55 +420,55 @@ fn blest_leaves_a_slow_path_alone_only_if_the_window_is_small() {
     // In its 100 ms the slow path costs 6 round trips of the fast one:
     // 1.2 · (10 + 2) · 6 = 86.4 packets.
     for (window, expected) in [(40_000, None), (87_000, None), (88_000, Some(1))] {
-        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
-        model.unacked_bytes = 10_000;
-        model.window_bytes = window - 10_000;
+        let mut fixture = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
+        fixture.unacked_bytes = 10_000;
+        fixture.window_bytes = window - 10_000;
         let mut scheduler = by_name("blest").unwrap();
         let expected = match expected {
             Some(id) => Decision::Send { path: PathId(id), max_bytes: 10_000 },
             None => Decision::Wait { until: Some(Instant::ZERO + Duration::from_millis(20)) },
         };
-        assert_eq!(scheduler.next(&model.view()), expected, "window of {window}");
+        assert_eq!(scheduler.next(&fixture.view()), expected, "window of {window}");
     }
 }
 
 #[test]
 fn blest_foresees_that_slow_start_doubles() {
     // 1.2 · 10 · (2⁶ - 1) = 756 packets instead of 86.
-    for (window, waits) in [(757_000, true), (758_000, false)] {
+    for (window, expected) in [(757_000, true), (758_000, false)] {
         let fast = PathView { slow_start: true, ..full(path(0, 20)) };
-        let mut model = ConnectionFixture::new([fast, path(1, 100)]);
-        model.window_bytes = window - 1;
-        let decision = by_name("blest").unwrap().next(&model.view());
-        assert_eq!(matches!(decision, Decision::Wait { .. }), waits, "window of {window}");
+        let mut fixture = ConnectionFixture::new([fast, path(1, 100)]);
+        fixture.window_bytes = window - 1;
+        let decision = by_name("blest").unwrap().next(&fixture.view());
+        assert_eq!(matches!(decision, Decision::Wait { .. }), expected, "window of {window}");
     }
 }
 
 #[test]
 fn blest_learns_from_a_full_window() {
-    let decide = |blocked: bool| {
-        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
+    let waits = |blocked: bool| {
+        let mut fixture = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
         let mut scheduler = by_name("blest").unwrap();
         for round in 1..=6_u32 {
-            model.now = Instant::ZERO + Duration::from_millis(100) * round;
+            fixture.now = Instant::ZERO + Duration::from_millis(100) * round;
             if blocked {
                 scheduler.on_event(SchedulerEvent::WindowBlocked);
             }
-            scheduler.next(&model.view());
+            scheduler.next(&fixture.view());
         }
         // λ is 1.14 or 1.3: 82 or 94 packets.
-        model.window_bytes = 90_000;
-        matches!(scheduler.next(&model.view()), Decision::Wait { .. })
+        fixture.window_bytes = 90_000;
+        matches!(scheduler.next(&fixture.view()), Decision::Wait { .. })
     };
-    assert_eq!((decide(false), decide(true)), (false, true));
+    assert_eq!((waits(false), waits(true)), (false, true));
 }
 
 #[test]
 fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
-    let decide = |unsent: u64| {
-        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
-        model.unsent_bytes = unsent;
-        by_name("ecf").unwrap().next(&model.view())
+    let decide = |unsent_bytes: u64| {
+        let mut fixture = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
+        fixture.unsent_bytes = unsent_bytes;
+        by_name("ecf").unwrap().next(&fixture.view())
     };
     // 10 packets in flight and 30 to send need 4 · 20 ms on the fast path, 200 ms on the slow one.
     assert!(matches!(decide(30_000), Decision::Wait { .. }));
@@ -458,29 +480,29 @@ fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
 #[test]
 fn ecf_goes_on_waiting_by_hysteresis() {
     // (1 + k / 10) · 20 ms < 220 ms up to k = 100 packets; while waiting, < 275 ms up to k = 127.
-    let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
+    let mut fixture = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
     let mut scheduler = by_name("ecf").unwrap();
     let mut waits = |kilobytes: u64| {
-        model.unsent_bytes = kilobytes * 1_000;
-        matches!(scheduler.next(&model.view()), Decision::Wait { .. })
+        fixture.unsent_bytes = kilobytes * 1_000;
+        matches!(scheduler.next(&fixture.view()), Decision::Wait { .. })
     };
     assert_eq!([110, 90, 110, 130, 110].map(&mut waits), [false, true, true, false, false]);
 }
 
 #[test]
 fn ecf_does_not_wait_for_a_path_that_is_hardly_faster() {
-    assert_eq!(chosen("ecf", &[full(path(0, 90)), path(1, 100)]), Some(1));
+    assert_eq!(chosen_path("ecf", &[full(path(0, 90)), path(1, 100)]), Some(1));
 }
 
 #[test]
 fn data_of_a_failed_path_goes_to_one_that_has_not_had_it() {
     let range = DataRange { start: 0, bytes: 1_000 };
-    let sent = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
-    let model = ConnectionFixture::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
+    let path_set = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
+    let fixture = ConnectionFixture::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
     for entry in ALL.iter().filter(|entry| entry.name != "linux") {
-        let again = |sent_on| (entry.make)().reinject(&model.view(), range, sent_on);
-        assert_eq!(again(sent(&[0])), Some(PathId(1)), "{}", entry.name);
-        assert_eq!(again(sent(&[0, 1])), None, "{}", entry.name);
+        let reinjection_path = |sent_on| (entry.make)().reinject(&fixture.view(), range, sent_on);
+        assert_eq!(reinjection_path(path_set(&[0])), Some(PathId(1)), "{}", entry.name);
+        assert_eq!(reinjection_path(path_set(&[0, 1])), None, "{}", entry.name);
     }
 }
 
@@ -510,14 +532,14 @@ fn any_path(id: u8) -> impl Strategy<Value = PathView> {
     )
 }
 
-fn any_model() -> impl Strategy<Value = ConnectionFixture> {
+fn any_fixture() -> impl Strategy<Value = ConnectionFixture> {
     let paths = (0..8_u8).map(any_path).collect::<Vec<_>>();
     let store = prop::collection::vec((0..8_u8, any::<u64>(), 1..100_000_u64), 0..8);
     (paths, 0..9_usize, any::<[u64; 4]>(), store).prop_map(|(paths, count, bytes, store)| {
         let [unsent_bytes, window_bytes, unacked_bytes, start] = bytes;
-        let missing = |(id, start, bytes)| (PathId(id), DataRange { start, bytes });
+        let unsent_range = |(id, start, bytes)| (PathId(id), DataRange { start, bytes });
         let head = Some((DataRange { start, bytes: 1_000 }, PathSet::only(PathId(1))));
-        let store = fixture::UnsentStub(store.into_iter().map(missing).collect());
+        let store = UnsentStub(store.into_iter().map(unsent_range).collect());
         let paths = paths.into_iter().take(count);
         ConnectionFixture {
             unsent_bytes,
@@ -532,15 +554,15 @@ fn any_model() -> impl Strategy<Value = ConnectionFixture> {
 
 proptest! {
     #[test]
-    fn no_scheduler_chooses_a_path_that_is_not_there_or_full_and_the_same_input_decides_the_same(
-        models in prop::collection::vec(any_model(), 1..8),
+    fn decisions_are_deterministic_and_use_only_existing_paths_with_room(
+        fixtures in prop::collection::vec(any_fixture(), 1..8),
     ) {
         for entry in ALL {
-            let (mut one, mut other) = ((entry.make)(), (entry.make)());
-            for model in &models {
-                let view = model.view();
-                let decision = one.next(&view);
-                prop_assert_eq!(decision, other.next(&view), "{}", entry.name);
+            let (mut first, mut second) = ((entry.make)(), (entry.make)());
+            for fixture in &fixtures {
+                let view = fixture.view();
+                let decision = first.next(&view);
+                prop_assert_eq!(decision, second.next(&view), "{}", entry.name);
                 let (id, bytes) = match decision {
                     Decision::Send { path, max_bytes } => (path, max_bytes),
                     Decision::Reinject { path, range } => (path, range.bytes),
@@ -548,13 +570,13 @@ proptest! {
                 };
                 let room = view.path(id).map(|path| path.room_bytes);
                 prop_assert!(bytes > 0 && Some(bytes) <= room, "{}: {decision:?}", entry.name);
-                for scheduler in [&mut one, &mut other] {
+                for scheduler in [&mut first, &mut second] {
                     scheduler.on_event(SchedulerEvent::Sent { path: id, bytes });
                 }
-                let sent = PathSet::only(id);
+                let sent_on = PathSet::only(id);
                 let range = DataRange { start: 0, bytes: 1 };
-                if let Some(again) = one.reinject(&view, range, sent) {
-                    prop_assert!(view.path(again).is_some_and(|path| path.room_bytes > 0));
+                if let Some(other_path) = first.reinject(&view, range, sent_on) {
+                    prop_assert!(view.path(other_path).is_some_and(|path| path.room_bytes > 0));
                 }
             }
         }

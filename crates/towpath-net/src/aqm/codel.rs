@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Queues of at most one small packet are never controlled (RFC 8289 §5.4).
+/// Initial size of the largest packet. `CoDel` never drops from a queue of at most one such packet
+/// (RFC 8289 §5.4).
 const INITIAL_MAXPACKET_BYTES: u32 = 512;
 
 /// State of `CoDel` (RFC 8289 §5.3), called for one packet after the other.
 ///
 /// The RFC's `deque` is a loop over packets at one point in time. Here the next packet may become
-/// due later, when the shaper allows it, so the loop's position is part of the state.
+/// due later, when the shaper allows it, so `last_decision` holds the loop's position.
 #[derive(Debug, Clone)]
 pub(crate) struct Codel {
     target_nanos: u64,
     interval_nanos: u64,
-    largest_packet: u32,
+    max_packet_bytes: u32,
+    /// Time at which the delay will have been above the target for an interval (RFC 8289's name).
     first_above: Option<Instant>,
     drop_next: Instant,
     count: u32,
@@ -40,7 +42,7 @@ impl Codel {
         Self {
             target_nanos: nanos(target),
             interval_nanos: nanos(interval),
-            largest_packet: INITIAL_MAXPACKET_BYTES,
+            max_packet_bytes: INITIAL_MAXPACKET_BYTES,
             first_above: None,
             drop_next: Instant::ZERO,
             count: 0,
@@ -51,7 +53,7 @@ impl Codel {
     }
 
     pub(crate) fn on_enqueue(&mut self, bytes: u32) {
-        self.largest_packet = self.largest_packet.max(bytes);
+        self.max_packet_bytes = self.max_packet_bytes.max(bytes);
     }
 
     /// Records that the server found the queue empty.
@@ -67,9 +69,9 @@ impl Codel {
     /// `bytes_behind` wait behind it (RFC 8289 §5.5).
     pub(crate) fn drops(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
         let ok_to_drop = self.is_above_target(now, sojourn_nanos, bytes_behind);
-        let step = std::mem::replace(&mut self.last_decision, LastDecision::Passed);
+        let previous_decision = std::mem::replace(&mut self.last_decision, LastDecision::Passed);
         // The packet after the first drop always passes.
-        if step == LastDecision::Entered {
+        if previous_decision == LastDecision::Entered {
             return false;
         }
         if !self.dropping {
@@ -82,7 +84,7 @@ impl Codel {
             self.dropping = false;
             return false;
         }
-        if step == LastDecision::Dropped {
+        if previous_decision == LastDecision::Dropped {
             self.drop_next = self.control_law(self.drop_next);
         }
         if now < self.drop_next {
@@ -95,7 +97,7 @@ impl Codel {
 
     /// Returns true if the delay has been above the target for an interval (RFC 8289 §5.4).
     fn is_above_target(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
-        if sojourn_nanos < self.target_nanos || bytes_behind <= u64::from(self.largest_packet) {
+        if sojourn_nanos < self.target_nanos || bytes_behind <= u64::from(self.max_packet_bytes) {
             self.first_above = None;
             return false;
         }

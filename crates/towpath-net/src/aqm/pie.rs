@@ -6,7 +6,7 @@ use crate::Instant;
 use crate::random::RngStream;
 
 /// A probability of 1.
-const ONE: i64 = 1 << 48;
+const PROBABILITY_ONE: i64 = 1 << 48;
 /// Burst allowance (RFC 8033 §4.4).
 const MAX_BURST_NANOS: u64 = 150_000_000;
 /// Mean packet size of the safeguards (RFC 8033 §4.1).
@@ -22,31 +22,34 @@ const NANOS_PER_SECOND: i128 = 1_000_000_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Pie {
     target_nanos: u64,
-    update_nanos: u64,
+    update_interval_nanos: u64,
     stream: RngStream,
     next_update: Instant,
     /// Sojourn time of the last packet that left; zero when it left an empty queue.
     delay_nanos: u64,
+    /// `delay_nanos` at the previous update.
     old_delay_nanos: u64,
+    /// Drop probability, in units of [`PROBABILITY_ONE`].
     drop_prob: i64,
     /// Sum of probabilities since the last drop, which spaces drops out (RFC 8033 §5.4).
-    accumulated: i64,
+    accumulated_prob: i64,
+    /// Remaining burst allowance.
     burst_nanos: u64,
 }
 
 impl Pie {
     pub(crate) fn new(target: Duration, update: Duration, seed: u64) -> Self {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let update_nanos = nanos(update).max(MIN_UPDATE_NANOS);
+        let update_interval_nanos = nanos(update).max(MIN_UPDATE_NANOS);
         Self {
             target_nanos: nanos(target),
-            update_nanos,
+            update_interval_nanos,
             stream: RngStream::new(seed, "aqm"),
-            next_update: Instant::from_nanos(update_nanos),
+            next_update: Instant::from_nanos(update_interval_nanos),
             delay_nanos: 0,
             old_delay_nanos: 0,
             drop_prob: 0,
-            accumulated: 0,
+            accumulated_prob: 0,
             burst_nanos: MAX_BURST_NANOS,
         }
     }
@@ -57,7 +60,7 @@ impl Pie {
         if self.burst_nanos > 0 || !self.drops_early(queue_bytes) {
             return false;
         }
-        self.accumulated = 0;
+        self.accumulated_prob = 0;
         true
     }
 
@@ -69,18 +72,19 @@ impl Pie {
 
     /// Decides a drop by RFC 8033 §4.1 with the safeguards and the de-randomisation of §5.4.
     fn drops_early(&mut self, queue_bytes: u64) -> bool {
-        let calm = self.old_delay_nanos < self.target_nanos / 2 && self.drop_prob < ONE / 5;
-        if calm || queue_bytes <= 2 * MEAN_PACKET_BYTES {
+        let low_delay =
+            self.old_delay_nanos < self.target_nanos / 2 && self.drop_prob < PROBABILITY_ONE / 5;
+        if low_delay || queue_bytes <= 2 * MEAN_PACKET_BYTES {
             return false;
         }
         if self.drop_prob == 0 {
-            self.accumulated = 0;
+            self.accumulated_prob = 0;
         }
-        self.accumulated = self.accumulated.saturating_add(self.drop_prob);
-        if self.accumulated < ONE / 100 * 85 {
+        self.accumulated_prob = self.accumulated_prob.saturating_add(self.drop_prob);
+        if self.accumulated_prob < PROBABILITY_ONE / 100 * 85 {
             return false;
         }
-        if self.accumulated >= ONE / 10 * 85 {
+        if self.accumulated_prob >= PROBABILITY_ONE / 10 * 85 {
             return true;
         }
         (self.stream.draw_wide() >> 16) < self.drop_prob.unsigned_abs()
@@ -89,40 +93,48 @@ impl Pie {
     /// Makes every update that is due. The delay does not change between two events of the queue,
     /// so a late update gives the same result.
     fn update_until(&mut self, now: Instant) {
-        let missed = now.nanos_since(self.next_update) / self.update_nanos;
-        let skipped = missed.saturating_sub(MAX_UPDATES).saturating_mul(self.update_nanos);
-        self.next_update = self.next_update.plus_nanos(skipped);
+        let missed_updates = now.nanos_since(self.next_update) / self.update_interval_nanos;
+        let skipped_nanos =
+            missed_updates.saturating_sub(MAX_UPDATES).saturating_mul(self.update_interval_nanos);
+        self.next_update = self.next_update.plus_nanos(skipped_nanos);
         while self.next_update <= now && self.next_update < Instant::MAX {
             self.update();
-            self.next_update = self.next_update.plus_nanos(self.update_nanos);
+            self.next_update = self.next_update.plus_nanos(self.update_interval_nanos);
         }
     }
 
     /// Updates the drop probability (RFC 8033 §4.2): α = 1/8 and β = 5/4 per second, scaled down
     /// while the probability is small.
     fn update(&mut self) {
-        let (delay, old) = (i128::from(self.delay_nanos), i128::from(self.old_delay_nanos));
-        let weighted = (delay - i128::from(self.target_nanos)) + 10 * (delay - old);
-        let scaled = weighted * i128::from(ONE) / (8 * NANOS_PER_SECOND * self.damping());
-        let mut step = i64::try_from(scaled.clamp(i128::from(-ONE), i128::from(ONE))).unwrap_or(0);
-        if self.drop_prob >= ONE / 10 {
-            step = step.min(ONE / 50); // RFC 8033 §5.5
+        let (delay, old_delay) = (i128::from(self.delay_nanos), i128::from(self.old_delay_nanos));
+        let weighted = (delay - i128::from(self.target_nanos)) + 10 * (delay - old_delay);
+        let change =
+            weighted * i128::from(PROBABILITY_ONE) / (8 * NANOS_PER_SECOND * self.damping());
+        let mut step =
+            i64::try_from(change.clamp(i128::from(-PROBABILITY_ONE), i128::from(PROBABILITY_ONE)))
+                .unwrap_or(0);
+        if self.drop_prob >= PROBABILITY_ONE / 10 {
+            step = step.min(PROBABILITY_ONE / 50); // RFC 8033 §5.5
         }
         self.drop_prob += step;
         if self.delay_nanos == 0 && self.old_delay_nanos == 0 {
             self.drop_prob -= self.drop_prob / 50;
         }
-        self.drop_prob = self.drop_prob.clamp(0, ONE);
-        self.burst_nanos = self.burst_nanos.saturating_sub(self.update_nanos);
-        let half = self.target_nanos / 2;
-        if self.drop_prob == 0 && self.delay_nanos < half && self.old_delay_nanos < half {
+        self.drop_prob = self.drop_prob.clamp(0, PROBABILITY_ONE);
+        self.burst_nanos = self.burst_nanos.saturating_sub(self.update_interval_nanos);
+        let half_target = self.target_nanos / 2;
+        if self.drop_prob == 0
+            && self.delay_nanos < half_target
+            && self.old_delay_nanos < half_target
+        {
             self.burst_nanos = MAX_BURST_NANOS;
         }
         self.old_delay_nanos = self.delay_nanos;
     }
 
+    /// Returns the divisor of small probabilities' changes (RFC 8033 §4.2).
     fn damping(&self) -> i128 {
-        match ONE / self.drop_prob.max(1) {
+        match PROBABILITY_ONE / self.drop_prob.max(1) {
             1_000_001.. => 2_048,
             100_001.. => 512,
             10_001.. => 128,
@@ -147,7 +159,7 @@ mod tests {
         let mut pie = pie();
         pie.delay_nanos = 100_000_000;
         pie.update_until(Instant::from_nanos(30_000_000_000));
-        assert_eq!(pie.drop_prob, ONE);
+        assert_eq!(pie.drop_prob, PROBABILITY_ONE);
         pie.delay_nanos = 0;
         pie.update_until(Instant::from_nanos(60_000_000_000));
         assert_eq!((pie.drop_prob, pie.burst_nanos), (0, MAX_BURST_NANOS));

@@ -39,16 +39,16 @@ impl ListenerEntry {
     ) -> Result<Arc<ServerConfig>, OpenError> {
         let Self { id: _, config, tls } = self;
         let factory = CongestionFactory::new(&config.congestion_control, clock)?;
-        let mut server = if config.validation == AddressValidation::NONE {
-            let mut server = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
-            server.time_source(Arc::new(certificate::FixedTimeSource));
-            server
+        let mut server_config = if config.validation == AddressValidation::NONE {
+            let mut server_config = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
+            server_config.time_source(Arc::new(certificate::FixedTimeSource));
+            server_config
         } else {
             // The library draws the key that seals tokens.
             ServerConfig::with_crypto(tls.clone())
         };
-        server.transport_config(Arc::new(config.transport(factory)));
-        Ok(Arc::new(server))
+        server_config.transport_config(Arc::new(config.transport(factory)));
+        Ok(Arc::new(server_config))
     }
 }
 
@@ -56,6 +56,7 @@ impl ListenerEntry {
 pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
     pub(super) listener: Option<ListenerEntry>,
+    /// Connections by the library's handle.
     pub(super) by_handle: BTreeMap<usize, ConnectionId>,
 }
 
@@ -77,8 +78,8 @@ impl std::fmt::Debug for Socket {
 pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfig> {
     let Some(seed) = seed else {
         let mut config = EndpointConfig::default();
-        // Another protocol on the same port is told apart by this bit. (RFC 9287 §3 lets peers
-        // clear it only if this end allows that.)
+        // This bit distinguishes QUIC from another protocol on the same port. (RFC 9287 §3 lets
+        // peers clear it only if this end allows that.)
         config.grease_quic_bit(false);
         // Cannot fail: the library accepts every size that a datagram can have.
         let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
@@ -87,14 +88,14 @@ pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfi
     let seed = |purpose| stream_seed(seed, &port.to_string(), purpose);
     let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::StatelessResetKey(seed("reset key")));
     let mut config = EndpointConfig::new(reset_key);
-    let ids = seed("connection identifiers");
-    let mut rng = [0; 32];
-    for (part, word) in rng.as_chunks_mut::<8>().0.iter_mut().zip(0_u64..) {
+    let cid_seed = seed("connection identifiers");
+    let mut rng_seed = [0; 32];
+    for (part, word) in rng_seed.as_chunks_mut::<8>().0.iter_mut().zip(0_u64..) {
         *part = stream_seed(seed("library"), "", &word.to_string()).to_be_bytes();
     }
     config
-        .rng_seed(Some(rng))
-        .cid_generator(Arc::new(move || Box::new(SeededCidGenerator { seed: ids, count: 0 })));
+        .rng_seed(Some(rng_seed))
+        .cid_generator(Arc::new(move || Box::new(SeededCidGenerator { seed: cid_seed, count: 0 })));
     // Cannot fail: the library accepts every size that a datagram can have.
     let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
     Arc::new(config)

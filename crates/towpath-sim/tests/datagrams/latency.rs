@@ -6,9 +6,9 @@ use towpath_measure::scenario::Transport;
 use crate::simulated::{CompletedRun, scenario, simulate};
 
 /// Runs over 20 Mbit/s with 20 ms in each direction; returns the load phases.
-fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
+fn load_phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
     let run = "[run]\ntransports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]\n";
-    let ended: CompletedRun = simulate(
+    let completed: CompletedRun = simulate(
         &scenario(&format!(
             "name = \"latency\"\n[hosts.phone]\n[hosts.server]\n[paths.wifi]\n\
              between = [\"phone\", \"server\"]\nrate = \"20 Mbit/s\"\ndelay = \"20 ms\"\n\
@@ -19,7 +19,7 @@ fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
         1,
         false,
     );
-    let summary = ended.summary();
+    let summary = completed.summary();
     assert!(summary.ok, "{}", summary.verdict);
     // The requests and three loads, one of them in both directions; datagrams belong to the paths.
     assert_eq!(summary.flows.len(), 2 + 1 + 1 + 2, "{summary:#?}");
@@ -31,21 +31,24 @@ fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
 #[test]
 fn a_long_queue_raises_latency_and_an_aqm_hardly_does() {
     for transport in [Transport::Tcp, Transport::Mptcp, Transport::Quic] {
-        let long = phases("\"500 ms\"", transport);
-        let managed = phases("{ codel = {} }", transport);
-        for (phase, other) in long.iter().zip(&managed) {
-            let median = |phase: &LoadPhase| phase.delay.unwrap().p50_ns / 1_000_000;
+        let long_queue = load_phases("\"500 ms\"", transport);
+        let codel = load_phases("{ codel = {} }", transport);
+        for (phase, codel_phase) in long_queue.iter().zip(&codel) {
+            let median_ms = |phase: &LoadPhase| phase.delay.unwrap().p50_ns / 1_000_000;
             if phase.load == Load::Idle {
-                assert!((40..45).contains(&median(phase)), "{transport}: {phase:?}");
-                assert!((40..45).contains(&median(other)), "{transport}: {other:?}");
+                assert!((40..45).contains(&median_ms(phase)), "{transport}: {phase:?}");
+                assert!((40..45).contains(&median_ms(codel_phase)), "{transport}: {codel_phase:?}");
                 assert!(phase.round_trips_per_minute.unwrap() > 1_300.0, "{phase:?}");
                 continue;
             }
-            let rise = |phase: &LoadPhase| phase.delay_increase_ns.unwrap() / 1_000_000;
-            assert!((100..1_100).contains(&rise(phase)), "{transport}: {phase:?}");
-            assert!(rise(other) < 60, "{transport}: {other:?}");
-            let minute = |phase: &LoadPhase| phase.round_trips_per_minute.unwrap();
-            assert!(minute(phase) < 450.0 && minute(other) > 550.0, "{phase:?} {other:?}");
+            let increase_ms = |phase: &LoadPhase| phase.delay_increase_ns.unwrap() / 1_000_000;
+            assert!((100..1_100).contains(&increase_ms(phase)), "{transport}: {phase:?}");
+            assert!(increase_ms(codel_phase) < 60, "{transport}: {codel_phase:?}");
+            let trips_per_minute = |phase: &LoadPhase| phase.round_trips_per_minute.unwrap();
+            assert!(
+                trips_per_minute(phase) < 450.0 && trips_per_minute(codel_phase) > 550.0,
+                "{phase:?} {codel_phase:?}"
+            );
             // Datagrams wait in the same queues.
             let [path] = &phase.paths[..] else { panic!("{phase:?}") };
             assert!(path.delay_increase_ns.unwrap() / 1_000_000 >= 100, "{transport}: {path:?}");

@@ -9,7 +9,8 @@ use crate::simulated::{CompletedRun, scenario, simulate};
 mod constant_rate;
 mod latency;
 
-const ALL: [Transport; 4] = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
+const ALL_TRANSPORTS: [Transport; 4] =
+    [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
 
 /// Returns two paths for every transport, with the given flows and timeline events.
 fn two_paths(rest: &str) -> Scenario {
@@ -22,12 +23,12 @@ fn udping(rest: &str) -> Scenario {
     two_paths(&format!("{flow}duration = \"5 s\"\n{rest}"))
 }
 
-fn path<'a>(ended: &'a CompletedRun, name: &str) -> &'a PathStats {
-    ended.summary().paths.iter().find(|path| path.path == name).unwrap()
+fn path_stats<'a>(run: &'a CompletedRun, name: &str) -> &'a PathStats {
+    run.summary().paths.iter().find(|path| path.path == name).unwrap()
 }
 
-fn probes<'a>(ended: &'a CompletedRun, path: &str) -> Vec<&'a Probe> {
-    let probes = ended.records.iter().filter_map(|record| {
+fn probes<'a>(run: &'a CompletedRun, path: &str) -> Vec<&'a Probe> {
+    let probes = run.records.iter().filter_map(|record| {
         let Record::Probe(probe) = record else { return None };
         Some(probe).filter(|probe| probe.path == path)
     });
@@ -36,60 +37,66 @@ fn probes<'a>(ended: &'a CompletedRun, path: &str) -> Vec<&'a Probe> {
 
 #[test]
 fn every_path_reports_its_round_trip_for_every_transport() {
-    for transport in ALL {
-        let ended = simulate(&udping(""), transport, 1, false);
-        assert!(ended.summary().ok, "{}", ended.summary().verdict);
+    for transport in ALL_TRANSPORTS {
+        let run = simulate(&udping(""), transport, 1, false);
+        assert!(run.summary().ok, "{}", run.summary().verdict);
         for (name, round_trip_ms) in [("wifi", 20.0), ("cellular", 50.0)] {
-            let figures = path(&ended, name);
-            assert_eq!((figures.count, figures.sent, figures.answered), (50, 50, 50));
-            let median = figures.round_trip.unwrap().p50_ns as f64 / 1e6;
+            let stats = path_stats(&run, name);
+            assert_eq!((stats.count, stats.sent, stats.answered), (50, 50, 50));
+            let median = stats.round_trip.unwrap().p50_ns as f64 / 1e6;
             assert!((round_trip_ms..round_trip_ms * 1.02).contains(&median), "{median}");
-            assert_eq!(figures.silence_ns, 100_000_000);
+            assert_eq!(stats.silence_ns, 100_000_000);
         }
-        assert_eq!(ended.summary().flows, []);
+        assert_eq!(run.summary().flows, []);
     }
 }
 
 #[test]
 fn a_path_that_is_down_is_silent_and_the_other_is_not() {
-    for (how, sent) in [("silent", 50), ("carrier", 30), ("interface\"\nhost = \"phone", 30)] {
-        let event = |at: u32, set: &str| {
-            format!("[[timeline]]\nat = \"{at} s\"\npath = \"wifi\"\nset = \"{set}\"\n")
+    for (down_mode, expected_sent) in
+        [("silent", 50), ("carrier", 30), ("interface\"\nhost = \"phone", 30)]
+    {
+        let event = |time_s: u32, set: &str| {
+            format!("[[timeline]]\nat = \"{time_s} s\"\npath = \"wifi\"\nset = \"{set}\"\n")
         };
         let (down, up) = (event(1, "down"), event(3, "up"));
-        let text = format!("{down}how = \"{how}\"\n{up}");
-        let ended = simulate(&udping(&text), Transport::Tcp, 1, false);
-        let wifi = path(&ended, "wifi");
-        assert_eq!((wifi.count, wifi.answered, wifi.sent), (50, 30, sent), "{how}");
+        let text = format!("{down}how = \"{down_mode}\"\n{up}");
+        let run = simulate(&udping(&text), Transport::Tcp, 1, false);
+        let wifi = path_stats(&run, "wifi");
+        assert_eq!((wifi.count, wifi.answered, wifi.sent), (50, 30, expected_sent), "{down_mode}");
         // From the last reply before the outage to the first one after it.
-        assert_eq!(wifi.silence_at_ns / 1_000_000, 920, "{how}");
-        assert_eq!(wifi.silence_ns / 1_000_000, 2_100, "{how}");
-        assert!(wifi.delay.p90_ns > 2_970_000_000, "{how}: {:?}", wifi.delay);
-        assert_eq!(path(&ended, "cellular").answered, 50, "{how}");
-        let lost = probes(&ended, "wifi").into_iter().filter(|one| one.answered_ns.is_none());
+        assert_eq!(wifi.silence_at_ns / 1_000_000, 920, "{down_mode}");
+        assert_eq!(wifi.silence_ns / 1_000_000, 2_100, "{down_mode}");
+        assert!(wifi.delay.p90_ns > 2_970_000_000, "{down_mode}: {:?}", wifi.delay);
+        assert_eq!(path_stats(&run, "cellular").answered, 50, "{down_mode}");
+        let lost = probes(&run, "wifi").into_iter().filter(|probe| probe.answered_ns.is_none());
         let lost: Vec<_> = lost.map(|probe| probe.number).collect();
-        assert_eq!(lost, (10..30).collect::<Vec<_>>(), "{how}");
+        assert_eq!(lost, (10..30).collect::<Vec<_>>(), "{down_mode}");
     }
 }
 
 #[test]
 fn datagrams_wait_in_the_queues_that_the_traffic_fills() {
-    let alone = simulate(&udping(""), Transport::Tcp, 1, false);
+    let without_load = simulate(&udping(""), Transport::Tcp, 1, false);
     let loaded = udping("load = \"up\"");
-    let beside = simulate(&loaded, Transport::Tcp, 1, false);
-    let median = |ended: &CompletedRun, name| path(ended, name).round_trip.unwrap().p50_ns;
-    assert!(median(&beside, "wifi") > 2 * median(&alone, "wifi"), "{:?}", path(&beside, "wifi"));
+    let with_load = simulate(&loaded, Transport::Tcp, 1, false);
+    let median = |run: &CompletedRun, name| path_stats(run, name).round_trip.unwrap().p50_ns;
+    assert!(
+        median(&with_load, "wifi") > 2 * median(&without_load, "wifi"),
+        "{:?}",
+        path_stats(&with_load, "wifi")
+    );
     // TCP uses only the first path.
-    assert_eq!(median(&beside, "cellular"), median(&alone, "cellular"));
-    assert_eq!(beside.summary().flows.len(), 1);
+    assert_eq!(median(&with_load, "cellular"), median(&without_load, "cellular"));
+    assert_eq!(with_load.summary().flows.len(), 1);
 }
 
 #[test]
 fn a_new_address_is_probed_at_once() {
-    let moved =
+    let address_change =
         "[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"address\"\nhost = \"phone\"\n";
-    let ended = simulate(&udping(moved), Transport::Mptcp, 1, false);
-    assert_eq!(path(&ended, "wifi").answered, 50);
+    let run = simulate(&udping(address_change), Transport::Mptcp, 1, false);
+    assert_eq!(path_stats(&run, "wifi").answered, 50);
 }
 
 #[test]
@@ -97,8 +104,11 @@ fn the_reverse_direction_and_ipv6_give_the_same_result() {
     let text = udping("family = \"v6\"").source;
     let text =
         text.replace("from = \"phone\"\nto = \"server\"", "from = \"server\"\nto = \"phone\"");
-    let ended = simulate(&scenario(&text), Transport::Mpquic, 1, false);
-    assert_eq!((path(&ended, "wifi").answered, path(&ended, "cellular").answered), (50, 50));
+    let run = simulate(&scenario(&text), Transport::Mpquic, 1, false);
+    assert_eq!(
+        (path_stats(&run, "wifi").answered, path_stats(&run, "cellular").answered),
+        (50, 50)
+    );
 }
 
 #[test]
@@ -107,7 +117,7 @@ fn equal_runs_give_equal_bytes() {
         .source
         .replace("delay = \"25 ms\"", "delay = \"25 ms\"\nloss = \"5 %\"");
     let run = || simulate(&scenario(&lossy), Transport::Mptcp, 1, false);
-    let (one, other) = (run(), run());
-    assert!(path(&one, "cellular").lost() > 0, "{:?}", path(&one, "cellular"));
-    assert_eq!(one.bytes, other.bytes);
+    let (first, second) = (run(), run());
+    assert!(path_stats(&first, "cellular").lost() > 0, "{:?}", path_stats(&first, "cellular"));
+    assert_eq!(first.bytes, second.bytes);
 }

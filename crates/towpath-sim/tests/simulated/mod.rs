@@ -42,9 +42,9 @@ pub(crate) fn scenario(text: &str) -> Scenario {
     Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-pub(crate) fn named(name: &str) -> Scenario {
-    let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
-    found.scenario().unwrap()
+pub(crate) fn builtin_scenario(name: &str) -> Scenario {
+    let entry = builtin().iter().find(|builtin| builtin.name == name).unwrap();
+    entry.scenario().unwrap()
 }
 
 pub(crate) fn simulate(
@@ -54,16 +54,16 @@ pub(crate) fn simulate(
     capture: bool,
 ) -> CompletedRun {
     let job = SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
-    let (mut records, mut bytes, mut captured) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
+    let (mut records, mut bytes, mut captures) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
     if capture {
-        captured = vec![Vec::new(); scenario.hosts.len()];
+        captures = vec![Vec::new(); scenario.hosts.len()];
     }
-    let outs = captured.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
-    let report = run(&job, outs, &mut |record| {
+    let writers = captures.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
+    let report = run(&job, writers, &mut |record| {
         write_record(&mut bytes, record)?;
         records.push(record.clone());
         Ok(())
     });
     let report = report.unwrap_or_else(|error| panic!("{error}"));
-    CompletedRun { report, records, bytes, captures: captured }
+    CompletedRun { report, records, bytes, captures }
 }
