@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Runs `work(0)` to `work(count - 1)` on `threads` threads and passes the results to `done` in
-/// order. Each is passed as soon as it and all before it are ready. `done` returns false to stop.
+/// Runs `work(0)` to `work(count - 1)` on `threads` threads and passes the results in order to
+/// `on_result`, which returns false to stop. Each is passed when it and all before it are ready.
 /// Work must not depend on its thread or on other work, so that the outcome is deterministic.
 pub fn in_order<T: Send>(
     count: usize,
     threads: usize,
     work: impl Fn(usize) -> T + Sync,
-    mut done: impl FnMut(usize, T) -> bool,
+    mut on_result: impl FnMut(usize, T) -> bool,
 ) {
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
@@ -32,11 +32,11 @@ pub fn in_order<T: Send>(
             });
         }
         drop(sender);
-        let (mut waiting, mut expected) = (BTreeMap::new(), 0);
+        let (mut pending, mut expected) = (BTreeMap::new(), 0);
         for (index, result) in results {
-            waiting.insert(index, result);
-            while let Some(result) = waiting.remove(&expected) {
-                if !done(expected, result) {
+            pending.insert(index, result);
+            while let Some(result) = pending.remove(&expected) {
+                if !on_result(expected, result) {
                     stop.store(true, Ordering::Relaxed);
                     return;
                 }
@@ -53,32 +53,32 @@ mod tests {
     #[test]
     fn results_arrive_in_order_for_any_number_of_threads() {
         for threads in [0, 1, 2, 7, 100] {
-            let mut seen = Vec::new();
+            let mut indices = Vec::new();
             in_order(
                 20,
                 threads,
                 |index| (0..(20 - index) * 10_000).fold(index, |sum, n| sum ^ n) ^ index,
                 |index, _| {
-                    seen.push(index);
+                    indices.push(index);
                     true
                 },
             );
-            assert_eq!(seen, (0..20).collect::<Vec<_>>(), "{threads} threads");
+            assert_eq!(indices, (0..20).collect::<Vec<_>>(), "{threads} threads");
         }
     }
 
     #[test]
-    fn no_result_arrives_after_done_stops_the_batch() {
-        let mut seen = Vec::new();
+    fn no_result_arrives_after_the_callback_stops_the_batch() {
+        let mut indices = Vec::new();
         in_order(
             20,
             3,
             |index| index,
             |index, _| {
-                seen.push(index);
+                indices.push(index);
                 index < 4
             },
         );
-        assert_eq!(seen, [0, 1, 2, 3, 4]);
+        assert_eq!(indices, [0, 1, 2, 3, 4]);
     }
 }

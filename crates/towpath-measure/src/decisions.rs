@@ -39,20 +39,24 @@ impl ReinjectionCause {
 #[derive(Debug, Default)]
 pub struct DecisionLog {
     switches: BTreeMap<u32, u64>,
+    /// Switches away from the scheduler's preferred subflow, by reason.
     departures: BTreeMap<&'static str, u64>,
+    /// Bytes sent before the switches, each run on one subflow.
     run_bytes: u64,
+    /// Reinjected bytes by cause and subflow.
     reinjected: BTreeMap<(ReinjectionCause, u32), u64>,
     penalised: BTreeMap<u32, u64>,
+    /// Time since when the connection-level window is full.
     blocked_since: Option<Instant>,
     switches_total: u64,
 }
 
 impl DecisionLog {
     /// Records that new data went to subflow `number`, after `run_bytes` in a row on the previous
-    /// one. `why` is the reason if it is not the scheduler's preferred subflow.
-    pub fn scheduled(&mut self, number: u32, run_bytes: u64, why: Option<&'static str>) {
-        if let Some(why) = why {
-            *self.departures.entry(why).or_default() += 1;
+    /// one. `reason` is set if it is not the scheduler's preferred subflow.
+    pub fn scheduled(&mut self, number: u32, run_bytes: u64, reason: Option<&'static str>) {
+        if let Some(reason) = reason {
+            *self.departures.entry(reason).or_default() += 1;
         }
         *self.switches.entry(number).or_default() += 1;
         self.run_bytes = self.run_bytes.saturating_add(run_bytes);
@@ -90,7 +94,8 @@ impl DecisionLog {
     /// Returns events for the decisions since the last call, without time and host. `path_of`
     /// returns the path of a subflow.
     pub fn take(&mut self, path_of: impl Fn(u32) -> Option<String>) -> Vec<Event> {
-        let on = |number: &u32| path_of(*number).unwrap_or_else(|| format!("subflow {number}"));
+        let subflow_name =
+            |number: &u32| path_of(*number).unwrap_or_else(|| format!("subflow {number}"));
         let mut events = Vec::new();
         let switches = std::mem::take(&mut self.switches);
         let run_bytes = std::mem::take(&mut self.run_bytes);
@@ -101,27 +106,37 @@ impl DecisionLog {
                 if count == 1 { "" } else { "es" },
                 format::bytes(average)
             );
-            let mut said = event(EventKind::Scheduler, None, text, ("switches", u128::from(count)));
-            said.detail.insert("run_bytes".to_owned(), run_bytes.to_string());
+            let mut switch_event =
+                event(EventKind::Scheduler, None, text, ("switches", u128::from(count)));
+            switch_event.detail.insert("run_bytes".to_owned(), run_bytes.to_string());
             for (number, count) in &switches {
-                said.detail.insert(format!("to {}", on(number)), count.to_string());
+                switch_event
+                    .detail
+                    .insert(format!("to {}", subflow_name(number)), count.to_string());
             }
-            for (why, count) in std::mem::take(&mut self.departures) {
-                said.detail.insert(format!("{REASON_PREFIX}{why}"), count.to_string());
+            for (reason, count) in std::mem::take(&mut self.departures) {
+                switch_event.detail.insert(format!("{REASON_PREFIX}{reason}"), count.to_string());
             }
-            events.push(said);
+            events.push(switch_event);
         }
         for ((cause, number), bytes) in std::mem::take(&mut self.reinjected) {
-            let text =
-                format!("{} again on {}: {}", format::bytes(bytes), on(&number), cause.text());
+            let text = format!(
+                "{} again on {}: {}",
+                format::bytes(bytes),
+                subflow_name(&number),
+                cause.text()
+            );
             let amount = ("bytes", u128::from(bytes));
-            let mut said = event(EventKind::Reinjection, path_of(number), text, amount);
-            said.detail.insert("cause".to_owned(), cause.text().to_owned());
-            events.push(said);
+            let mut reinjection_event =
+                event(EventKind::Reinjection, path_of(number), text, amount);
+            reinjection_event.detail.insert("cause".to_owned(), cause.text().to_owned());
+            events.push(reinjection_event);
         }
         for (number, times) in std::mem::take(&mut self.penalised) {
-            let text =
-                format!("{} slowed down, {times} ×: it blocked the window (M2)", on(&number));
+            let text = format!(
+                "{} slowed down, {times} ×: it blocked the window (M2)",
+                subflow_name(&number)
+            );
             let amount = ("times", u128::from(times));
             events.push(event(EventKind::Penalisation, path_of(number), text, amount));
         }
@@ -142,11 +157,12 @@ impl WindowBlocked {
     /// Returns the event, for traffic that started at `zero`; the caller sets the host.
     pub fn event(self, zero: Instant) -> Event {
         let span = self.until.saturating_since(self.since);
-        let from = format::seconds(self.since.saturating_since(zero));
-        let text = format!("the window was full for {}, from {from} on", format::time(span));
-        let mut said = event(EventKind::Window, None, text, ("blocked_ns", span.as_nanos()));
-        said.t_ns = self.until.saturating_since(zero).as_nanos() as u64;
-        said
+        let start_text = format::seconds(self.since.saturating_since(zero));
+        let text = format!("the window was full for {}, from {start_text} on", format::time(span));
+        let mut window_event =
+            event(EventKind::Window, None, text, ("blocked_ns", span.as_nanos()));
+        window_event.t_ns = self.until.saturating_since(zero).as_nanos() as u64;
+        window_event
     }
 }
 
@@ -166,16 +182,16 @@ impl StackTotals {
     pub fn record(&mut self, interval: &Interval) {
         let Some(state) = &interval.connection else { return };
         let key = (interval.flow, interval.stream, interval.direction);
-        let before = self.connections.get(&key).map_or(0, |(_, blocked)| *blocked);
-        let blocked = before.saturating_add(state.window_blocked_ns.unwrap_or(0));
-        self.connections.insert(key, (state.clone(), blocked));
+        let previous_ns = self.connections.get(&key).map_or(0, |(_, blocked_ns)| *blocked_ns);
+        let blocked_ns = previous_ns.saturating_add(state.window_blocked_ns.unwrap_or(0));
+        self.connections.insert(key, (state.clone(), blocked_ns));
     }
 
     /// Returns a flow's statistics in one direction; `None` if its stack reported none.
     pub fn stats(&self, flow: u32, direction: DataDirection) -> Option<StackStats> {
         let mut sum: Option<StackStats> = None;
-        for ((of, _, way), (state, blocked_ns)) in &self.connections {
-            if (*of, *way) != (flow, direction) {
+        for ((key_flow, _, key_direction), (state, blocked_ns)) in &self.connections {
+            if (*key_flow, *key_direction) != (flow, direction) {
                 continue;
             }
             let sum = sum.get_or_insert_default();
@@ -195,9 +211,9 @@ impl StackTotals {
     }
 }
 
-fn merge(sum: &mut Option<u64>, one: Option<u64>, with: impl Fn(u64, u64) -> u64) {
-    *sum = match (*sum, one) {
-        (Some(a), Some(b)) => Some(with(a, b)),
+fn merge(sum: &mut Option<u64>, value: Option<u64>, combine: impl Fn(u64, u64) -> u64) {
+    *sum = match (*sum, value) {
+        (Some(a), Some(b)) => Some(combine(a, b)),
         (a, b) => a.or(b),
     };
 }
@@ -206,7 +222,7 @@ fn merge(sum: &mut Option<u64>, one: Option<u64>, with: impl Fn(u64, u64) -> u64
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Instant {
+    fn at_ms(ms: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
@@ -238,15 +254,15 @@ mod tests {
     #[test]
     fn only_a_window_that_was_full_for_long_is_an_event() {
         let mut decisions = DecisionLog::default();
-        assert_eq!(decisions.window(at(5), false), None);
-        decisions.window(at(10), true);
-        assert_eq!(decisions.window(at(29), false), None);
-        decisions.window(at(40), true);
-        decisions.window(at(50), true);
-        let told = decisions.window(at(100), false).expect("60 ms");
-        let told = told.event(at(10));
-        assert_eq!((told.t_ns, told.kind), (90_000_000, EventKind::Window));
-        assert_eq!(told.detail["blocked_ns"], "60000000");
+        assert_eq!(decisions.window(at_ms(5), false), None);
+        decisions.window(at_ms(10), true);
+        assert_eq!(decisions.window(at_ms(29), false), None);
+        decisions.window(at_ms(40), true);
+        decisions.window(at_ms(50), true);
+        let blocked = decisions.window(at_ms(100), false).expect("60 ms");
+        let event = blocked.event(at_ms(10));
+        assert_eq!((event.t_ns, event.kind), (90_000_000, EventKind::Window));
+        assert_eq!(event.detail["blocked_ns"], "60000000");
     }
 
     #[test]
@@ -276,9 +292,9 @@ mod tests {
                 connection,
             });
         }
-        let figures = log.stats(0, DataDirection::Up).expect("told");
-        assert_eq!((figures.reinjected_bytes, figures.switches), (Some(10), Some(6)));
-        assert_eq!((figures.window_blocked_ns, figures.reorder_peak_bytes), (Some(20), Some(70)));
+        let stats = log.stats(0, DataDirection::Up).expect("told");
+        assert_eq!((stats.reinjected_bytes, stats.switches), (Some(10), Some(6)));
+        assert_eq!((stats.window_blocked_ns, stats.reorder_peak_bytes), (Some(20), Some(70)));
         assert_eq!(log.stats(0, DataDirection::Down), None);
     }
 }

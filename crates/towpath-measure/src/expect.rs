@@ -88,11 +88,11 @@ pub enum MetricUnit {
 /// Returns the names of all metrics of a result with these paths.
 pub fn names<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let paths: Vec<_> = paths.into_iter().collect();
-    let of = |name: &str| match name.strip_suffix("PATH") {
-        Some(figure) => paths.iter().map(|path| format!("{figure}{path}")).collect(),
+    let expand = |name: &str| match name.strip_suffix("PATH") {
+        Some(prefix) => paths.iter().map(|path| format!("{prefix}{path}")).collect(),
         None => vec![name.to_owned()],
     };
-    metric_names().flat_map(of).collect()
+    metric_names().flat_map(expand).collect()
 }
 
 impl Metric {
@@ -116,15 +116,15 @@ impl Metric {
             "penalisations" => Self::Penalisations,
             "cpu_per_gb" => Self::CpuPerGigabyte,
             _ if name.starts_with("udping.") => {
-                let (figure, path) = PathMetric::parse(name)?;
-                Self::Path(figure, path)
+                let (metric, path) = PathMetric::parse(name)?;
+                Self::Path(metric, path)
             }
             _ if name.starts_with("udp.") || name.starts_with("call.") => {
                 Self::Datagrams(DatagramMetric::parse(name)?)
             }
             _ if name.starts_with("latency.") => Self::Latency(LatencyMetric::parse(name)?),
             _ => match (name.strip_prefix("share."), MessageMetric::parse(name)) {
-                (None, Some(answers)) => Self::Messages(answers),
+                (None, Some(metric)) => Self::Messages(metric),
                 (None, None) | (Some(""), _) => return None,
                 (Some(path), _) => Self::Share(path.into()),
             },
@@ -148,17 +148,17 @@ impl Metric {
             Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
                 MetricUnit::Count
             }
-            Self::Messages(answers) => answers.unit(),
+            Self::Messages(metric) => metric.unit(),
             Self::Share(_) => MetricUnit::Share,
-            Self::Path(figure, _) => figure.unit(),
-            Self::Datagrams(figure) => figure.unit(),
-            Self::Latency(figure) => figure.unit(),
+            Self::Path(metric, _) => metric.unit(),
+            Self::Datagrams(metric) => metric.unit(),
+            Self::Latency(metric) => metric.unit(),
         }
     }
 
     /// Returns the value in base units; `None` if it was not measured.
-    pub fn value(&self, figures: &MetricInputs<'_>) -> Option<f64> {
-        let MetricInputs { flows, subflows, paths, paths_used, cpu } = *figures;
+    pub fn value(&self, inputs: &MetricInputs<'_>) -> Option<f64> {
+        let MetricInputs { flows, subflows, paths, paths_used, cpu } = *inputs;
         match self {
             Self::Subflows => min_subflows(subflows).map(|count| count as f64),
             Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
@@ -166,35 +166,41 @@ impl Metric {
             Self::Share(path) => {
                 let bytes = |s: &SubflowSummary| s.bytes as f64;
                 let total: f64 = subflows.iter().map(bytes).sum();
-                let own: f64 = subflows.iter().filter(|s| s.path == *path).map(bytes).sum();
-                (total > 0.0).then(|| own / total)
+                let path_bytes: f64 = subflows.iter().filter(|s| s.path == *path).map(bytes).sum();
+                (total > 0.0).then(|| path_bytes / total)
             }
-            Self::Path(figure, path) => figure.value(path, paths),
-            Self::Datagrams(figure) => figure.value(flows),
-            Self::Latency(figure) => figure.value(flows),
+            Self::Path(metric, path) => metric.value(path, paths),
+            Self::Datagrams(metric) => metric.value(flows),
+            Self::Latency(metric) => metric.value(flows),
             _ if flows.is_empty() => None,
             Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
             Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
-            Self::Messages(answers) => answers.value(flows),
-            Self::StallLongest => worst(flows_with_stalls(flows).map(|flow| flow.stall.longest_ns)),
-            Self::StallTotal => worst(flows_with_stalls(flows).map(|flow| flow.stall.total_ns)),
+            Self::Messages(metric) => metric.value(flows),
+            Self::StallLongest => {
+                max_seconds(flows_with_stalls(flows).map(|flow| flow.stall.longest_ns))
+            }
+            Self::StallTotal => {
+                max_seconds(flows_with_stalls(flows).map(|flow| flow.stall.total_ns))
+            }
             Self::Recovery => {
-                let all = || flows.iter().flat_map(|flow| &flow.recoveries);
-                let never = all().any(|recovery| recovery.t90_ns.is_none());
-                let slowest = worst(all().filter_map(|recovery| recovery.t90_ns));
-                if never { Some(f64::INFINITY) } else { slowest }
+                let recoveries = || flows.iter().flat_map(|flow| &flow.recoveries);
+                let any_unrecovered = recoveries().any(|recovery| recovery.t90_ns.is_none());
+                let slowest = max_seconds(recoveries().filter_map(|recovery| recovery.t90_ns));
+                if any_unrecovered { Some(f64::INFINITY) } else { slowest }
             }
             Self::Deficit => {
-                let each = flows.iter().flat_map(|flow| &flow.recoveries);
-                let each: Vec<_> = each.map(|recovery| recovery.deficit_bytes as f64).collect();
-                (!each.is_empty()).then(|| each.iter().sum())
+                let events = flows.iter().flat_map(|flow| &flow.recoveries);
+                let deficits: Vec<_> =
+                    events.map(|recovery| recovery.deficit_bytes as f64).collect();
+                (!deficits.is_empty()).then(|| deficits.iter().sum())
             }
             Self::Retransmissions => {
                 Some(flows.iter().map(|flow| flow.retransmissions as f64).sum())
             }
             Self::Connect => {
-                let open: Option<Vec<_>> = flows.iter().map(|flow| flow.connect_ns).collect();
-                worst(open?.into_iter())
+                let connect_times: Option<Vec<_>> =
+                    flows.iter().map(|flow| flow.connect_ns).collect();
+                max_seconds(connect_times?.into_iter())
             }
             Self::CpuPerGigabyte => {
                 let bytes = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
@@ -207,7 +213,9 @@ impl Metric {
                 .filter_map(|s| s.reorder_peak_bytes)
                 .max()
                 .map(|bytes| bytes as f64),
-            Self::WindowBlocked => worst(stack_stats(flows).filter_map(|s| s.window_blocked_ns)),
+            Self::WindowBlocked => {
+                max_seconds(stack_stats(flows).filter_map(|s| s.window_blocked_ns))
+            }
         }
     }
 }
@@ -256,18 +264,18 @@ pub fn evaluate(
     transport: Transport,
     inputs: &MetricInputs<'_>,
 ) -> Vec<ExpectationResult> {
-    let apply = |e: &&Expectation| e.transport.is_none_or(|only| only == transport);
-    expectations.iter().filter(apply).map(|expectation| check(expectation, inputs)).collect()
+    let applies = |e: &&Expectation| e.transport.is_none_or(|required| required == transport);
+    expectations.iter().filter(applies).map(|expectation| check(expectation, inputs)).collect()
 }
 
-fn check(expectation: &Expectation, figures: &MetricInputs<'_>) -> ExpectationResult {
+fn check(expectation: &Expectation, inputs: &MetricInputs<'_>) -> ExpectationResult {
     let metric = Metric::parse(&expectation.metric);
-    let value = metric.as_ref().and_then(|metric| Some((metric.unit(), metric.value(figures)?)));
+    let value = metric.as_ref().and_then(|metric| Some((metric.unit(), metric.value(inputs)?)));
     let text = expectation.text.clone();
     match value {
         Some((unit, value)) => {
-            let held = Some(expectation.operator.holds(value, expectation.bound));
-            ExpectationResult { text, measured: unit.text(value), passed: held }
+            let passed = Some(expectation.operator.holds(value, expectation.bound));
+            ExpectationResult { text, measured: unit.text(value), passed }
         }
         None => ExpectationResult { text, measured: "not measured".into(), passed: None },
     }
@@ -283,12 +291,12 @@ fn stack_stats(flows: &[FlowSummary]) -> impl Iterator<Item = StackStats> {
     flows.iter().filter_map(|flow| flow.stack)
 }
 
-fn stack_sum(flows: &[FlowSummary], of: fn(StackStats) -> Option<u64>) -> Option<f64> {
-    let each: Vec<u64> = stack_stats(flows).filter_map(of).collect();
-    (!each.is_empty()).then(|| each.iter().map(|amount| *amount as f64).sum())
+fn stack_sum(flows: &[FlowSummary], field: fn(StackStats) -> Option<u64>) -> Option<f64> {
+    let values: Vec<u64> = stack_stats(flows).filter_map(field).collect();
+    (!values.is_empty()).then(|| values.iter().map(|value| *value as f64).sum())
 }
 
-fn worst(nanos: impl Iterator<Item = u64>) -> Option<f64> {
+fn max_seconds(nanos: impl Iterator<Item = u64>) -> Option<f64> {
     nanos.max().map(|nanos| nanos as f64 / 1e9)
 }
 
@@ -356,7 +364,7 @@ mod tests {
         }
     }
 
-    fn measured(
+    fn check_metric(
         metric: &str,
         operator: Operator,
         bound: f64,
@@ -372,15 +380,15 @@ mod tests {
         let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
         let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &inputs).measured;
-        assert_eq!(seen("goodput"), "22.6 Mbit/s");
-        assert_eq!(seen("recovery"), "1.29 s");
-        assert_eq!(seen("stall.longest"), "310 ms");
-        assert_eq!(seen("stall.total"), "500 ms");
-        assert_eq!(seen("deficit"), "3.00 MB");
-        assert_eq!(seen("retransmissions"), "8");
-        assert_eq!(seen("connect"), "30 ms");
-        assert_eq!(seen("completed"), "yes");
+        let value_text = |metric| check_metric(metric, Operator::AtLeast, 0.0, &inputs).measured;
+        assert_eq!(value_text("goodput"), "22.6 Mbit/s");
+        assert_eq!(value_text("recovery"), "1.29 s");
+        assert_eq!(value_text("stall.longest"), "310 ms");
+        assert_eq!(value_text("stall.total"), "500 ms");
+        assert_eq!(value_text("deficit"), "3.00 MB");
+        assert_eq!(value_text("retransmissions"), "8");
+        assert_eq!(value_text("connect"), "30 ms");
+        assert_eq!(value_text("completed"), "yes");
     }
 
     #[test]
@@ -393,39 +401,40 @@ mod tests {
             penalisations: Some(3),
             switches: Some(9),
         };
-        let less =
+        let smaller =
             StackStats { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..stats };
-        let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
-        let flows = [with(Some(stats)), with(Some(less)), with(None)];
+        let flow_with = |stack| FlowSummary { stack, ..flow(1e6, None) };
+        let flows = [flow_with(Some(stats)), flow_with(Some(smaller)), flow_with(None)];
         let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = |metric| measured(metric, Operator::AtMost, 0.0, &inputs).measured;
-        assert_eq!(seen("reinjected"), "80.0 kB");
-        assert_eq!(seen("discarded"), "60.0 kB");
-        assert_eq!(seen("reorder_peak"), "200 kB");
-        assert_eq!(seen("window_blocked"), "450 ms");
-        assert_eq!(seen("penalisations"), "6");
-        let figures = MetricInputs { flows: &flows[2..], ..inputs };
-        let kernel = measured("reinjected", Operator::AtMost, 0.0, &figures);
+        let value_text = |metric| check_metric(metric, Operator::AtMost, 0.0, &inputs).measured;
+        assert_eq!(value_text("reinjected"), "80.0 kB");
+        assert_eq!(value_text("discarded"), "60.0 kB");
+        assert_eq!(value_text("reorder_peak"), "200 kB");
+        assert_eq!(value_text("window_blocked"), "450 ms");
+        assert_eq!(value_text("penalisations"), "6");
+        let kernel_inputs = MetricInputs { flows: &flows[2..], ..inputs };
+        let kernel = check_metric("reinjected", Operator::AtMost, 0.0, &kernel_inputs);
         assert_eq!((kernel.measured.as_str(), kernel.passed), ("not measured", None));
     }
 
     #[test]
-    fn processor_time_is_divided_by_all_that_was_delivered() {
+    fn processor_time_is_per_delivered_gigabyte() {
         let cpu = |client, server| {
-            let counted = CpuAccounting::Process;
-            Some(CpuTime { client_cpu_ns: client, server_cpu_ns: server, accounting: counted })
+            let accounting = CpuAccounting::Process;
+            Some(CpuTime { client_cpu_ns: client, server_cpu_ns: server, accounting })
         };
         // 28.3 MB, twice.
         let flows = [flow(1e6, None), flow(1e6, None)];
         let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = |cpu| {
-            measured("cpu_per_gb", Operator::AtMost, 2.0, &MetricInputs { cpu, ..inputs }).measured
+        let value_text = |cpu| {
+            check_metric("cpu_per_gb", Operator::AtMost, 2.0, &MetricInputs { cpu, ..inputs })
+                .measured
         };
-        assert_eq!(seen(cpu(Some(50_000_000), Some(63_200_000))), "2.00 s");
-        assert_eq!(seen(cpu(Some(50_000_000), None)), "not measured");
-        assert_eq!(seen(None), "not measured");
+        assert_eq!(value_text(cpu(Some(50_000_000), Some(63_200_000))), "2.00 s");
+        assert_eq!(value_text(cpu(Some(50_000_000), None)), "not measured");
+        assert_eq!(value_text(None), "not measured");
     }
 
     #[test]
@@ -433,8 +442,8 @@ mod tests {
         let flows = [flow(10e6, Some(1)), flow(10e6, None)];
         let inputs =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
-        let seen = measured("recovery", Operator::AtMost, 1e9, &inputs);
-        assert_eq!((seen.measured.as_str(), seen.passed), ("never", Some(false)));
+        let result = check_metric("recovery", Operator::AtMost, 1e9, &inputs);
+        assert_eq!((result.measured.as_str(), result.passed), ("never", Some(false)));
     }
 
     #[test]
@@ -443,8 +452,8 @@ mod tests {
             MetricInputs { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];
         for name in names.iter().chain(&["paths", "share.wifi", "connect", "no such metric"]) {
-            let seen = measured(name, Operator::AtLeast, 0.0, &empty);
-            assert_eq!((seen.measured.as_str(), seen.passed), ("not measured", None), "{name}");
+            let result = check_metric(name, Operator::AtLeast, 0.0, &empty);
+            assert_eq!((result.measured.as_str(), result.passed), ("not measured", None), "{name}");
         }
     }
 
@@ -463,11 +472,11 @@ mod tests {
             paths_used: &paths,
             cpu: None,
         };
-        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &inputs).measured;
-        assert_eq!(seen("share.wifi"), "75 %");
-        assert_eq!(seen("share.cellular"), "25 %");
-        assert_eq!(seen("subflows"), "1");
-        assert_eq!(seen("paths"), "2");
+        let value_text = |metric| check_metric(metric, Operator::AtLeast, 0.0, &inputs).measured;
+        assert_eq!(value_text("share.wifi"), "75 %");
+        assert_eq!(value_text("share.cellular"), "25 %");
+        assert_eq!(value_text("subflows"), "1");
+        assert_eq!(value_text("paths"), "2");
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 /// Formats a rate: `22.6 Mbit/s`.
 pub fn rate(bits_per_second: f64) -> String {
-    scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+    format_scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
 /// Formats a size with decimal units: `28.3 MB`.
 pub fn bytes(bytes: u64) -> String {
-    scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB", "PB"])
+    format_scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
 
 /// Formats a time in a suitable unit: `85 µs`, `310 ms`, `1.29 s`.
@@ -18,9 +18,11 @@ pub fn time(span: Duration) -> String {
     if span.is_zero() {
         "0 s".into()
     } else if seconds < 0.999_5 {
-        scaled(span.as_nanos() as f64, &["ns", "µs", "ms"]).replace(".00 ", " ").replace(".0 ", " ")
+        format_scaled(span.as_nanos() as f64, &["ns", "µs", "ms"])
+            .replace(".00 ", " ")
+            .replace(".0 ", " ")
     } else {
-        format!("{} s", digits(seconds))
+        format!("{} s", format_three_digits(seconds))
     }
 }
 
@@ -31,8 +33,8 @@ pub fn seconds(span: Duration) -> String {
 }
 
 /// Formats a count with its noun: `1 flow`, `2 flows`.
-pub fn count(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+pub fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Formats a share between 0 and 1: `12.3 %`.
@@ -53,7 +55,7 @@ pub fn list<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-fn scaled(value: f64, units: &[&str]) -> String {
+fn format_scaled(value: f64, units: &[&str]) -> String {
     let (mut value, mut index) = (value, 0);
     // Values that would round to 1000 move to the next unit.
     while value.abs() >= 999.5 && index + 1 < units.len() {
@@ -61,11 +63,15 @@ fn scaled(value: f64, units: &[&str]) -> String {
         index += 1;
     }
     let unit = units.get(index).copied().unwrap_or_default();
-    if index == 0 { format!("{value:.0} {unit}") } else { format!("{} {unit}", digits(value)) }
+    if index == 0 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{} {unit}", format_three_digits(value))
+    }
 }
 
 /// Formats three significant digits.
-fn digits(value: f64) -> String {
+fn format_three_digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),
@@ -91,15 +97,15 @@ mod tests {
 
     #[test]
     fn times_are_short_and_never_lose_their_unit() {
-        let text = |micros| time(Duration::from_micros(micros));
-        assert_eq!(text(0), "0 s");
-        assert_eq!(text(85), "85 µs");
-        assert_eq!(text(310_000), "310 ms");
-        assert_eq!(text(15_000), "15 ms");
-        assert_eq!(text(12_340), "12.3 ms");
-        assert_eq!(text(999_900), "1.00 s");
-        assert_eq!(text(1_290_000), "1.29 s");
-        assert_eq!(text(12_340_000), "12.3 s");
+        let format_micros = |micros| time(Duration::from_micros(micros));
+        assert_eq!(format_micros(0), "0 s");
+        assert_eq!(format_micros(85), "85 µs");
+        assert_eq!(format_micros(310_000), "310 ms");
+        assert_eq!(format_micros(15_000), "15 ms");
+        assert_eq!(format_micros(12_340), "12.3 ms");
+        assert_eq!(format_micros(999_900), "1.00 s");
+        assert_eq!(format_micros(1_290_000), "1.29 s");
+        assert_eq!(format_micros(12_340_000), "12.3 s");
         assert_eq!(seconds(Duration::from_millis(310)), "0.31 s");
         assert_eq!(seconds(Duration::from_secs(12)), "12.0 s");
     }

@@ -42,12 +42,12 @@ pub enum InputError {
 }
 
 impl From<InputError> for io::Error {
-    fn from(refused: InputError) -> Self {
-        let kind = match refused {
+    fn from(error: InputError) -> Self {
+        let kind = match error {
             InputError::Kind(_) | InputError::Limit(_) => io::ErrorKind::InvalidInput,
             InputError::TooMuch(_) => io::ErrorKind::FileTooLarge,
         };
-        Self::new(kind, refused)
+        Self::new(kind, error)
     }
 }
 
@@ -82,15 +82,17 @@ pub struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// Creates a budget with the limit of the environment, else with `usual`.
-    pub fn new(usual: u64) -> io::Result<Self> {
-        let Some(text) = std::env::var_os(LIMIT_VARIABLE) else { return Ok(Self::of(usual)) };
+    /// Creates a budget with the limit of the environment, else with `default_limit`.
+    pub fn new(default_limit: u64) -> io::Result<Self> {
+        let Some(text) = std::env::var_os(LIMIT_VARIABLE) else {
+            return Ok(Self::of(default_limit));
+        };
         let text = text.to_string_lossy();
         let limit = units::size(&text).map_err(|_| InputError::Limit(text.into_owned()))?;
         Ok(Self::of(limit))
     }
 
-    /// Creates a budget of exactly `most` bytes.
+    /// Creates a budget of exactly `limit` bytes.
     pub fn of(limit: u64) -> Self {
         Self { limit, remaining: AtomicU64::new(limit) }
     }
@@ -102,9 +104,9 @@ impl ReadBudget {
 
     /// Charges bytes to the budget; fails when it is exhausted.
     pub fn take(&self, bytes: u64) -> Result<(), InputError> {
-        let take = |left: u64| left.checked_sub(bytes);
-        let taken = self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| InputError::TooMuch(self.limit))
+        let subtract = |remaining: u64| remaining.checked_sub(bytes);
+        let result = self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+        result.map(drop).map_err(|_| InputError::TooMuch(self.limit))
     }
 
     /// Returns a reader that charges its bytes to this budget.
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_spent_by_all_that_read_from_it() {
+    fn all_readers_share_one_budget() {
         let budget = ReadBudget::of(10);
         let mut text = Vec::new();
         budget.reader(&b"123456"[..]).read_to_end(&mut text).unwrap();
@@ -175,9 +177,9 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_opened() {
-        let refused = |path: &str| open(Path::new(path)).unwrap_err().to_string();
-        assert!(refused("/dev/zero").contains("device"));
-        assert!(refused("/").contains("Is a directory"));
+        let open_error = |path: &str| open(Path::new(path)).unwrap_err().to_string();
+        assert!(open_error("/dev/zero").contains("device"));
+        assert!(open_error("/").contains("Is a directory"));
         assert!(open(&std::env::current_exe().unwrap()).is_ok());
     }
 
@@ -185,8 +187,8 @@ mod tests {
     fn a_symlink_counts_as_its_target() {
         let link = std::env::temp_dir().join(format!("towpath-input-{}", std::process::id()));
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
-        let refused = open(&link).unwrap_err().to_string();
+        let error = open(&link).unwrap_err().to_string();
         fs::remove_file(&link).unwrap();
-        assert_eq!(refused, "it is a device, and only regular files are read");
+        assert_eq!(error, "it is a device, and only regular files are read");
     }
 }

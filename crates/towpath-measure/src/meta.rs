@@ -73,13 +73,17 @@ fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
 /// Formats a path: `40 Mbit/s, 15 ms, queue 80 ms, through wan (50 Mbit/s, 10 ms, queue 100 ms)`.
 fn path_text(scenario: &Scenario, path: &Path) -> String {
     let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
-    let through = through.map(|shared| {
-        format!(", through {} ({})", shared.name, both_directions(&shared.up, &shared.down))
+    let through = through.map(|bottleneck| {
+        format!(
+            ", through {} ({})",
+            bottleneck.name,
+            directions_text(&bottleneck.up, &bottleneck.down)
+        )
     });
-    both_directions(&path.up, &path.down) + &through.collect::<String>()
+    directions_text(&path.up, &path.down) + &through.collect::<String>()
 }
 
-fn both_directions(up: &DirectionConfig, down: &DirectionConfig) -> String {
+fn directions_text(up: &DirectionConfig, down: &DirectionConfig) -> String {
     let (up, down) = (direction_text(up), direction_text(down));
     if up == down { up } else { format!("up {up}; down {down}") }
 }
@@ -134,7 +138,7 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
             to: host(flow.to),
             pattern: flow.pattern.name().to_owned(),
             direction: match (request_directions(&flow.pattern), directions(&flow.pattern)) {
-                ([one], _) | ([], [one]) => *one,
+                ([direction], _) | ([], [direction]) => *direction,
                 _ => DataDirection::Both,
             },
             streams: streams(&flow.pattern),
@@ -167,7 +171,7 @@ mod tests {
     use crate::scenario::no_files;
 
     #[test]
-    fn the_line_of_a_path_names_its_jitter_and_shared_bottlenecks() {
+    fn the_text_of_a_path_names_its_jitter_and_bottlenecks() {
         let text = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[bottlenecks.wan]\nrate = \"50 Mbit/s\"\n\
             delay = \"10 ms\"\nqueue = \"100 ms\"\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
             rate = \"100 Mbit/s\"\ndelay = \"5 ms\"\nqueue = \"80 ms\"\n\

@@ -120,22 +120,22 @@ pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
 /// Unknown record types are counted and skipped, so that older versions can read newer results of
 /// the same format version. A last line that is cut off is dropped.
 pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunResult, StoreError> {
-    let mut lines = ResultReader {
+    let mut reader = ResultReader {
         input,
         budget,
         cardinality: CardinalityLimiter::default(),
-        number: 0,
+        line_number: 0,
         truncated: false,
         skipped: 0,
     };
-    let Some(Record::Meta(meta)) = lines.next_record()? else {
-        return Err(StoreError::NoMeta { line: lines.number.max(1) });
+    let Some(Record::Meta(meta)) = reader.next_record()? else {
+        return Err(StoreError::NoMeta { line: reader.line_number.max(1) });
     };
     let (mut records, mut summary) = (Vec::new(), None);
-    while let Some(record) = lines.next_record()? {
+    while let Some(record) = reader.next_record()? {
         match record {
-            Record::Meta(_) => return Err(StoreError::SecondMeta { line: lines.number }),
-            Record::Summary(last) => summary = Some(*last),
+            Record::Meta(_) => return Err(StoreError::SecondMeta { line: reader.line_number }),
+            Record::Summary(run_summary) => summary = Some(*run_summary),
             Record::Interval(_)
             | Record::Subflow(_)
             | Record::Link(_)
@@ -151,8 +151,8 @@ pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunRe
             | Record::Timing(_) => records.push(record),
         }
     }
-    let truncated = lines.truncated || summary.is_none();
-    Ok(RunResult { meta: *meta, records, summary, truncated, skipped: lines.skipped })
+    let truncated = reader.truncated || summary.is_none();
+    Ok(RunResult { meta: *meta, records, summary, truncated, skipped: reader.skipped })
 }
 
 /// Returns the JSON Schema of one result line.
@@ -164,9 +164,11 @@ struct ResultReader<'a, R> {
     input: R,
     budget: &'a ReadBudget,
     cardinality: CardinalityLimiter,
-    number: usize,
+    /// Number of the last line read, from 1; 0 at the start.
+    line_number: usize,
     /// Set if the last line was cut off.
     truncated: bool,
+    /// Number of lines with an unknown record type.
     skipped: usize,
 }
 
@@ -238,12 +240,12 @@ impl<R: BufRead> ResultReader<'_, R> {
             }
             match self.parse(&bytes)? {
                 Some(record) => {
-                    let line = self.number;
-                    let known = self.cardinality.take(&record);
-                    known.map_err(|source| StoreError::TooMany { line, source })?;
-                    let parts = if has_unbounded_fields(&record) { max_fields(&bytes) } else { 0 };
-                    let taken = self.budget.take(parts.saturating_mul(FIELD_BYTES));
-                    taken.map_err(|source| StoreError::TooMuch { line, source })?;
+                    let line = self.line_number;
+                    let within_limits = self.cardinality.add_record(&record);
+                    within_limits.map_err(|source| StoreError::TooMany { line, source })?;
+                    let fields = if has_unbounded_fields(&record) { max_fields(&bytes) } else { 0 };
+                    let charged = self.budget.take(fields.saturating_mul(FIELD_BYTES));
+                    charged.map_err(|source| StoreError::TooMuch { line, source })?;
                     return Ok(Some(record));
                 }
                 None if self.truncated => return Ok(None),
@@ -255,25 +257,25 @@ impl<R: BufRead> ResultReader<'_, R> {
     /// Reads a line into `bytes`, replacing its content; returns false at the end.
     fn next_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool, StoreError> {
         bytes.clear();
-        let most = self.budget.line_bytes();
-        let mut limited = (&mut self.input).take(most.saturating_add(1));
+        let max_bytes = self.budget.line_bytes();
+        let mut limited = (&mut self.input).take(max_bytes.saturating_add(1));
         let length = limited.read_until(b'\n', bytes)? as u64;
         if length == 0 {
             return Ok(false);
         }
-        self.number += 1;
-        let line = self.number;
-        if length > most {
-            return Err(StoreError::LongLine { line, max_bytes: most });
+        self.line_number += 1;
+        let line = self.line_number;
+        if length > max_bytes {
+            return Err(StoreError::LongLine { line, max_bytes });
         }
         // An empty line takes no memory, but reading it takes time.
-        let taken = self.budget.take(length.max(MIN_LINE_BYTES));
-        taken.map(|()| true).map_err(|source| StoreError::TooMuch { line, source })
+        let charged = self.budget.take(length.max(MIN_LINE_BYTES));
+        charged.map(|()| true).map_err(|source| StoreError::TooMuch { line, source })
     }
 
     /// Parses a record; `None` if it is to be skipped or was cut off.
     fn parse(&mut self, bytes: &[u8]) -> Result<Option<Record>, StoreError> {
-        let line = self.number;
+        let line = self.line_number;
         let source = match serde_json::from_slice(bytes) {
             Ok(Record::Meta(meta)) if meta.schema > SCHEMA_VERSION => {
                 return Err(StoreError::Newer { line, found: meta.schema });

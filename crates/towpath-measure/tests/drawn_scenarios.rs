@@ -1,5 +1,5 @@
 //! Parses the random scenarios of `cargo xtask validate-random` and its fixed cases. The generator
-//! uses none of our crates, so that the check belongs here.
+//! depends on none of our crates, so the check is in this crate.
 
 use std::fs;
 use std::path::Path;
@@ -22,8 +22,8 @@ fn every_drawn_scenario_is_valid() {
     for seed in [1, 77, u64::MAX] {
         for number in 0..500 {
             let (name, text) = (draw::name(seed, number), draw::scenario(seed, number));
-            let read = Scenario::parse(&name, &text, &no_files);
-            assert!(read.is_ok(), "{text}\n{}", read.unwrap_err());
+            let parsed = Scenario::parse(&name, &text, &no_files);
+            assert!(parsed.is_ok(), "{text}\n{}", parsed.unwrap_err());
         }
     }
 }
@@ -35,8 +35,8 @@ fn every_simulator_comparison_case_is_a_scenario() {
     assert!(files.len() >= 20, "{files:?}");
     for file in files {
         let bytes = fs::read(&file).unwrap();
-        let read = Scenario::parse_bytes(&file.to_string_lossy(), &bytes, &no_files);
-        let scenario = read.unwrap_or_else(|error| panic!("{error}"));
+        let parsed = Scenario::parse_bytes(&file.to_string_lossy(), &bytes, &no_files);
+        let scenario = parsed.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(file.file_stem().unwrap().to_str(), Some(&*scenario.name));
     }
 }

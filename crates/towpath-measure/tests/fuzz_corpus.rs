@@ -6,11 +6,11 @@ use towpath_measure::live::fuzzing;
 use towpath_measure::scenario;
 
 #[expect(clippy::unwrap_used, reason = "a test that cannot read its inputs fails")]
-fn replay(target: &str, body: fn(&[u8])) {
+fn replay(target: &str, fuzz_target: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
-        body(&std::fs::read(entry.unwrap().path()).unwrap());
+        fuzz_target(&std::fs::read(entry.unwrap().path()).unwrap());
         inputs += 1;
     }
     assert!(inputs > 0, "{} is empty", folder.display());

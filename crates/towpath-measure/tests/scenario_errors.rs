@@ -16,7 +16,7 @@ between = ["phone", "server"]
 rate = "20 Mbit/s"
 "#;
 
-fn traces(name: &str) -> io::Result<String> {
+fn load_file(name: &str) -> io::Result<String> {
     match name {
         "broken.trace" => Ok("1\n5\nfive\n".to_owned()),
         _ => no_files(name),
@@ -24,7 +24,7 @@ fn traces(name: &str) -> io::Result<String> {
 }
 
 fn errors(bytes: &[u8]) -> String {
-    let text = match Scenario::parse_bytes("handover.toml", bytes, &traces) {
+    let text = match Scenario::parse_bytes("handover.toml", bytes, &load_file) {
         Ok(scenario) => panic!("this is accepted: {scenario:#?}"),
         Err(errors) => errors.to_string(),
     };
@@ -34,9 +34,8 @@ fn errors(bytes: &[u8]) -> String {
     text
 }
 
-/// Compares the messages for a text alone, for the text after the beginning, and for a path with
-/// these keys.
-macro_rules! wrong {
+/// Defines one snapshot test of the error messages for each text.
+macro_rules! error_snapshots {
     ($($name:ident: $text:expr;)*) => {
         $(#[test]
         fn $name() {
@@ -79,7 +78,7 @@ fn unknown_keys(count: u32) -> Vec<u8> {
     lines.join("\n").into_bytes()
 }
 
-wrong! {
+error_snapshots! {
     empty_file: to_bytes("");
     only_comments: to_bytes("# to be written\n\n");
     ten_megabytes_of_garbage: vec![b'{'; 10_000_000];

@@ -12,17 +12,17 @@ use towpath_measure::store::{
 
 const V1: &str = include_str!("fixtures/result-v1.jsonl");
 
-fn read(text: &str) -> Result<RunResult, StoreError> {
+fn read_text(text: &str) -> Result<RunResult, StoreError> {
     read_run(text.as_bytes())
 }
 
-fn error(text: &str) -> String {
-    read(text).map_or_else(|error| error.to_string(), |run| format!("no error: {run:?}"))
+fn error_of(text: &str) -> String {
+    read_text(text).map_or_else(|error| error.to_string(), |run| format!("no error: {run:?}"))
 }
 
 #[test]
 fn a_version_1_result_stays_readable() {
-    let run = read(V1).unwrap();
+    let run = read_text(V1).unwrap();
     assert_eq!((run.meta.schema, run.truncated, run.skipped), (1, false, 0));
     assert_eq!(run.meta.paths[1].up_rate_bps, Some(20_000_000));
     assert_eq!(run.records.len() + 2, V1.lines().count());
@@ -39,34 +39,38 @@ fn a_version_1_result_stays_readable() {
 #[test]
 fn a_result_charges_its_records_memory_to_the_budget() {
     let meta = V1.split_inclusive('\n').next().unwrap();
-    let within = |text: &str, bytes: u64| {
-        let read = read_run_within(format!("{meta}{text}").as_bytes(), &ReadBudget::of(bytes));
-        read.map_or_else(|error| error.to_string(), |run| run.records.len().to_string())
+    let read_within = |text: &str, bytes: u64| {
+        let result = read_run_within(format!("{meta}{text}").as_bytes(), &ReadBudget::of(bytes));
+        result.map_or_else(|error| error.to_string(), |run| run.records.len().to_string())
     };
     // Short, empty and unknown lines: a thousand lines of less than fifty bytes.
     let short = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\"}\n".repeat(1_000);
     let unknown = "{\"type\":\"later\"}\n".repeat(1_000);
-    for (text, found) in [(&short, "1000"), (&"\n".repeat(1_000), "0"), (&unknown, "0")] {
-        assert!(within(text, 200_000).contains("more than 200 kB"), "{}", within(text, 200_000));
-        assert_eq!(within(text, 400_000), found);
+    for (text, expected) in [(&short, "1000"), (&"\n".repeat(1_000), "0"), (&unknown, "0")] {
+        assert!(
+            read_within(text, 200_000).contains("more than 200 kB"),
+            "{}",
+            read_within(text, 200_000)
+        );
+        assert_eq!(read_within(text, 400_000), expected);
     }
     // A record with many fields.
-    let parts: Vec<_> = (0..200).map(|part| format!("\"{part}\":\"\"")).collect();
+    let fields: Vec<_> = (0..200).map(|number| format!("\"{number}\":\"\"")).collect();
     let event = format!(
         "{{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\",\"detail\":{{{}}}}}\n",
-        parts.join(",")
+        fields.join(",")
     );
-    assert!(within(&event.repeat(50), 200_000).contains("more than"));
-    assert!(event.len() * 50 < 100_000 && within(&event.repeat(50), 500_000) == "50");
-    let many: Vec<_> = (0..300).map(|part| format!("\"{part}\":\"\"")).collect();
-    let event = event.replace(&parts.join(","), &many.join(","));
-    assert!(within(&event, 500_000).contains("line 2: more than 256 fields"));
+    assert!(read_within(&event.repeat(50), 200_000).contains("more than"));
+    assert!(event.len() * 50 < 100_000 && read_within(&event.repeat(50), 500_000) == "50");
+    let too_many_fields: Vec<_> = (0..300).map(|number| format!("\"{number}\":\"\"")).collect();
+    let event = event.replace(&fields.join(","), &too_many_fields.join(","));
+    assert!(read_within(&event, 500_000).contains("line 2: more than 256 fields"));
     // One line without an end.
-    assert!(within(&" ".repeat(100_000), 200_000).contains("the line has more than 64.0 kB"));
+    assert!(read_within(&" ".repeat(100_000), 200_000).contains("the line has more than 64.0 kB"));
 }
 
 #[test]
-fn a_stored_result_is_written_again_as_the_same_records() {
+fn a_stored_result_survives_a_round_trip() {
     let records = read_records(V1.as_bytes()).unwrap();
     let mut written = Vec::new();
     for record in &records {
@@ -77,41 +81,45 @@ fn a_stored_result_is_written_again_as_the_same_records() {
 }
 
 #[test]
-fn a_result_that_was_cut_off_is_read_as_far_as_it_goes() {
-    let half_a_line = &V1[..V1.len() - 100];
-    let run = read(half_a_line).unwrap();
+fn a_truncated_result_is_read_up_to_its_last_whole_line() {
+    let truncated_text = &V1[..V1.len() - 100];
+    let run = read_text(truncated_text).unwrap();
     assert!(run.truncated && run.summary.is_none());
     assert_eq!(run.records.len() + 2, V1.lines().count());
     let first_lines: String = V1.split_inclusive('\n').take(5).collect();
-    let run = read(&first_lines).unwrap();
+    let run = read_text(&first_lines).unwrap();
     assert!(run.truncated && run.records.len() == 4);
 }
 
 #[test]
-fn a_result_from_the_future_is_refused_with_a_reason() {
+fn a_result_of_a_newer_version_is_refused_with_a_reason() {
     let future = V1.replacen("\"schema\":1", "\"schema\":2", 1);
     let reason = "line 1: result format 2 was written by a newer towpath; this one reads up to 1";
-    assert_eq!(error(&future), reason);
+    assert_eq!(error_of(&future), reason);
     // The version error comes first, even if the conditions have another format.
-    assert_eq!(error("{\"type\":\"meta\",\"schema\":2,\"hosts\":7}\n"), reason);
+    assert_eq!(error_of("{\"type\":\"meta\",\"schema\":2,\"hosts\":7}\n"), reason);
     assert_eq!(SCHEMA_VERSION, 1, "keep a stored result of every version");
 }
 
 #[test]
 fn an_unknown_record_is_counted_and_skipped() {
     let text = V1.replacen('\n', "\n{\"type\":\"weather\",\"rain\":true}\n\n", 1);
-    let run = read(&text).unwrap();
+    let run = read_text(&text).unwrap();
     assert_eq!((run.skipped, run.truncated), (1, false));
-    assert_eq!(run.records, read(V1).unwrap().records);
+    assert_eq!(run.records, read_text(V1).unwrap().records);
 }
 
 #[test]
 fn a_broken_line_is_named_by_its_number() {
     let broken =
         V1.replacen("\"type\":\"interval\",\"t_ns\":", "\"type\":\"interval\",\"t_ns\":x", 1);
-    assert!(error(&broken).starts_with("line 2: expected value"), "{}", error(&broken));
-    let lacking = V1.replacen("\"span_ns\":1000000000,", "", 1);
-    assert!(error(&lacking).starts_with("line 2: missing field `span_ns`"), "{}", error(&lacking));
+    assert!(error_of(&broken).starts_with("line 2: expected value"), "{}", error_of(&broken));
+    let missing_field = V1.replacen("\"span_ns\":1000000000,", "", 1);
+    assert!(
+        error_of(&missing_field).starts_with("line 2: missing field `span_ns`"),
+        "{}",
+        error_of(&missing_field)
+    );
 }
 
 #[test]
@@ -123,19 +131,20 @@ fn a_broken_record_of_any_known_type_is_an_error() {
         let kind = variant["properties"]["type"]["const"].as_str().unwrap();
         let broken = format!("\n{{\"type\":\"{kind}\",\"schema\":true}}\n");
         let text = V1.replacen('\n', &broken, 1);
-        assert!(error(&text).starts_with("line 2: "), "{kind}: {}", error(&text));
+        assert!(error_of(&text).starts_with("line 2: "), "{kind}: {}", error_of(&text));
     }
 }
 
 #[test]
 fn other_files_are_refused_as_results() {
     let not_a_result = "line 1: expected a `meta` record first; this is not a result of towpath";
-    assert_eq!(error(""), not_a_result);
-    assert_eq!(error("{\"type\":\"weather\"}\n"), not_a_result);
-    assert!(error("hello\n").starts_with("line 1: "));
-    let twice = V1.lines().count() + 1;
-    let second = format!("line {twice}: a second result begins here; keep one result in a file");
-    assert_eq!(error(&format!("{V1}{V1}")), second);
+    assert_eq!(error_of(""), not_a_result);
+    assert_eq!(error_of("{\"type\":\"weather\"}\n"), not_a_result);
+    assert!(error_of("hello\n").starts_with("line 1: "));
+    let second_line = V1.lines().count() + 1;
+    let expected =
+        format!("line {second_line}: a second result begins here; keep one result in a file");
+    assert_eq!(error_of(&format!("{V1}{V1}")), expected);
 }
 
 #[test]

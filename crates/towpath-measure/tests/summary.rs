@@ -93,7 +93,7 @@ fn mbit(mbit: u64) -> Rate {
 }
 
 /// Input of a flow, from consecutive pieces of (milliseconds, Mbit/s).
-fn input(pieces: &[(u64, u64)]) -> FlowInput {
+fn flow_input(pieces: &[(u64, u64)]) -> FlowInput {
     let (mut log, mut now) = (DeliveryLog::new(Instant::ZERO), 0);
     for &(millis, mbit) in pieces {
         for at in now..now + millis {
@@ -134,19 +134,19 @@ fn subflow(number: u32, path: &str, bytes: u64) -> SubflowSummary {
     }
 }
 
-fn both() -> [SubflowSummary; 2] {
+fn two_subflows() -> [SubflowSummary; 2] {
     [subflow(0, "wifi", 30_000_000), subflow(1, "cellular", 90_000_000)]
 }
 
-fn used() -> MultipathUse {
+fn multipath_used() -> MultipathUse {
     MultipathUse { requested: true, used: true, ..MultipathUse::default() }
 }
 
-fn mptcp(scenario: &Scenario, flow: FlowInput) -> Summary {
+fn mptcp_summary(scenario: &Scenario, flow: FlowInput) -> Summary {
     Summarizer::new(scenario, Transport::Mptcp)
         .flow(flow)
-        .subflows(both())
-        .multipath(used())
+        .subflows(two_subflows())
+        .multipath(multipath_used())
         .finish()
 }
 
@@ -154,15 +154,17 @@ fn warnings(summary: &Summary) -> Vec<&str> {
     summary.warnings.iter().map(|warning| warning.text.as_str()).collect()
 }
 
-fn of(scenario: &Scenario, transport: Transport) -> Vec<Disruption> {
+fn disruptions_of(scenario: &Scenario, transport: Transport) -> Vec<Disruption> {
     let flow = scenario.flows.first().expect("a scenario has a flow");
     disruptions(scenario, transport, flow, DataDirection::Up)
 }
 
 #[test]
 fn a_handover_is_summarised_with_its_recovery() {
-    let summary =
-        mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (330, 0), (6_670, 94)]));
+    let summary = mptcp_summary(
+        &two_links(vec![wifi_down()]),
+        flow_input(&[(3_000, 187), (330, 0), (6_670, 94)]),
+    );
     assert_eq!(
         summary.verdict,
         "mptcp delivered 148 MB at 119 Mbit/s over wifi and cellular; \
@@ -173,26 +175,27 @@ fn a_handover_is_summarised_with_its_recovery() {
 }
 
 #[test]
-fn the_time_without_gaps_leads_where_goodput_is_back_before_it() {
+fn the_last_stall_end_is_reported_before_the_earlier_goodput_recovery() {
     // Recovers to 90 % on average after 0.3 s, but pauses for 0.3 s every second.
     let pause = [(400, 0), (1_000, 150)];
     let pieces: Vec<_> = [(3_000, 187), (330, 0)].into_iter().chain(pause.repeat(3)).collect();
-    let mut log = pieces;
-    log.push((2_470, 94));
-    let summary = mptcp(&two_links(vec![wifi_down()]), input(&log));
-    let said = &summary.verdict;
+    let mut all_pieces = pieces;
+    all_pieces.push((2_470, 94));
+    let summary = mptcp_summary(&two_links(vec![wifi_down()]), flow_input(&all_pieces));
+    let verdict = &summary.verdict;
     assert!(
-        said.contains("without gaps again ") && said.contains(" s after `wifi down`"),
-        "{said}"
+        verdict.contains("without gaps again ") && verdict.contains(" s after `wifi down`"),
+        "{verdict}"
     );
     let recovery = &summary.flows[0].recoveries[0];
     assert!(recovery.t90_ns < recovery.last_stall_end_ns, "{recovery:?}");
-    assert!(said.contains("(back to 90 % in "), "{said}");
+    assert!(verdict.contains("(back to 90 % in "), "{verdict}");
 }
 
 #[test]
 fn a_recovery_is_compared_with_the_remaining_capacity() {
-    let summary = mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (7_000, 50)]));
+    let summary =
+        mptcp_summary(&two_links(vec![wifi_down()]), flow_input(&[(3_000, 187), (7_000, 50)]));
     let recovery = &summary.flows[0].recoveries[0];
     assert_eq!(recovery.capacity_bps, Some(recovery.reference_bps));
     assert!(
@@ -207,7 +210,8 @@ fn a_recovery_is_compared_with_the_remaining_capacity() {
 #[test]
 fn a_flow_without_its_only_path_reports_when_and_why_it_stopped() {
     let scenario = two_links(vec![wifi_down()]);
-    let run = Summarizer::new(&scenario, Transport::Tcp).flow(input(&[(3_001, 96), (6_999, 0)]));
+    let run =
+        Summarizer::new(&scenario, Transport::Tcp).flow(flow_input(&[(3_001, 96), (6_999, 0)]));
     let summary = run.finish();
     assert_eq!(
         summary.verdict,
@@ -223,21 +227,21 @@ fn a_flow_without_its_only_path_reports_when_and_why_it_stopped() {
 fn a_sized_transfer_ends_with_its_last_byte() {
     let mut scenario = two_links(vec![]);
     scenario.flows = vec![bulk(Some(10_000_000))];
-    let summary = mptcp(&scenario, input(&[(500, 160)]));
+    let summary = mptcp_summary(&scenario, flow_input(&[(500, 160)]));
     assert_eq!(summary.flows[0].duration_ns, 499_000_000);
     assert_eq!(
         summary.verdict,
         "mptcp delivered 10.0 MB in 0.50 s (160 Mbit/s) over wifi and cellular"
     );
-    let cut = mptcp(&scenario, input(&[(10_000, 6)]));
-    assert_eq!(cut.flows[0].failure.as_deref(), Some("7.50 MB of 10.0 MB arrived in 10.0 s"));
-    assert!(!cut.ok, "{}", cut.verdict);
+    let cut_off = mptcp_summary(&scenario, flow_input(&[(10_000, 6)]));
+    assert_eq!(cut_off.flows[0].failure.as_deref(), Some("7.50 MB of 10.0 MB arrived in 10.0 s"));
+    assert!(!cut_off.ok, "{}", cut_off.verdict);
 }
 
 #[test]
 fn a_flow_that_never_delivered_reports_the_reason() {
     let scenario = two_links(vec![]);
-    let mut silent = input(&[]);
+    let mut silent = flow_input(&[]);
     silent.failure = Some("connection refused".into());
     let summary = Summarizer::new(&scenario, Transport::Tcp).flow(silent).finish();
     assert_eq!(summary.verdict, "tcp delivered nothing: connection refused");
@@ -252,13 +256,13 @@ fn a_run_without_flows_is_not_ok() {
 
 #[test]
 fn an_interrupted_run_is_not_complete() {
-    let summary = mptcp(&two_links(vec![]), input(&[(5_000, 187)]));
+    let summary = mptcp_summary(&two_links(vec![]), flow_input(&[(5_000, 187)]));
     assert_eq!(summary.flows[0].failure.as_deref(), Some("ended after 5.00 s of 10.0 s"));
 }
 
 #[test]
 fn a_connection_reset_early_counts_as_silence_until_the_planned_end() {
-    let mut reset = input(&[(4_000, 96)]);
+    let mut reset = flow_input(&[(4_000, 96)]);
     reset.delivery.record_eof(Instant::from_nanos(4_000_000_000));
     let summary = Summarizer::new(&two_links(vec![]), Transport::Tcp).flow(reset).finish();
     assert_eq!(summary.flows[0].stall.longest_ns, 6_001_000_000);
@@ -269,16 +273,20 @@ fn a_connection_reset_early_counts_as_silence_until_the_planned_end() {
 fn several_flows_are_summarised_and_the_failed_one_is_named() {
     let mut scenario = two_links(vec![wifi_down()]);
     scenario.flows.push(bulk(None));
-    let second = |pieces: &[(u64, u64)]| FlowInput { flow: 1, ..input(pieces) };
-    let good = input(&[(10_000, 40)]);
-    let run =
-        |other| Summarizer::new(&scenario, Transport::Tcp).flow(good.clone()).flow(other).finish();
+    let second_flow = |pieces: &[(u64, u64)]| FlowInput { flow: 1, ..flow_input(pieces) };
+    let completed = flow_input(&[(10_000, 40)]);
+    let summarize = |second_input| {
+        Summarizer::new(&scenario, Transport::Tcp)
+            .flow(completed.clone())
+            .flow(second_input)
+            .finish()
+    };
     assert_eq!(
-        run(second(&[(10_000, 20)])).verdict,
+        summarize(second_flow(&[(10_000, 20)])).verdict,
         "tcp delivered 75.0 MB at 60.0 Mbit/s in 2 transfers; `wifi down` did not interrupt it"
     );
     assert_eq!(
-        run(second(&[(3_001, 20), (6_999, 0)])).verdict,
+        summarize(second_flow(&[(3_001, 20), (6_999, 0)])).verdict,
         "tcp: 1 of 2 transfers did not complete: flow 1 (up) stopped at 3.00 s \
          when wifi went down: 7.50 MB delivered, nothing for the last 7.00 s"
     );
@@ -289,7 +297,7 @@ fn a_fallback_is_never_reported_as_multipath() {
     let scenario = two_links(vec![]);
     let fallback = Some("the server answered without MP_CAPABLE".into());
     let summary = Summarizer::new(&scenario, Transport::Mptcp)
-        .flow(input(&[(10_000, 96)]))
+        .flow(flow_input(&[(10_000, 96)]))
         .multipath(MultipathUse { requested: true, fallback, ..MultipathUse::default() })
         .finish();
     let expected = "mptcp (not used: the server answered without MP_CAPABLE) delivered 120 MB";
@@ -304,12 +312,12 @@ fn everything_that_makes_a_result_doubtful_is_a_warning() {
     lateness.record(5_000_000);
     let noise = EmulatorTiming { unreliable: true, lost_packets: 3, ..lateness.lateness() };
     let name = "MPTcpExt.SubflowStale".into();
-    let mut flow = input(&[(10_000, 96)]);
+    let mut flow = flow_input(&[(10_000, 96)]);
     flow.congestion_control = vec!["cubic".into(), "bbr".into()];
     let summary = Summarizer::new(&scenario, Transport::Mptcp)
         .flow(flow)
         .subflows([subflow(0, "wifi", 120_000_000), subflow(1, "cellular", 0)])
-        .multipath(used())
+        .multipath(multipath_used())
         .emulator_timing(&noise)
         .counters(&[Counter { host: "phone".into(), name, before: 0, after: 1 }])
         .finish();
@@ -331,14 +339,14 @@ fn no_congestion_control_mismatch_is_reported_for_programs() {
     let mut scenario = two_links(vec![]);
     let command = "x".to_owned();
     scenario.flows[0].pattern = Pattern::Run { command, duration: Duration::from_secs(10) };
-    let told = |scenario: &Scenario| {
-        let mut flow = input(&[(10_000, 96)]);
+    let warning_count = |scenario: &Scenario| {
+        let mut flow = flow_input(&[(10_000, 96)]);
         flow.congestion_control = vec!["bbr".into()];
         warnings(&Summarizer::new(scenario, Transport::Tcp).flow(flow).finish()).len()
     };
-    assert_eq!(told(&scenario), 0);
+    assert_eq!(warning_count(&scenario), 0);
     scenario.run.names_congestion_control = true;
-    assert_eq!(told(&scenario), 1);
+    assert_eq!(warning_count(&scenario), 1);
 }
 
 #[test]
@@ -351,7 +359,7 @@ fn a_single_expectation_is_not_counted() {
         bound: 190e6,
         text: "goodput >= 190e6".into(),
     }];
-    let verdict = mptcp(&scenario, input(&[(10_000, 187)])).verdict;
+    let verdict = mptcp_summary(&scenario, flow_input(&[(10_000, 187)])).verdict;
     assert!(verdict.ends_with("; the expectation was missed"), "{verdict}");
 }
 
@@ -365,34 +373,34 @@ fn a_missed_expectation_and_an_unmeasured_one_make_the_run_fail() {
         bound,
         text: format!("{metric} >= {bound}"),
     };
-    let flow = || input(&[(10_000, 187)]);
+    let flow = || flow_input(&[(10_000, 187)]);
     scenario.expect = vec![expect("goodput", 180e6)];
-    assert!(mptcp(&scenario, flow()).ok);
+    assert!(mptcp_summary(&scenario, flow()).ok);
     scenario.expect = vec![expect("goodput", 190e6), expect("recovery", 0.0)];
-    let summary = mptcp(&scenario, flow());
+    let summary = mptcp_summary(&scenario, flow());
     assert!(!summary.ok);
     let end = "; 1 of 2 expectations missed; 1 of 2 expectations could not be checked";
     assert!(summary.verdict.ends_with(end), "{}", summary.verdict);
 }
 
 #[test]
-fn the_reference_after_a_loss_is_what_the_other_paths_carry() {
-    let found = of(&two_links(vec![wifi_down()]), Transport::Mptcp);
-    assert_eq!((found[0].text.as_str(), found.len()), ("wifi down", 1));
+fn the_reference_after_an_outage_is_the_remaining_capacity() {
+    let events = disruptions_of(&two_links(vec![wifi_down()]), Transport::Mptcp);
+    assert_eq!((events[0].text.as_str(), events.len()), ("wifi down", 1));
     // 1428 of 1514 bytes are payload.
-    assert!((found[0].capacity_bps.unwrap() - 94.32e6).abs() < 0.01e6);
+    assert!((events[0].capacity_bps.unwrap() - 94.32e6).abs() < 0.01e6);
 }
 
 #[test]
 fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
     let cellular = event(3_000, CELLULAR, TimelineChange::Down(DownMode::Carrier));
-    assert_eq!(of(&two_links(vec![cellular]), Transport::Tcp), []);
+    assert_eq!(disruptions_of(&two_links(vec![cellular]), Transport::Tcp), []);
     let slower = event(3_000, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(10)));
-    let found = of(&two_links(vec![slower]), Transport::Tcp);
+    let events = disruptions_of(&two_links(vec![slower]), Transport::Tcp);
     // The flow's own path counts while it is up, although the other one is faster.
-    assert!((found[0].capacity_bps.unwrap() - 9.56e6).abs() < 0.01e6);
-    let found = of(&two_links(vec![wifi_down()]), Transport::Tcp);
-    assert!((found[0].capacity_bps.unwrap() - 95.64e6).abs() < 0.01e6);
+    assert!((events[0].capacity_bps.unwrap() - 9.56e6).abs() < 0.01e6);
+    let events = disruptions_of(&two_links(vec![wifi_down()]), Transport::Tcp);
+    assert!((events[0].capacity_bps.unwrap() - 95.64e6).abs() < 0.01e6);
 }
 
 #[test]
@@ -405,8 +413,8 @@ fn only_changes_that_reduce_a_path_are_disruptions() {
         event(7_000, WIFI, TimelineChange::Address { host: 0 }),
         event(9_000, WIFI, TimelineChange::Up),
     ];
-    let found = of(&two_links(timeline), Transport::Mptcp);
-    let texts: Vec<_> = found.iter().map(|d| (d.text.as_str(), d.happened.as_str())).collect();
+    let events = disruptions_of(&two_links(timeline), Transport::Mptcp);
+    let texts: Vec<_> = events.iter().map(|d| (d.text.as_str(), d.happened.as_str())).collect();
     assert_eq!(
         texts,
         [
@@ -421,14 +429,14 @@ fn the_steps_of_a_fade_are_one_disruption() {
     let step = |i: u64| {
         event(3_000 + 100 * i, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(100 - 9 * i)))
     };
-    let found = of(&two_links((1..=10).map(step).collect()), Transport::Mptcp);
-    assert_eq!(found.len(), 1);
+    let events = disruptions_of(&two_links((1..=10).map(step).collect()), Transport::Mptcp);
+    assert_eq!(events.len(), 1);
     assert_eq!(
-        (found[0].at.as_nanos(), found[0].text.as_str()),
+        (events[0].at.as_nanos(), events[0].text.as_str()),
         (3_100_000_000, "wifi fades to 10 Mbit/s")
     );
-    assert_eq!(found[0].happened, "wifi faded to 10 Mbit/s");
-    assert!((found[0].capacity_bps.unwrap() - 1.1 * 94.32e6).abs() < 0.1e6);
+    assert_eq!(events[0].happened, "wifi faded to 10 Mbit/s");
+    assert!((events[0].capacity_bps.unwrap() - 1.1 * 94.32e6).abs() < 0.1e6);
 }
 
 #[test]
@@ -438,8 +446,8 @@ fn path_loss_after_a_fade_is_a_separate_event() {
     };
     let mut timeline: Vec<_> = (1..=8).map(|i| rate(i, 100 - 9 * i)).collect();
     timeline.extend([rate(9, 10), event(3_900, WIFI, TimelineChange::Down(DownMode::Silent))]);
-    let found = of(&two_links(timeline), Transport::Mptcp);
-    let events: Vec<_> = found.iter().map(|one| (one.at.as_nanos(), one.text.as_str())).collect();
+    let disruptions = disruptions_of(&two_links(timeline), Transport::Mptcp);
+    let events: Vec<_> = disruptions.iter().map(|d| (d.at.as_nanos(), d.text.as_str())).collect();
     assert_eq!(events, [(3_100_000_000, "wifi fades to 10 Mbit/s"), (3_900_000_000, "wifi down")]);
 }
 
@@ -455,9 +463,9 @@ fn paths_through_a_bottleneck_share_its_capacity() {
     for path in &mut scenario.paths {
         path.through = vec![0];
     }
-    let found = of(&scenario, Transport::Mptcp);
-    assert_eq!(found[0].happened, "backbone slowed to 60 Mbit/s");
-    assert!((found[0].capacity_bps.unwrap() - 0.6 * 94.32e6).abs() < 0.01e6);
+    let events = disruptions_of(&scenario, Transport::Mptcp);
+    assert_eq!(events[0].happened, "backbone slowed to 60 Mbit/s");
+    assert!((events[0].capacity_bps.unwrap() - 0.6 * 94.32e6).abs() < 0.01e6);
 }
 
 #[test]
@@ -468,7 +476,7 @@ fn a_backup_path_counts_only_when_no_other_is_up() {
         event(6_000, CELLULAR, TimelineChange::Down(DownMode::Silent)),
     ]);
     scenario.paths[CELLULAR].backup = true;
-    let found = of(&scenario, Transport::Mptcp);
-    let mbits: Vec<_> = found.iter().map(|d| d.capacity_bps.map(|c| (c / 1e6).round())).collect();
+    let events = disruptions_of(&scenario, Transport::Mptcp);
+    let mbits: Vec<_> = events.iter().map(|d| d.capacity_bps.map(|c| (c / 1e6).round())).collect();
     assert_eq!(mbits, [Some(47.0), Some(94.0), None]);
 }

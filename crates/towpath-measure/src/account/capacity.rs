@@ -46,14 +46,14 @@ impl AccountedLink {
         rate_bps: u64,
     ) -> Self {
         let rate = LinkRate::Rate(rate_bps);
-        let pieces = vec![Piece { from_ns: 0, nominal: rate.clone(), usable: rate }];
+        let pieces = vec![CapacityPiece { from_ns: 0, nominal: rate.clone(), usable: rate }];
         let capacity = Capacity { pieces };
         Self { name, direction, paths: vec![path], bottleneck: None, capacity }
     }
 
     /// Returns the capacity from the beginning of the run until `at_ns`.
     pub fn offered_until(&self, at_ns: u64) -> OfferedCapacity {
-        self.capacity.until(at_ns)
+        self.capacity.offered_until(at_ns)
     }
 
     /// Returns the link's largest mean rate, for advice.
@@ -70,22 +70,22 @@ pub fn accounted_links(
 ) -> (Vec<AccountedLink>, Vec<String>) {
     let (mut links, mut unlimited) = (Vec::new(), Vec::new());
     for direction in [DataDirection::Up, DataDirection::Down] {
-        let mut free = used_paths(scenario, transport, direction);
+        let mut unassigned_paths = used_paths(scenario, transport, direction);
         let mut bottlenecks: Vec<_> = (0..scenario.bottlenecks.len())
-            .filter_map(|index| bottleneck_link(scenario, (index, direction), &free))
+            .filter_map(|index| bottleneck_link(scenario, (index, direction), &unassigned_paths))
             .collect();
         bottlenecks.sort_by_key(|link| (link.max_rate_bps(), link.bottleneck));
         for candidate in bottlenecks {
-            if candidate.paths.iter().all(|path| free.contains(path)) {
-                free.retain(|path| !candidate.paths.contains(path));
+            if candidate.paths.iter().all(|path| unassigned_paths.contains(path)) {
+                unassigned_paths.retain(|path| !candidate.paths.contains(path));
                 links.push(candidate);
             }
         }
-        for index in free {
+        for index in unassigned_paths {
             let Some(path) = scenario.paths.get(index) else { continue };
-            let steps = rate_steps(scenario, TimelineTarget::Path(index), direction);
+            let rate_steps = rate_steps(scenario, TimelineTarget::Path(index), direction);
             let name = path.name.clone();
-            match Capacity::of_path(&steps) {
+            match Capacity::of_path(&rate_steps) {
                 Some(capacity) => links.push(AccountedLink {
                     name,
                     direction,
@@ -103,12 +103,16 @@ pub fn accounted_links(
 }
 
 /// Returns the paths between the two ends of a flow that sends data in this direction of the path.
-fn used_paths(scenario: &Scenario, compared: Transport, direction: DataDirection) -> Vec<usize> {
+fn used_paths(
+    scenario: &Scenario,
+    default_transport: Transport,
+    direction: DataDirection,
+) -> Vec<usize> {
     let carries = |path: &crate::scenario::Path| {
         scenario.flows.iter().any(|flow| {
-            let _ = flow.transport_in(compared);
-            directions(&flow.pattern).iter().any(|data| {
-                let [from, to] = match data {
+            let _ = flow.transport_in(default_transport);
+            directions(&flow.pattern).iter().any(|data_direction| {
+                let [from, to] = match data_direction {
                     DataDirection::Down => [flow.to, flow.from],
                     DataDirection::Up | DataDirection::Both => [flow.from, flow.to],
                 };
@@ -134,12 +138,12 @@ fn bottleneck_link(
     let through =
         |path: &usize| scenario.paths.get(*path).is_some_and(|path| path.through.contains(&index));
     let paths: Vec<usize> = used.iter().copied().filter(through).collect();
-    let own = rate_steps(scenario, TimelineTarget::Bottleneck(index), direction);
-    let members: Vec<_> = paths
+    let bottleneck_steps = rate_steps(scenario, TimelineTarget::Bottleneck(index), direction);
+    let path_steps: Vec<_> = paths
         .iter()
         .map(|path| rate_steps(scenario, TimelineTarget::Path(*path), direction))
         .collect();
-    let capacity = Capacity::of_bottleneck(&own, &members)?;
+    let capacity = Capacity::of_bottleneck(&bottleneck_steps, &path_steps)?;
     let name = scenario.bottlenecks.get(index)?.name.clone();
     (!paths.is_empty()).then_some(AccountedLink {
         name,
@@ -168,18 +172,18 @@ enum LinkRate {
 }
 
 impl LinkRate {
-    fn of(shaper: &Shaper, line: Option<u64>, from_ns: u64) -> Self {
+    fn of(shaper: &Shaper, netem_bps: Option<u64>, from_ns: u64) -> Self {
         let rate = match shaper {
-            Shaper::Unlimited => return line.map_or(Self::Unlimited, Self::Rate),
+            Shaper::Unlimited => return netem_bps.map_or(Self::Unlimited, Self::Rate),
             Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
                 rate.as_bps()
             }
-            Shaper::Trace(trace) => match (line, trace.mean_rate()) {
-                (Some(line), Some(mean)) if line < mean.as_bps() => line,
+            Shaper::Trace(trace) => match (netem_bps, trace.mean_rate()) {
+                (Some(netem_bps), Some(mean)) if netem_bps < mean.as_bps() => netem_bps,
                 _ => return Self::Trace(Arc::clone(trace), from_ns),
             },
         };
-        Self::Rate(line.map_or(rate, |line| line.min(rate)))
+        Self::Rate(netem_bps.map_or(rate, |netem_bps| netem_bps.min(rate)))
     }
 
     fn mean_bps(&self) -> u64 {
@@ -191,13 +195,14 @@ impl LinkRate {
     }
 
     /// Returns the bits times 10⁹ that pass in `from_ns..to_ns`.
-    fn work(&self, from_ns: u64, to_ns: u64) -> u128 {
+    fn bit_nanos(&self, from_ns: u64, to_ns: u64) -> u128 {
         match self {
             Self::Unlimited => 0,
             Self::Rate(bps) => u128::from(*bps) * u128::from(to_ns.saturating_sub(from_ns)),
             Self::Trace(trace, start_ns) => {
-                let until = |at: u64| opportunities(trace, at.saturating_sub(*start_ns));
-                let count = until(to_ns).saturating_sub(until(from_ns));
+                let opportunities_until =
+                    |at_ns: u64| opportunities(trace, at_ns.saturating_sub(*start_ns));
+                let count = opportunities_until(to_ns).saturating_sub(opportunities_until(from_ns));
                 u128::from(count) * u128::from(OPPORTUNITY_BYTES) * 8_000_000_000
             }
         }
@@ -207,10 +212,10 @@ impl LinkRate {
 /// Returns the delivery opportunities up to `nanos` after the start of a trace.
 fn opportunities(trace: &LinkTrace, nanos: u64) -> u64 {
     let ms = nanos / 1_000_000;
-    let all = &trace.opportunities_ms;
-    let Some(period) = all.last().copied().filter(|period| *period > 0) else { return 0 };
-    let before = |ms: u64| all.partition_point(|at| *at <= ms) as u64;
-    (ms / period).saturating_mul(all.len() as u64).saturating_add(before(ms % period))
+    let times_ms = &trace.opportunities_ms;
+    let Some(period) = times_ms.last().copied().filter(|period| *period > 0) else { return 0 };
+    let count_until = |ms: u64| times_ms.partition_point(|at| *at <= ms) as u64;
+    (ms / period).saturating_mul(times_ms.len() as u64).saturating_add(count_until(ms % period))
 }
 
 /// Returns the rates of one direction of a path or bottleneck, as the timeline changes them.
@@ -232,19 +237,20 @@ fn rate_steps(
         LinkSide::Up => direction != DataDirection::Down,
         LinkSide::Down => direction == DataDirection::Down,
     };
-    let (mut shaper, mut since) = (config.shaper.clone(), 0);
-    let (mut line, mut is_up) = (config.delay.rate.map(Rate::as_bps), true);
-    let mut all = vec![RateStep { from_ns: 0, shape: LinkRate::of(&shaper, line, 0), up: true }];
+    let (mut shaper, mut shaper_since_ns) = (config.shaper.clone(), 0);
+    let (mut netem_bps, mut is_up) = (config.delay.rate.map(Rate::as_bps), true);
+    let mut steps =
+        vec![RateStep { from_ns: 0, shape: LinkRate::of(&shaper, netem_bps, 0), up: true }];
     for event in scenario.timeline.iter().filter(|event| event.target == target) {
-        let at = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
+        let at_ns = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
         match &event.change {
             TimelineChange::Down(_) => is_up = false,
             TimelineChange::Up => is_up = true,
             TimelineChange::Rate(side, rate) if is_affected(*side) => {
-                (shaper, since) = (Shaper::Line(*rate), at);
+                (shaper, shaper_since_ns) = (Shaper::Line(*rate), at_ns);
             }
             TimelineChange::Delay(side, delay) if is_affected(*side) => {
-                line = delay.rate.map(Rate::as_bps);
+                netem_bps = delay.rate.map(Rate::as_bps);
             }
             TimelineChange::Rate(..)
             | TimelineChange::Delay(..)
@@ -253,19 +259,24 @@ fn rate_steps(
                 continue;
             }
         }
-        all.push(RateStep { from_ns: at, shape: LinkRate::of(&shaper, line, since), up: is_up });
+        steps.push(RateStep {
+            from_ns: at_ns,
+            shape: LinkRate::of(&shaper, netem_bps, shaper_since_ns),
+            up: is_up,
+        });
     }
-    all
+    steps
 }
 
 /// Capacity over time, piecewise constant.
 #[derive(Debug, Clone)]
 struct Capacity {
-    pieces: Vec<Piece>,
+    pieces: Vec<CapacityPiece>,
 }
 
+/// Capacity from some time until the next piece.
 #[derive(Debug, Clone)]
-struct Piece {
+struct CapacityPiece {
     from_ns: u64,
     /// Rate as if nothing were down.
     nominal: LinkRate,
@@ -280,7 +291,7 @@ impl Capacity {
         if steps.is_empty() || steps.iter().any(|step| matches!(step.shape, LinkRate::Unlimited)) {
             return None;
         }
-        let pieces = steps.iter().map(|step| Piece {
+        let pieces = steps.iter().map(|step| CapacityPiece {
             from_ns: step.from_ns,
             nominal: step.shape.clone(),
             usable: if step.up { step.shape.clone() } else { LinkRate::Rate(0) },
@@ -290,50 +301,52 @@ impl Capacity {
 
     /// Returns the capacity of a bottleneck with the paths through it. `None` if the paths never
     /// exceed it.
-    fn of_bottleneck(own: &[RateStep], members: &[Vec<RateStep>]) -> Option<Self> {
+    fn of_bottleneck(bottleneck_steps: &[RateStep], path_steps: &[Vec<RateStep>]) -> Option<Self> {
         let mut times: Vec<u64> =
-            members.iter().flatten().chain(own).map(|step| step.from_ns).collect();
+            path_steps.iter().flatten().chain(bottleneck_steps).map(|step| step.from_ns).collect();
         times.sort_unstable();
         times.dedup();
-        let at = |steps: &[RateStep], time: u64| {
+        let rates_at = |steps: &[RateStep], time: u64| {
             let step = steps.iter().rfind(|step| step.from_ns <= time);
             step.map_or((0, 0), |step| {
                 let bps = step.shape.mean_bps();
                 (bps, if step.up { bps } else { 0 })
             })
         };
-        let (mut pieces, mut binds) = (Vec::new(), false);
+        let (mut pieces, mut is_limiting) = (Vec::new(), false);
         for time in times {
-            let (nominal, usable) = at(own, time);
-            let both = members.iter().map(|steps| at(steps, time));
-            let (sum, sum_up) = both.fold((0_u64, 0_u64), |(sum, up), (own, own_up)| {
-                (sum.saturating_add(own), up.saturating_add(own_up))
-            });
-            binds |= nominal < sum;
+            let (nominal, usable) = rates_at(bottleneck_steps, time);
+            let path_rates = path_steps.iter().map(|steps| rates_at(steps, time));
+            let (sum, sum_up) =
+                path_rates.fold((0_u64, 0_u64), |(sum, sum_up), (path_nominal, path_usable)| {
+                    (sum.saturating_add(path_nominal), sum_up.saturating_add(path_usable))
+                });
+            is_limiting |= nominal < sum;
             if nominal.min(sum) == u64::MAX {
                 return None;
             }
-            pieces.push(Piece {
+            pieces.push(CapacityPiece {
                 from_ns: time,
                 nominal: LinkRate::Rate(nominal.min(sum)),
                 usable: LinkRate::Rate(usable.min(sum_up)),
             });
         }
-        (binds && !pieces.is_empty()).then_some(Self { pieces })
+        (is_limiting && !pieces.is_empty()).then_some(Self { pieces })
     }
 
-    fn until(&self, at_ns: u64) -> OfferedCapacity {
+    /// Returns the capacity from the beginning of the run until `at_ns`.
+    fn offered_until(&self, at_ns: u64) -> OfferedCapacity {
         let (mut nominal, mut usable) = (0_u128, 0_u128);
         for (index, piece) in self.pieces.iter().enumerate() {
-            let next = self.pieces.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
-            let to = next.min(at_ns);
-            if to <= piece.from_ns {
+            let next_ns = self.pieces.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
+            let to_ns = next_ns.min(at_ns);
+            if to_ns <= piece.from_ns {
                 continue;
             }
-            nominal += piece.nominal.work(piece.from_ns, to);
-            usable += piece.usable.work(piece.from_ns, to);
+            nominal += piece.nominal.bit_nanos(piece.from_ns, to_ns);
+            usable += piece.usable.bit_nanos(piece.from_ns, to_ns);
         }
-        let bytes = |work: u128| u64::try_from(work / 8_000_000_000).unwrap_or(u64::MAX);
+        let bytes = |bit_nanos: u128| u64::try_from(bit_nanos / 8_000_000_000).unwrap_or(u64::MAX);
         let capacity_bytes = bytes(nominal);
         OfferedCapacity { capacity_bytes, down_bytes: capacity_bytes.saturating_sub(bytes(usable)) }
     }

@@ -58,34 +58,35 @@ pub struct EstimateInputs<'a> {
 /// Computes the account from the periods of each path and direction, which must be in order of time
 /// and without gaps. Empty where nothing was carried.
 pub fn estimated_account(
-    seen: &EstimateInputs<'_>,
+    inputs: &EstimateInputs<'_>,
     links: &BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>>,
 ) -> (Vec<Account>, Option<AccountSummary>) {
-    let (mut accounted, mut used, mut held) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut accounted, mut observed, mut limit_times) = (Vec::new(), Vec::new(), Vec::new());
     let mut at_least = false;
     for ((path, direction), periods) in links {
         let (rate, is_shown) = rate_bps(periods);
-        let Some(name) = seen.paths.get(*path).filter(|_| rate > 0) else { continue };
+        let Some(name) = inputs.paths.get(*path).filter(|_| rate > 0) else { continue };
         accounted.push(AccountedLink::constant_rate(name.clone(), *direction, *path, rate));
-        used.push(periods);
-        held.push(limit_ns(periods));
+        observed.push(periods);
+        limit_times.push(limit_ns(periods));
         at_least |= !is_shown;
     }
     if accounted.is_empty() {
         return (Vec::new(), None);
     }
     let estimate = CapacityEstimate {
-        source: if at_least { seen.source.to_owned() } else { SATURATED_SOURCE.to_owned() },
+        source: if at_least { inputs.source.to_owned() } else { SATURATED_SOURCE.to_owned() },
         at_least,
     };
     let rates: Vec<u64> = accounted.iter().map(AccountedLink::max_rate_bps).collect();
-    let mut sizes = seen.sizes;
-    let enough = bdp_bytes(rates, seen.longest_rtt);
-    sizes.sufficient_bytes = Some(enough).filter(|bytes| *bytes > 0);
-    let mut ledger = Ledger::of_links(accounted, seen.paths, seen.transport, (estimate, held));
-    for (number, periods) in used.into_iter().enumerate() {
-        for one in periods {
-            ledger.add(number, one.period.clone());
+    let mut sizes = inputs.sizes;
+    let sufficient_bytes = bdp_bytes(rates, inputs.longest_rtt);
+    sizes.sufficient_bytes = Some(sufficient_bytes).filter(|bytes| *bytes > 0);
+    let mut ledger =
+        Ledger::of_links(accounted, inputs.paths, inputs.transport, (estimate, limit_times));
+    for (number, periods) in observed.into_iter().enumerate() {
+        for observed_period in periods {
+            ledger.add(number, observed_period.period.clone());
         }
     }
     ledger.finish(Basis::Estimate, &sizes)
@@ -96,19 +97,20 @@ pub fn estimated_account(
 pub fn rate_bps(periods: &[ObservedPeriod]) -> (u64, bool) {
     // A capture may contain arbitrary times.
     let total = periods.iter().map(carried_bytes).fold(0, u64::saturating_add);
-    let span = periods.iter().map(|one| one.period.span_ns).fold(0, u64::saturating_add);
+    let span = periods.iter().map(|observed| observed.period.span_ns).fold(0, u64::saturating_add);
     if total == 0 || span == 0 {
         return (0, false);
     }
-    let full = || periods.iter().filter(|one| one.is_saturated);
-    let queued = full().map(carried_bytes).fold(0, u64::saturating_add);
-    let is_shown = queued as f64 >= total as f64 * MIN_QUEUED_SHARE;
+    let saturated = || periods.iter().filter(|observed| observed.is_saturated);
+    let queued_bytes = saturated().map(carried_bytes).fold(0, u64::saturating_add);
+    let is_shown = queued_bytes as f64 >= total as f64 * MIN_QUEUED_SHARE;
     let rate = if is_shown {
-        let means =
-            full().map(|one| (bps(carried_bytes(one), one.period.span_ns), carried_bytes(one)));
+        let means = saturated().map(|observed| {
+            (bps(carried_bytes(observed), observed.period.span_ns), carried_bytes(observed))
+        });
         upper_quantile(means.collect(), PERIOD_TAIL_SHARE)
     } else {
-        let peaks = periods.iter().map(|one| (peak_bps(one), carried_bytes(one)));
+        let peaks = periods.iter().map(|observed| (peak_bps(observed), carried_bytes(observed)));
         upper_quantile(peaks.collect(), MOMENT_TAIL_SHARE)
     };
     (rate.max(bps(total, span)).min(MAX_BPS), is_shown)
@@ -116,13 +118,13 @@ pub fn rate_bps(periods: &[ObservedPeriod]) -> (u64, bool) {
 
 /// Returns the rate of a period's fastest moment, or its mean. With an even arrival rate, the
 /// fastest of many moments only reflects jitter.
-fn peak_bps(one: &ObservedPeriod) -> u64 {
-    let mean = bps(carried_bytes(one), one.period.span_ns);
-    if mean as f64 >= one.peak_bps as f64 * MIN_EVEN_SHARE { mean } else { one.peak_bps }
+fn peak_bps(observed: &ObservedPeriod) -> u64 {
+    let mean = bps(carried_bytes(observed), observed.period.span_ns);
+    if mean as f64 >= observed.peak_bps as f64 * MIN_EVEN_SHARE { mean } else { observed.peak_bps }
 }
 
-fn carried_bytes(one: &ObservedPeriod) -> u64 {
-    one.period.carried.sum()
+fn carried_bytes(observed: &ObservedPeriod) -> u64 {
+    observed.period.carried.sum()
 }
 
 fn bps(bytes: u64, span_ns: u64) -> u64 {
@@ -130,33 +132,33 @@ fn bps(bytes: u64, span_ns: u64) -> u64 {
 }
 
 /// Returns the rate that only this share of all bytes exceeds.
-fn upper_quantile(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
+fn upper_quantile(mut rates: Vec<(u64, u64)>, tail_share: f64) -> u64 {
     rates.sort_unstable_by_key(|(rate, _)| std::cmp::Reverse(*rate));
     let total = rates.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    let (mut faster, mut found) = (0, 0);
+    let (mut faster_bytes, mut quantile) = (0, 0);
     for (rate, bytes) in rates {
-        found = rate;
-        faster = bytes.saturating_add(faster);
-        if faster as f64 >= total as f64 * part {
+        quantile = rate;
+        faster_bytes = bytes.saturating_add(faster_bytes);
+        if faster_bytes as f64 >= total as f64 * tail_share {
             break;
         }
     }
-    found
+    quantile
 }
 
 /// Returns the time that each limit applied, over all periods.
 fn limit_ns(periods: &[ObservedPeriod]) -> BTreeMap<Part, u64> {
-    let mut all: BTreeMap<Part, u64> = BTreeMap::new();
+    let mut limits: BTreeMap<Part, u64> = BTreeMap::new();
     for ObservedPeriod { period, .. } in periods {
         let sum = period.limits.values().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
-        for (why, weight) in &period.limits {
-            let share = *weight as f64 / sum.max(1) as f64;
-            let held = all.entry(why.part).or_default();
-            *held = held.saturating_add((period.span_ns as f64 * share) as u64);
+        for (cause, weight) in &period.limits {
+            let fraction = *weight as f64 / sum.max(1) as f64;
+            let limit_time = limits.entry(cause.part).or_default();
+            *limit_time = limit_time.saturating_add((period.span_ns as f64 * fraction) as u64);
         }
     }
-    all.retain(|_, span| *span > 0);
-    all
+    limits.retain(|_, span| *span > 0);
+    limits
 }
 
 #[cfg(test)]
@@ -168,72 +170,73 @@ mod tests {
 
     /// Builds a period of 100 ms: kilobytes, rate of the fastest moment in Mbit/s, and the time of
     /// each limit.
-    fn period(at: u64, kilobytes: u64, peak: u64, limits: &[(Part, u64)]) -> ObservedPeriod {
+    fn period(number: u64, kilobytes: u64, peak: u64, limits: &[(Part, u64)]) -> ObservedPeriod {
         let carried = CarriedBytes { delivered: kilobytes * 1_000, ..CarriedBytes::default() };
         let limits = limits.iter().map(|(part, ms)| ((*part).into(), ms * MS)).collect();
-        let (t_ns, span_ns) = (at * 100 * MS, 100 * MS);
+        let (t_ns, span_ns) = (number * 100 * MS, 100 * MS);
         let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
         ObservedPeriod { period, peak_bps: peak * 1_000_000, is_saturated: false }
     }
 
-    fn close(periods: Vec<ObservedPeriod>) -> (Vec<Account>, AccountSummary) {
+    fn account_of(periods: Vec<ObservedPeriod>) -> (Vec<Account>, AccountSummary) {
         let paths = ["eth".to_owned()];
         let sizes = BufferSizes::default();
-        let (transport, from) = (Transport::Tcp, "the most that arrived within 20 ms");
+        let (transport, source) = (Transport::Tcp, "the most that arrived within 20 ms");
         let longest_rtt = Duration::ZERO;
-        let seen = EstimateInputs { paths: &paths, transport, sizes, longest_rtt, source: from };
+        let inputs = EstimateInputs { paths: &paths, transport, sizes, longest_rtt, source };
         let links = BTreeMap::from([((0, DataDirection::Up), periods)]);
-        let (accounts, summary) = estimated_account(&seen, &links);
+        let (accounts, summary) = estimated_account(&inputs, &links);
         (accounts, summary.unwrap())
     }
 
     #[test]
     fn a_window_that_briefly_fills_the_path_shows_its_capacity() {
         let window = [(Part::PeerWindow, 60), (Part::CongestionAvoidance, 40)];
-        let all = (1..=20).map(|at| period(at, 100, 20, &window)).collect();
-        let (accounts, summary) = close(all);
+        let periods = (1..=20).map(|number| period(number, 100, 20, &window)).collect();
+        let (accounts, summary) = account_of(periods);
         assert_eq!(summary.basis, Basis::Estimate);
         let [link] = &summary.links[..] else { panic!() };
         assert_eq!(link.parts.capacity_bytes, 5_000_000);
         assert_eq!(link.parts.missing_parts()[0], (Part::PeerWindow, 1_800_000));
         assert_eq!(link.limit_ns[&Part::PeerWindow], 1_200 * MS);
-        assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
+        assert!(accounts.iter().all(|account| account.parts.sum() == account.parts.capacity_bytes));
         let sentence = &summary.sentence;
-        let begin = "of at least 20 Mbit/s (estimated: the most that arrived within 20 ms), ";
-        assert!(sentence.starts_with(begin), "{sentence}");
+        let prefix = "of at least 20 Mbit/s (estimated: the most that arrived within 20 ms), ";
+        assert!(sentence.starts_with(prefix), "{sentence}");
     }
 
     #[test]
     fn a_queue_shows_that_a_path_is_at_capacity() {
         let window = [(Part::CongestionAvoidance, 100)];
-        let mut all: Vec<_> = (1..=20).map(|at| period(at, 125, 15, &window)).collect();
-        for one in &mut all {
-            one.is_saturated = true;
+        let mut periods: Vec<_> = (1..=20).map(|number| period(number, 125, 15, &window)).collect();
+        for period in &mut periods {
+            period.is_saturated = true;
         }
-        let (_, summary) = close(all);
+        let (_, summary) = account_of(periods);
         let sentence = &summary.sentence;
-        let begin = "of about 10 Mbit/s (estimated: what arrived while packets waited in a queue)";
-        assert!(sentence.starts_with(begin), "{sentence}");
+        let prefix = "of about 10 Mbit/s (estimated: what arrived while packets waited in a queue)";
+        assert!(sentence.starts_with(prefix), "{sentence}");
         assert!(!summary.estimate.unwrap().at_least);
     }
 
     #[test]
     fn a_path_that_was_never_full_has_a_capacity_lower_bound() {
         let idle = [(Part::Application, 95), (Part::CongestionAvoidance, 5)];
-        let (_, summary) = close((1..=20).map(|at| period(at, 62, 5, &idle)).collect());
+        let (_, summary) =
+            account_of((1..=20).map(|number| period(number, 62, 5, &idle)).collect());
         assert!(summary.estimate.as_ref().unwrap().at_least);
         let sentence = &summary.sentence;
         assert!(sentence.starts_with("of at least 5 Mbit/s (estimated: "), "{sentence}");
-        let end = "for 95 % of the time there was nothing to send, so the path may carry more";
-        assert!(sentence.ends_with(end), "{sentence}");
+        let suffix = "for 95 % of the time there was nothing to send, so the path may carry more";
+        assert!(sentence.ends_with(suffix), "{sentence}");
     }
 
     #[test]
     fn one_burst_does_not_determine_the_capacity() {
         let full = [(Part::AfterLoss, 100)];
-        let mut all: Vec<_> = (1..=30).map(|at| period(at, 125, 13, &full)).collect();
-        all[7].peak_bps = 90_000_000;
-        assert_eq!(rate_bps(&all), (10_000_000, false));
+        let mut periods: Vec<_> = (1..=30).map(|number| period(number, 125, 13, &full)).collect();
+        periods[7].peak_bps = 90_000_000;
+        assert_eq!(rate_bps(&periods), (10_000_000, false));
         assert_eq!(rate_bps(&[]), (0, false));
     }
 }

@@ -127,15 +127,19 @@ impl Ledger {
     }
 
     /// Returns the size of a window or send buffer that keeps all links of a direction busy. The
-    /// longest observed round trip is `seen`; a larger window may lengthen it.
-    pub fn sufficient_window_bytes(&self, seen: Duration) -> u64 {
-        let of = |wanted: DataDirection| {
-            let all = self.links.iter().zip(&self.round_trips);
-            let own = all.filter(|(link, _)| link.direction == wanted);
-            let longest = own.clone().map(|(_, span)| *span).fold(seen, Duration::max);
-            sufficient_window_bytes(own.map(|(link, _)| link.max_rate_bps()), longest)
+    /// longest observed round trip is `observed_rtt`; a larger window may lengthen it.
+    pub fn sufficient_window_bytes(&self, observed_rtt: Duration) -> u64 {
+        let window_for = |direction: DataDirection| {
+            let links = self.links.iter().zip(&self.round_trips);
+            let direction_links = links.filter(|(link, _)| link.direction == direction);
+            let longest_rtt =
+                direction_links.clone().map(|(_, rtt)| *rtt).fold(observed_rtt, Duration::max);
+            sufficient_window_bytes(
+                direction_links.map(|(link, _)| link.max_rate_bps()),
+                longest_rtt,
+            )
         };
-        of(DataDirection::Up).max(of(DataDirection::Down))
+        window_for(DataDirection::Up).max(window_for(DataDirection::Down))
     }
 
     /// Adds the next period of a link.
@@ -158,15 +162,15 @@ impl Ledger {
     ) -> (Vec<Account>, Option<AccountSummary>) {
         let (mut accounts, mut links) = (Vec::new(), Vec::new());
         let (mut total, mut span_ns) = (Parts::default(), 0);
-        let (estimate, held) = self.estimate.unzip();
-        let mut limits = held.into_iter().flatten();
+        let (estimate, limit_times) = self.estimate.unzip();
+        let mut limits = limit_times.into_iter().flatten();
         for (link, periods) in self.links.iter().zip(self.periods) {
-            let own = period_accounts(link, periods, &self.path_names);
+            let link_accounts = period_accounts(link, periods, &self.path_names);
             let mut parts = Parts::default();
-            for account in &own {
+            for account in &link_accounts {
                 parts.add_all(&account.parts);
             }
-            span_ns = span_ns.max(own.last().map_or(0, |account| account.t_ns));
+            span_ns = span_ns.max(link_accounts.last().map_or(0, |account| account.t_ns));
             total.add_all(&parts);
             let paths = link.paths.iter().filter_map(|path| self.path_names.get(*path).cloned());
             links.push(LinkAccount {
@@ -176,7 +180,7 @@ impl Ledger {
                 parts,
                 limit_ns: limits.next().unwrap_or_default(),
             });
-            accounts.extend(own);
+            accounts.extend(link_accounts);
         }
         accounts.sort_by_key(|account| account.t_ns);
         if links.is_empty() && self.unlimited.is_empty() {
@@ -217,50 +221,56 @@ fn byte_counts(carried: CarriedBytes) -> ByteCounts {
     let CarriedBytes {
         delivered,
         headers,
-        out_of_order: waiting,
-        in_flight: under_way,
+        out_of_order,
+        in_flight,
         lost,
-        spurious: repeated,
+        spurious,
         reinjected,
-        redundant: duplicated,
+        redundant,
     } = carried;
-    [delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]
+    [delivered, headers, out_of_order, in_flight, lost, spurious, reinjected, redundant]
 }
 
 /// Computes the accounts of one link.
-fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Account> {
+fn period_accounts(
+    link: &AccountedLink,
+    periods: Vec<Period>,
+    path_names: &[String],
+) -> Vec<Account> {
     let mut carried: Vec<ByteCounts> =
         periods.iter().map(|period| byte_counts(period.carried)).collect();
     for (index, period) in periods.iter().enumerate() {
-        move_back(&mut carried, index, period.partial_packet_bytes);
+        move_partial_packet(&mut carried, index, period.partial_packet_bytes);
     }
-    let first = periods.first().map_or(0, |period| period.t_ns.saturating_sub(period.span_ns));
-    let (mut before, mut owed) = (link.offered_until(first), ByteCounts::default());
-    let (mut accounts, last) = (Vec::new(), periods.len().saturating_sub(1));
-    for (index, (period, own)) in periods.into_iter().zip(carried).enumerate() {
-        let until = link.offered_until(period.t_ns);
+    let start_ns = periods.first().map_or(0, |period| period.t_ns.saturating_sub(period.span_ns));
+    let (mut previous, mut excess) = (link.offered_until(start_ns), ByteCounts::default());
+    let (mut accounts, last_index) = (Vec::new(), periods.len().saturating_sub(1));
+    for (index, (period, own_counts)) in periods.into_iter().zip(carried).enumerate() {
+        let offered_total = link.offered_until(period.t_ns);
         let mut offered = OfferedCapacity {
-            capacity_bytes: until.capacity_bytes.saturating_sub(before.capacity_bytes),
-            down_bytes: until.down_bytes.saturating_sub(before.down_bytes),
+            capacity_bytes: offered_total.capacity_bytes.saturating_sub(previous.capacity_bytes),
+            down_bytes: offered_total.down_bytes.saturating_sub(previous.down_bytes),
         };
-        before = until;
-        let mut all = ByteCounts::default();
-        for (sum, (own, owed)) in all.iter_mut().zip(own.into_iter().zip(owed)) {
-            *sum = own + owed;
+        previous = offered_total;
+        let mut counts = ByteCounts::default();
+        for (sum, (own_counts, excess)) in counts.iter_mut().zip(own_counts.into_iter().zip(excess))
+        {
+            *sum = own_counts + excess;
         }
-        let room = offered.capacity_bytes.saturating_sub(offered.down_bytes);
-        let sum: u64 = all.iter().sum();
-        owed = ByteCounts::default();
-        if sum > room && index == last {
+        let available = offered.capacity_bytes.saturating_sub(offered.down_bytes);
+        let sum: u64 = counts.iter().sum();
+        excess = ByteCounts::default();
+        if sum > available && index == last_index {
             // The burst of a token bucket at the end was carried, so it was within capacity.
-            offered.capacity_bytes += sum - room;
-        } else if sum > room {
-            owed = share_out(sum - room, &all);
-            for (kept, owed) in all.iter_mut().zip(owed) {
-                *kept -= owed;
+            offered.capacity_bytes += sum - available;
+        } else if sum > available {
+            excess = share_out(sum - available, &counts);
+            for (count, excess) in counts.iter_mut().zip(excess) {
+                *count -= excess;
             }
         }
-        let parts = PeriodBreakdown { offered, carried: all, limits: &period.limits }.parts(names);
+        let parts =
+            PeriodBreakdown { offered, carried: counts, limits: &period.limits }.parts(path_names);
         accounts.push(Account {
             t_ns: period.t_ns,
             span_ns: period.span_ns,
@@ -273,20 +283,20 @@ fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String])
 }
 
 /// Moves the bytes of a partly carried packet from the next period to this one.
-fn move_back(carried: &mut [ByteCounts], index: usize, begun_bytes: u64) {
-    let Some((own, rest)) = carried.split_at_mut_checked(index + 1) else { return };
-    let (Some(own), Some(next)) = (own.last_mut(), rest.first_mut()) else {
+fn move_partial_packet(carried: &mut [ByteCounts], index: usize, partial_packet_bytes: u64) {
+    let Some((current, later)) = carried.split_at_mut_checked(index + 1) else { return };
+    let (Some(current), Some(next)) = (current.last_mut(), later.first_mut()) else {
         // The run ends within a packet.
-        if let Some([_, _, _, under_way, ..]) = carried.last_mut() {
-            *under_way += begun_bytes;
+        if let Some([_, _, _, in_flight, ..]) = carried.last_mut() {
+            *in_flight += partial_packet_bytes;
         }
         return;
     };
-    let bytes = begun_bytes.min(next.iter().sum());
-    let part = share_out(bytes, next);
-    for ((own, next), part) in own.iter_mut().zip(next).zip(part) {
-        *own += part;
-        *next -= part;
+    let moved_bytes = partial_packet_bytes.min(next.iter().sum());
+    let moved = share_out(moved_bytes, next);
+    for ((current, next), moved) in current.iter_mut().zip(next).zip(moved) {
+        *current += moved;
+        *next -= moved;
     }
 }
 
@@ -297,24 +307,25 @@ struct PeriodBreakdown<'a> {
 }
 
 impl PeriodBreakdown<'_> {
-    fn parts(&self, names: &[String]) -> Parts {
+    fn parts(&self, path_names: &[String]) -> Parts {
         let mut parts = Parts::default();
         for (part, bytes) in CARRIED_PARTS.into_iter().zip(self.carried) {
             parts.add(part, bytes);
         }
-        let left = self.offered.capacity_bytes.saturating_sub(parts.capacity_bytes);
-        let down = self.offered.down_bytes.min(left);
+        let unused = self.offered.capacity_bytes.saturating_sub(parts.capacity_bytes);
+        let down = self.offered.down_bytes.min(unused);
         parts.add(Part::Down, down);
-        let idle = left - down;
+        let idle = unused - down;
         let weights: Vec<u64> = self.limits.values().copied().collect();
         if weights.iter().all(|weight| *weight == 0) {
             parts.add(Part::Unknown, idle);
             return parts;
         }
-        for (why, bytes) in self.limits.keys().zip(split(idle, &weights)) {
-            parts.add(why.part, bytes);
-            let name = why.waits_for.and_then(|path| names.get(path));
-            if let Some(name) = name.filter(|_| why.part == Part::HeadOfLineBlocking && bytes > 0) {
+        for (cause, bytes) in self.limits.keys().zip(split(idle, &weights)) {
+            parts.add(cause.part, bytes);
+            let name = cause.waits_for.and_then(|path| path_names.get(path));
+            if let Some(name) = name.filter(|_| cause.part == Part::HeadOfLineBlocking && bytes > 0)
+            {
                 *parts.blocked_by.entry(name.clone()).or_default() += bytes;
             }
         }
@@ -339,17 +350,17 @@ pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     if sum == 0 {
         return vec![0; weights.len()];
     }
-    let exact = |weight: &u64| u128::from(total) * u128::from(*weight);
+    let product = |weight: &u64| u128::from(total) * u128::from(*weight);
     let mut shares: Vec<u64> = weights
         .iter()
-        .map(|weight| u64::try_from(exact(weight) / sum).unwrap_or(u64::MAX))
+        .map(|weight| u64::try_from(product(weight) / sum).unwrap_or(u64::MAX))
         .collect();
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|index| {
-        std::cmp::Reverse(weights.get(*index).map_or(0, |weight| exact(weight) % sum))
+        std::cmp::Reverse(weights.get(*index).map_or(0, |weight| product(weight) % sum))
     });
-    let left = total.saturating_sub(shares.iter().sum());
-    for index in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+    let remainder = total.saturating_sub(shares.iter().sum());
+    for index in order.into_iter().take(usize::try_from(remainder).unwrap_or(usize::MAX)) {
         if let Some(share) = shares.get_mut(index) {
             *share += 1;
         }

@@ -10,29 +10,31 @@ pub type WeightedCauses = Vec<(IdleCause, f64)>;
 ///
 /// Having nothing to send counts only if no sender has anything. For a link that several paths
 /// share (`shared`), an unused path counts only if no other cause exists.
-pub fn combine_causes(all: &[&WeightedCauses], shared: bool) -> WeightedCauses {
-    let flat = || all.iter().flat_map(|reasons| reasons.iter().copied());
-    let strong: WeightedCauses =
-        flat().filter(|(why, weight)| why.part != Part::Application && *weight > 1e-6).collect();
-    let unused = |part: Part| {
+pub fn combine_causes(sender_causes: &[&WeightedCauses], shared: bool) -> WeightedCauses {
+    let all_causes = || sender_causes.iter().flat_map(|causes| causes.iter().copied());
+    let limits: WeightedCauses = all_causes()
+        .filter(|(cause, weight)| cause.part != Part::Application && *weight > 1e-6)
+        .collect();
+    let is_path_unused = |part: Part| {
         matches!(part, Part::SinglePath | Part::NoSubflow | Part::Backup | Part::Handshake)
     };
-    let active: WeightedCauses =
-        strong.iter().copied().filter(|(why, _)| !unused(why.part)).collect();
-    if shared && !active.is_empty() {
-        return active;
+    let path_limits: WeightedCauses =
+        limits.iter().copied().filter(|(cause, _)| !is_path_unused(cause.part)).collect();
+    if shared && !path_limits.is_empty() {
+        return path_limits;
     }
-    // A single connection with data for half of the time has nothing to send in the other half.
-    let one = all.len() == 1 && all.iter().all(|reasons| total_weight(reasons) <= 1.000_1);
-    if strong.is_empty() || one {
-        let whole: WeightedCauses = flat().collect();
-        let nothing = vec![(Part::Application.into(), 1.0)];
-        return if total_weight(&whole) > 0.0 { whole } else { nothing };
+    // The weights of a single sender that sum to at most 1 already include its idle time.
+    let is_complete = sender_causes.len() == 1
+        && sender_causes.iter().all(|causes| total_weight(causes) <= 1.000_1);
+    if limits.is_empty() || is_complete {
+        let weighted: WeightedCauses = all_causes().collect();
+        let nothing_to_send = vec![(Part::Application.into(), 1.0)];
+        return if total_weight(&weighted) > 0.0 { weighted } else { nothing_to_send };
     }
-    strong
+    limits
 }
 
 /// Returns the sum of all weights.
-pub fn total_weight(reasons: &[(IdleCause, f64)]) -> f64 {
-    reasons.iter().map(|(_, weight)| weight).sum()
+pub fn total_weight(causes: &[(IdleCause, f64)]) -> f64 {
+    causes.iter().map(|(_, weight)| weight).sum()
 }

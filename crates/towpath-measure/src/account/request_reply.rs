@@ -27,19 +27,20 @@ pub(super) fn request_reply_text(
     let direction_text = if direction == DataDirection::Down { "down" } else { "up" };
     let payload = rate(total.of(Part::Delivered), account.span_ns);
     let mut text = format!("{direction_text}: {payload} were payload");
-    let rest: u64 = capacity.saturating_sub(idle);
-    let worth = |(part, bytes): &(Part, u64)| {
+    let not_idle: u64 = capacity.saturating_sub(idle);
+    let is_notable = |(part, bytes): &(Part, u64)| {
         *part != Part::Application
-            && bytes * 100 >= rest * MIN_CAUSE_PERCENT
+            && bytes * 100 >= not_idle * MIN_CAUSE_PERCENT
             && bytes * 1_000 >= capacity * MIN_PER_MILLE
     };
-    let losses = total.missing_parts().into_iter().filter(worth).take(MAX_CAUSES);
-    let nothing = (idle * 1_000 >= capacity * MIN_PER_MILLE).then_some((Part::Application, idle));
+    let other_causes = total.missing_parts().into_iter().filter(is_notable).take(MAX_CAUSES);
+    let idle_cause =
+        (idle * 1_000 >= capacity * MIN_PER_MILLE).then_some((Part::Application, idle));
     // Shares are of the capacity, not of the time: a path that is down removes its own capacity.
-    let causes = nothing.into_iter().chain(losses);
+    let causes = idle_cause.into_iter().chain(other_causes);
     let causes: Vec<String> = (causes.enumerate())
-        .map(|(place, (part, bytes))| {
-            let unused = if place == 0 { " went unused" } else { "" };
+        .map(|(index, (part, bytes))| {
+            let unused = if index == 0 { " went unused" } else { "" };
             format!("{}{unused} because {}", share(bytes), reason(account, part, context))
         })
         .collect();

@@ -8,17 +8,18 @@ use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 
 /// Longest queueing delay considered; a longer queue does not fill within most runs.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);
+/// Size of a full Ethernet frame, for queues that count packets.
 const PACKET_BYTES: u64 = 1_514;
 
 /// Returns the longest round trip over the link: all delays, plus its full queue.
 pub(super) fn max_round_trip(scenario: &Scenario, link: &AccountedLink) -> Duration {
-    let of_path = |path: &usize| {
+    let path_delay = |path: &usize| {
         let path = scenario.paths.get(*path)?;
         let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
-        let own = through.map(|item| item.up.delay.base + item.down.delay.base);
-        Some(path.up.delay.base + path.down.delay.base + own.sum::<Duration>())
+        let bottleneck_delays = through.map(|item| item.up.delay.base + item.down.delay.base);
+        Some(path.up.delay.base + path.down.delay.base + bottleneck_delays.sum::<Duration>())
     };
-    let delay = link.paths.iter().filter_map(of_path).max().unwrap_or_default();
+    let delay = link.paths.iter().filter_map(path_delay).max().unwrap_or_default();
     let config = match link.bottleneck {
         Some(index) => scenario.bottlenecks.get(index).map(|item| [&item.up, &item.down]),
         None => { link.paths.first().and_then(|path| scenario.paths.get(*path)) }
@@ -31,7 +32,7 @@ pub(super) fn max_round_trip(scenario: &Scenario, link: &AccountedLink) -> Durat
     delay + queue
 }
 
-/// Returns the time that a full queue takes to drain. Active queue management keeps it at zero.
+/// Returns the time that a full queue takes to drain. Active queue management counts as zero.
 fn drain_time(config: &DirectionConfig, rate_bps: u64) -> Duration {
     let bytes = match config.queue {
         Queue::DropTail(QueueLimit::Time(span)) => return span.min(MAX_QUEUE_TIME),

@@ -11,21 +11,21 @@ use crate::scenario::{DataDirection, Scenario, Transport};
 
 const MS: u64 = 1_000_000;
 
-fn scenario(text: &str) -> Scenario {
+fn parse_scenario(text: &str) -> Scenario {
     let text = format!("name = \"account\"\n[hosts.left]\n[hosts.right]\n{text}");
     Scenario::parse("account.toml", &text, &|_| Err(std::io::ErrorKind::NotFound.into())).unwrap()
 }
 
-fn two_paths(more: &str) -> Scenario {
-    scenario(&format!(
+fn two_paths(extra: &str) -> Scenario {
+    parse_scenario(&format!(
         "[paths.wifi]\nbetween = [\"left\", \"right\"]\nrate = \"40 Mbit/s\"\ndelay = \"10 ms\"\n\
          [paths.lte]\nbetween = [\"left\", \"right\"]\nrate = \"20 Mbit/s\"\ndelay = \"30 ms\"\n\
-         {more}\n[[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"5 s\"\n"
+         {extra}\n[[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"5 s\"\n"
     ))
 }
 
-fn until(link: &AccountedLink, ms: u64) -> OfferedCapacity {
-    link.offered_until(ms * MS)
+fn offered_until_ms(link: &AccountedLink, at_ms: u64) -> OfferedCapacity {
+    link.offered_until(at_ms * MS)
 }
 
 #[test]
@@ -39,17 +39,17 @@ fn a_link_offers_its_rate_over_time_and_reports_outages() {
     assert!(unlimited.is_empty());
     let names: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.direction)).collect();
     assert_eq!(names, [("wifi", DataDirection::Up), ("lte", DataDirection::Up)]);
-    assert_eq!(until(&links[0], 1_000).capacity_bytes, 5_000_000);
+    assert_eq!(offered_until_ms(&links[0], 1_000).capacity_bytes, 5_000_000);
     let offered = OfferedCapacity { capacity_bytes: 7_500_000, down_bytes: 2_500_000 };
-    assert_eq!(until(&links[0], 1_500), offered);
+    assert_eq!(offered_until_ms(&links[0], 1_500), offered);
     let offered = OfferedCapacity { capacity_bytes: 16_000_000, down_bytes: 5_000_000 };
-    assert_eq!(until(&links[0], 4_000), offered);
+    assert_eq!(offered_until_ms(&links[0], 4_000), offered);
 }
 
 #[test]
-fn a_bottleneck_that_binds_owns_the_capacity_of_the_paths_through_it() {
+fn a_limiting_bottleneck_owns_the_capacity_of_its_paths() {
     let through = |rate: &str| {
-        scenario(&format!(
+        parse_scenario(&format!(
             "[bottlenecks.shared]\nrate = \"{rate}\"\n\
              [paths.a]\nbetween = [\"left\", \"right\"]\nrate = \"40 Mbit/s\"\nthrough = [\"shared\"]\n\
              [paths.b]\nbetween = [\"left\", \"right\"]\nrate = \"20 Mbit/s\"\nthrough = [\"shared\"]\n\
@@ -61,7 +61,7 @@ fn a_bottleneck_that_binds_owns_the_capacity_of_the_paths_through_it() {
     assert_eq!(unlimited, ["c"]);
     let [link] = links.as_slice() else { panic!("{links:?}") };
     assert_eq!((link.name.as_str(), link.paths.as_slice()), ("shared", &[0, 1][..]));
-    assert_eq!(until(link, 1_000).capacity_bytes, 3_750_000);
+    assert_eq!(offered_until_ms(link, 1_000).capacity_bytes, 3_750_000);
     let (links, _) = accounted_links(&through("100 Mbit/s"), Transport::Mptcp);
     let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
@@ -81,7 +81,7 @@ fn period(number: u64, carried: CarriedBytes, limits: &[(Part, u64)]) -> Period 
     }
 }
 
-fn close(periods: Vec<Period>) -> Vec<Parts> {
+fn account_parts(periods: Vec<Period>) -> Vec<Parts> {
     let mut ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
     for period in periods {
         ledger.add(0, period);
@@ -94,16 +94,16 @@ fn close(periods: Vec<Period>) -> Vec<Parts> {
 fn unused_capacity_is_attributed_to_the_senders_limit() {
     // 40 Mbit/s in 100 ms are 500,000 bytes.
     let limits = [(Part::PeerWindow, 3), (Part::Application, 1)];
-    let parts = close(vec![period(1, carried(300_000, 20_000), &limits)]);
-    let told = [
+    let parts = account_parts(vec![period(1, carried(300_000, 20_000), &limits)]);
+    let expected = [
         (Part::Delivered, 300_000),
         (Part::Headers, 20_000),
         (Part::Application, 45_000),
         (Part::PeerWindow, 135_000),
     ];
-    assert_eq!(parts[0].bytes, BTreeMap::from(told));
+    assert_eq!(parts[0].bytes, BTreeMap::from(expected));
     assert_eq!((parts[0].capacity_bytes, parts[0].sum()), (500_000, 500_000));
-    let parts = close(vec![period(1, carried(300_000, 20_000), &[])]);
+    let parts = account_parts(vec![period(1, carried(300_000, 20_000), &[])]);
     assert_eq!(parts[0].of(Part::Unknown), 180_000, "nobody says why");
 }
 
@@ -113,7 +113,7 @@ fn a_token_bucket_burst_is_carried_over_to_the_next_periods() {
         period(1, carried(600_000, 0), &[]),
         period(2, carried(100_000, 0), &[(Part::Application, 1)]),
     ];
-    let parts = close(burst);
+    let parts = account_parts(burst);
     assert_eq!(parts[0].bytes, BTreeMap::from([(Part::Delivered, 500_000)]));
     let limits = [(Part::Delivered, 200_000), (Part::Application, 300_000)];
     assert_eq!(parts[1].bytes, BTreeMap::from(limits));
@@ -123,7 +123,7 @@ fn a_token_bucket_burst_is_carried_over_to_the_next_periods() {
 fn a_packet_across_the_end_of_a_period_belongs_to_both() {
     let mut first = period(1, carried(499_000, 0), &[]);
     first.partial_packet_bytes = 1_000;
-    let parts = close(vec![first, period(2, carried(500_000, 0), &[(Part::Pacing, 1)])]);
+    let parts = account_parts(vec![first, period(2, carried(500_000, 0), &[(Part::Pacing, 1)])]);
     assert_eq!(parts[0].of(Part::Delivered), 500_000);
     assert_eq!((parts[1].of(Part::Delivered), parts[1].of(Part::Pacing)), (499_000, 1_000));
 }
@@ -162,7 +162,7 @@ fn the_sentence_names_the_largest_causes_and_sufficient_values() {
 
 /// Returns the sentence of one period of 1 s over a path of `rate`.
 fn sentence_of(rate: &str, pattern: &str, carried: CarriedBytes, limits: &[(Part, u64)]) -> String {
-    let scenario = scenario(&format!(
+    let scenario = parse_scenario(&format!(
         "[paths.wire]\nbetween = [\"left\", \"right\"]\nrate = \"{rate}\"\n\
          [[flows]]\nfrom = \"left\"\nto = \"right\"\n{pattern}\nduration = \"1 s\"\n"
     ));
@@ -178,7 +178,7 @@ fn sentence_of(rate: &str, pattern: &str, carried: CarriedBytes, limits: &[(Part
 const BULK: &str = "pattern = \"bulk\"";
 
 #[test]
-fn no_share_is_rounded_to_nothing() {
+fn no_share_is_rounded_to_zero() {
     // Of 125,000 bytes 12,000 are missing, 1,000 of them for a third reason.
     let limits = [(Part::SlowStart, 6_000), (Part::Pacing, 5_000), (Part::AfterLoss, 1_000)];
     assert_eq!(
@@ -213,24 +213,24 @@ fn data_in_flight_at_the_end_is_neither_payload_nor_lost() {
 #[test]
 fn request_and_reply_flows_report_idle_time() {
     let limits = [(Part::Application, 980), (Part::SlowStart, 15), (Part::PeerWindow, 5)];
-    let ask = "pattern = \"reqres\"";
-    let sentence = sentence_of("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
-    let one = "96 kbit/s were payload; of the capacity, 97 % went unused because there was nothing to \
+    let pattern = "pattern = \"reqres\"";
+    let sentence = sentence_of("10 Mbit/s", pattern, carried(12_000, 1_000), &limits);
+    let text = "96 kbit/s were payload; of the capacity, 97 % went unused because there was nothing to \
                send, 1.5 % because the congestion window was still growing (slow start) and 0.5 % \
                because the receive window was full";
-    assert_eq!(sentence, format!("up: {one}; down: {one}"));
+    assert_eq!(sentence, format!("up: {text}; down: {text}"));
 }
 
 #[test]
 fn replies_alongside_a_transfer_are_not_in_its_sentence() {
-    let two = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
+    let patterns = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
                pattern = \"reqres\"";
-    let sentence = sentence_of("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);
+    let sentence = sentence_of("10 Mbit/s", patterns, carried(625_000, 0), &[(Part::Pacing, 1)]);
     assert_eq!(sentence, "of 10 Mbit/s up, 5 were not used: 5 because pacing held data back");
 }
 
 #[test]
-fn an_account_of_before_these_parts_is_readable() {
+fn an_account_without_newer_parts_is_readable() {
     let text = r#"{"capacity_bytes":10,"bytes":{"delivered":7,"lost":3}}"#;
     let parts: Parts = serde_json::from_str(text).unwrap();
     assert_eq!(
@@ -240,17 +240,17 @@ fn an_account_of_before_these_parts_is_readable() {
 }
 
 #[test]
-fn a_window_is_enough_when_the_longest_queue_is_full() {
+fn the_sufficient_window_covers_the_longest_queue() {
     // 60 Mbit/s; cellular has a round trip of 60 ms and a queue of 100 ms.
     let ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
-    let bytes = |ms: u64| 60_000_000 / 8 * (2 * ms + 200) / 1_000;
-    assert_eq!(ledger.sufficient_window_bytes(Duration::ZERO), bytes(160));
-    assert_eq!(ledger.sufficient_window_bytes(Duration::from_millis(500)), bytes(500));
+    let window_bytes = |ms: u64| 60_000_000 / 8 * (2 * ms + 200) / 1_000;
+    assert_eq!(ledger.sufficient_window_bytes(Duration::ZERO), window_bytes(160));
+    assert_eq!(ledger.sufficient_window_bytes(Duration::from_millis(500)), window_bytes(500));
 }
 
 #[test]
 fn links_without_a_rate_have_no_account() {
-    let scenario = scenario(
+    let scenario = parse_scenario(
         "[paths.wire]\nbetween = [\"left\", \"right\"]\n\
          [[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"5 s\"\n",
     );
@@ -263,16 +263,16 @@ fn links_without_a_rate_have_no_account() {
 
 fn any_period() -> impl Strategy<Value = (CarriedBytes, u64, Vec<(usize, u64)>)> {
     let carried = prop::array::uniform8(0_u64..300_000).prop_map(
-        |[delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]| {
+        |[delivered, headers, out_of_order, in_flight, lost, spurious, reinjected, redundant]| {
             CarriedBytes {
                 delivered,
                 headers,
-                out_of_order: waiting,
-                in_flight: under_way,
+                out_of_order,
+                in_flight,
                 lost,
-                spurious: repeated,
+                spurious,
                 reinjected,
-                redundant: duplicated,
+                redundant,
             }
         },
     );
@@ -286,7 +286,7 @@ fn any_period() -> impl Strategy<Value = (CarriedBytes, u64, Vec<(usize, u64)>)>
 proptest! {
     #[test]
     fn the_parts_always_sum_to_the_capacity(
-        all in prop::collection::vec(any_period(), 1..30),
+        periods in prop::collection::vec(any_period(), 1..30),
         spans in prop::collection::vec(1_u64..200, 30),
         down_ms in 0_u64..3_000, up_ms in 0_u64..3_000, rate in 1_u64..100_000,
     ) {
@@ -296,27 +296,27 @@ proptest! {
              [[timeline]]\nat = \"{} ms\"\npath = \"wifi\"\nset = \"up\"\n", down_ms.max(up_ms) + 500,
         ));
         let mut ledger = Ledger::new(&scenario, Transport::Mptcp);
-        let (mut at, mut sent, mut begun) = (0, 0, 0);
-        for ((carried, begun_bytes, limits), span) in all.into_iter().zip(spans) {
-            at += span * MS;
+        let (mut end_ns, mut carried_total, mut last_partial_bytes) = (0, 0, 0);
+        for ((carried, partial_packet_bytes, limits), span) in periods.into_iter().zip(spans) {
+            end_ns += span * MS;
             let CarriedBytes { delivered, headers, out_of_order, in_flight, .. } = carried;
             let CarriedBytes { lost, spurious, reinjected, redundant, .. } = carried;
-            sent += delivered + headers + out_of_order + in_flight;
-            sent += lost + spurious + reinjected + redundant;
-            begun = begun_bytes;
+            carried_total += delivered + headers + out_of_order + in_flight;
+            carried_total += lost + spurious + reinjected + redundant;
+            last_partial_bytes = partial_packet_bytes;
             let limits = limits.iter().map(|(part, weight)| (Part::ALL[*part], *weight));
             let limits = limits.filter(|(part, _)| !part.is_carried());
             let limits = limits.map(|(part, weight)| (IdleCause::from(part), weight)).collect();
-            ledger.add(0, Period { t_ns: at, span_ns: span * MS, carried, partial_packet_bytes: begun_bytes, limits });
+            ledger.add(0, Period { t_ns: end_ns, span_ns: span * MS, carried, partial_packet_bytes, limits });
         }
-        let offered = ledger.links()[0].offered_until(at).capacity_bytes;
+        let offered = ledger.links()[0].offered_until(end_ns).capacity_bytes;
         let (accounts, summary) = ledger.finish(Basis::Model, &BufferSizes::default());
         for account in &accounts {
             prop_assert_eq!(account.parts.sum(), account.parts.capacity_bytes);
         }
         let total = summary.unwrap().total;
         prop_assert_eq!(total.sum(), total.capacity_bytes);
-        prop_assert_eq!(total.carried_bytes(), sent + begun, "nothing that was carried is left out");
+        prop_assert_eq!(total.carried_bytes(), carried_total + last_partial_bytes, "nothing that was carried is left out");
         prop_assert!(total.capacity_bytes >= offered);
         let last = accounts.len() - 1;
         let until_last: u64 =

@@ -16,9 +16,9 @@ pub(super) struct RateScale {
 impl RateScale {
     /// Chooses the unit for parts of `total_bytes`, of which the smallest is `smallest_bytes`.
     pub(super) fn new(total_bytes: u64, smallest_bytes: u64, span_ns: u64) -> Self {
-        let (own, _) = unit_of(bps(total_bytes, span_ns));
+        let (total_unit, _) = unit_of(bps(total_bytes, span_ns));
         let smallest = bps(smallest_bytes, span_ns);
-        let fits = |(unit, _): &(f64, &str)| *unit <= own && smallest >= MIN_SHOWN * unit;
+        let fits = |(unit, _): &(f64, &str)| *unit <= total_unit && smallest >= MIN_SHOWN * unit;
         let (unit, name) = UNITS.into_iter().find(fits).unwrap_or((1.0, "bit/s"));
         Self { total_bytes, span_ns, unit, name }
     }
@@ -35,8 +35,8 @@ impl RateScale {
 
     /// Formats a part, with the unit if it differs from the total's.
     pub(super) fn text_with_unit(&self, bytes: u64) -> String {
-        let (own, _) = unit_of(bps(self.total_bytes, self.span_ns));
-        let name = if self.unit < own { format!(" {}", self.name) } else { String::new() };
+        let (total_unit, _) = unit_of(bps(self.total_bytes, self.span_ns));
+        let name = if self.unit < total_unit { format!(" {}", self.name) } else { String::new() };
         self.of(bytes) + &name
     }
 
@@ -54,8 +54,8 @@ pub(super) fn rate(bytes: u64, span_ns: u64) -> String {
 }
 
 fn unit_of(bps: f64) -> (f64, &'static str) {
-    let found = UNITS.into_iter().find(|(unit, _)| bps >= 0.999_5 * unit);
-    found.unwrap_or((1.0, "bit/s"))
+    let chosen = UNITS.into_iter().find(|(unit, _)| bps >= 0.999_5 * unit);
+    chosen.unwrap_or((1.0, "bit/s"))
 }
 
 fn number(value: f64) -> String {

@@ -33,19 +33,19 @@ impl LinkUsers {
         };
         for flow in &scenario.flows {
             for direction in directions(&flow.pattern) {
-                let ends = match direction {
+                let data_hosts = match direction {
                     DataDirection::Down => [flow.to, flow.from],
                     DataDirection::Up | DataDirection::Both => [flow.from, flow.to],
                 };
-                let along = match link.direction {
-                    DataDirection::Down => [ends[1], ends[0]],
-                    DataDirection::Up | DataDirection::Both => ends,
+                let link_hosts = match link.direction {
+                    DataDirection::Down => [data_hosts[1], data_hosts[0]],
+                    DataDirection::Up | DataDirection::Both => data_hosts,
                 };
-                let leads = |path: &usize| {
-                    scenario.paths.get(*path).is_some_and(|path| path.between == along)
+                let connects_link_hosts = |path: &usize| {
+                    scenario.paths.get(*path).is_some_and(|path| path.between == link_hosts)
                 };
-                if link.paths.iter().any(leads) {
-                    users.add(scenario, ends);
+                if link.paths.iter().any(connects_link_hosts) {
+                    users.add(scenario, data_hosts);
                     users.is_request_reply &= !request_directions(&flow.pattern).is_empty();
                 }
             }

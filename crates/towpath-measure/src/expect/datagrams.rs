@@ -47,26 +47,26 @@ impl DatagramMetric {
     }
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
-        let of = |figures: &DatagramStats| {
+        let metric_value = |stats: &DatagramStats| {
             let p99 = |delays: Option<DelayStats>| delays.map(|delays| delays.p99_ns as f64 / 1e9);
             match self {
-                Self::Lost => Some(figures.lost_share()),
-                Self::Burst => Some(figures.longest_loss_run as f64),
-                Self::Jitter => Some(figures.jitter_mean_ns as f64 / 1e9),
-                Self::Delay => p99(figures.delay),
-                Self::Variation => p99(figures.variation),
-                Self::Score => figures.call.as_ref()?.score,
+                Self::Lost => Some(stats.lost_share()),
+                Self::Burst => Some(stats.longest_loss_run as f64),
+                Self::Jitter => Some(stats.jitter_mean_ns as f64 / 1e9),
+                Self::Delay => p99(stats.delay),
+                Self::Variation => p99(stats.variation),
+                Self::Score => stats.call.as_ref()?.score,
                 Self::Frames => {
-                    let call = figures.call.as_ref().filter(|call| call.score.is_none())?;
+                    let call = stats.call.as_ref().filter(|call| call.score.is_none())?;
                     Some(1.0 - call.unplayed_share())
                 }
             }
         };
-        let all = flows.iter().filter_map(|flow| of(flow.datagrams.as_ref()?));
+        let values = flows.iter().filter_map(|flow| metric_value(flow.datagrams.as_ref()?));
         match self {
-            Self::Score | Self::Frames => all.min_by(f64::total_cmp),
+            Self::Score | Self::Frames => values.min_by(f64::total_cmp),
             Self::Lost | Self::Burst | Self::Jitter | Self::Delay | Self::Variation => {
-                all.max_by(f64::total_cmp)
+                values.max_by(f64::total_cmp)
             }
         }
     }
@@ -78,12 +78,13 @@ mod tests {
 
     #[test]
     fn every_metric_has_a_name_and_other_names_are_refused() {
-        let of_udp = ["udp.lost", "udp.burst", "udp.jitter", "udp.delay.p99", "udp.variation.p99"];
-        for name in of_udp.into_iter().chain(["call.score", "call.frames"]) {
+        let udp_names =
+            ["udp.lost", "udp.burst", "udp.jitter", "udp.delay.p99", "udp.variation.p99"];
+        for name in udp_names.into_iter().chain(["call.score", "call.frames"]) {
             assert!(DatagramMetric::parse(name).is_some(), "{name}");
         }
-        for wrong in ["udp.", "udp.delay", "udp.lost.wifi", "call.", "call.lost"] {
-            assert_eq!(DatagramMetric::parse(wrong), None);
+        for name in ["udp.", "udp.delay", "udp.lost.wifi", "call.", "call.lost"] {
+            assert_eq!(DatagramMetric::parse(name), None);
         }
         assert_eq!(DatagramMetric::Lost.value(&[]), None);
     }

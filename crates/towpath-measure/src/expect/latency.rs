@@ -15,14 +15,14 @@ pub enum LatencyMetric {
 impl LatencyMetric {
     /// Returns the metric with this name.
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let (figure, load) = name.strip_prefix("latency.")?.split_once('.')?;
+        let (metric, load) = name.strip_prefix("latency.")?.split_once('.')?;
         let load = match load {
             "down" => Load::Down,
             "up" => Load::Up,
             "both" => Load::Both,
             _ => return None,
         };
-        match figure {
+        match metric {
             "rise" => Some(Self::Rise(load)),
             "rpm" => Some(Self::RoundTripsPerMinute(load)),
             _ => None,
@@ -38,16 +38,18 @@ impl LatencyMetric {
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
         let (Self::Rise(load) | Self::RoundTripsPerMinute(load)) = self;
-        let phases = flows.iter().filter_map(|flow| flow.messages.as_ref());
-        let own = phases.flat_map(|figures| &figures.phases).filter(|phase| phase.load == load);
+        let messages = flows.iter().filter_map(|flow| flow.messages.as_ref());
+        let load_phases =
+            messages.flat_map(|stats| &stats.phases).filter(|phase| phase.load == load);
         match self {
             Self::Rise(_) => {
-                let rises =
-                    own.filter_map(|phase| phase.delay_increase_ns).map(|ns| ns as f64 / 1e9);
-                rises.max_by(f64::total_cmp)
+                let increases = load_phases
+                    .filter_map(|phase| phase.delay_increase_ns)
+                    .map(|ns| ns as f64 / 1e9);
+                increases.max_by(f64::total_cmp)
             }
             Self::RoundTripsPerMinute(_) => {
-                own.filter_map(|phase| phase.round_trips_per_minute).min_by(f64::total_cmp)
+                load_phases.filter_map(|phase| phase.round_trips_per_minute).min_by(f64::total_cmp)
             }
         }
     }
@@ -64,8 +66,8 @@ mod tests {
             LatencyMetric::parse("latency.rpm.both"),
             Some(LatencyMetric::RoundTripsPerMinute(Load::Both))
         );
-        for wrong in ["latency.rise", "latency.rise.idle", "latency.p50.down", "latency.rpm."] {
-            assert_eq!(LatencyMetric::parse(wrong), None, "{wrong}");
+        for name in ["latency.rise", "latency.rise.idle", "latency.p50.down", "latency.rpm."] {
+            assert_eq!(LatencyMetric::parse(name), None, "{name}");
         }
         assert_eq!(LatencyMetric::Rise(Load::Down).value(&[]), None);
     }

@@ -74,23 +74,26 @@ impl MessageMetric {
     }
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
-        let all: Vec<_> = flows.iter().filter_map(|flow| flow.messages.as_ref()).collect();
-        let videos = || all.iter().filter_map(|messages| messages.video);
-        let sum = |each: &mut dyn Iterator<Item = u64>| {
-            each.map(|amount| amount as f64).reduce(|sum, next| sum + next)
+        let message_stats: Vec<_> =
+            flows.iter().filter_map(|flow| flow.messages.as_ref()).collect();
+        let videos = || message_stats.iter().filter_map(|messages| messages.video);
+        let sum = |counts: &mut dyn Iterator<Item = u64>| {
+            counts.map(|amount| amount as f64).reduce(|sum, count| sum + count)
         };
         match self {
-            Self::Delay(rank) => {
-                let asked = all.iter().filter(|messages| messages.count > 0);
-                max(asked.map(|messages| Some(rank.of(&messages.delay))))
+            Self::Delay(percentile) => {
+                let with_requests = message_stats.iter().filter(|messages| messages.count > 0);
+                max_seconds(with_requests.map(|messages| Some(percentile.of(&messages.delay))))
             }
-            Self::Unanswered => sum(&mut all.iter().map(|messages| messages.unanswered())),
-            Self::VideoStartup => max(videos().map(|video| video.startup_ns)),
+            Self::Unanswered => {
+                sum(&mut message_stats.iter().map(|messages| messages.unanswered()))
+            }
+            Self::VideoStartup => max_seconds(videos().map(|video| video.startup_ns)),
             Self::VideoStalls => sum(&mut videos().map(|video| u64::from(video.stalls))),
-            Self::VideoRebuffer => max(videos().map(|video| Some(video.rebuffer_ns))),
-            Self::WebLoad => {
-                max(all.iter().filter_map(|messages| messages.page).map(|page| page.load_ns))
-            }
+            Self::VideoRebuffer => max_seconds(videos().map(|video| Some(video.rebuffer_ns))),
+            Self::WebLoad => max_seconds(
+                message_stats.iter().filter_map(|messages| messages.page).map(|page| page.load_ns),
+            ),
         }
     }
 }
@@ -103,7 +106,7 @@ impl MessageStats {
 }
 
 /// Returns the maximum time in seconds; `None` entries count as infinite.
-fn max(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
+fn max_seconds(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
     let seconds = times.map(|time| time.map_or(f64::INFINITY, |nanos| nanos as f64 / 1e9));
     seconds.reduce(f64::max)
 }
@@ -136,15 +139,15 @@ mod tests {
 
     #[test]
     fn the_worst_direction_counts_and_one_without_requests_does_not() {
-        let with = |p99_ns, answered| MessageStats {
+        let stats_with = |p99_ns, answered| MessageStats {
             count: 10,
             answered,
             delay: DelayStats { p99_ns, ..DelayStats::default() },
             ..MessageStats::default()
         };
         let flows = [
-            flow(Some(with(30_000_000, 10))),
-            flow(Some(with(410_000_000, 8))),
+            flow(Some(stats_with(30_000_000, 10))),
+            flow(Some(stats_with(410_000_000, 8))),
             flow(Some(MessageStats::default())),
             flow(None),
         ];
@@ -158,8 +161,8 @@ mod tests {
     fn replies_that_never_arrive_miss_every_bound() {
         let video = VideoStats { stalls: 2, rebuffer_ns: 500_000_000, ..VideoStats::default() };
         let page = PageStats { load_ns: None };
-        let both = MessageStats { video: Some(video), page: Some(page), ..Default::default() };
-        let flows = [flow(Some(both))];
+        let messages = MessageStats { video: Some(video), page: Some(page), ..Default::default() };
+        let flows = [flow(Some(messages))];
         let value = |name| MessageMetric::parse(name).unwrap().value(&flows);
         assert_eq!(
             (value("video.startup"), value("web.load")),

@@ -17,8 +17,8 @@ pub enum PathMetric {
 impl PathMetric {
     /// Returns the metric and its path.
     pub(super) fn parse(name: &str) -> Option<(Self, String)> {
-        let (figure, path) = name.strip_prefix("udping.")?.split_once('.')?;
-        let figure = match figure {
+        let (metric, path) = name.strip_prefix("udping.")?.split_once('.')?;
+        let metric = match metric {
             "lost" => Self::Lost,
             "p50" => Self::Delay(Percentile::P50),
             "p99" => Self::Delay(Percentile::P99),
@@ -26,7 +26,7 @@ impl PathMetric {
             "silence" => Self::Silence,
             _ => return None,
         };
-        (!path.is_empty()).then(|| (figure, path.to_owned()))
+        (!path.is_empty()).then(|| (metric, path.to_owned()))
     }
 
     pub(super) fn unit(self) -> MetricUnit {
@@ -37,12 +37,12 @@ impl PathMetric {
     }
 
     pub(super) fn value(self, path: &str, paths: &[PathStats]) -> Option<f64> {
-        let of = |figures: &PathStats| match self {
-            Self::Lost => figures.lost() as f64 / figures.count.max(1) as f64,
-            Self::Delay(rank) => rank.of(&figures.delay) as f64 / 1e9,
-            Self::Silence => figures.silence_ns as f64 / 1e9,
+        let metric_value = |stats: &PathStats| match self {
+            Self::Lost => stats.lost() as f64 / stats.count.max(1) as f64,
+            Self::Delay(percentile) => percentile.of(&stats.delay) as f64 / 1e9,
+            Self::Silence => stats.silence_ns as f64 / 1e9,
         };
-        paths.iter().filter(|figures| figures.path == path).map(of).max_by(f64::total_cmp)
+        paths.iter().filter(|stats| stats.path == path).map(metric_value).max_by(f64::total_cmp)
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_path_is_measured_by_its_own_datagrams_and_by_the_worst_flow() {
-        let figures = |path: &str, answered, silence_ns| PathStats {
+        let path_stats = |path: &str, answered, silence_ns| PathStats {
             path: path.into(),
             count: 100,
             answered,
@@ -65,19 +65,22 @@ mod tests {
             },
             ..PathStats::default()
         };
-        let all =
-            [figures("wifi", 90, 7), figures("wifi", 60, 2_000_000_000), figures("lte", 100, 0)];
+        let paths = [
+            path_stats("wifi", 90, 7),
+            path_stats("wifi", 60, 2_000_000_000),
+            path_stats("lte", 100, 0),
+        ];
         let value = |name: &str| {
-            let (figure, path) = PathMetric::parse(name).unwrap();
-            figure.value(&path, &all)
+            let (metric, path) = PathMetric::parse(name).unwrap();
+            metric.value(&path, &paths)
         };
         assert_eq!(value("udping.lost.wifi"), Some(0.4));
         assert_eq!(value("udping.silence.wifi"), Some(2.0));
         assert_eq!(value("udping.p50.lte"), Some(0.03));
         assert_eq!(value("udping.max.lte"), Some(3.0));
         assert_eq!(value("udping.lost.eth"), None);
-        for wrong in ["udping.lost", "udping.lost.", "udping.p51.wifi", "lost.wifi"] {
-            assert_eq!(PathMetric::parse(wrong), None);
+        for name in ["udping.lost", "udping.lost.", "udping.p51.wifi", "lost.wifi"] {
+            assert_eq!(PathMetric::parse(name), None);
         }
     }
 }

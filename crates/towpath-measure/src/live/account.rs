@@ -34,35 +34,42 @@ pub fn account(
     transport: Transport,
     merged: &MergedRun,
 ) -> (Vec<Account>, Option<AccountSummary>) {
-    let said: Vec<SenderSample<'_>> = merged.records.iter().filter_map(sender_sample).collect();
-    let mut names: Vec<String> = scenario.paths.iter().map(|path| path.name.clone()).collect();
-    for (subflow, _) in &said {
-        if !names.contains(&subflow.path) {
-            names.push(subflow.path.clone());
+    let samples: Vec<SenderSample<'_>> = merged.records.iter().filter_map(sender_sample).collect();
+    let mut path_names: Vec<String> = scenario.paths.iter().map(|path| path.name.clone()).collect();
+    for (subflow, _) in &samples {
+        if !path_names.contains(&subflow.path) {
+            path_names.push(subflow.path.clone());
         }
     }
-    let view = RunSamples { transport, names: &names, samples: &said, merged };
+    let run_samples = RunSamples { transport, path_names: &path_names, samples: &samples, merged };
     let mut links: BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>> = BTreeMap::new();
     for direction in [DataDirection::Up, DataDirection::Down] {
-        for path in 0..names.len() {
-            let periods = view.periods(path, direction);
+        for path in 0..path_names.len() {
+            let periods = run_samples.periods(path, direction);
             if !periods.is_empty() {
                 links.insert((path, direction), periods);
             }
         }
     }
-    let most =
-        |of: &dyn Fn(&SenderSample<'_>) -> u64| said.iter().map(of).max().filter(|most| *most > 0);
+    let largest = |field: &dyn Fn(&SenderSample<'_>) -> u64| {
+        samples.iter().map(field).max().filter(|value| *value > 0)
+    };
     let sizes = BufferSizes {
-        receive_window_bytes: most(&|(_, activity)| activity.peer_window_max_bytes),
-        send_buffer_bytes: most(&|(_, held)| held.send_buffer_max_bytes),
+        receive_window_bytes: largest(&|(_, activity)| activity.peer_window_max_bytes),
+        send_buffer_bytes: largest(&|(_, activity)| activity.send_buffer_max_bytes),
         sufficient_bytes: None,
         ..BufferSizes::default()
     };
-    let longest = most(&|(subflow, _)| u64::from(subflow.srtt_us)).unwrap_or(0);
-    let longest_rtt = Duration::from_micros(longest);
+    let longest_srtt_us = largest(&|(subflow, _)| u64::from(subflow.srtt_us)).unwrap_or(0);
+    let longest_rtt = Duration::from_micros(longest_srtt_us);
     estimated_account(
-        &EstimateInputs { paths: &names, transport, sizes, longest_rtt, source: CAPACITY_SOURCE },
+        &EstimateInputs {
+            paths: &path_names,
+            transport,
+            sizes,
+            longest_rtt,
+            source: CAPACITY_SOURCE,
+        },
         &links,
     )
 }
@@ -91,7 +98,7 @@ fn sender_sample(record: &Record) -> Option<SenderSample<'_>> {
 /// All samples of a run.
 struct RunSamples<'a> {
     transport: Transport,
-    names: &'a [String],
+    path_names: &'a [String],
     samples: &'a [SenderSample<'a>],
     merged: &'a MergedRun,
 }
@@ -100,36 +107,41 @@ impl RunSamples<'_> {
     /// Returns the periods of a path; empty if no subflow ever used it.
     fn periods(&self, path: usize, direction: DataDirection) -> Vec<ObservedPeriod> {
         let of_direction =
-            || self.samples.iter().filter(move |(one, _)| one.direction == direction);
-        let on_path = |one: &Subflow| self.names.get(path) == Some(&one.path);
-        if !of_direction().any(|(one, _)| on_path(one)) {
+            || self.samples.iter().filter(move |(subflow, _)| subflow.direction == direction);
+        let on_path = |subflow: &Subflow| self.path_names.get(path) == Some(&subflow.path);
+        if !of_direction().any(|(subflow, _)| on_path(subflow)) {
             return Vec::new();
         }
         let mut by_time: BTreeMap<u64, Vec<&SenderSample<'_>>> = BTreeMap::new();
-        for one in of_direction() {
-            by_time.entry(one.0.t_ns).or_default().push(one);
+        for sample in of_direction() {
+            by_time.entry(sample.0.t_ns).or_default().push(sample);
         }
-        let new = self.overhead_shares(direction);
-        let mut before = by_time
-            .values()
-            .next()
-            .and_then(|all| all.iter().map(|(one, _)| one.t_ns.saturating_sub(one.span_ns)).min());
+        let overhead = self.overhead_shares(direction);
+        let mut previous_end = by_time.values().next().and_then(|samples| {
+            samples.iter().map(|(subflow, _)| subflow.t_ns.saturating_sub(subflow.span_ns)).min()
+        });
         let mut periods = Vec::new();
-        for (t_ns, all) in by_time {
-            let span_ns = t_ns.saturating_sub(before.replace(t_ns).unwrap_or(0));
-            let (own, other): (Vec<&SenderSample<'_>>, _) =
-                all.into_iter().partition(|(one, _)| on_path(one));
+        for (t_ns, samples) in by_time {
+            let span_ns = t_ns.saturating_sub(previous_end.replace(t_ns).unwrap_or(0));
+            let (path_samples, other_samples): (Vec<&SenderSample<'_>>, _) =
+                samples.into_iter().partition(|(subflow, _)| on_path(subflow));
             let mut carried = CarriedBytes::default();
-            for (one, held) in &own {
-                add_sample(&mut carried, held, new.get(&one.flow).copied().unwrap_or_default());
+            for (subflow, activity) in &path_samples {
+                add_sample(
+                    &mut carried,
+                    activity,
+                    overhead.get(&subflow.flow).copied().unwrap_or_default(),
+                );
             }
-            let peak_bps = own.iter().map(|(_, held)| held.peak_bps).max().unwrap_or(0);
-            let limits = weights(&self.path_causes(&own, &other));
+            let peak_bps =
+                path_samples.iter().map(|(_, activity)| activity.peak_bps).max().unwrap_or(0);
+            let limits = weights(&self.path_causes(&path_samples, &other_samples));
             let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
             // The queue belongs to the path, so every subflow on it sees it.
-            let queued = own.iter().map(|(_, held)| held.queued_ns).max().unwrap_or(0);
-            let is_full = queued.saturating_mul(4) >= span_ns.saturating_mul(3);
-            periods.push(ObservedPeriod { period, peak_bps, is_saturated: is_full });
+            let queued_ns =
+                path_samples.iter().map(|(_, activity)| activity.queued_ns).max().unwrap_or(0);
+            let is_saturated = queued_ns.saturating_mul(4) >= span_ns.saturating_mul(3);
+            periods.push(ObservedPeriod { period, peak_bps, is_saturated });
         }
         scale_peaks(&mut periods);
         periods
@@ -138,84 +150,102 @@ impl RunSamples<'_> {
     /// Returns the causes of idle capacity on a path, from its own subflows and the others.
     fn path_causes(
         &self,
-        own: &[&SenderSample<'_>],
-        other: &[&SenderSample<'_>],
+        path_samples: &[&SenderSample<'_>],
+        other_samples: &[&SenderSample<'_>],
     ) -> WeightedCauses {
-        let mut all = WeightedCauses::new();
-        for one in own {
-            all.extend(self.subflow_causes(one));
+        let mut causes = WeightedCauses::new();
+        for sample in path_samples {
+            causes.extend(self.subflow_causes(sample));
         }
-        if all.is_empty() {
-            let idle = other.iter().map(|one| {
-                let nothing = |(why, _): &&(IdleCause, f64)| is_sender_limit(why.part);
-                self.subflow_causes(one).iter().filter(nothing).map(|(_, share)| share).sum()
+        if causes.is_empty() {
+            let idle_share = other_samples.iter().map(|sample| {
+                let is_sender_limited =
+                    |(cause, _): &&(IdleCause, f64)| is_sender_limit(cause.part);
+                self.subflow_causes(sample)
+                    .iter()
+                    .filter(is_sender_limited)
+                    .map(|(_, share)| share)
+                    .sum()
             });
-            let idle = idle.fold(0.0, f64::max);
-            let single = matches!(self.transport, Transport::Tcp | Transport::Quic);
-            let absent = if single { Part::SinglePath } else { Part::NoSubflow };
-            all = vec![(Part::Application.into(), idle), (absent.into(), 1.0 - idle)];
+            let idle_share = idle_share.fold(0.0, f64::max);
+            let is_single_path = matches!(self.transport, Transport::Tcp | Transport::Quic);
+            let absent_part = if is_single_path { Part::SinglePath } else { Part::NoSubflow };
+            causes = vec![
+                (Part::Application.into(), idle_share),
+                (absent_part.into(), 1.0 - idle_share),
+            ];
         }
-        combine_causes(&[&all], false)
+        combine_causes(&[&causes], false)
     }
 
     /// Returns the limits of one subflow, as shares of the period.
-    fn subflow_causes(&self, (subflow, held): &SenderSample<'_>) -> WeightedCauses {
-        let sum: u64 = held.limits_ns.values().fold(0, |sum, span| sum.saturating_add(*span));
+    fn subflow_causes(&self, (subflow, activity): &SenderSample<'_>) -> WeightedCauses {
+        let sum: u64 = activity.limits_ns.values().fold(0, |sum, span| sum.saturating_add(*span));
         let share = |span: u64| span as f64 / sum.max(1) as f64;
-        let mut all = WeightedCauses::new();
-        for (part, span) in &held.limits_ns {
-            if *part != Part::HeadOfLineBlocking || held.blocked_by_ns.is_empty() {
-                all.push((IdleCause::from(*part), share(*span)));
+        let mut causes = WeightedCauses::new();
+        for (part, span) in &activity.limits_ns {
+            if *part != Part::HeadOfLineBlocking || activity.blocked_by_ns.is_empty() {
+                causes.push((IdleCause::from(*part), share(*span)));
                 continue;
             }
-            let waited = |(_, span): &(u32, u64)| *span as f64;
-            let waited: f64 = held.blocked_by_ns.iter().map(waited).sum();
-            for (number, part_ns) in &held.blocked_by_ns {
+            let nanos = |(_, span): &(u32, u64)| *span as f64;
+            let blocked_ns: f64 = activity.blocked_by_ns.iter().map(nanos).sum();
+            for (number, part_ns) in &activity.blocked_by_ns {
                 let waits_for = self.path_of(subflow, *number);
-                let share = share(*span) * *part_ns as f64 / waited.max(1.0);
-                all.push((IdleCause { part: *part, waits_for }, share));
+                let share = share(*span) * *part_ns as f64 / blocked_ns.max(1.0);
+                causes.push((IdleCause { part: *part, waits_for }, share));
             }
         }
-        all
+        causes
     }
 
-    fn path_of(&self, of: &Subflow, number: u32) -> Option<usize> {
-        let same =
-            |one: &Subflow| (one.flow, one.stream, one.subflow) == (of.flow, of.stream, number);
-        let (other, _) = self.samples.iter().find(|(one, _)| same(one))?;
-        self.names.iter().position(|name| *name == other.path)
+    fn path_of(&self, blocked: &Subflow, number: u32) -> Option<usize> {
+        let is_blocking = |candidate: &Subflow| {
+            (candidate.flow, candidate.stream, candidate.subflow)
+                == (blocked.flow, blocked.stream, number)
+        };
+        let (blocking, _) = self.samples.iter().find(|(candidate, _)| is_blocking(candidate))?;
+        self.path_names.iter().position(|name| *name == blocking.path)
     }
 
     /// Returns for each flow the shares of received bytes that were not new to the application.
     fn overhead_shares(&self, direction: DataDirection) -> BTreeMap<u32, OverheadShares> {
-        let flows: BTreeSet<u32> = self.samples.iter().map(|(one, _)| one.flow).collect();
-        let of = |flow: u32| {
-            let input = self.merged.inputs.iter();
-            let input = input.filter(|one| (one.flow, one.direction) == (flow, direction));
-            let read = input.map(|one| one.delivery.total_bytes()).fold(0, u64::saturating_add);
+        let flows: BTreeSet<u32> = self.samples.iter().map(|(subflow, _)| subflow.flow).collect();
+        let shares_of = |flow: u32| {
+            let inputs = self.merged.inputs.iter();
+            let inputs = inputs.filter(|item| (item.flow, item.direction) == (flow, direction));
+            let read_bytes =
+                inputs.map(|item| item.delivery.total_bytes()).fold(0, u64::saturating_add);
             let subflows = self.merged.subflows.iter();
-            let own = subflows.filter(|one| (one.flow, one.direction) == (flow, direction));
-            let brought = own.map(|one| one.bytes).fold(0, u64::saturating_add);
-            let acked: u64 = { self.samples.iter() }
-                .filter(|(one, _)| (one.flow, one.direction) == (flow, direction))
-                .map(|(_, held)| held.delivered_bytes)
+            let flow_subflows =
+                subflows.filter(|item| (item.flow, item.direction) == (flow, direction));
+            let received_bytes = flow_subflows.map(|item| item.bytes).fold(0, u64::saturating_add);
+            let acked_bytes: u64 = { self.samples.iter() }
+                .filter(|(subflow, _)| (subflow.flow, subflow.direction) == (flow, direction))
+                .map(|(_, activity)| activity.delivered_bytes)
                 .sum();
-            let part = |bytes: u64, of: u64| (bytes as f64 / of.max(1) as f64).clamp(0.0, 1.0);
+            let share =
+                |bytes: u64, total: u64| (bytes as f64 / total.max(1) as f64).clamp(0.0, 1.0);
             match self.transport {
-                _ if read == 0 => OverheadShares::default(),
+                _ if read_bytes == 0 => OverheadShares::default(),
                 // The rest of the UDP payload is application data.
-                Transport::Quic | Transport::Mpquic => {
-                    OverheadShares { framing: 1.0 - part(read, acked), reinjected: 0.0 }
-                }
+                Transport::Quic | Transport::Mpquic => OverheadShares {
+                    framing: 1.0 - share(read_bytes, acked_bytes),
+                    reinjected: 0.0,
+                },
                 Transport::Tcp => OverheadShares::default(),
                 Transport::Mptcp => {
-                    let again = self.merged.reinjected_bytes;
-                    let needless = brought.saturating_sub(read).min(again);
-                    OverheadShares { framing: 0.0, reinjected: part(needless, brought) }
+                    let reinjected_bytes = self.merged.reinjected_bytes;
+                    let duplicate_bytes =
+                        received_bytes.saturating_sub(read_bytes).min(reinjected_bytes);
+                    OverheadShares {
+                        framing: 0.0,
+                        reinjected: share(duplicate_bytes, received_bytes),
+                    }
                 }
             }
         };
-        flows.into_iter().map(|flow| (flow, of(flow))).collect()
+        flows.into_iter().map(|flow| (flow, shares_of(flow))).collect()
     }
 }
 
@@ -228,24 +258,25 @@ struct OverheadShares {
     reinjected: f64,
 }
 
-fn add_sample(carried: &mut CarriedBytes, held: &SenderActivity, new: OverheadShares) {
-    let of = |part: f64| (held.delivered_bytes as f64 * part) as u64;
-    let (framing, reinjected) = (of(new.framing), of(new.reinjected));
-    carried.delivered += held.delivered_bytes.saturating_sub(framing + reinjected);
-    carried.headers += held.header_bytes.saturating_add(framing);
+fn add_sample(carried: &mut CarriedBytes, activity: &SenderActivity, overhead: OverheadShares) {
+    let bytes_of = |share: f64| (activity.delivered_bytes as f64 * share) as u64;
+    let (framing, reinjected) = (bytes_of(overhead.framing), bytes_of(overhead.reinjected));
+    carried.delivered += activity.delivered_bytes.saturating_sub(framing + reinjected);
+    carried.headers += activity.header_bytes.saturating_add(framing);
     carried.reinjected += reinjected;
-    carried.spurious += held.spurious_bytes;
+    carried.spurious += activity.spurious_bytes;
 }
 
 /// Scales peaks from payload to whole packets, which capacity counts.
 fn scale_peaks(periods: &mut [ObservedPeriod]) {
-    let sum = |of: fn(&CarriedBytes) -> u64| -> u64 {
-        periods.iter().map(|one| of(&one.period.carried)).sum()
+    let sum_of = |field: fn(&CarriedBytes) -> u64| -> u64 {
+        periods.iter().map(|observed| field(&observed.period.carried)).sum()
     };
-    let (all, headers) = (sum(CarriedBytes::sum), sum(|carried| carried.headers));
-    let factor = all as f64 / all.saturating_sub(headers).max(1) as f64;
-    for one in periods.iter_mut() {
-        one.peak_bps = (one.peak_bps as f64 * factor) as u64;
+    let (total_bytes, header_bytes) =
+        (sum_of(CarriedBytes::sum), sum_of(|carried| carried.headers));
+    let factor = total_bytes as f64 / total_bytes.saturating_sub(header_bytes).max(1) as f64;
+    for observed in periods.iter_mut() {
+        observed.peak_bps = (observed.peak_bps as f64 * factor) as u64;
     }
 }
 
@@ -253,11 +284,11 @@ fn is_sender_limit(part: Part) -> bool {
     matches!(part, Part::Application | Part::SenderCpu)
 }
 
-fn weights(reasons: &WeightedCauses) -> BTreeMap<IdleCause, u64> {
-    let all = total_weight(reasons);
+fn weights(causes: &WeightedCauses) -> BTreeMap<IdleCause, u64> {
+    let total = total_weight(causes);
     let mut weights = BTreeMap::new();
-    for (why, weight) in reasons.iter().filter(|_| all > 0.0) {
-        *weights.entry(*why).or_default() += (weight / all * WEIGHT_SCALE) as u64;
+    for (cause, weight) in causes.iter().filter(|_| total > 0.0) {
+        *weights.entry(*cause).or_default() += (weight / total * WEIGHT_SCALE) as u64;
     }
     weights
 }
@@ -276,14 +307,14 @@ mod tests {
         Scenario::parse("t", text, &no_files).unwrap()
     }
 
-    fn record(at: u64, subflow: u32, path: &str, held: &SenderActivity) -> Record {
+    fn record(number: u64, subflow: u32, path: &str, activity: &SenderActivity) -> Record {
         let subflow: Subflow = serde_json::from_value(serde_json::json!({
-            "t_ns": at * 100_000_000, "span_ns": 100_000_000, "flow": 0, "stream": 0,
+            "t_ns": number * 100_000_000, "span_ns": 100_000_000, "flow": 0, "stream": 0,
             "direction": "up", "side": SubflowEnd::Sender, "subflow": subflow, "path": path,
             "state": "established", "backup": false, "bytes": 0, "bytes_sent": 0, "bytes_acked": 0,
             "bytes_received": 0, "srtt_us": 50_000, "rttvar_us": 0, "rto_us": 0, "backoff": 0,
             "cwnd_packets": 0, "ssthresh_packets": 0, "in_flight_packets": 0, "retransmissions": 0,
-            "mss_bytes": 1_000, "sender_activity": held
+            "mss_bytes": 1_000, "sender_activity": activity
         }))
         .unwrap();
         Record::Subflow(Box::new(subflow))
@@ -307,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_waited_for_is_named_by_its_subflow() {
+    fn a_blocking_path_is_named_by_its_subflow() {
         let blocked = SenderActivity {
             blocked_by_ns: vec![(1, 60_000_000)],
             peer_window_max_bytes: 64_000,
@@ -316,9 +347,9 @@ mod tests {
                 &[(Part::HeadOfLineBlocking, 60), (Part::CongestionAvoidance, 40)],
             )
         };
-        let records = (1..=10).flat_map(|at| {
-            let slow = sender_activity(20, &[(Part::CongestionAvoidance, 100)]);
-            [record(at, 0, "wifi", &blocked), record(at, 1, "lte", &slow)]
+        let records = (1..=10).flat_map(|number| {
+            let slow_path = sender_activity(20, &[(Part::CongestionAvoidance, 100)]);
+            [record(number, 0, "wifi", &blocked), record(number, 1, "lte", &slow_path)]
         });
         let (accounts, summary) = account_of(records.collect());
         let summary = summary.unwrap();
@@ -326,7 +357,7 @@ mod tests {
         assert_eq!((wifi.path.as_str(), wifi.parts.of(Part::Headers)), ("wifi", 20_000));
         assert!(wifi.parts.blocked_by.contains_key("lte"), "{wifi:?}");
         assert_eq!(accounts.len(), 20);
-        assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
+        assert!(accounts.iter().all(|account| account.parts.sum() == account.parts.capacity_bytes));
         let text = "receive window of 64.0 kB was full of data waiting for lte";
         assert!(summary.sentence.contains(text), "{}", summary.sentence);
     }
@@ -334,8 +365,9 @@ mod tests {
     #[test]
     fn a_missing_subflow_is_counted_only_if_it_existed() {
         let busy = || sender_activity(100, &[(Part::CongestionAvoidance, 100)]);
-        let mut records: Vec<_> = (1..=10).map(|at| record(at, 0, "wifi", &busy())).collect();
-        records.extend((6..=10).map(|at| record(at, 1, "lte", &busy())));
+        let mut records: Vec<_> =
+            (1..=10).map(|number| record(number, 0, "wifi", &busy())).collect();
+        records.extend((6..=10).map(|number| record(number, 1, "lte", &busy())));
         let (_, summary) = account_of(records);
         let summary = summary.unwrap();
         let lte = &summary.links[1];
@@ -344,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_for_any_report_of_the_peer() {
-        let wild = SenderActivity {
+        let extreme = SenderActivity {
             limits_ns: [(Part::Unknown, u64::MAX), (Part::HeadOfLineBlocking, u64::MAX)].into(),
             blocked_by_ns: vec![(7, u64::MAX), (0, u64::MAX)],
             delivered_bytes: u64::MAX,
@@ -355,9 +387,9 @@ mod tests {
             ..SenderActivity::default()
         };
         let records = [1, 2, 2, 3, 1_000_000, u64::MAX / 100_000_000];
-        let records = records.map(|at| record(at, 0, "wifi", &wild));
+        let records = records.map(|number| record(number, 0, "wifi", &extreme));
         let (accounts, summary) = account_of(records.to_vec());
-        assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
+        assert!(accounts.iter().all(|account| account.parts.sum() == account.parts.capacity_bytes));
         assert!(summary.is_some());
     }
 }

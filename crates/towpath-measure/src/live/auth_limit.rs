@@ -26,14 +26,16 @@ const LOG_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 struct FailedAttempts {
     count: u32,
-    last: Instant,
+    last_failure: Instant,
 }
 
 impl FailedAttempts {
     fn backoff_end(self) -> Instant {
-        let doubled =
-            self.count.checked_sub(FREE_ATTEMPTS).map(|over| INITIAL_BACKOFF * (1 << over.min(16)));
-        self.last + doubled.unwrap_or_default().min(MAX_BACKOFF)
+        let backoff = self
+            .count
+            .checked_sub(FREE_ATTEMPTS)
+            .map(|doublings| INITIAL_BACKOFF * (1 << doublings.min(16)));
+        self.last_failure + backoff.unwrap_or_default().min(MAX_BACKOFF)
     }
 }
 
@@ -60,31 +62,33 @@ pub fn source_prefix(address: IpAddr) -> IpAddr {
 
 impl AuthRateLimiter {
     /// Checks that a source may try now; the error is the remaining backoff.
-    pub fn check(&self, from: IpAddr, now: Instant) -> Result<(), Duration> {
-        let left = self
+    pub fn check(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        let remaining = self
             .sources
-            .get(&source_prefix(from))
-            .map(|wrong| wrong.backoff_end().saturating_since(now));
-        left.filter(|left| !left.is_zero()).map_or(Ok(()), Err)
+            .get(&source_prefix(address))
+            .map(|failures| failures.backoff_end().saturating_since(now));
+        remaining.filter(|remaining| !remaining.is_zero()).map_or(Ok(()), Err)
     }
 
     /// Records a failed attempt. Returns the number of unlogged ones if a log line is due.
-    pub fn record_failure(&mut self, from: IpAddr, now: Instant) -> Option<u64> {
-        self.sources.retain(|_, wrong| now.saturating_since(wrong.last) < RESET_AFTER);
-        let from = source_prefix(from);
-        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&from) {
-            let quiet = self.sources.iter().min_by_key(|(_, wrong)| wrong.last);
-            let quiet = quiet.map(|(from, _)| *from);
-            quiet.and_then(|quiet| self.sources.remove(&quiet));
+    pub fn record_failure(&mut self, address: IpAddr, now: Instant) -> Option<u64> {
+        self.sources
+            .retain(|_, failures| now.saturating_since(failures.last_failure) < RESET_AFTER);
+        let source = source_prefix(address);
+        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
+            let oldest = self.sources.iter().min_by_key(|(_, failures)| failures.last_failure);
+            let oldest = oldest.map(|(source, _)| *source);
+            oldest.and_then(|oldest| self.sources.remove(&oldest));
         }
-        let wrong = self.sources.entry(from).or_insert(FailedAttempts { count: 0, last: now });
-        *wrong = FailedAttempts { count: wrong.count.saturating_add(1), last: now };
+        let failures =
+            self.sources.entry(source).or_insert(FailedAttempts { count: 0, last_failure: now });
+        *failures = FailedAttempts { count: failures.count.saturating_add(1), last_failure: now };
         self.record_rejected(now)
     }
 
     /// Records a success and forgets the failures of the source.
-    pub fn record_success(&mut self, from: IpAddr) {
-        self.sources.remove(&source_prefix(from));
+    pub fn record_success(&mut self, address: IpAddr) {
+        self.sources.remove(&source_prefix(address));
     }
 
     /// Records a failed or refused attempt. Returns the number of unlogged ones if a log line is
@@ -106,44 +110,44 @@ impl AuthRateLimiter {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
     #[test]
     fn guessing_clients_are_slowed_down_and_others_are_not() {
-        let mut guesses = AuthRateLimiter::default();
-        let (tireless, other): (IpAddr, IpAddr) =
+        let mut limiter = AuthRateLimiter::default();
+        let (guesser, other): (IpAddr, IpAddr) =
             ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let (mut tried, mut logged) = (0, 0);
+        let (mut attempts, mut logged) = (0, 0);
         // A thousand attempts a second for ten minutes.
         for millis in 0..600_000 {
-            assert_eq!(guesses.check(other, at(millis)), Ok(()));
-            if guesses.check(tireless, at(millis)).is_ok() {
-                tried += 1;
-                logged += u32::from(guesses.record_failure(tireless, at(millis)).is_some());
+            assert_eq!(limiter.check(other, at_ms(millis)), Ok(()));
+            if limiter.check(guesser, at_ms(millis)).is_ok() {
+                attempts += 1;
+                logged += u32::from(limiter.record_failure(guesser, at_ms(millis)).is_some());
             } else {
-                logged += u32::from(guesses.record_rejected(at(millis)).is_some());
+                logged += u32::from(limiter.record_rejected(at_ms(millis)).is_some());
             }
         }
-        assert!(tried < 25, "{tried} guesses were heard");
+        assert!(attempts < 25, "{attempts} guesses were heard");
         assert!((100..=121).contains(&logged), "{logged} lines");
-        assert_eq!(guesses.sources.len(), 1);
-        assert!(guesses.check(tireless, at(600_000)).is_err());
-        assert_eq!(guesses.check(tireless, at(700_000)), Ok(()));
+        assert_eq!(limiter.sources.len(), 1);
+        assert!(limiter.check(guesser, at_ms(600_000)).is_err());
+        assert_eq!(limiter.check(guesser, at_ms(700_000)), Ok(()));
     }
 
     #[test]
     fn a_wrong_secret_file_costs_nothing_and_the_right_resets_it() {
-        let mut guesses = AuthRateLimiter::default();
-        let from = "2001:db8::1".parse().unwrap();
-        assert_eq!(guesses.record_failure(from, at(0)), Some(0));
-        assert_eq!(guesses.record_failure(from, at(1)), None);
-        assert_eq!(guesses.check(from, at(2)), Ok(()));
-        guesses.record_success(from);
-        assert_eq!(guesses.record_failure(from, at(3)), None);
+        let mut limiter = AuthRateLimiter::default();
+        let address = "2001:db8::1".parse().unwrap();
+        assert_eq!(limiter.record_failure(address, at_ms(0)), Some(0));
+        assert_eq!(limiter.record_failure(address, at_ms(1)), None);
+        assert_eq!(limiter.check(address, at_ms(2)), Ok(()));
+        limiter.record_success(address);
+        assert_eq!(limiter.record_failure(address, at_ms(3)), None);
         assert_eq!(
-            guesses.record_failure(from, at(5_000)),
+            limiter.record_failure(address, at_ms(5_000)),
             Some(2),
             "those that nobody was told of"
         );
@@ -151,20 +155,20 @@ mod tests {
 
     #[test]
     fn one_network_is_one_source_and_memory_is_bounded() {
-        let mut guesses = AuthRateLimiter::default();
+        let mut limiter = AuthRateLimiter::default();
         let host = |net: u64, host: u64| -> IpAddr {
             Ipv6Addr::from((u128::from(net) << 64) | u128::from(host)).into()
         };
         for number in 0..20 {
-            guesses.record_failure(host(7, number), at(number));
+            limiter.record_failure(host(7, number), at_ms(number));
         }
-        assert!(guesses.check(host(7, 99), at(20)).is_err());
-        assert_eq!(guesses.check(host(8, 99), at(20)), Ok(()));
+        assert!(limiter.check(host(7, 99), at_ms(20)).is_err());
+        assert_eq!(limiter.check(host(8, 99), at_ms(20)), Ok(()));
         let mapped = "::ffff:192.0.2.1".parse().unwrap();
         assert_eq!(source_prefix(mapped), "192.0.2.1".parse::<IpAddr>().unwrap());
         for net in 0..10_000 {
-            guesses.record_failure(host(net, 1), at(net));
+            limiter.record_failure(host(net, 1), at_ms(net));
         }
-        assert_eq!(guesses.sources.len(), MAX_SOURCES);
+        assert_eq!(limiter.sources.len(), MAX_SOURCES);
     }
 }

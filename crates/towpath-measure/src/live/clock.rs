@@ -15,8 +15,8 @@ pub struct ClockOffset {
 
 impl ClockOffset {
     /// Converts a point in time from the client's clock to the server's.
-    pub fn to_server_time(self, at: Instant) -> Instant {
-        let nanos = i128::from(at.as_nanos()).saturating_add(self.nanos).max(0);
+    pub fn to_server_time(self, client_time: Instant) -> Instant {
+        let nanos = i128::from(client_time.as_nanos()).saturating_add(self.nanos).max(0);
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
@@ -32,14 +32,14 @@ pub struct ClockEstimator {
 }
 
 impl ClockEstimator {
-    /// Adds a sample: the request left at `asked`, the reply with the time `server` arrived at
+    /// Adds a sample: the request left at `sent`, the reply with the time `server` arrived at
     /// `now`.
-    pub fn add_sample(&mut self, asked: Instant, now: Instant, server: Instant) {
-        let trip = now.saturating_since(asked);
-        let middle = asked + trip / 2;
-        let nanos = i128::from(server.as_nanos()) - i128::from(middle.as_nanos());
+    pub fn add_sample(&mut self, sent: Instant, now: Instant, server: Instant) {
+        let rtt = now.saturating_since(sent);
+        let midpoint = sent + rtt / 2;
+        let nanos = i128::from(server.as_nanos()) - i128::from(midpoint.as_nanos());
         // The division may round down, which adds to the error.
-        let error = trip / 2 + Duration::from_nanos(1);
+        let error = rtt / 2 + Duration::from_nanos(1);
         self.count = self.count.saturating_add(1);
         if self.best.is_none_or(|best| error < best.error) {
             self.best = Some(ClockOffset { nanos, error });
@@ -66,27 +66,27 @@ mod tests {
     proptest! {
         #[test]
         fn the_true_offset_is_within_the_error(
-            ahead in -1_000_000_000_000_i64..1_000_000_000_000,
-            trips in proptest::collection::vec((0_u64..500_000_000, 0_u64..500_000_000), 1..20),
+            true_offset in -1_000_000_000_000_i64..1_000_000_000_000,
+            delays in proptest::collection::vec((0_u64..500_000_000, 0_u64..500_000_000), 1..20),
         ) {
-            let mut probes = ClockEstimator::default();
-            let mut now = 2_000_000_000_000_u64;
-            for (there, back) in trips {
-                let asked = now;
-                let server = (asked + there).checked_add_signed(ahead).unwrap();
-                now = asked + there + back;
-                let at = Instant::from_nanos;
-                probes.add_sample(at(asked), at(now), at(server));
-                now += 1_000;
+            let mut estimator = ClockEstimator::default();
+            let mut now_ns = 2_000_000_000_000_u64;
+            for (to_server, from_server) in delays {
+                let sent_ns = now_ns;
+                let server_ns = (sent_ns + to_server).checked_add_signed(true_offset).unwrap();
+                now_ns = sent_ns + to_server + from_server;
+                let instant = Instant::from_nanos;
+                estimator.add_sample(instant(sent_ns), instant(now_ns), instant(server_ns));
+                now_ns += 1_000;
             }
-            let best = probes.best().unwrap();
-            let wrong = (best.nanos - i128::from(ahead)).unsigned_abs();
-            prop_assert!(wrong <= best.error.as_nanos(), "{wrong} {:?}", best.error);
+            let best = estimator.best().unwrap();
+            let difference = (best.nanos - i128::from(true_offset)).unsigned_abs();
+            prop_assert!(difference <= best.error.as_nanos(), "{difference} {:?}", best.error);
         }
     }
 
     #[test]
-    fn a_clock_that_would_be_before_its_beginning_is_at_it() {
+    fn a_converted_time_is_never_negative() {
         let offset = ClockOffset { nanos: -5, error: Duration::ZERO };
         assert_eq!(offset.to_server_time(Instant::from_nanos(3)), Instant::ZERO);
         assert_eq!(offset.to_server_time(Instant::from_nanos(9)), Instant::from_nanos(4));

@@ -110,8 +110,8 @@ impl ControlSession {
 
     /// Sets whether unauthenticated clients get complete snapshots, as authenticated ones do.
     #[must_use]
-    pub fn with_public_diagnostics(self, open: bool) -> Self {
-        Self { public_diagnostics: open, ..self }
+    pub fn with_public_diagnostics(self, public_diagnostics: bool) -> Self {
+        Self { public_diagnostics, ..self }
     }
 
     /// Sets the greeting: the observed protocol, and support for datagram echo and QUIC on this
@@ -119,11 +119,11 @@ impl ControlSession {
     #[must_use]
     pub fn with_greeting(
         self,
-        seen: Option<ObservedProtocol>,
+        observed: Option<ObservedProtocol>,
         datagrams: bool,
         quic: bool,
     ) -> Self {
-        Self { observed: seen, datagrams, quic, ..self }
+        Self { observed, datagrams, quic, ..self }
     }
 
     /// Returns the maximum time that the client may be silent in this state.
@@ -194,35 +194,39 @@ impl ControlSession {
     fn welcome(&self) -> ServerMessage {
         let challenge = self.secret.as_ref().map(|_| self.challenge);
         let towpath = env!("CARGO_PKG_VERSION").to_owned();
-        let Self { observed: seen, datagrams, quic, .. } = *self;
-        ServerMessage::Welcome { towpath, challenge, observed: seen, datagrams, quic }
+        let Self { observed, datagrams, quic, .. } = *self;
+        ServerMessage::Welcome { towpath, challenge, observed, datagrams, quic }
     }
 
     /// Verifies a client's proof. A wrong guess reveals nothing about the secret.
     fn verify_proof(
         &self,
         proof: AuthProof,
-        client: Challenge,
+        client_challenge: Challenge,
     ) -> (ControlState, Vec<ControlAction>) {
-        let refused = |reason: &str, hint: &str| {
+        let refusal = |reason: &str, hint: &str| {
             ControlAction::Send(AdmissionError::new(reason, hint).into())
         };
         let Some(binding) = self.binding else {
-            let why = "a secret is proved over an encrypted connection only";
+            let reason = "a secret is proved over an encrypted connection only";
             let hint = "use the same version of towpath on both hosts";
-            return (ControlState::Closed, vec![refused(why, hint), ControlAction::Close]);
+            return (ControlState::Closed, vec![refusal(reason, hint), ControlAction::Close]);
         };
-        let transcript = AuthTranscript { binding, server: self.challenge, client };
+        let transcript =
+            AuthTranscript { binding, server: self.challenge, client: client_challenge };
         let secret = self.secret.as_ref();
-        let known = secret.filter(|secret| secret.accepts(AuthRole::Client, &transcript, proof));
-        if let Some(proof) = known.and_then(|secret| secret.prove(AuthRole::Server, &transcript)) {
+        let verified_secret =
+            secret.filter(|secret| secret.accepts(AuthRole::Client, &transcript, proof));
+        if let Some(proof) =
+            verified_secret.and_then(|secret| secret.prove(AuthRole::Server, &transcript))
+        {
             return (
                 ControlState::Planning,
                 vec![ControlAction::Send(ServerMessage::Proved { proof })],
             );
         }
-        let refused = refused("the secret is wrong", "use the server's --secret-file");
-        (ControlState::Closed, vec![ControlAction::AuthFailed, refused, ControlAction::Close])
+        let refusal = refusal("the secret is wrong", "use the server's --secret-file");
+        (ControlState::Closed, vec![ControlAction::AuthFailed, refusal, ControlAction::Close])
     }
 
     fn step(
@@ -234,8 +238,9 @@ impl ControlSession {
 
         match (self.state, message) {
             (State::Greeting, Message::Hello { towpath: _ }) => {
-                let next = if self.secret.is_some() { State::Proving } else { State::Planning };
-                (next, vec![Action::Send(self.welcome())])
+                let next_state =
+                    if self.secret.is_some() { State::Proving } else { State::Planning };
+                (next_state, vec![Action::Send(self.welcome())])
             }
             (State::Proving, Message::Proof { proof, challenge }) => {
                 self.verify_proof(proof, challenge)
@@ -299,13 +304,13 @@ mod tests {
     const BINDING: ChannelBinding = ChannelBinding([3; 32]);
     const CLIENT: Challenge = Challenge([8; 32]);
 
-    fn control(secret: Option<&str>) -> ControlSession {
+    fn control_session(secret: Option<&str>) -> ControlSession {
         let secret = secret.map(|text| Secret::from_text(text.as_bytes()).unwrap());
         ControlSession::new(None, secret, Challenge([9; 32])).with_binding(Some(BINDING))
     }
 
     /// Proof message of a client with this secret.
-    fn proof(secret: &str, binding: ChannelBinding, server: Challenge) -> ClientMessage {
+    fn proof_message(secret: &str, binding: ChannelBinding, server: Challenge) -> ClientMessage {
         let transcript = AuthTranscript { binding, server, client: CLIENT };
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
         let proof = secret.prove(AuthRole::Client, &transcript).unwrap();
@@ -330,42 +335,42 @@ mod tests {
     #[test]
     fn a_test_goes_from_hello_to_bye() {
         let limits = ServerLimits::default();
-        let mut control = control(None);
+        let mut control = control_session(None);
         let actions = control.on_message(hello(), &limits);
         assert!(matches!(
             &actions[..],
             [ControlAction::Send(ServerMessage::Welcome { challenge: None, .. })]
         ));
-        let acts = control.on_message(plan(), &limits);
-        assert!(matches!(&acts[..], [ControlAction::Admit(_)]));
+        let actions = control.on_message(plan(), &limits);
+        assert!(matches!(&actions[..], [ControlAction::Admit(_)]));
         control.on_admitted(TOKEN);
-        let name = TOKEN.public_id();
-        assert_eq!(control.pending_test(), Some(name));
-        let acts = control.on_message(ClientMessage::Begin { at_ns: 7 }, &limits);
-        assert_eq!(acts, [ControlAction::Begin(name, 7)]);
+        let public_id = TOKEN.public_id();
+        assert_eq!(control.pending_test(), Some(public_id));
+        let actions = control.on_message(ClientMessage::Begin { at_ns: 7 }, &limits);
+        assert_eq!(actions, [ControlAction::Begin(public_id, 7)]);
         assert_eq!(control.pending_test(), None);
-        let acts = control.on_message(ClientMessage::Fetch { offset: 3 }, &limits);
-        assert_eq!(acts, [ControlAction::Deliver(name, 3)]);
-        let acts = control.on_message(ClientMessage::Bye, &limits);
-        assert_eq!(acts, [ControlAction::Forget(name), ControlAction::Close]);
+        let actions = control.on_message(ClientMessage::Fetch { offset: 3 }, &limits);
+        assert_eq!(actions, [ControlAction::Deliver(public_id, 3)]);
+        let actions = control.on_message(ClientMessage::Bye, &limits);
+        assert_eq!(actions, [ControlAction::Forget(public_id), ControlAction::Close]);
         assert_eq!(control.on_message(ClientMessage::Bye, &limits), [ControlAction::Close]);
     }
 
     #[test]
     fn a_client_without_the_secret_gets_no_test() {
         let limits = ServerLimits::default();
-        let guess = AuthProof([0; 32]);
-        for answer in [
+        let wrong_proof = AuthProof([0; 32]);
+        for message in [
             plan(),
-            ClientMessage::Proof { proof: guess, challenge: CLIENT },
+            ClientMessage::Proof { proof: wrong_proof, challenge: CLIENT },
             ClientMessage::Begin { at_ns: 0 },
         ] {
-            let mut control = control(Some(KEY));
+            let mut control = control_session(Some(KEY));
             control.on_message(hello(), &limits);
-            let wrong = matches!(answer, ClientMessage::Proof { .. });
-            let actions = control.on_message(answer, &limits);
+            let is_wrong_proof = matches!(message, ClientMessage::Proof { .. });
+            let actions = control.on_message(message, &limits);
             assert_eq!(actions.last(), Some(&ControlAction::Close));
-            assert_eq!(actions.first() == Some(&ControlAction::AuthFailed), wrong);
+            assert_eq!(actions.first() == Some(&ControlAction::AuthFailed), is_wrong_proof);
             assert_eq!(control.on_message(plan(), &limits), [ControlAction::Close]);
         }
     }
@@ -373,7 +378,7 @@ mod tests {
     #[test]
     fn both_ends_prove_the_secret_for_their_own_connection_only() {
         let limits = ServerLimits::default();
-        let mut control = control(Some(KEY));
+        let mut control = control_session(Some(KEY));
         let actions = control.on_message(hello(), &limits);
         let [ControlAction::Send(ServerMessage::Welcome { challenge: Some(server), .. })] =
             actions[..]
@@ -381,20 +386,22 @@ mod tests {
             panic!("{actions:?}");
         };
         // A man in the middle has separate connections, with separate bindings, to both.
-        let elsewhere = proof(KEY, ChannelBinding([4; 32]), server);
-        let acts = control.clone().on_message(elsewhere, &limits);
-        assert_eq!(acts.first(), Some(&ControlAction::AuthFailed), "{acts:?}");
-        let acts =
-            control.clone().with_binding(None).on_message(proof(KEY, BINDING, server), &limits);
-        let [ControlAction::Send(ServerMessage::Refused { reason: why, .. }), ControlAction::Close] =
-            &acts[..]
+        let relayed_proof = proof_message(KEY, ChannelBinding([4; 32]), server);
+        let actions = control.clone().on_message(relayed_proof, &limits);
+        assert_eq!(actions.first(), Some(&ControlAction::AuthFailed), "{actions:?}");
+        let actions = control
+            .clone()
+            .with_binding(None)
+            .on_message(proof_message(KEY, BINDING, server), &limits);
+        let [ControlAction::Send(ServerMessage::Refused { reason, .. }), ControlAction::Close] =
+            &actions[..]
         else {
-            panic!("{acts:?}")
+            panic!("{actions:?}")
         };
-        assert!(why.contains("encrypted"), "{why}");
-        let acts = control.on_message(proof(KEY, BINDING, server), &limits);
-        let [ControlAction::Send(ServerMessage::Proved { proof })] = acts[..] else {
-            panic!("{acts:?}")
+        assert!(reason.contains("encrypted"), "{reason}");
+        let actions = control.on_message(proof_message(KEY, BINDING, server), &limits);
+        let [ControlAction::Send(ServerMessage::Proved { proof })] = actions[..] else {
+            panic!("{actions:?}")
         };
         let transcript = AuthTranscript { binding: BINDING, server, client: CLIENT };
         let secret = Secret::from_text(KEY.as_bytes()).unwrap();
@@ -408,38 +415,37 @@ mod tests {
             ControlAction::Snapshot { port: 80, complete: false };
         let limits = ServerLimits::default();
         let request = ClientMessage::Snapshot { port: 80 };
-        let mut public_diagnostics = control(None);
+        let mut without_secret = control_session(None);
         assert_eq!(
-            public_diagnostics.clone().on_message(request.clone(), &limits),
+            without_secret.clone().on_message(request.clone(), &limits),
             [ControlAction::Close]
         );
-        public_diagnostics.on_message(hello(), &limits);
+        without_secret.on_message(hello(), &limits);
         for _ in 0..2 {
-            assert_eq!(public_diagnostics.on_message(request.clone(), &limits), [UNAUTHENTICATED]);
+            assert_eq!(without_secret.on_message(request.clone(), &limits), [UNAUTHENTICATED]);
         }
-        let actions = public_diagnostics
+        let actions = without_secret
             .clone()
             .with_public_diagnostics(true)
             .on_message(request.clone(), &limits);
         assert_eq!(actions, [ControlAction::Snapshot { port: 80, complete: true }]);
         assert!(matches!(
-            &public_diagnostics.clone().on_message(plan(), &limits)[..],
+            &without_secret.clone().on_message(plan(), &limits)[..],
             [ControlAction::Admit(_)]
         ));
-        let answers = (0..100).filter(|_| {
-            public_diagnostics.on_message(request.clone(), &limits) == [UNAUTHENTICATED]
-        });
-        assert_eq!(answers.count() as u32 + 2, MAX_SNAPSHOT_REQUESTS);
-        let mut closed = control(Some(KEY));
-        closed.on_message(hello(), &limits);
-        let acts = closed.clone().on_message(request.clone(), &limits);
+        let answered = (0..100)
+            .filter(|_| without_secret.on_message(request.clone(), &limits) == [UNAUTHENTICATED]);
+        assert_eq!(answered.count() as u32 + 2, MAX_SNAPSHOT_REQUESTS);
+        let mut with_secret = control_session(Some(KEY));
+        with_secret.on_message(hello(), &limits);
+        let actions = with_secret.clone().on_message(request.clone(), &limits);
         assert!(matches!(
-            &acts[..],
+            &actions[..],
             [ControlAction::Send(ServerMessage::Refused { .. }), ControlAction::Close]
         ));
-        closed.on_message(proof(KEY, BINDING, Challenge([9; 32])), &limits);
+        with_secret.on_message(proof_message(KEY, BINDING, Challenge([9; 32])), &limits);
         assert_eq!(
-            closed.on_message(request, &limits),
+            with_secret.on_message(request, &limits),
             [ControlAction::Snapshot { port: 80, complete: true }]
         );
     }
@@ -447,12 +453,12 @@ mod tests {
     #[test]
     fn a_client_resuming_with_a_token_can_only_continue_its_test() {
         let limits = ServerLimits::default();
-        let name = TOKEN.public_id();
-        let back = ControlSession::new(Some(name), None, Challenge([0; 32]));
-        let actions = back.clone().on_message(ClientMessage::Fetch { offset: 0 }, &limits);
-        assert_eq!(actions, [ControlAction::Deliver(name, 0)]);
-        for word in [hello(), plan(), ClientMessage::Begin { at_ns: 0 }] {
-            assert_eq!(back.clone().on_message(word, &limits), [ControlAction::Close]);
+        let public_id = TOKEN.public_id();
+        let resumed = ControlSession::new(Some(public_id), None, Challenge([0; 32]));
+        let actions = resumed.clone().on_message(ClientMessage::Fetch { offset: 0 }, &limits);
+        assert_eq!(actions, [ControlAction::Deliver(public_id, 0)]);
+        for message in [hello(), plan(), ClientMessage::Begin { at_ns: 0 }] {
+            assert_eq!(resumed.clone().on_message(message, &limits), [ControlAction::Close]);
         }
     }
 }

@@ -42,12 +42,12 @@ impl EchoDatagram {
         Self::parse(bytes, REPLY_MAGIC)
     }
 
-    fn parse(bytes: &[u8], first: [u8; 4]) -> Option<Self> {
+    fn parse(bytes: &[u8], magic: [u8; 4]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk()?;
         let (token, rest) = rest.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (sent_ns, rest) = rest.split_first_chunk()?;
-        (*head == first && rest.is_empty()).then(|| Self {
+        (*head == magic && rest.is_empty()).then(|| Self {
             token: TestToken(*token),
             number: u32::from_be_bytes(*number),
             sent_ns: u64::from_be_bytes(*sent_ns),
@@ -55,7 +55,7 @@ impl EchoDatagram {
     }
 }
 
-/// Returns the reply to a datagram, or `None` if it gets none. `admits` decides which tokens get
+/// Returns the reply to a datagram, or `None` if it gets none. `accepts_token` decides which tokens get
 /// replies.
 pub fn reply(
     bytes: &[u8],
@@ -83,25 +83,25 @@ mod tests {
         fn a_request_is_echoed_unchanged(
             token: [u8; 16], number: u32, sent_ns: u64,
         ) {
-            let asked = EchoDatagram { token: TestToken(token), number, sent_ns };
-            let bytes = asked.to_bytes();
+            let request = EchoDatagram { token: TestToken(token), number, sent_ns };
+            let bytes = request.to_bytes();
             prop_assert_eq!(bytes[0] & 0x40, 0, "no packet of QUIC");
-            let back = reply(&bytes, |one| one == TestToken(token)).unwrap();
-            prop_assert_eq!(EchoDatagram::parse_reply(&back), Some(asked));
-            prop_assert_eq!(reply(&bytes, |one| one != TestToken(token)), None);
-            prop_assert_eq!(reply(&back, |_| true), None, "answers are not answered");
+            let echo = reply(&bytes, |received| received == TestToken(token)).unwrap();
+            prop_assert_eq!(EchoDatagram::parse_reply(&echo), Some(request));
+            prop_assert_eq!(reply(&bytes, |received| received != TestToken(token)), None);
+            prop_assert_eq!(reply(&echo, |_| true), None, "answers are not answered");
         }
 
         #[test]
         fn invalid_requests_get_no_reply(
-            bytes in prop::collection::vec(any::<u8>(), 0..64), head: bool,
+            bytes in prop::collection::vec(any::<u8>(), 0..64), with_magic: bool,
         ) {
             let mut bytes = bytes;
-            for (slot, byte) in bytes.iter_mut().zip(REQUEST_MAGIC).filter(|_| head) {
+            for (slot, byte) in bytes.iter_mut().zip(REQUEST_MAGIC).filter(|_| with_magic) {
                 *slot = byte;
             }
-            let right = bytes.starts_with(&REQUEST_MAGIC) && bytes.len() == EchoDatagram::BYTES;
-            prop_assert_eq!(reply(&bytes, |_| true).is_some(), right);
+            let is_valid = bytes.starts_with(&REQUEST_MAGIC) && bytes.len() == EchoDatagram::BYTES;
+            prop_assert_eq!(reply(&bytes, |_| true).is_some(), is_valid);
         }
     }
 }

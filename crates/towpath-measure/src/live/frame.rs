@@ -44,10 +44,10 @@ impl FrameDecoder {
             return Err(FrameError::TooLong(length));
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
-        let read = serde_json::from_slice(content);
-        let read = read.map_err(|error| FrameError::NotUnderstood(error.to_string()))?;
+        let parsed = serde_json::from_slice(content);
+        let parsed = parsed.map_err(|error| FrameError::NotUnderstood(error.to_string()))?;
         self.buffer.drain(..length.saturating_add(4));
-        Ok(Some(read))
+        Ok(Some(parsed))
     }
 }
 
@@ -74,34 +74,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_read_however_they_are_cut(
-            texts in proptest::collection::vec(".{0,200}", 1..8), cut in 1_usize..50,
+        fn any_segmentation_gives_the_same_frames(
+            texts in proptest::collection::vec(".{0,200}", 1..8), chunk_bytes in 1_usize..50,
         ) {
-            let all: Vec<u8> = texts.iter().flat_map(|text| to_bytes(text).unwrap()).collect();
-            let (mut frames, mut found) = (FrameDecoder::default(), Vec::new());
-            for piece in all.chunks(cut) {
-                frames.push(piece);
-                while let Some(text) = frames.take::<String>().unwrap() {
-                    found.push(text);
+            let bytes: Vec<u8> = texts.iter().flat_map(|text| to_bytes(text).unwrap()).collect();
+            let (mut decoder, mut received) = (FrameDecoder::default(), Vec::new());
+            for chunk in bytes.chunks(chunk_bytes) {
+                decoder.push(chunk);
+                while let Some(text) = decoder.take::<String>().unwrap() {
+                    received.push(text);
                 }
             }
-            prop_assert_eq!(found, texts);
-            prop_assert_eq!(frames.buffered(), 0);
+            prop_assert_eq!(received, texts);
+            prop_assert_eq!(decoder.buffered(), 0);
         }
 
         #[test]
         fn garbage_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut frames = FrameDecoder::default();
-            frames.push(&bytes);
-            while let Ok(Some(_)) = frames.take::<serde_json::Value>() {}
+            let mut decoder = FrameDecoder::default();
+            decoder.push(&bytes);
+            while let Ok(Some(_)) = decoder.take::<serde_json::Value>() {}
         }
     }
 
     #[test]
     fn a_frame_that_is_too_long_is_refused_by_its_length_alone() {
-        let mut frames = FrameDecoder::default();
-        frames.push(&u32::MAX.to_be_bytes());
-        assert_eq!(frames.take::<String>(), Err(FrameError::TooLong(u32::MAX as usize)));
+        let mut decoder = FrameDecoder::default();
+        decoder.push(&u32::MAX.to_be_bytes());
+        assert_eq!(decoder.take::<String>(), Err(FrameError::TooLong(u32::MAX as usize)));
         let long = "x".repeat(MAX_FRAME_BYTES);
         assert_eq!(to_bytes(&long), Err(FrameError::TooLong(MAX_FRAME_BYTES + 2)));
     }

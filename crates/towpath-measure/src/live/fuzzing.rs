@@ -37,13 +37,13 @@ pub fn control(data: &[u8]) {
         let mut frames = FrameDecoder::default();
         frames.push(data.get(Preamble::BYTES..).unwrap_or_default());
         while let Ok(Some(message)) = frames.take::<ClientMessage>() {
-            let acts = control.on_message(message, &limits);
-            for act in &acts {
-                if let ControlAction::Admit(_) = act {
+            let actions = control.on_message(message, &limits);
+            for action in &actions {
+                if let ControlAction::Admit(_) = action {
                     control.on_admitted(TestToken([2; 16]));
                 }
             }
-            if acts.contains(&ControlAction::Close) {
+            if actions.contains(&ControlAction::Close) {
                 break;
             }
         }
@@ -58,8 +58,8 @@ pub fn control(data: &[u8]) {
 /// reply.
 pub fn datagram(data: &[u8]) {
     for admitted in [true, false] {
-        let answer = datagram::reply(data, |_| admitted);
-        assert!(answer.is_none_or(|answer| admitted && answer.len() <= data.len()));
+        let reply = datagram::reply(data, |_| admitted);
+        assert!(reply.is_none_or(|reply| admitted && reply.len() <= data.len()));
     }
     let plan = Udp {
         rate_bps: 1_000_000,
@@ -72,10 +72,10 @@ pub fn datagram(data: &[u8]) {
     };
     let sample = Duration::from_millis(100);
     let mut receiver = UdpReceiver::new(&plan, Instant::ZERO, sample);
-    for part in data.chunks(DatagramHeader::BYTES) {
-        if let Some(stamp) = DatagramHeader::parse(part) {
-            receiver.on_datagram(stamp.sent_at(), (stamp.number, stamp.sent_at()), part.len());
-            receiver.on_datagram(Instant::ZERO, (stamp.number, stamp.sent_at()), part.len());
+    for chunk in data.chunks(DatagramHeader::BYTES) {
+        if let Some(header) = DatagramHeader::parse(chunk) {
+            receiver.on_datagram(header.sent_at(), (header.number, header.sent_at()), chunk.len());
+            receiver.on_datagram(Instant::ZERO, (header.number, header.sent_at()), chunk.len());
         }
     }
     assert!(receiver.finish(true).received <= planned_datagrams(&plan));
@@ -86,12 +86,12 @@ pub fn datagram(data: &[u8]) {
     };
     let mut pinger = Pinger::new(plan, Instant::ZERO);
     let now = Instant::ZERO + Duration::from_millis(250);
-    let asked = std::iter::from_fn(|| pinger.poll(now)).count();
-    if let Some(answer) = EchoDatagram::parse_reply(data) {
-        pinger.on_reply(now, answer.number);
+    let sent_count = std::iter::from_fn(|| pinger.poll(now)).count();
+    if let Some(reply) = EchoDatagram::parse_reply(data) {
+        pinger.on_reply(now, reply.number);
     }
     let probes = pinger.finish(now, 0, "path");
-    assert!(probes.len() <= asked && probes.iter().all(|probe| probe.answered_ns.is_some()));
+    assert!(probes.len() <= sent_count && probes.iter().all(|probe| probe.answered_ns.is_some()));
 }
 
 /// Merges a server's report with that of a client that saw the same, and with none. Builds the
@@ -102,12 +102,12 @@ pub fn host_report(data: &[u8]) {
     let Ok(scenario) = Scenario::parse("half", SCENARIO, &no_files) else { return };
     for client in [&HostReport::default(), &report] {
         let merged = merge(&scenario, client, Ok(&report));
-        let start = Summarizer::new(&scenario, Transport::Mptcp);
-        let mut start = merged.inputs.into_iter().fold(start, Summarizer::flow);
-        for (flow, direction, figures) in merged.datagrams {
-            start.add_datagrams(flow, direction, figures);
+        let summarizer = Summarizer::new(&scenario, Transport::Mptcp);
+        let mut summarizer = merged.inputs.into_iter().fold(summarizer, Summarizer::flow);
+        for (flow, direction, stats) in merged.datagrams {
+            summarizer.add_datagrams(flow, direction, stats);
         }
-        let summary = start
+        let summary = summarizer
             .subflows(merged.subflows)
             .probes(&merged.probes)
             .counters(&merged.counters)

@@ -164,17 +164,23 @@ impl HostReport {
     pub fn into_text(self) -> String {
         let Self { host, flows, connections, subflows, records } = self;
         let mut text = String::new();
-        let mut add = |line: ReportLine| {
+        let mut append_line = |line: ReportLine| {
             // The lines hold only numbers, strings and lists of them, so that serialization cannot
             // fail.
             text.push_str(&serde_json::to_string(&line).unwrap_or_default());
             text.push('\n');
         };
-        add(ReportLine::Host(Box::new(host)));
-        flows.into_iter().map(ReportLine::Flow).for_each(&mut add);
-        connections.into_iter().map(ReportLine::Connection).for_each(&mut add);
-        subflows.into_iter().map(|one| ReportLine::Subflow(Box::new(one))).for_each(&mut add);
-        records.into_iter().map(|one| ReportLine::Record(Box::new(one))).for_each(&mut add);
+        append_line(ReportLine::Host(Box::new(host)));
+        flows.into_iter().map(ReportLine::Flow).for_each(&mut append_line);
+        connections.into_iter().map(ReportLine::Connection).for_each(&mut append_line);
+        subflows
+            .into_iter()
+            .map(|item| ReportLine::Subflow(Box::new(item)))
+            .for_each(&mut append_line);
+        records
+            .into_iter()
+            .map(|item| ReportLine::Record(Box::new(item)))
+            .for_each(&mut append_line);
         text
     }
 
@@ -186,26 +192,29 @@ impl HostReport {
         let budget = ReadBudget::of(MAX_REPORT_BYTES);
         let mut cardinality = CardinalityLimiter::default();
         for (number, line) in (1..).zip(text.lines()) {
-            let wrong = |why: &dyn std::fmt::Display| format!("line {number}: {why}");
+            let line_error = |reason: &dyn std::fmt::Display| format!("line {number}: {reason}");
             if line.len() > MAX_LINE_BYTES && !line.starts_with("{\"flow\":") {
-                return Err(wrong(&format!("it has more than {MAX_LINE_BYTES} bytes")));
+                return Err(line_error(&format!("it has more than {MAX_LINE_BYTES} bytes")));
             }
-            budget.take(MIN_LINE_BYTES.max(line.len() as u64)).map_err(|error| wrong(&error))?;
-            let line: ReportLine = serde_json::from_str(line).map_err(|error| wrong(&error))?;
+            budget
+                .take(MIN_LINE_BYTES.max(line.len() as u64))
+                .map_err(|error| line_error(&error))?;
+            let line: ReportLine =
+                serde_json::from_str(line).map_err(|error| line_error(&error))?;
             match line {
                 ReportLine::Host(host) => report.host = *host,
                 ReportLine::Flow(flow) => report.flows.push(flow),
                 ReportLine::Connection(connection) => report.connections.push(connection),
                 ReportLine::Subflow(subflow) => report.subflows.push(*subflow),
                 ReportLine::Record(record) => {
-                    cardinality.take(&record).map_err(|error| wrong(&error))?;
+                    cardinality.add_record(&record).map_err(|error| line_error(&error))?;
                     report.records.push(*record);
                 }
             }
             let max_items =
                 report.flows.len().max(report.connections.len()).max(report.subflows.len());
             if max_items > MAX_SUBFLOWS {
-                return Err(wrong(&format!("more than {MAX_SUBFLOWS} flows or subflows")));
+                return Err(line_error(&format!("more than {MAX_SUBFLOWS} flows or subflows")));
             }
         }
         Ok(report)
@@ -257,8 +266,8 @@ mod tests {
     fn a_host_report_beyond_the_run_limits_is_refused() {
         let connection =
             r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
-        let refused = HostReport::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
-        assert!(refused.starts_with("line 20001:"), "{refused}");
+        let error = HostReport::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
+        assert!(error.starts_with("line 20001:"), "{error}");
         let long = format!("{connection}\n{{\"record\":{}", " ".repeat(8_000_000));
         assert!(HostReport::from_text(&long).unwrap_err().starts_with("line 2: it has more"));
     }

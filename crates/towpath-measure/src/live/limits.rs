@@ -70,14 +70,14 @@ pub struct AdmissionError {
 
 impl AdmissionError {
     /// Creates a refusal with a suggested fix.
-    pub fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { reason: why.into(), hint: Some(hint.into()) }
+    pub fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { reason: reason.into(), hint: Some(hint.into()) }
     }
 }
 
 impl From<AdmissionError> for ServerMessage {
-    fn from(AdmissionError { reason: why, hint }: AdmissionError) -> Self {
-        Self::Refused { reason: why, hint }
+    fn from(AdmissionError { reason, hint }: AdmissionError) -> Self {
+        Self::Refused { reason, hint }
     }
 }
 
@@ -87,11 +87,12 @@ impl ServerLimits {
         let scenario = Scenario::parse("the plan", &plan.scenario, &no_files)
             .map_err(|errors| AdmissionError { reason: errors.to_string(), hint: None })?;
         let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
-        let leads = |flow: &crate::scenario::Flow| (flow.from, flow.to) == (0, 1);
-        let fits = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
-        if names != HOSTS || !fits || !scenario.flows.iter().all(leads) {
-            let why = "a plan leads from `client` to `server`, with one flow to sixteen";
-            return Err(AdmissionError { reason: why.to_owned(), hint: None });
+        let is_client_to_server = |flow: &crate::scenario::Flow| (flow.from, flow.to) == (0, 1);
+        let is_flow_count_valid = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
+        if names != HOSTS || !is_flow_count_valid || !scenario.flows.iter().all(is_client_to_server)
+        {
+            let reason = "a plan leads from `client` to `server`, with one flow to sixteen";
+            return Err(AdmissionError { reason: reason.to_owned(), hint: None });
         }
         if scenario.flows.iter().any(|flow| matches!(flow.pattern, Pattern::Run { .. })) {
             let hint = "measure with one of the patterns";
@@ -103,22 +104,24 @@ impl ServerLimits {
     }
 
     fn check_amounts(&self, scenario: &Scenario) -> Result<(), AdmissionError> {
-        let all: u32 = scenario.flows.iter().map(|flow| streams(&flow.pattern)).sum();
-        if all > self.streams {
-            let reason = format!("{all} connections, and this server takes {}", self.streams);
+        let connections: u32 = scenario.flows.iter().map(|flow| streams(&flow.pattern)).sum();
+        if connections > self.streams {
+            let reason =
+                format!("{connections} connections, and this server takes {}", self.streams);
             return Err(AdmissionError::new(reason, "use fewer streams (-P)"));
         }
-        let longest = max_duration(scenario);
-        if longest > self.duration {
-            let (asked, most) = (format::seconds(longest), format::seconds(self.duration));
-            let why = format!("the test may take {asked}, and this server allows {most}");
+        let test_duration = max_duration(scenario);
+        if test_duration > self.duration {
+            let (requested, allowed) =
+                (format::seconds(test_duration), format::seconds(self.duration));
+            let reason = format!("the test may take {requested}, and this server allows {allowed}");
             return Err(AdmissionError::new(
-                why,
+                reason,
                 "ask for less time (-t), or start the server with a \
                 larger --max-duration",
             ));
         }
-        let sized = scenario.flows.iter().filter_map(|flow| match flow.pattern {
+        let total_bytes = scenario.flows.iter().filter_map(|flow| match flow.pattern {
             Pattern::Bulk { size_bytes, .. } => size_bytes,
             Pattern::Iperf { .. }
             | Pattern::Exchange(_)
@@ -128,27 +131,28 @@ impl ServerLimits {
             | Pattern::Udp(_)
             | Pattern::Run { .. } => None,
         });
-        let sized = sized.fold(0_u64, u64::saturating_add);
-        let of_udp = scenario
+        let total_bytes = total_bytes.fold(0_u64, u64::saturating_add);
+        let udp_flows = scenario
             .flows
             .iter()
             .filter_map(|flow| Some((flow.pattern.udp()?, directions(&flow.pattern).len() as u64)));
-        let payload = |(udp, ways): (&Udp, u64)| {
-            planned_datagrams(udp).saturating_mul(udp.bytes.into()).saturating_mul(ways)
+        let payload = |(udp, direction_count): (&Udp, u64)| {
+            planned_datagrams(udp).saturating_mul(udp.bytes.into()).saturating_mul(direction_count)
         };
-        let sized = of_udp.clone().map(payload).fold(sized, u64::saturating_add);
-        let fastest = of_udp.map(|(udp, _)| udp.rate_bps).fold(0, u64::saturating_add);
-        if let Some(most) = self.rate.filter(|most| fastest > most.as_bps()) {
-            let (asked, most) = (format::rate(fastest as f64), format::rate(most.as_bps() as f64));
-            let why = format!("datagrams at {asked}, and this server allows {most}");
+        let total_bytes = udp_flows.clone().map(payload).fold(total_bytes, u64::saturating_add);
+        let udp_bps = udp_flows.map(|(udp, _)| udp.rate_bps).fold(0, u64::saturating_add);
+        if let Some(allowed) = self.rate.filter(|allowed| udp_bps > allowed.as_bps()) {
+            let (requested, allowed) =
+                (format::rate(udp_bps as f64), format::rate(allowed.as_bps() as f64));
+            let reason = format!("datagrams at {requested}, and this server allows {allowed}");
             let hint = "ask for less (-b), or start the server with a larger --max-rate";
-            return Err(AdmissionError::new(why, hint));
+            return Err(AdmissionError::new(reason, hint));
         }
-        if let Some(most) = self.bytes.filter(|most| sized > *most) {
-            let (asked, most) = (format::bytes(sized), format::bytes(most));
-            let why = format!("{asked} are to be sent, and this server allows {most}");
+        if let Some(allowed) = self.bytes.filter(|allowed| total_bytes > *allowed) {
+            let (requested, allowed) = (format::bytes(total_bytes), format::bytes(allowed));
+            let reason = format!("{requested} are to be sent, and this server allows {allowed}");
             let hint = "send less (-n), or start the server with a larger --max-bytes";
-            return Err(AdmissionError::new(why, hint));
+            return Err(AdmissionError::new(reason, hint));
         }
         Ok(())
     }
@@ -164,8 +168,8 @@ fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
         return Err(AdmissionError::new("buffers of more than 256 MiB", "use a smaller -w"));
     }
     let name = settings.congestion_control.as_deref().unwrap_or("cubic");
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if name.is_empty() || name.len() > 15 || !name.chars().all(word) {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > 15 || !name.chars().all(is_name_char) {
         return Err(AdmissionError::new("no congestion control has such a name", "use another -C"));
     }
     Ok(())
@@ -213,15 +217,16 @@ mod tests {
             bytes: Some(1_000),
             ..ServerLimits::default()
         };
-        let long = refusal_reason(&limits, &plan("pattern = \"iperf\"\nduration = \"10 s\"\n"));
-        assert!(long.contains("10.0 s") && long.contains("5.00 s"), "{long}");
-        let wide = plan("pattern = \"iperf\"\nduration = \"1 s\"\nstreams = 3\n");
-        assert!(refusal_reason(&limits, &wide).contains("3 connections"));
-        let large = plan("pattern = \"bulk\"\nduration = \"1 s\"\nsize = \"2 KB\"\n");
+        let long_reason =
+            refusal_reason(&limits, &plan("pattern = \"iperf\"\nduration = \"10 s\"\n"));
+        assert!(long_reason.contains("10.0 s") && long_reason.contains("5.00 s"), "{long_reason}");
+        let wide_plan = plan("pattern = \"iperf\"\nduration = \"1 s\"\nstreams = 3\n");
+        assert!(refusal_reason(&limits, &wide_plan).contains("3 connections"));
+        let large_plan = plan("pattern = \"bulk\"\nduration = \"1 s\"\nsize = \"2 KB\"\n");
         assert!(
-            refusal_reason(&limits, &large).contains("2.00 kB"),
+            refusal_reason(&limits, &large_plan).contains("2.00 kB"),
             "{}",
-            refusal_reason(&limits, &large)
+            refusal_reason(&limits, &large_plan)
         );
     }
 
@@ -229,15 +234,15 @@ mod tests {
     fn a_server_runs_no_commands_of_others() {
         let limits = ServerLimits::default();
         assert!(refusal_reason(&limits, &plan("run = \"reboot\"\n")).contains("no commands"));
-        let mut strange = plan("pattern = \"iperf\"\n");
-        strange.settings.congestion_control = Some("../etc".into());
-        assert!(refusal_reason(&limits, &strange).contains("congestion control"));
-        strange.settings =
+        let mut invalid = plan("pattern = \"iperf\"\n");
+        invalid.settings.congestion_control = Some("../etc".into());
+        assert!(refusal_reason(&limits, &invalid).contains("congestion control"));
+        invalid.settings =
             super::super::TransferSettings { block_bytes: Some(0), ..Default::default() };
-        assert!(refusal_reason(&limits, &strange).contains("4 MiB"));
-        strange.scenario = strange.scenario.replace("client", "router");
-        assert!(refusal_reason(&limits, &strange).contains("from `client` to `server`"));
-        strange.scenario = "garbage".into();
-        assert!(limits.admit(&strange).is_err());
+        assert!(refusal_reason(&limits, &invalid).contains("4 MiB"));
+        invalid.scenario = invalid.scenario.replace("client", "router");
+        assert!(refusal_reason(&limits, &invalid).contains("from `client` to `server`"));
+        invalid.scenario = "garbage".into();
+        assert!(limits.admit(&invalid).is_err());
     }
 }

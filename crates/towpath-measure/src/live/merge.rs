@@ -54,15 +54,17 @@ pub struct MergedRun {
 impl MergedRun {
     /// Drops messages due at `end` or later: one host may have learned late that the test ends.
     pub fn drop_from(&mut self, end: Instant) {
-        let counts = |message: &Message| message.due_ns < end.as_nanos();
-        self.messages.retain(counts);
+        let is_before_end = |message: &Message| message.due_ns < end.as_nanos();
+        self.messages.retain(is_before_end);
         for input in &mut self.inputs {
-            input.messages.retain(counts);
+            input.messages.retain(is_before_end);
         }
     }
 }
 
+/// Flow and stream number.
 type StreamKey = (u32, u32);
+/// Flow, stream and subflow number.
 type SubflowKey = (u32, u32, u32);
 
 /// A subflow as both hosts see it.
@@ -80,7 +82,7 @@ pub fn merge(
     client: &HostReport,
     server: Result<&HostReport, &str>,
 ) -> MergedRun {
-    let pairs = pairs(client, server.ok());
+    let pairs = pair_subflows(client, server.ok());
     let mut merged = MergedRun { one_sided: server.is_err(), ..MergedRun::default() };
     for (number, flow) in (0_u32..).zip(&scenario.flows) {
         let messages = messages(number, client, server.ok());
@@ -93,21 +95,21 @@ pub fn merge(
         merged.messages.extend(messages);
         for direction in directions(&flow.pattern) {
             let reports = (client, server.ok());
-            datagrams(&mut merged, scenario, (number, flow), *direction, reports);
+            merge_datagrams(&mut merged, scenario, (number, flow), *direction, reports);
         }
     }
     merged.messages.sort_by_key(|message| message.due_ns);
-    merged.subflows = summaries(scenario, &pairs);
+    merged.subflows = subflow_summaries(scenario, &pairs);
     merged.paths_used = paths_used(scenario, &pairs);
-    connections(&mut merged, client, server.ok());
+    merge_connections(&mut merged, client, server.ok());
     let subflow_map: BTreeMap<SubflowKey, &SubflowPair<'_>> = pairs
         .iter()
         .filter_map(|pair| {
             Some(((pair.server?.flow, pair.server?.stream, pair.server?.subflow), pair))
         })
         .collect();
-    for (side, half) in [(0, Some(client)), (1, server.ok())] {
-        let records = half.into_iter().flat_map(|report| &report.records);
+    for (side, report) in [(0, Some(client)), (1, server.ok())] {
+        let records = report.into_iter().flat_map(|report| &report.records);
         for record in records {
             merge_record(&mut merged, record.clone(), (side == 1).then_some(&subflow_map));
         }
@@ -119,51 +121,65 @@ pub fn merge(
 
 /// Pairs the subflows of both hosts by the protocol's number or their addresses. Behind a NAT, it
 /// falls back to the order in which they appeared.
-fn pairs<'a>(client: &'a HostReport, server: Option<&'a HostReport>) -> Vec<SubflowPair<'a>> {
+fn pair_subflows<'a>(
+    client: &'a HostReport,
+    server: Option<&'a HostReport>,
+) -> Vec<SubflowPair<'a>> {
     let mut pairs = Vec::new();
-    let mut left: Vec<&SubflowReport> =
+    let mut unmatched: Vec<&SubflowReport> =
         server.into_iter().flat_map(|report| &report.subflows).collect();
-    let mut take = |matches: &dyn Fn(&SubflowReport) -> bool| {
-        let found = left.iter().position(|other| matches(other))?;
-        Some(left.remove(found))
+    let mut take_match = |is_match: &dyn Fn(&SubflowReport) -> bool| {
+        let index = unmatched.iter().position(|server_subflow| is_match(server_subflow))?;
+        Some(unmatched.remove(index))
     };
-    let mut found: Vec<Option<&SubflowReport>> = client
+    let mut matches: Vec<Option<&SubflowReport>> = client
         .subflows
         .iter()
-        .map(|own| {
-            take(&|other| {
-                (other.flow, other.stream, other.number) == (own.flow, own.stream, own.number)
-                    && (own.number.is_some()
-                        || (&other.local, &other.remote) == (&own.remote, &own.local))
+        .map(|client_subflow| {
+            take_match(&|server_subflow| {
+                (server_subflow.flow, server_subflow.stream, server_subflow.number)
+                    == (client_subflow.flow, client_subflow.stream, client_subflow.number)
+                    && (client_subflow.number.is_some()
+                        || (&server_subflow.local, &server_subflow.remote)
+                            == (&client_subflow.remote, &client_subflow.local))
             })
         })
         .collect();
-    for (own, found) in client.subflows.iter().zip(&mut found).filter(|(_, found)| found.is_none())
+    for (client_subflow, server_match) in
+        client.subflows.iter().zip(&mut matches).filter(|(_, server_match)| server_match.is_none())
     {
-        *found = take(&|other| {
-            (other.flow, other.stream, other.number) == (own.flow, own.stream, own.number)
+        *server_match = take_match(&|server_subflow| {
+            (server_subflow.flow, server_subflow.stream, server_subflow.number)
+                == (client_subflow.flow, client_subflow.stream, client_subflow.number)
         });
     }
-    let mut last: BTreeMap<StreamKey, u32> = BTreeMap::new();
-    for (own, server) in client.subflows.iter().zip(found) {
-        let path = own.path.clone().unwrap_or_else(|| "unknown".to_owned());
-        let next = last.entry((own.flow, own.stream)).or_default();
-        *next = (*next).max(own.subflow.saturating_add(1));
-        pairs.push(SubflowPair { client: Some(own), server, number: own.subflow, path });
+    let mut next_numbers: BTreeMap<StreamKey, u32> = BTreeMap::new();
+    for (client_subflow, server) in client.subflows.iter().zip(matches) {
+        let path = client_subflow.path.clone().unwrap_or_else(|| "unknown".to_owned());
+        let next_number =
+            next_numbers.entry((client_subflow.flow, client_subflow.stream)).or_default();
+        *next_number = (*next_number).max(client_subflow.subflow.saturating_add(1));
+        pairs.push(SubflowPair {
+            client: Some(client_subflow),
+            server,
+            number: client_subflow.subflow,
+            path,
+        });
     }
-    for other in left {
-        let next = last.entry((other.flow, other.stream)).or_default();
-        let (number, path) = (*next, "unknown".to_owned());
-        *next = next.saturating_add(1);
-        pairs.push(SubflowPair { client: None, server: Some(other), number, path });
+    for server_subflow in unmatched {
+        let next_number =
+            next_numbers.entry((server_subflow.flow, server_subflow.stream)).or_default();
+        let (number, path) = (*next_number, "unknown".to_owned());
+        *next_number = next_number.saturating_add(1);
+        pairs.push(SubflowPair { client: None, server: Some(server_subflow), number, path });
     }
     pairs
 }
 
 impl SubflowPair<'_> {
     fn stream(&self) -> Option<StreamKey> {
-        let any = self.client.or(self.server)?;
-        Some((any.flow, any.stream))
+        let report = self.client.or(self.server)?;
+        Some((report.flow, report.stream))
     }
 
     /// Returns the reports of the sender and of the receiver of data in this direction.
@@ -176,7 +192,7 @@ impl SubflowPair<'_> {
 }
 
 /// Merges both ends' reports on constant-rate datagrams.
-fn datagrams(
+fn merge_datagrams(
     merged: &mut MergedRun,
     scenario: &Scenario,
     (number, flow): (u32, &Flow),
@@ -184,49 +200,56 @@ fn datagrams(
     (client, server): (&HostReport, Option<&HostReport>),
 ) {
     let Pattern::Udp(plan) = &flow.pattern else { return };
-    let of = |report: &HostReport| -> Option<DatagramReport> {
-        let own = report.flow(number)?.datagrams.iter();
-        { own }.find(|one| one.direction == direction).cloned()
+    let report_of = |report: &HostReport| -> Option<DatagramReport> {
+        let reports = report.flow(number)?.datagrams.iter();
+        { reports }.find(|report| report.direction == direction).cloned()
     };
-    let round = round_trip(number, [Some(client), server]);
-    let (client, server) = (of(client), server.and_then(of));
-    let path = client.as_ref().and_then(|own| own.path.clone());
+    let round_trip_ns = round_trip(number, [Some(client), server]);
+    let (client, server) = (report_of(client), server.and_then(report_of));
+    let path = client.as_ref().and_then(|reports| reports.path.clone());
     let path = path.unwrap_or_else(|| "unknown".to_owned());
-    let (sends, counts) = match direction {
+    let (sender, receiver) = match direction {
         DataDirection::Up | DataDirection::Both => (client, server),
         DataDirection::Down => (server, client),
     };
-    let sent = sends.and_then(|one| one.sent);
-    let mut received = counts.and_then(|one| one.received);
-    if let (Some(heard), Some(round)) = (received.as_mut().and_then(|r| r.playout.as_mut()), round)
+    let sent = sender.and_then(|report| report.sent);
+    let mut received = receiver.and_then(|report| report.received);
+    if let (Some(playout), Some(round_trip_ns)) =
+        (received.as_mut().and_then(|r| r.playout.as_mut()), round_trip_ns)
     {
-        (heard.min_transit_ns, heard.basis) = (Some(round / 2), DelayBasis::HalfRoundTrip);
+        (playout.min_transit_ns, playout.basis) =
+            (Some(round_trip_ns / 2), DelayBasis::HalfRoundTrip);
     }
-    let what = (number, Instant::ZERO + flow.start, scenario.run.sample);
-    let joined =
-        udp::merge_reports(plan, what, (direction, &path), (sent.as_ref(), received.as_ref()));
-    if let Some((figures, rows)) = joined {
-        merged.datagrams.push((number, direction, figures));
+    let flow_key = (number, Instant::ZERO + flow.start, scenario.run.sample);
+    let merged_reports =
+        udp::merge_reports(plan, flow_key, (direction, &path), (sent.as_ref(), received.as_ref()));
+    if let Some((stats, rows)) = merged_reports {
+        merged.datagrams.push((number, direction, stats));
         merged.datagram_rows.extend(rows);
     }
 }
 
 /// Returns the sum of both one-way delays of a call; the clock offset cancels out.
-fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
-    let all = halves.into_iter().flatten().filter_map(|report| report.flow(flow));
-    let by_direction = all
-        .flat_map(|own| &own.datagrams)
-        .filter_map(|one| Some((one.direction, one.received.as_ref()?.playout?.min_transit_ns?)));
+fn round_trip(flow: u32, reports: [Option<&HostReport>; 2]) -> Option<i64> {
+    let flows = reports.into_iter().flatten().filter_map(|report| report.flow(flow));
+    let by_direction = flows.flat_map(|flow| &flow.datagrams).filter_map(|direction_report| {
+        Some((
+            direction_report.direction,
+            direction_report.received.as_ref()?.playout?.min_transit_ns?,
+        ))
+    });
     let directions: BTreeMap<_, _> = by_direction.collect();
     let (up, down) = (directions.get(&DataDirection::Up)?, directions.get(&DataDirection::Down)?);
     up.checked_add(*down)
 }
 
 fn messages(flow: u32, client: &HostReport, server: Option<&HostReport>) -> Vec<Message> {
-    let talk = |report: &HostReport| report.flow(flow).and_then(|flow| flow.exchange.clone());
-    let server = server.and_then(talk);
-    talk(client)
-        .map_or_else(Vec::new, |own| session::report::merge_reports(flow, &own, server.as_ref()))
+    let exchange_of =
+        |report: &HostReport| report.flow(flow).and_then(|flow| flow.exchange.clone());
+    let server = server.and_then(exchange_of);
+    exchange_of(client).map_or_else(Vec::new, |client_exchange| {
+        session::report::merge_reports(flow, &client_exchange, server.as_ref())
+    })
 }
 
 fn flow_input(
@@ -235,34 +258,35 @@ fn flow_input(
     (client, server): (&HostReport, Result<&HostReport, &str>),
     pairs: &[SubflowPair<'_>],
 ) -> FlowInput {
-    let own = client.flow(number);
-    let other = server.ok().and_then(|half| half.flow(number));
-    let receiver = if direction == DataDirection::Down { own } else { other };
+    let client_flow = client.flow(number);
+    let server_flow = server.ok().and_then(|report| report.flow(number));
+    let receiver = if direction == DataDirection::Down { client_flow } else { server_flow };
     let logs = |flow: &FlowReport| -> Vec<DeliveryLog> {
-        let logs = flow.delivered.iter().filter(|(way, _)| *way == direction);
+        let logs = flow.delivered.iter().filter(|(log_direction, _)| *log_direction == direction);
         logs.map(|(_, log)| log.clone()).collect()
     };
     let logs = receiver.map(logs).unwrap_or_default();
     let start = Instant::ZERO + flow.start;
     let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| DeliveryLog::new(start));
-    let broken = |flow: Option<&FlowReport>| {
-        let broken = flow?.exchange.as_ref()?.broken.as_ref()?;
-        Some(format!("something else arrived than was sent: {broken}"))
+    let framing_failure = |flow: Option<&FlowReport>| {
+        let framing_failure = flow?.exchange.as_ref()?.broken.as_ref()?;
+        Some(format!("something else arrived than was sent: {framing_failure}"))
     };
-    let missing = || {
+    let missing_report = || {
         let text = format!("the server's half of the result is missing: {}", server.err()?);
-        let acked = client.subflows.iter().filter(|one| one.flow == number);
-        let acked = acked.map(|one| one.bytes_acked).fold(0, u64::saturating_add);
-        let known = (direction == DataDirection::Up && acked > 0)
-            .then(|| format!("; {} were acknowledged", format::bytes(acked)));
-        Some(text + &known.unwrap_or_default())
+        let acked_bytes = client.subflows.iter().filter(|subflow| subflow.flow == number);
+        let acked_bytes =
+            acked_bytes.map(|subflow| subflow.bytes_acked).fold(0, u64::saturating_add);
+        let acked_text = (direction == DataDirection::Up && acked_bytes > 0)
+            .then(|| format!("; {} were acknowledged", format::bytes(acked_bytes)));
+        Some(text + &acked_text.unwrap_or_default())
     };
-    let failure = own.and_then(|flow| flow.failure.clone());
-    let failure = failure.or_else(|| other.and_then(|flow| flow.failure.clone()));
+    let failure = client_flow.and_then(|flow| flow.failure.clone());
+    let failure = failure.or_else(|| server_flow.and_then(|flow| flow.failure.clone()));
     let mut senders = Vec::new();
     let mut retransmissions = 0_u64;
-    let own_pairs = pairs.iter().filter(|pair| pair.stream().is_some_and(|(f, _)| f == number));
-    for sender in own_pairs.filter_map(|pair| pair.ends(direction).0) {
+    let flow_pairs = pairs.iter().filter(|pair| pair.stream().is_some_and(|(f, _)| f == number));
+    for sender in flow_pairs.filter_map(|pair| pair.ends(direction).0) {
         retransmissions = retransmissions.saturating_add(sender.retransmissions);
         senders.extend(sender.congestion_control.clone());
     }
@@ -272,8 +296,11 @@ fn flow_input(
         flow: number,
         direction,
         delivery,
-        connect: own.and_then(|flow| flow.connect_ns).map(std::time::Duration::from_nanos),
-        failure: failure.or_else(missing).or_else(|| broken(own)).or_else(|| broken(other)),
+        connect: client_flow.and_then(|flow| flow.connect_ns).map(std::time::Duration::from_nanos),
+        failure: failure
+            .or_else(missing_report)
+            .or_else(|| framing_failure(client_flow))
+            .or_else(|| framing_failure(server_flow)),
         congestion_control: senders,
         retransmissions,
         stack: None,
@@ -281,21 +308,24 @@ fn flow_input(
     }
 }
 
-fn summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<SubflowSummary> {
-    let mut all = Vec::new();
+fn subflow_summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<SubflowSummary> {
+    let mut summaries = Vec::new();
     for pair in pairs {
-        let (Some((flow, stream)), Some(any)) = (pair.stream(), pair.client.or(pair.server)) else {
+        let (Some((flow, stream)), Some(either_report)) =
+            (pair.stream(), pair.client.or(pair.server))
+        else {
             continue;
         };
-        let Some(described) = scenario.flows.get(flow as usize) else { continue };
-        for direction in directions(&described.pattern) {
+        let Some(scenario_flow) = scenario.flows.get(flow as usize) else { continue };
+        for direction in directions(&scenario_flow.pattern) {
             let (sender, receiver) = pair.ends(*direction);
             let (local, remote) = match pair.client {
-                Some(own) => (own.local.clone(), own.remote.clone()),
-                None => (any.remote.clone(), any.local.clone()),
+                Some(client_report) => (client_report.local.clone(), client_report.remote.clone()),
+                None => (either_report.remote.clone(), either_report.local.clone()),
             };
-            let closed = [pair.client, pair.server].map(|end| end.and_then(|end| end.closed_ns));
-            all.push(SubflowSummary {
+            let closed =
+                [pair.client, pair.server].map(|report| report.and_then(|report| report.closed_ns));
+            summaries.push(SubflowSummary {
                 flow,
                 stream,
                 direction: *direction,
@@ -303,48 +333,54 @@ fn summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<SubflowSumma
                 path: pair.path.clone(),
                 local,
                 remote,
-                backup: any.backup,
-                bytes: receiver.map_or(0, |end| end.bytes_received),
+                backup: either_report.backup,
+                bytes: receiver.map_or(0, |report| report.bytes_received),
                 share: 0.0,
-                retransmissions: sender.map_or(0, |end| end.retransmissions),
-                srtt_us: sender.or(receiver).map_or(0, |end| end.srtt_us),
-                first_seen_ns: any.first_seen_ns,
+                retransmissions: sender.map_or(0, |report| report.retransmissions),
+                srtt_us: sender.or(receiver).map_or(0, |report| report.srtt_us),
+                first_seen_ns: either_report.first_seen_ns,
                 closed_ns: closed.into_iter().flatten().min(),
             });
         }
     }
-    all
+    summaries
 }
 
 /// Returns the paths on which application data arrived, beyond keep-alives.
 fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
-    let mut used: Vec<String> = Vec::new();
+    let mut used_paths: Vec<String> = Vec::new();
     for pair in pairs {
         let flow = pair.stream().and_then(|(flow, _)| scenario.flows.get(flow as usize));
-        let ways = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
-        let carried = |end: &SubflowReport| end.bytes_received > 0 && end.stream_frames != Some(0);
-        let any = ways.iter().any(|direction| pair.ends(*direction).1.is_some_and(carried));
-        if any && !used.contains(&pair.path) {
-            used.push(pair.path.clone());
+        let flow_directions = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
+        let carried_data = |receiver: &SubflowReport| {
+            receiver.bytes_received > 0 && receiver.stream_frames != Some(0)
+        };
+        let is_used = flow_directions
+            .iter()
+            .any(|direction| pair.ends(*direction).1.is_some_and(carried_data));
+        if is_used && !used_paths.contains(&pair.path) {
+            used_paths.push(pair.path.clone());
         }
     }
-    used
+    used_paths
 }
 
-fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
-    let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
-    for (name, half) in HOSTS.iter().zip([Some(client), server]) {
-        for one in half.into_iter().flat_map(|report| &report.connections) {
+fn merge_connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
+    let mut is_multipath: BTreeMap<StreamKey, bool> = BTreeMap::new();
+    for (name, report) in HOSTS.iter().zip([Some(client), server]) {
+        for connection in report.into_iter().flat_map(|report| &report.connections) {
             // A fallback at one end is enough: multipath needs both ends.
-            *all.entry((one.flow, one.stream)).or_insert(true) &= one.multipath;
-            merged.reinjected_bytes = merged.reinjected_bytes.saturating_add(one.reinjected_bytes);
-            if let (None, Some(reason)) = (&merged.reason, &one.reason) {
+            *is_multipath.entry((connection.flow, connection.stream)).or_insert(true) &=
+                connection.multipath;
+            merged.reinjected_bytes =
+                merged.reinjected_bytes.saturating_add(connection.reinjected_bytes);
+            if let (None, Some(reason)) = (&merged.reason, &connection.reason) {
                 merged.reason = Some(format!("{reason} (seen by {name})"));
             }
         }
     }
-    merged.multipath = all.values().filter(|multipath| **multipath).count();
-    merged.single = all.len().saturating_sub(merged.multipath);
+    merged.multipath = is_multipath.values().filter(|multipath| **multipath).count();
+    merged.single = is_multipath.len().saturating_sub(merged.multipath);
 }
 
 /// Takes a record of one host; for the server's, `numbers` maps its subflow numbers to the
@@ -362,12 +398,12 @@ fn merge_record(
                 let Some(pair) = numbers.get(&key) else { return };
                 subflow.subflow = pair.number;
                 subflow.path.clone_from(&pair.path);
-                if let Some(held) = &mut subflow.sender_activity {
-                    let waits = std::mem::take(&mut held.blocked_by_ns).into_iter();
-                    let known = waits.filter_map(|(number, span)| {
+                if let Some(activity) = &mut subflow.sender_activity {
+                    let blocked_by = std::mem::take(&mut activity.blocked_by_ns).into_iter();
+                    let mapped = blocked_by.filter_map(|(number, span)| {
                         Some((numbers.get(&(key.0, key.1, number))?.number, span))
                     });
-                    held.blocked_by_ns = known.collect();
+                    activity.blocked_by_ns = mapped.collect();
                 }
             }
         }
@@ -494,9 +530,9 @@ mod tests {
             Some((DataDirection::Up, 500)),
         );
         let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
-        let seen: Vec<_> =
+        let subflows: Vec<_> =
             merged.subflows.iter().map(|s| (s.subflow, s.path.as_str(), s.bytes)).collect();
-        assert_eq!(seen, [(0, "wifi", 11), (1, "lte", 10)]);
+        assert_eq!(subflows, [(0, "wifi", 11), (1, "lte", 10)]);
         let input = &merged.inputs[0];
         assert_eq!((input.delivery.total_bytes(), input.retransmissions), (500, 200));
         assert_eq!(input.congestion_control, ["cubic"]);
@@ -504,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_an_address_translator_subflows_are_paired_in_their_order() {
+    fn subflows_behind_a_nat_are_paired_in_order() {
         let client = host_report(vec![subflow(0, "10.0.0.1:1", "s:5", Some("wifi"))], None);
         let server = host_report(vec![subflow(0, "s:5", "192.0.2.1:77", None)], None);
         let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
@@ -536,18 +572,18 @@ mod tests {
             Some((DataDirection::Up, 500)),
         );
         let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
-        let seen: Vec<_> =
+        let subflows: Vec<_> =
             merged.subflows.iter().map(|s| (s.subflow, s.path.as_str(), s.bytes)).collect();
-        assert_eq!(seen, [(0, "wifi", 11), (1, "lte", 12), (2, "wifi", 10)]);
+        assert_eq!(subflows, [(0, "wifi", 11), (1, "lte", 12), (2, "wifi", 10)]);
         assert_eq!(merged.paths_used, ["lte"]);
     }
 
     #[test]
     fn without_the_servers_report_received_bytes_are_unknown() {
-        let own = vec![subflow(0, "a:1", "s:5", Some("wifi"))];
-        let client = host_report(own, Some((DataDirection::Down, 700)));
-        let both = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");
-        let merged = merge(&both, &client, Err("no answer for 15 s"));
+        let subflows = vec![subflow(0, "a:1", "s:5", Some("wifi"))];
+        let client = host_report(subflows, Some((DataDirection::Down, 700)));
+        let both_directions = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");
+        let merged = merge(&both_directions, &client, Err("no answer for 15 s"));
         assert!(merged.one_sided);
         let [up, down] = &merged.inputs[..] else { panic!() };
         assert_eq!((up.delivery.total_bytes(), down.delivery.total_bytes()), (0, 700));

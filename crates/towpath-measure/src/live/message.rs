@@ -151,12 +151,13 @@ impl ServerMessage {
 /// characters, and truncates to 400 characters.
 pub fn sanitize(text: &str) -> String {
     const MAX_CHARS: usize = 400;
-    let shown = |c: char| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c };
-    let mut plain: String = text.chars().take(MAX_CHARS).map(shown).collect();
+    let replace_unprintable =
+        |c: char| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c };
+    let mut sanitized: String = text.chars().take(MAX_CHARS).map(replace_unprintable).collect();
     if text.chars().nth(MAX_CHARS).is_some() {
-        plain.push('…');
+        sanitized.push('…');
     }
-    plain
+    sanitized
 }
 
 /// Returns true for invisible characters and those that change the text direction.

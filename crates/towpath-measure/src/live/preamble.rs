@@ -28,9 +28,9 @@ impl TestToken {
             return self;
         }
         let digest = Sha256::new().chain_update(LABEL).chain_update(self.0).finalize();
-        let mut name = [0; 16];
-        name.iter_mut().zip(digest).for_each(|(slot, byte)| *slot = byte);
-        Self(name)
+        let mut id = [0; 16];
+        id.iter_mut().zip(digest).for_each(|(slot, byte)| *slot = byte);
+        Self(id)
     }
 }
 
@@ -178,14 +178,14 @@ mod tests {
         }
 
         #[test]
-        fn a_wrong_first_byte_is_refused_immediately(
-            preamble in any_preamble(), place in 0_usize..12, change in 1_u8..,
+        fn an_invalid_byte_is_refused_immediately(
+            preamble in any_preamble(), index in 0_usize..12, change in 1_u8..,
         ) {
             let mut bytes = preamble.to_bytes();
-            bytes[place] ^= change;
-            let another_kind = place == 8 && (1..=4).contains(&bytes[8]);
-            prop_assume!(!another_kind);
-            prop_assert_eq!(Preamble::read(&bytes[..=place]), Err(InvalidPreamble));
+            bytes[index] ^= change;
+            let is_other_kind = index == 8 && (1..=4).contains(&bytes[8]);
+            prop_assume!(!is_other_kind);
+            prop_assert_eq!(Preamble::read(&bytes[..=index]), Err(InvalidPreamble));
         }
 
         #[test]
@@ -194,14 +194,14 @@ mod tests {
         }
 
         #[test]
-        fn a_token_is_written_as_text_and_back(bytes in any::<[u8; 16]>()) {
+        fn a_token_round_trips_as_text(bytes in any::<[u8; 16]>()) {
             let text = serde_json::to_string(&TestToken(bytes)).unwrap();
             prop_assert_eq!(serde_json::from_str::<TestToken>(&text).unwrap(), TestToken(bytes));
         }
     }
 
     #[test]
-    fn a_test_name_does_not_grant_access() {
+    fn a_public_id_does_not_grant_access() {
         let token = TestToken([7; 16]);
         let preamble = |kind, token| Preamble { kind, flow: 0, stream: 0, token };
         assert_eq!(preamble(ConnectionKind::Control, token).test(), token.public_id());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_does_not_get_into_logs() {
+    fn a_token_is_hidden_in_debug_output() {
         assert_eq!(format!("{:?}", TestToken([7; 16])), "Token(…)");
     }
 }

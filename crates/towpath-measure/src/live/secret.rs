@@ -105,17 +105,17 @@ impl Secret {
     }
 
     /// Computes the proof for one side.
-    pub fn prove(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<AuthProof> {
-        Some(AuthProof(self.mac(side, meeting)?.finalize().into_bytes().into()))
+    pub fn prove(&self, side: AuthRole, transcript: &AuthTranscript) -> Option<AuthProof> {
+        Some(AuthProof(self.mac(side, transcript)?.finalize().into_bytes().into()))
     }
 
     /// Returns true if `proof` is valid for `side`, in constant time.
-    pub fn accepts(&self, side: AuthRole, meeting: &AuthTranscript, proof: AuthProof) -> bool {
-        self.mac(side, meeting).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
+    pub fn accepts(&self, side: AuthRole, transcript: &AuthTranscript, proof: AuthProof) -> bool {
+        self.mac(side, transcript).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
     }
 
-    fn mac(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<Hmac<Sha256>> {
-        let AuthTranscript { binding, server, client } = meeting;
+    fn mac(&self, side: AuthRole, transcript: &AuthTranscript) -> Option<Hmac<Sha256>> {
+        let AuthTranscript { binding, server, client } = transcript;
         // HMAC accepts keys of any length, so this never fails.
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         // All parts have a fixed length, so the encoding is unambiguous.
@@ -183,28 +183,28 @@ mod tests {
     proptest! {
         #[test]
         fn a_proof_needs_the_secret_and_holds_for_one_connection(
-            own in "[!-~]{16,80}", other in "[!-~]{16,80}",
-            met in any::<[u8; 96]>(), flip in 0_usize..256, change in 0_usize..96,
+            secret_text in "[!-~]{16,80}", other_text in "[!-~]{16,80}",
+            transcript_bytes in any::<[u8; 96]>(), flip in 0_usize..256, change in 0_usize..96,
         ) {
-            let secret = Secret::from_text(own.as_bytes()).unwrap();
-            let other_secret = Secret::from_text(other.as_bytes()).unwrap();
-            let mut elsewhere = met;
-            elsewhere[change] ^= 1;
-            let (met, elsewhere) = (transcript(met), transcript(elsewhere));
-            for (role, across) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
-                let proof = secret.prove(role, &met).unwrap();
-                prop_assert!(secret.accepts(role, &met, proof));
-                prop_assert!(!secret.accepts(across, &met, proof), "sent back as it came");
-                prop_assert!(!secret.accepts(role, &elsewhere, proof), "passed on");
-                let mut wrong = proof;
-                wrong.0[flip / 8] ^= 1 << (flip % 8);
-                prop_assert!(!secret.accepts(role, &met, wrong));
-                prop_assert_eq!(other_secret.accepts(role, &met, proof), own == other);
+            let secret = Secret::from_text(secret_text.as_bytes()).unwrap();
+            let other_secret = Secret::from_text(other_text.as_bytes()).unwrap();
+            let mut changed = transcript_bytes;
+            changed[change] ^= 1;
+            let (original, changed) = (transcript(transcript_bytes), transcript(changed));
+            for (role, other_role) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
+                let proof = secret.prove(role, &original).unwrap();
+                prop_assert!(secret.accepts(role, &original, proof));
+                prop_assert!(!secret.accepts(other_role, &original, proof), "sent back as it came");
+                prop_assert!(!secret.accepts(role, &changed, proof), "passed on");
+                let mut invalid = proof;
+                invalid.0[flip / 8] ^= 1 << (flip % 8);
+                prop_assert!(!secret.accepts(role, &original, invalid));
+                prop_assert_eq!(other_secret.accepts(role, &original, proof), secret_text == other_text);
             }
         }
 
         #[test]
-        fn digits_and_bytes_are_the_same(bytes in any::<[u8; 32]>(), garbage in ".{0,80}") {
+        fn hexadecimal_digits_round_trip(bytes in any::<[u8; 32]>(), garbage in ".{0,80}") {
             prop_assert_eq!(from_hex::<32>(&to_hex(&bytes)), Some(bytes));
             let _ = from_hex::<16>(&garbage);
         }

@@ -243,11 +243,11 @@ impl HostSnapshot {
 
     /// Returns the counters that have grown since `earlier`, with their growth.
     pub fn counters_since(&self, earlier: &Self) -> BTreeMap<String, u64> {
-        let grown = |(name, now): (&String, &u64)| {
-            let growth = now.saturating_sub(earlier.counter(name));
+        let growth_of = |(name, value): (&String, &u64)| {
+            let growth = value.saturating_sub(earlier.counter(name));
             (growth > 0).then(|| (name.clone(), growth))
         };
-        self.counters.iter().filter_map(grown).collect()
+        self.counters.iter().filter_map(growth_of).collect()
     }
 
     /// Returns the interface with this index.
@@ -257,8 +257,8 @@ impl HostSnapshot {
 
     /// Returns the interface that has this address.
     pub fn link_of(&self, address: IpAddr) -> Option<&LinkSnapshot> {
-        let found = self.addresses.iter().find(|one| one.address == address)?;
-        self.link(found.link)
+        let snapshot = self.addresses.iter().find(|candidate| candidate.address == address)?;
+        self.link(snapshot.link)
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn the_largest_snapshot_reply_fits_into_a_frame() {
         let address: IpAddr = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
-        let end = SocketAddr::new(address, 65_535);
+        let socket_address = SocketAddr::new(address, 65_535);
         let link = LinkSnapshot {
             index: u32::MAX,
             name: "n".repeat(15),
@@ -280,31 +280,36 @@ mod tests {
             ..LinkSnapshot::default()
         };
         let subflow = SubflowSnapshot {
-            local: end,
-            remote: end,
+            local: socket_address,
+            remote: socket_address,
             established: true,
             backup: true,
             bytes_acked: u64::MAX,
             bytes_received: u64::MAX,
         };
         let subflows = vec![subflow; 100];
-        let connection = ConnectionSnapshot { local: end, remote: end, multipath: true, subflows };
+        let connection = ConnectionSnapshot {
+            local: socket_address,
+            remote: socket_address,
+            multipath: true,
+            subflows,
+        };
         let endpoint =
             EndpointSnapshot { id: 255, address, port: Some(1), link: Some(1), flags: u32::MAX };
-        let look = HostSnapshot {
+        let snapshot = HostSnapshot {
             links: vec![link; 500],
             addresses: vec![AddressSnapshot { link: u32::MAX, address, prefix_length: 128 }; 500],
             endpoints: vec![endpoint; 500],
             connections: vec![connection; 500],
             ..HostSnapshot::default()
         };
-        assert!(frame::to_bytes(&look).is_err(), "it is too long without limits");
-        let bytes = frame::to_bytes(&look.truncated()).unwrap();
+        assert!(frame::to_bytes(&snapshot).is_err(), "it is too long without limits");
+        let bytes = frame::to_bytes(&snapshot.truncated()).unwrap();
         assert!(bytes.len() < 60_000, "{} bytes leave no room for the counters", bytes.len());
     }
 
     #[test]
-    fn flags_are_named_as_people_write_them() {
+    fn flags_are_named_as_in_ip_mptcp() {
         let address = "10.0.0.1".parse().unwrap();
         let endpoint =
             EndpointSnapshot { id: 1, address, port: None, link: None, flags: 0b10_0110 };
@@ -313,8 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_version_is_understood() {
-        let look: HostSnapshot = serde_json::from_str(r#"{"kernel":"7.0","news":[1]}"#).unwrap();
-        assert_eq!((look.kernel.as_str(), look.socket_errno), ("7.0", 0));
+    fn unknown_and_missing_fields_are_accepted() {
+        let snapshot: HostSnapshot =
+            serde_json::from_str(r#"{"kernel":"7.0","news":[1]}"#).unwrap();
+        assert_eq!((snapshot.kernel.as_str(), snapshot.socket_errno), ("7.0", 0));
     }
 }

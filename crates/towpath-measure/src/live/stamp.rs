@@ -72,8 +72,8 @@ impl DatagramHeader {
         let (number, rest) = rest.split_first_chunk()?;
         let (sent_ns, _) = rest.split_first_chunk()?;
         // Subscriptions and challenges have the same length, to prevent amplification.
-        let fits = *kind == DatagramKind::Data || bytes.len() == Self::BYTES;
-        fits.then(|| Self {
+        let is_valid_length = *kind == DatagramKind::Data || bytes.len() == Self::BYTES;
+        is_valid_length.then(|| Self {
             kind: *kind,
             token: TestToken(*token),
             flow: u32::from_be_bytes(*flow),
@@ -110,32 +110,32 @@ mod tests {
     #[test]
     fn every_address_gets_a_unique_challenge() {
         let address = |text: &str| text.parse().unwrap();
-        let (one, other) = (address("192.0.2.1:5000"), address("192.0.2.1:5001"));
-        assert_eq!(challenge(&[1; 16], one), challenge(&[1; 16], one));
-        assert_ne!(challenge(&[1; 16], one), challenge(&[1; 16], other));
-        assert_ne!(challenge(&[1; 16], one), challenge(&[2; 16], one));
+        let (first, second) = (address("192.0.2.1:5000"), address("192.0.2.1:5001"));
+        assert_eq!(challenge(&[1; 16], first), challenge(&[1; 16], first));
+        assert_ne!(challenge(&[1; 16], first), challenge(&[1; 16], second));
+        assert_ne!(challenge(&[1; 16], first), challenge(&[2; 16], first));
     }
 
     proptest! {
         #[test]
-        fn a_stamp_is_read_as_it_was_written(
+        fn a_header_round_trips(
             kind in 0_usize..3, token: [u8; 16], flow: u32, number: u64, sent_ns: u64,
             padding in prop::collection::vec(any::<u8>(), 0..20),
         ) {
-            let stamp = DatagramHeader { kind: KINDS[kind].0, token: TestToken(token), flow, number, sent_ns };
-            let mut bytes = stamp.to_bytes().to_vec();
-            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(stamp));
+            let header = DatagramHeader { kind: KINDS[kind].0, token: TestToken(token), flow, number, sent_ns };
+            let mut bytes = header.to_bytes().to_vec();
+            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(header));
             prop_assert_eq!(bytes[0] & 0x40, 0, "no packet of QUIC");
             bytes.extend(&padding);
-            let may_be_longer = stamp.kind == DatagramKind::Data || padding.is_empty();
-            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(stamp).filter(|_| may_be_longer));
+            let may_be_longer = header.kind == DatagramKind::Data || padding.is_empty();
+            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(header).filter(|_| may_be_longer));
             prop_assert_eq!(super::super::datagram::reply(&bytes, |_| true), None);
         }
 
         #[test]
-        fn invalid_stamps_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(stamp) = DatagramHeader::parse(&bytes) {
-                prop_assert!(bytes.starts_with(&stamp.to_bytes()));
+        fn a_parsed_header_serializes_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(header) = DatagramHeader::parse(&bytes) {
+                prop_assert!(bytes.starts_with(&header.to_bytes()));
             }
         }
     }

@@ -33,6 +33,7 @@ pub struct DeliveryLog {
     watched_ns: u64,
 }
 
+/// Arrivals within one millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct DeliverySlot {
     first_ns: u64,
@@ -59,15 +60,18 @@ impl TryFrom<RawDeliveryLog> for DeliveryLog {
         if watched_ns > MAX_LOG_NS {
             return Err("a delivery log ends after more than two days");
         }
-        let mut before = None;
+        let mut previous_number = None;
         for slot in &slots {
             let number = slot.first_ns / SLOT_NS;
-            let whole = slot.last_ns >= slot.first_ns && slot.last_ns / SLOT_NS == number;
-            let inside = slot.first_ns >= start_ns && slot.last_ns <= watched_ns;
-            if !whole || !inside || before.is_some_and(|before| before >= number) {
+            let is_one_slot = slot.last_ns >= slot.first_ns && slot.last_ns / SLOT_NS == number;
+            let is_in_range = slot.first_ns >= start_ns && slot.last_ns <= watched_ns;
+            if !is_one_slot
+                || !is_in_range
+                || previous_number.is_some_and(|previous_number| previous_number >= number)
+            {
                 return Err("the slots of a delivery log are not in order of time");
             }
-            before = Some(number);
+            previous_number = Some(number);
         }
         if start_ns > watched_ns || eof_ns.is_some_and(|eof| eof > watched_ns) {
             return Err("a delivery log ends before its data");
@@ -122,17 +126,17 @@ impl DeliveryLog {
         }
     }
 
-    /// Records `bytes` that arrived during the `span` before `at`, spread evenly in steps of
+    /// Records `bytes` that arrived during the `span` before `end`, spread evenly in steps of
     /// [`BIN_SPAN`].
-    pub fn record_evenly(&mut self, bytes: u64, (at, span): (Instant, Duration)) {
+    pub fn record_evenly(&mut self, bytes: u64, (end, span): (Instant, Duration)) {
         let steps = (span.as_nanos() / BIN_SPAN.as_nanos()).clamp(1, 1_000) as u64;
-        let mut left = bytes;
+        let mut remaining = bytes;
         for step in (0..steps).rev() {
-            let part = left / (step + 1);
-            left -= part;
-            let before = span.mul_f64(step as f64 / steps as f64);
-            if part > 0 {
-                self.record(at - before, part);
+            let step_bytes = remaining / (step + 1);
+            remaining -= step_bytes;
+            let time_before = span.mul_f64(step as f64 / steps as f64);
+            if step_bytes > 0 {
+                self.record(end - time_before, step_bytes);
             }
         }
     }
@@ -166,14 +170,14 @@ impl DeliveryLog {
             merged.slots.extend(&log.slots);
         }
         merged.slots.sort_by_key(DeliverySlot::number);
-        merged.slots.dedup_by(|later, kept| {
-            let same = later.number() == kept.number();
-            if same {
-                kept.first_ns = kept.first_ns.min(later.first_ns);
-                kept.last_ns = kept.last_ns.max(later.last_ns);
-                kept.bytes = kept.bytes.saturating_add(later.bytes);
+        merged.slots.dedup_by(|later, earlier| {
+            let same_slot = later.number() == earlier.number();
+            if same_slot {
+                earlier.first_ns = earlier.first_ns.min(later.first_ns);
+                earlier.last_ns = earlier.last_ns.max(later.last_ns);
+                earlier.bytes = earlier.bytes.saturating_add(later.bytes);
             }
-            same
+            same_slot
         });
         Some(merged)
     }
@@ -256,9 +260,9 @@ impl DeliveryLog {
         end: Instant,
     ) -> Vec<Interval> {
         let span_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(SLOT_NS);
-        let first = self.start_ns / span_ns;
-        let beyond = end.as_nanos().div_ceil(span_ns);
-        (first..beyond)
+        let first_number = self.start_ns / span_ns;
+        let end_number = end.as_nanos().div_ceil(span_ns);
+        (first_number..end_number)
             .map(|number| {
                 let t_ns = (number + 1).saturating_mul(span_ns);
                 let from = Instant::from_nanos(number * span_ns);
@@ -269,8 +273,9 @@ impl DeliveryLog {
     }
 
     fn slots_between(&self, from: Instant, to: Instant) -> &[DeliverySlot] {
-        let before = |time: Instant| self.slots.partition_point(|s| s.first_ns < time.as_nanos());
-        self.slots.get(before(from)..before(to)).unwrap_or(&[])
+        let slot_count_before =
+            |time: Instant| self.slots.partition_point(|s| s.first_ns < time.as_nanos());
+        self.slots.get(slot_count_before(from)..slot_count_before(to)).unwrap_or(&[])
     }
 }
 
@@ -294,7 +299,7 @@ mod tests {
         log.record_eof(us(9_500));
         let text = serde_json::to_string(&log).unwrap();
         assert_eq!(serde_json::from_str::<DeliveryLog>(&text).unwrap(), log);
-        for (told, why) in [
+        for (json, reason) in [
             (
                 r#"{"start_ns":0,"slots":[],"eof_ns":null,"watched_ns":18446744073709551615}"#,
                 "days",
@@ -311,8 +316,8 @@ mod tests {
                 "order of time",
             ),
         ] {
-            let refused = serde_json::from_str::<DeliveryLog>(told).unwrap_err().to_string();
-            assert!(refused.contains(why), "{refused}");
+            let error = serde_json::from_str::<DeliveryLog>(json).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 
@@ -346,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn evenly_arriving_data_is_in_every_step_and_complete() {
+    fn evenly_recorded_data_fills_every_bin() {
         let mut log = DeliveryLog::new(Instant::ZERO);
         log.record_evenly(10, (us(40_000), Duration::from_millis(40)));
         assert_eq!((log.total_bytes(), log.slots()), (10, 4));
@@ -354,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_streams_are_at_their_end_only_when_all_are() {
+    fn a_merged_log_has_an_eof_only_if_all_streams_have_one() {
         let (mut ended, open) = (log_of(&[(0, 1)]), log_of(&[(0, 1)]));
         ended.record_eof(us(5));
         assert_eq!(DeliveryLog::merge([&ended, &open]).unwrap().eof(), None);
@@ -368,8 +373,9 @@ mod tests {
         log.record(us(310_000), 7);
         let rows =
             log.intervals((1, 2), DataDirection::Up, Duration::from_millis(100), us(400_000));
-        let seen: Vec<_> = rows.iter().map(|row| (row.t_ns / 1_000_000, row.bytes)).collect();
-        assert_eq!(seen, [(200, 5), (300, 0), (400, 7)]);
+        let ends_and_bytes: Vec<_> =
+            rows.iter().map(|row| (row.t_ns / 1_000_000, row.bytes)).collect();
+        assert_eq!(ends_and_bytes, [(200, 5), (300, 0), (400, 7)]);
     }
 
     proptest! {
@@ -393,13 +399,13 @@ mod tests {
         ) {
             arrivals.sort_unstable();
             let mut logs = vec![DeliveryLog::new(Instant::ZERO); 3];
-            let mut all = DeliveryLog::new(Instant::ZERO);
+            let mut single = DeliveryLog::new(Instant::ZERO);
             for (micros, stream) in arrivals {
                 logs[stream].record(us(micros), 1);
-                all.record(us(micros), 1);
+                single.record(us(micros), 1);
             }
             let merged = DeliveryLog::merge(&logs).unwrap();
-            prop_assert_eq!(merged, all);
+            prop_assert_eq!(merged, single);
         }
 
         #[test]

@@ -36,7 +36,7 @@ pub struct Disruption {
 
 /// Returns target and change of an event as text, such as `wifi` and `rate 5 Mbit/s`.
 pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) {
-    let side = |side| match side {
+    let side_text = |side| match side {
         LinkSide::Both => "",
         LinkSide::Up => " (up)",
         LinkSide::Down => " (down)",
@@ -48,16 +48,16 @@ pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) 
             format!("down (interface of {})", host_name(scenario, *host))
         }
         TimelineChange::Up => "up".into(),
-        TimelineChange::Rate(of, rate) => format!("rate {rate}{}", side(*of)),
-        TimelineChange::Delay(of, delay) => {
-            format!("delay {}{}", format::time(delay.base), side(*of))
+        TimelineChange::Rate(link_side, rate) => format!("rate {rate}{}", side_text(*link_side)),
+        TimelineChange::Delay(link_side, delay) => {
+            format!("delay {}{}", format::time(delay.base), side_text(*link_side))
         }
-        TimelineChange::Loss(of, Loss::None) => format!("loss 0 %{}", side(*of)),
-        TimelineChange::Loss(of, Loss::Random(chance)) => {
-            format!("loss {}{}", format::share(chance.as_f64()), side(*of))
+        TimelineChange::Loss(link_side, Loss::None) => format!("loss 0 %{}", side_text(*link_side)),
+        TimelineChange::Loss(link_side, Loss::Random(chance)) => {
+            format!("loss {}{}", format::share(chance.as_f64()), side_text(*link_side))
         }
-        TimelineChange::Loss(of, Loss::GilbertElliott { .. } | Loss::Burst { .. }) => {
-            format!("loss in bursts{}", side(*of))
+        TimelineChange::Loss(link_side, Loss::GilbertElliott { .. } | Loss::Burst { .. }) => {
+            format!("loss in bursts{}", side_text(*link_side))
         }
         TimelineChange::Address { host } => {
             format!("new address of {}", host_name(scenario, *host))
@@ -77,36 +77,36 @@ pub fn disruptions(
     direction: DataDirection,
 ) -> Vec<Disruption> {
     let mut network = PathCapacity::new(scenario, transport, flow, direction);
-    let mut found: Vec<EventChain<'_>> = Vec::new();
+    let mut chains: Vec<EventChain<'_>> = Vec::new();
     for group in scenario.timeline.chunk_by(|a, b| a.at == b.at) {
-        let hits: Vec<_> = group.iter().filter(|event| network.apply(event)).collect();
-        let Some(at) = hits.first().map(|event| event.at) else { continue };
+        let disruptive: Vec<_> = group.iter().filter(|event| network.apply(event)).collect();
+        let Some(at) = disruptive.first().map(|event| event.at) else { continue };
         let capacity_bps = network.capacity_bps();
-        let near = found.last_mut().filter(|chain| at < chain.last_at + MERGE_WITHIN);
-        let events = match near {
+        let open_chain = chains.last_mut().filter(|chain| at < chain.last_at + MERGE_WITHIN);
+        let events = match open_chain {
             Some(chain) => {
                 // The last step of a fade may come with the end of the path.
-                let (ends, steps): (Vec<_>, Vec<_>) =
-                    hits.into_iter().partition(|event| is_path_down(event));
+                let (path_downs, steps): (Vec<_>, Vec<_>) =
+                    disruptive.into_iter().partition(|event| is_path_down(event));
                 if !steps.is_empty() {
                     chain.last_at = at;
                     chain.events.extend(steps);
                 }
-                if ends.is_empty() {
+                if path_downs.is_empty() {
                     chain.capacity_bps = capacity_bps;
                     continue;
                 }
-                ends
+                path_downs
             }
-            None => hits,
+            None => disruptive,
         };
-        found.push(EventChain { at, last_at: at, events, capacity_bps });
+        chains.push(EventChain { at, last_at: at, events, capacity_bps });
     }
-    found.into_iter().map(|chain| chain.finish(scenario)).collect()
+    chains.into_iter().map(|chain| chain.finish(scenario)).collect()
 }
 
-/// Returns true for the end of a path, which is always a disruption of its own, even at the end of
-/// a fade.
+/// Returns true if the path goes down, which is always a separate disruption, even at the end of a
+/// fade.
 fn is_path_down(event: &TimelineEvent) -> bool {
     matches!(event.change, TimelineChange::Down(_))
 }
@@ -123,27 +123,28 @@ impl EventChain<'_> {
     /// Converts the chain to a disruption, named after the last event on each target. Many rate
     /// steps are a fade to the last rate.
     fn finish(self, scenario: &Scenario) -> Disruption {
-        let mut named: Vec<&TimelineEvent> = Vec::new();
+        let mut last_events: Vec<&TimelineEvent> = Vec::new();
         for event in &self.events {
-            named.retain(|earlier| earlier.target != event.target);
-            named.push(event);
+            last_events.retain(|earlier| earlier.target != event.target);
+            last_events.push(event);
         }
-        let fades = |event: &TimelineEvent| {
-            let own = self.events.iter().filter(|step| step.target == event.target);
-            matches!(event.change, TimelineChange::Rate(..)) && own.count() > MAX_NON_FADE_STEPS
+        let is_fade = |event: &TimelineEvent| {
+            let rate_steps = self.events.iter().filter(|step| step.target == event.target);
+            matches!(event.change, TimelineChange::Rate(..))
+                && rate_steps.count() > MAX_NON_FADE_STEPS
         };
-        let texts = named.iter().map(|event| {
+        let texts = last_events.iter().map(|event| {
             let (target, change) = describe(scenario, event);
-            match change.strip_prefix("rate ").filter(|_| fades(event)) {
+            match change.strip_prefix("rate ").filter(|_| is_fade(event)) {
                 Some(rate) => format!("{target} fades to {rate}"),
                 None => format!("{target} {change}"),
             }
         });
-        let clause = |event: &TimelineEvent| {
-            let text = clause(scenario, event);
-            if fades(event) { text.replacen(" slowed to ", " faded to ", 1) } else { text }
+        let clause_of = |event: &TimelineEvent| {
+            let text = event_clause(scenario, event);
+            if is_fade(event) { text.replacen(" slowed to ", " faded to ", 1) } else { text }
         };
-        let clauses: Vec<_> = named.iter().map(|event| clause(event)).collect();
+        let clauses: Vec<_> = last_events.iter().map(|event| clause_of(event)).collect();
         Disruption {
             at: Instant::ZERO + self.at,
             text: texts.collect::<Vec<_>>().join(", "),
@@ -153,7 +154,7 @@ impl EventChain<'_> {
     }
 }
 
-fn clause(scenario: &Scenario, event: &TimelineEvent) -> String {
+fn event_clause(scenario: &Scenario, event: &TimelineEvent) -> String {
     let target = target_name(scenario, event.target);
     match &event.change {
         TimelineChange::Down(_) => format!("{target} went down"),
@@ -201,15 +202,15 @@ struct FlowPath {
 #[derive(Debug, Clone, Copy)]
 struct LinkState {
     up: bool,
-    shaper: Option<Rate>,
-    /// Rate of netem itself, a second limit in the delay line.
-    line: Option<Rate>,
+    shaper_rate: Option<Rate>,
+    /// Rate limit of netem, applied in addition to the shaper.
+    netem_rate: Option<Rate>,
     overhead_bytes: u32,
 }
 
 impl LinkState {
     fn new(config: &DirectionConfig) -> Self {
-        let shaper = match &config.shaper {
+        let shaper_rate = match &config.shaper {
             Shaper::Unlimited => None,
             Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
                 Some(*rate)
@@ -217,11 +218,11 @@ impl LinkState {
             Shaper::Trace(trace) => trace.mean_rate(),
         };
         let overhead_bytes = config.overhead_bytes;
-        Self { up: true, shaper, line: config.delay.rate, overhead_bytes }
+        Self { up: true, shaper_rate, netem_rate: config.delay.rate, overhead_bytes }
     }
 
     fn rate(&self) -> Option<Rate> {
-        self.shaper.into_iter().chain(self.line).min()
+        self.shaper_rate.into_iter().chain(self.netem_rate).min()
     }
 
     /// Applies a change to the link that data in direction `forward` crosses. Returns true if the
@@ -240,11 +241,11 @@ impl LinkState {
             }
             TimelineChange::Rate(side, rate) if is_affected(*side) => {
                 let lower = self.rate().is_none_or(|old| *rate < old);
-                self.shaper = Some(*rate);
+                self.shaper_rate = Some(*rate);
                 lower
             }
             TimelineChange::Delay(side, delay) if is_affected(*side) => {
-                self.line = delay.rate;
+                self.netem_rate = delay.rate;
                 false
             }
             TimelineChange::Address { .. } => true,
@@ -280,19 +281,20 @@ impl<'a> PathCapacity<'a> {
         Self { scenario, flow, transport, paths, bottlenecks }
     }
 
-    /// Applies an event; returns true if it disrupts the flow.
+    /// Applies an event; returns true if the event disrupts the flow.
     fn apply(&mut self, event: &TimelineEvent) -> bool {
         match event.target {
             TimelineTarget::Path(index) => {
-                let own = self.may_use(index);
-                let member = self.paths.get_mut(index).and_then(Option::as_mut);
-                member.is_some_and(|path| path.link.apply(&event.change, path.forward)) && own
+                let is_usable = self.may_use(index);
+                let flow_path = self.paths.get_mut(index).and_then(Option::as_mut);
+                flow_path.is_some_and(|path| path.link.apply(&event.change, path.forward))
+                    && is_usable
             }
             TimelineTarget::Bottleneck(index) => {
                 let Some([first, second]) = self.bottlenecks.get_mut(index) else { return false };
-                let captured_rate =
+                let is_disruptive =
                     [first.apply(&event.change, true), second.apply(&event.change, false)];
-                let mut through = self.members().filter(|(path, _)| {
+                let mut through = self.flow_paths().filter(|(path, _)| {
                     self.may_use(*path)
                         && self
                             .scenario
@@ -301,7 +303,9 @@ impl<'a> PathCapacity<'a> {
                             .is_some_and(|p| p.through.contains(&index))
                 });
                 through.any(
-                    |(_, member)| if member.forward { captured_rate[0] } else { captured_rate[1] },
+                    |(_, flow_path)| {
+                        if flow_path.forward { is_disruptive[0] } else { is_disruptive[1] }
+                    },
                 )
             }
         }
@@ -314,8 +318,8 @@ impl<'a> PathCapacity<'a> {
         }
     }
 
-    fn members(&self) -> impl Iterator<Item = (usize, FlowPath)> + '_ {
-        self.paths.iter().enumerate().filter_map(|(index, member)| Some((index, (*member)?)))
+    fn flow_paths(&self) -> impl Iterator<Item = (usize, FlowPath)> + '_ {
+        self.paths.iter().enumerate().filter_map(|(index, flow_path)| Some((index, (*flow_path)?)))
     }
 
     fn bottleneck(&self, index: usize, forward: bool) -> Option<LinkState> {
@@ -323,10 +327,11 @@ impl<'a> PathCapacity<'a> {
         Some(if forward { *first } else { *second })
     }
 
-    fn is_up(&self, path: usize, member: FlowPath) -> bool {
+    fn is_up(&self, path: usize, flow_path: FlowPath) -> bool {
         let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
-        let passes = |index: &usize| self.bottleneck(*index, member.forward).is_none_or(|b| b.up);
-        member.link.up && through.iter().all(passes)
+        let is_bottleneck_up =
+            |index: &usize| self.bottleneck(*index, flow_path.forward).is_none_or(|b| b.up);
+        flow_path.link.up && through.iter().all(is_bottleneck_up)
     }
 
     /// Returns the payload capacity available to the flow now; `None` when unlimited or when
@@ -336,53 +341,55 @@ impl<'a> PathCapacity<'a> {
     /// its own path, and with the other paths while its own is down: the cost of using a single
     /// path.
     fn capacity_bps(&self) -> Option<f64> {
-        let mut usable: Vec<_> = self.members().filter(|(i, m)| self.is_up(*i, *m)).collect();
-        let backup = |path: usize| self.scenario.paths.get(path).is_some_and(|p| p.backup);
+        let mut usable: Vec<_> = self.flow_paths().filter(|(i, m)| self.is_up(*i, *m)).collect();
+        let is_backup = |path: usize| self.scenario.paths.get(path).is_some_and(|p| p.backup);
         if usable.iter().any(|(path, _)| self.may_use(*path)) {
             usable.retain(|(path, _)| self.may_use(*path));
         }
-        if usable.iter().any(|(path, _)| !backup(*path)) {
-            usable.retain(|(path, _)| !backup(*path));
+        if usable.iter().any(|(path, _)| !is_backup(*path)) {
+            usable.retain(|(path, _)| !is_backup(*path));
         }
-        let mut amounts: Vec<_> = usable
+        let mut capacities: Vec<_> = usable
             .iter()
-            .map(|(path, m)| (*path, m.forward, self.payload(*path, m.link)))
+            .map(|(path, m)| (*path, m.forward, self.payload_bps(*path, m.link)))
             .collect();
         for index in 0..self.bottlenecks.len() {
-            self.share_bottleneck(index, &mut amounts);
+            self.share_bottleneck(index, &mut capacities);
         }
-        let sum: f64 = amounts.iter().map(|(_, _, amount)| amount).sum();
+        let sum: f64 = capacities.iter().map(|(_, _, capacity)| capacity).sum();
         (sum > 0.0 && sum.is_finite()).then_some(sum)
     }
 
     /// Shares the capacity of a bottleneck among the paths through it.
-    fn share_bottleneck(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
+    fn share_bottleneck(&self, bottleneck: usize, capacities: &mut [(usize, bool, f64)]) {
         for forward in [true, false] {
-            let Some(server) = self.bottleneck(bottleneck, forward) else { continue };
-            let passes = |path: usize, direction: bool| {
+            let Some(link) = self.bottleneck(bottleneck, forward) else { continue };
+            let crosses = |path: usize, direction: bool| {
                 let path = self.scenario.paths.get(path);
                 direction == forward && path.is_some_and(|p| p.through.contains(&bottleneck))
             };
             let (mut sum, mut limit) = (0.0, f64::INFINITY);
-            for (path, way, amount) in amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w)) {
-                let carries = self.payload(*path, LinkState { up: *way, ..server });
-                *amount = amount.min(carries);
-                (sum, limit) = (sum + *amount, limit.min(carries));
+            for (path, is_forward, capacity) in
+                capacities.iter_mut().filter(|(p, w, _)| crosses(*p, *w))
+            {
+                let payload_bps = self.payload_bps(*path, LinkState { up: *is_forward, ..link });
+                *capacity = capacity.min(payload_bps);
+                (sum, limit) = (sum + *capacity, limit.min(payload_bps));
             }
             if sum > limit {
-                let through = amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w));
-                through.for_each(|(_, _, amount)| *amount *= limit / sum);
+                let through = capacities.iter_mut().filter(|(p, w, _)| crosses(*p, *w));
+                through.for_each(|(_, _, capacity)| *capacity *= limit / sum);
             }
         }
     }
 
-    fn payload(&self, path: usize, server: LinkState) -> f64 {
+    fn payload_bps(&self, path: usize, link: LinkState) -> f64 {
         let framing = Framing {
             transport: self.transport,
             family: self.flow.family,
             mtu_bytes: self.scenario.paths.get(path).map_or(1_500, |path| path.mtu_bytes),
-            overhead_bytes: server.overhead_bytes,
+            overhead_bytes: link.overhead_bytes,
         };
-        server.rate().map_or(f64::INFINITY, |rate| framing.payload_bps(rate))
+        link.rate().map_or(f64::INFINITY, |rate| framing.payload_bps(rate))
     }
 }

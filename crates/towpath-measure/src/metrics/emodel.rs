@@ -3,7 +3,7 @@
 //!
 //! R = Ro − Is − Id − Ie,eff. Ro and Is follow from the default values of everything that packets
 //! do not change (loudness, noise, sidetone, quantising). Id is Idte + Idle + Idd. The advantage
-//! factor A (mobile access) is 0, because it would improve every network alike.
+//! factor A (mobile access) is 0, because it would improve every network equally.
 
 /// Basic signal-to-noise ratio with the default values (G.107 §7.2).
 const RO: f64 = 94.768_8;
@@ -35,8 +35,8 @@ impl Codec {
 
     /// Returns Ie,eff for a share of lost packets, 0 to 1 (G.107 §7.5). `burst_ratio` is 1 for
     /// random losses.
-    pub fn effective_impairment(self, lost: f64, burst_ratio: f64) -> f64 {
-        let percent = lost.clamp(0.0, 1.0) * 100.0;
+    pub fn effective_impairment(self, loss_share: f64, burst_ratio: f64) -> f64 {
+        let percent = loss_share.clamp(0.0, 1.0) * 100.0;
         let Self { impairment, robustness } = self;
         impairment + (95.0 - impairment) * percent / (percent / burst_ratio.max(1.0) + robustness)
     }
@@ -49,12 +49,14 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
         + 6.0 * (-0.3 * t * t).exp();
     let re = 80.0 + 2.5 * (terv - 14.0);
     let roe = -1.5 * (NO_DBM0P - RLR_DB);
-    let half = (roe - re) / 2.0;
+    let half_difference = (roe - re) / 2.0;
     // With such a weak echo the formula yields down to −0.2 below 10 ms, an improvement by echo.
-    let talker = ((half + (half * half + 100.0).sqrt() - 1.0) * (1.0 - (-t).exp())).max(0.0);
+    let talker = ((half_difference + (half_difference * half_difference + 100.0).sqrt() - 1.0)
+        * (1.0 - (-t).exp()))
+    .max(0.0);
     let rle = 10.5 * (WEPL_DB + 7.0) * (2.0 * t + 1.0).powf(-0.25);
-    let half = (RO - rle) / 2.0;
-    let listener = half + (half * half + 169.0).sqrt();
+    let half_difference = (RO - rle) / 2.0;
+    let listener = half_difference + (half_difference * half_difference + 169.0).sqrt();
     talker + listener + absolute_delay(t)
 }
 
@@ -69,8 +71,8 @@ fn absolute_delay(t: f64) -> f64 {
 }
 
 /// Returns the rating R: 93.2 for G.711 without loss and delay.
-pub fn rating(codec: Codec, lost: f64, burst_ratio: f64, delay_ms: f64) -> f64 {
-    RO - IS - delay_impairment(delay_ms) - codec.effective_impairment(lost, burst_ratio)
+pub fn rating(codec: Codec, loss_share: f64, burst_ratio: f64, delay_ms: f64) -> f64 {
+    RO - IS - delay_impairment(delay_ms) - codec.effective_impairment(loss_share, burst_ratio)
 }
 
 /// Returns the mean opinion score of a rating, 1 to 4.5 (G.107 annex B).
@@ -84,8 +86,8 @@ pub fn mean_opinion_score(rating: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn assert_near(value: f64, wanted: f64, off: f64) {
-        assert!((value - wanted).abs() <= off, "{value}, expected {wanted}");
+    fn assert_near(value: f64, expected: f64, tolerance: f64) {
+        assert!((value - expected).abs() <= tolerance, "{value}, expected {expected}");
     }
 
     #[test]
@@ -97,7 +99,7 @@ mod tests {
 
     /// G.107 annex B, table B.1: the limits of the categories.
     #[test]
-    fn scores_of_the_categories_limits() {
+    fn category_limits_have_the_published_scores() {
         for (r, score) in [(90.0, 4.34), (80.0, 4.03), (70.0, 3.60), (60.0, 3.10), (50.0, 2.58)] {
             assert_near(mean_opinion_score(r), score, 0.01);
         }
@@ -119,18 +121,18 @@ mod tests {
     #[test]
     fn more_loss_longer_bursts_and_more_delay_are_never_better() {
         for codec in [Codec::G711, Codec::G711_PLC, Codec::G729A] {
-            for burst in [1.0, 2.0] {
-                let mut before = f64::INFINITY;
-                for lost in 0..=1_000 {
-                    let r = rating(codec, f64::from(lost) / 1_000.0, burst, 50.0);
-                    assert!(r <= before, "{codec:?} {lost}");
-                    before = r;
+            for burst_ratio in [1.0, 2.0] {
+                let mut previous = f64::INFINITY;
+                for loss_permille in 0..=1_000 {
+                    let r = rating(codec, f64::from(loss_permille) / 1_000.0, burst_ratio, 50.0);
+                    assert!(r <= previous, "{codec:?} {loss_permille}");
+                    previous = r;
                 }
             }
             let (mut rating_before, mut score_before) = (f64::INFINITY, f64::INFINITY);
-            for delay in 0..5_000 {
-                let r = rating(codec, 0.0, 1.0, f64::from(delay) / 5.0);
-                assert!(r <= rating_before + 1e-9, "{codec:?} {delay}: {r} {rating_before}");
+            for delay_fifths in 0..5_000 {
+                let r = rating(codec, 0.0, 1.0, f64::from(delay_fifths) / 5.0);
+                assert!(r <= rating_before + 1e-9, "{codec:?} {delay_fifths}: {r} {rating_before}");
                 assert!(mean_opinion_score(r) <= score_before + 1e-9);
                 (rating_before, score_before) = (r, mean_opinion_score(r));
             }

@@ -46,8 +46,8 @@ impl Framing {
 
     /// Returns the payload in bit/s that a link of this rate can carry.
     pub fn payload_bps(self, rate: Rate) -> f64 {
-        let charged = self.mtu_bytes.saturating_add(self.overhead_bytes).max(1);
-        rate.as_bps() as f64 * f64::from(self.payload_bytes()) / f64::from(charged)
+        let wire_bytes = self.mtu_bytes.saturating_add(self.overhead_bytes).max(1);
+        rate.as_bps() as f64 * f64::from(self.payload_bytes()) / f64::from(wire_bytes)
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::result::EmulatorTiming;
 
 /// Bound below which every value has its own bucket.
-const EXACT: u64 = 128;
-/// Binary logarithm of [`EXACT`].
+const EXACT_LIMIT: u64 = 128;
+/// Binary logarithm of [`EXACT_LIMIT`].
 const EXACT_BITS: u32 = 7;
-/// Buckets for each power of two from [`EXACT`] on.
-const BUCKETS_PER_OCTAVE: u64 = EXACT / 2;
-const BUCKETS: usize = (EXACT + (64 - EXACT_BITS as u64) * BUCKETS_PER_OCTAVE) as usize;
+/// Buckets for each power of two from [`EXACT_LIMIT`] on.
+const BUCKETS_PER_OCTAVE: u64 = EXACT_LIMIT / 2;
+const BUCKET_COUNT: usize = (EXACT_LIMIT + (64 - EXACT_BITS as u64) * BUCKETS_PER_OCTAVE) as usize;
 
 /// Counts of `u64` values (nanoseconds) in log-linear buckets.
 ///
@@ -23,14 +23,14 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: vec![0; BUCKETS].into_boxed_slice(), count: 0, max: 0 }
+        Self { buckets: vec![0; BUCKET_COUNT].into_boxed_slice(), count: 0, max: 0 }
     }
 }
 
 impl Histogram {
     /// Counts one value in its bucket.
     pub fn record(&mut self, value: u64) {
-        if let Some(bucket) = self.buckets.get_mut(bucket_of(value)) {
+        if let Some(bucket) = self.buckets.get_mut(bucket_index(value)) {
             *bucket += 1;
         }
         self.count += 1;
@@ -39,8 +39,8 @@ impl Histogram {
 
     /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Self) {
-        for (own, others) in self.buckets.iter_mut().zip(&other.buckets) {
-            *own += others;
+        for (count, other_count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *count += other_count;
         }
         self.count += other.count;
         self.max = self.max.max(other.max);
@@ -61,11 +61,11 @@ impl Histogram {
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.count as f64).ceil() as u64;
         let rank = rank.clamp(1, self.count.max(1));
-        let mut seen = 0;
+        let mut cumulative = 0;
         for (index, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= rank {
-                return middle_of(index).min(self.max);
+            cumulative += count;
+            if cumulative >= rank {
+                return bucket_midpoint(index).min(self.max);
             }
         }
         self.max
@@ -85,23 +85,24 @@ impl Histogram {
     }
 }
 
-fn bucket_of(value: u64) -> usize {
-    if value < EXACT {
+fn bucket_index(value: u64) -> usize {
+    if value < EXACT_LIMIT {
         return value as usize;
     }
     // The top seven bits select the bucket; the first of them is always set.
     let shift = value.ilog2() + 1 - EXACT_BITS;
-    let top = value >> shift;
-    (EXACT + u64::from(shift - 1) * BUCKETS_PER_OCTAVE + top - BUCKETS_PER_OCTAVE) as usize
+    let top_bits = value >> shift;
+    (EXACT_LIMIT + u64::from(shift - 1) * BUCKETS_PER_OCTAVE + top_bits - BUCKETS_PER_OCTAVE)
+        as usize
 }
 
-fn middle_of(bucket: usize) -> u64 {
+fn bucket_midpoint(bucket: usize) -> u64 {
     let bucket = bucket as u64;
-    if bucket < EXACT {
+    if bucket < EXACT_LIMIT {
         return bucket;
     }
     let (octave, offset) =
-        ((bucket - EXACT) / BUCKETS_PER_OCTAVE, (bucket - EXACT) % BUCKETS_PER_OCTAVE);
+        ((bucket - EXACT_LIMIT) / BUCKETS_PER_OCTAVE, (bucket - EXACT_LIMIT) % BUCKETS_PER_OCTAVE);
     let shift = octave + 1;
     ((BUCKETS_PER_OCTAVE + offset) << shift) + (1 << octave)
 }
@@ -120,8 +121,8 @@ mod tests {
 
     #[test]
     fn the_largest_value_has_a_bucket() {
-        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
-        assert_eq!(bucket_of(EXACT), EXACT as usize);
+        assert_eq!(bucket_index(u64::MAX), BUCKET_COUNT - 1);
+        assert_eq!(bucket_index(EXACT_LIMIT), EXACT_LIMIT as usize);
     }
 
     #[test]

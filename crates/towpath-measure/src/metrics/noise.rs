@@ -11,23 +11,23 @@ impl EmulatorTiming {
     #[must_use]
     pub fn describe(&self) -> String {
         let time = |ns: u64| format::time(Duration::from_nanos(ns));
-        let late = format!(
+        let lateness_text = format!(
             "packets left the emulated links {} (p50) and {} (p99) after they were due",
             time(self.lateness_p50_ns),
             time(self.lateness_p99_ns),
         );
-        let cost = match self.waiting {
+        let cpu_text = match self.waiting {
             Some(waiting) if waiting.ran_s > 0.0 => format!(
                 "the emulator used {:.0} % of a processor, {:.0} % to be awake in time",
                 100.0 * self.emulator_cpu_s / waiting.ran_s,
                 100.0 * waiting.awake_s / waiting.ran_s,
             ),
             Some(_) | None => {
-                let used = Duration::try_from_secs_f64(self.emulator_cpu_s).unwrap_or_default();
-                format!("the emulator used a processor for {}", format::seconds(used))
+                let cpu_time = Duration::try_from_secs_f64(self.emulator_cpu_s).unwrap_or_default();
+                format!("the emulator used a processor for {}", format::seconds(cpu_time))
             }
         };
-        format!("{late}; {cost}")
+        format!("{lateness_text}; {cpu_text}")
     }
 
     /// Describes the lateness of wake-ups and the margin planned for them; `None` for older

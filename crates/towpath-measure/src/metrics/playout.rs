@@ -14,12 +14,12 @@ use crate::result::{VideoPlan, VideoStats};
 pub struct Playout {
     plan: VideoPlan,
     state: PlayoutState,
-    /// Playing time in the buffer at `at`.
+    /// Playing time in the buffer at `updated_at`.
     buffered: Duration,
-    at: Instant,
+    updated_at: Instant,
     received: u32,
     stats: VideoStats,
-    waits: Vec<RebufferInterval>,
+    rebuffer_intervals: Vec<RebufferInterval>,
 }
 
 /// Time without playback; the first is the start-up.
@@ -45,10 +45,10 @@ impl Playout {
             plan,
             state: PlayoutState::Filling(begin),
             buffered: Duration::ZERO,
-            at: begin,
+            updated_at: begin,
             received: 0,
             stats: VideoStats::default(),
-            waits: Vec::new(),
+            rebuffer_intervals: Vec::new(),
         }
     }
 
@@ -56,13 +56,15 @@ impl Playout {
     pub fn buffered(&self, now: Instant) -> Duration {
         match self.state {
             PlayoutState::Filling(_) => self.buffered,
-            PlayoutState::Playing => self.buffered.saturating_sub(now.saturating_since(self.at)),
+            PlayoutState::Playing => {
+                self.buffered.saturating_sub(now.saturating_since(self.updated_at))
+            }
         }
     }
 
     /// Adds the next segment, which arrived at `now`.
     pub fn segment(&mut self, now: Instant) {
-        self.play(now);
+        self.advance_to(now);
         let segment = Duration::from_nanos(self.plan.segment_ns);
         self.buffered = self.buffered.saturating_add(segment);
         self.received += 1;
@@ -71,7 +73,7 @@ impl Playout {
                 || self.received >= self.plan.segments)
         {
             self.state = PlayoutState::Playing;
-            self.waits.push(RebufferInterval { from: since, until: now });
+            self.rebuffer_intervals.push(RebufferInterval { from: since, until: now });
             let waited = now.saturating_since(since).as_nanos() as u64;
             if self.stats.startup_ns.is_none() {
                 self.stats.startup_ns = Some(waited);
@@ -82,15 +84,17 @@ impl Playout {
     }
 
     /// Advances playback to `now`, and detects a stall.
-    fn play(&mut self, now: Instant) {
-        let empty = self.at + self.buffered;
+    fn advance_to(&mut self, now: Instant) {
+        let empty_at = self.updated_at + self.buffered;
         self.buffered = self.buffered(now);
-        if self.state == PlayoutState::Playing && now > empty && self.received < self.plan.segments
+        if self.state == PlayoutState::Playing
+            && now > empty_at
+            && self.received < self.plan.segments
         {
-            self.state = PlayoutState::Filling(empty);
+            self.state = PlayoutState::Filling(empty_at);
             self.stats.stalls += 1;
         }
-        self.at = self.at.max(now);
+        self.updated_at = self.updated_at.max(now);
     }
 
     /// Returns the playback statistics, for a viewer who stops at `until`.
@@ -102,15 +106,15 @@ impl Playout {
     /// Returns the playback statistics and the times without playback.
     #[must_use]
     pub fn finish_with_waits(mut self, until: Instant) -> (VideoStats, Vec<RebufferInterval>) {
-        self.play(until);
+        self.advance_to(until);
         if let PlayoutState::Filling(since) = self.state {
-            self.waits.push(RebufferInterval { from: since, until });
+            self.rebuffer_intervals.push(RebufferInterval { from: since, until });
             if self.stats.startup_ns.is_some() {
                 let waited = until.saturating_since(since).as_nanos() as u64;
                 self.stats.rebuffer_ns = self.stats.rebuffer_ns.saturating_add(waited);
             }
         }
-        (VideoStats { segments: self.received, ..self.stats }, self.waits)
+        (VideoStats { segments: self.received, ..self.stats }, self.rebuffer_intervals)
     }
 }
 
@@ -118,7 +122,7 @@ impl Playout {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_millis(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
@@ -128,31 +132,32 @@ mod tests {
 
     #[test]
     fn an_empty_buffer_is_a_stall_until_it_is_filled_again() {
-        let mut playout = Playout::new(video(4), at(1_000));
-        playout.segment(at(1_500));
-        playout.segment(at(2_000));
+        let mut playout = Playout::new(video(4), at_millis(1_000));
+        playout.segment(at_millis(1_500));
+        playout.segment(at_millis(2_000));
         // Playing from 1.5 s on, the buffer is empty at 5.5 s.
-        playout.segment(at(8_000));
-        assert_eq!(playout.buffered(at(9_000)), Duration::from_secs(1));
-        playout.segment(at(9_500));
-        let (figures, waits) = playout.finish_with_waits(at(60_000));
-        let wait = |from, until| RebufferInterval { from: at(from), until: at(until) };
+        playout.segment(at_millis(8_000));
+        assert_eq!(playout.buffered(at_millis(9_000)), Duration::from_secs(1));
+        playout.segment(at_millis(9_500));
+        let (stats, waits) = playout.finish_with_waits(at_millis(60_000));
+        let wait =
+            |from, until| RebufferInterval { from: at_millis(from), until: at_millis(until) };
         assert_eq!(waits, [wait(1_000, 1_500), wait(5_500, 8_000)]);
-        assert_eq!(figures.startup_ns, Some(500_000_000));
-        assert_eq!((figures.stalls, figures.rebuffer_ns), (1, 2_500_000_000));
-        assert_eq!(figures.segments, 4);
+        assert_eq!(stats.startup_ns, Some(500_000_000));
+        assert_eq!((stats.stalls, stats.rebuffer_ns), (1, 2_500_000_000));
+        assert_eq!(stats.segments, 4);
     }
 
     #[test]
     fn the_end_of_a_video_is_not_a_stall_but_a_stuck_video_is() {
-        let mut whole = Playout::new(video(1), at(0));
-        whole.segment(at(300));
-        assert_eq!(whole.finish(at(20_000)).stalls, 0);
-        let mut part = Playout::new(video(2), at(0));
-        part.segment(at(300));
-        let figures = part.finish(at(20_300));
-        assert_eq!((figures.stalls, figures.rebuffer_ns), (1, 18_000_000_000));
-        let never = Playout::new(video(2), at(0)).finish(at(9_000));
-        assert_eq!((never.startup_ns, never.stalls, never.rebuffer_ns), (None, 0, 0));
+        let mut complete = Playout::new(video(1), at_millis(0));
+        complete.segment(at_millis(300));
+        assert_eq!(complete.finish(at_millis(20_000)).stalls, 0);
+        let mut incomplete = Playout::new(video(2), at_millis(0));
+        incomplete.segment(at_millis(300));
+        let stats = incomplete.finish(at_millis(20_300));
+        assert_eq!((stats.stalls, stats.rebuffer_ns), (1, 18_000_000_000));
+        let empty = Playout::new(video(2), at_millis(0)).finish(at_millis(9_000));
+        assert_eq!((empty.startup_ns, empty.stalls, empty.rebuffer_ns), (None, 0, 0));
     }
 }

@@ -37,28 +37,28 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    fn every_2_ms(log: &mut DeliveryLog, from: u64, to: u64) {
-        (from..to).step_by(2).for_each(|at| log.record(ms(at), 1_400));
+    fn record_every_2_ms(log: &mut DeliveryLog, from_ms: u64, to_ms: u64) {
+        (from_ms..to_ms).step_by(2).for_each(|at| log.record(ms(at), 1_400));
     }
 
     #[test]
     fn six_steps_of_200_ms_are_a_stall_of_1_2_s_although_no_gap_is_long() {
         let mut log = DeliveryLog::new(Instant::ZERO);
-        every_2_ms(&mut log, 0, 3_001);
+        record_every_2_ms(&mut log, 0, 3_001);
         (1..6).for_each(|step| log.record(ms(3_000 + 200 * step), 1_400));
-        every_2_ms(&mut log, 4_200, 10_000);
-        let seen = stall(&log, ms(10_000));
-        assert_eq!((seen.longest_ns, seen.count), (200_000_000, 6));
-        assert_eq!(seen.longest_at_ns, 3_000_000_000);
-        assert_eq!(seen.total_ns, 1_200_000_000);
+        record_every_2_ms(&mut log, 4_200, 10_000);
+        let result = stall(&log, ms(10_000));
+        assert_eq!((result.longest_ns, result.count), (200_000_000, 6));
+        assert_eq!(result.longest_at_ns, 3_000_000_000);
+        assert_eq!(result.total_ns, 1_200_000_000);
     }
 
     #[test]
     fn a_path_that_never_came_back_is_a_stall_until_the_end() {
         let mut log = DeliveryLog::new(Instant::ZERO);
-        every_2_ms(&mut log, 0, 3_001);
-        let seen = stall(&log, ms(10_000));
-        assert_eq!((seen.longest_ns, seen.count), (7_000_000_000, 1));
+        record_every_2_ms(&mut log, 0, 3_001);
+        let result = stall(&log, ms(10_000));
+        assert_eq!((result.longest_ns, result.count), (7_000_000_000, 1));
     }
 
     #[test]

@@ -42,19 +42,20 @@ impl Sample {
         self.sorted.len()
     }
 
-    /// Returns the value below which `part` (0 to 1) of the sample lies. Interpolates linearly
+    /// Returns the value below which `fraction` (0 to 1) of the sample lies. Interpolates linearly
     /// between two values: definition 7 of Hyndman and Fan (1996). `None` without values.
-    pub fn quantile(&self, part: f64) -> Option<f64> {
+    pub fn quantile(&self, fraction: f64) -> Option<f64> {
         let last = self.sorted.len().checked_sub(1)?;
-        let place = part.clamp(0.0, 1.0) * last as f64;
-        let (below, above) = (place.floor(), place.ceil());
-        let (low, high) = (*self.sorted.get(below as usize)?, *self.sorted.get(above as usize)?);
+        let position = fraction.clamp(0.0, 1.0) * last as f64;
+        let (lower_index, upper_index) = (position.floor(), position.ceil());
+        let (low, high) =
+            (*self.sorted.get(lower_index as usize)?, *self.sorted.get(upper_index as usize)?);
         // Equal values need no interpolation, and infinity times zero would be NaN.
-        let part = place - below;
-        Some(if low.total_cmp(&high).is_eq() || part <= 0.0 {
+        let weight = position - lower_index;
+        Some(if low.total_cmp(&high).is_eq() || weight <= 0.0 {
             low
         } else {
-            low + part * (high - low)
+            low + weight * (high - low)
         })
     }
 
@@ -84,8 +85,8 @@ impl Sample {
     /// share of values that are at most as large.
     pub fn steps(&self) -> Vec<(f64, f64)> {
         let mut steps: Vec<(f64, f64)> = Vec::new();
-        for (at, value) in self.sorted.iter().enumerate() {
-            let share = (at + 1) as f64 / self.sorted.len() as f64;
+        for (index, value) in self.sorted.iter().enumerate() {
+            let share = (index + 1) as f64 / self.sorted.len() as f64;
             match steps.last_mut() {
                 Some(last) if last.0.total_cmp(value).is_eq() => last.1 = share,
                 _ => steps.push((*value, share)),
@@ -147,7 +148,7 @@ pub fn missing_interval_reason(count: usize) -> Option<String> {
 /// Returns the percentile bootstrap's 95 % interval of the median (Efron 1979).
 pub fn median_interval(sample: &Sample, seed: u64) -> Option<ConfidenceInterval> {
     let values = sample.values();
-    interval(values.len(), seed, |draw| median_of(&mut drawn(values, draw)))
+    bootstrap_interval(values.len(), seed, |rng| median_of(&mut resample(values, rng)))
 }
 
 /// Relation between the values of two groups.
@@ -203,16 +204,16 @@ impl Ratio {
         }
         let value = a.median()? / b.median()?;
         let count = a.count().min(b.count());
-        let (own, other) = (a.values(), b.values());
-        let interval = interval(count, seed, |draw| {
-            median_of(&mut drawn(own, draw)) / median_of(&mut drawn(other, draw))
+        let (a_values, b_values) = (a.values(), b.values());
+        let interval = bootstrap_interval(count, seed, |rng| {
+            median_of(&mut resample(a_values, rng)) / median_of(&mut resample(b_values, rng))
         });
         Some(Self { value, interval, pairing: Pairing::Unpaired, count })
     }
 }
 
 /// Returns the middle 95 % of a statistic over resamplings; `None` for too few values.
-fn interval(
+fn bootstrap_interval(
     count: usize,
     seed: u64,
     mut statistic: impl FnMut(&mut RngStream) -> f64,
@@ -220,17 +221,17 @@ fn interval(
     if count < MIN_SAMPLES {
         return None;
     }
-    let mut draw = RngStream::new(seed, "bootstrap");
-    let all = Sample::of((0..BOOTSTRAP_RESAMPLES).map(|_| statistic(&mut draw)));
+    let mut rng = RngStream::new(seed, "bootstrap");
+    let estimates = Sample::of((0..BOOTSTRAP_RESAMPLES).map(|_| statistic(&mut rng)));
     Some(ConfidenceInterval {
-        low: all.quantile(TAIL_SHARE)?,
-        high: all.quantile(1.0 - TAIL_SHARE)?,
+        low: estimates.quantile(TAIL_SHARE)?,
+        high: estimates.quantile(1.0 - TAIL_SHARE)?,
     })
 }
 
 /// Draws a resample: as many values as given, with replacement.
-fn drawn(values: &[f64], draw: &mut RngStream) -> Vec<f64> {
-    let pick = |_: &f64| values.get(draw.below(values.len())).copied().unwrap_or(f64::NAN);
+fn resample(values: &[f64], rng: &mut RngStream) -> Vec<f64> {
+    let pick = |_: &f64| values.get(rng.below(values.len())).copied().unwrap_or(f64::NAN);
     values.iter().map(pick).collect()
 }
 
@@ -261,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_definition_seven() {
+    fn quantiles_follow_hyndman_fan_definition_seven() {
         // R: quantile(c(1, 2, 4, 7, 11, 16), c(.25, .5, .75, .9)) = 2.5 5.5 10 13.5
         let sample = sample(&[16.0, 2.0, 11.0, 1.0, 4.0, 7.0]);
-        let quantiles = [0.25, 0.5, 0.75, 0.9].map(|part| sample.quantile(part).unwrap());
+        let quantiles = [0.25, 0.5, 0.75, 0.9].map(|fraction| sample.quantile(fraction).unwrap());
         assert_eq!(quantiles, [2.5, 5.5, 10.0, 13.5]);
         assert_eq!(sample.mean(), Some(41.0 / 6.0));
         assert_eq!(Sample::default().median(), None);
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_never_are_ordered_last() {
+    fn infinite_values_are_ordered_last() {
         let never = f64::INFINITY;
         assert_eq!(sample(&[1.0, never, 2.0]).median(), Some(2.0));
         assert_eq!(sample(&[1.0, never, never]).median(), Some(never));
@@ -306,20 +307,20 @@ mod tests {
         // = 9.
         let values: Vec<f64> = (1..=11).map(f64::from).collect();
         for seed in 0..20 {
-            let found = median_interval(&sample(&values), seed).unwrap();
-            assert_eq!((found.low, found.high), (3.0, 9.0), "seed {seed}");
+            let interval = median_interval(&sample(&values), seed).unwrap();
+            assert_eq!((interval.low, interval.high), (3.0, 9.0), "seed {seed}");
         }
     }
 
     #[test]
-    fn an_interval_covers_the_true_median_about_as_often_as_it_says() {
-        const REPEATED: u64 = 60;
+    fn intervals_cover_the_true_median_in_about_95_percent() {
+        const SEEDS: u64 = 60;
         // Exponential values have the true median ln 2. The bimodal values resemble stalls: with 80
         // % short and 20 % long ones, the true median lies among the short ones. With 2000 samples
         // instead of 100, coverage is 93.2 to 94.2 %.
-        let draws = |count: usize, seed: u64, bimodal: bool| {
-            let mut draw = RngStream::new(seed, "values of a test");
-            let uniform = move || draw.uniform();
+        let draw_sample = |count: usize, seed: u64, bimodal: bool| {
+            let mut rng = RngStream::new(seed, "values of a test");
+            let uniform = move || rng.uniform();
             let value = move |u: f64| match bimodal {
                 false => -(1.0 - u).ln(),
                 true if u < 0.8 => 0.1 + u / 4.0,
@@ -329,11 +330,11 @@ mod tests {
         };
         for (count, bimodal) in [(6, false), (10, false), (20, false), (10, true), (20, true)] {
             let truth = if bimodal { 0.1 + 0.5 / 4.0 } else { std::f64::consts::LN_2 };
-            let hits = |seed: &u64| {
-                median_interval(&draws(count, *seed, bimodal), *seed).unwrap().contains(truth)
+            let covers_truth = |seed: &u64| {
+                median_interval(&draw_sample(count, *seed, bimodal), *seed).unwrap().contains(truth)
             };
-            let covered = (0..REPEATED).filter(hits).count() as f64 / REPEATED as f64;
-            assert!((0.85..=1.0).contains(&covered), "n = {count}: {covered}");
+            let coverage = (0..SEEDS).filter(covers_truth).count() as f64 / SEEDS as f64;
+            assert!((0.85..=1.0).contains(&coverage), "n = {count}: {coverage}");
         }
     }
 
@@ -352,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn ratios_with_zero_or_never_are_undefined() {
+    fn ratios_with_zero_or_infinity_are_undefined() {
         assert_eq!(Ratio::of_pairs(&[], 1), None);
         assert_eq!(Ratio::of_pairs(&[(1.0, 0.0), (1.0, 1.0)], 1), None);
         assert_eq!(Ratio::of_pairs(&[(f64::INFINITY, 1.0)], 1), None);
-        let one = sample(&[1.0]);
-        assert_eq!(Ratio::of_groups(&one, &Sample::default(), 1), None);
-        assert_eq!(Ratio::of_groups(&one, &sample(&[0.0]), 1), None);
-        assert_eq!(Ratio::of_groups(&one, &sample(&[2.0]), 1).unwrap().value, 0.5);
+        let sample_of_one = sample(&[1.0]);
+        assert_eq!(Ratio::of_groups(&sample_of_one, &Sample::default(), 1), None);
+        assert_eq!(Ratio::of_groups(&sample_of_one, &sample(&[0.0]), 1), None);
+        assert_eq!(Ratio::of_groups(&sample_of_one, &sample(&[2.0]), 1).unwrap().value, 0.5);
     }
 
     fn values() -> impl Strategy<Value = Vec<f64>> {
@@ -370,21 +371,21 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn an_interval_lies_within_the_values_and_the_seed_decides_it(
+        fn an_interval_lies_within_the_values_and_repeats_for_equal_seeds(
             values in values(), seed: u64,
         ) {
             let sample = Sample::of(values);
-            let found = median_interval(&sample, seed);
-            prop_assert_eq!(found, median_interval(&sample, seed));
-            prop_assert_eq!(found.is_some(), sample.count() >= MIN_SAMPLES);
-            if let Some(ConfidenceInterval { low, high }) = found {
-                let all = sample.values();
-                prop_assert!(all[0] <= low && low <= high && high <= all[all.len() - 1]);
+            let interval = median_interval(&sample, seed);
+            prop_assert_eq!(interval, median_interval(&sample, seed));
+            prop_assert_eq!(interval.is_some(), sample.count() >= MIN_SAMPLES);
+            if let Some(ConfidenceInterval { low, high }) = interval {
+                let sorted = sample.values();
+                prop_assert!(sorted[0] <= low && low <= high && high <= sorted[sorted.len() - 1]);
             }
         }
 
         #[test]
-        fn the_quick_median_is_the_median(mut values in values()) {
+        fn the_fast_median_equals_the_exact_median(mut values in values()) {
             let sample = Sample::of(values.iter().copied());
             let median = sample.median().unwrap();
             prop_assert!((median_of(&mut values) - median).abs() <= 1e-12 * median);
@@ -393,21 +394,21 @@ mod tests {
         #[test]
         fn quantiles_increase_and_the_median_splits_the_values_evenly(values in values()) {
             let sample = Sample::of(values);
-            let all: Vec<_> = (0..=20).map(|n| sample.quantile(f64::from(n) / 20.0)).collect();
-            prop_assert!(all.is_sorted());
+            let quantiles: Vec<_> = (0..=20).map(|n| sample.quantile(f64::from(n) / 20.0)).collect();
+            prop_assert!(quantiles.is_sorted());
             let median = sample.median().unwrap();
             prop_assert!(sample.share_at_most(median) >= 0.5);
-            let above = sample.values().iter().filter(|value| **value >= median).count();
-            prop_assert!(above * 2 >= sample.count());
+            let at_least_median = sample.values().iter().filter(|value| **value >= median).count();
+            prop_assert!(at_least_median * 2 >= sample.count());
         }
 
         #[test]
-        fn turning_a_ratio_over_turns_its_interval_over(values in values(), seed: u64) {
+        fn a_tripled_sample_has_the_ratio_three(values in values(), seed: u64) {
             let a = Sample::of(values.iter().map(|value| value * 3.0));
             let b = Sample::of(values);
-            let one = Ratio::of_groups(&a, &b, seed).unwrap();
-            prop_assert!((one.value - 3.0).abs() < 1e-9);
-            let Some(interval) = one.interval else { return Ok(()) };
+            let ratio = Ratio::of_groups(&a, &b, seed).unwrap();
+            prop_assert!((ratio.value - 3.0).abs() < 1e-9);
+            let Some(interval) = ratio.interval else { return Ok(()) };
             prop_assert!(interval.low <= interval.high && interval.low > 0.0);
         }
 

@@ -55,7 +55,7 @@ pub struct FlowInput {
 pub(super) struct MeasuredFlow {
     pub(super) stats: FlowSummary,
     pub(super) plan: FlowGoal,
-    pub(super) last: Option<Instant>,
+    pub(super) last_arrival: Option<Instant>,
     pub(super) end: Instant,
     pub(super) disruptions: Vec<Disruption>,
 }
@@ -103,8 +103,8 @@ impl<'a> Summarizer<'a> {
     /// Adds a flow in one direction.
     #[must_use]
     pub fn flow(mut self, input: FlowInput) -> Self {
-        let measured = self.measure(input);
-        self.flows.push(measured);
+        let flow = self.measure(input);
+        self.flows.push(flow);
         self
     }
 
@@ -122,11 +122,11 @@ impl<'a> Summarizer<'a> {
             if let Pattern::Udping(plan) = &flow.pattern {
                 self.paths.extend(paths::all_path_stats(probes, number, plan));
                 // The datagrams of `latency` are the flow after its requests.
-                let asks =
+                let sends_requests =
                     |flow: &&mut MeasuredFlow| flow.stats.flow.checked_add(1) == Some(number);
-                let asking = self.flows.iter_mut().find(asks);
-                if let Some(figures) = asking.and_then(|flow| flow.stats.messages.as_mut()) {
-                    latency::add_paths(&mut figures.phases, probes, number);
+                let request_flow = self.flows.iter_mut().find(sends_requests);
+                if let Some(messages) = request_flow.and_then(|flow| flow.stats.messages.as_mut()) {
+                    latency::add_paths(&mut messages.phases, probes, number);
                 }
             }
         }
@@ -134,12 +134,12 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Adds the results of datagrams that a flow sent at a constant rate.
-    pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramStats) {
-        let own = |measured: &&mut MeasuredFlow| {
+    pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, stats: DatagramStats) {
+        let is_flow = |measured: &&mut MeasuredFlow| {
             (measured.stats.flow, measured.stats.direction) == (flow, direction)
         };
-        if let Some(measured) = self.flows.iter_mut().find(own) {
-            measured.stats.datagrams = Some(figures);
+        if let Some(measured) = self.flows.iter_mut().find(is_flow) {
+            measured.stats.datagrams = Some(stats);
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Adds a warning of the runner; it precedes those found here.
+    /// Adds a warning of the runner; the warnings computed here follow it.
     #[must_use]
     pub fn warning(mut self, warning: Warning) -> Self {
         self.warnings.push(warning);
@@ -196,7 +196,7 @@ impl<'a> Summarizer<'a> {
     /// Computes the summary. An expectation that could not be measured fails the run, like one that
     /// was missed.
     pub fn finish(mut self) -> Summary {
-        self.share_out();
+        self.compute_shares();
         let flows: Vec<_> = self.flows.iter().map(|flow| flow.stats.clone()).collect();
         let expectations = expect::evaluate(
             &self.scenario.expect,
@@ -209,14 +209,14 @@ impl<'a> Summarizer<'a> {
                 cpu: self.cpu,
             },
         );
-        let kept = |checked: &ExpectationResult| checked.passed == Some(true);
+        let is_met = |checked: &ExpectationResult| checked.passed == Some(true);
         let ok = !(flows.is_empty() && self.paths.is_empty())
             && flows.iter().all(|flow| flow.completed)
-            && expectations.iter().all(kept);
+            && expectations.iter().all(is_met);
         let verdict = verdict(&self, &expectations);
-        let found = warnings::find(&self);
+        let new_warnings = warnings::find(&self);
         let Self { subflows, paths, multipath, cpu, account, mut warnings, .. } = self;
-        warnings.extend(found);
+        warnings.extend(new_warnings);
         Summary {
             ok,
             verdict,
@@ -233,37 +233,38 @@ impl<'a> Summarizer<'a> {
 
     fn measure(&self, input: FlowInput) -> MeasuredFlow {
         let FlowInput { flow, direction, delivery, connect, .. } = input;
-        let described = self.scenario.flows.get(flow as usize);
+        let scenario_flow = self.scenario.flows.get(flow as usize);
         let plan =
-            described.map_or(FlowGoal::Command(Duration::MAX), |flow| (&flow.pattern).into());
-        let disruptions = described.map_or_else(Vec::new, |flow| {
+            scenario_flow.map_or(FlowGoal::Command(Duration::MAX), |flow| (&flow.pattern).into());
+        let disruptions = scenario_flow.map_or_else(Vec::new, |flow| {
             disruptions(self.scenario, flow.transport_in(self.transport), flow, direction)
         });
         let end = end_of(plan, &delivery);
-        let messages =
-            described.filter(|flow| !request_directions(&flow.pattern).is_empty()).map(|flow| {
-                let all = &input.messages;
-                let mut figures =
-                    messages::message_stats(all, direction, &flow.pattern, end).unwrap_or_default();
+        let messages = scenario_flow
+            .filter(|flow| !request_directions(&flow.pattern).is_empty())
+            .map(|flow| {
+                let messages = &input.messages;
+                let mut stats = messages::message_stats(messages, direction, &flow.pattern, end)
+                    .unwrap_or_default();
                 if let Pattern::Exchange(MessageExchange { phases: Some(plan), .. }) = &flow.pattern
                     && direction == DataDirection::Up
                 {
                     let times = (Instant::ZERO + flow.start, end);
-                    figures.phases = latency::phases(plan, all, times);
+                    stats.phases = latency::phases(plan, messages, times);
                 }
-                figures
+                stats
             });
         let failure = match &messages {
-            Some(figures) => unanswered(figures, input.failure),
+            Some(stats) => unanswered(stats, input.failure),
             None => failure(plan, &delivery, end, input.failure),
         };
         let bytes = delivery.total_bytes();
         let duration = end.saturating_since(delivery.start());
-        let next = disruptions.iter().skip(1).map(|next| next.at.min(end)).chain([end]);
-        let recoveries = disruptions.iter().zip(next);
+        let period_ends = disruptions.iter().skip(1).map(|next| next.at.min(end)).chain([end]);
+        let recoveries = disruptions.iter().zip(period_ends);
         // Silence between messages is normal. Their delays show the effect of an event.
-        let transfer = messages.is_none();
-        let figures = FlowSummary {
+        let is_transfer = messages.is_none();
+        let stats = FlowSummary {
             flow,
             direction,
             bytes,
@@ -272,9 +273,9 @@ impl<'a> Summarizer<'a> {
             completed: failure.is_none(),
             failure,
             connect_ns: connect.map(|connect| connect.as_nanos() as u64),
-            stall: if transfer { stall(&delivery, end) } else { Stall::default() },
+            stall: if is_transfer { stall(&delivery, end) } else { Stall::default() },
             recoveries: recoveries
-                .filter(|_| transfer)
+                .filter(|_| is_transfer)
                 .filter_map(|(d, until)| recovery(&delivery, d, until))
                 .collect(),
             congestion_control: input.congestion_control,
@@ -283,22 +284,22 @@ impl<'a> Summarizer<'a> {
             messages,
             datagrams: None,
         };
-        MeasuredFlow { stats: figures, plan, last: delivery.last(), end, disruptions }
+        MeasuredFlow { stats, plan, last_arrival: delivery.last(), end, disruptions }
     }
 
     /// Computes each subflow's share of its direction, and the paths used.
-    fn share_out(&mut self) {
+    fn compute_shares(&mut self) {
         for direction in [DataDirection::Up, DataDirection::Down] {
-            let of = |subflow: &&mut SubflowSummary| subflow.direction == direction;
-            let bytes = self.subflows.iter_mut().filter(of).map(|s| s.bytes);
+            let is_in_direction = |subflow: &&mut SubflowSummary| subflow.direction == direction;
+            let bytes = self.subflows.iter_mut().filter(is_in_direction).map(|s| s.bytes);
             let total = bytes.fold(0, u64::saturating_add);
-            for subflow in self.subflows.iter_mut().filter(of) {
+            for subflow in self.subflows.iter_mut().filter(is_in_direction) {
                 subflow.share = if total == 0 { 0.0 } else { subflow.bytes as f64 / total as f64 };
             }
         }
         if self.multipath.paths_used.is_empty() {
-            let carried = self.subflows.iter().filter(|subflow| subflow.bytes > 0);
-            let used: BTreeSet<_> = carried.map(|subflow| subflow.path.as_str()).collect();
+            let active = self.subflows.iter().filter(|subflow| subflow.bytes > 0);
+            let used: BTreeSet<_> = active.map(|subflow| subflow.path.as_str()).collect();
             let paths = self.scenario.paths.iter().map(|path| &path.name);
             self.multipath.paths_used =
                 paths.filter(|name| used.contains(name.as_str())).cloned().collect();
@@ -308,31 +309,33 @@ impl<'a> Summarizer<'a> {
 
 /// Returns the end of a flow, as defined in `docs/metrics.md`.
 fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
-    let last = log.last().unwrap_or(log.start());
-    let planned = log.start() + plan.limit();
+    let last_arrival = log.last().unwrap_or(log.start());
+    let planned_end = log.start() + plan.limit();
     match plan {
-        FlowGoal::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
+        FlowGoal::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last_arrival,
         FlowGoal::Command(_) | FlowGoal::Datagrams(_) => {
-            log.eof().unwrap_or(log.watched_until()).max(last)
+            log.eof().unwrap_or(log.watched_until()).max(last_arrival)
         }
-        FlowGoal::Messages(_) if log.eof().is_some() => last,
-        FlowGoal::Messages(_) => log.watched_until().max(last),
+        FlowGoal::Messages(_) if log.eof().is_some() => last_arrival,
+        FlowGoal::Messages(_) => log.watched_until().max(last_arrival),
         // Nothing can arrive after the end of data, so no further listening is needed.
-        FlowGoal::Sized { .. } | FlowGoal::Timed(_) if log.eof().is_some() => planned.max(last),
+        FlowGoal::Sized { .. } | FlowGoal::Timed(_) if log.eof().is_some() => {
+            planned_end.max(last_arrival)
+        }
         FlowGoal::Sized { .. } | FlowGoal::Timed(_) | FlowGoal::ConstantRate(_) => {
-            planned.min(log.watched_until()).max(last)
+            planned_end.min(log.watched_until()).max(last_arrival)
         }
     }
 }
 
 /// Returns the reason why messages did not complete; `None` when every request got a reply.
-fn unanswered(figures: &MessageStats, seen: Option<String>) -> Option<String> {
-    let (missing, count) = (figures.unanswered(), figures.count);
-    let none = || {
-        let be = if missing == 1 { "was" } else { "were" };
-        format!("{missing} of {} {be} not answered", format::count(count, "request"))
+fn unanswered(stats: &MessageStats, runner_failure: Option<String>) -> Option<String> {
+    let (missing, count) = (stats.unanswered(), stats.count);
+    let unanswered_text = || {
+        let verb = if missing == 1 { "was" } else { "were" };
+        format!("{missing} of {} {verb} not answered", format::count(count, "request"))
     };
-    seen.or_else(|| (missing > 0).then(none))
+    runner_failure.or_else(|| (missing > 0).then(unanswered_text))
 }
 
 /// Returns the reason why a flow did not complete; `None` when it did.
@@ -340,28 +343,32 @@ fn failure(
     plan: FlowGoal,
     log: &DeliveryLog,
     end: Instant,
-    seen: Option<String>,
+    runner_failure: Option<String>,
 ) -> Option<String> {
-    let last = log.last().map(|last| last.saturating_since(Instant::ZERO));
-    let nothing = || match last {
-        Some(last) => format!("nothing arrived after {}", format::seconds(last)),
+    let last_arrival = log.last().map(|last_arrival| last_arrival.saturating_since(Instant::ZERO));
+    let nothing_arrived = || match last_arrival {
+        Some(last_arrival) => format!("nothing arrived after {}", format::seconds(last_arrival)),
         None => "nothing arrived".into(),
     };
     let span = end.saturating_since(log.start());
     match plan {
-        FlowGoal::Command(_) | FlowGoal::Messages(_) | FlowGoal::Datagrams(_) => seen,
+        FlowGoal::Command(_) | FlowGoal::Messages(_) | FlowGoal::Datagrams(_) => runner_failure,
         FlowGoal::Sized { bytes, limit: _ } => {
             let total = log.total_bytes();
-            let missing = || {
-                let (got, all) = (format::bytes(total), format::bytes(bytes));
-                format!("{got} of {all} arrived in {}", format::seconds(span))
+            let shortfall_text = || {
+                let (received, planned_size) = (format::bytes(total), format::bytes(bytes));
+                format!("{received} of {planned_size} arrived in {}", format::seconds(span))
             };
-            (total < bytes).then(|| seen.unwrap_or_else(missing))
+            (total < bytes).then(|| runner_failure.unwrap_or_else(shortfall_text))
         }
-        FlowGoal::ConstantRate(_) => seen.or_else(|| log.last().is_none().then(nothing)),
-        FlowGoal::Timed(_) if seen.is_some() => seen,
-        FlowGoal::Timed(_) if log.last().is_none_or(|last| last < end - FINAL_SPAN) => {
-            Some(nothing())
+        FlowGoal::ConstantRate(_) => {
+            runner_failure.or_else(|| log.last().is_none().then(nothing_arrived))
+        }
+        FlowGoal::Timed(_) if runner_failure.is_some() => runner_failure,
+        FlowGoal::Timed(_)
+            if log.last().is_none_or(|last_arrival| last_arrival < end - FINAL_SPAN) =>
+        {
+            Some(nothing_arrived())
         }
         FlowGoal::Timed(planned) => (span + END_SLACK < planned).then(|| {
             format!("ended after {} of {}", format::seconds(span), format::seconds(planned))

@@ -20,187 +20,194 @@ const STOPPED_AFTER: Duration = Duration::from_secs(1);
 const LATE_GAP: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
-    let who = transport_text(run);
-    let over = over_paths(&run.multipath.paths_used);
+    let transport = transport_text(run);
+    let paths_text = over_paths_text(&run.multipath.paths_used);
     let (constant_rate, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
         run.flows.iter().partition(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
     let mut text = match others.as_slice() {
-        [] if run.paths.is_empty() && constant_rate.is_empty() => format!("{who} ran no flow"),
-        [] if run.paths.is_empty() => String::new(),
-        [] => datagrams(&run.paths),
-        flows if of_one_command(flows) => format!("{who} {}", command(run, flows, &over)),
-        [only] => format!("{who} {}", transfer_text(only, &over)),
-        flows if flows.iter().any(|flow| flow.stats.messages.is_some()) => {
-            format!("{who} {}", reply_delays(flows, &over))
+        [] if run.paths.is_empty() && constant_rate.is_empty() => {
+            format!("{transport} ran no flow")
         }
-        flows => several_transfers_text(&who, flows, &over),
+        [] if run.paths.is_empty() => String::new(),
+        [] => datagrams_text(&run.paths),
+        flows if is_one_command(flows) => {
+            format!("{transport} {}", command_text(run, flows, &paths_text))
+        }
+        [flow] => format!("{transport} {}", transfer_text(flow, &paths_text)),
+        flows if flows.iter().any(|flow| flow.stats.messages.is_some()) => {
+            format!("{transport} {}", reply_delays_text(flows, &paths_text))
+        }
+        flows => several_transfers_text(&transport, flows, &paths_text),
     };
-    for sentence in constant_rate.into_iter().map(at_constant_rate) {
+    for sentence in constant_rate.into_iter().map(constant_rate_text) {
         text = if text.is_empty() { sentence } else { format!("{text}; {sentence}") };
     }
-    let missed = expectations.iter().filter(|checked| checked.passed == Some(false)).count();
-    let unmeasured = expectations.iter().filter(|checked| checked.passed.is_none()).count();
-    let all = expectations.len();
-    for (count, what) in [(missed, "missed"), (unmeasured, "could not be checked")] {
-        match (count, all) {
+    let missed_count = expectations.iter().filter(|checked| checked.passed == Some(false)).count();
+    let unmeasured_count = expectations.iter().filter(|checked| checked.passed.is_none()).count();
+    let total = expectations.len();
+    for (count, outcome) in [(missed_count, "missed"), (unmeasured_count, "could not be checked")] {
+        match (count, total) {
             (0, _) => {}
-            (_, 1) => text = format!("{text}; the expectation {}", single_outcome(what)),
-            (count, all) => text = format!("{text}; {count} of {all} expectations {what}"),
+            (_, 1) => text = format!("{text}; the expectation {}", single_outcome(outcome)),
+            (count, total) => text = format!("{text}; {count} of {total} expectations {outcome}"),
         }
     }
     text
 }
 
 /// Returns the outcome of a single expectation as text.
-fn single_outcome(what: &str) -> &str {
-    if what == "missed" { "was missed" } else { what }
+fn single_outcome(outcome: &str) -> &str {
+    if outcome == "missed" { "was missed" } else { outcome }
 }
 
 /// Returns the transport, with the fallback if it differs from the requested one.
 fn transport_text(run: &Summarizer<'_>) -> String {
-    let proof = &run.multipath;
-    let carried = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
-    let delivered = run.flows.iter().any(|flow| carried(flow) && flow.stats.bytes > 0);
-    match (&proof.fallback, proof.requested && !proof.used && delivered) {
+    let multipath = &run.multipath;
+    let needs_connection = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
+    let has_delivered = run.flows.iter().any(|flow| needs_connection(flow) && flow.stats.bytes > 0);
+    match (&multipath.fallback, multipath.requested && !multipath.used && has_delivered) {
         (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
         (None, true) => format!("{} (not used)", run.transport),
         (_, false) => run.transport.to_string(),
     }
 }
 
-fn over_paths(paths: &[String]) -> String {
+fn over_paths_text(paths: &[String]) -> String {
     if paths.is_empty() { String::new() } else { format!(" over {}", format::list(paths)) }
 }
 
-fn transfer_text(flow: &MeasuredFlow, over: &str) -> String {
-    let figures = &flow.stats;
-    let (amount, speed) = (format::bytes(figures.bytes), format::rate(figures.goodput_bps));
-    let time = format::seconds(Duration::from_nanos(figures.duration_ns));
-    if figures.completed {
+fn transfer_text(flow: &MeasuredFlow, paths_text: &str) -> String {
+    let stats = &flow.stats;
+    let (amount, speed) = (format::bytes(stats.bytes), format::rate(stats.goodput_bps));
+    let time = format::seconds(Duration::from_nanos(stats.duration_ns));
+    if stats.completed {
         let delivered = match flow.plan {
-            FlowGoal::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
+            FlowGoal::Sized { .. } => format!("delivered {amount} in {time} ({speed}){paths_text}"),
             FlowGoal::Timed(_)
             | FlowGoal::Messages(_)
             | FlowGoal::Datagrams(_)
             | FlowGoal::ConstantRate(_)
             | FlowGoal::Command(_) => {
-                format!("delivered {amount} at {speed}{over}")
+                format!("delivered {amount} at {speed}{paths_text}")
             }
         };
-        return delivered + &aftermath([flow]);
+        return delivered + &recovery_or_stall_text([flow]);
     }
-    let failure = figures.failure.as_deref().unwrap_or("unknown failure");
-    let Some(last) = flow.last else {
-        let why = if failure == "nothing arrived" { String::new() } else { format!(": {failure}") };
-        return format!("delivered nothing{why}");
+    let failure = stats.failure.as_deref().unwrap_or("unknown failure");
+    let Some(last_arrival) = flow.last_arrival else {
+        let reason =
+            if failure == "nothing arrived" { String::new() } else { format!(": {failure}") };
+        return format!("delivered nothing{reason}");
     };
-    let silence = flow.end.saturating_since(last);
+    let silence = flow.end.saturating_since(last_arrival);
     if silence >= STOPPED_AFTER {
-        let at = format::seconds(last.saturating_since(Instant::ZERO));
-        let cause = cause(flow, last).map(|cause| format!(" when {cause}")).unwrap_or_default();
+        let at = format::seconds(last_arrival.saturating_since(Instant::ZERO));
+        let cause_text = stop_cause(flow, last_arrival)
+            .map(|cause| format!(" when {cause}"))
+            .unwrap_or_default();
         let silence = format::seconds(silence);
         return format!(
-            "stopped at {at}{cause}: {amount} delivered, nothing for the last {silence}"
+            "stopped at {at}{cause_text}: {amount} delivered, nothing for the last {silence}"
         );
     }
     match flow.plan {
         FlowGoal::Sized { bytes, limit: _ } => {
-            let all = format::bytes(bytes);
-            format!("delivered only {amount} of {all} in {time} ({speed}){over}")
+            let total = format::bytes(bytes);
+            format!("delivered only {amount} of {total} in {time} ({speed}){paths_text}")
         }
         FlowGoal::Timed(_)
         | FlowGoal::Messages(_)
         | FlowGoal::Datagrams(_)
         | FlowGoal::ConstantRate(_)
         | FlowGoal::Command(_) => {
-            format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
+            format!("delivered {amount} at {speed}{paths_text}, but did not complete: {failure}")
         }
     }
 }
 
-fn of_one_command(flows: &[&MeasuredFlow]) -> bool {
-    let first = flows.first().map(|flow| flow.stats.flow);
-    let own = |flow: &&MeasuredFlow| matches!(flow.plan, FlowGoal::Command(_));
-    flows.iter().all(|flow| own(flow) && Some(flow.stats.flow) == first)
+fn is_one_command(flows: &[&MeasuredFlow]) -> bool {
+    let first_flow = flows.first().map(|flow| flow.stats.flow);
+    let is_command = |flow: &&MeasuredFlow| matches!(flow.plan, FlowGoal::Command(_));
+    flows.iter().all(|flow| is_command(flow) && Some(flow.stats.flow) == first_flow)
 }
 
 /// Describes the data moved by a command's connections. A direction that carried only control data
 /// is omitted.
-fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String {
-    let most = flows.iter().map(|flow| flow.stats.bytes).max().unwrap_or_default();
-    let shown = flows.iter().filter(|flow| flow.stats.bytes > most / 100);
-    let moved: Vec<_> = shown
+fn command_text(run: &Summarizer<'_>, flows: &[&MeasuredFlow], paths_text: &str) -> String {
+    let max_bytes = flows.iter().map(|flow| flow.stats.bytes).max().unwrap_or_default();
+    let main_flows = flows.iter().filter(|flow| flow.stats.bytes > max_bytes / 100);
+    let moved_texts: Vec<_> = main_flows
         .map(|flow| {
             let FlowSummary { bytes, goodput_bps, direction, .. } = &flow.stats;
             let direction_text = if *direction == DataDirection::Down { "down" } else { "up" };
             format!("{} {direction_text} at {}", format::bytes(*bytes), format::rate(*goodput_bps))
         })
         .collect();
-    let mut text = if moved.is_empty() {
+    let mut text = if moved_texts.is_empty() {
         format!("ran the command{}", interface_bytes_text(run))
     } else {
-        format!("moved {}{over}", format::list(&moved))
+        format!("moved {}{paths_text}", format::list(&moved_texts))
     };
     if let Some(failure) = flows.iter().find_map(|flow| flow.stats.failure.as_deref()) {
         text = format!("{text}, but {failure}");
     }
     // A program may pause on its own, so only the effect of an event is reported.
-    let hit = flows.iter().any(|flow| !flow.stats.recoveries.is_empty());
-    if hit { text + &aftermath(flows.iter().copied()) } else { text }
+    let is_disrupted = flows.iter().any(|flow| !flow.stats.recoveries.is_empty());
+    if is_disrupted { text + &recovery_or_stall_text(flows.iter().copied()) } else { text }
 }
 
 /// Describes the bytes that each path carried, for a run without a visible connection.
 fn interface_bytes_text(run: &Summarizer<'_>) -> String {
-    let carried = run.scenario.paths.iter().filter_map(|path| {
-        let at = |end: usize| {
+    let path_texts = run.scenario.paths.iter().filter_map(|path| {
+        let received_bytes = |end: usize| {
             let host = run.scenario.hosts.get(*path.between.get(end)?)?;
-            let own = |i: &&Interface| i.host == host.name && i.interface == path.name;
-            run.interfaces.iter().find(own).map(|interface| interface.rx_bytes)
+            let is_path_end = |i: &&Interface| i.host == host.name && i.interface == path.name;
+            run.interfaces.iter().find(is_path_end).map(|interface| interface.rx_bytes)
         };
-        let (up, down) = (at(1)?, at(0)?);
-        let (sent, got) = (format::bytes(up), format::bytes(down));
-        (up + down > 0).then(|| format!("{sent} up and {got} down over {}", path.name))
+        let (up, down) = (received_bytes(1)?, received_bytes(0)?);
+        let (up_text, down_text) = (format::bytes(up), format::bytes(down));
+        (up + down > 0).then(|| format!("{up_text} up and {down_text} down over {}", path.name))
     });
-    let carried: Vec<_> = carried.collect();
-    if carried.is_empty() {
+    let path_texts: Vec<_> = path_texts.collect();
+    if path_texts.is_empty() {
         return String::new();
     }
-    format!("; the interfaces counted {}", carried.join(", "))
+    format!("; the interfaces counted {}", path_texts.join(", "))
 }
 
 /// Describes the paths, for a run of `udping` alone.
-fn datagrams(paths: &[PathStats]) -> String {
-    let of = |path: &PathStats| {
+fn datagrams_text(paths: &[PathStats]) -> String {
+    let path_text = |path: &PathStats| {
         let median_rtt_text = path.round_trip.map_or_else(String::new, |times| {
             format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
         });
         let (answered, count) = (path.answered, path.count);
-        let all = format::count(count, "datagram");
-        format!("{answered} of {all} over {} came back{median_rtt_text}", path.path)
+        let total_text = format::count(count, "datagram");
+        format!("{answered} of {total_text} over {} came back{median_rtt_text}", path.path)
     };
-    paths.iter().map(of).collect::<Vec<_>>().join("; ")
+    paths.iter().map(path_text).collect::<Vec<_>>().join("; ")
 }
 
 /// Describes the outcome of constant-rate datagrams in one direction.
-fn at_constant_rate(flow: &MeasuredFlow) -> String {
+fn constant_rate_text(flow: &MeasuredFlow) -> String {
     let direction_text = if flow.stats.direction == DataDirection::Down { "down" } else { "up" };
-    let Some(figures) = &flow.stats.datagrams else {
+    let Some(stats) = &flow.stats.datagrams else {
         let failure = flow.stats.failure.as_deref().unwrap_or("nothing is known of them");
         return format!("datagrams {direction_text}: {failure}");
     };
-    if let Some(call) = &figures.call {
-        let text = call_text((direction_text, figures), call);
+    if let Some(call) = &stats.call {
+        let text = call_text((direction_text, stats), call);
         return match &flow.stats.failure {
             Some(failure) => format!("{text}: {failure}"),
             None => text,
         };
     }
-    let DatagramStats { sent, received, lost, jitter_ns, path, .. } = figures;
+    let DatagramStats { sent, received, lost, jitter_ns, path, .. } = stats;
     let jitter = format::time(Duration::from_nanos(*jitter_ns));
     let mut text = format!("{received} of {sent} datagrams arrived {direction_text} over {path}");
     if *lost > 0 {
-        let (share, row) = (format::share(figures.lost_share()), figures.longest_loss_run);
-        text = format!("{text}, {share} were lost, {row} in a row at most");
+        let (share, run_length) = (format::share(stats.lost_share()), stats.longest_loss_run);
+        text = format!("{text}, {share} were lost, {run_length} in a row at most");
     }
     match &flow.stats.failure {
         Some(failure) => format!("{text}: {failure}"),
@@ -209,9 +216,9 @@ fn at_constant_rate(flow: &MeasuredFlow) -> String {
 }
 
 /// Describes the quality of a call in one direction.
-fn call_text((direction_text, figures): (&str, &DatagramStats), call: &CallStats) -> String {
-    let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
-    let path = &figures.path;
+fn call_text((direction_text, stats): (&str, &DatagramStats), call: &CallStats) -> String {
+    let share = |count: u64, total: u64| format::share(count as f64 / total.max(1) as f64);
+    let path = &stats.path;
     let Some((score, rating)) = call.score.zip(call.rating) else {
         let (played, planned) = (call.played, format::count(call.planned, "frame"));
         return format!("{played} of {planned} {direction_text} over {path} were whole in time");
@@ -227,54 +234,58 @@ fn call_text((direction_text, figures): (&str, &DatagramStats), call: &CallStats
 }
 
 /// Describes the reply delays of requests; concurrent transfers are only the load.
-fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
-    let all: Vec<_> = flows.iter().filter_map(|flow| flow.stats.messages.as_ref()).collect();
-    let (count, answered) =
-        all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
+fn reply_delays_text(flows: &[&MeasuredFlow], paths_text: &str) -> String {
+    let messages: Vec<_> = flows.iter().filter_map(|flow| flow.stats.messages.as_ref()).collect();
+    let (count, answered) = messages
+        .iter()
+        .fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
     if count == 0 {
         let failure = flows.iter().find_map(|flow| flow.stats.failure.as_deref());
         return format!("asked for nothing: {}", failure.unwrap_or("unknown failure"));
     }
-    let time = |ns| format::time(Duration::from_nanos(ns));
+    let time_text = |ns| format::time(Duration::from_nanos(ns));
     // With two directions, each value is that of the worse one.
-    let worst = |pick: fn(&DelayStats) -> u64| {
-        time(all.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
+    let worst_text = |pick: fn(&DelayStats) -> u64| {
+        time_text(messages.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
     };
     let mut text = format!(
-        "answered {answered} of {}{over}; half within {}, the slowest {}",
+        "answered {answered} of {}{paths_text}; half within {}, the slowest {}",
         format::count(count, "request"),
-        worst(|delay| delay.p50_ns),
-        worst(|delay| delay.max_ns)
+        worst_text(|delay| delay.p50_ns),
+        worst_text(|delay| delay.max_ns)
     );
     if answered < count {
         text = format!("{text} or never");
     }
-    if let Some(phases) = all.iter().map(|m| &m.phases).find(|phases| !phases.is_empty()) {
-        text = under_load(phases, over);
+    if let Some(phases) = messages.iter().map(|m| &m.phases).find(|phases| !phases.is_empty()) {
+        text = load_phases_text(phases, paths_text);
     }
-    for video in all.iter().filter_map(|messages| messages.video) {
+    for video in messages.iter().filter_map(|messages| messages.video) {
         let stalls = match video.stalls {
             0 => "the video never stood still".to_owned(),
-            1 => format!("the video stood still once, for {}", time(video.rebuffer_ns)),
-            n => format!("the video stood still {n} times, {} in all", time(video.rebuffer_ns)),
+            1 => format!("the video stood still once, for {}", time_text(video.rebuffer_ns)),
+            n => {
+                format!("the video stood still {n} times, {} in all", time_text(video.rebuffer_ns))
+            }
         };
         text = format!("{text}; {stalls}");
     }
-    for page in all.iter().filter_map(|messages| messages.page) {
-        let load = page.load_ns.map_or("the page was never whole".to_owned(), |ns| {
-            format!("the page was there after {}", time(ns))
+    for page in messages.iter().filter_map(|messages| messages.page) {
+        let load_text = page.load_ns.map_or("the page was never whole".to_owned(), |ns| {
+            format!("the page was there after {}", time_text(ns))
         });
-        text = format!("{text}; {load}");
+        text = format!("{text}; {load_text}");
     }
-    let failed = flows.iter().find(|flow| flow.stats.messages.is_none() && !flow.stats.completed);
-    match failed {
+    let failed_load =
+        flows.iter().find(|flow| flow.stats.messages.is_none() && !flow.stats.completed);
+    match failed_load {
         Some(load) => format!("{text}; the load beside it {}", transfer_text(load, "")),
         None => text,
     }
 }
 
 /// Describes the round trips without and with load.
-fn under_load(phases: &[LoadPhase], over: &str) -> String {
+fn load_phases_text(phases: &[LoadPhase], paths_text: &str) -> String {
     let times = phases.iter().map(|phase| {
         let name = match phase.load {
             Load::Idle => "idle",
@@ -291,7 +302,7 @@ fn under_load(phases: &[LoadPhase], over: &str) -> String {
     let times: Vec<_> = times.collect();
     let rpms = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
     let min_rpm = rpms.fold(f64::INFINITY, f64::min);
-    let text = format!("answered half of the requests within {}{over}", times.join(", "));
+    let text = format!("answered half of the requests within {}{paths_text}", times.join(", "));
     if min_rpm.is_finite() {
         format!("{text}; {min_rpm:.0} round trips a minute at worst")
     } else {
@@ -300,40 +311,44 @@ fn under_load(phases: &[LoadPhase], over: &str) -> String {
 }
 
 /// Returns the event after which nothing arrived except data in flight.
-fn cause(flow: &MeasuredFlow, last: Instant) -> Option<&str> {
-    let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + STOPPED_AFTER;
-    let found = flow.disruptions.iter().rev().find(|disruption| near(disruption.at));
-    found.map(|disruption| disruption.happened.as_str())
+fn stop_cause(flow: &MeasuredFlow, last_arrival: Instant) -> Option<&str> {
+    let is_near = |at: Instant| {
+        at <= last_arrival + Duration::from_millis(100) && last_arrival <= at + STOPPED_AFTER
+    };
+    let disruption = flow.disruptions.iter().rev().find(|disruption| is_near(disruption.at));
+    disruption.map(|disruption| disruption.happened.as_str())
 }
 
-fn several_transfers_text(who: &str, flows: &[&MeasuredFlow], over: &str) -> String {
-    let failed: Vec<_> = flows.iter().filter(|flow| !flow.stats.completed).collect();
+fn several_transfers_text(transport: &str, flows: &[&MeasuredFlow], paths_text: &str) -> String {
+    let failed_flows: Vec<_> = flows.iter().filter(|flow| !flow.stats.completed).collect();
     let count = flows.len();
-    let Some(first) = failed.first() else {
+    let Some(first_failed) = failed_flows.first() else {
         let bytes = flows.iter().map(|flow| flow.stats.bytes).fold(0, u64::saturating_add);
         let rate = flows.iter().map(|flow| flow.stats.goodput_bps).sum();
         let (amount, speed) = (format::bytes(bytes), format::rate(rate));
-        let after = aftermath(flows.iter().copied());
-        return format!("{who} delivered {amount} at {speed} in {count} transfers{over}{after}");
+        let effect_text = recovery_or_stall_text(flows.iter().copied());
+        return format!(
+            "{transport} delivered {amount} at {speed} in {count} transfers{paths_text}{effect_text}"
+        );
     };
-    let direction = format!("{:?}", first.stats.direction).to_lowercase();
-    let (number, what) = (first.stats.flow, transfer_text(first, ""));
-    let failed = failed.len();
+    let direction = format!("{:?}", first_failed.stats.direction).to_lowercase();
+    let (number, failure_text) = (first_failed.stats.flow, transfer_text(first_failed, ""));
+    let failed_count = failed_flows.len();
     format!(
-        "{who}: {failed} of {count} transfers did not complete: flow {number} ({direction}) {what}"
+        "{transport}: {failed_count} of {count} transfers did not complete: flow {number} ({direction}) {failure_text}"
     )
 }
 
 /// Describes the effect of the worst event; without events, the longest stall if there was one.
-fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> String {
+fn recovery_or_stall_text<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> String {
     let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.stats.recoveries);
-    let never_last = |recovery: &&Recovery| {
-        let never = |time: Option<u64>| time.unwrap_or(u64::MAX);
-        (never(recovery.last_stall_end_ns), never(recovery.t90_ns))
+    let recovery_times = |recovery: &&Recovery| {
+        let or_never = |time: Option<u64>| time.unwrap_or(u64::MAX);
+        (or_never(recovery.last_stall_end_ns), or_never(recovery.t90_ns))
     };
-    if let Some(worst) = recoveries().max_by_key(never_last) {
-        let last = recoveries().all(|other| other.event_ns <= worst.event_ns);
-        return recovery_text(worst, if last { "never" } else { "not before the next event" });
+    if let Some(worst) = recoveries().max_by_key(recovery_times) {
+        let is_last = recoveries().all(|other| other.event_ns <= worst.event_ns);
+        return recovery_text(worst, if is_last { "never" } else { "not before the next event" });
     }
     let stalls = flows.into_iter().map(|flow| flow.stats.stall);
     match stalls.filter(|stall| stall.count > 0).max_by_key(|stall| stall.longest_ns) {
@@ -346,31 +361,34 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> S
 
 /// Describes a recovery, starting with the time until delivery was free of gaps. Goodput may be
 /// back at 90 % on average while later seconds are still empty.
-fn recovery_text(worst: &Recovery, never: &str) -> String {
-    let (event, end) = (&worst.event, |ns| format::seconds(Duration::from_nanos(ns)));
-    let reference = format::rate(worst.reference_bps);
-    let reference = match worst.capacity_bps {
-        Some(capacity) if capacity <= worst.reference_bps => {
+fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
+    let (event, time_text) = (&recovery.event, |ns| format::seconds(Duration::from_nanos(ns)));
+    let reference = format::rate(recovery.reference_bps);
+    let reference = match recovery.capacity_bps {
+        Some(capacity) if capacity <= recovery.reference_bps => {
             format!("the {reference} that the remaining paths carry")
         }
         _ => format!("the {reference} before"),
     };
-    match (worst.last_stall_end_ns, worst.t90_ns) {
-        (None, _) => format!("; without gaps again {never} after `{event}`"),
+    match (recovery.last_stall_end_ns, recovery.t90_ns) {
+        (None, _) => format!("; without gaps again {never_text} after `{event}`"),
         (Some(0), Some(0)) => format!("; `{event}` did not interrupt it"),
-        (Some(0), None) => format!("; after `{event}` {never} back to 90 % of {reference}"),
+        (Some(0), None) => format!("; after `{event}` {never_text} back to 90 % of {reference}"),
         (Some(0), Some(t90)) => {
-            format!("; back to 90 % {} after `{event}`, without gaps", end(t90))
+            format!("; back to 90 % {} after `{event}`, without gaps", time_text(t90))
         }
-        (Some(smooth), None) => format!(
-            "; without gaps again {} after `{event}`, but {never} back to 90 % of {reference}",
-            end(smooth)
+        (Some(stall_end), None) => format!(
+            "; without gaps again {} after `{event}`, but {never_text} back to 90 % of {reference}",
+            time_text(stall_end)
         ),
-        (Some(smooth), Some(t90)) => {
-            let apart = smooth.abs_diff(t90) > LATE_GAP.as_nanos() as u64;
-            let back =
-                if apart { format!(" (back to 90 % in {})", end(t90)) } else { String::new() };
-            format!("; without gaps again {} after `{event}`{back}", end(smooth))
+        (Some(stall_end), Some(t90)) => {
+            let differ = stall_end.abs_diff(t90) > LATE_GAP.as_nanos() as u64;
+            let t90_text = if differ {
+                format!(" (back to 90 % in {})", time_text(t90))
+            } else {
+                String::new()
+            };
+            format!("; without gaps again {} after `{event}`{t90_text}", time_text(stall_end))
         }
     }
 }

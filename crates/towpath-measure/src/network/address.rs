@@ -44,17 +44,20 @@ pub fn path_and_end(address: IpAddr) -> Option<(usize, usize)> {
 }
 
 /// Returns the path of a subflow between two addresses, preferably from its first host's address.
-pub fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
-    let ends = [path_and_end(one), path_and_end(other)];
-    let first = ends.iter().flatten().find(|(_, end)| *end == 0);
-    first.or(ends.iter().flatten().next()).map(|(path, _)| *path)
+pub fn path_of(local: IpAddr, remote: IpAddr) -> Option<usize> {
+    let ends = [path_and_end(local), path_and_end(remote)];
+    let first_host = ends.iter().flatten().find(|(_, end)| *end == 0);
+    first_host.or(ends.iter().flatten().next()).map(|(path, _)| *path)
 }
 
 /// Returns the address families that flows use; both for a scenario without flows.
 pub fn families(scenario: &Scenario) -> Vec<Family> {
-    let used = |family| scenario.flows.iter().any(|flow| flow.family == family);
-    let all = scenario.flows.is_empty();
-    [Family::V4, Family::V6].into_iter().filter(|family| all || used(*family)).collect()
+    let is_used = |family| scenario.flows.iter().any(|flow| flow.family == family);
+    let without_flows = scenario.flows.is_empty();
+    [Family::V4, Family::V6]
+        .into_iter()
+        .filter(|family| without_flows || is_used(*family))
+        .collect()
 }
 
 /// Returns the end (0 or 1) of `path` at `host`; `None` if it is not an end.
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_leads_back_to_its_path_and_end() {
+    fn every_address_maps_back_to_its_path_and_end() {
         for family in [Family::V4, Family::V6] {
             for (path, end, generation) in [(0, 0, 0), (1, 1, 0), (300, 0, 3), (63, 1, 23)] {
                 let address = address(path, end, family, generation);

@@ -24,7 +24,7 @@ pub struct ReportedDirection {
 }
 
 impl ReportedDirection {
-    /// Returns its counters at `t_ns`; `None` if the topology lacks it.
+    /// Returns the counters of the direction at `t_ns`; `None` if the topology lacks it.
     pub fn record<P: Packet>(&self, t_ns: u64, topology: &Topology<P>) -> Option<Link> {
         let counters = topology.counters(self.id)?;
         Some(Link {
@@ -56,11 +56,11 @@ pub struct LinkDirections {
 impl LinkDirections {
     /// Returns the directions that a timeline event changes.
     pub fn of(&self, target: TimelineTarget, side: LinkSide) -> Vec<DirectionId> {
-        let pair = match target {
+        let directions = match target {
             TimelineTarget::Path(index) => self.paths.get(index),
             TimelineTarget::Bottleneck(index) => self.bottlenecks.get(index),
         };
-        let Some([up, down]) = pair.copied() else { return Vec::new() };
+        let Some([up, down]) = directions.copied() else { return Vec::new() };
         match side {
             LinkSide::Both => vec![up, down],
             LinkSide::Up => vec![up],
@@ -84,50 +84,50 @@ impl LinkDirections {
     }
 }
 
-/// Builds the topology. The sending host's kernel shapes the directions in `at_host`, so that the
+/// Builds the topology. The sending host's kernel shapes the directions in `shaped_by_host`, so that the
 /// emulator omits their rate and queue.
 pub fn topology<P: Packet>(
     scenario: &Scenario,
     seed: u64,
-    at_host: &[[bool; 2]],
+    shaped_by_host: &[[bool; 2]],
 ) -> Result<(Topology<P>, LinkDirections), RouteError> {
     let mut topology = Topology::new();
     let add = |topology: &mut Topology<P>, config: DirectionConfig, element: &str| {
         topology.add_direction(config, stream_seed(seed, element, "link"))
     };
-    let mut found = LinkDirections::default();
+    let mut links = LinkDirections::default();
     for bottleneck in &scenario.bottlenecks {
         let name = format!("bottleneck/{}", bottleneck.name);
         let up = add(&mut topology, bottleneck.up.clone(), &format!("{name}/up"));
         let down = add(&mut topology, bottleneck.down.clone(), &format!("{name}/down"));
-        found.bottlenecks.push([up, down]);
+        links.bottlenecks.push([up, down]);
     }
     for (index, path) in scenario.paths.iter().enumerate() {
-        let [up_at_host, down_at_host] = at_host.get(index).copied().unwrap_or_default();
+        let [up_by_host, down_by_host] = shaped_by_host.get(index).copied().unwrap_or_default();
         let name = format!("path/{}", path.name);
-        let up = emulated(&path.up, up_at_host);
+        let up = emulated_config(&path.up, up_by_host);
         let up = add(&mut topology, up, &format!("{name}/up"));
-        let down = emulated(&path.down, down_at_host);
+        let down = emulated_config(&path.down, down_by_host);
         let down = add(&mut topology, down, &format!("{name}/down"));
-        found.paths.push([up, down]);
+        links.paths.push([up, down]);
     }
-    for (path, [up, down]) in scenario.paths.iter().zip(&found.paths) {
+    for (path, [up, down]) in scenario.paths.iter().zip(&links.paths) {
         let through = |side: usize| {
             path.through
                 .iter()
-                .filter_map(|index| found.bottlenecks.get(*index)?.get(side).copied())
+                .filter_map(|index| links.bottlenecks.get(*index)?.get(side).copied())
                 .collect::<Vec<_>>()
         };
         // From the first host: its access link, then the bottlenecks in order. The reverse route
         // mirrors this, so that the path's own delay is on the first host's side.
         let forward: Vec<_> = [*up].into_iter().chain(through(0)).collect();
         let backward: Vec<_> = through(1).into_iter().rev().chain([*down]).collect();
-        found.routes.push([topology.add_route(&forward)?, topology.add_route(&backward)?]);
+        links.routes.push([topology.add_route(&forward)?, topology.add_route(&backward)?]);
     }
-    Ok((topology, found))
+    Ok((topology, links))
 }
 
-fn emulated(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
+fn emulated_config(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
     let mut config = config.clone();
     if shaped_by_host {
         config.shaper = Shaper::Unlimited;
@@ -149,17 +149,17 @@ pub fn split(index: usize, scenario: &Scenario) -> bool {
                 .into_iter()
                 .chain(bottlenecks.flat_map(|bottleneck| [&bottleneck.up, &bottleneck.down]))
                 .any(needs_packet_granularity)
-                || will_treat_packets_one_by_one(index, path, scenario)
+                || timeline_needs_packet_granularity(index, path, scenario)
         }
     }
 }
 
-fn will_treat_packets_one_by_one(index: usize, path: &Path, scenario: &Scenario) -> bool {
-    let concerns = |target: TimelineTarget| match target {
+fn timeline_needs_packet_granularity(index: usize, path: &Path, scenario: &Scenario) -> bool {
+    let affects_path = |target: TimelineTarget| match target {
         TimelineTarget::Path(path) => path == index,
         TimelineTarget::Bottleneck(bottleneck) => path.through.contains(&bottleneck),
     };
-    scenario.timeline.iter().filter(|event| concerns(event.target)).any(|event| {
+    scenario.timeline.iter().filter(|event| affects_path(event.target)).any(|event| {
         match &event.change {
             TimelineChange::Rate(_, rate) => rate.as_bps() < COALESCE_FROM_BPS,
             TimelineChange::Loss(_, loss) => *loss != Loss::None,
@@ -170,14 +170,15 @@ fn will_treat_packets_one_by_one(index: usize, path: &Path, scenario: &Scenario)
 }
 
 fn needs_packet_granularity(config: &DirectionConfig) -> bool {
-    let slow = match &config.shaper {
+    let is_slow = match &config.shaper {
         Shaper::Unlimited => false,
         Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
             rate.as_bps() < COALESCE_FROM_BPS
         }
         Shaper::Trace(_) => true,
     };
-    slow || config.loss != Loss::None
+    is_slow
+        || config.loss != Loss::None
         || config.duplicate != Probability::NEVER
         || config.corrupt != Probability::NEVER
         || config.mtu_bytes < 65_536

@@ -216,8 +216,8 @@ pub struct SenderActivity {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Scenario setting, and the value that lifts a limit.
@@ -374,8 +374,8 @@ impl Parts {
 
     /// Returns the bytes of all parts in a group.
     pub fn of_group(&self, group: PartGroup) -> u64 {
-        let own = self.bytes.iter().filter(|(part, _)| part.group() == group);
-        own.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        let group_parts = self.bytes.iter().filter(|(part, _)| part.group() == group);
+        group_parts.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Returns the sum of all parts, which equals the capacity.
@@ -396,13 +396,13 @@ impl Parts {
 
     /// Returns the non-empty parts other than goodput and headers, largest first.
     pub fn missing_parts(&self) -> Vec<(Part, u64)> {
-        let is_limit = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
-        let mut all: Vec<_> = { self.bytes.iter() }
-            .filter(|(part, bytes)| is_limit(**part) && **bytes > 0)
+        let is_missing = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
+        let mut missing: Vec<_> = { self.bytes.iter() }
+            .filter(|(part, bytes)| is_missing(**part) && **bytes > 0)
             .map(|(part, bytes)| (*part, *bytes))
             .collect();
-        all.sort_by_key(|(part, bytes)| (std::cmp::Reverse(*bytes), *part));
-        all
+        missing.sort_by_key(|(part, bytes)| (std::cmp::Reverse(*bytes), *part));
+        missing
     }
 
     /// Adds bytes to a part and to the capacity.

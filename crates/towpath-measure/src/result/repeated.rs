@@ -59,8 +59,8 @@ impl CpuTime {
     /// Returns processor seconds per gigabyte (10⁹ bytes) delivered, both ends together. `None`
     /// when either end is unknown or nothing was delivered.
     pub fn seconds_per_gigabyte(&self, delivered_bytes: u64) -> Option<f64> {
-        let both = self.client_cpu_ns? as f64 + self.server_cpu_ns? as f64;
+        let total_ns = self.client_cpu_ns? as f64 + self.server_cpu_ns? as f64;
         // Nanoseconds for each byte are seconds for each gigabyte.
-        (delivered_bytes > 0).then(|| both / delivered_bytes as f64)
+        (delivered_bytes > 0).then(|| total_ns / delivered_bytes as f64)
     }
 }

@@ -157,8 +157,8 @@ pub struct SequenceMark {
 impl SequenceMarks {
     /// Returns the marks one by one. Lists of different length end with the shortest.
     pub fn each(&self) -> impl Iterator<Item = SequenceMark> + '_ {
-        let numbers = self.start_bytes.iter().zip(&self.end_bytes).zip(&self.packets);
-        self.t_ns.iter().zip(numbers).map(|(t_ns, ((start, end), packets))| SequenceMark {
+        let ranges = self.start_bytes.iter().zip(&self.end_bytes).zip(&self.packets);
+        self.t_ns.iter().zip(ranges).map(|(t_ns, ((start, end), packets))| SequenceMark {
             t_ns: *t_ns,
             start_bytes: *start,
             end_bytes: *end,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_written_as_it_is_named() {
+    fn every_kind_serializes_to_its_name() {
         for kind in SequenceKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

@@ -23,8 +23,8 @@ pub struct ChangeError {
 }
 
 impl ChangeError {
-    fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: what.into(), hint: hint.into() }
+    fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
     }
 }
 
@@ -47,7 +47,7 @@ pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
     let mut changed = text.to_owned();
     for target in resolve::targets(root.get_ref(), key)? {
         let value = as_toml(target.kind, value.trim());
-        changed = apply(&changed, &target.path, &value, key)?;
+        changed = apply_edit(&changed, &target.path, &value, key)?;
     }
     Ok(changed)
 }
@@ -56,9 +56,9 @@ pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
 pub fn set_duration(text: &str, duration: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let flows = resolve::flow_patterns(root.get_ref());
-    let lasting: Vec<_> = flows.iter().filter(|(_, pattern)| has_duration(pattern)).collect();
-    if lasting.is_empty() {
-        let what = "no flow of this scenario lasts for a time that can be set";
+    let timed_flows: Vec<_> = flows.iter().filter(|(_, pattern)| has_duration(pattern)).collect();
+    if timed_flows.is_empty() {
+        let message = "no flow of this scenario lasts for a time that can be set";
         let hint = match flows.first() {
             None => "add `[[flows]]` to the file".to_owned(),
             Some((number, pattern)) if pattern == "ping" => {
@@ -66,10 +66,10 @@ pub fn set_duration(text: &str, duration: &str) -> Result<String, ChangeError> {
             }
             Some((_, pattern)) => format!("`{pattern}` ends with its messages"),
         };
-        return Err(ChangeError::new(what, hint));
+        return Err(ChangeError::new(message, hint));
     }
     let mut changed = text.to_owned();
-    for (number, _) in lasting {
+    for (number, _) in timed_flows {
         changed = set(&changed, &format!("flows.{number}.duration"), duration)?;
     }
     Ok(changed)
@@ -93,10 +93,10 @@ pub fn set_for_all_hosts(text: &str, key: &str, value: &str) -> Result<String, C
 /// Splits `KEY=VALUE`, the argument of `--set`.
 pub fn split_assignment(text: &str) -> Result<(&str, &str), ChangeError> {
     let example = "write a key and its value: `--set paths.wifi.delay=30ms`";
-    let nothing = || ChangeError::new(format!("`{text}` sets nothing"), example);
-    let (key, value) = text.split_once('=').ok_or_else(nothing)?;
+    let empty_error = || ChangeError::new(format!("`{text}` sets nothing"), example);
+    let (key, value) = text.split_once('=').ok_or_else(empty_error)?;
     let (key, value) = (key.trim(), value.trim());
-    if key.is_empty() || value.is_empty() { Err(nothing()) } else { Ok((key, value)) }
+    if key.is_empty() || value.is_empty() { Err(empty_error()) } else { Ok((key, value)) }
 }
 
 /// Converts a command-line value to TOML.
@@ -104,11 +104,15 @@ fn as_toml(kind: &ValueKind, value: &str) -> String {
     if value.starts_with(['"', '\'', '[', '{']) {
         return value.to_owned();
     }
-    let plain = value.parse::<i64>().is_ok() || matches!(value, "true" | "false");
+    let is_literal = value.parse::<i64>().is_ok() || matches!(value, "true" | "false");
     match kind {
-        ValueKind::Bool | ValueKind::Integer(..) | ValueKind::Any(_) if plain => value.to_owned(),
-        ValueKind::List(_) => list(value),
-        ValueKind::OneOf(kinds) if value.contains(',') && kinds.iter().any(is_list) => list(value),
+        ValueKind::Bool | ValueKind::Integer(..) | ValueKind::Any(_) if is_literal => {
+            value.to_owned()
+        }
+        ValueKind::List(_) => toml_list(value),
+        ValueKind::OneOf(kinds) if value.contains(',') && kinds.iter().any(is_list) => {
+            toml_list(value)
+        }
         ValueKind::Sides(inner) => as_toml(inner, value),
         ValueKind::Text
         | ValueKind::Name(_)
@@ -125,7 +129,7 @@ fn as_toml(kind: &ValueKind, value: &str) -> String {
         | ValueKind::Table(_)
         | ValueKind::Named(..)
         | ValueKind::Any(_)
-        | ValueKind::Tables(_) => quoted(value),
+        | ValueKind::Tables(_) => toml_string(value),
     }
 }
 
@@ -133,12 +137,12 @@ fn is_list(kind: &ValueKind) -> bool {
     matches!(kind, ValueKind::List(_))
 }
 
-fn list(value: &str) -> String {
-    let parts: Vec<_> = value.split(',').map(|part| quoted(part.trim())).collect();
+fn toml_list(value: &str) -> String {
+    let parts: Vec<_> = value.split(',').map(|part| toml_string(part.trim())).collect();
     format!("[{}]", parts.join(", "))
 }
 
-fn quoted(text: &str) -> String {
+fn toml_string(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
@@ -158,60 +162,61 @@ enum EditPosition {
     Occupied,
 }
 
-fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, ChangeError> {
+fn apply_edit(text: &str, path: &[String], value: &str, key: &str) -> Result<String, ChangeError> {
     // A previous change may have made the text invalid; parsing it later reports that.
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
-    let replace = |range: &Range<usize>, with: &str| {
+    let replace = |range: &Range<usize>, replacement: &str| {
         let before = text.get(..range.start).unwrap_or(text);
-        format!("{before}{with}{}", text.get(range.end..).unwrap_or(""))
+        format!("{before}{replacement}{}", text.get(range.end..).unwrap_or(""))
     };
-    let line = |rest: &[String]| format!("{} = {value}", dotted(rest));
+    let key_line = |rest: &[String]| format!("{} = {value}", dotted(rest));
     let attempts = match edit_position(text, root.get_ref(), path) {
         EditPosition::Replace(range) => vec![replace(&range, value)],
         EditPosition::SplitDirections(range, other) => {
-            let same = text.get(range.clone()).unwrap_or("");
-            let own = path.last().map_or("up", String::as_str);
-            vec![replace(&range, &format!("{{ {own} = {value}, {other} = {same} }}"))]
+            let current = text.get(range.clone()).unwrap_or("");
+            let side = path.last().map_or("up", String::as_str);
+            vec![replace(&range, &format!("{{ {side} = {value}, {other} = {current} }}"))]
         }
         EditPosition::AfterHeader(header, rest) => {
             let after = text.get(header.end..).unwrap_or("");
             let end = header.end + after.find('\n').unwrap_or(after.len());
-            vec![replace(&(end..end), &format!("\n{}", line(&rest)))]
+            vec![replace(&(end..end), &format!("\n{}", key_line(&rest)))]
         }
         EditPosition::InlineTable(braces, rest) => {
-            let inside = text.get(braces.start + 1..braces.end.saturating_sub(1)).unwrap_or("");
-            let more = if inside.trim().is_empty() { " " } else { "," };
-            let at = braces.start + 1;
-            vec![replace(&(at..at), &format!(" {}{more}", line(&rest)))]
+            let content = text.get(braces.start + 1..braces.end.saturating_sub(1)).unwrap_or("");
+            let separator = if content.trim().is_empty() { " " } else { "," };
+            let position = braces.start + 1;
+            vec![replace(&(position..position), &format!(" {}{separator}", key_line(&rest)))]
         }
         EditPosition::Append(rest) => append_key(text, &rest, value),
         EditPosition::Occupied => Vec::new(),
     };
-    let readable = |attempt: &String| DeTable::parse(attempt).is_ok();
+    let is_valid = |attempt: &String| DeTable::parse(attempt).is_ok();
     // An invalid TOML value fails at any position; the first attempt gives the error message.
-    let first = attempts.first().cloned();
-    attempts.into_iter().find(readable).or(first).ok_or_else(|| {
-        let what = format!("`{key}` is a table in this scenario, so it cannot be set as a whole");
-        ChangeError::new(what, "set the keys in it, or change the file")
+    let first_attempt = attempts.first().cloned();
+    attempts.into_iter().find(is_valid).or(first_attempt).ok_or_else(|| {
+        let message =
+            format!("`{key}` is a table in this scenario, so it cannot be set as a whole");
+        ChangeError::new(message, "set the keys in it, or change the file")
     })
 }
 
 /// Appends the key in a new table at the end, or at the start of the document if that is invalid.
 fn append_key(text: &str, rest: &[String], value: &str) -> Vec<String> {
-    let first = format!("{} = {value}\n{text}", dotted(rest));
+    let at_start = format!("{} = {value}\n{text}", dotted(rest));
     match rest.split_last() {
-        Some((last, tables)) if !tables.is_empty() => {
-            let end = if text.ends_with('\n') { "" } else { "\n" };
-            let last = dotted(std::slice::from_ref(last));
-            let table = format!("{text}{end}\n[{}]\n{last} = {value}\n", dotted(tables));
-            vec![table, first]
+        Some((key, tables)) if !tables.is_empty() => {
+            let line_break = if text.ends_with('\n') { "" } else { "\n" };
+            let key = dotted(std::slice::from_ref(key));
+            let table = format!("{text}{line_break}\n[{}]\n{key} = {value}\n", dotted(tables));
+            vec![table, at_start]
         }
-        _ => vec![first],
+        _ => vec![at_start],
     }
 }
 
 fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPosition {
-    let at = |span: &Range<usize>, mark: char| {
+    let starts_with = |span: &Range<usize>, mark: char| {
         text.get(span.clone()).is_some_and(|t| t.starts_with(mark))
     };
     let mut table = root;
@@ -222,17 +227,17 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
         else {
             return enclosing;
         };
-        let mut reached = depth + 1;
+        let mut consumed = depth + 1;
         if let DeValue::Array(array) = value.get_ref()
             && let Some((depth, index)) = steps.next()
         {
             let Some(element) = index.parse().ok().and_then(|n: usize| array.get(n)) else {
                 return enclosing;
             };
-            (value, reached) = (element, depth + 1);
+            (value, consumed) = (element, depth + 1);
         }
         let span = value.span();
-        let rest = path.get(reached..).unwrap_or_default();
+        let rest = path.get(consumed..).unwrap_or_default();
         let Some(inner) = value.get_ref().as_table() else {
             return match rest {
                 [side] if side == "up" => EditPosition::SplitDirections(span, "down"),
@@ -240,11 +245,11 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
                 _ => EditPosition::Replace(span),
             };
         };
-        let (inline, header) = (at(&span, '{'), at(&span, '['));
+        let (is_inline, has_header) = (starts_with(&span, '{'), starts_with(&span, '['));
         if rest.is_empty() {
-            return if inline { EditPosition::Replace(span) } else { EditPosition::Occupied };
+            return if is_inline { EditPosition::Replace(span) } else { EditPosition::Occupied };
         }
-        enclosing = match (inline, header) {
+        enclosing = match (is_inline, has_header) {
             (true, _) => EditPosition::InlineTable(span, rest.to_vec()),
             (_, true) => EditPosition::AfterHeader(span, rest.to_vec()),
             (false, false) => EditPosition::Append(path.to_vec()),
@@ -256,10 +261,11 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
 
 /// Formats a dotted TOML key, with quotes where needed.
 fn dotted(names: &[String]) -> String {
-    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let plain = |name: &String| name.chars().all(bare) && !name.is_empty();
-    let written = names.iter().map(|name| if plain(name) { name.clone() } else { quoted(name) });
-    written.collect::<Vec<_>>().join(".")
+    let is_bare_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_bare_key = |name: &String| name.chars().all(is_bare_char) && !name.is_empty();
+    let parts =
+        names.iter().map(|name| if is_bare_key(name) { name.clone() } else { toml_string(name) });
+    parts.collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]

@@ -57,10 +57,10 @@ impl Scenario {
         load: &dyn Fn(&str) -> io::Result<String>,
     ) -> Result<Self, ScenarioErrors> {
         check_size(file_name, text.len())?;
-        let refuse = |findings| ScenarioErrors::new(file_name, text, findings);
+        let into_errors = |problems| ScenarioErrors::new(file_name, text, problems);
         let root = toml::de::DeTable::parse(text)
-            .map_err(|error| refuse(vec![syntax_error(text, &error)]))?;
-        read::scenario(&root, text, load).map_err(refuse)
+            .map_err(|error| into_errors(vec![syntax_error(text, &error)]))?;
+        read::scenario(&root, text, load).map_err(into_errors)
     }
 
     /// Parses a scenario like [`Self::parse`], from bytes that may not be UTF-8.
@@ -73,12 +73,12 @@ impl Scenario {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::parse(file_name, text, load),
             Err(error) => {
-                let (valid, _) = bytes.split_at(error.valid_up_to());
-                let line = valid.split(|&byte| byte == b'\n').count();
+                let (valid_prefix, _) = bytes.split_at(error.valid_up_to());
+                let line = valid_prefix.split(|&byte| byte == b'\n').count();
                 let message = format!("line {line} is not UTF-8 text");
-                let finding =
+                let problem =
                     SpannedProblem::new(None, message, "").hint("a scenario is a TOML file");
-                Err(ScenarioErrors::one(file_name, "", finding))
+                Err(ScenarioErrors::single(file_name, "", problem))
             }
         }
     }
@@ -89,9 +89,9 @@ fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
         return Ok(());
     }
     let message = format!("the file has {bytes} bytes, more than 1 MiB");
-    let finding =
+    let problem =
         SpannedProblem::new(None, message, "").hint("a scenario is a TOML file of a few lines");
-    Err(ScenarioErrors::one(file_name, "", finding))
+    Err(ScenarioErrors::single(file_name, "", problem))
 }
 
 /// Converts a TOML syntax error, with a hint for its most common cause: an unquoted quantity.
@@ -102,8 +102,9 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> SpannedProblem {
         Some((message, expected)) => (message, format!("expected {expected}")),
         None => (message, String::new()),
     };
-    let start = text.get(..span.start).map_or(0, |s| s.rfind('\n').map_or(0, |at| at + 1));
-    let line = text.get(start..).and_then(|s| s.lines().next()).unwrap_or("");
+    let line_start =
+        text.get(..span.start).map_or(0, |s| s.rfind('\n').map_or(0, |index| index + 1));
+    let line = text.get(line_start..).and_then(|s| s.lines().next()).unwrap_or("");
     match line.split_once('=') {
         Some((key, value)) if is_bare_quantity(value) => {
             let key: String = key.trim().chars().take(40).collect();

@@ -43,14 +43,14 @@ pub struct Scenario {
 impl Scenario {
     /// Returns true if a link or timeline event uses randomness, so that simulated runs may differ.
     pub fn is_random(&self) -> bool {
-        let random = |config: &DirectionConfig| {
+        let is_random_link = |config: &DirectionConfig| {
             config.loss != Loss::None
                 || config.delay.jitter.is_some()
                 || config.duplicate != Probability::NEVER
                 || config.corrupt != Probability::NEVER
                 || matches!(config.queue, Queue::Pie { .. })
         };
-        let changes = |event: &TimelineEvent| match &event.change {
+        let is_random_event = |event: &TimelineEvent| match &event.change {
             TimelineChange::Loss(_, loss) => *loss != Loss::None,
             TimelineChange::Delay(_, delay) => delay.jitter.is_some(),
             TimelineChange::Down(_)
@@ -59,8 +59,8 @@ impl Scenario {
             | TimelineChange::Address { .. } => false,
         };
         let paths = self.paths.iter().flat_map(|path| [&path.up, &path.down]);
-        let shared = self.bottlenecks.iter().flat_map(|shared| [&shared.up, &shared.down]);
-        paths.chain(shared).any(random) || self.timeline.iter().any(changes)
+        let bottlenecks = self.bottlenecks.iter().flat_map(|b| [&b.up, &b.down]);
+        paths.chain(bottlenecks).any(is_random_link) || self.timeline.iter().any(is_random_event)
     }
 
     /// Returns the congestion control configured for `host`, else that of the run.
@@ -257,9 +257,9 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Returns the transport of the flow in a run that compares `compared`.
-    pub fn transport_in(&self, compared: Transport) -> Transport {
-        self.transport.unwrap_or(compared)
+    /// Returns the transport of the flow in a run over `run_transport`.
+    pub fn transport_in(&self, run_transport: Transport) -> Transport {
+        self.transport.unwrap_or(run_transport)
     }
 }
 

@@ -5,11 +5,11 @@ const MAX_WORD: usize = 40;
 
 /// Returns the candidate closest to `word`, if it is close enough to be a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted: Vec<char> = word.to_lowercase().chars().take(MAX_WORD + 1).collect();
-    if wanted.is_empty() || wanted.len() > MAX_WORD {
+    let letters: Vec<char> = word.to_lowercase().chars().take(MAX_WORD + 1).collect();
+    if letters.is_empty() || letters.len() > MAX_WORD {
         return None;
     }
-    let tolerated = match wanted.len() {
+    let max_edits = match letters.len() {
         0..=4 => 1,
         5..=8 => 2,
         _ => 3,
@@ -17,10 +17,10 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|candidate| {
-            let letters: Vec<char> = candidate.to_lowercase().chars().collect();
-            (distance(&wanted, &letters), candidate)
+            let candidate_letters: Vec<char> = candidate.to_lowercase().chars().collect();
+            (distance(&letters, &candidate_letters), candidate)
         })
-        .filter(|&(edits, candidate)| edits <= tolerated && edits < candidate.chars().count())
+        .filter(|&(edits, candidate)| edits <= max_edits && edits < candidate.chars().count())
         .min_by_key(|&(edits, _)| edits)
         .map(|(_, candidate)| candidate)
 }
@@ -28,25 +28,25 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 /// Returns the edit distance with adjacent transpositions (optimal string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    let mut above: Vec<usize> = row.clone();
-    let mut last = None;
+    let mut older_row: Vec<usize> = row.clone();
+    let mut previous_x = None;
     for (i, x) in a.iter().enumerate() {
-        let (previous, mut left) = (row.clone(), i + 1);
-        let mut next = vec![left];
+        let (previous_row, mut edits) = (row.clone(), i + 1);
+        let mut next_row = vec![edits];
         for (j, y) in b.iter().enumerate() {
             let cost = |row: &[usize], j: usize| row.get(j).copied().unwrap_or(usize::MAX - 1);
-            let replaced = cost(&previous, j) + usize::from(x != y);
-            left = replaced.min(left + 1).min(cost(&previous, j + 1) + 1);
-            let before = j.checked_sub(1).and_then(|k| b.get(k).map(|y| (k, y)));
-            if let (Some((k, y_before)), Some(x_before)) = (before, last)
+            let substituted = cost(&previous_row, j) + usize::from(x != y);
+            edits = substituted.min(edits + 1).min(cost(&previous_row, j + 1) + 1);
+            let previous_y = j.checked_sub(1).and_then(|k| b.get(k).map(|y| (k, y)));
+            if let (Some((k, y_before)), Some(x_before)) = (previous_y, previous_x)
                 && y_before == x
                 && x_before == y
             {
-                left = left.min(cost(&above, k) + 1);
+                edits = edits.min(cost(&older_row, k) + 1);
             }
-            next.push(left);
+            next_row.push(edits);
         }
-        (above, row, last) = (previous, next, Some(x));
+        (older_row, row, previous_x) = (previous_row, next_row, Some(x));
     }
     row.last().copied().unwrap_or(0)
 }
@@ -57,14 +57,14 @@ mod tests {
 
     #[test]
     fn the_distance_counts_single_edits() {
-        let of = |a: &str, b: &str| {
+        let distance_of = |a: &str, b: &str| {
             distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };
-        assert_eq!(of("rate", "rate"), 0);
-        assert_eq!(of("rte", "rate"), 1);
-        assert_eq!(of("kitten", "sitting"), 3);
-        assert_eq!(of("", "abc"), 3);
-        assert_eq!(of("rtae", "rate"), 1);
+        assert_eq!(distance_of("rate", "rate"), 0);
+        assert_eq!(distance_of("rte", "rate"), 1);
+        assert_eq!(distance_of("kitten", "sitting"), 3);
+        assert_eq!(distance_of("", "abc"), 3);
+        assert_eq!(distance_of("rtae", "rate"), 1);
     }
 
     #[test]

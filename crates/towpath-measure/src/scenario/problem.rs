@@ -18,7 +18,8 @@ const MAX_QUOTED_CHARS: usize = 40;
 pub struct ScenarioErrors {
     file_name: String,
     problems: Vec<Problem>,
-    more: usize,
+    /// Number of problems beyond the shown ones.
+    hidden_count: usize,
 }
 
 /// One error in a scenario file.
@@ -38,13 +39,13 @@ pub struct Problem {
 /// Source line of a problem, with the marked range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Excerpt {
-    number: usize,
+    line_number: usize,
     /// Visible part of the line.
     text: String,
-    /// Number of characters before the mark.
+    /// Number of characters before the marked ones.
     indent: usize,
     /// Number of marked characters.
-    marked: usize,
+    marked_chars: usize,
 }
 
 impl ScenarioErrors {
@@ -55,19 +56,19 @@ impl ScenarioErrors {
 
     /// Returns the number of all problems found, shown or not.
     pub fn count(&self) -> usize {
-        self.problems.len() + self.more
+        self.problems.len() + self.hidden_count
     }
 
-    pub(super) fn one(file_name: &str, text: &str, finding: SpannedProblem) -> Self {
-        Self::new(file_name, text, vec![finding])
+    pub(super) fn single(file_name: &str, text: &str, problem: SpannedProblem) -> Self {
+        Self::new(file_name, text, vec![problem])
     }
 
-    pub(super) fn new(file_name: &str, text: &str, mut findings: Vec<SpannedProblem>) -> Self {
-        findings.sort_by_key(|f| f.span.as_ref().map(|s| (s.start, s.end)));
-        findings.dedup();
-        let more = findings.len().saturating_sub(MAX_SHOWN);
-        let problems = findings.into_iter().take(MAX_SHOWN).map(|f| f.locate(text)).collect();
-        Self { file_name: file_name.to_owned(), problems, more }
+    pub(super) fn new(file_name: &str, text: &str, mut problems: Vec<SpannedProblem>) -> Self {
+        problems.sort_by_key(|f| f.span.as_ref().map(|s| (s.start, s.end)));
+        problems.dedup();
+        let hidden_count = problems.len().saturating_sub(MAX_SHOWN);
+        let problems = problems.into_iter().take(MAX_SHOWN).map(|f| f.locate(text)).collect();
+        Self { file_name: file_name.to_owned(), problems, hidden_count }
     }
 }
 
@@ -79,9 +80,9 @@ impl fmt::Display for ScenarioErrors {
             }
             problem.write(f, &self.file_name)?;
         }
-        if self.more > 0 {
-            let s = if self.more == 1 { "" } else { "s" };
-            write!(f, "\n\n… and {} more problem{s}", self.more)?;
+        if self.hidden_count > 0 {
+            let s = if self.hidden_count == 1 { "" } else { "s" };
+            write!(f, "\n\n… and {} more problem{s}", self.hidden_count)?;
         }
         Ok(())
     }
@@ -89,11 +90,11 @@ impl fmt::Display for ScenarioErrors {
 
 impl Problem {
     fn write(&self, f: &mut fmt::Formatter<'_>, file_name: &str) -> fmt::Result {
-        let place = match self.position {
+        let location = match self.position {
             Some((line, column)) => format!("error: {file_name}:{line}:{column}: "),
             None => format!("error: {file_name}: "),
         };
-        f.write_str(&wrap(&format!("{place}{}", self.message), "  "))?;
+        f.write_str(&wrap(&format!("{location}{}", self.message), "  "))?;
         match &self.excerpt {
             Some(excerpt) => excerpt.write(f, &self.expected)?,
             None if self.expected.is_empty() => {}
@@ -108,21 +109,22 @@ impl Problem {
 
 impl Excerpt {
     /// Cuts `line` to fit, with the mark (in characters) visible.
-    fn new(number: usize, line: &str, mark: Range<usize>) -> Self {
-        let room = MAX_LINE_WIDTH - number.to_string().len() - " | ".len();
+    fn new(number: usize, line: &str, marked_range: Range<usize>) -> Self {
+        let text_width = MAX_LINE_WIDTH - number.to_string().len() - " | ".len();
         let length = line.chars().count();
-        let clean = |c: char| match c {
+        let replace_control = |c: char| match c {
             '\t' => ' ',
             c if c.is_control() => char::REPLACEMENT_CHARACTER,
             c => c,
         };
-        let (start, end) = if length <= room {
+        let (start, end) = if length <= text_width {
             (0, length)
         } else {
-            let start = mark.start.saturating_sub(room / 3).min(length - room);
-            (start, start + room)
+            let start = marked_range.start.saturating_sub(text_width / 3).min(length - text_width);
+            (start, start + text_width)
         };
-        let mut text: Vec<char> = line.chars().skip(start).take(end - start).map(clean).collect();
+        let mut text: Vec<char> =
+            line.chars().skip(start).take(end - start).map(replace_control).collect();
         if start > 0
             && let Some(first) = text.first_mut()
         {
@@ -133,22 +135,28 @@ impl Excerpt {
         {
             *last = '…';
         }
-        let indent = mark.start.saturating_sub(start).min(room - 1);
-        let marked = mark.end.min(end).saturating_sub(mark.start.max(start)).max(1);
-        Self { number, text: text.into_iter().collect(), indent, marked: marked.min(room - indent) }
+        let indent = marked_range.start.saturating_sub(start).min(text_width - 1);
+        let marked_chars =
+            marked_range.end.min(end).saturating_sub(marked_range.start.max(start)).max(1);
+        Self {
+            line_number: number,
+            text: text.into_iter().collect(),
+            indent,
+            marked_chars: marked_chars.min(text_width - indent),
+        }
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, label: &str) -> fmt::Result {
-        let number = self.number.to_string();
+        let number = self.line_number.to_string();
         let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(self.indent));
         writeln!(f, "\n{gutter} |")?;
         writeln!(f, "{}", format!("{number} | {}", self.text).trim_end())?;
-        write!(f, "{gutter} | {indent}{}", "^".repeat(self.marked))?;
+        write!(f, "{gutter} | {indent}{}", "^".repeat(self.marked_chars))?;
         if label.is_empty() {
             return Ok(());
         }
-        let used = gutter.len() + 3 + self.indent + self.marked + 1;
-        if used + label.chars().count() <= MAX_LINE_WIDTH {
+        let width = gutter.len() + 3 + self.indent + self.marked_chars + 1;
+        if width + label.chars().count() <= MAX_LINE_WIDTH {
             return write!(f, " {label}");
         }
         let margin = format!("{gutter} | ");
@@ -197,13 +205,13 @@ impl SpannedProblem {
         };
         let before = text.get(..start).unwrap_or(text);
         let number = before.matches('\n').count() + 1;
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line_start = before.rfind('\n').map_or(0, |index| index + 1);
         let line = text.get(line_start..).unwrap_or("").lines().next().unwrap_or("");
         let indent = text.get(line_start..start).map_or(0, |s| s.chars().count());
-        let marked = text
+        let marked_chars = text
             .get(start..span.end)
             .map_or(1, |s| s.lines().next().map_or(1, |first| first.chars().count()));
-        let excerpt = Excerpt::new(number, line, indent..indent + marked.max(1));
+        let excerpt = Excerpt::new(number, line, indent..indent + marked_chars.max(1));
         let position = Some((number, indent + 1));
         Problem { position, message, expected, hint, excerpt: Some(excerpt) }
     }
@@ -215,8 +223,8 @@ pub struct Problems(RefCell<Vec<SpannedProblem>>);
 
 impl Problems {
     /// Adds a problem to the list.
-    pub fn push(&self, finding: SpannedProblem) {
-        self.0.borrow_mut().push(finding);
+    pub fn push(&self, problem: SpannedProblem) {
+        self.0.borrow_mut().push(problem);
     }
 
     pub(super) fn into_problems(self) -> Vec<SpannedProblem> {
@@ -254,19 +262,19 @@ fn wrap(text: &str, indent: &str) -> String {
         if i > 0 {
             out.push('\n');
         }
-        let mut used = 0;
+        let mut width = 0;
         for (j, word) in line.split(' ').enumerate() {
             let length = word.chars().count();
-            if j > 0 && used + 1 + length > MAX_LINE_WIDTH {
+            if j > 0 && width + 1 + length > MAX_LINE_WIDTH {
                 out.push('\n');
                 out.push_str(indent);
-                used = indent.chars().count();
+                width = indent.chars().count();
             } else if j > 0 {
                 out.push(' ');
-                used += 1;
+                width += 1;
             }
             out.push_str(word);
-            used += length;
+            width += length;
         }
     }
     out
@@ -277,9 +285,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn shown(text: &str, span: Range<usize>) -> String {
+    fn render(text: &str, span: Range<usize>) -> String {
         let problem = SpannedProblem::new(span, "it is wrong", "expected something else");
-        ScenarioErrors::one("a.toml", text, problem).to_string()
+        ScenarioErrors::single("a.toml", text, problem).to_string()
     }
 
     #[test]
@@ -287,16 +295,16 @@ mod tests {
         let text = "name = 1\nrate = 40\n";
         let expected = "error: a.toml:2:8: it is wrong\n  |\n2 | rate = 40\n  \
             |        ^^ expected something else";
-        assert_eq!(shown(text, 16..18), expected);
+        assert_eq!(render(text, 16..18), expected);
     }
 
     #[test]
     fn a_long_line_is_cut_around_the_mark() {
         let text = format!("x = [{}, 77, {}]", "1, ".repeat(100), "2, ".repeat(100));
-        let at = text.find("77").unwrap();
-        let shown = shown(&text, at..at + 2);
-        assert!(shown.contains("| …") && shown.contains("2,…\n"), "{shown}");
-        let lines: Vec<&str> = shown.lines().collect();
+        let start = text.find("77").unwrap();
+        let rendered = render(&text, start..start + 2);
+        assert!(rendered.contains("| …") && rendered.contains("2,…\n"), "{rendered}");
+        let lines: Vec<&str> = rendered.lines().collect();
         let mark = lines[3].chars().position(|c| c == '^').unwrap();
         assert_eq!(lines[2].chars().skip(mark).take(2).collect::<String>(), "77");
     }
@@ -304,10 +312,10 @@ mod tests {
     #[test]
     fn only_ten_problems_are_shown() {
         let text = "a = 1\n".repeat(30);
-        let findings = (0..30)
+        let problems = (0..30)
             .map(|i| SpannedProblem::new(i * 6..i * 6 + 1, format!("wrong {i}"), ""))
             .collect();
-        let errors = ScenarioErrors::new("a.toml", &text, findings);
+        let errors = ScenarioErrors::new("a.toml", &text, problems);
         assert_eq!((errors.problems().len(), errors.count()), (10, 30));
         assert!(errors.to_string().ends_with("… and 20 more problems"));
     }
@@ -319,7 +327,7 @@ mod tests {
             a in 0..400_usize,
             b in 0..400_usize,
         ) {
-            for line in shown(&text, a..b).lines() {
+            for line in render(&text, a..b).lines() {
                 prop_assert!(line.chars().count() <= MAX_LINE_WIDTH, "{line}");
             }
         }

@@ -56,13 +56,14 @@ pub struct Section<'a> {
     table: &'a DeTable<'a>,
     span: Range<usize>,
     problems: &'a Problems,
-    taken: Vec<&'static str>,
+    /// Keys of the table that the reader has asked for.
+    used_keys: Vec<&'static str>,
     /// Label of this table for messages: “path `wifi`”.
     label: String,
 }
 
 impl<'a> Section<'a> {
-    /// Creates a reader for a table with the keys of `shape`; `what` is its label in messages.
+    /// Creates a reader for a table with the keys of `schema`; `label` names it in messages.
     pub fn new(
         schema: &'static TableSchema,
         table: &'a DeTable<'a>,
@@ -70,14 +71,14 @@ impl<'a> Section<'a> {
         problems: &'a Problems,
         label: String,
     ) -> Self {
-        Self { schema, table, span, problems, taken: Vec::new(), label }
+        Self { schema, table, span, problems, used_keys: Vec::new(), label }
     }
 
     /// Takes the value of `key`, if the table has it.
     pub fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.schema.has(key), "`{key}` is not in the table of {}", self.schema.noun);
         let written = self.name_in_file(key);
-        self.taken.push(written);
+        self.used_keys.push(written);
         self.table.iter().find(|(name, _)| name.get_ref() == written).map(|(name, value)| Value {
             key: written.to_owned(),
             key_span: name.span(),
@@ -99,15 +100,15 @@ impl<'a> Section<'a> {
     /// Marks all keys of the schema as used.
     pub fn take_all(&mut self) {
         let names: Vec<_> = self.schema.keys().map(|key| self.name_in_file(key.name)).collect();
-        self.taken.extend(names);
+        self.used_keys.extend(names);
     }
 
     /// Takes the value of `key`; if missing, reports a problem with `example` as a hint.
     pub fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
         let value = self.take(key);
         if value.is_none() {
-            let place = Some(self.span.clone()).filter(|span| !span.is_empty());
-            let problem = SpannedProblem::new(place, format!("{} has no `{key}`", self.label), "");
+            let span = Some(self.span.clone()).filter(|span| !span.is_empty());
+            let problem = SpannedProblem::new(span, format!("{} has no `{key}`", self.label), "");
             self.problems.push(problem.hint(format!("add `{example}`")));
         }
         value
@@ -124,16 +125,16 @@ impl<'a> Section<'a> {
     }
 
     /// Sets the label of the table in messages.
-    pub fn set_label(&mut self, what: String) {
-        self.label = what;
+    pub fn set_label(&mut self, label: String) {
+        self.label = label;
     }
 
     /// Reports all keys that were not taken: unknown ones, and known ones that do not apply here.
     pub fn finish(self) {
-        let mut listed = false;
+        let mut keys_listed = false;
         for (name, _) in self.table {
             let key = name.get_ref().as_ref();
-            if self.taken.contains(&key) {
+            if self.used_keys.contains(&key) {
                 continue;
             }
             let problem = if self.schema.has(key) {
@@ -141,17 +142,17 @@ impl<'a> Section<'a> {
                 SpannedProblem::new(name.span(), message, "remove it")
             } else {
                 let expected = format!("not a key of {}", self.schema.noun);
-                let finding = SpannedProblem::new(
+                let problem = SpannedProblem::new(
                     name.span(),
                     format!("unknown key {}", quote(key)),
                     expected,
                 );
                 match self.suggestion(key) {
-                    Some(near) => finding.hint(format!("did you mean `{near}`?")),
-                    None if listed => finding,
+                    Some(suggested) => problem.hint(format!("did you mean `{suggested}`?")),
+                    None if keys_listed => problem,
                     None => {
-                        listed = true;
-                        finding.hint(self.all_keys())
+                        keys_listed = true;
+                        problem.hint(self.all_keys())
                     }
                 }
             };
@@ -161,12 +162,15 @@ impl<'a> Section<'a> {
 
     /// Returns true if every key was taken, so that [`Self::finish`] has nothing to report.
     pub fn is_used_up(&self) -> bool {
-        self.table.keys().all(|name| self.taken.contains(&name.get_ref().as_ref()))
+        self.table.keys().all(|name| self.used_keys.contains(&name.get_ref().as_ref()))
     }
 
     fn suggestion(&self, key: &str) -> Option<&'static str> {
-        let synonym = SYNONYMS.iter().find(|(other, ours)| *other == key && self.schema.has(ours));
-        synonym.map(|&(_, ours)| ours).or_else(|| nearest(key, self.schema.keys().map(|k| k.name)))
+        let synonym =
+            SYNONYMS.iter().find(|(term, own_key)| *term == key && self.schema.has(own_key));
+        synonym
+            .map(|&(_, own_key)| own_key)
+            .or_else(|| nearest(key, self.schema.keys().map(|k| k.name)))
     }
 
     fn all_keys(&self) -> String {
@@ -196,8 +200,8 @@ impl<'a> Value<'a> {
     }
 
     /// Reports any problem found while reading the value.
-    pub fn push(&self, finding: SpannedProblem) {
-        self.problems.push(finding);
+    pub fn push(&self, problem: SpannedProblem) {
+        self.problems.push(problem);
     }
 
     /// Reports a problem of this value.
@@ -265,9 +269,9 @@ impl<'a> Value<'a> {
 
     /// Reports a wrong type: “`mtu` is a string”.
     pub fn wrong_type(&self, expected: &str) {
-        let got = self.tree.get_ref().type_str();
-        let article = if got.starts_with(['a', 'i']) { "an" } else { "a" };
-        self.fail(format!("`{}` is {article} {got}", self.key), expected);
+        let actual = self.tree.get_ref().type_str();
+        let article = if actual.starts_with(['a', 'i']) { "an" } else { "a" };
+        self.fail(format!("`{}` is {article} {actual}", self.key), expected);
     }
 
     /// Returns the text, or reports a wrong type.
@@ -281,25 +285,25 @@ impl<'a> Value<'a> {
 
     /// Returns the Boolean, or reports a wrong type.
     pub fn boolean(&self) -> Option<bool> {
-        let truth = self.as_bool();
-        if truth.is_none() {
+        let value = self.as_bool();
+        if value.is_none() {
             self.wrong_type("expected `true` or `false`");
         }
-        truth
+        value
     }
 
-    /// Returns a whole number from `least` to `most`, or reports a problem.
-    pub fn integer(&self, least: u64, most: u64) -> Option<u64> {
-        let expected = match most {
-            0..=0xffff_ffff => format!("expected a whole number from {least} to {most}"),
-            _ => format!("expected a whole number, {least} or more"),
+    /// Returns a whole number from `min` to `max`, or reports a problem.
+    pub fn integer(&self, min: u64, max: u64) -> Option<u64> {
+        let expected = match max {
+            0..=0xffff_ffff => format!("expected a whole number from {min} to {max}"),
+            _ => format!("expected a whole number, {min} or more"),
         };
         let Some(integer) = self.tree.get_ref().as_integer() else {
             self.wrong_type(&expected);
             return None;
         };
         match i128::from_str_radix(integer.as_str(), integer.radix()) {
-            Ok(n) if i128::from(least) <= n && n <= i128::from(most) => u64::try_from(n).ok(),
+            Ok(n) if i128::from(min) <= n && n <= i128::from(max) => u64::try_from(n).ok(),
             Ok(n) if n < 0 => {
                 self.fail(format!("`{}` is negative", self.key), expected);
                 None
@@ -313,7 +317,7 @@ impl<'a> Value<'a> {
 
     /// Returns the value as plain TOML, of any type.
     pub fn to_toml(&self) -> toml::Value {
-        plain(self.tree.get_ref())
+        to_plain_toml(self.tree.get_ref())
     }
 
     /// Returns the meaning of the word among `words`, or reports a problem.
@@ -327,48 +331,50 @@ impl<'a> Value<'a> {
         let meaning =
             |word: &str| words.iter().find(|&&(name, _)| name == word).map(|&(_, meaning)| meaning);
         let present_name = FORMER_WORDS.iter().find(|(former, _)| *former == text);
-        let found = meaning(text).or_else(|| meaning(present_name?.1));
-        if found.is_none() {
+        let value = meaning(text).or_else(|| meaning(present_name?.1));
+        if value.is_none() {
             let message = format!("`{}` cannot be {}", self.key, quote(text));
             let problem = SpannedProblem::new(self.span(), message, expected);
             self.problems.push(match nearest(text, names()) {
-                Some(near) => problem.hint(format!("did you mean `{near}`?")),
+                Some(suggested) => problem.hint(format!("did you mean `{suggested}`?")),
                 None => problem,
             });
         }
-        found
+        value
     }
 
     /// Parses a quantity with `parse`, or reports a problem; a bare number has no unit.
     fn quantity<T>(
         &self,
-        wanted: Dimension,
+        dimension: Dimension,
         parse: impl Fn(&str) -> Result<T, UnitError>,
     ) -> Option<T> {
         let number = self.as_number();
         let Some(text) = self.as_str().or(number.as_deref()) else {
-            self.wrong_type(&wanted.expectation());
+            self.wrong_type(&dimension.expectation());
             return None;
         };
-        parse(text).map_err(|error| self.unit_error(&error, wanted, wanted.expectation())).ok()
+        parse(text)
+            .map_err(|error| self.unit_error(&error, dimension, dimension.expectation()))
+            .ok()
     }
 
     /// Reports an invalid quantity.
-    pub fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
+    pub fn unit_error(&self, error: &UnitError, dimension: Dimension, expected: String) {
         let problem = SpannedProblem::new(self.span(), format!("`{}` {error}", self.key), expected);
-        self.problems.push(match error.hint(wanted) {
+        self.problems.push(match error.hint(dimension) {
             Some(hint) => problem.hint(hint),
             None => problem,
         });
     }
 
-    fn at_most<T: PartialOrd>(&self, value: T, most: &T, text: &str) -> Option<T> {
-        if value <= *most {
+    fn at_most<T: PartialOrd>(&self, value: T, max: &T, max_text: &str) -> Option<T> {
+        if value <= *max {
             return Some(value);
         }
         self.fail(
-            format!("`{}` is more than {text}", self.key),
-            format!("expected at most {text}"),
+            format!("`{}` is more than {max_text}", self.key),
+            format!("expected at most {max_text}"),
         );
         None
     }
@@ -379,15 +385,15 @@ impl<'a> Value<'a> {
         self.at_most(rate.as_bps(), &MAX_BPS, "1000 Gbit/s").map(|_| rate)
     }
 
-    /// Returns a time of at most `longest`, or reports a problem.
-    pub fn duration(&self, longest: Duration) -> Option<Duration> {
+    /// Returns a time of at most `max`, or reports a problem.
+    pub fn duration(&self, max: Duration) -> Option<Duration> {
         let span = self.quantity(Dimension::Duration, units::duration)?;
-        self.at_most(span, &longest, &units::duration_text(longest))
+        self.at_most(span, &max, &units::duration_text(max))
     }
 
     /// Returns a time above zero, or reports a problem.
-    pub fn positive_duration(&self, longest: Duration) -> Option<Duration> {
-        let span = self.duration(longest)?;
+    pub fn positive_duration(&self, max: Duration) -> Option<Duration> {
+        let span = self.duration(max)?;
         if span.is_zero() {
             self.fail(format!("`{}` is zero", self.key), Dimension::Duration.expectation());
             return None;
@@ -432,18 +438,18 @@ impl<'a> Value<'a> {
         Some(array.iter().map(|value| self.nested(&self.key, value.span(), value)).collect())
     }
 
-    /// Returns a reader for a table of this schema, labelled `what` in messages.
+    /// Returns a reader for a table of this schema, labelled `label` in messages.
     pub fn section(
         &self,
-        shape: &'static TableSchema,
-        what: impl Into<String>,
+        schema: &'static TableSchema,
+        label: impl Into<String>,
         expected: &str,
     ) -> Option<Section<'a>> {
         let Some(table) = self.as_table() else {
             self.wrong_type(expected);
             return None;
         };
-        Some(Section::new(shape, table, self.highlight_span(), self.problems, what.into()))
+        Some(Section::new(schema, table, self.highlight_span(), self.problems, label.into()))
     }
 
     /// Returns the best range to highlight for a table: its header or braces, else its key.
@@ -460,18 +466,18 @@ impl<'a> Value<'a> {
         else {
             return Some([self.clone(), self.clone()]);
         };
-        let what = format!("`{}`", self.key);
-        let mut section = Section::new(&SIDES, table, self.highlight_span(), self.problems, what);
+        let label = format!("`{}`", self.key);
+        let mut section = Section::new(&SIDES, table, self.highlight_span(), self.problems, label);
         let up = section.require("up", "up = …");
         let down = section.require("down", "down = …");
         section.finish();
-        let named = |side: Self| Self { key: self.key.clone(), ..side };
-        Some([named(up?), named(down?)])
+        let with_key = |side: Self| Self { key: self.key.clone(), ..side };
+        Some([with_key(up?), with_key(down?)])
     }
 }
 
 /// Converts a value to plain TOML without positions.
-fn plain(value: &DeValue<'_>) -> toml::Value {
+fn to_plain_toml(value: &DeValue<'_>) -> toml::Value {
     match value {
         DeValue::String(text) => toml::Value::String(text.clone().into_owned()),
         DeValue::Integer(n) => match i64::from_str_radix(n.as_str(), n.radix()) {
@@ -480,16 +486,16 @@ fn plain(value: &DeValue<'_>) -> toml::Value {
             Err(_) => toml::Value::String(n.as_str().to_owned()),
         },
         DeValue::Float(n) => toml::Value::Float(n.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(truth) => toml::Value::Boolean(*truth),
+        DeValue::Boolean(boolean) => toml::Value::Boolean(*boolean),
         DeValue::Datetime(time) => toml::Value::Datetime(*time),
         DeValue::Array(array) => {
-            toml::Value::Array(array.iter().map(|value| plain(value.get_ref())).collect())
+            toml::Value::Array(array.iter().map(|value| to_plain_toml(value.get_ref())).collect())
         }
         DeValue::Table(table) => {
             let entries = table.iter();
             toml::Value::Table(
                 entries
-                    .map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref())))
+                    .map(|(key, value)| (key.get_ref().to_string(), to_plain_toml(value.get_ref())))
                     .collect(),
             )
         }

@@ -70,22 +70,22 @@ pub struct ProfileSwitches {
 }
 
 impl ProfileSwitches {
-    /// Returns the values of `self`, with those of `other` where `self` has none.
+    /// Returns the values of `self`, with those of `defaults` where `self` has none.
     #[must_use]
-    pub(super) fn over(self, other: Self) -> Self {
+    pub(super) fn or_defaults(self, defaults: Self) -> Self {
         Self {
-            delayed_ack: self.delayed_ack.or(other.delayed_ack),
-            tso_autosizing: self.tso_autosizing.or(other.tso_autosizing),
-            tsq: self.tsq.or(other.tsq),
-            linear_syn: self.linear_syn.or(other.linear_syn),
-            timer_granularity: self.timer_granularity.or(other.timer_granularity),
-            hystart: self.hystart.or(other.hystart),
-            linux_hystart: self.linux_hystart.or(other.linux_hystart),
-            pacing: self.pacing.or(other.pacing),
-            rmem_scaling: self.rmem_scaling.or(other.rmem_scaling),
-            window_overstep: self.window_overstep.or(other.window_overstep),
-            cpu_per_packet: self.cpu_per_packet.or(other.cpu_per_packet),
-            segmentation_offload: self.segmentation_offload.or(other.segmentation_offload),
+            delayed_ack: self.delayed_ack.or(defaults.delayed_ack),
+            tso_autosizing: self.tso_autosizing.or(defaults.tso_autosizing),
+            tsq: self.tsq.or(defaults.tsq),
+            linear_syn: self.linear_syn.or(defaults.linear_syn),
+            timer_granularity: self.timer_granularity.or(defaults.timer_granularity),
+            hystart: self.hystart.or(defaults.hystart),
+            linux_hystart: self.linux_hystart.or(defaults.linux_hystart),
+            pacing: self.pacing.or(defaults.pacing),
+            rmem_scaling: self.rmem_scaling.or(defaults.rmem_scaling),
+            window_overstep: self.window_overstep.or(defaults.window_overstep),
+            cpu_per_packet: self.cpu_per_packet.or(defaults.cpu_per_packet),
+            segmentation_offload: self.segmentation_offload.or(defaults.segmentation_offload),
         }
     }
 }
@@ -198,56 +198,58 @@ impl Scenario {
     /// scenarios. Names are the scenario's keys; sizes are in bytes, times in nanoseconds. Missing
     /// names keep the profile's value.
     pub fn stack_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
-        let plan = &host.stack;
-        let mut all = vec![
-            ("profile", plan.profile.to_string()),
+        let config = &host.stack;
+        let mut settings = vec![
+            ("profile", config.profile.to_string()),
             ("congestion-control", self.congestion_control_of(host).to_owned()),
-            ("opportunistic-retransmission", plan.opportunistic_retransmission.to_string()),
-            ("penalisation", plan.penalisation.to_string()),
-            ("checksum", plan.checksum.to_string()),
-            ("receive-buffer-mode", plan.receive_buffer_mode.to_string()),
-            ("mss", if plan.smallest_mss { "smallest" } else { "own" }.to_owned()),
+            ("opportunistic-retransmission", config.opportunistic_retransmission.to_string()),
+            ("penalisation", config.penalisation.to_string()),
+            ("checksum", config.checksum.to_string()),
+            ("receive-buffer-mode", config.receive_buffer_mode.to_string()),
+            ("mss", if config.smallest_mss { "smallest" } else { "own" }.to_owned()),
         ];
-        let mut add = |name, value: Option<String>| all.extend(value.map(|value| (name, value)));
-        add("scheduler", plan.scheduler.clone());
-        add("path-manager", plan.path_manager.clone());
-        add("subflows", host.mptcp.subflows.map(|n| n.to_string()));
-        add("add-addr-accepted", host.mptcp.add_addr_accepted.map(|n| n.to_string()));
-        let sizes = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
-        add("receive-buffer", host.receive_buffer.map(sizes));
-        add("send-buffer", host.send_buffer.map(sizes));
-        let switches = &plan.switches;
+        let mut push =
+            |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
+        push("scheduler", config.scheduler.clone());
+        push("path-manager", config.path_manager.clone());
+        push("subflows", host.mptcp.subflows.map(|n| n.to_string()));
+        push("add-addr-accepted", host.mptcp.add_addr_accepted.map(|n| n.to_string()));
+        let sizes_text = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
+        push("receive-buffer", host.receive_buffer.map(sizes_text));
+        push("send-buffer", host.send_buffer.map(sizes_text));
+        let switches = &config.switches;
         let nanos = |span: Duration| span.as_nanos().to_string();
-        add("delayed-ack", switches.delayed_ack.map(|on| on.to_string()));
-        add("tso-autosizing", switches.tso_autosizing.map(|on| on.to_string()));
-        add("tsq", switches.tsq.map(|on| on.to_string()));
-        add("linear-syn", switches.linear_syn.map(|on| on.to_string()));
-        add("timer-granularity", switches.timer_granularity.map(nanos));
-        add("linux-hystart", switches.linux_hystart.map(|on| on.to_string()));
-        add("hystart", switches.hystart.map(|on| on.to_string()));
-        add("pacing", switches.pacing.map(|on| on.to_string()));
-        add("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
-        add("window-overstep", switches.window_overstep.map(|on| on.to_string()));
-        add("cpu-per-packet", switches.cpu_per_packet.map(nanos));
-        add("segmentation-offload", switches.segmentation_offload.map(|on| on.to_string()));
-        all
+        push("delayed-ack", switches.delayed_ack.map(|on| on.to_string()));
+        push("tso-autosizing", switches.tso_autosizing.map(|on| on.to_string()));
+        push("tsq", switches.tsq.map(|on| on.to_string()));
+        push("linear-syn", switches.linear_syn.map(|on| on.to_string()));
+        push("timer-granularity", switches.timer_granularity.map(nanos));
+        push("linux-hystart", switches.linux_hystart.map(|on| on.to_string()));
+        push("hystart", switches.hystart.map(|on| on.to_string()));
+        push("pacing", switches.pacing.map(|on| on.to_string()));
+        push("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
+        push("window-overstep", switches.window_overstep.map(|on| on.to_string()));
+        push("cpu-per-packet", switches.cpu_per_packet.map(nanos));
+        push("segmentation-offload", switches.segmentation_offload.map(|on| on.to_string()));
+        settings
     }
 }
 
 impl Scenario {
     /// Returns the configuration of `host`'s QUIC stack, in the format of [`Self::stack_settings`].
     pub fn quic_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
-        let plan = &host.stack;
-        let control = plan.quic_congestion_control.as_deref();
-        let control = control.unwrap_or_else(|| self.congestion_control_of(host));
-        let mut all = vec![
-            ("congestion-control", control.to_owned()),
-            ("path-policy", plan.path_policy.to_string()),
+        let config = &host.stack;
+        let congestion_control = config.quic_congestion_control.as_deref();
+        let congestion_control =
+            congestion_control.unwrap_or_else(|| self.congestion_control_of(host));
+        let mut settings = vec![
+            ("congestion-control", congestion_control.to_owned()),
+            ("path-policy", config.path_policy.to_string()),
         ];
-        let sizes = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
-        all.extend(host.receive_buffer.map(|buffer| ("receive-buffer", sizes(buffer))));
-        all.extend(host.send_buffer.map(|buffer| ("send-buffer", sizes(buffer))));
-        all
+        let sizes_text = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
+        settings.extend(host.receive_buffer.map(|buffer| ("receive-buffer", sizes_text(buffer))));
+        settings.extend(host.send_buffer.map(|buffer| ("send-buffer", sizes_text(buffer))));
+        settings
     }
 }
 
@@ -274,11 +276,11 @@ impl StackOverrides {
     pub(super) fn resolve(&self, run: &Self) -> HostStackConfig {
         let profile = self.profile.or(run.profile).unwrap_or_default();
         // All mptcp.org versions had both M1 and M2; kernels since 5.6 have neither.
-        let variant = match profile {
+        let default_m1_m2 = match profile {
             Profile::Linux32Mptcp => OpportunisticMode::Guarded,
             Profile::Linux6 | Profile::Linux618 | Profile::Ideal => OpportunisticMode::Off,
         };
-        let mode = match profile {
+        let default_buffer_mode = match profile {
             Profile::Linux6 | Profile::Linux618 | Profile::Linux32Mptcp => ReceiveBufferMode::Linux,
             Profile::Ideal => ReceiveBufferMode::Fixed,
         };
@@ -287,19 +289,19 @@ impl StackOverrides {
         HostStackConfig {
             stack: self.stack.or(run.stack).unwrap_or_default(),
             profile,
-            switches: self.switches.over(run.switches),
+            switches: self.switches.or_defaults(run.switches),
             scheduler: self.scheduler.clone().or_else(|| run.scheduler.clone()),
             path_manager: self.path_manager.clone().or_else(|| run.path_manager.clone()),
             opportunistic_retransmission: self
                 .opportunistic_retransmission
                 .or(run.opportunistic_retransmission)
-                .unwrap_or(variant),
-            penalisation: self.penalisation.or(run.penalisation).unwrap_or(variant),
+                .unwrap_or(default_m1_m2),
+            penalisation: self.penalisation.or(run.penalisation).unwrap_or(default_m1_m2),
             checksum: self.checksum.or(run.checksum).unwrap_or(false),
             receive_buffer_mode: self
                 .receive_buffer_mode
                 .or(run.receive_buffer_mode)
-                .unwrap_or(mode),
+                .unwrap_or(default_buffer_mode),
             smallest_mss: self.smallest_mss.or(run.smallest_mss).unwrap_or(false),
             path_policy: self.path_policy.or(run.path_policy).unwrap_or_default(),
             quic_congestion_control: self

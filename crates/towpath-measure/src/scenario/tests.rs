@@ -15,15 +15,15 @@ use super::*;
 
 const HEAD: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n";
 
-fn parse(text: &str) -> Scenario {
-    Scenario::parse("t.toml", text, &traces).unwrap_or_else(|errors| panic!("{errors}"))
+fn parse_scenario(text: &str) -> Scenario {
+    Scenario::parse("t.toml", text, &load_file).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-fn with(rest: &str) -> Scenario {
-    parse(&format!("{HEAD}{rest}"))
+fn parse_body(body: &str) -> Scenario {
+    parse_scenario(&format!("{HEAD}{body}"))
 }
 
-fn traces(name: &str) -> io::Result<String> {
+fn load_file(name: &str) -> io::Result<String> {
     match name {
         "lte.up" => Ok("1\n2\n9\n".to_owned()),
         "talk.txt" => Ok("# a talk\n1.5 s down 20 kB 9 B\n\n0 s up 2000 B 750 B # hello\n\
@@ -44,7 +44,7 @@ fn every_builtin_scenario_is_valid_and_describes_itself() {
 }
 
 #[test]
-fn the_handover_is_read_as_it_is_written() {
+fn the_handover_scenario_has_the_values_of_its_file() {
     let scenario = builtin()[0].scenario().unwrap();
     let [wifi, cellular] = scenario.paths.as_slice() else { panic!("two paths") };
     assert_eq!((wifi.name.as_str(), wifi.between), ("wifi", [0, 1]));
@@ -66,7 +66,7 @@ fn the_handover_is_read_as_it_is_written() {
 
 #[test]
 fn every_key_of_a_link_reaches_the_link_model() {
-    let scenario = with(
+    let scenario = parse_body(
         "rate = { up-trace = \"lte.up\", down = \"8 Mbit/s\" }
         delay = { up = \"10 ms\", down = \"20 ms\" }
         jitter = { distribution = \"pareto\", sd = \"2 ms\", reorder = true }
@@ -83,7 +83,7 @@ fn every_key_of_a_link_reaches_the_link_model() {
         segmentation = \"split\"
         ",
     );
-    let Path { up, down, mtu_bytes, backup, segmentation: segments, .. } = &scenario.paths[0];
+    let Path { up, down, mtu_bytes, backup, segmentation, .. } = &scenario.paths[0];
     assert!(matches!(&up.shaper, Shaper::Trace(trace) if trace.opportunities_ms == [1, 2, 9]));
     assert_eq!(down.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
     assert_eq!(down.delay.base, Duration::from_millis(20));
@@ -97,12 +97,12 @@ fn every_key_of_a_link_reaches_the_link_model() {
     assert_eq!(up.queue, Queue::CoDel { target, interval, limit: QueueLimit::Unlimited });
     assert_eq!((up.position, up.overhead_bytes, up.mtu_bytes), (QueuePosition::Host, 18, 1_300));
     assert_eq!((up.when_down, *mtu_bytes, *backup), (WhenDown::Hold, 1_400, true));
-    assert_eq!(*segments, SegmentationMode::Split);
+    assert_eq!(*segmentation, SegmentationMode::Split);
 }
 
 #[test]
 fn host_keys_override_run_keys_which_override_the_profile() {
-    let scenario = parse(
+    let scenario = parse_scenario(
         "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\nscheduler = \"redundant\"
         profile-switches = { tsq = false, cpu-per-packet = \"2 us\" }\nmss = \"smallest\"
         [hosts.b]\nprofile = \"ideal\"
@@ -126,7 +126,7 @@ fn host_keys_override_run_keys_which_override_the_profile() {
         a.stack.given,
         ["profile-switches", "scheduler", "mss", "profile", "penalisation", "checksum"]
     );
-    assert!(with("").hosts[0].stack.given.is_empty());
+    assert!(parse_body("").hosts[0].stack.given.is_empty());
 }
 
 #[test]
@@ -153,30 +153,33 @@ fn files_with_former_names_are_read_like_files_with_present_names() {
     assert_ne!(text, former_text);
     let source = String::new();
     assert_eq!(
-        Scenario { source, ..with(&former_text) },
-        Scenario { source: String::new(), ..with(text) }
+        Scenario { source, ..parse_body(&former_text) },
+        Scenario { source: String::new(), ..parse_body(text) }
     );
 }
 
 #[test]
 fn a_key_under_both_names_is_an_error() {
     let text = format!("{HEAD}queue-position = \"host\"\nposition = \"host\"\n");
-    let error = Scenario::parse("t.toml", &text, &traces).unwrap_err().to_string();
+    let error = Scenario::parse("t.toml", &text, &load_file).unwrap_err().to_string();
     assert!(error.contains("unknown key `position`"), "{error}");
 }
 
 #[test]
 fn a_middlebox_belongs_to_a_path() {
-    let boxes = with("[[middleboxes]]\npath = \"p\"\naction = \"strip-dss\"\ndirection = \"up\"")
-        .middleboxes;
+    let boxes =
+        parse_body("[[middleboxes]]\npath = \"p\"\naction = \"strip-dss\"\ndirection = \"up\"")
+            .middleboxes;
     let expected = Middlebox { path: 0, side: LinkSide::Up, action: MiddleboxAction::StripDss };
     assert_eq!(boxes, [expected]);
 }
 
 #[test]
 fn htb_is_the_parent_of_netem() {
-    let link =
-        with("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }").paths.remove(0).up;
+    let link = parse_body("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }")
+        .paths
+        .remove(0)
+        .up;
     let rate = Rate::from_bps(8_000_000).unwrap();
     assert_eq!(link.shaper, Shaper::Htb { rate, burst_bytes: 15_000, cburst_bytes: 1_600 });
     assert_eq!((link.order, link.limit_packets), (PipelineOrder::DelayThenServer, Some(1_000)));
@@ -184,7 +187,7 @@ fn htb_is_the_parent_of_netem() {
 
 #[test]
 fn flows_have_the_usual_defaults() {
-    let flows = with(
+    let flows = parse_body(
         "[[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"bulk\"\nsize = \"1 MB\"\n
         [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"iperf\"\n
         [[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"curl b\"\nfamily = \"v6\"\n
@@ -203,8 +206,8 @@ fn flows_have_the_usual_defaults() {
 }
 
 #[test]
-fn settings_of_hosts_are_read() {
-    let scenario = parse(
+fn host_settings_are_parsed() {
+    let scenario = parse_scenario(
         "name = \"t\"\n[hosts.a]\nreceive-buffer = \"400 KB\"\ncongestion-control = \"reno\"
         sysctl = { \"net.mptcp.checksum_enabled\" = 1, net.ipv4.tcp_sack = \"0\" }
         mptcp = { subflows = 2, endpoints = [{ path = \"p\", flags = [\"signal\", \"backup\"] }] }
@@ -222,7 +225,7 @@ fn settings_of_hosts_are_read() {
 
 #[test]
 fn events_are_sorted_and_fades_expanded() {
-    let timeline = with(
+    let timeline = parse_body(
         "rate = \"40 Mbit/s\"
         [[timeline]]\nat = \"5 s\"\npath = \"p\"\nset = \"up\"
         [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"rate\"\nrate = \"20 Mbit/s\"
@@ -231,17 +234,17 @@ fn events_are_sorted_and_fades_expanded() {
         [[timeline]]\nat = \"2060 ms\"\npath = \"p\"\nset = \"down\"\nmode = \"carrier\"\n",
     )
     .timeline;
-    let at: Vec<u128> = timeline.iter().map(|event| event.at.as_millis()).collect();
-    assert_eq!(at, [1_000, 2_050, 2_060, 2_100, 5_000]);
+    let times_ms: Vec<u128> = timeline.iter().map(|event| event.at.as_millis()).collect();
+    assert_eq!(times_ms, [1_000, 2_050, 2_060, 2_100, 5_000]);
     // The fade starts from the rate set by the previous event.
-    let middle = Rate::from_bps(15_000_000).unwrap();
-    assert_eq!(timeline[1].change, TimelineChange::Rate(LinkSide::Both, middle));
+    let midpoint = Rate::from_bps(15_000_000).unwrap();
+    assert_eq!(timeline[1].change, TimelineChange::Rate(LinkSide::Both, midpoint));
     assert_eq!(timeline[2].change, TimelineChange::Down(DownMode::Carrier));
 }
 
 #[test]
 fn a_new_delay_keeps_the_jitter() {
-    let timeline = with(
+    let timeline = parse_body(
         "delay = \"10 ms\"\njitter = { sd = \"1 ms\" }
         [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"delay\"\ndelay = \"30 ms\"\n",
     )
@@ -256,12 +259,12 @@ fn a_new_delay_keeps_the_jitter() {
 /// Pattern of the only flow.
 fn pattern(keys: &str) -> Pattern {
     let flow = format!("[[flows]]\nfrom = \"a\"\nto = \"b\"\n{keys}\n");
-    with(&flow).flows.remove(0).pattern
+    parse_body(&flow).flows.remove(0).pattern
 }
 
 #[test]
-fn the_presets_are_those_of_the_paper_and_of_its_program() {
-    let every = |keys: &str| {
+fn the_presets_match_the_paper_and_its_program() {
+    let fixed_schedule = |keys: &str| {
         let Pattern::Exchange(MessageExchange { schedule, direction, warm_up, .. }) = pattern(keys)
         else {
             panic!("{keys}")
@@ -273,13 +276,13 @@ fn the_presets_are_those_of_the_paper_and_of_its_program() {
     };
     let (up, both) = (DataDirection::Up, DataDirection::Both);
     let paper = ((2_000, 750, true), 100, 100, both, 0);
-    assert_eq!(every("pattern = \"interactive\""), paper);
-    assert_eq!(every("pattern = \"interactive\"\npreset = \"paper\""), paper);
-    let code = every("pattern = \"interactive\"\npreset = \"code\"\nduration = \"7 s\"");
+    assert_eq!(fixed_schedule("pattern = \"interactive\""), paper);
+    assert_eq!(fixed_schedule("pattern = \"interactive\"\npreset = \"paper\""), paper);
+    let code = fixed_schedule("pattern = \"interactive\"\npreset = \"code\"\nduration = \"7 s\"");
     assert_eq!(code, ((2_000, 9, false), 100, 70, both, 0));
-    assert_eq!(every("pattern = \"ping\""), ((100, 10, false), 200, 6, up, 1));
-    let own = every("pattern = \"reqres\"\nrequest = \"1 kB\"\nperiod = \"350 ms\"");
-    assert_eq!(own, ((1_000, 750, false), 350, 40, up, 0));
+    assert_eq!(fixed_schedule("pattern = \"ping\""), ((100, 10, false), 200, 6, up, 1));
+    let reqres = fixed_schedule("pattern = \"reqres\"\nrequest = \"1 kB\"\nperiod = \"350 ms\"");
+    assert_eq!(reqres, ((1_000, 750, false), 350, 40, up, 0));
     let bulk = pattern("pattern = \"bulk\"\npreset = \"paper\"");
     let duration = Duration::from_secs(60);
     let (size_bytes, direction) = (Some(10_000_000), DataDirection::Down);
@@ -296,19 +299,19 @@ fn a_list_of_messages_may_be_a_file_and_need_not_be_in_order() {
         panic!("{text}")
     };
     assert_eq!(direction, DataDirection::Both);
-    let at = |way, index| {
-        let planned: PlannedRequest = schedule.get(way, index)?;
-        Some((planned.at.as_millis(), planned.request_bytes, planned.reply_bytes))
+    let request_at = |direction, index| {
+        let request: PlannedRequest = schedule.get(direction, index)?;
+        Some((request.at.as_millis(), request.request_bytes, request.reply_bytes))
     };
-    assert_eq!(at(DataDirection::Up, 0), Some((0, 2_000, 750)));
-    assert_eq!(at(DataDirection::Up, 1), None);
-    assert_eq!(at(DataDirection::Down, 0), Some((500, 100, 1_000_000)));
-    assert_eq!(at(DataDirection::Down, 1), Some((1_500, 20_000, 9)));
+    assert_eq!(request_at(DataDirection::Up, 0), Some((0, 2_000, 750)));
+    assert_eq!(request_at(DataDirection::Up, 1), None);
+    assert_eq!(request_at(DataDirection::Down, 0), Some((500, 100, 1_000_000)));
+    assert_eq!(request_at(DataDirection::Down, 1), Some((1_500, 20_000, 9)));
 }
 
 #[test]
 fn a_load_is_a_separate_flow() {
-    let flows = with(
+    let flows = parse_body(
         "[[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"ping\"\nload = \"down\"\nstart = \"2 s\"\n
         [[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"web\"\n",
     )
@@ -323,15 +326,15 @@ fn a_load_is_a_separate_flow() {
 #[test]
 fn expectations_may_be_written_without_quotes_in_the_key() {
     let expect =
-        with("[expect]\nmptcp.stall.longest = \"<= 500 ms\"\nshare.p = \"> 10 %\"\n").expect;
+        parse_body("[expect]\nmptcp.stall.longest = \"<= 500 ms\"\nshare.p = \"> 10 %\"\n").expect;
     assert_eq!((expect[0].metric.as_str(), expect[0].bound), ("stall.longest", 0.5));
     assert_eq!((expect[1].metric.as_str(), expect[1].bound), ("share.p", 0.1));
     assert_eq!(expect[1].transport, None);
 }
 
 #[test]
-fn every_key_of_the_table_is_read() {
-    let reader = [
+fn every_key_of_the_tables_is_read() {
+    let reader_source = [
         include_str!("read/call.rs"),
         include_str!("read/flows.rs"),
         include_str!("read/hosts.rs"),
@@ -345,16 +348,16 @@ fn every_key_of_the_table_is_read() {
     ]
     .concat();
     // The last table lists metrics, not keys.
-    let shapes = keys::ALL.iter().take(keys::ALL.len() - 1);
-    for key in shapes.flat_map(|shape| shape.keys()) {
-        assert!(reader.contains(&format!("\"{}\"", key.name)), "{}", key.name);
+    let schemas = keys::ALL.iter().take(keys::ALL.len() - 1);
+    for key in schemas.flat_map(|schema| schema.keys()) {
+        assert!(reader_source.contains(&format!("\"{}\"", key.name)), "{}", key.name);
     }
 }
 
 /// Checks that `value` matches `schema`, except for regular expressions.
-fn fits(schema: &Json, value: &Json, place: &str) -> Result<(), String> {
+fn check_schema(schema: &Json, value: &Json, location: &str) -> Result<(), String> {
     if let Some(options) = schema["anyOf"].as_array() {
-        let results: Vec<_> = options.iter().map(|s| fits(s, value, place)).collect();
+        let results: Vec<_> = options.iter().map(|s| check_schema(s, value, location)).collect();
         return if results.iter().any(Result::is_ok) {
             Ok(())
         } else {
@@ -364,7 +367,7 @@ fn fits(schema: &Json, value: &Json, place: &str) -> Result<(), String> {
     if let Some(words) = schema["enum"].as_array()
         && !words.contains(value)
     {
-        return Err(format!("{place}: {value} is not one of {words:?}"));
+        return Err(format!("{location}: {value} is not one of {words:?}"));
     }
     let is_type = |name: &Json| match name.as_str().unwrap() {
         "object" => value.is_object(),
@@ -372,27 +375,27 @@ fn fits(schema: &Json, value: &Json, place: &str) -> Result<(), String> {
         "string" => value.is_string(),
         "integer" => value.is_i64(),
         "boolean" => value.is_boolean(),
-        other => panic!("{other}"),
+        unknown => panic!("{unknown}"),
     };
     if schema["type"].is_string() && !is_type(&schema["type"]) {
-        return Err(format!("{place}: {value} is not {}", schema["type"]));
+        return Err(format!("{location}: {value} is not {}", schema["type"]));
     }
     for (i, element) in value.as_array().into_iter().flatten().enumerate() {
-        fits(&schema["items"], element, &format!("{place}[{i}]"))?;
+        check_schema(&schema["items"], element, &format!("{location}[{i}]"))?;
     }
     let Some(object) = value.as_object() else { return Ok(()) };
     for key in schema["required"].as_array().into_iter().flatten() {
         if !object.contains_key(key.as_str().unwrap()) {
-            return Err(format!("{place}: no {key}"));
+            return Err(format!("{location}: no {key}"));
         }
     }
     for (key, inner) in object {
-        let place = format!("{place}.{key}");
+        let location = format!("{location}.{key}");
         match (schema["properties"].get(key), &schema["additionalProperties"]) {
-            (Some(property), _) => fits(property, inner, &place)?,
-            (None, Json::Bool(false)) => return Err(format!("{place}: unknown key")),
+            (Some(property), _) => check_schema(property, inner, &location)?,
+            (None, Json::Bool(false)) => return Err(format!("{location}: unknown key")),
             (None, _) if schema["patternProperties"].is_object() => {}
-            (None, other) => fits(other, inner, &place)?,
+            (None, default) => check_schema(default, inner, &location)?,
         }
     }
     Ok(())
@@ -403,15 +406,15 @@ fn every_builtin_scenario_fits_the_schema() {
     let schema = json_schema();
     for builtin in builtin() {
         let value: Json = toml::from_str(builtin.text).unwrap();
-        fits(&schema, &value, builtin.name).unwrap();
+        check_schema(&schema, &value, builtin.name).unwrap();
     }
-    let wrong: Json = toml::from_str(&format!("{HEAD}rte = \"1 Mbit/s\"")).unwrap();
-    assert_eq!(fits(&schema, &wrong, "t").unwrap_err(), "t.paths.p.rte: unknown key");
+    let invalid: Json = toml::from_str(&format!("{HEAD}rte = \"1 Mbit/s\"")).unwrap();
+    assert_eq!(check_schema(&schema, &invalid, "t").unwrap_err(), "t.paths.p.rte: unknown key");
 }
 
 /// Parses anything; errors must fit into lines of at most 100 columns.
-fn read_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
-    if let Err(errors) = Scenario::parse_bytes("f.toml", bytes, &traces) {
+fn parse_any(bytes: &[u8]) -> Result<(), TestCaseError> {
+    if let Err(errors) = Scenario::parse_bytes("f.toml", bytes, &load_file) {
         for line in errors.to_string().lines() {
             prop_assert!(line.chars().count() <= 100, "{line}");
         }
@@ -420,7 +423,7 @@ fn read_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 /// Fragments from which random scenarios are built.
-const PIECES: [&str; 24] = [
+const FRAGMENTS: [&str; 24] = [
     "name = \"t\"\n",
     "[hosts.a]\n",
     "[hosts.b]\n",
@@ -449,38 +452,38 @@ const PIECES: [&str; 24] = [
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        read_anything(&bytes)?;
+    fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        parse_any(&bytes)?;
     }
 
     #[test]
-    fn no_sequence_of_pieces_makes_it_panic(
-        pieces in proptest::collection::vec(0..24_usize, 0..40),
+    fn no_sequence_of_fragments_causes_a_panic(
+        indices in proptest::collection::vec(0..24_usize, 0..40),
     ) {
-        let text: String = pieces.iter().map(|&i| PIECES[i]).collect();
-        read_anything(text.as_bytes())?;
+        let text: String = indices.iter().map(|&i| FRAGMENTS[i]).collect();
+        parse_any(text.as_bytes())?;
     }
 
     #[test]
-    fn no_change_of_a_builtin_makes_it_panic(
-        which in 0..9_usize,
-        cuts in proptest::collection::vec(
+    fn no_edit_of_a_builtin_causes_a_panic(
+        builtin_index in 0..9_usize,
+        edits in proptest::collection::vec(
             (any::<prop::sample::Index>(), 0..12_usize, ".{0,8}"),
             1..6,
         ),
     ) {
-        let mut bytes = builtin()[which].text.as_bytes().to_vec();
-        for (at, length, inserted) in cuts {
-            let start = at.index(bytes.len().max(1)).min(bytes.len());
+        let mut bytes = builtin()[builtin_index].text.as_bytes().to_vec();
+        for (position, length, inserted) in edits {
+            let start = position.index(bytes.len().max(1)).min(bytes.len());
             let end = (start + length).min(bytes.len());
             bytes.splice(start..end, inserted.bytes());
         }
-        read_anything(&bytes)?;
+        parse_any(&bytes)?;
     }
 
     #[test]
-    fn no_change_of_a_value_makes_it_panic(
-        which in 0..9_usize,
+    fn no_change_of_a_value_causes_a_panic(
+        builtin_index in 0..9_usize,
         line in any::<prop::sample::Index>(),
         value in prop_oneof![
             Just("1"), Just("-1"), Just("true"), Just("[]"), Just("{}"), Just("\"\""),
@@ -488,7 +491,7 @@ proptest! {
             Just("{ up = 1, down = {} }"), Just("\"99999999 h\""), Just("nan"), Just("\"a.b\""),
         ],
     ) {
-        let lines: Vec<&str> = builtin()[which].text.lines().collect();
+        let lines: Vec<&str> = builtin()[builtin_index].text.lines().collect();
         let changed = line.index(lines.len());
         let text: String = lines
             .iter()
@@ -498,6 +501,6 @@ proptest! {
                 _ => format!("{line}\n"),
             })
             .collect();
-        read_anything(text.as_bytes())?;
+        parse_any(text.as_bytes())?;
     }
 }

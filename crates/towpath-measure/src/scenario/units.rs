@@ -81,18 +81,20 @@ pub enum UnitError {
 
 impl UnitError {
     /// Returns a suggested fix, if there is one.
-    pub fn hint(&self, wanted: Dimension) -> Option<String> {
+    pub fn hint(&self, dimension: Dimension) -> Option<String> {
         match self {
-            Self::NoUnit => Some(format!("units are mandatory: {}", wanted.unit_names())),
+            Self::NoUnit => Some(format!("units are mandatory: {}", dimension.unit_names())),
             Self::UnknownUnit(unit) if unit.starts_with(',') => {
                 Some("the decimal separator is a point: `1.5`, not `1,5`".to_owned())
             }
-            Self::UnknownUnit(unit) if wanted == Dimension::Rate && is_bytes_per_second(unit) => {
+            Self::UnknownUnit(unit)
+                if dimension == Dimension::Rate && is_bytes_per_second(unit) =>
+            {
                 Some("rates are in bits: 1 MB/s is `8 Mbit/s`".to_owned())
             }
-            Self::UnknownUnit(unit) => Some(match suggestion(unit, wanted) {
+            Self::UnknownUnit(unit) => Some(match suggestion(unit, dimension) {
                 Some(name) => format!("did you mean `{name}`?"),
-                None => format!("units: {}", wanted.unit_names()),
+                None => format!("units: {}", dimension.unit_names()),
             }),
             Self::Zero => {
                 Some("a link that carries nothing is down: use a timeline event".to_owned())
@@ -235,28 +237,29 @@ fn is_bytes_per_second(unit: &str) -> bool {
     matches!(unit, "B/s" | "KB/s" | "kB/s" | "MB/s" | "GB/s" | "KiB/s" | "MiB/s" | "GiB/s")
 }
 
-fn suggestion(unit: &str, wanted: Dimension) -> Option<&'static str> {
-    let of_kind = |name: &str| UNITS.iter().any(|u| u.name == name && u.dimension == wanted);
-    let lower = unit.to_lowercase();
-    let alias = ALIASES.iter().find(|(alias, name)| *alias == lower && of_kind(name));
-    alias.map(|&(_, name)| name).or_else(|| nearest(unit, wanted.units()))
+fn suggestion(unit: &str, dimension: Dimension) -> Option<&'static str> {
+    let has_dimension =
+        |name: &str| UNITS.iter().any(|u| u.name == name && u.dimension == dimension);
+    let lowercase = unit.to_lowercase();
+    let alias = ALIASES.iter().find(|(alias, name)| *alias == lowercase && has_dimension(name));
+    alias.map(|&(_, name)| name).or_else(|| nearest(unit, dimension.units()))
 }
 
 /// Parses a number with its unit (or without: [`Dimension::Count`]).
 pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
     let text = text.trim();
     let after_minus = text.strip_prefix('-');
-    let body = after_minus.unwrap_or(text).trim_start();
-    let after_whole = body.trim_start_matches(|c: char| c.is_ascii_digit());
-    let (whole, _) = body.split_at(body.len() - after_whole.len());
-    let (fraction, rest) = match after_whole.strip_prefix('.') {
-        Some(tail) => {
-            let rest = tail.trim_start_matches(|c: char| c.is_ascii_digit());
-            (tail.get(..tail.len() - rest.len()).unwrap_or(""), rest)
+    let unsigned = after_minus.unwrap_or(text).trim_start();
+    let after_integer = unsigned.trim_start_matches(|c: char| c.is_ascii_digit());
+    let (integer_part, _) = unsigned.split_at(unsigned.len() - after_integer.len());
+    let (fraction, rest) = match after_integer.strip_prefix('.') {
+        Some(after_point) => {
+            let rest = after_point.trim_start_matches(|c: char| c.is_ascii_digit());
+            (after_point.get(..after_point.len() - rest.len()).unwrap_or(""), rest)
         }
-        None => ("", after_whole),
+        None => ("", after_integer),
     };
-    if whole.is_empty() || (fraction.is_empty() && rest.len() != after_whole.len()) {
+    if integer_part.is_empty() || (fraction.is_empty() && rest.len() != after_integer.len()) {
         return Err(UnitError::NotANumber);
     }
     if after_minus.is_some() {
@@ -268,7 +271,8 @@ pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
         .find(|u| u.name == name)
         .ok_or_else(|| UnitError::UnknownUnit(name.to_owned()))?;
     let fraction = fraction.trim_end_matches('0');
-    let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| UnitError::TooLong)?;
+    let digits: u128 =
+        format!("{integer_part}{fraction}").parse().map_err(|_| UnitError::TooLong)?;
     let scale = u32::try_from(fraction.len()).ok().and_then(|n| 10_u128.checked_pow(n));
     let numerator = digits.checked_mul(unit.numerator).ok_or(UnitError::TooLong)?;
     let denominator =
@@ -278,14 +282,14 @@ pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
 
 impl Quantity {
     /// Returns the quantity if it has the expected dimension.
-    pub fn of(self, wanted: Dimension) -> Result<Self, UnitError> {
+    pub fn of(self, expected: Dimension) -> Result<Self, UnitError> {
         let got = self.dimension;
-        if got == wanted {
+        if got == expected {
             Ok(self)
         } else if got == Dimension::Count {
             Err(UnitError::NoUnit)
         } else {
-            Err(UnitError::WrongDimension { got, expected: wanted })
+            Err(UnitError::WrongDimension { got, expected })
         }
     }
 
@@ -409,15 +413,16 @@ mod tests {
         assert_eq!(duration(&format!("{} s", "9".repeat(99))), Err(UnitError::TooLong));
         assert_eq!(probability("101 %"), Err(UnitError::MoreThanAll));
         assert_eq!(probability("0.000000001 %"), Err(UnitError::TooSmall));
-        let wrong =
+        let wrong_dimension =
             UnitError::WrongDimension { got: Dimension::Duration, expected: Dimension::Rate };
-        assert_eq!(rate("15 ms"), Err(wrong));
+        assert_eq!(rate("15 ms"), Err(wrong_dimension));
     }
 
     #[test]
     fn the_spellings_of_other_tools_get_a_hint() {
-        let hint =
-            |unit: &str, wanted| UnitError::UnknownUnit(unit.to_owned()).hint(wanted).unwrap();
+        let hint = |unit: &str, dimension| {
+            UnitError::UnknownUnit(unit.to_owned()).hint(dimension).unwrap()
+        };
         assert_eq!(hint("Mbps", Dimension::Rate), "did you mean `Mbit/s`?");
         assert_eq!(hint("mbit/s", Dimension::Rate), "did you mean `Mbit/s`?");
         assert_eq!(hint("MB/s", Dimension::Rate), "rates are in bits: 1 MB/s is `8 Mbit/s`");
@@ -428,25 +433,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in ".*") {
+        fn no_text_causes_a_panic(text in ".*") {
             let _ = (rate(&text), duration(&text), size(&text), probability(&text));
         }
 
         #[test]
-        fn no_number_makes_it_panic(text in "-?[0-9]{0,60}\\.?[0-9]{0,60} ?(ms|h|%|Gbit/s|GiB)?") {
+        fn no_number_causes_a_panic(text in "-?[0-9]{0,60}\\.?[0-9]{0,60} ?(ms|h|%|Gbit/s|GiB)?") {
             let _ = (rate(&text), duration(&text), size(&text), probability(&text));
         }
 
         #[test]
         fn a_rate_survives_a_round_trip(bits in 1..=u64::MAX) {
-            let sent = Rate::from_bps(bits).unwrap();
-            prop_assert_eq!(rate(&rate_text(sent)), Ok(sent));
+            let original = Rate::from_bps(bits).unwrap();
+            prop_assert_eq!(rate(&rate_text(original)), Ok(original));
         }
 
         #[test]
         fn a_time_survives_a_round_trip(nanos: u64) {
-            let sent = Duration::from_nanos(nanos);
-            prop_assert_eq!(duration(&duration_text(sent)), Ok(sent));
+            let original = Duration::from_nanos(nanos);
+            prop_assert_eq!(duration(&duration_text(original)), Ok(original));
         }
     }
 }

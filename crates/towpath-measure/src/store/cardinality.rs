@@ -34,7 +34,7 @@ pub(crate) struct CardinalityLimiter {
 
 impl CardinalityLimiter {
     /// Adds the names and numbers of a record; fails beyond a limit.
-    pub(crate) fn take(&mut self, record: &Record) -> Result<(), CardinalityError> {
+    pub(crate) fn add_record(&mut self, record: &Record) -> Result<(), CardinalityError> {
         match record {
             Record::Meta(meta) => {
                 check_limit("paths", meta.paths.len(), MAX_PATHS)?;
@@ -46,32 +46,34 @@ impl CardinalityLimiter {
                 let numbers = (subflow.flow, subflow.stream, subflow.subflow);
                 self.subflows.insert((subflow.direction, numbers.0, numbers.1, numbers.2));
                 check_limit("subflows", self.subflows.len(), MAX_SUBFLOWS)?;
-                let waits =
-                    subflow.sender_activity.as_ref().map_or(0, |held| held.blocked_by_ns.len());
-                check_limit("subflows waited for", waits, MAX_SUBFLOWS)?;
-                self.path(&subflow.path)
+                let blocking_count = subflow
+                    .sender_activity
+                    .as_ref()
+                    .map_or(0, |activity| activity.blocked_by_ns.len());
+                check_limit("subflows waited for", blocking_count, MAX_SUBFLOWS)?;
+                self.add_path(&subflow.path)
             }
-            Record::Link(link) => self.path(&link.path),
+            Record::Link(link) => self.add_path(&link.path),
             Record::Account(account) => {
                 check_limit("paths waited for", account.parts.blocked_by.len(), MAX_PATHS)?;
-                self.path(&account.path)
+                self.add_path(&account.path)
             }
-            Record::Probe(probe) => self.path(&probe.path),
-            Record::Datagrams(row) => self.path(&row.path),
+            Record::Probe(probe) => self.add_path(&probe.path),
+            Record::Datagrams(row) => self.add_path(&row.path),
             Record::Event(event) => {
                 check_limit("fields of an event", event.detail.len(), MAX_DETAILS)?;
-                event.path.as_deref().map_or(Ok(()), |path| self.path(path))
+                event.path.as_deref().map_or(Ok(()), |path| self.add_path(path))
             }
-            Record::Capture(captured) => {
-                check_limit("subflows of a connection", captured.subflows.len(), MAX_SUBFLOWS)
+            Record::Capture(capture) => {
+                check_limit("subflows of a connection", capture.subflows.len(), MAX_SUBFLOWS)
             }
             Record::Sequence(sequence) => {
                 check_limit("paths of a sequence", sequence.paths.len(), MAX_SUBFLOWS)?;
                 check_limit("views of a sequence", sequence.views.len(), MAX_VIEWS)?;
-                let groups = |view: &SequenceView| {
+                let check_marks = |view: &SequenceView| {
                     check_limit("kinds of a view", view.marks.len(), MAX_SUBFLOWS)
                 };
-                sequence.views.iter().try_for_each(groups)
+                sequence.views.iter().try_for_each(check_marks)
             }
             Record::Summary(summary) => {
                 check_limit("flows", summary.flows.len(), MAX_SUBFLOWS)?;
@@ -81,7 +83,7 @@ impl CardinalityLimiter {
                     let links = account.links.len() + account.unlimited.len();
                     check_limit("links with an account", links, 2 * MAX_PATHS)?;
                 }
-                summary.subflows.iter().try_for_each(|subflow| self.path(&subflow.path))
+                summary.subflows.iter().try_for_each(|subflow| self.add_path(&subflow.path))
             }
             Record::Interval(_)
             | Record::Message(_)
@@ -91,7 +93,7 @@ impl CardinalityLimiter {
         }
     }
 
-    fn path(&mut self, name: &str) -> Result<(), CardinalityError> {
+    fn add_path(&mut self, name: &str) -> Result<(), CardinalityError> {
         if !self.paths.contains(name) {
             self.paths.insert(name.to_owned());
         }
@@ -99,6 +101,6 @@ impl CardinalityLimiter {
     }
 }
 
-fn check_limit(what: &'static str, found: usize, most: usize) -> Result<(), CardinalityError> {
-    if found > most { Err(CardinalityError { items: what, max: most }) } else { Ok(()) }
+fn check_limit(items: &'static str, count: usize, max: usize) -> Result<(), CardinalityError> {
+    if count > max { Err(CardinalityError { items, max }) } else { Ok(()) }
 }

@@ -14,7 +14,8 @@ use crate::scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 #[derive(Debug)]
 pub struct ScheduledRequests {
     schedule: Schedule,
-    asks: DataDirection,
+    /// Direction of the requests.
+    direction: DataDirection,
     /// Number of leading requests that do not count.
     warm_up: u32,
     begin: Option<Instant>,
@@ -23,14 +24,14 @@ pub struct ScheduledRequests {
 }
 
 impl ScheduledRequests {
-    /// Creates the schedule of the end that sends requests in direction `asks`.
-    pub fn new(exchange: &MessageExchange, asks: DataDirection) -> Self {
+    /// Creates the schedule of the end that sends requests in this direction.
+    pub fn new(exchange: &MessageExchange, direction: DataDirection) -> Self {
         let (schedule, warm_up) = (exchange.schedule.clone(), exchange.warm_up);
-        Self { schedule, asks, warm_up, begin: None, next: 0 }
+        Self { schedule, direction, warm_up, begin: None, next: 0 }
     }
 
-    fn planned(&self) -> Option<PlannedRequest> {
-        self.schedule.get(self.asks, self.next)
+    fn next_request(&self) -> Option<PlannedRequest> {
+        self.schedule.get(self.direction, self.next)
     }
 }
 
@@ -41,7 +42,7 @@ impl RequestGenerator for ScheduledRequests {
 
     fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
-        let PlannedRequest { request_bytes, reply_bytes, ack, .. } = self.planned()?;
+        let PlannedRequest { request_bytes, reply_bytes, ack, .. } = self.next_request()?;
         let warm_up = self.next < self.warm_up;
         self.next += 1;
         Some(Request { due, request_bytes, reply_bytes, ack, warm_up })
@@ -50,11 +51,11 @@ impl RequestGenerator for ScheduledRequests {
     fn on_reply(&mut self, _: Instant, _: u32) {}
 
     fn next_due(&self, _: u32) -> Option<Instant> {
-        Some(self.begin? + self.planned()?.at)
+        Some(self.begin? + self.next_request()?.at)
     }
 
     fn is_done(&self, _: u32) -> bool {
-        self.planned().is_none()
+        self.next_request().is_none()
     }
 }
 
@@ -63,25 +64,25 @@ impl Schedule {
     pub fn get(&self, direction: DataDirection, index: u32) -> Option<PlannedRequest> {
         match self {
             Self::Every { period, count, request_bytes, reply_bytes, ack } => {
-                let planned = PlannedRequest {
+                let request = PlannedRequest {
                     at: period.saturating_mul(index),
                     request_bytes: *request_bytes,
                     reply_bytes: *reply_bytes,
                     ack: *ack,
                 };
-                (index < *count).then_some(planned)
+                (index < *count).then_some(request)
             }
             Self::Bursts { period, on, off, duration, request_bytes, reply_bytes } => {
-                let each = requests_in(*on, *period);
-                let burst = (*on + *off).saturating_mul(index / each);
-                let at = burst.saturating_add(period.saturating_mul(index % each));
+                let per_burst = requests_in(*on, *period);
+                let burst_start = (*on + *off).saturating_mul(index / per_burst);
+                let at = burst_start.saturating_add(period.saturating_mul(index % per_burst));
                 let (request_bytes, reply_bytes) = (*request_bytes, *reply_bytes);
-                let planned = PlannedRequest { at, request_bytes, reply_bytes, ack: false };
-                (at < *duration).then_some(planned)
+                let request = PlannedRequest { at, request_bytes, reply_bytes, ack: false };
+                (at < *duration).then_some(request)
             }
             Self::Listed { up, down } => {
-                let list = if direction == DataDirection::Down { down } else { up };
-                list.get(index as usize).copied()
+                let requests = if direction == DataDirection::Down { down } else { up };
+                requests.get(index as usize).copied()
             }
         }
     }
@@ -98,30 +99,39 @@ pub fn requests_in(span: Duration, period: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    fn scheduled(schedule: Schedule) -> ScheduledRequests {
-        ScheduledRequests { schedule, asks: DataDirection::Up, warm_up: 1, begin: None, next: 0 }
+    fn scheduled_requests(schedule: Schedule) -> ScheduledRequests {
+        ScheduledRequests {
+            schedule,
+            direction: DataDirection::Up,
+            warm_up: 1,
+            begin: None,
+            next: 0,
+        }
     }
 
     #[test]
     fn requests_keep_their_due_time_when_polled_late() {
         let (request_bytes, reply_bytes) = (100, 10);
         let period = Duration::from_millis(100);
-        let every = Schedule::Every { period, count: 5, request_bytes, reply_bytes, ack: true };
-        let mut scheduled = scheduled(every);
-        assert_eq!(scheduled.poll(at(9_000), 0), None);
-        scheduled.begin(at(50));
-        let first = scheduled.poll(at(50), 0).unwrap();
-        assert!(first.due == at(50) && first.warm_up && first.ack);
-        assert_eq!(scheduled.poll(at(60), 0), None);
+        let schedule = Schedule::Every { period, count: 5, request_bytes, reply_bytes, ack: true };
+        let mut requests = scheduled_requests(schedule);
+        assert_eq!(requests.poll(at_ms(9_000), 0), None);
+        requests.begin(at_ms(50));
+        let first = requests.poll(at_ms(50), 0).unwrap();
+        assert!(first.due == at_ms(50) && first.warm_up && first.ack);
+        assert_eq!(requests.poll(at_ms(60), 0), None);
         // The stream accepted nothing for 300 ms.
-        let due: Vec<_> = std::iter::from_fn(|| scheduled.poll(at(360), 0)).collect();
-        assert_eq!(due.iter().map(|ask| ask.due).collect::<Vec<_>>(), [at(150), at(250), at(350)]);
-        assert!(due.iter().all(|ask| !ask.warm_up));
-        assert!(scheduled.poll(at(500), 0).is_some() && scheduled.is_done(0));
+        let late: Vec<_> = std::iter::from_fn(|| requests.poll(at_ms(360), 0)).collect();
+        assert_eq!(
+            late.iter().map(|request| request.due).collect::<Vec<_>>(),
+            [at_ms(150), at_ms(250), at_ms(350)]
+        );
+        assert!(late.iter().all(|request| !request.warm_up));
+        assert!(requests.poll(at_ms(500), 0).is_some() && requests.is_done(0));
     }
 
     #[test]
@@ -135,8 +145,8 @@ mod tests {
             request_bytes: 2_500,
             reply_bytes: 750,
         };
-        let all = (0..).map_while(|index| bursts.get(DataDirection::Up, index));
-        let due: Vec<_> = all.map(|planned| planned.at.as_millis()).collect();
-        assert_eq!(due, [0, 300, 600, 900, 1_200, 1_500, 1_800, 2_100, 2_400, 5_700, 6_000]);
+        let requests = (0..).map_while(|index| bursts.get(DataDirection::Up, index));
+        let due_ms: Vec<_> = requests.map(|request| request.at.as_millis()).collect();
+        assert_eq!(due_ms, [0, 300, 600, 900, 1_200, 1_500, 1_800, 2_100, 2_400, 5_700, 6_000]);
     }
 }

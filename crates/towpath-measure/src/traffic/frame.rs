@@ -98,7 +98,7 @@ impl MessageFrame {
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         let bytes = length.checked_add(LENGTH_BYTES).ok_or(FramingError::Length(length))?;
         let number = u32::from_be_bytes([n0, n1, n2, n3]);
-        let (frame, least) = match (kind, rest) {
+        let (frame, min_bytes) = match (kind, rest) {
             (TYPE_REQUEST | TYPE_REQUEST_WITH_ACK, &[r0, r1, r2, r3, ..]) => {
                 let reply_bytes = u32::from_be_bytes([r0, r1, r2, r3]);
                 let ack = kind == TYPE_REQUEST_WITH_ACK;
@@ -111,7 +111,7 @@ impl MessageFrame {
             (TYPE_REPLY, _) => (Self::Reply { number, bytes }, MIN_REPLY_BYTES),
             (kind, _) => return Err(FramingError::Kind(kind)),
         };
-        let zeros = bytes.checked_sub(least).ok_or(FramingError::Length(length))?;
+        let zeros = bytes.checked_sub(min_bytes).ok_or(FramingError::Length(length))?;
         Ok(Some((frame, zeros)))
     }
 }
@@ -145,23 +145,23 @@ impl FrameReader {
         mut data: &'a [u8],
     ) -> Result<Option<(MessageFrame, &'a [u8])>, FramingError> {
         loop {
-            if let Some((frame, left)) = &mut self.current {
-                let here = data.len().min(*left as usize);
-                let (zeros, behind) = data.split_at_checked(here).unwrap_or((data, &[]));
+            if let Some((frame, remaining_zeros)) = &mut self.current {
+                let zero_count = data.len().min(*remaining_zeros as usize);
+                let (zeros, unread) = data.split_at_checked(zero_count).unwrap_or((data, &[]));
                 if zeros.iter().any(|byte| *byte != 0) {
                     return Err(FramingError::Content);
                 }
-                *left -= here as u32;
-                data = behind;
-                if *left > 0 {
+                *remaining_zeros -= zero_count as u32;
+                data = unread;
+                if *remaining_zeros > 0 {
                     return Ok(None);
                 }
                 let frame = *frame;
                 self.current = None;
                 return Ok(Some((frame, data)));
             }
-            let Some((byte, behind)) = data.split_first() else { return Ok(None) };
-            data = behind;
+            let Some((byte, unread)) = data.split_first() else { return Ok(None) };
+            data = unread;
             // A longer header cannot occur: the longest one is recognised at its last byte.
             if self.header.try_push(*byte).is_err() {
                 return Err(FramingError::Content);
@@ -207,52 +207,52 @@ mod tests {
         bytes
     }
 
-    fn read(parts: &[&[u8]]) -> Result<Vec<MessageFrame>, FramingError> {
-        let (mut reader, mut found) = (FrameReader::default(), Vec::new());
+    fn read_frames(parts: &[&[u8]]) -> Result<Vec<MessageFrame>, FramingError> {
+        let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
         for part in parts {
             let mut rest = *part;
-            while let Some((frame, behind)) = reader.push(rest)? {
-                found.push(frame);
-                rest = behind;
+            while let Some((frame, unread)) = reader.push(rest)? {
+                frames.push(frame);
+                rest = unread;
             }
         }
-        Ok(found)
+        Ok(frames)
     }
 
     proptest! {
         #[test]
         fn any_segmentation_gives_the_same_messages(
             frames in proptest::collection::vec(frame(), 0..12),
-            cuts in proptest::collection::vec(1_usize..3_000, 1..20),
+            part_sizes in proptest::collection::vec(1_usize..3_000, 1..20),
         ) {
             let bytes = bytes_of(&frames);
             let mut parts = Vec::new();
-            let (mut rest, mut cuts) = (&bytes[..], cuts.into_iter().cycle());
+            let (mut rest, mut part_sizes) = (&bytes[..], part_sizes.into_iter().cycle());
             while !rest.is_empty() {
-                let (part, behind) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+                let (part, unread) = rest.split_at(part_sizes.next().unwrap().min(rest.len()));
                 parts.push(part);
-                rest = behind;
+                rest = unread;
             }
-            prop_assert_eq!(read(&parts), Ok(frames.clone()));
+            prop_assert_eq!(read_frames(&parts), Ok(frames.clone()));
             let single: Vec<_> = bytes.chunks(1).collect();
-            prop_assert_eq!(read(&single), Ok(frames));
+            prop_assert_eq!(read_frames(&single), Ok(frames));
         }
 
         #[test]
-        fn garbage_is_refused_or_waited_for_but_never_panics(
+        fn garbage_never_panics(
             garbage in proptest::collection::vec(any::<u8>(), 0..200)
         ) {
-            let _ = read(&[&garbage]); // must not panic
+            let _ = read_frames(&[&garbage]); // must not panic
         }
     }
 
     #[test]
-    fn a_changed_byte_is_noticed() {
-        let whole = bytes_of(&[MessageFrame::Reply { number: 7, bytes: 100 }]);
-        for at in [4, 50, 99] {
-            let mut changed = whole.clone();
-            changed[at] ^= 1;
-            assert!(read(&[&changed]).is_err(), "byte {at}");
+    fn a_changed_byte_is_detected() {
+        let valid = bytes_of(&[MessageFrame::Reply { number: 7, bytes: 100 }]);
+        for index in [4, 50, 99] {
+            let mut changed = valid.clone();
+            changed[index] ^= 1;
+            assert!(read_frames(&[&changed]).is_err(), "byte {index}");
         }
     }
 }

@@ -89,13 +89,17 @@ impl From<&Pattern> for FlowGoal {
     }
 }
 
-/// Returns the data directions of a pattern, `up` first. Empty for a command, whose traffic is its
-/// own, and for `udping`. Messages use both directions: requests in one, replies in the other.
+/// Returns the data directions of a pattern, `up` first. Empty for a command, which makes its own
+/// traffic, and for `udping`. Messages use both directions: requests in one, replies in the other.
 pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
-        Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => each(*direction),
-        Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => each(DataDirection::Both),
-        Pattern::Udp(udp) => each(udp.direction),
+        Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => {
+            expand_direction(*direction)
+        }
+        Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => {
+            expand_direction(DataDirection::Both)
+        }
+        Pattern::Udp(udp) => expand_direction(udp.direction),
         Pattern::Udping(_) | Pattern::Run { .. } => &[],
     }
 }
@@ -119,7 +123,7 @@ pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
 /// request-reply.
 pub fn request_directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
-        Pattern::Exchange(exchange) => each(exchange.direction),
+        Pattern::Exchange(exchange) => expand_direction(exchange.direction),
         // A player or browser is the client, however many connections it opens.
         Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
         Pattern::Bulk { .. }
@@ -130,9 +134,9 @@ pub fn request_directions(pattern: &Pattern) -> &'static [DataDirection] {
     }
 }
 
-/// Returns the largest number of requests that one end sends.
-pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
-    if !request_directions(pattern).contains(&asker) {
+/// Returns the maximum number of requests in the data direction `requester`.
+pub fn planned_requests(pattern: &Pattern, requester: DataDirection) -> u64 {
+    if !request_directions(pattern).contains(&requester) {
         return 0;
     }
     match pattern {
@@ -142,7 +146,7 @@ pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
                 let period = period.as_nanos().max(1);
                 u64::try_from(duration.as_nanos() / period).unwrap_or(u64::MAX).saturating_add(1)
             }
-            Schedule::Listed { up, .. } if asker == DataDirection::Up => up.len() as u64,
+            Schedule::Listed { up, .. } if requester == DataDirection::Up => up.len() as u64,
             Schedule::Listed { down, .. } => down.len() as u64,
         },
         Pattern::Video(video) => video.segments.into(),
@@ -155,7 +159,7 @@ pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
     }
 }
 
-fn each(direction: DataDirection) -> &'static [DataDirection] {
+fn expand_direction(direction: DataDirection) -> &'static [DataDirection] {
     match direction {
         DataDirection::Up => &[DataDirection::Up],
         DataDirection::Down => &[DataDirection::Down],

@@ -39,20 +39,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_pacer_allows_the_rate_plus_the_missed_share(
+        fn the_pacer_allows_at_most_the_rate_plus_the_catch_up(
             steps in proptest::collection::vec((0_u64..50_000_000, 1_u64..200_000), 1..200),
         ) {
             let rate = Rate::from_bps(10_000_000).unwrap();
             let mut pacer = TransferPacer::new(rate, Instant::ZERO);
-            let (mut now, mut moved, mut last) = (Instant::ZERO, 0, 0);
+            let (mut now, mut sent, mut last_bytes) = (Instant::ZERO, 0, 0);
             for (wait, bytes) in steps {
                 now = now.max(pacer.due()) + Duration::from_nanos(wait);
                 pacer.on_sent(now, bytes);
-                moved += bytes;
-                last = bytes;
+                sent += bytes;
+                last_bytes = bytes;
             }
-            let most = rate.bytes_in(now.saturating_since(Instant::ZERO) + MAX_CATCH_UP) + last + 200;
-            prop_assert!(moved <= most, "{moved} of {most}");
+            let max_bytes = rate.bytes_in(now.saturating_since(Instant::ZERO) + MAX_CATCH_UP) + last_bytes + 200;
+            prop_assert!(sent <= max_bytes, "{sent} of {max_bytes}");
         }
     }
 

@@ -51,7 +51,7 @@ pub trait RequestGenerator: fmt::Debug + Send {
     /// Records that a request of this stream got its complete reply.
     fn on_reply(&mut self, now: Instant, stream: u32);
 
-    /// Returns the time at which [`Self::poll`] has a request for this stream, as far as known now.
+    /// Returns the time at which [`Self::poll`] has a request for this stream, if known already.
     fn next_due(&self, stream: u32) -> Option<Instant>;
 
     /// Returns true if this stream will carry no more requests.
@@ -118,7 +118,7 @@ struct MessageStream {
     sends_hello: bool,
     phase: StreamPhase,
     /// True if the other end has closed its direction.
-    ended: bool,
+    is_peer_closed: bool,
     outbox: Outbox,
     reader: FrameReader,
     requests: Vec<PendingRequest>,
@@ -139,19 +139,21 @@ pub struct MessageSession {
     reply_timeout: Duration,
     /// Requests due at this time or later are not sent.
     until: Instant,
-    begun: bool,
+    has_begun: bool,
 }
 
 impl MessageSession {
     /// Creates an end of a flow that starts at `start`; `None` for a pattern without messages.
     pub fn new(pattern: &Pattern, role: FlowRole, start: Instant) -> Option<Self> {
-        let asks = request_directions(pattern);
-        let own = match role {
+        let directions = request_directions(pattern);
+        let own_direction = match role {
             FlowRole::Client => DataDirection::Up,
             FlowRole::Server => DataDirection::Down,
         };
-        let asker: Option<Box<dyn RequestGenerator>> = match pattern {
-            Pattern::Exchange(exchange) => Some(Box::new(ScheduledRequests::new(exchange, own))),
+        let generator: Option<Box<dyn RequestGenerator>> = match pattern {
+            Pattern::Exchange(exchange) => {
+                Some(Box::new(ScheduledRequests::new(exchange, own_direction)))
+            }
             Pattern::Video(video) => Some(Box::new(VideoPlayer::new(video))),
             Pattern::Web(web) => Some(Box::new(Browser::new(web))),
             Pattern::Bulk { .. }
@@ -160,67 +162,73 @@ impl MessageSession {
             | Pattern::Udp(_)
             | Pattern::Run { .. } => return None,
         };
-        let line = |stream: u32| {
-            let asks = direction_of(pattern, stream) == own;
+        let new_stream = |stream: u32| {
+            let is_requester = direction_of(pattern, stream) == own_direction;
             MessageStream {
-                is_requester: asks,
-                sends_hello: !asks && role == FlowRole::Client,
+                is_requester,
+                sends_hello: !is_requester && role == FlowRole::Client,
                 ..MessageStream::default()
             }
         };
         Some(Self {
-            streams: (0..streams(pattern)).map(line).collect(),
-            generator: asker.filter(|_| asks.contains(&own)),
+            streams: (0..streams(pattern)).map(new_stream).collect(),
+            generator: generator.filter(|_| directions.contains(&own_direction)),
             limit: start + pattern.limit(),
             reply_timeout: pattern.limit().saturating_sub(pattern.duration()),
             until: start + pattern.limit(),
-            begun: false,
+            has_begun: false,
         })
     }
 
-    /// Ends early: requests due at `at` or later are not sent. Replies are awaited for the planned
-    /// time after `at`.
-    pub fn end_at(&mut self, at: Instant) {
-        self.until = self.until.min(at);
-        self.limit = self.limit.min(at + self.reply_timeout);
+    /// Ends early: requests due at `end` or later are not sent. Replies are awaited for the planned
+    /// time after `end`.
+    pub fn end_at(&mut self, end: Instant) {
+        self.until = self.until.min(end);
+        self.limit = self.limit.min(end + self.reply_timeout);
     }
 
     /// Records that a stream is open.
     pub fn on_open(&mut self, now: Instant, stream: u32) {
-        if let Some(line) = self.line_mut(stream).filter(|line| line.phase == StreamPhase::Opening)
+        if let Some(stream_state) = self
+            .stream_mut(stream)
+            .filter(|stream_state| stream_state.phase == StreamPhase::Opening)
         {
-            line.phase = StreamPhase::Open;
-            if line.sends_hello {
-                line.outbox.push(MessageFrame::Hello);
+            stream_state.phase = StreamPhase::Open;
+            if stream_state.sends_hello {
+                stream_state.outbox.push(MessageFrame::Hello);
             }
         }
-        if !self.begun && self.streams.iter().all(|line| line.phase != StreamPhase::Opening) {
-            self.begun = true;
-            if let Some(asker) = &mut self.generator {
-                asker.begin(now);
+        if !self.has_begun
+            && self.streams.iter().all(|stream_state| stream_state.phase != StreamPhase::Opening)
+        {
+            self.has_begun = true;
+            if let Some(generator) = &mut self.generator {
+                generator.begin(now);
             }
         }
     }
 
     /// Processes bytes read from a stream.
     pub fn on_bytes(&mut self, now: Instant, stream: u32, mut data: &[u8]) {
-        let Self { streams: lines, generator: asker, .. } = self;
-        let Some(line) = lines.get_mut(stream as usize).filter(|line| line.broken.is_none()) else {
+        let Self { streams, generator, .. } = self;
+        let Some(stream_state) =
+            streams.get_mut(stream as usize).filter(|stream_state| stream_state.broken.is_none())
+        else {
             return;
         };
         loop {
-            match line.reader.push(data) {
-                Ok(Some((frame, behind))) => {
-                    data = behind;
-                    if line.on_frame(now, frame)
-                        && let Some(asker) = asker
+            match stream_state.reader.push(data) {
+                Ok(Some((frame, unread))) => {
+                    data = unread;
+                    if stream_state.on_frame(now, frame)
+                        && let Some(generator) = generator
                     {
-                        asker.on_reply(now, stream);
+                        generator.on_reply(now, stream);
                     }
                 }
                 Ok(None) => return,
-                Err(broken) => {
-                    line.broken = Some(broken);
+                Err(error) => {
+                    stream_state.broken = Some(error);
                     return;
                 }
             }
@@ -229,8 +237,8 @@ impl MessageSession {
 
     /// Records the end of the data on a stream.
     pub fn on_end(&mut self, stream: u32) {
-        if let Some(line) = self.line_mut(stream) {
-            line.ended = true;
+        if let Some(stream_state) = self.stream_mut(stream) {
+            stream_state.is_peer_closed = true;
         }
     }
 
@@ -238,42 +246,45 @@ impl MessageSession {
     /// [`StreamAction::Write`] that was taken in full.
     pub fn poll_output(&mut self, now: Instant, stream: u32) -> StreamAction {
         let (limit, until) = (self.limit, self.until);
-        let Self { streams: lines, generator: asker, begun, .. } = self;
-        let Some(line) =
-            lines.get_mut(stream as usize).filter(|line| line.phase == StreamPhase::Open)
+        let Self { streams, generator, has_begun, .. } = self;
+        let Some(stream_state) = streams
+            .get_mut(stream as usize)
+            .filter(|stream_state| stream_state.phase == StreamPhase::Open)
         else {
             return StreamAction::Nothing;
         };
         if now >= limit {
-            line.phase = StreamPhase::Closed;
+            stream_state.phase = StreamPhase::Closed;
             return StreamAction::Close;
         }
-        if let (Some(asker), true, true) = (asker.as_mut(), *begun, line.is_requester) {
-            while !is_over(asker.as_ref(), stream, until)
-                && let Some(ask) = asker.poll(now, stream)
+        if let (Some(generator), true, true) =
+            (generator.as_mut(), *has_begun, stream_state.is_requester)
+        {
+            while !is_over(generator.as_ref(), stream, until)
+                && let Some(request) = generator.poll(now, stream)
             {
-                line.queue_request(ask);
+                stream_state.queue_request(request);
             }
         }
-        if line.may_close(asker.as_deref(), stream, until) {
-            line.phase = StreamPhase::Closed;
+        if stream_state.may_close(generator.as_deref(), stream, until) {
+            stream_state.phase = StreamPhase::Closed;
             return StreamAction::Close;
         }
-        if line.outbox.is_empty() {
+        if stream_state.outbox.is_empty() {
             StreamAction::Nothing
         } else {
-            StreamAction::Write(line.outbox.chunk())
+            StreamAction::Write(stream_state.outbox.chunk())
         }
     }
 
     /// Records that the stream took `bytes`.
     pub fn on_written(&mut self, now: Instant, stream: u32, bytes: usize) {
-        let Some(line) = self.line_mut(stream) else { return };
-        for frame in line.outbox.advance(bytes) {
+        let Some(stream_state) = self.stream_mut(stream) else { return };
+        for frame in stream_state.outbox.advance(bytes) {
             if let MessageFrame::Request { number, .. } = frame
-                && let Some(asked) = line.requests.get_mut(number as usize)
+                && let Some(pending) = stream_state.requests.get_mut(number as usize)
             {
-                asked.sent = Some(now);
+                pending.sent = Some(now);
             }
         }
     }
@@ -281,15 +292,19 @@ impl MessageSession {
     /// Returns the time at which [`Self::poll_output`] must be called, even if nothing was read.
     /// Pending output is always due; a caller whose stream is blocked waits for the stream instead.
     pub fn next_due(&self, stream: u32) -> Option<Instant> {
-        let line =
-            self.streams.get(stream as usize).filter(|line| line.phase == StreamPhase::Open)?;
-        if !line.outbox.is_empty() || line.may_close(self.generator.as_deref(), stream, self.until)
+        let stream_state = self
+            .streams
+            .get(stream as usize)
+            .filter(|stream_state| stream_state.phase == StreamPhase::Open)?;
+        if !stream_state.outbox.is_empty()
+            || stream_state.may_close(self.generator.as_deref(), stream, self.until)
         {
             return Some(Instant::ZERO);
         }
-        let asker = self.generator.as_ref().filter(|_| self.begun && line.is_requester);
-        let request_directions = asker.and_then(|asker| asker.next_due(stream));
-        Some(request_directions.map_or(self.limit, |due| due.min(self.limit)))
+        let generator =
+            self.generator.as_ref().filter(|_| self.has_begun && stream_state.is_requester);
+        let request_due = generator.and_then(|generator| generator.next_due(stream));
+        Some(request_due.map_or(self.limit, |due| due.min(self.limit)))
     }
 
     /// Returns the time at which the session ends, even with replies missing.
@@ -301,12 +316,12 @@ impl MessageSession {
     pub fn memory_bytes(&self) -> u64 {
         const SENT_REQUEST_SIZE: usize = SENT_REQUEST_BYTES as usize;
         const RECEIVED_REQUEST_SIZE: usize = RECEIVED_REQUEST_BYTES as usize;
-        let stream = |line: &MessageStream| {
-            line.requests.len() * SENT_REQUEST_SIZE
-                + line.received_requests.len() * RECEIVED_REQUEST_SIZE
-                + line.outbox.memory_bytes()
+        let stream_memory = |stream: &MessageStream| {
+            stream.requests.len() * SENT_REQUEST_SIZE
+                + stream.received_requests.len() * RECEIVED_REQUEST_SIZE
+                + stream.outbox.memory_bytes()
         };
-        self.streams.iter().map(stream).sum::<usize>() as u64
+        self.streams.iter().map(stream_memory).sum::<usize>() as u64
     }
 
     /// Returns the first framing error: the other end sent something unexpected.
@@ -314,17 +329,17 @@ impl MessageSession {
         self.streams.iter().find_map(|stream| stream.broken)
     }
 
-    fn line_mut(&mut self, stream: u32) -> Option<&mut MessageStream> {
+    fn stream_mut(&mut self, stream: u32) -> Option<&mut MessageStream> {
         self.streams.get_mut(stream as usize)
     }
 }
 
 impl MessageStream {
-    fn queue_request(&mut self, ask: Request) {
+    fn queue_request(&mut self, request: Request) {
         let number = self.requests.len() as u32;
-        let Request { request_bytes, reply_bytes, ack, .. } = ask;
+        let Request { request_bytes, reply_bytes, ack, .. } = request;
         self.outbox.push(MessageFrame::Request { number, bytes: request_bytes, reply_bytes, ack });
-        self.requests.push(PendingRequest { request: ask, sent: None, acked: None, replied: None });
+        self.requests.push(PendingRequest { request, sent: None, acked: None, replied: None });
         self.waiting += 1;
     }
 
@@ -346,15 +361,15 @@ impl MessageStream {
             MessageFrame::Reply { number, bytes: _ } => (number, true),
         };
         // The number belongs to no request, so the peer does not follow the protocol.
-        let Some(asked) = self.requests.get_mut(number as usize) else { return false };
-        let before = asked.finished();
-        let place = if is_reply { &mut asked.replied } else { &mut asked.acked };
-        place.get_or_insert(now);
-        let finished = before.is_none() && asked.finished().is_some();
-        if finished {
+        let Some(pending) = self.requests.get_mut(number as usize) else { return false };
+        let finished_before = pending.finished();
+        let reply_time = if is_reply { &mut pending.replied } else { &mut pending.acked };
+        reply_time.get_or_insert(now);
+        let is_finished = finished_before.is_none() && pending.finished().is_some();
+        if is_finished {
             self.waiting = self.waiting.saturating_sub(1);
         }
-        finished
+        is_finished
     }
 
     fn may_close(
@@ -363,16 +378,17 @@ impl MessageStream {
         stream: u32,
         until: Instant,
     ) -> bool {
-        let done = if self.is_requester {
-            let everything = generator
-                .is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
-            let answered = self.waiting == 0 && everything;
+        let is_done = if self.is_requester {
+            let all_requested = generator.is_none_or(|generator| {
+                generator.is_done(stream) || is_over(generator, stream, until)
+            });
+            let all_answered = self.waiting == 0 && all_requested;
             // No more replies can arrive after the end of data.
-            answered || self.ended
+            all_answered || self.is_peer_closed
         } else {
-            self.ended
+            self.is_peer_closed
         };
-        done && self.outbox.is_empty() || self.broken.is_some()
+        is_done && self.outbox.is_empty() || self.broken.is_some()
     }
 }
 
@@ -383,8 +399,8 @@ fn is_over(generator: &dyn RequestGenerator, stream: u32, until: Instant) -> boo
 
 /// Returns the direction of the requests on a stream.
 fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
-    let asks = request_directions(pattern);
-    let direction = asks.get(stream as usize).or(asks.first());
+    let directions = request_directions(pattern);
+    let direction = directions.get(stream as usize).or(directions.first());
     direction.copied().unwrap_or(DataDirection::Up)
 }
 

@@ -38,9 +38,9 @@ pub struct TransferSender {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SenderState {
-    /// `left_bytes` is `None` when only time is limited.
+    /// `remaining_bytes` is `None` when only time is limited.
     Sending {
-        left_bytes: Option<u64>,
+        remaining_bytes: Option<u64>,
     },
     Finished(FinishReason),
 }
@@ -50,7 +50,7 @@ impl TransferSender {
     /// its own, for messages, which use a [`MessageSession`](super::MessageSession), and for
     /// datagrams.
     pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
-        let left_bytes = match FlowGoal::from(pattern) {
+        let remaining_bytes = match FlowGoal::from(pattern) {
             FlowGoal::Sized { bytes, limit: _ } => Some(bytes),
             FlowGoal::Timed(_) => None,
             FlowGoal::Messages(_)
@@ -60,9 +60,9 @@ impl TransferSender {
                 return None;
             }
         };
-        let state = match left_bytes {
+        let state = match remaining_bytes {
             Some(0) => SenderState::Finished(FinishReason::AllSent),
-            Some(_) | None => SenderState::Sending { left_bytes },
+            Some(_) | None => SenderState::Sending { remaining_bytes },
         };
         Some(Self { state, deadline: start + pattern.duration(), sent_bytes: 0 })
     }
@@ -74,10 +74,10 @@ impl TransferSender {
                 self.state = SenderState::Finished(FinishReason::TimeUp);
                 SendAllowance::Finished(FinishReason::TimeUp)
             }
-            SenderState::Sending { left_bytes } => {
-                SendAllowance::Send(left_bytes.unwrap_or(u64::MAX))
+            SenderState::Sending { remaining_bytes } => {
+                SendAllowance::Send(remaining_bytes.unwrap_or(u64::MAX))
             }
-            SenderState::Finished(why) => SendAllowance::Finished(why),
+            SenderState::Finished(reason) => SendAllowance::Finished(reason),
         }
     }
 
@@ -85,16 +85,16 @@ impl TransferSender {
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         self.state = match self.state {
-            SenderState::Sending { left_bytes: Some(left) } if bytes >= left => {
+            SenderState::Sending { remaining_bytes: Some(remaining) } if bytes >= remaining => {
                 SenderState::Finished(FinishReason::AllSent)
             }
             SenderState::Sending { .. } if now >= self.deadline => {
                 SenderState::Finished(FinishReason::TimeUp)
             }
-            SenderState::Sending { left_bytes } => {
-                SenderState::Sending { left_bytes: left_bytes.map(|left| left - bytes) }
-            }
-            SenderState::Finished(why) => SenderState::Finished(why),
+            SenderState::Sending { remaining_bytes } => SenderState::Sending {
+                remaining_bytes: remaining_bytes.map(|remaining| remaining - bytes),
+            },
+            SenderState::Finished(reason) => SenderState::Finished(reason),
         };
     }
 
@@ -129,9 +129,9 @@ impl TransferReceiver {
     /// Records that `bytes` were read. Returns true if they are the first in this millisecond, so
     /// that the log has grown.
     pub fn on_bytes(&mut self, now: Instant, bytes: u64) -> bool {
-        let before = self.log.slots();
+        let slots_before = self.log.slots();
         self.log.record(now, bytes);
-        self.log.slots() > before
+        self.log.slots() > slots_before
     }
 
     /// Records that the end of the data was read.
@@ -167,52 +167,52 @@ mod tests {
         Pattern::Bulk { size_bytes, duration, direction: DataDirection::Up }
     }
 
-    fn at(seconds: u64) -> Instant {
+    fn at_secs(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
     #[test]
     fn a_timed_transfer_ends_when_its_time_is_over() {
-        let mut sender = TransferSender::new(&bulk(None, 10), at(1)).unwrap();
-        assert_eq!(sender.allowance(at(1)), SendAllowance::Send(u64::MAX));
-        sender.on_sent(at(2), 1_000);
-        assert_eq!(sender.deadline(), Some(at(11)));
-        assert_eq!(sender.allowance(at(11)), SendAllowance::Finished(FinishReason::TimeUp));
+        let mut sender = TransferSender::new(&bulk(None, 10), at_secs(1)).unwrap();
+        assert_eq!(sender.allowance(at_secs(1)), SendAllowance::Send(u64::MAX));
+        sender.on_sent(at_secs(2), 1_000);
+        assert_eq!(sender.deadline(), Some(at_secs(11)));
+        assert_eq!(sender.allowance(at_secs(11)), SendAllowance::Finished(FinishReason::TimeUp));
         assert_eq!((sender.deadline(), sender.sent_bytes()), (None, 1_000));
     }
 
     #[test]
     fn a_sized_transfer_that_takes_too_long_is_cut_off() {
-        let mut sender = TransferSender::new(&bulk(Some(1_000), 10), at(0)).unwrap();
-        sender.on_sent(at(10), 10);
-        assert_eq!(sender.allowance(at(10)), SendAllowance::Finished(FinishReason::TimeUp));
+        let mut sender = TransferSender::new(&bulk(Some(1_000), 10), at_secs(0)).unwrap();
+        sender.on_sent(at_secs(10), 10);
+        assert_eq!(sender.allowance(at_secs(10)), SendAllowance::Finished(FinishReason::TimeUp));
     }
 
     #[test]
     fn a_command_starts_sending_on_its_own() {
         let pattern = Pattern::Run { command: "true".into(), duration: Duration::from_secs(1) };
-        assert_eq!(TransferSender::new(&pattern, at(0)), None);
+        assert_eq!(TransferSender::new(&pattern, at_secs(0)), None);
         assert_eq!((directions(&pattern).len(), streams(&pattern)), (0, 0));
     }
 
     #[test]
     fn a_receiver_without_new_data_sees_a_gap_until_it_stops() {
-        let mut receiver = TransferReceiver::new(at(0));
-        receiver.on_bytes(at(3), 1);
-        let log = receiver.finish(at(10));
+        let mut receiver = TransferReceiver::new(at_secs(0));
+        receiver.on_bytes(at_secs(3), 1);
+        let log = receiver.finish(at_secs(10));
         let gap = log.gaps(log.watched_until()).last().unwrap();
-        assert_eq!((gap.start, gap.end), (at(3), at(10)));
+        assert_eq!((gap.start, gap.end), (at_secs(3), at_secs(10)));
     }
 
     proptest! {
         #[test]
         fn a_sized_transfer_sends_exactly_its_size(size in 0_u64..1_000_000, chunk in 1_u64..70_000) {
-            let mut sender = TransferSender::new(&bulk(Some(size), 10), at(0)).unwrap();
-            while let SendAllowance::Send(most) = sender.allowance(at(1)) {
-                sender.on_sent(at(1), most.min(chunk));
+            let mut sender = TransferSender::new(&bulk(Some(size), 10), at_secs(0)).unwrap();
+            while let SendAllowance::Send(allowed) = sender.allowance(at_secs(1)) {
+                sender.on_sent(at_secs(1), allowed.min(chunk));
             }
             prop_assert_eq!(sender.sent_bytes(), size);
-            prop_assert_eq!(sender.allowance(at(99)), SendAllowance::Finished(FinishReason::AllSent));
+            prop_assert_eq!(sender.allowance(at_secs(99)), SendAllowance::Finished(FinishReason::AllSent));
         }
     }
 }

@@ -30,7 +30,7 @@ pub const MAX_SEND_DELAY: Duration = Duration::from_millis(100);
 const REORDER_WINDOW: u64 = 65_536;
 /// Most rows of a direction; a longer flow has longer rows.
 const MAX_ROWS: u128 = 10_000;
-/// Most distinct values of a delay distribution before they are rounded.
+/// Maximum number of buckets of a delay distribution; above it, buckets are merged in pairs.
 const MAX_BUCKETS: usize = 16_384;
 /// Memory that a receiver takes in addition to its rows.
 pub const RECEIVER_MEMORY_BYTES: u64 = 1 << 20;
@@ -50,25 +50,26 @@ impl Periods {
         let sample = sample.max(Duration::from_millis(1));
         let duration = plan.duration.as_nanos().max(1);
         let rows = duration.div_ceil(sample.as_nanos());
-        let together = rows.div_ceil(MAX_ROWS).max(1);
-        let span = sample.saturating_mul(u32::try_from(together).unwrap_or(u32::MAX));
+        let samples_per_row = rows.div_ceil(MAX_ROWS).max(1);
+        let span = sample.saturating_mul(u32::try_from(samples_per_row).unwrap_or(u32::MAX));
         let count = duration.div_ceil(span.as_nanos().max(1));
         Self { start, span, count: usize::try_from(count).unwrap_or(1).max(1) }
     }
 
-    fn of(&self, sent: Instant) -> usize {
-        let since = sent.saturating_since(self.start).as_nanos();
-        let row = since / self.span.as_nanos().max(1);
-        usize::try_from(row).unwrap_or(usize::MAX).min(self.count.saturating_sub(1))
+    /// Returns the index of the period in which a datagram was sent.
+    fn index_of(&self, sent: Instant) -> usize {
+        let elapsed_ns = sent.saturating_since(self.start).as_nanos();
+        let index = elapsed_ns / self.span.as_nanos().max(1);
+        usize::try_from(index).unwrap_or(usize::MAX).min(self.count.saturating_sub(1))
     }
 }
 
 /// Returns the number of datagrams that are due during a flow.
 pub fn planned_datagrams(plan: &Udp) -> u64 {
-    let bits = u128::from(plan.bytes.max(1)) * 8 * 1_000_000_000;
-    let due = (plan.duration.as_nanos() * u128::from(plan.rate_bps)).div_ceil(bits);
-    let due = due.max(1).next_multiple_of(u128::from(packets_per_frame(plan)));
-    u64::try_from(due).unwrap_or(u64::MAX)
+    let bit_nanos = u128::from(plan.bytes.max(1)) * 8 * 1_000_000_000;
+    let count = (plan.duration.as_nanos() * u128::from(plan.rate_bps)).div_ceil(bit_nanos);
+    let count = count.max(1).next_multiple_of(u128::from(packets_per_frame(plan)));
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Returns the number of datagrams that are due at the same time.
@@ -117,7 +118,7 @@ impl UdpSender {
         Self { plan, start, count, first: 0, next: 0, sent: 0, unsent: 0, periods, rows }
     }
 
-    fn due(&self, number: u64) -> Instant {
+    fn due_time(&self, number: u64) -> Instant {
         let number = number - number % packets_per_frame(&self.plan);
         let bits = u128::from(number) * u128::from(self.plan.bytes) * 8;
         let nanos = bits * 1_000_000_000 / u128::from(self.plan.rate_bps.max(1));
@@ -126,7 +127,7 @@ impl UdpSender {
 
     /// Skips datagrams due before `now`, when the receiver was not reachable yet.
     pub fn begin_at(&mut self, now: Instant) {
-        while self.next < self.count && self.due(self.next) < now {
+        while self.next < self.count && self.due_time(self.next) < now {
             self.next += 1;
         }
         self.first = self.next;
@@ -140,16 +141,16 @@ impl UdpSender {
     /// Returns the number of a datagram to be sent now. The caller must then call either
     /// [`Self::on_sent`] or [`Self::on_refused`].
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
-        while self.next < self.count && self.due(self.next) + MAX_SEND_DELAY < now {
+        while self.next < self.count && self.due_time(self.next) + MAX_SEND_DELAY < now {
             self.on_refused();
         }
         let number = if self.plan.call.is_some() { self.next - self.first } else { self.sent };
-        (self.next < self.count && self.due(self.next) <= now).then_some(number)
+        (self.next < self.count && self.due_time(self.next) <= now).then_some(number)
     }
 
     /// Records that the system accepted the datagram.
     pub fn on_sent(&mut self, now: Instant) {
-        if let Some((sent, _)) = self.rows.get_mut(self.periods.of(now)) {
+        if let Some((sent, _)) = self.rows.get_mut(self.periods.index_of(now)) {
             *sent += 1;
         }
         self.sent += 1;
@@ -158,7 +159,7 @@ impl UdpSender {
 
     /// Records that the system refused the datagram.
     pub fn on_refused(&mut self) {
-        let row = self.periods.of(self.due(self.next));
+        let row = self.periods.index_of(self.due_time(self.next));
         if let Some((_, unsent)) = self.rows.get_mut(row) {
             *unsent += 1;
         }
@@ -168,7 +169,7 @@ impl UdpSender {
 
     /// Returns the time at which the next datagram is due; `None` after the last.
     pub fn next_due(&self) -> Option<Instant> {
-        (self.next < self.count).then(|| self.due(self.next))
+        (self.next < self.count).then(|| self.due_time(self.next))
     }
 
     /// Returns the number of datagrams sent so far.
@@ -302,30 +303,32 @@ impl UdpReceiver {
         if number >= self.max_number || number < self.base {
             return false;
         }
-        let row = self.periods.of(sent);
+        let row = self.periods.index_of(sent);
         let highest = self.highest();
         let transit = i128::from(now.as_nanos()) - i128::from(sent.as_nanos());
         let transit =
             i64::try_from(transit).unwrap_or(if transit < 0 { i64::MIN } else { i64::MAX });
         let min_transit = self.transit.min;
-        let slot =
-            self.playout.as_ref().map_or(Slot::Arrived, |own| own.classify(transit, min_transit));
+        let slot = self
+            .playout
+            .as_ref()
+            .map_or(Slot::Arrived, |playout| playout.classify(transit, min_transit));
         let is_new = self.mark(number, slot);
-        let late = highest.is_some_and(|highest| number < highest);
-        let Some(counting) = self.rows.get_mut(row) else { return false };
+        let is_reordered = highest.is_some_and(|highest| number < highest);
+        let Some(row_counts) = self.rows.get_mut(row) else { return false };
         if !is_new {
             self.duplicated += 1;
-            counting.duplicated += 1;
+            row_counts.duplicated += 1;
             return false;
         }
         self.received += 1;
         self.bytes = self.bytes.saturating_add(bytes as u64);
-        counting.received += 1;
-        self.out_of_order += u64::from(late);
-        counting.out_of_order += u64::from(late);
-        counting.jitter_ns = self.jitter.record(transit);
-        counting.transit_sum_ns += transit as f64;
-        counting.transit_max_ns = counting.transit_max_ns.max(Some(transit));
+        row_counts.received += 1;
+        self.out_of_order += u64::from(is_reordered);
+        row_counts.out_of_order += u64::from(is_reordered);
+        row_counts.jitter_ns = self.jitter.record(transit);
+        row_counts.transit_sum_ns += transit as f64;
+        row_counts.transit_max_ns = row_counts.transit_max_ns.max(Some(transit));
         self.transit.record(transit);
         true
     }
@@ -348,12 +351,12 @@ impl UdpReceiver {
             if skipped >= REORDER_WINDOW {
                 // The whole window and most of the skipped numbers are final now.
                 while !self.slots.is_empty() {
-                    self.shift();
+                    self.finalize_lowest();
                 }
                 self.loss_run += skipped;
                 self.longest_loss = self.longest_loss.max(self.loss_run);
                 if let Some(playout) = &mut self.playout {
-                    playout.skip(end);
+                    playout.finalize_skipped(end);
                 }
                 self.base = number;
             } else {
@@ -361,17 +364,17 @@ impl UdpReceiver {
             }
             self.slots.push_back(slot);
             while self.slots.len() as u64 > REORDER_WINDOW {
-                self.shift();
+                self.finalize_lowest();
             }
             return true;
         }
-        let place = usize::try_from(number - self.base).unwrap_or(usize::MAX);
-        let seen = self.slots.get_mut(place).filter(|seen| **seen == Slot::Missing);
-        seen.map(|seen| *seen = slot).is_some()
+        let index = usize::try_from(number - self.base).unwrap_or(usize::MAX);
+        let missing = self.slots.get_mut(index).filter(|missing| **missing == Slot::Missing);
+        missing.map(|missing| *missing = slot).is_some()
     }
 
     /// Removes the lowest number from the window.
-    fn shift(&mut self) {
+    fn finalize_lowest(&mut self) {
         let Some(slot) = self.slots.pop_front() else { return };
         match slot {
             Slot::Arrived | Slot::Late => self.loss_run = 0,
@@ -381,7 +384,7 @@ impl UdpReceiver {
             }
         }
         if let Some(playout) = &mut self.playout {
-            playout.settle(self.base, slot);
+            playout.finalize(self.base, slot);
         }
         self.base += 1;
     }
@@ -390,19 +393,19 @@ impl UdpReceiver {
     pub fn finish(mut self, one_clock: bool) -> UdpReceiverReport {
         let highest = self.highest().filter(|_| self.received > 0);
         while !self.slots.is_empty() {
-            self.shift();
+            self.finalize_lowest();
         }
         let min_transit = self.transit.min.unwrap_or(0);
         let rows = self.rows.iter().map(|row| {
-            let over = |transit: f64| (transit - min_transit as f64).max(0.0).round() as u64;
+            let above_min = |transit: f64| (transit - min_transit as f64).max(0.0).round() as u64;
             let mean = row.transit_sum_ns / row.received.max(1) as f64;
             UdpReceiverRow {
                 received: row.received,
                 duplicated: row.duplicated,
                 out_of_order: row.out_of_order,
                 jitter_ns: row.jitter_ns.round() as u64,
-                variation_mean_ns: if row.received == 0 { 0 } else { over(mean) },
-                variation_max_ns: row.transit_max_ns.map_or(0, |max| over(max as f64)),
+                variation_mean_ns: if row.received == 0 { 0 } else { above_min(mean) },
+                variation_max_ns: row.transit_max_ns.map_or(0, |max| above_min(max as f64)),
             }
         });
         UdpReceiverReport {
@@ -415,7 +418,7 @@ impl UdpReceiver {
             jitter_ns: self.jitter.stats_ns(),
             delay: self.transit.delays(0).filter(|_| one_clock),
             variation: self.transit.delays(min_transit),
-            playout: self.playout.map(|own| own.finish(self.transit.min, one_clock)),
+            playout: self.playout.map(|playout| playout.finish(self.transit.min, one_clock)),
             rows: rows.collect(),
         }
     }
@@ -434,8 +437,8 @@ struct Jitter {
 
 impl Jitter {
     fn record(&mut self, transit: i64) -> f64 {
-        if let Some(before) = self.last_transit.replace(transit) {
-            self.value += (transit.abs_diff(before) as f64 - self.value) / 16.0;
+        if let Some(previous) = self.last_transit.replace(transit) {
+            self.value += (transit.abs_diff(previous) as f64 - self.value) / 16.0;
             self.sum += self.value;
             self.count += 1;
             self.max = self.max.max(self.value);
@@ -487,17 +490,17 @@ impl TransitHistogram {
         }
         self.count += 1;
         let relative = value.saturating_sub(self.first) as f64;
-        let off = relative - self.mean;
-        self.mean += off / self.count as f64;
-        self.squared_deviations += off * (relative - self.mean);
+        let difference = relative - self.mean;
+        self.mean += difference / self.count as f64;
+        self.squared_deviations += difference * (relative - self.mean);
         self.min = Some(self.min.map_or(value, |min| min.min(value)));
         self.max = self.max.max(value);
         *self.counts.entry(value.div_euclid(self.bucket_width)).or_default() += 1;
         while self.counts.len() > MAX_BUCKETS {
             self.bucket_width = self.bucket_width.saturating_mul(2);
-            let fine = std::mem::take(&mut self.counts);
-            for (place, count) in fine {
-                *self.counts.entry(place.div_euclid(2)).or_default() += count;
+            let old_counts = std::mem::take(&mut self.counts);
+            for (bucket, count) in old_counts {
+                *self.counts.entry(bucket.div_euclid(2)).or_default() += count;
             }
         }
     }
@@ -505,12 +508,12 @@ impl TransitHistogram {
     /// Returns the value that `percent` of the values do not exceed.
     fn percentile(&self, percent: f64) -> i64 {
         let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).max(1);
-        let mut seen = 0_u64;
-        for (place, count) in &self.counts {
-            seen += count;
-            if seen >= rank {
+        let mut cumulative = 0_u64;
+        for (bucket, count) in &self.counts {
+            cumulative += count;
+            if cumulative >= rank {
                 let middle =
-                    place.saturating_mul(self.bucket_width).saturating_add(self.bucket_width / 2);
+                    bucket.saturating_mul(self.bucket_width).saturating_add(self.bucket_width / 2);
                 return middle.clamp(self.min.unwrap_or(middle), self.max);
             }
         }
@@ -520,20 +523,20 @@ impl TransitHistogram {
     /// Returns statistics of all values minus `base`; `None` without any.
     fn delays(&self, base: i64) -> Option<DelayStats> {
         let min = self.min?;
-        let less = |value: i64| u64::try_from(value.saturating_sub(base)).unwrap_or(0);
+        let above_base = |value: i64| u64::try_from(value.saturating_sub(base)).unwrap_or(0);
         let mean = self.first.saturating_sub(base) as f64 + self.mean;
-        let deviation =
+        let variance =
             if self.count > 1 { self.squared_deviations / (self.count - 1) as f64 } else { 0.0 };
         Some(DelayStats {
             mean_ns: mean.max(0.0).round() as u64,
-            stddev_ns: deviation.max(0.0).sqrt().round() as u64,
-            min_ns: less(min),
-            p50_ns: less(self.percentile(50.0)),
-            p90_ns: less(self.percentile(90.0)),
-            p95_ns: less(self.percentile(95.0)),
-            p99_ns: less(self.percentile(99.0)),
-            p999_ns: less(self.percentile(99.9)),
-            max_ns: less(self.max),
+            stddev_ns: variance.max(0.0).sqrt().round() as u64,
+            min_ns: above_base(min),
+            p50_ns: above_base(self.percentile(50.0)),
+            p90_ns: above_base(self.percentile(90.0)),
+            p95_ns: above_base(self.percentile(95.0)),
+            p99_ns: above_base(self.percentile(99.0)),
+            p999_ns: above_base(self.percentile(99.9)),
+            max_ns: above_base(self.max),
         })
     }
 }
@@ -549,15 +552,15 @@ pub fn merge_reports(
     (sent, received): (Option<&UdpSenderReport>, Option<&UdpReceiverReport>),
 ) -> Option<(DatagramStats, Vec<DatagramRow>)> {
     let received = received?;
-    let known = received.highest.map_or(0, |highest| highest.saturating_add(1));
-    let count = sent.map_or(known, |sent| sent.sent).max(received.received);
+    let accounted = received.highest.map_or(0, |highest| highest.saturating_add(1));
+    let count = sent.map_or(accounted, |sent| sent.sent).max(received.received);
     let unsent = sent.map_or(0, |sent| sent.unsent);
     let numbered = if plan.call.is_some() { count.saturating_add(unsent) } else { count };
-    let numbered = numbered.max(known);
-    let behind = numbered - known;
+    let numbered = numbered.max(accounted);
+    let trailing_losses = numbered - accounted;
     let call = plan.call.zip(received.playout);
     let [jitter_ns, jitter_mean_ns, jitter_max_ns] = received.jitter_ns;
-    let figures = DatagramStats {
+    let stats = DatagramStats {
         path: path.to_owned(),
         payload_bytes: plan.bytes,
         rate_bps: plan.rate_bps,
@@ -565,7 +568,7 @@ pub fn merge_reports(
         unsent,
         received: received.received,
         lost: count.saturating_sub(received.received),
-        longest_loss_run: received.longest_loss.max(behind).min(count),
+        longest_loss_run: received.longest_loss.max(trailing_losses).min(count),
         duplicated: received.duplicated,
         out_of_order: received.out_of_order,
         jitter_ns,
@@ -573,34 +576,36 @@ pub fn merge_reports(
         jitter_max_ns,
         delay: received.delay,
         variation: received.variation,
-        call: call
-            .map(|(call, heard)| call::assess(call, &heard, (numbered, received.received, known))),
+        call: call.map(|(call, report)| {
+            call::assess(call, &report, (numbered, received.received, accounted))
+        }),
     };
     let periods = Periods::new(plan, start, sample);
-    let rows = (0..periods.count).map(|at| {
-        let end = (periods.span.saturating_mul(at as u32 + 1)).min(plan.duration);
-        let begin = periods.span.saturating_mul(at as u32).min(end);
-        let here = received.rows.get(at).copied().unwrap_or_default();
-        let (out, unsent) = sent.and_then(|sent| sent.rows.get(at)).copied().unwrap_or_default();
-        let out = sent.map(|_| out.max(here.received));
+    let rows = (0..periods.count).map(|index| {
+        let end = (periods.span.saturating_mul(index as u32 + 1)).min(plan.duration);
+        let begin = periods.span.saturating_mul(index as u32).min(end);
+        let row = received.rows.get(index).copied().unwrap_or_default();
+        let (sent_count, unsent) =
+            sent.and_then(|sent| sent.rows.get(index)).copied().unwrap_or_default();
+        let sent_count = sent.map(|_| sent_count.max(row.received));
         DatagramRow {
             t_ns: (start + end).as_nanos(),
             span_ns: end.saturating_sub(begin).as_nanos() as u64,
             flow,
             direction,
             path: path.to_owned(),
-            sent: out,
+            sent: sent_count,
             unsent,
-            received: here.received,
-            lost: out.map(|out| out.saturating_sub(here.received)),
-            duplicated: here.duplicated,
-            out_of_order: here.out_of_order,
-            jitter_ns: (here.received > 0).then_some(here.jitter_ns),
-            variation_mean_ns: (here.received > 0).then_some(here.variation_mean_ns),
-            variation_max_ns: (here.received > 0).then_some(here.variation_max_ns),
+            received: row.received,
+            lost: sent_count.map(|sent_count| sent_count.saturating_sub(row.received)),
+            duplicated: row.duplicated,
+            out_of_order: row.out_of_order,
+            jitter_ns: (row.received > 0).then_some(row.jitter_ns),
+            variation_mean_ns: (row.received > 0).then_some(row.variation_mean_ns),
+            variation_max_ns: (row.received > 0).then_some(row.variation_max_ns),
         }
     });
-    Some((figures, rows.collect()))
+    Some((stats, rows.collect()))
 }
 
 #[cfg(test)]

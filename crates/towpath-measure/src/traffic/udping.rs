@@ -21,6 +21,7 @@ pub struct Pinger {
     finished_requests: usize,
 }
 
+/// Echo request of the schedule, sent or skipped.
 #[derive(Debug, Clone, Copy)]
 struct SentProbe {
     due: Instant,
@@ -37,21 +38,21 @@ impl Pinger {
 
     /// Stops new requests; replies to earlier ones are still awaited.
     pub fn stop(&mut self) {
-        self.count = self.next();
+        self.count = self.next_number();
     }
 
-    fn due(&self, number: u32) -> Instant {
+    fn due_time(&self, number: u32) -> Instant {
         self.start + self.plan.period.saturating_mul(number)
     }
 
-    fn next(&self) -> u32 {
+    fn next_number(&self) -> u32 {
         u32::try_from(self.requests.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns the number of a request to be sent now, once.
     pub fn poll(&mut self, now: Instant) -> Option<u32> {
-        let number = self.next();
-        let due = self.due(number);
+        let number = self.next_number();
+        let due = self.due_time(number);
         if number >= self.count || due > now {
             return None;
         }
@@ -68,14 +69,14 @@ impl Pinger {
 
     /// Records a reply. A late or duplicate reply is ignored.
     pub fn on_reply(&mut self, now: Instant, number: u32) {
-        let patience = self.plan.reply_timeout;
-        if let Some(asked) = self.requests.get_mut(number as usize)
-            && now <= asked.due + patience
+        let timeout = self.plan.reply_timeout;
+        if let Some(probe) = self.requests.get_mut(number as usize)
+            && now <= probe.due + timeout
         {
-            asked.replied.get_or_insert(now);
+            probe.replied.get_or_insert(now);
         }
-        while let Some(asked) = self.requests.get(self.finished_requests)
-            && (asked.replied.is_some() || now > asked.due + patience)
+        while let Some(probe) = self.requests.get(self.finished_requests)
+            && (probe.replied.is_some() || now > probe.due + timeout)
         {
             self.finished_requests += 1;
         }
@@ -84,33 +85,34 @@ impl Pinger {
     /// Returns the time at which the next request is due. After the last one, returns the time at
     /// which the last missing reply times out.
     pub fn next_due(&self) -> Option<Instant> {
-        if self.next() < self.count {
-            return Some(self.due(self.next()));
+        if self.next_number() < self.count {
+            return Some(self.due_time(self.next_number()));
         }
-        let missing = self.requests.iter().skip(self.finished_requests).rev();
-        let last = { missing }.find(|request| request.replied.is_none())?;
-        Some(last.due + self.plan.reply_timeout)
+        let unfinished = self.requests.iter().skip(self.finished_requests).rev();
+        let last_unanswered = { unfinished }.find(|request| request.replied.is_none())?;
+        Some(last_unanswered.due + self.plan.reply_timeout)
     }
 
     /// Returns true if all requests were made, and each has a reply or has timed out.
     pub fn is_over(&self, now: Instant) -> bool {
-        self.next() >= self.count && self.next_due().is_none_or(|due| due <= now)
+        self.next_number() >= self.count && self.next_due().is_none_or(|due| due <= now)
     }
 
     /// Returns the outcome of every request. After an early end, requests that could still get a
     /// reply are omitted.
     pub fn finish(&self, now: Instant, flow: u32, path: &str) -> Vec<Probe> {
-        let all = (0_u32..).zip(&self.requests);
-        let known = all
-            .filter(|(_, one)| one.replied.is_some() || one.due + self.plan.reply_timeout <= now);
-        known
-            .map(|(number, SentProbe { due, sent, replied: answered })| Probe {
+        let numbered = (0_u32..).zip(&self.requests);
+        let finished = numbered.filter(|(_, probe)| {
+            probe.replied.is_some() || probe.due + self.plan.reply_timeout <= now
+        });
+        finished
+            .map(|(number, SentProbe { due, sent, replied })| Probe {
                 flow,
                 path: path.to_owned(),
                 number,
                 due_ns: due.as_nanos(),
                 sent_ns: sent.map(Instant::as_nanos),
-                answered_ns: answered.map(Instant::as_nanos),
+                answered_ns: replied.map(Instant::as_nanos),
             })
             .collect()
     }
@@ -124,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
@@ -134,52 +136,53 @@ mod tests {
     }
 
     #[test]
-    fn unsendable_requests_count_as_sent() {
-        let mut pinger = Pinger::new(plan(), at(1_000));
-        assert_eq!((pinger.poll(at(999)), pinger.next_due()), (None, Some(at(1_000))));
-        assert_eq!(pinger.poll(at(1_000)), Some(0));
-        pinger.on_sent(at(1_001), 0);
-        pinger.on_reply(at(1_030), 0);
+    fn requests_keep_their_due_times_when_sent_late() {
+        let mut pinger = Pinger::new(plan(), at_ms(1_000));
+        assert_eq!((pinger.poll(at_ms(999)), pinger.next_due()), (None, Some(at_ms(1_000))));
+        assert_eq!(pinger.poll(at_ms(1_000)), Some(0));
+        pinger.on_sent(at_ms(1_001), 0);
+        pinger.on_reply(at_ms(1_030), 0);
         // The pinger was not polled for 250 ms: overdue requests are sent late, with their original
         // due times.
-        let late: Vec<_> = std::iter::from_fn(|| pinger.poll(at(1_350))).collect();
+        let late: Vec<_> = std::iter::from_fn(|| pinger.poll(at_ms(1_350))).collect();
         assert_eq!(late, [1, 2, 3]);
-        assert_eq!((pinger.poll(at(1_400)), pinger.poll(at(9_000))), (Some(4), None));
-        assert_eq!(pinger.next_due(), Some(at(2_400)));
-        assert!(!pinger.is_over(at(2_399)) && pinger.is_over(at(2_400)));
-        pinger.on_sent(at(1_400), 4);
+        assert_eq!((pinger.poll(at_ms(1_400)), pinger.poll(at_ms(9_000))), (Some(4), None));
+        assert_eq!(pinger.next_due(), Some(at_ms(2_400)));
+        assert!(!pinger.is_over(at_ms(2_399)) && pinger.is_over(at_ms(2_400)));
+        pinger.on_sent(at_ms(1_400), 4);
         // The first reply is too late, the second is not.
-        pinger.on_reply(at(2_101), 1);
-        pinger.on_reply(at(2_400), 4);
-        pinger.on_reply(at(2_450), 4);
-        pinger.on_reply(at(2_450), 77);
-        let probes = pinger.finish(at(2_400), 7, "wifi");
-        let seen: Vec<_> =
+        pinger.on_reply(at_ms(2_101), 1);
+        pinger.on_reply(at_ms(2_400), 4);
+        pinger.on_reply(at_ms(2_450), 4);
+        pinger.on_reply(at_ms(2_450), 77);
+        let probes = pinger.finish(at_ms(2_400), 7, "wifi");
+        let outcomes: Vec<_> =
             probes.iter().map(|p| (p.due_ns / 1_000_000, p.answered_ns.is_some())).collect();
-        let wanted = [(1_000, true), (1_100, false), (1_200, false), (1_300, false), (1_400, true)];
-        assert_eq!(seen, wanted);
-        assert_eq!(probes[4].answered_ns, Some(at(2_400).as_nanos()));
-        assert_eq!((probes[1].sent_ns, probes[4].sent_ns), (None, Some(at(1_400).as_nanos())));
+        let expected =
+            [(1_000, true), (1_100, false), (1_200, false), (1_300, false), (1_400, true)];
+        assert_eq!(outcomes, expected);
+        assert_eq!(probes[4].answered_ns, Some(at_ms(2_400).as_nanos()));
+        assert_eq!((probes[1].sent_ns, probes[4].sent_ns), (None, Some(at_ms(1_400).as_nanos())));
     }
 
     #[test]
     fn a_stopped_prober_waits_for_outstanding_replies() {
-        let mut pinger = Pinger::new(plan(), at(0));
-        while pinger.poll(at(100)).is_some() {}
+        let mut pinger = Pinger::new(plan(), at_ms(0));
+        while pinger.poll(at_ms(100)).is_some() {}
         pinger.stop();
-        assert_eq!((pinger.poll(at(400)), pinger.next_due()), (None, Some(at(1_100))));
-        pinger.on_reply(at(450), 1);
-        assert!(!pinger.is_over(at(999)) && pinger.is_over(at(1_000)));
-        assert_eq!(pinger.finish(at(1_000), 0, "wifi").len(), 2);
+        assert_eq!((pinger.poll(at_ms(400)), pinger.next_due()), (None, Some(at_ms(1_100))));
+        pinger.on_reply(at_ms(450), 1);
+        assert!(!pinger.is_over(at_ms(999)) && pinger.is_over(at_ms(1_000)));
+        assert_eq!(pinger.finish(at_ms(1_000), 0, "wifi").len(), 2);
     }
 
     #[test]
     fn after_an_early_end_only_known_outcomes_count() {
-        let mut pinger = Pinger::new(plan(), at(0));
-        while pinger.poll(at(300)).is_some() {}
-        pinger.on_reply(at(310), 2);
+        let mut pinger = Pinger::new(plan(), at_ms(0));
+        while pinger.poll(at_ms(300)).is_some() {}
+        pinger.on_reply(at_ms(310), 2);
         let numbers = |now| -> Vec<u32> {
-            pinger.finish(at(now), 0, "wifi").iter().map(|probe| probe.number).collect()
+            pinger.finish(at_ms(now), 0, "wifi").iter().map(|probe| probe.number).collect()
         };
         assert_eq!(numbers(400), [2]);
         assert_eq!(numbers(1_100), [0, 1, 2]);
@@ -188,30 +191,30 @@ mod tests {
     proptest! {
         #[test]
         fn every_probe_is_sent_once_for_any_polling_times(
-            looks in prop::collection::vec((0_u64..2_000, any::<Option<u8>>()), 1..60),
+            polls in prop::collection::vec((0_u64..2_000, any::<Option<u8>>()), 1..60),
         ) {
-            let mut looks = looks;
-            looks.sort_unstable_by_key(|(now, _)| *now);
-            let mut pinger = Pinger::new(plan(), at(0));
+            let mut polls = polls;
+            polls.sort_unstable_by_key(|(now, _)| *now);
+            let mut pinger = Pinger::new(plan(), at_ms(0));
             let mut numbers = Vec::new();
-            for (now, answer) in looks {
-                while let Some(number) = pinger.poll(at(now)) {
+            for (now, reply_number) in polls {
+                while let Some(number) = pinger.poll(at_ms(now)) {
                     numbers.push(number);
-                    pinger.on_sent(at(now), number);
+                    pinger.on_sent(at_ms(now), number);
                 }
-                if let Some(answer) = answer {
-                    pinger.on_reply(at(now), u32::from(answer));
+                if let Some(reply_number) = reply_number {
+                    pinger.on_reply(at_ms(now), u32::from(reply_number));
                 }
             }
-            while let Some(number) = pinger.poll(at(5_000)) {
+            while let Some(number) = pinger.poll(at_ms(5_000)) {
                 numbers.push(number);
             }
             prop_assert_eq!(numbers, [0, 1, 2, 3, 4]);
-            prop_assert!(pinger.is_over(at(5_000)));
-            let probes = pinger.finish(at(5_000), 0, "wifi");
+            prop_assert!(pinger.is_over(at_ms(5_000)));
+            let probes = pinger.finish(at_ms(5_000), 0, "wifi");
             prop_assert_eq!(probes.len(), 5);
             for probe in probes {
-                prop_assert!(probe.answered_ns.is_none_or(|at| at <= probe.due_ns + 1_000_000_000));
+                prop_assert!(probe.answered_ns.is_none_or(|answered| answered <= probe.due_ns + 1_000_000_000));
             }
         }
     }

@@ -45,10 +45,10 @@ impl RequestGenerator for VideoPlayer {
     fn on_reply(&mut self, now: Instant, _: u32) {
         let Some(playout) = &mut self.playout else { return };
         playout.segment(now);
-        let room = self.video.buffer.saturating_sub(self.video.segment);
-        let above = playout.buffered(now).saturating_sub(room);
+        let max_buffered = self.video.buffer.saturating_sub(self.video.segment);
+        let wait = playout.buffered(now).saturating_sub(max_buffered);
         // A player that has not started, or is stalled, does not drain its buffer.
-        self.next_due = Some(now + above);
+        self.next_due = Some(now + wait);
     }
 
     fn next_due(&self, _: u32) -> Option<Instant> {
@@ -71,33 +71,33 @@ impl Video {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Instant {
+    fn at_secs(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
     #[test]
     fn a_full_buffer_makes_the_player_wait_until_a_segment_has_been_played() {
-        let second = Duration::from_secs;
+        let secs = Duration::from_secs;
         let video = Video {
-            segment: second(2),
+            segment: secs(2),
             segments: 4,
             segment_bytes: 1_000,
             request_bytes: 100,
-            buffer: second(4),
-            startup: second(2),
-            max_overrun: second(10),
+            buffer: secs(4),
+            startup: secs(2),
+            max_overrun: secs(10),
         };
         let mut player = VideoPlayer::new(&video);
-        player.begin(at(0));
-        assert!(player.poll(at(0), 0).is_some() && player.next_due(0).is_none());
-        player.on_reply(at(1), 0);
-        assert_eq!(player.poll(at(1), 0).map(|ask| ask.due), Some(at(1)));
+        player.begin(at_secs(0));
+        assert!(player.poll(at_secs(0), 0).is_some() && player.next_due(0).is_none());
+        player.on_reply(at_secs(1), 0);
+        assert_eq!(player.poll(at_secs(1), 0).map(|request| request.due), Some(at_secs(1)));
         // Two segments have arrived and neither is fully played: the buffer of 4 s has no room.
-        player.on_reply(at(1), 0);
-        assert_eq!(player.next_due(0), Some(at(3)));
-        assert!(player.poll(at(2), 0).is_none());
-        assert_eq!(player.poll(at(5), 0).map(|ask| ask.due), Some(at(3)));
-        player.on_reply(at(6), 0);
-        assert!(player.poll(at(6), 0).is_some() && player.is_done(0));
+        player.on_reply(at_secs(1), 0);
+        assert_eq!(player.next_due(0), Some(at_secs(3)));
+        assert!(player.poll(at_secs(2), 0).is_none());
+        assert_eq!(player.poll(at_secs(5), 0).map(|request| request.due), Some(at_secs(3)));
+        player.on_reply(at_secs(6), 0);
+        assert!(player.poll(at_secs(6), 0).is_some() && player.is_done(0));
     }
 }

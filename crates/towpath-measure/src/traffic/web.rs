@@ -21,9 +21,9 @@ pub struct Browser {
 /// Progress of the page itself, without its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageState {
-    Wanted,
-    OnItsWay,
-    There,
+    NotRequested,
+    Requested,
+    Loaded,
 }
 
 impl Browser {
@@ -31,7 +31,7 @@ impl Browser {
     pub fn new(web: &Web) -> Self {
         Self {
             due_at: None,
-            page: PageState::Wanted,
+            page: PageState::NotRequested,
             remaining_objects: web.objects,
             busy: vec![false; web.connections as usize],
             web: web.clone(),
@@ -52,8 +52,8 @@ impl RequestGenerator for Browser {
     /// free connection is part of its delay.
     fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
-        let reply_bytes = if self.page == PageState::Wanted {
-            self.page = PageState::OnItsWay;
+        let reply_bytes = if self.page == PageState::NotRequested {
+            self.page = PageState::Requested;
             self.web.page_bytes
         } else {
             self.remaining_objects = self.remaining_objects.saturating_sub(1);
@@ -70,23 +70,23 @@ impl RequestGenerator for Browser {
         if let Some(busy) = self.busy.get_mut(stream as usize) {
             *busy = false;
         }
-        if self.page == PageState::OnItsWay {
-            self.page = PageState::There;
+        if self.page == PageState::Requested {
+            self.page = PageState::Loaded;
             self.due_at = Some(now);
         }
     }
 
     fn next_due(&self, stream: u32) -> Option<Instant> {
-        let something = match self.page {
-            PageState::Wanted => stream == 0,
-            PageState::OnItsWay => false,
-            PageState::There => self.remaining_objects > 0,
+        let has_request = match self.page {
+            PageState::NotRequested => stream == 0,
+            PageState::Requested => false,
+            PageState::Loaded => self.remaining_objects > 0,
         };
-        self.due_at.filter(|_| something && !self.is_busy(stream))
+        self.due_at.filter(|_| has_request && !self.is_busy(stream))
     }
 
     fn is_done(&self, _: u32) -> bool {
-        self.page == PageState::There && self.remaining_objects == 0
+        self.page == PageState::Loaded && self.remaining_objects == 0
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
@@ -111,16 +111,18 @@ mod tests {
             duration: Duration::from_secs(30),
         };
         let mut browser = Browser::new(&web);
-        browser.begin(at(10));
-        assert_eq!(browser.poll(at(10), 1), None);
-        assert_eq!(browser.poll(at(10), 0).unwrap().reply_bytes, 30_000);
+        browser.begin(at_ms(10));
+        assert_eq!(browser.poll(at_ms(10), 1), None);
+        assert_eq!(browser.poll(at_ms(10), 0).unwrap().reply_bytes, 30_000);
         assert!(browser.next_due(0).is_none() && !browser.is_done(0));
-        browser.on_reply(at(60), 0);
-        let both = [0, 1].map(|stream| browser.poll(at(60), stream).unwrap());
-        assert!(both.iter().all(|ask| ask.due == at(60) && ask.reply_bytes == 9_000));
+        browser.on_reply(at_ms(60), 0);
+        let requests = [0, 1].map(|stream| browser.poll(at_ms(60), stream).unwrap());
+        assert!(
+            requests.iter().all(|request| request.due == at_ms(60) && request.reply_bytes == 9_000)
+        );
         assert!(browser.next_due(0).is_none() && browser.next_due(1).is_none());
-        browser.on_reply(at(90), 1);
-        assert_eq!(browser.poll(at(90), 1).unwrap().due, at(60));
-        assert!(browser.is_done(0) && browser.poll(at(95), 0).is_none());
+        browser.on_reply(at_ms(90), 1);
+        assert_eq!(browser.poll(at_ms(90), 1).unwrap().due, at_ms(60));
+        assert!(browser.is_done(0) && browser.poll(at_ms(95), 0).is_none());
     }
 }

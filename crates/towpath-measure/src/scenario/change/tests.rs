@@ -30,16 +30,17 @@ pattern = "iperf"
 "#;
 
 /// Lines of the text that are removed, and new ones.
-fn changed(key: &str, value: &str) -> String {
+fn diff_after_set(key: &str, value: &str) -> String {
     let after = set(TEXT, key, value).unwrap();
-    let gone = TEXT.lines().filter(|line| !after.lines().any(|other| other == *line));
-    let new = |line: &&str| !line.is_empty() && !TEXT.lines().any(|other| other == *line);
-    let came = after.lines().filter(new);
-    let gone = gone.map(|line| format!("-{line}"));
-    gone.chain(came.map(|line| format!("+{line}"))).collect::<Vec<_>>().join("\n")
+    let removed = TEXT.lines().filter(|line| !after.lines().any(|candidate| candidate == *line));
+    let is_new =
+        |line: &&str| !line.is_empty() && !TEXT.lines().any(|candidate| candidate == *line);
+    let added = after.lines().filter(is_new);
+    let removed = removed.map(|line| format!("-{line}"));
+    removed.chain(added.map(|line| format!("+{line}"))).collect::<Vec<_>>().join("\n")
 }
 
-fn refused(key: &str) -> String {
+fn set_error(key: &str) -> String {
     let error = set(TEXT, key, "1").unwrap_err();
     format!("{error}; {}", error.hint)
 }
@@ -47,65 +48,72 @@ fn refused(key: &str) -> String {
 #[test]
 fn a_value_is_changed_in_place() {
     assert_eq!(
-        changed("paths.wifi.rate", "50 Mbit/s"),
+        diff_after_set("paths.wifi.rate", "50 Mbit/s"),
         "-rate = \"10 Mbit/s\" # of the radio\n+rate = \"50 Mbit/s\" # of the radio"
     );
-    assert_eq!(changed("path.wifi.rate", "1kbit/s").lines().count(), 2);
-    assert_eq!(changed("name", "u"), "-name = \"t\" # a name\n+name = \"u\" # a name");
-    assert_eq!(changed("hosts.right.mptcp.subflows", "4"), "-subflows = 2\n+subflows = 4");
+    assert_eq!(diff_after_set("path.wifi.rate", "1kbit/s").lines().count(), 2);
+    assert_eq!(diff_after_set("name", "u"), "-name = \"t\" # a name\n+name = \"u\" # a name");
+    assert_eq!(diff_after_set("hosts.right.mptcp.subflows", "4"), "-subflows = 2\n+subflows = 4");
 }
 
 #[test]
-fn a_key_that_is_missing_is_added_to_its_table() {
-    assert_eq!(changed("paths.wifi.loss", "1%"), "+loss = \"1%\"");
-    assert_eq!(changed("hosts.left.mptcp.subflows", "1"), "+mptcp.subflows = 1");
-    assert_eq!(changed("run.seed", "7"), "+[run]\n+seed = 7");
-    assert_eq!(changed("description", "d"), "+description = \"d\"");
+fn a_missing_key_is_added_to_its_table() {
+    assert_eq!(diff_after_set("paths.wifi.loss", "1%"), "+loss = \"1%\"");
+    assert_eq!(diff_after_set("hosts.left.mptcp.subflows", "1"), "+mptcp.subflows = 1");
+    assert_eq!(diff_after_set("run.seed", "7"), "+[run]\n+seed = 7");
+    assert_eq!(diff_after_set("description", "d"), "+description = \"d\"");
     assert_eq!(
-        changed("hosts.left.sysctl.net.mptcp.enabled", "1"),
+        diff_after_set("hosts.left.sysctl.net.mptcp.enabled", "1"),
         "+sysctl.\"net.mptcp.enabled\" = 1"
     );
     assert_eq!(
-        changed("expect.mptcp.goodput", ">= 1 Mbit/s"),
+        diff_after_set("expect.mptcp.goodput", ">= 1 Mbit/s"),
         "+[expect]\n+\"mptcp.goodput\" = \">= 1 Mbit/s\""
     );
-    let twice = set(&set(TEXT, "run.seed", "7").unwrap(), "run.repeat", "2").unwrap();
-    assert!(twice.ends_with("[run]\nrepeat = 2\nseed = 7\n"), "{twice}");
+    let text = set(&set(TEXT, "run.seed", "7").unwrap(), "run.repeat", "2").unwrap();
+    assert!(text.ends_with("[run]\nrepeat = 2\nseed = 7\n"), "{text}");
 }
 
 #[test]
 fn one_direction_of_a_value_can_be_set() {
-    let both = "+delay = { up = \"1ms\", down = \"6 ms\" }";
-    assert!(changed("paths.wifi.delay.up", "1ms").ends_with(both));
-    let split = "+rate = { down = \"1 Mbit/s\", up = \"5 Mbit/s\" }";
-    assert!(changed("paths.cellular.rate.down", "1 Mbit/s").ends_with(split));
-    assert!(refused("paths.wifi.loss.up").contains("no value of its own for each direction"));
+    let expected = "+delay = { up = \"1ms\", down = \"6 ms\" }";
+    assert!(diff_after_set("paths.wifi.delay.up", "1ms").ends_with(expected));
+    let expected_table = "+rate = { down = \"1 Mbit/s\", up = \"5 Mbit/s\" }";
+    assert!(diff_after_set("paths.cellular.rate.down", "1 Mbit/s").ends_with(expected_table));
+    assert!(set_error("paths.wifi.loss.up").contains("no value of its own for each direction"));
 }
 
 #[test]
 fn a_star_and_an_array_without_number_mean_all_of_them() {
-    assert!(changed("flows.duration", "2s").contains("-duration = \"10 s\"\n+duration = \"2s\""));
-    let all = set(TEXT, "flows.duration", "2s").unwrap();
-    assert_eq!(all.matches("duration = \"2s\"").count(), 2);
-    assert_eq!(set(TEXT, "flows.*.duration", "2s").unwrap(), all);
+    assert!(
+        diff_after_set("flows.duration", "2s").contains("-duration = \"10 s\"\n+duration = \"2s\"")
+    );
+    let changed_text = set(TEXT, "flows.duration", "2s").unwrap();
+    assert_eq!(changed_text.matches("duration = \"2s\"").count(), 2);
+    assert_eq!(set(TEXT, "flows.*.duration", "2s").unwrap(), changed_text);
     assert_eq!(set(TEXT, "flow.1.duration", "2s").unwrap().matches("\"2s\"").count(), 1);
     assert_eq!(set(TEXT, "paths.*.rate", "1 Mbit/s").unwrap().matches("\"1 Mbit/s\"").count(), 2);
 }
 
 #[test]
 fn values_are_converted_to_the_type_of_the_key() {
-    assert!(changed("run.transports", "tcp,mptcp").ends_with("transports = [\"tcp\", \"mptcp\"]"));
-    assert!(changed("run.transports", "[\"tcp\"]").ends_with("transports = [\"tcp\"]"));
-    assert!(changed("hosts.left.checksum", "true").ends_with("checksum = true"));
-    assert!(changed("name", "5").contains("+name = \"5\""));
-    let three = "receive-buffer = [\"1 KB\", \"2 KB\", \"3 KB\"]";
-    assert!(changed("hosts.left.receive-buffer", "1 KB, 2 KB,3 KB").ends_with(three));
-    assert!(changed("hosts.left.receive_buffer", "1 KB").ends_with("receive-buffer = \"1 KB\""));
+    assert!(
+        diff_after_set("run.transports", "tcp,mptcp")
+            .ends_with("transports = [\"tcp\", \"mptcp\"]")
+    );
+    assert!(diff_after_set("run.transports", "[\"tcp\"]").ends_with("transports = [\"tcp\"]"));
+    assert!(diff_after_set("hosts.left.checksum", "true").ends_with("checksum = true"));
+    assert!(diff_after_set("name", "5").contains("+name = \"5\""));
+    let expected = "receive-buffer = [\"1 KB\", \"2 KB\", \"3 KB\"]";
+    assert!(diff_after_set("hosts.left.receive-buffer", "1 KB, 2 KB,3 KB").ends_with(expected));
+    assert!(
+        diff_after_set("hosts.left.receive_buffer", "1 KB").ends_with("receive-buffer = \"1 KB\"")
+    );
 }
 
 #[test]
 fn an_unknown_key_gets_a_suggestion() {
-    for (key, near) in [
+    for (key, hint) in [
         ("paths.wifi.dely", "did you mean `paths.wifi.delay`?"),
         ("paths.wifi.bandwidth", "did you mean `paths.wifi.rate`?"),
         ("paths.wfii.delay", "did you mean `paths.wifi`?"),
@@ -121,11 +129,11 @@ fn an_unknown_key_gets_a_suggestion() {
         ("colour", "`towpath schema scenario-keys` lists all keys"),
         ("a b", "write it with points between the names"),
     ] {
-        let refused = refused(key);
-        assert!(refused.contains(near), "{key}: {refused}");
+        let error = set_error(key);
+        assert!(error.contains(hint), "{key}: {error}");
     }
-    assert!(refused("hosts.right.mptcp").contains("cannot be set as a whole"));
-    assert!(refused("paths.wifi").contains("is a table, not a value"));
+    assert!(set_error("hosts.right.mptcp").contains("cannot be set as a whole"));
+    assert!(set_error("paths.wifi").contains("is a table, not a value"));
 }
 
 #[test]
@@ -151,7 +159,9 @@ fn a_changed_scenario_is_still_valid() {
 #[test]
 fn a_setting_has_a_key_and_a_value() {
     assert_eq!(split_assignment("a.b = c = d"), Ok(("a.b", "c = d")));
-    for wrong in ["a", "a=", "=b", ""] {
-        assert!(split_assignment(wrong).unwrap_err().hint.contains("--set paths.wifi.delay=30ms"));
+    for invalid in ["a", "a=", "=b", ""] {
+        assert!(
+            split_assignment(invalid).unwrap_err().hint.contains("--set paths.wifi.delay=30ms")
+        );
     }
 }

@@ -127,10 +127,10 @@ pub enum ValueKind {
 pub const fn key(
     name: &'static str,
     kind: ValueKind,
-    need: KeyPresence,
+    presence: KeyPresence,
     doc: &'static str,
 ) -> KeySchema {
-    KeySchema { name, kind, presence: need, doc, former_name: None }
+    KeySchema { name, kind, presence, doc, former_name: None }
 }
 
 #[cfg(test)]
@@ -140,11 +140,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_shape_has_a_key_twice() {
-        for shape in ALL {
-            let mut seen = BTreeSet::new();
-            for key in shape.keys() {
-                assert!(seen.insert(key.name), "{} twice in {}", key.name, shape.noun);
+    fn no_table_has_a_key_twice() {
+        for schema in ALL {
+            let mut names = BTreeSet::new();
+            for key in schema.keys() {
+                assert!(names.insert(key.name), "{} twice in {}", key.name, schema.noun);
                 assert!(!key.doc.is_empty() && !key.doc.ends_with('.'), "{}", key.name);
             }
         }

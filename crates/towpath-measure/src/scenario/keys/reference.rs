@@ -11,26 +11,26 @@ pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema scenario-keys` prints it.\n\n",
     );
-    for shape in ALL {
-        section(&mut out, shape);
+    for schema in ALL {
+        section(&mut out, schema);
     }
     out
 }
 
 /// Writes the reference of one table and its keys.
-pub(in crate::scenario) fn section(out: &mut String, shape: &TableSchema) {
-    let heading = match shape.heading {
+pub(in crate::scenario) fn section(out: &mut String, schema: &TableSchema) {
+    let heading = match schema.heading {
         table if table.starts_with('[') => format!("`{table}`"),
         words => words.to_owned(),
     };
     // Writing to a `String` cannot fail.
-    let _ = write!(out, "## {heading}\n\n{}\n\n", shape.doc);
-    if shape.key_groups.is_empty() {
+    let _ = write!(out, "## {heading}\n\n{}\n\n", schema.doc);
+    if schema.key_groups.is_empty() {
         return;
     }
     out.push_str("| key | value | when missing | meaning |\n|---|---|---|---|\n");
-    for KeySchema { name, kind, presence: need, doc, former_name: _ } in shape.keys() {
-        let (value, missing) = match (kind, need) {
+    for KeySchema { name, kind, presence, doc, former_name: _ } in schema.keys() {
+        let (value, missing) = match (kind, presence) {
             (ValueKind::Bound, KeyPresence::Optional(bound)) => ((*bound).to_owned(), "—"),
             (_, KeyPresence::Required) => (value(kind), "**required**"),
             (_, KeyPresence::Optional(text)) => (value(kind), *text),
@@ -44,10 +44,10 @@ fn value(kind: &ValueKind) -> String {
     let example = |dimension: Dimension| format!("`\"{}\"`", dimension.example());
     match kind {
         ValueKind::Text => "text".to_owned(),
-        ValueKind::Name(longest) => format!("name (≤ {longest})"),
+        ValueKind::Name(max_chars) => format!("name (≤ {max_chars})"),
         ValueKind::Bool => "`true`, `false`".to_owned(),
-        ValueKind::Integer(least, most) if *most > 1 << 32 => format!("integer ≥ {least}"),
-        ValueKind::Integer(least, most) => format!("{least} to {most}"),
+        ValueKind::Integer(min, max) if *max > 1 << 32 => format!("integer ≥ {min}"),
+        ValueKind::Integer(min, max) => format!("{min} to {max}"),
         ValueKind::Rate => example(Dimension::Rate),
         ValueKind::Duration => example(Dimension::Duration),
         ValueKind::Size => example(Dimension::Size),
@@ -61,8 +61,10 @@ fn value(kind: &ValueKind) -> String {
         ValueKind::List(inner) => format!("list of {}", value(inner)),
         ValueKind::OneOf(kinds) => kinds.iter().map(value).collect::<Vec<_>>().join(", "),
         ValueKind::Sides(inner) => format!("{}, `{{ up = …, down = … }}`", value(inner)),
-        ValueKind::Table(shape) => format!("table, see *{}*", shape.heading),
-        ValueKind::Named(shape, _) | ValueKind::Tables(shape) => format!("see `{}`", shape.heading),
+        ValueKind::Table(schema) => format!("table, see *{}*", schema.heading),
+        ValueKind::Named(schema, _) | ValueKind::Tables(schema) => {
+            format!("see `{}`", schema.heading)
+        }
     }
 }
 
@@ -82,7 +84,7 @@ mod tests {
     #[test]
     fn the_reference_names_every_key_in_a_well_formed_table() {
         let text = reference_markdown();
-        for key in ALL.iter().flat_map(|shape| shape.keys()) {
+        for key in ALL.iter().flat_map(|schema| schema.keys()) {
             assert!(text.contains(&format!("| `{}` |", key.name)), "{}", key.name);
         }
         for row in text.lines().filter(|line| line.starts_with('|')) {

@@ -12,7 +12,7 @@ use crate::scenario::units::Dimension;
 /// The schema covers keys, words and units. Only the reader checks what needs the whole file:
 /// references to names, limits of values, and keys that exclude each other.
 pub fn json_schema() -> Value {
-    let mut schema = object(&SCENARIO);
+    let mut schema = table_schema(&SCENARIO);
     if let Some(map) = schema.as_object_mut() {
         map.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
         map.insert("title".into(), "towpath scenario".into());
@@ -20,26 +20,26 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn object(shape: &TableSchema) -> Value {
-    if std::ptr::eq(shape, &raw const SYSCTL) {
+fn table_schema(schema: &TableSchema) -> Value {
+    if std::ptr::eq(schema, &raw const SYSCTL) {
         return json!({
             "type": "object",
-            "description": shape.doc,
+            "description": schema.doc,
             "propertyNames": { "pattern": "^net\\." },
             "additionalProperties": { "type": ["string", "integer"] },
         });
     }
-    if std::ptr::eq(shape, &raw const EXPECT) {
-        return expectations(shape);
+    if std::ptr::eq(schema, &raw const EXPECT) {
+        return expectations_schema(schema);
     }
     let mut properties = Map::new();
-    for key in shape.keys() {
-        let mut property = value(&key.kind);
+    for key in schema.keys() {
+        let mut property = value_schema(&key.kind);
         if let Some(map) = property.as_object_mut() {
             let text = match key.presence {
                 KeyPresence::Required => key.doc.to_owned(),
-                KeyPresence::Optional(otherwise) => {
-                    format!("{} (when missing: {otherwise})", key.doc)
+                KeyPresence::Optional(default) => {
+                    format!("{} (when missing: {default})", key.doc)
                 }
             };
             map.insert("description".into(), text.into());
@@ -47,60 +47,62 @@ fn object(shape: &TableSchema) -> Value {
         properties.insert(key.name.to_owned(), property);
     }
     let required: Vec<_> =
-        shape.keys().filter(|k| k.presence == KeyPresence::Required).map(|k| k.name).collect();
+        schema.keys().filter(|k| k.presence == KeyPresence::Required).map(|k| k.name).collect();
     json!({
         "type": "object",
-        "description": shape.doc,
+        "description": schema.doc,
         "properties": properties,
         "required": required,
         "additionalProperties": false,
     })
 }
 
-fn value(kind: &ValueKind) -> Value {
+fn value_schema(kind: &ValueKind) -> Value {
     match kind {
         ValueKind::Text => json!({ "type": "string" }),
-        ValueKind::Name(longest) => json!({
+        ValueKind::Name(max_chars) => json!({
             "type": "string",
             "pattern": "^[a-z0-9][a-z0-9-]*$",
-            "maxLength": longest,
+            "maxLength": max_chars,
         }),
         ValueKind::Bool => json!({ "type": "boolean" }),
-        ValueKind::Integer(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
+        ValueKind::Integer(min, max) => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
         }
-        ValueKind::Rate => quantity(Dimension::Rate),
-        ValueKind::Duration => quantity(Dimension::Duration),
-        ValueKind::Size => quantity(Dimension::Size),
-        ValueKind::Packets => quantity(Dimension::Packets),
-        ValueKind::Percent => quantity(Dimension::Share),
+        ValueKind::Rate => quantity_schema(Dimension::Rate),
+        ValueKind::Duration => quantity_schema(Dimension::Duration),
+        ValueKind::Size => quantity_schema(Dimension::Size),
+        ValueKind::Packets => quantity_schema(Dimension::Packets),
+        ValueKind::Percent => quantity_schema(Dimension::Share),
         ValueKind::Words(words) => json!({ "enum": words }),
         ValueKind::Any(text) => json!({ "description": text }),
         ValueKind::Bound => json!({ "type": "string" }),
-        ValueKind::List(inner) => json!({ "type": "array", "items": value(inner) }),
-        ValueKind::OneOf(kinds) => json!({ "anyOf": kinds.iter().map(value).collect::<Vec<_>>() }),
+        ValueKind::List(inner) => json!({ "type": "array", "items": value_schema(inner) }),
+        ValueKind::OneOf(kinds) => {
+            json!({ "anyOf": kinds.iter().map(value_schema).collect::<Vec<_>>() })
+        }
         ValueKind::Sides(inner) => {
-            let side = value(inner);
-            let both = json!({
+            let side = value_schema(inner);
+            let per_direction = json!({
                 "type": "object",
                 "properties": { "up": side, "down": side },
                 "required": ["up", "down"],
                 "additionalProperties": false,
             });
-            json!({ "anyOf": [side, both] })
+            json!({ "anyOf": [side, per_direction] })
         }
-        ValueKind::Table(shape) => object(shape),
-        ValueKind::Named(shape, longest) => json!({
+        ValueKind::Table(schema) => table_schema(schema),
+        ValueKind::Named(schema, max_chars) => json!({
             "type": "object",
-            "propertyNames": value(&ValueKind::Name(*longest)),
-            "additionalProperties": object(shape),
+            "propertyNames": value_schema(&ValueKind::Name(*max_chars)),
+            "additionalProperties": table_schema(schema),
         }),
-        ValueKind::Tables(shape) => json!({ "type": "array", "items": object(shape) }),
+        ValueKind::Tables(schema) => json!({ "type": "array", "items": table_schema(schema) }),
     }
 }
 
 /// Returns the schema of a text with a number and one of the units.
-fn quantity(dimension: Dimension) -> Value {
+fn quantity_schema(dimension: Dimension) -> Value {
     let units: Vec<_> = dimension.units().collect();
     json!({
         "type": "string",
@@ -109,7 +111,7 @@ fn quantity(dimension: Dimension) -> Value {
     })
 }
 
-fn expectations(shape: &TableSchema) -> Value {
+fn expectations_schema(schema: &TableSchema) -> Value {
     let mut patterns = Map::new();
     for (name, metric) in &METRICS {
         let name = name.replace('.', r"\.").replace("PATH", "[a-z0-9][a-z0-9-]*");
@@ -133,7 +135,7 @@ fn expectations(shape: &TableSchema) -> Value {
     }
     json!({
         "type": "object",
-        "description": shape.doc,
+        "description": schema.doc,
         "patternProperties": patterns,
         // Unquoted keys such as `mptcp.goodput = …` are nested tables.
         "additionalProperties": { "type": "object" },

@@ -36,14 +36,14 @@ pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
         Some(Some(rate))
     });
     let direction = direction(section, DataDirection::Both);
-    let patience = section.take("reply-timeout");
-    let patience = patience.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
+    let late_timeout = section.take("reply-timeout");
+    let late_timeout = late_timeout.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
     let speech_bytes = match medium? {
         Medium::G711 | Medium::Video => 160,
         Medium::G729a => 20,
     };
     let bytes = (speech_bytes + RTP_HEADER_BYTES).max(DatagramHeader::BYTES as u32);
-    let (direction, duration, patience) = (direction?, duration?, patience?);
+    let (direction, duration, late_timeout) = (direction?, duration?, late_timeout?);
     let (medium, jitter_buffer, video_bps) = (medium?, jitter_buffer?, video_bps?);
     let rate_bps = u64::from(bytes) * 8 * PACKETS_PER_SECOND;
     let call = Some(Call { medium, packets_per_frame: 1, jitter_buffer, video_bps });
@@ -52,22 +52,22 @@ pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
         bytes,
         direction,
         duration,
-        late_timeout: patience,
+        late_timeout,
         is_bound: false,
         call,
     }))
 }
 
 /// Returns the video flow of a call: frames at a constant rate, each sent as a burst of datagrams.
-pub(super) fn companion_video(sound: &Udp) -> Option<Udp> {
-    let call = sound.call?;
+pub(super) fn companion_video(audio: &Udp) -> Option<Udp> {
+    let call = audio.call?;
     let frame_bytes = call.video_bps?.div_ceil(8 * FRAMES_PER_SECOND).max(1);
-    let together = frame_bytes.div_ceil(u64::from(MAX_FRAME_PART_BYTES));
-    let bytes =
-        u32::try_from(frame_bytes.div_ceil(together)).ok()?.max(DatagramHeader::BYTES as u32);
-    let rate_bps = u64::from(bytes) * together * 8 * FRAMES_PER_SECOND;
-    let together = u32::try_from(together).ok()?;
-    let call =
-        Some(Call { medium: Medium::Video, packets_per_frame: together, video_bps: None, ..call });
-    Some(Udp { rate_bps, bytes, call, ..*sound })
+    let packets_per_frame = frame_bytes.div_ceil(u64::from(MAX_FRAME_PART_BYTES));
+    let bytes = u32::try_from(frame_bytes.div_ceil(packets_per_frame))
+        .ok()?
+        .max(DatagramHeader::BYTES as u32);
+    let rate_bps = u64::from(bytes) * packets_per_frame * 8 * FRAMES_PER_SECOND;
+    let packets_per_frame = u32::try_from(packets_per_frame).ok()?;
+    let call = Some(Call { medium: Medium::Video, packets_per_frame, video_bps: None, ..call });
+    Some(Udp { rate_bps, bytes, call, ..*audio })
 }

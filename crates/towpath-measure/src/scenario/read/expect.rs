@@ -27,26 +27,26 @@ pub(super) fn expect(value: &Value<'_>, names: &NameTable, run: &RunPlan) -> Vec
     if value.as_table().is_none() {
         value.wrong_type("expected a table: `[expect]`");
     }
-    let mut found = Vec::new();
-    collect(value, "", names, run, &mut found);
-    found
+    let mut expectations = Vec::new();
+    collect_expectations(value, "", names, run, &mut expectations);
+    expectations
 }
 
 /// An unquoted `mptcp.goodput = …` is a nested table in TOML, with the same meaning.
-fn collect(
+fn collect_expectations(
     value: &Value<'_>,
     prefix: &str,
     names: &NameTable,
     run: &RunPlan,
-    found: &mut Vec<Expectation>,
+    expectations: &mut Vec<Expectation>,
 ) {
     for (key, inner) in value.as_table().into_iter().flatten() {
         let name = format!("{prefix}{}", key.get_ref());
         let inner = value.nested(&name, key.span(), inner);
         if inner.as_table().is_some() {
-            collect(&inner, &format!("{name}."), names, run, found);
+            collect_expectations(&inner, &format!("{name}."), names, run, expectations);
         } else {
-            found.extend(expectation(&name, &inner, names, run));
+            expectations.extend(expectation(&name, &inner, names, run));
         }
     }
 }
@@ -70,44 +70,47 @@ fn expectation(
         let message = format!("this is never checked: the run has no `{transport}`");
         value.fail_at(&value.key_span(), message, "expected one of the run's transports");
     }
-    let (operator, bound, written) = bound(value, kind)?;
-    let text = format!("{name} {written}");
+    let (operator, bound, bound_text) = bound(value, kind)?;
+    let text = format!("{name} {bound_text}");
     Some(Expectation { transport, metric: metric.to_owned(), operator, bound, text })
 }
 
 fn find_metric(metric: &str, value: &Value<'_>, names: &NameTable) -> Option<MetricKind> {
-    let complain = |message: String, expected: &str, hint: String| {
+    let report = |message: String, expected: &str, hint: String| {
         value.push(SpannedProblem::new(value.key_span(), message, expected).hint(hint));
         None
     };
-    let of_path = METRICS.iter().find_map(|(name, kind)| {
-        let figure = name.strip_suffix("PATH")?;
-        Some((figure, metric.strip_prefix(figure)?, *kind))
+    let path_metric = METRICS.iter().find_map(|(name, kind)| {
+        let prefix = name.strip_suffix("PATH")?;
+        Some((prefix, metric.strip_prefix(prefix)?, *kind))
     });
-    if let Some((figure, path, kind)) = of_path {
+    if let Some((prefix, path, kind)) = path_metric {
         if names.paths.iter().any(|name| name == path) {
             return Some(kind);
         }
-        let known = || names.paths.iter().map(String::as_str);
-        let hint = match nearest(path, known()) {
-            Some(near) => format!("did you mean `{figure}{near}`?"),
-            None => format!("the paths of this scenario are {}", alternatives(known().take(10))),
+        let path_names = || names.paths.iter().map(String::as_str);
+        let hint = match nearest(path, path_names()) {
+            Some(suggested) => format!("did you mean `{prefix}{suggested}`?"),
+            None => {
+                format!("the paths of this scenario are {}", alternatives(path_names().take(10)))
+            }
         };
         let message = format!("no path is called {}", quote(path));
-        let expected = format!("expected the name of a path after `{figure}`");
-        return complain(message, &expected, hint);
+        let expected = format!("expected the name of a path after `{prefix}`");
+        return report(message, &expected, hint);
     }
     if let Some(&(_, kind)) = METRICS.iter().find(|(name, _)| *name == metric) {
         return Some(kind);
     }
-    let known = || METRICS.iter().map(|&(name, _)| name);
-    let last = metric.rsplit('.').next().unwrap_or(metric);
-    let hint = match nearest(metric, known()).or_else(|| nearest(last, known())) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("the metrics are {}", alternatives(known())),
+    let metric_names = || METRICS.iter().map(|&(name, _)| name);
+    let last_part = metric.rsplit('.').next().unwrap_or(metric);
+    let hint = match nearest(metric, metric_names()).or_else(|| nearest(last_part, metric_names()))
+    {
+        Some(suggested) => format!("did you mean `{suggested}`?"),
+        None => format!("the metrics are {}", alternatives(metric_names())),
     };
     let expected = "expected a metric, alone or after a transport: `mptcp.goodput`";
-    complain(format!("no metric is called {}", quote(metric)), expected, hint)
+    report(format!("no metric is called {}", quote(metric)), expected, hint)
 }
 
 /// Parses operator and bound; also returns both as normalized text.
@@ -122,8 +125,8 @@ fn bound(value: &Value<'_>, metric: MetricKind) -> Option<(Operator, f64, String
             )
         }
     };
-    if let (MetricKind::Truth, Some(truth)) = (metric, value.as_bool()) {
-        return Some((Operator::Equal, f64::from(u8::from(truth)), format!("== {truth}")));
+    if let (MetricKind::Truth, Some(boolean)) = (metric, value.as_bool()) {
+        return Some((Operator::Equal, f64::from(u8::from(boolean)), format!("== {boolean}")));
     }
     let Some(text) = value.as_str() else {
         value.wrong_type(&expected);

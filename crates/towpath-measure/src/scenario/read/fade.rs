@@ -54,12 +54,12 @@ pub(super) struct LinkValues {
 }
 
 /// Sets the values for one or both directions, and returns the changes.
-pub(super) fn set(
+pub(super) fn set_values(
     link: &mut [LinkDirectionState; 2],
     side: LinkSide,
     values: LinkValues,
 ) -> Vec<TimelineChange> {
-    set_each(link, side, [values, values])
+    set_sides(link, side, [values, values])
 }
 
 /// Changes values gradually to `target`; returns `(time since the start, change)`.
@@ -69,7 +69,7 @@ pub(super) fn fade(
     link: &mut [LinkDirectionState; 2],
     side: LinkSide,
     target: LinkValues,
-    over: Duration,
+    duration: Duration,
 ) -> Result<Vec<(Duration, TimelineChange)>, &'static str> {
     let [up, down] = *link;
     for (state, is_changed) in [(up, side != LinkSide::Down), (down, side != LinkSide::Up)] {
@@ -79,39 +79,39 @@ pub(super) fn fade(
         if target.rate.is_some() && state.rate.is_none() {
             return Err("there is no constant rate to fade from");
         }
-        if let Some(to) = target.loss
-            && (chance(state.loss).is_none() || chance(to).is_none())
+        if let Some(target_loss) = target.loss
+            && (loss_probability(state.loss).is_none() || loss_probability(target_loss).is_none())
         {
             return Err("only a percentage of loss can fade");
         }
     }
     let mut out = Vec::new();
     let mut elapsed = Duration::ZERO;
-    while elapsed < over {
-        elapsed = (elapsed + FADE_STEP).min(over);
-        let part = (elapsed.as_nanos(), over.as_nanos());
-        let values = [up, down].map(|from| between(&from, &target, part));
-        out.extend(set_each(link, side, values).into_iter().map(|change| (elapsed, change)));
+    while elapsed < duration {
+        elapsed = (elapsed + FADE_STEP).min(duration);
+        let progress = (elapsed.as_nanos(), duration.as_nanos());
+        let values = [up, down].map(|start| interpolate_values(&start, &target, progress));
+        out.extend(set_sides(link, side, values).into_iter().map(|change| (elapsed, change)));
     }
     Ok(out)
 }
 
 /// Returns the number of steps of a fade.
-pub(super) fn step_count(over: Duration) -> u128 {
-    over.as_nanos().div_ceil(FADE_STEP.as_nanos())
+pub(super) fn step_count(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(FADE_STEP.as_nanos())
 }
 
-fn set_each(
+fn set_sides(
     link: &mut [LinkDirectionState; 2],
     side: LinkSide,
     values: [LinkValues; 2],
 ) -> Vec<TimelineChange> {
     let [up, down] = link;
     let [up_values, down_values] = values;
-    for (state, values, other) in
+    for (state, values, unaffected_side) in
         [(up, up_values, LinkSide::Down), (down, down_values, LinkSide::Up)]
     {
-        if side == other {
+        if side == unaffected_side {
             continue;
         }
         if let Some(rate) = values.rate {
@@ -149,18 +149,22 @@ fn emit<T: Copy + PartialEq>(
     }
 }
 
-fn between(from: &LinkDirectionState, to: &LinkValues, part: (u128, u128)) -> LinkValues {
-    let rate = to.rate.map(|target| {
-        let bits = line(from.rate.map_or(0, Rate::as_bps), target.as_bps(), part);
+fn interpolate_values(
+    start: &LinkDirectionState,
+    end: &LinkValues,
+    progress: (u128, u128),
+) -> LinkValues {
+    let rate = end.rate.map(|target| {
+        let bits = interpolate(start.rate.map_or(0, Rate::as_bps), target.as_bps(), progress);
         Rate::from_bps(bits).unwrap_or(target)
     });
-    let delay = to.delay.map(|target| {
+    let delay = end.delay.map(|target| {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(line(nanos(from.delay.base), nanos(target), part))
+        Duration::from_nanos(interpolate(nanos(start.delay.base), nanos(target), progress))
     });
-    let loss = to.loss.map(|target| {
-        let raw = |loss| u64::from(chance(loss).unwrap_or(Probability::NEVER).as_raw());
-        let raw = line(raw(from.loss), raw(target), part);
+    let loss = end.loss.map(|target| {
+        let raw = |loss| u64::from(loss_probability(loss).unwrap_or(Probability::NEVER).as_raw());
+        let raw = interpolate(raw(start.loss), raw(target), progress);
         match u32::try_from(raw).unwrap_or(u32::MAX) {
             0 => Loss::None,
             raw => Loss::Random(Probability::from_raw(raw)),
@@ -169,14 +173,14 @@ fn between(from: &LinkDirectionState, to: &LinkValues, part: (u128, u128)) -> Li
     LinkValues { rate, delay, loss }
 }
 
-/// Returns the value at `elapsed` of `over` by linear interpolation, rounded towards the start.
-fn line(from: u64, to: u64, (elapsed, over): (u128, u128)) -> u64 {
-    let change = u128::from(from.abs_diff(to)) * elapsed / over.max(1);
-    let way = u64::try_from(change).unwrap_or(u64::MAX);
-    if to >= from { from.saturating_add(way) } else { from.saturating_sub(way) }
+/// Returns the value at `elapsed` of `duration` by linear interpolation, rounded towards the start.
+fn interpolate(start: u64, end: u64, (elapsed, duration): (u128, u128)) -> u64 {
+    let change = u128::from(start.abs_diff(end)) * elapsed / duration.max(1);
+    let difference = u64::try_from(change).unwrap_or(u64::MAX);
+    if end >= start { start.saturating_add(difference) } else { start.saturating_sub(difference) }
 }
 
-fn chance(loss: Loss) -> Option<Probability> {
+fn loss_probability(loss: Loss) -> Option<Probability> {
     match loss {
         Loss::None => Some(Probability::NEVER),
         Loss::Random(chance) => Some(chance),
@@ -201,17 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn a_fade_is_a_straight_line_in_steps_and_ends_at_its_target() {
+    fn a_fade_is_linear_in_steps_and_ends_at_its_target() {
         let mut state = link(40, 40);
         let steps = fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(170));
         let rates: Vec<(u128, u64)> = steps
             .unwrap()
             .iter()
-            .map(|(at, change)| {
+            .map(|(time, change)| {
                 let TimelineChange::Rate(LinkSide::Both, rate) = change else {
                     panic!("{change:?}")
                 };
-                (at.as_millis(), rate.as_bps())
+                (time.as_millis(), rate.as_bps())
             })
             .collect();
         assert_eq!(rates, [(50, 32), (100, 23), (150, 14), (170, 10)]);
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_that_differ_fade_on_their_own() {
+    fn different_directions_fade_separately() {
         let mut state = link(40, 20);
         let steps =
             fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(50)).unwrap();
@@ -248,7 +252,7 @@ mod tests {
     fn a_rate_change_reaches_netems_delay_line() {
         let mut state = link(40, 40);
         state[0].delay.rate = Rate::from_bps(40);
-        set(&mut state, LinkSide::Both, to_rate(10));
+        set_values(&mut state, LinkSide::Both, to_rate(10));
         assert_eq!((state[0].delay.rate, state[1].delay.rate), (Rate::from_bps(10), None));
     }
 }

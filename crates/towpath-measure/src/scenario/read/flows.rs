@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::hosts::algorithm;
+use super::hosts::congestion_control_name;
 use super::link::integer;
 use super::pattern::pattern;
 use super::{MAX_RUN, NameTable, ReadContext, UNKNOWN_ENDS, default_run, stack};
@@ -32,42 +32,43 @@ pub(super) fn flows(
         value.fail("a scenario has at most 256 flows", "one `iperf` flow can have many streams");
         return Vec::new();
     }
-    let read = |mut section: Section<'_>| {
+    let parse_flow = |mut section: Section<'_>| {
         let flow = flow(&mut section, names, paths, context);
         let load = load(&mut section, flow.as_ref());
         section.finish();
         let phases = flow.as_ref().map(companion_flows).unwrap_or_default();
         flow.into_iter().chain(load).chain(phases)
     };
-    list.into_iter().flat_map(read).collect()
+    list.into_iter().flat_map(parse_flow).collect()
 }
 
 /// Parses `load`: a bulk flow parallel to this one, for its planned duration.
 fn load(section: &mut Section<'_>, parent: Option<&Flow>) -> Option<Flow> {
-    let has_own = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
-    let waits = |pattern: &Pattern| {
-        (!request_directions(pattern).is_empty() && !has_own(pattern))
+    let has_own_load = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
+    let accepts_load = |pattern: &Pattern| {
+        (!request_directions(pattern).is_empty() && !has_own_load(pattern))
             || is_transport_independent(pattern)
     };
-    let flow = parent.filter(|flow| waits(&flow.pattern));
+    let flow = parent.filter(|flow| accepts_load(&flow.pattern));
     // The key applies only to patterns with requests or datagrams.
     let value = flow.and_then(|_| section.take("load"));
     let words =
         [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
     let direction = value?.word(&words)?;
     let duration = flow?.pattern.duration();
-    let beside = flow?;
+    let measured_flow = flow?;
     // Datagrams use no transport and leave the choice to their load flow.
-    let transport = beside.transport.filter(|_| !is_transport_independent(&beside.pattern));
+    let transport =
+        measured_flow.transport.filter(|_| !is_transport_independent(&measured_flow.pattern));
     let pattern = Pattern::Iperf { duration, direction, streams: 1 };
-    Some(Flow { pattern, transport, ..beside.clone() })
+    Some(Flow { pattern, transport, ..measured_flow.clone() })
 }
 
 /// Returns the flows that a pattern implies: echo datagrams and loads for `latency`, and the video
 /// of a call.
 fn companion_flows(flow: &Flow) -> Vec<Flow> {
-    if let Some(picture) = flow.pattern.udp().and_then(super::call::companion_video) {
-        return vec![Flow { pattern: Pattern::Udp(picture), ..flow.clone() }];
+    if let Some(video) = flow.pattern.udp().and_then(super::call::companion_video) {
+        return vec![Flow { pattern: Pattern::Udp(video), ..flow.clone() }];
     }
     let Pattern::Exchange(exchange) = &flow.pattern else { return Vec::new() };
     let (Some(phases), Schedule::Every { period, .. }) = (exchange.phases, &exchange.schedule)
@@ -76,7 +77,7 @@ fn companion_flows(flow: &Flow) -> Vec<Flow> {
     };
     let (period, duration) = (*period, exchange.duration);
     let pings = Udping { period, duration, reply_timeout: exchange.reply_timeout };
-    let mut all = vec![Flow { pattern: Pattern::Udping(pings), transport: None, ..flow.clone() }];
+    let mut flows = vec![Flow { pattern: Pattern::Udping(pings), transport: None, ..flow.clone() }];
     for (load, begin) in phases.all() {
         let direction = match load {
             Load::Idle => continue,
@@ -86,9 +87,9 @@ fn companion_flows(flow: &Flow) -> Vec<Flow> {
         };
         let (duration, streams) = (phases.duration, phases.streams);
         let pattern = Pattern::Iperf { duration, direction, streams };
-        all.push(Flow { pattern, start: flow.start + begin, ..flow.clone() });
+        flows.push(Flow { pattern, start: flow.start + begin, ..flow.clone() });
     }
-    all
+    flows
 }
 
 /// Returns true if the pattern runs independently of any transport.
@@ -120,18 +121,18 @@ fn flow(
         to_value.fail("a flow cannot lead from a host to itself", "expected another host");
         return None;
     }
-    let joins = |path: &Path| path.between == [from, to] || path.between == [to, from];
-    let via_place = via.clone();
+    let connects_hosts = |path: &Path| path.between == [from, to] || path.between == [to, from];
+    let via_value = via.clone();
     let via = match (via, via_index) {
         (Some(value), Some(index)) => {
             let index = index?;
             let path = paths.get(index)?;
-            if path.between != UNKNOWN_ENDS && !joins(path) {
+            if path.between != UNKNOWN_ENDS && !connects_hosts(path) {
                 value.fail("this path does not join the flow's hosts", "expected one that does");
             }
             index
         }
-        _ => match paths.iter().position(joins) {
+        _ => match paths.iter().position(connects_hosts) {
             Some(index) => index,
             None if paths.iter().any(|path| path.between == UNKNOWN_ENDS) => return None,
             None => {
@@ -148,9 +149,9 @@ fn flow(
         value.fail(message, "expected `v4`, or an MTU of 1280");
     }
     let mut pattern = pattern?;
-    check_transport_independent(&mut pattern, via_place.as_ref(), transport_value.as_ref());
+    check_transport_independent(&mut pattern, via_value.as_ref(), transport_value.as_ref());
     // An unknown word has already been reported.
-    let transport = transport.map_or(Some(None), |given| given.map(Some))?;
+    let transport = transport.map_or(Some(None), |word| word.map(Some))?;
     // UDP uses a single path, also in multipath runs.
     let transport = if let Pattern::Udp(_) = &pattern { Some(Transport::Tcp) } else { transport };
     Some(Flow { from, to, pattern, via, start, family: family?, transport })
@@ -163,9 +164,9 @@ fn check_transport_independent(
     transport: Option<&Value<'_>>,
 ) {
     if let Pattern::Udping(_) = pattern {
-        for (given, what) in [(via, "path"), (transport, "transport")] {
-            if let Some(value) = given {
-                let message = format!("`udping` has no {what} of its own");
+        for (key_value, noun) in [(via, "path"), (transport, "transport")] {
+            if let Some(value) = key_value {
+                let message = format!("`udping` has no {noun} of its own");
                 value.fail(message, "remove it: it goes over every path between the hosts");
             }
         }
@@ -190,17 +191,18 @@ pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackOverrides)> {
     ];
     let worlds = [("sim", World::Sim), ("emu", World::Emu), ("live", World::Live)];
     let default = default_run();
-    let congestion_control = section.take("congestion-control").and_then(|v| algorithm(&v));
+    let congestion_control =
+        section.take("congestion-control").and_then(|v| congestion_control_name(&v));
     let plan = RunPlan {
-        transports: words(section.take("transports"), &transports, default.transports),
-        worlds: words(section.take("worlds"), &worlds, default.worlds),
+        transports: distinct_words(section.take("transports"), &transports, default.transports),
+        worlds: distinct_words(section.take("worlds"), &worlds, default.worlds),
         seed: section.take("seed").and_then(|v| v.integer(0, i64::MAX as u64)).unwrap_or(1),
         repeat: integer(section.take("repeat"), 1, 1_000).unwrap_or(1),
         sample: section.take("sample").and_then(|v| sample(&v)).unwrap_or(default.sample),
         names_congestion_control: congestion_control.is_some(),
         congestion_control: congestion_control.unwrap_or(default.congestion_control),
     };
-    let keys = stack::keys(&mut section);
+    let keys = stack::stack_overrides(&mut section);
     section.finish();
     Some((plan, keys))
 }
@@ -214,28 +216,28 @@ fn sample(value: &Value<'_>) -> Option<Duration> {
 }
 
 /// Parses a list of distinct words, at least one.
-fn words<T: Copy + PartialEq>(
+fn distinct_words<T: Copy + PartialEq>(
     value: Option<Value<'_>>,
     words: &[(&'static str, T)],
     default: Vec<T>,
 ) -> Vec<T> {
     let Some(value) = value else { return default };
-    let first = words.first().map_or("", |&(name, _)| name);
-    let Some(list) = value.list(&format!("expected a list such as `[\"{first}\"]`")) else {
+    let example = words.first().map_or("", |&(name, _)| name);
+    let Some(list) = value.list(&format!("expected a list such as `[\"{example}\"]`")) else {
         return default;
     };
     if list.is_empty() {
-        value.fail("the list is empty", format!("expected at least one, such as `{first}`"));
+        value.fail("the list is empty", format!("expected at least one, such as `{example}`"));
     }
-    let mut found = Vec::new();
+    let mut chosen = Vec::new();
     for element in list {
         match element.word(words) {
-            Some(word) if found.contains(&word) => {
+            Some(word) if chosen.contains(&word) => {
                 element.fail("this is in the list already", "remove it");
             }
-            Some(word) => found.push(word),
+            Some(word) => chosen.push(word),
             None => {}
         }
     }
-    found
+    chosen
 }

@@ -22,12 +22,14 @@ pub(super) fn hosts(
     if let [(_, span, value)] = entries {
         value.fail_at(span, "a scenario has two hosts or more", "add another one");
     }
-    let read = |(i, (name, _, value)): (usize, &NamedTable<'_>)| {
-        let what = format!("host `{name}`");
-        let mut section = value.section(&HOST, what, "expected a table: `[hosts.NAME]`")?;
+    let parse_host = |(i, (name, _, value)): (usize, &NamedTable<'_>)| {
+        let label = format!("host `{name}`");
+        let mut section = value.section(&HOST, label, "expected a table: `[hosts.NAME]`")?;
         let host = Host {
             name: name.clone(),
-            congestion_control: section.take("congestion-control").and_then(|v| algorithm(&v)),
+            congestion_control: section
+                .take("congestion-control")
+                .and_then(|v| congestion_control_name(&v)),
             receive_buffer: section.take("receive-buffer").and_then(|v| buffer(&v)),
             send_buffer: section.take("send-buffer").and_then(|v| buffer(&v)),
             sysctls: section.take("sysctl").map_or_else(Vec::new, |v| sysctls(&v)),
@@ -35,20 +37,20 @@ pub(super) fn hosts(
                 .take("mptcp")
                 .and_then(|v| mptcp(&v, i, names, paths))
                 .unwrap_or_default(),
-            stack: stack::keys(&mut section).resolve(run),
+            stack: stack::stack_overrides(&mut section).resolve(run),
         };
         section.finish();
         Some(host)
     };
-    entries.iter().take(names.hosts.len()).enumerate().filter_map(read).collect()
+    entries.iter().take(names.hosts.len()).enumerate().filter_map(parse_host).collect()
 }
 
 /// Parses the name of a congestion control, as `net.ipv4.tcp_congestion_control` takes it.
-pub(super) fn algorithm(value: &Value<'_>) -> Option<String> {
+pub(super) fn congestion_control_name(value: &Value<'_>) -> Option<String> {
     let name = value.text()?;
-    let fits = (1..=15).contains(&name.len())
+    let is_valid = (1..=15).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    if !fits {
+    if !is_valid {
         let message = format!("{} cannot be a congestion control", quote(name));
         value.fail(message, "expected a name such as `cubic`, `reno` or `bbr`");
         return None;
@@ -58,7 +60,7 @@ pub(super) fn algorithm(value: &Value<'_>) -> Option<String> {
 
 fn buffer(value: &Value<'_>) -> Option<[u64; 3]> {
     let expected = "expected a size such as `400 KB`, or a list of minimum, default and maximum";
-    let read = |v: &Value<'_>| {
+    let parse_size = |v: &Value<'_>| {
         let bytes = v.size()?;
         if bytes > MAX_BUFFER {
             v.fail("the kernel takes no buffer above 2 GiB", "expected less than `2 GiB`");
@@ -67,51 +69,53 @@ fn buffer(value: &Value<'_>) -> Option<[u64; 3]> {
         Some(bytes)
     };
     if value.as_str().is_some() || value.as_number().is_some() {
-        return read(value).map(|bytes| [bytes; 3]);
+        return parse_size(value).map(|bytes| [bytes; 3]);
     }
     let list = value.list(expected)?;
-    let [least, default, most] = list.as_slice() else {
+    let [min, default, max] = list.as_slice() else {
         value.fail(format!("a buffer has three sizes, not {}", list.len()), expected);
         return None;
     };
-    let sizes = [read(least), read(default), read(most)];
-    let [Some(least), Some(default), Some(most)] = sizes else { return None };
-    if least > default || default > most {
+    let sizes = [parse_size(min), parse_size(default), parse_size(max)];
+    let [Some(min), Some(default), Some(max)] = sizes else { return None };
+    if min > default || default > max {
         value.fail("the sizes of a buffer do not decrease", expected);
     }
-    Some([least, default, most])
+    Some([min, default, max])
 }
 
 /// An unquoted `net.mptcp.checksum_enabled = 1` is a nested table in TOML, with the same meaning.
 fn sysctls(value: &Value<'_>) -> Vec<(String, String)> {
-    let mut found = Vec::new();
+    let mut settings = Vec::new();
     if value.as_table().is_none() {
         value.wrong_type("expected a table such as `{ \"net.mptcp.checksum_enabled\" = 1 }`");
     }
-    collect_sysctls(value, "", &mut found);
-    found
+    collect_sysctls(value, "", &mut settings);
+    settings
 }
 
-fn collect_sysctls(value: &Value<'_>, prefix: &str, found: &mut Vec<(String, String)>) {
+fn collect_sysctls(value: &Value<'_>, prefix: &str, settings: &mut Vec<(String, String)>) {
     for (key, inner) in value.as_table().into_iter().flatten() {
         let name = format!("{prefix}{}", key.get_ref());
         let inner = value.nested(&name, key.span(), inner);
         if inner.as_table().is_some() {
-            collect_sysctls(&inner, &format!("{name}."), found);
+            collect_sysctls(&inner, &format!("{name}."), settings);
             continue;
         }
-        let fits = name.starts_with("net.")
+        let is_valid = name.starts_with("net.")
             && !name.contains("..")
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        if !fits {
+        if !is_valid {
             let message = format!("{} is not a setting of a network namespace", quote(&name));
             inner.fail_at(&key.span(), message, "expected a name that starts with `net.`");
             continue;
         }
         match (inner.as_str(), inner.as_number()) {
-            (Some(text), _) if !text.contains(['\n', '\0']) => found.push((name, text.to_owned())),
+            (Some(text), _) if !text.contains(['\n', '\0']) => {
+                settings.push((name, text.to_owned()))
+            }
             (Some(_), _) => inner.fail("a setting is one line", "expected a text or an integer"),
-            (None, Some(number)) if !number.contains('.') => found.push((name, number)),
+            (None, Some(number)) if !number.contains('.') => settings.push((name, number)),
             (None, _) => inner.wrong_type("expected a text or an integer"),
         }
     }
@@ -134,18 +138,18 @@ fn endpoints(value: &Value<'_>, host: usize, names: &NameTable, paths: &[Path]) 
     if list.len() > MAX_ENDPOINTS {
         value.fail("the kernel takes at most 8 endpoints", "remove some");
     }
-    let mut found: Vec<Endpoint> = Vec::new();
+    let mut parsed: Vec<Endpoint> = Vec::new();
     for mut section in list {
         let endpoint = endpoint(&mut section, host, names, paths);
         if let Some(endpoint) = endpoint {
-            if found.iter().any(|other| other.path == endpoint.path) {
+            if parsed.iter().any(|other| other.path == endpoint.path) {
                 section.fail("this path has an endpoint already", "give it all flags at once");
             }
-            found.push(endpoint);
+            parsed.push(endpoint);
         }
         section.finish();
     }
-    found
+    parsed
 }
 
 fn endpoint(

@@ -20,11 +20,13 @@ use crate::scenario::problem::{SpannedProblem, quote};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units::{self, Dimension};
 
-const A_RATE: &str = "expected a rate such as `40 Mbit/s`, `{ up = …, down = … }` or a trace";
-const A_LOSS: &str = "expected a percentage such as `0.1 %`, or `{ gilbert-elliott = … }`";
-const A_QUEUE: &str =
+const EXPECTED_RATE: &str =
+    "expected a rate such as `40 Mbit/s`, `{ up = …, down = … }` or a trace";
+const EXPECTED_LOSS: &str = "expected a percentage such as `0.1 %`, or `{ gilbert-elliott = … }`";
+const EXPECTED_QUEUE: &str =
     "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`, or a kind of queue";
-const A_LIMIT: &str = "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`";
+const EXPECTED_LIMIT: &str =
+    "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`";
 /// Default packet limit of `codel` and `pie`, as in `tc`.
 const DEFAULT_AQM_LIMIT: QueueLimit = QueueLimit::Packets(1_000);
 
@@ -35,21 +37,21 @@ pub(super) fn link(
     mtu_bytes: Option<u32>,
 ) -> [DirectionConfig; 2] {
     let mut spans: Vec<(&'static str, Range<usize>)> = Vec::new();
-    let mut note = |key: &'static str, value: &Option<Value<'_>>| {
+    let mut record_span = |key: &'static str, value: &Option<Value<'_>>| {
         spans.extend(value.as_ref().map(|v| (key, v.span())));
     };
     let rate = section.take("rate");
     let queue = section.take("queue");
     let position = section.take("queue-position");
     let preset = section.take("preset");
-    note("rate", &rate);
-    note("queue", &queue);
-    note("queue-position", &position);
-    note("preset", &preset);
+    record_span("rate", &rate);
+    record_span("queue", &queue);
+    record_span("queue-position", &position);
+    record_span("preset", &preset);
     let [up_rate, down_rate] = rate.map_or([None, None], |value| rates(&value, context));
-    let [up_queue, down_queue] = both(queue, queue_parts);
-    let [up_delay, down_delay] = both(section.take("delay"), |v| v.duration(MAX_DELAY));
-    let [up_loss, down_loss] = both(section.take("loss"), loss);
+    let [up_queue, down_queue] = per_direction(queue, queue_keys);
+    let [up_delay, down_delay] = per_direction(section.take("delay"), |v| v.duration(MAX_DELAY));
+    let [up_loss, down_loss] = per_direction(section.take("loss"), loss);
     let percent = |value: Option<Value<'_>>| value.and_then(|v| v.percent());
     let up = DirectionKeys {
         preset: preset.and_then(|v| v.word(&PRESETS)),
@@ -75,18 +77,18 @@ pub(super) fn link(
         queue: down_queue,
         ..up
     };
-    let misses_rate =
-        |parts: &DirectionKeys| parts.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
-    [&up, &down].map(|parts| {
-        assemble(parts).unwrap_or_else(|clash| {
+    let is_rate_invalid =
+        |keys: &DirectionKeys| keys.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
+    [&up, &down].map(|keys| {
+        assemble(keys).unwrap_or_else(|conflict| {
             // An invalid rate has already been reported.
-            if clash == QUEUE_WITHOUT_RATE && misses_rate(parts) {
+            if conflict == QUEUE_WITHOUT_RATE && is_rate_invalid(keys) {
                 return DirectionConfig::default();
             }
             let span =
-                spans.iter().find(|(key, _)| *key == clash.key).map(|(_, span)| span.clone());
+                spans.iter().find(|(key, _)| *key == conflict.key).map(|(_, span)| span.clone());
             let span = span.unwrap_or_else(|| section.span());
-            context.problems.push(SpannedProblem::new(span, clash.message, clash.expected));
+            context.problems.push(SpannedProblem::new(span, conflict.message, conflict.expected));
             DirectionConfig::default()
         })
     })
@@ -109,23 +111,26 @@ const DISTRIBUTIONS: [(&str, JitterDistribution); 4] = [
     ("pareto-normal", JitterDistribution::ParetoNormal),
 ];
 
-pub(super) fn integer(value: Option<Value<'_>>, least: u64, most: u64) -> Option<u32> {
-    value.and_then(|v| v.integer(least, most)).and_then(|n| u32::try_from(n).ok())
+pub(super) fn integer(value: Option<Value<'_>>, min: u64, max: u64) -> Option<u32> {
+    value.and_then(|v| v.integer(min, max)).and_then(|n| u32::try_from(n).ok())
 }
 
 /// Parses a value for both directions, or one for each.
-fn both<T>(value: Option<Value<'_>>, read: impl Fn(&Value<'_>) -> Option<T>) -> [Option<T>; 2] {
-    value.and_then(|v| v.sides()).map_or([None, None], |sides| sides.map(|side| read(&side)))
+fn per_direction<T>(
+    value: Option<Value<'_>>,
+    parse: impl Fn(&Value<'_>) -> Option<T>,
+) -> [Option<T>; 2] {
+    value.and_then(|v| v.sides()).map_or([None, None], |sides| sides.map(|side| parse(&side)))
 }
 
 fn link_mtu(section: &mut Section<'_>, mtu_bytes: Option<u32>) -> u32 {
     let Some(value) = section.take("link-mtu") else { return u32::MAX };
-    let Some(link) = integer(Some(value.clone()), 68, 65_535) else { return u32::MAX };
-    if mtu_bytes.is_some_and(|mtu| link >= mtu) {
+    let Some(link_mtu_bytes) = integer(Some(value.clone()), 68, 65_535) else { return u32::MAX };
+    if mtu_bytes.is_some_and(|interface_mtu| link_mtu_bytes >= interface_mtu) {
         let expected = format!("expected less than the MTU of {}", mtu_bytes.unwrap_or_default());
         value.fail("`link-mtu` is not smaller than the interfaces' MTU", expected);
     }
-    link
+    link_mtu_bytes
 }
 
 fn rates(value: &Value<'_>, context: &ReadContext<'_>) -> [Option<RateSource>; 2] {
@@ -133,12 +138,14 @@ fn rates(value: &Value<'_>, context: &ReadContext<'_>) -> [Option<RateSource>; 2
         let rate = value.rate().map(RateSource::Rate);
         return [rate.clone(), rate];
     }
-    let Some(mut section) = value.section(&RATE, "`rate`", A_RATE) else { return [None, None] };
-    let shared = section.take("trace");
+    let Some(mut section) = value.section(&RATE, "`rate`", EXPECTED_RATE) else {
+        return [None, None];
+    };
+    let shared_trace = section.take("trace");
     let keys = [("up", "up-trace"), ("down", "down-trace")];
     let sides = keys.map(|(key, trace_key)| {
         let (rate, file) = (section.take(key), section.take(trace_key));
-        match (rate, file, &shared) {
+        match (rate, file, &shared_trace) {
             (Some(rate), None, None) => rate.rate().map(RateSource::Rate),
             (None, Some(file), None) => trace(&file, context).map(RateSource::Trace),
             (None, None, Some(file)) => trace(file, context).map(RateSource::Trace),
@@ -147,8 +154,9 @@ fn rates(value: &Value<'_>, context: &ReadContext<'_>) -> [Option<RateSource>; 2
                 section.fail(format!("`rate` has nothing for the direction `{key}`"), expected);
                 None
             }
-            (Some(other), ..) | (_, Some(other), _) => {
-                other.fail(format!("the rate of the direction `{key}` is given twice"), "keep one");
+            (Some(duplicate), ..) | (_, Some(duplicate), _) => {
+                duplicate
+                    .fail(format!("the rate of the direction `{key}` is given twice"), "keep one");
                 None
             }
         }
@@ -162,10 +170,10 @@ fn trace(value: &Value<'_>, context: &ReadContext<'_>) -> Option<Arc<LinkTrace>>
     let name = value.text()?;
     match context.trace(name) {
         Ok(trace) => Some(trace),
-        Err(why) => {
+        Err(reason) => {
             value.fail(
                 format!("trace {} cannot be used", quote(name)),
-                format!("{why}; expected a Mahimahi trace"),
+                format!("{reason}; expected a Mahimahi trace"),
             );
             None
         }
@@ -186,7 +194,7 @@ fn jitter(value: &Value<'_>) -> Option<JitterKeys> {
 pub(super) fn loss(value: &Value<'_>) -> Option<Loss> {
     if value.as_table().is_none() {
         if value.as_str().is_none() && value.as_number().is_none() {
-            value.wrong_type(A_LOSS);
+            value.wrong_type(EXPECTED_LOSS);
             return None;
         }
         return value.percent().map(|chance| match chance {
@@ -194,7 +202,7 @@ pub(super) fn loss(value: &Value<'_>) -> Option<Loss> {
             chance => Loss::Random(chance),
         });
     }
-    let mut section = value.section(&LOSS, "the loss", A_LOSS)?;
+    let mut section = value.section(&LOSS, "the loss", EXPECTED_LOSS)?;
     let (model, burst) = (section.take("gilbert-elliott"), section.take("burst"));
     let loss = match (model, burst) {
         (Some(model), None) => gilbert_elliott(&model),
@@ -215,9 +223,9 @@ fn gilbert_elliott(value: &Value<'_>) -> Option<Loss> {
     let mut section = value.section(&GILBERT_ELLIOTT, "the Gilbert-Elliott loss", expected)?;
     let to_bad = section.require("p", "p = \"1 %\"").and_then(|v| v.percent());
     let to_good = section.require("r", "r = \"30 %\"").and_then(|v| v.percent());
-    let mut or = |key, otherwise| section.take(key).map_or(Some(otherwise), |v| v.percent());
-    let loss_in_bad = or("loss-in-bad", Probability::ALWAYS);
-    let loss_in_good = or("loss-in-good", Probability::NEVER);
+    let mut percent_or = |key, default| section.take(key).map_or(Some(default), |v| v.percent());
+    let loss_in_bad = percent_or("loss-in-bad", Probability::ALWAYS);
+    let loss_in_good = percent_or("loss-in-good", Probability::NEVER);
     section.finish();
     Some(Loss::GilbertElliott {
         to_bad: to_bad?,
@@ -236,17 +244,17 @@ fn burst_loss(value: &Value<'_>) -> Option<Loss> {
     Some(Loss::Burst { start: start?, length_packets: u32::try_from(length?).ok()? })
 }
 
-fn queue_parts(value: &Value<'_>) -> Option<QueueKeys> {
+fn queue_keys(value: &Value<'_>) -> Option<QueueKeys> {
     if value.as_table().is_none() {
-        return queue_limit(value, A_QUEUE).map(QueueKeys::Limit);
+        return queue_limit(value, EXPECTED_QUEUE).map(QueueKeys::Limit);
     }
-    let mut section = value.section(&QUEUE, "the queue", A_QUEUE)?;
+    let mut section = value.section(&QUEUE, "the queue", EXPECTED_QUEUE)?;
     let kinds = ["tbf", "htb", "codel", "pie"].map(|kind| section.take(kind));
-    let parts = match kinds {
-        [Some(tbf), None, None, None] => tbf_parts(&tbf),
-        [None, Some(htb), None, None] => htb_parts(&htb),
-        [None, None, Some(codel), None] => codel_parts(&codel),
-        [None, None, None, Some(pie)] => pie_parts(&pie),
+    let keys = match kinds {
+        [Some(tbf), None, None, None] => tbf_keys(&tbf),
+        [None, Some(htb), None, None] => htb_keys(&htb),
+        [None, None, Some(codel), None] => codel_keys(&codel),
+        [None, None, None, Some(pie)] => pie_keys(&pie),
         _ => {
             if section.is_used_up() {
                 let expected = "expected one of `tbf`, `htb`, `codel` or `pie`";
@@ -256,7 +264,7 @@ fn queue_parts(value: &Value<'_>) -> Option<QueueKeys> {
         }
     };
     section.finish();
-    parts
+    keys
 }
 
 /// Parses a droptail limit; `expected` lists the alternatives for messages.
@@ -291,7 +299,7 @@ fn queue_limit(value: &Value<'_>, expected: &str) -> Option<QueueLimit> {
     }
 }
 
-fn tbf_parts(value: &Value<'_>) -> Option<QueueKeys> {
+fn tbf_keys(value: &Value<'_>) -> Option<QueueKeys> {
     let expected = "expected a table such as `{ burst = \"15 KB\", latency = \"80 ms\" }`";
     let mut section = value.section(&TBF, "the tbf queue", expected)?;
     let burst_bytes = section.require("burst", "burst = \"15 KB\"").and_then(|v| v.size());
@@ -308,7 +316,7 @@ fn tbf_parts(value: &Value<'_>) -> Option<QueueKeys> {
     Some(QueueKeys::Tbf { burst_bytes: burst_bytes?, limit: limit? })
 }
 
-fn htb_parts(value: &Value<'_>) -> Option<QueueKeys> {
+fn htb_keys(value: &Value<'_>) -> Option<QueueKeys> {
     let expected = "expected a table such as `{ burst = \"15 KB\" }`";
     let mut section = value.section(&HTB, "the htb queue", expected)?;
     let burst_bytes = section.take("burst").and_then(|v| v.size());
@@ -318,29 +326,29 @@ fn htb_parts(value: &Value<'_>) -> Option<QueueKeys> {
     Some(QueueKeys::Htb { burst_bytes, cburst_bytes, limit_packets })
 }
 
-fn codel_parts(value: &Value<'_>) -> Option<QueueKeys> {
+fn codel_keys(value: &Value<'_>) -> Option<QueueKeys> {
     let mut section = value.section(&CODEL, "the codel queue", "expected a table such as `{}`")?;
-    let target = time(section.take("target"), 5);
-    let interval = time(section.take("interval"), 100);
+    let target = duration_or_ms(section.take("target"), 5);
+    let interval = duration_or_ms(section.take("interval"), 100);
     let limit = aqm_limit(section.take("limit"));
     section.finish();
     Some(QueueKeys::CoDel { target, interval, limit })
 }
 
-fn pie_parts(value: &Value<'_>) -> Option<QueueKeys> {
+fn pie_keys(value: &Value<'_>) -> Option<QueueKeys> {
     let mut section = value.section(&PIE, "the pie queue", "expected a table such as `{}`")?;
-    let target = time(section.take("target"), 15);
-    let update = time(section.take("update"), 15);
+    let target = duration_or_ms(section.take("target"), 15);
+    let update = duration_or_ms(section.take("update"), 15);
     let limit = aqm_limit(section.take("limit"));
     section.finish();
     Some(QueueKeys::Pie { target, update, limit })
 }
 
-fn time(value: Option<Value<'_>>, otherwise_ms: u64) -> Duration {
-    let given = value.and_then(|v| v.positive_duration(MAX_DELAY));
-    given.unwrap_or(Duration::from_millis(otherwise_ms))
+fn duration_or_ms(value: Option<Value<'_>>, default_ms: u64) -> Duration {
+    let duration = value.and_then(|v| v.positive_duration(MAX_DELAY));
+    duration.unwrap_or(Duration::from_millis(default_ms))
 }
 
 fn aqm_limit(value: Option<Value<'_>>) -> QueueLimit {
-    value.and_then(|v| queue_limit(&v, A_LIMIT)).unwrap_or(DEFAULT_AQM_LIMIT)
+    value.and_then(|v| queue_limit(&v, EXPECTED_LIMIT)).unwrap_or(DEFAULT_AQM_LIMIT)
 }

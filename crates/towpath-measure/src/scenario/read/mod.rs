@@ -36,7 +36,7 @@ const MAX_DELAY: Duration = Duration::from_secs(3_600);
 /// Maximum duration of a run.
 const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
-const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
+const MINIMAL_SCENARIO: &str = "a minimal scenario is
   name = \"two-hosts\"
   [hosts.client]
   [hosts.server]
@@ -77,17 +77,17 @@ pub(super) fn scenario(
     load: &dyn Fn(&str) -> io::Result<String>,
 ) -> Result<Scenario, Vec<SpannedProblem>> {
     if root.get_ref().is_empty() {
-        let finding = SpannedProblem::new(None, "the scenario is empty", "");
-        return Err(vec![finding.hint(A_MINIMAL_SCENARIO)]);
+        let problem = SpannedProblem::new(None, "the scenario is empty", "");
+        return Err(vec![problem.hint(MINIMAL_SCENARIO)]);
     }
     let problems = Problems::default();
     let context = ReadContext { load, problems: &problems, traces: RefCell::default() };
-    let what = "the scenario".to_owned();
-    let mut top = Section::new(&SCENARIO, root.get_ref(), 0..0, &problems, what);
+    let label = "the scenario".to_owned();
+    let mut top = Section::new(&SCENARIO, root.get_ref(), 0..0, &problems, label);
     let scenario = decode(&mut top, &context, text);
     top.finish();
-    let findings = problems.into_problems();
-    if findings.is_empty() { Ok(scenario) } else { Err(findings) }
+    let found_problems = problems.into_problems();
+    if found_problems.is_empty() { Ok(scenario) } else { Err(found_problems) }
 }
 
 fn decode(top: &mut Section<'_>, context: &ReadContext<'_>, text: &str) -> Scenario {
@@ -97,10 +97,10 @@ fn decode(top: &mut Section<'_>, context: &ReadContext<'_>, text: &str) -> Scena
         Some(text.to_owned())
     });
     let description = top.take("description").and_then(|v| v.text()).unwrap_or("").to_owned();
-    let host_entries = required(top, "hosts", "[hosts.client]", "hosts");
-    let path_entries = required(top, "paths", "[paths.wire]", "paths");
+    let host_entries = required_tables(top, "hosts", "[hosts.client]", "hosts");
+    let path_entries = required_tables(top, "paths", "[paths.wire]", "paths");
     let bottleneck_entries =
-        top.take("bottlenecks").map_or_else(Vec::new, |v| entries(&v, "bottlenecks"));
+        top.take("bottlenecks").map_or_else(Vec::new, |v| named_tables(&v, "bottlenecks"));
     let names = NameTable {
         hosts: names_of(&host_entries, "a host", 32, 64),
         paths: names_of(&path_entries, "a path", 12, 64),
@@ -114,11 +114,11 @@ fn decode(top: &mut Section<'_>, context: &ReadContext<'_>, text: &str) -> Scena
     let paths = paths::paths(&path_entries, &names, context);
     let hosts = hosts::hosts(&host_entries, &names, &paths, &stack);
     if !paths.is_empty() && paths.iter().all(|path| path.between != UNKNOWN_ENDS) {
-        check_use(&host_entries, "no path ends at this host", |i| {
+        check_all_used(&host_entries, "no path ends at this host", |i| {
             paths.iter().any(|path| path.between.contains(&i))
         });
     }
-    check_use(&bottleneck_entries, "no path goes through this bottleneck", |i| {
+    check_all_used(&bottleneck_entries, "no path goes through this bottleneck", |i| {
         paths.iter().any(|path| path.through.contains(&i))
     });
     let middleboxes =
@@ -177,41 +177,42 @@ struct NameTable {
 
 impl NameTable {
     fn host(&self, value: &Value<'_>) -> Option<usize> {
-        find(value, &self.hosts, "host")
+        find_name(value, &self.hosts, "host")
     }
 
     fn path(&self, value: &Value<'_>) -> Option<usize> {
-        find(value, &self.paths, "path")
+        find_name(value, &self.paths, "path")
     }
 
     fn bottleneck(&self, value: &Value<'_>) -> Option<usize> {
-        find(value, &self.bottlenecks, "bottleneck")
+        find_name(value, &self.bottlenecks, "bottleneck")
     }
 }
 
-fn find(value: &Value<'_>, names: &[String], noun: &str) -> Option<usize> {
+fn find_name(value: &Value<'_>, names: &[String], noun: &str) -> Option<usize> {
     let name = value.text()?;
-    let found = names.iter().position(|n| n == name);
-    if found.is_none() {
-        let known = || names.iter().map(String::as_str);
+    let index = names.iter().position(|n| n == name);
+    if index.is_none() {
+        let known_names = || names.iter().map(String::as_str);
         let expected = format!("expected the name of a {noun}");
-        let hint = match nearest(name, known()) {
-            Some(near) => format!("did you mean `{near}`?"),
+        let hint = match nearest(name, known_names()) {
+            Some(suggested) => format!("did you mean `{suggested}`?"),
             None if names.is_empty() => format!("this scenario has no {noun}s"),
             None => {
-                let all: Vec<_> = known().take(10).map(|n| format!("`{n}`")).collect();
-                format!("the {noun}s of this scenario are {}", all.join(", "))
+                let quoted_names: Vec<_> =
+                    known_names().take(10).map(|n| format!("`{n}`")).collect();
+                format!("the {noun}s of this scenario are {}", quoted_names.join(", "))
             }
         };
         value.fail_with_hint(format!("no {noun} is called {}", quote(name)), expected, hint);
     }
-    found
+    index
 }
 
 /// A named table of the file: its name, the name's range, and its value.
 type NamedTable<'a> = (String, std::ops::Range<usize>, Value<'a>);
 
-fn required<'a>(
+fn required_tables<'a>(
     top: &mut Section<'a>,
     key: &'static str,
     example: &str,
@@ -225,11 +226,11 @@ fn required<'a>(
             format!("add `{example}`"),
         );
     }
-    entries(&value, plural)
+    named_tables(&value, plural)
 }
 
 /// Returns the named tables below `value`.
-fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<NamedTable<'a>> {
+fn named_tables<'a>(value: &Value<'a>, plural: &str) -> Vec<NamedTable<'a>> {
     let Some(table) = value.as_table() else {
         value.wrong_type(&format!("expected a table for each of them: `[{plural}.NAME]`"));
         return Vec::new();
@@ -245,26 +246,31 @@ fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<NamedTable<'a>> {
 }
 
 /// Checks the names and their number.
-fn names_of(entries: &[NamedTable<'_>], noun: &str, longest: usize, most: usize) -> Vec<String> {
+fn names_of(
+    entries: &[NamedTable<'_>],
+    noun: &str,
+    max_chars: usize,
+    max_count: usize,
+) -> Vec<String> {
     for (i, (name, span, value)) in entries.iter().enumerate() {
-        check_name_at(value, span, name, noun, longest);
-        if i == most {
-            value.fail_at(span, format!("more than {most} of {noun}"), "remove some");
+        check_name_at(value, span, name, noun, max_chars);
+        if i == max_count {
+            value.fail_at(span, format!("more than {max_count} of {noun}"), "remove some");
         }
     }
-    entries.iter().take(most).map(|(name, ..)| name.clone()).collect()
+    entries.iter().take(max_count).map(|(name, ..)| name.clone()).collect()
 }
 
-fn check_use(entries: &[NamedTable<'_>], message: &str, used: impl Fn(usize) -> bool) {
+fn check_all_used(entries: &[NamedTable<'_>], message: &str, is_used: impl Fn(usize) -> bool) {
     for (i, (_, span, value)) in entries.iter().enumerate() {
-        if !used(i) {
+        if !is_used(i) {
             value.fail_at(span, message, "use it or remove it");
         }
     }
 }
 
-fn check_name(value: &Value<'_>, name: &str, noun: &str, longest: usize) {
-    check_name_at(value, &value.span(), name, noun, longest);
+fn check_name(value: &Value<'_>, name: &str, noun: &str, max_chars: usize) {
+    check_name_at(value, &value.span(), name, noun, max_chars);
 }
 
 fn check_name_at(
@@ -272,15 +278,15 @@ fn check_name_at(
     span: &std::ops::Range<usize>,
     name: &str,
     noun: &str,
-    longest: usize,
+    max_chars: usize,
 ) {
-    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if !starts_well || !name.chars().all(letters) {
+    let has_valid_start = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !has_valid_start || !name.chars().all(is_name_char) {
         let expected = "expected lower-case letters, digits and hyphens";
         value.fail_at(span, format!("{} cannot be the name of {noun}", quote(name)), expected);
-    } else if name.len() > longest {
-        let expected = format!("expected at most {longest} characters");
+    } else if name.len() > max_chars {
+        let expected = format!("expected at most {max_chars} characters");
         value.fail_at(
             span,
             format!("{} is too long for the name of {noun}", quote(name)),
@@ -297,10 +303,10 @@ fn end_of(flows: &[Flow]) -> Option<Duration> {
 /// Returns the elements of an array of tables, each as a section.
 fn sections<'a>(
     value: &Value<'a>,
-    shape: &'static TableSchema,
-    what: &str,
+    schema: &'static TableSchema,
+    label: &str,
     expected: &str,
 ) -> Vec<Section<'a>> {
     let elements = value.list(expected).unwrap_or_default();
-    elements.into_iter().filter_map(|v| v.section(shape, what, expected)).collect()
+    elements.into_iter().filter_map(|v| v.section(schema, label, expected)).collect()
 }

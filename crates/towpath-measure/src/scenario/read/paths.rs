@@ -9,7 +9,7 @@ use crate::scenario::model::{Bottleneck, Path, SegmentationMode};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 
-const A_PAIR: &str = "expected two hosts such as `[\"client\", \"server\"]`";
+const EXPECTED_PAIR: &str = "expected two hosts such as `[\"client\", \"server\"]`";
 const DEFAULT_MTU_BYTES: u32 = 1_500;
 
 pub(super) fn bottlenecks(
@@ -17,13 +17,13 @@ pub(super) fn bottlenecks(
     names: &NameTable,
     context: &ReadContext<'_>,
 ) -> Vec<Bottleneck> {
-    let read = |(name, span, value): &NamedTable<'_>| {
+    let parse_entry = |(name, span, value): &NamedTable<'_>| {
         if names.paths.contains(name) {
             let message = format!("{} is also the name of a path", quote(name));
             value.fail_at(span, message, "expected a name of its own");
         }
-        let what = format!("bottleneck `{name}`");
-        let section = value.section(&BOTTLENECK, what, "expected a table: `[bottlenecks.NAME]`");
+        let label = format!("bottleneck `{name}`");
+        let section = value.section(&BOTTLENECK, label, "expected a table: `[bottlenecks.NAME]`");
         let [up, down] = section.map_or_else(Default::default, |mut section| {
             let sides = link(&mut section, context, None);
             section.finish();
@@ -31,7 +31,7 @@ pub(super) fn bottlenecks(
         });
         Bottleneck { name: name.clone(), up, down }
     };
-    entries.iter().map(read).collect()
+    entries.iter().map(parse_entry).collect()
 }
 
 pub(super) fn paths(
@@ -39,18 +39,18 @@ pub(super) fn paths(
     names: &NameTable,
     context: &ReadContext<'_>,
 ) -> Vec<Path> {
-    let read = |(name, _, value): &NamedTable<'_>| {
-        let what = format!("path `{name}`");
-        let Some(mut section) = value.section(&PATH, what, "expected a table: `[paths.NAME]`")
+    let parse_entry = |(name, _, value): &NamedTable<'_>| {
+        let label = format!("path `{name}`");
+        let Some(mut section) = value.section(&PATH, label, "expected a table: `[paths.NAME]`")
         else {
             // Keeps the indices of the other paths; the scenario is rejected anyway.
-            return unknown(name);
+            return placeholder_path(name);
         };
         let path = path(name, &mut section, names, context);
         section.finish();
         path
     };
-    entries.iter().map(read).collect()
+    entries.iter().map(parse_entry).collect()
 }
 
 fn path(
@@ -61,23 +61,23 @@ fn path(
 ) -> Path {
     let between = section
         .require("between", "between = [\"client\", \"server\"]")
-        .and_then(|value| ends(&value, names));
+        .and_then(|value| host_pair(&value, names));
     let mtu_bytes = integer(section.take("mtu"), 576, 65_535).unwrap_or(DEFAULT_MTU_BYTES);
     let [up, down] = link(section, context, Some(mtu_bytes));
     let backup = section.take("backup").and_then(|v| v.boolean()).unwrap_or(false);
-    let through = section.take("through").map_or_else(Vec::new, |v| through(&v, names));
+    let through = section.take("through").map_or_else(Vec::new, |v| bottleneck_indices(&v, names));
     let words = [
         ("auto", SegmentationMode::Auto),
         ("split", SegmentationMode::Split),
         ("coalesced", SegmentationMode::Coalesced),
     ];
-    let segments =
+    let segmentation =
         section.take("segmentation").and_then(|v| v.word(&words)).unwrap_or(SegmentationMode::Auto);
     let (name, between) = (name.to_owned(), between.unwrap_or(UNKNOWN_ENDS));
-    Path { name, between, up, down, mtu_bytes, backup, through, segmentation: segments }
+    Path { name, between, up, down, mtu_bytes, backup, through, segmentation }
 }
 
-fn unknown(name: &str) -> Path {
+fn placeholder_path(name: &str) -> Path {
     Path {
         name: name.to_owned(),
         between: UNKNOWN_ENDS,
@@ -90,30 +90,30 @@ fn unknown(name: &str) -> Path {
     }
 }
 
-fn ends(value: &Value<'_>, names: &NameTable) -> Option<[usize; 2]> {
-    let list = value.list(A_PAIR)?;
+fn host_pair(value: &Value<'_>, names: &NameTable) -> Option<[usize; 2]> {
+    let list = value.list(EXPECTED_PAIR)?;
     let [first, second] = list.as_slice() else {
-        value.fail(format!("a path has two ends, not {}", list.len()), A_PAIR);
+        value.fail(format!("a path has two ends, not {}", list.len()), EXPECTED_PAIR);
         return None;
     };
-    let (from, to) = (names.host(first), names.host(second));
-    let (from, to) = (from?, to?);
-    if from == to {
+    let (first_host, second_host) = (names.host(first), names.host(second));
+    let (first_host, second_host) = (first_host?, second_host?);
+    if first_host == second_host {
         second.fail("a path cannot lead from a host to itself", "expected another host");
         return None;
     }
-    Some([from, to])
+    Some([first_host, second_host])
 }
 
-fn through(value: &Value<'_>, names: &NameTable) -> Vec<usize> {
-    let mut found = Vec::new();
+fn bottleneck_indices(value: &Value<'_>, names: &NameTable) -> Vec<usize> {
+    let mut indices = Vec::new();
     for element in value.list("expected a list of bottlenecks in brackets").unwrap_or_default() {
         let Some(index) = names.bottleneck(&element) else { continue };
-        if found.contains(&index) {
+        if indices.contains(&index) {
             element.fail("a path goes through a bottleneck once", "remove the second");
         } else {
-            found.push(index);
+            indices.push(index);
         }
     }
-    found
+    indices
 }

@@ -74,12 +74,12 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &ReadContext<'_>) -> O
     let (pattern, run) = (section.take("pattern"), section.take("run"));
     match (pattern, run) {
         (Some(pattern), None) => {
-            let Some(kind) = kind(&pattern) else {
+            let Some(kind) = pattern_kind(&pattern) else {
                 // Without a valid pattern, no key can be judged.
                 section.take_all();
                 return None;
             };
-            section.set_label(format!("a flow with the pattern `{}`", name(kind)));
+            section.set_label(format!("a flow with the pattern `{}`", pattern_name(kind)));
             match kind {
                 PatternKind::Bulk => bulk(section),
                 PatternKind::Iperf => iperf(section),
@@ -110,12 +110,14 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &ReadContext<'_>) -> O
     }
 }
 
-fn name(kind: PatternKind) -> &'static str {
-    let same = |other: PatternKind| std::mem::discriminant(&other) == std::mem::discriminant(&kind);
-    KINDS.iter().find(|(_, other)| same(*other)).map_or("", |(name, _)| name)
+fn pattern_name(kind: PatternKind) -> &'static str {
+    let is_kind = |candidate: PatternKind| {
+        std::mem::discriminant(&candidate) == std::mem::discriminant(&kind)
+    };
+    KINDS.iter().find(|(_, candidate)| is_kind(*candidate)).map_or("", |(name, _)| name)
 }
 
-fn kind(value: &Value<'_>) -> Option<PatternKind> {
+fn pattern_kind(value: &Value<'_>) -> Option<PatternKind> {
     if value.as_str() == Some("load") {
         value.fail_with_hint(
             "`load` is no pattern of its own".to_owned(),
@@ -139,15 +141,16 @@ fn command(section: &mut Section<'_>, run: &Value<'_>) -> Option<Pattern> {
     Some(Pattern::Run { command: command.to_owned(), duration })
 }
 
-pub(super) fn duration_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
-    value.map_or(Some(otherwise), |v| v.positive_duration(MAX_RUN))
+pub(super) fn duration_or(value: Option<Value<'_>>, default: Duration) -> Option<Duration> {
+    value.map_or(Some(default), |v| v.positive_duration(MAX_RUN))
 }
 
 fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
-    let paper = section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
+    let is_paper_preset =
+        section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
     let (duration, size) = (section.take("duration"), section.take("size"));
     let direction = section.take("direction").map_or(
-        Some(if paper { DataDirection::Down } else { DataDirection::Up }),
+        Some(if is_paper_preset { DataDirection::Down } else { DataDirection::Up }),
         |v| {
             if v.as_str() == Some("both") {
                 v.fail("only `iperf` sends in both directions", "expected `up` or `down`");
@@ -156,14 +159,14 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
             v.word(&[("up", DataDirection::Up), ("down", DataDirection::Down)])
         },
     );
-    let sized = size.is_some() || paper;
+    let is_sized = size.is_some() || is_paper_preset;
     let size_bytes = match size {
-        Some(given) => given.size(),
-        None => paper.then_some(10_000_000),
+        Some(value) => value.size(),
+        None => is_paper_preset.then_some(10_000_000),
     };
     let duration = match duration {
-        Some(given) => given.positive_duration(MAX_RUN)?,
-        None if sized => DEFAULT_LIMIT,
+        Some(value) => value.positive_duration(MAX_RUN)?,
+        None if is_sized => DEFAULT_LIMIT,
         None => {
             let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
             section.fail("a bulk transfer needs an end", expected);
@@ -174,49 +177,55 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
 }
 
 fn iperf(section: &mut Section<'_>) -> Option<Pattern> {
-    let paper = section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
+    let is_paper_preset =
+        section.take("preset").map(|v| v.word(&[("multipathtester", ())])).is_some();
     let direction = direction(section, DataDirection::Up);
     let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
-    let default = if paper { Duration::from_secs(7) } else { DEFAULT_DURATION };
+    let default = if is_paper_preset { Duration::from_secs(7) } else { DEFAULT_DURATION };
     let duration = duration_or(section.take("duration"), default)?;
     Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
 }
 
 pub(super) fn direction(
     section: &mut Section<'_>,
-    otherwise: DataDirection,
+    default: DataDirection,
 ) -> Option<DataDirection> {
-    section.take("direction").map_or(Some(otherwise), |v| v.word(&DIRECTIONS))
+    section.take("direction").map_or(Some(default), |v| v.word(&DIRECTIONS))
 }
 
 /// Parses a message size: at least its header, at most the useful maximum.
-fn bytes(section: &mut Section<'_>, key: &'static str, least: u32, otherwise: u32) -> Option<u32> {
-    let Some(value) = section.take(key) else { return Some(otherwise) };
+fn message_bytes(
+    section: &mut Section<'_>,
+    key: &'static str,
+    min_bytes: u32,
+    default: u32,
+) -> Option<u32> {
+    let Some(value) = section.take(key) else { return Some(default) };
     let bytes = value.size()?;
-    if !(u64::from(least)..=MAX_MESSAGE_BYTES).contains(&bytes) {
+    if !(u64::from(min_bytes)..=MAX_MESSAGE_BYTES).contains(&bytes) {
         let message = format!("no message has {bytes} bytes here");
-        value.fail(message, format!("expected `{least} B` to `1 GB`"));
+        value.fail(message, format!("expected `{min_bytes} B` to `1 GB`"));
         return None;
     }
     u32::try_from(bytes).ok()
 }
 
-fn request(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
-    bytes(section, "request", MIN_REQUEST_BYTES, otherwise)
+fn request(section: &mut Section<'_>, default: u32) -> Option<u32> {
+    message_bytes(section, "request", MIN_REQUEST_BYTES, default)
 }
 
-fn reply(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
-    bytes(section, "reply", MIN_REPLY_BYTES, otherwise)
+fn reply(section: &mut Section<'_>, default: u32) -> Option<u32> {
+    message_bytes(section, "reply", MIN_REPLY_BYTES, default)
 }
 
 /// Parses the time between requests; `span` must not hold too many.
-fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Option<Duration> {
+fn period(section: &mut Section<'_>, default: Duration, span: Duration) -> Option<Duration> {
     let value = section.take("period");
-    let place = value.clone();
-    let period = duration_or(value, otherwise)?;
+    let period_value = value.clone();
+    let period = duration_or(value, default)?;
     if requests_in(span, period) > MAX_REQUESTS {
         let message = "a flow has at most a million requests";
-        match place {
+        match period_value {
             Some(value) => value.fail(message, "expected a longer period"),
             None => section.fail(message, "expected a shorter duration"),
         }
@@ -225,8 +234,8 @@ fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Opt
     Some(period)
 }
 
-fn reply_timeout(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
-    section.take("reply-timeout").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
+fn reply_timeout(section: &mut Section<'_>, default: Duration) -> Option<Duration> {
+    section.take("reply-timeout").map_or(Some(default), |v| v.duration(MAX_RUN))
 }
 
 /// As in the MultipathTester paper: five requests for a 10-byte file, after one that does not
@@ -237,7 +246,7 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
     let period = duration_or(section.take("period"), Duration::from_millis(200));
     let (request, reply) = (request(section, 100), reply(section, 10));
     let direction = direction(section, DataDirection::Up);
-    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
+    let timeout = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let (period, warm_up) = (period?, warm_up?);
     let count = count?.saturating_add(warm_up);
     Some(Pattern::Exchange(MessageExchange {
@@ -252,22 +261,22 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
         },
         warm_up,
         duration: period.saturating_mul(count).min(MAX_RUN),
-        reply_timeout: patience?,
+        reply_timeout: timeout?,
         phases: None,
     }))
 }
 
 /// Parses requests at a fixed interval for a given time.
-fn every(
+fn fixed_interval_exchange(
     section: &mut Section<'_>,
     (name, direction, ack): (&'static str, Option<DataDirection>, bool),
     (request_bytes, reply_bytes): (u32, u32),
-    (otherwise, span): (Duration, Duration),
+    (default_period, default_duration): (Duration, Duration),
 ) -> Option<Pattern> {
-    let duration = duration_or(section.take("duration"), span);
-    let period = period(section, otherwise, duration.unwrap_or(span));
+    let duration = duration_or(section.take("duration"), default_duration);
+    let period = period(section, default_period, duration.unwrap_or(default_duration));
     let (request, reply) = (request(section, request_bytes), reply(section, reply_bytes));
-    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
+    let timeout = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let (duration, period) = (duration?, period?);
     Some(Pattern::Exchange(MessageExchange {
         name,
@@ -281,7 +290,7 @@ fn every(
         },
         warm_up: 0,
         duration,
-        reply_timeout: patience?,
+        reply_timeout: timeout?,
         phases: None,
     }))
 }
@@ -289,7 +298,7 @@ fn every(
 fn reqres(section: &mut Section<'_>) -> Option<Pattern> {
     let direction = direction(section, DataDirection::Up);
     let times = (Duration::from_millis(400), Duration::from_secs(14));
-    every(section, ("reqres", direction, false), (750, 750), times)
+    fixed_interval_exchange(section, ("reqres", direction, false), (750, 750), times)
 }
 
 /// As in the MultipathTester paper: request, acknowledgement and reply. The program measured in the
@@ -301,7 +310,7 @@ fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
     let direction = direction(section, DataDirection::Both);
     let (reply_bytes, ack) = preset.unwrap_or((750, true));
     let times = (Duration::from_millis(100), DEFAULT_DURATION);
-    every(section, ("interactive", direction, ack), (2_000, reply_bytes), times)
+    fixed_interval_exchange(section, ("interactive", direction, ack), (2_000, reply_bytes), times)
         .filter(|_| preset.is_some())
 }
 
@@ -310,19 +319,19 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
     let voice_assistant =
         section.take("preset").map(|v| v.word(&[("voice-assistant", ())])).is_some();
     let millis = Duration::from_millis;
-    let (spans, sizes) = if voice_assistant {
+    let (default_times, sizes) = if voice_assistant {
         ([millis(300), millis(2_700), millis(3_000)], (2_500, 750))
     } else {
         ([millis(20), millis(1_000), millis(1_000)], (1_000, MIN_REPLY_BYTES))
     };
-    let [period_or, on_or, off_or] = spans;
+    let [default_period, default_on, default_off] = default_times;
     let direction = direction(section, DataDirection::Up);
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
-    let on = duration_or(section.take("on"), on_or);
-    let off = duration_or(section.take("off"), off_or);
-    let period = period(section, period_or, duration.unwrap_or(DEFAULT_DURATION));
+    let on = duration_or(section.take("on"), default_on);
+    let off = duration_or(section.take("off"), default_off);
+    let period = period(section, default_period, duration.unwrap_or(DEFAULT_DURATION));
     let (request, reply) = (request(section, sizes.0), reply(section, sizes.1));
-    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
+    let timeout = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     Some(Pattern::Exchange(MessageExchange {
         name: "onoff",
         direction: direction?,
@@ -336,13 +345,13 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
         },
         warm_up: 0,
         duration: duration?,
-        reply_timeout: patience?,
+        reply_timeout: timeout?,
         phases: None,
     }))
 }
 
 fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern> {
-    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
+    let timeout = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let value = section.require("messages", "messages = [\"0 s up 2000 B 750 B\"]")?;
     let lines = message_lines(&value, context)?;
     let (mut up, mut down) = (Vec::new(), Vec::new());
@@ -351,15 +360,15 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
         if line.is_empty() {
             continue;
         }
-        let Some((direction, planned)) = message(line) else {
+        let Some((direction, request)) = parse_message(line) else {
             let expected = "expected time, direction, request and reply: `1.5 s up 2000 B 750 B`";
             value.fail(format!("{} is no message", quote(line)), expected);
             return None;
         };
-        if direction == DataDirection::Down { down.push(planned) } else { up.push(planned) }
+        if direction == DataDirection::Down { down.push(request) } else { up.push(request) }
     }
-    up.sort_by_key(|planned| planned.at);
-    down.sort_by_key(|planned| planned.at);
+    up.sort_by_key(|request| request.at);
+    down.sort_by_key(|request| request.at);
     let direction = match (up.as_slice(), down.as_slice()) {
         ([], []) => {
             value.fail("there is no message to send", "expected at least one");
@@ -369,7 +378,7 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
         ([], _) => DataDirection::Down,
         _ => DataDirection::Both,
     };
-    let last = up.last().into_iter().chain(down.last()).map(|planned| planned.at).max();
+    let last_due = up.last().into_iter().chain(down.last()).map(|request| request.at).max();
     let schedule = Schedule::Listed { up: Arc::from(up), down: Arc::from(down) };
     Some(Pattern::Exchange(MessageExchange {
         name: "trace",
@@ -377,8 +386,8 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
         schedule,
         warm_up: 0,
         // The last request also needs some time.
-        duration: last.unwrap_or_default() + Duration::from_millis(1),
-        reply_timeout: patience?,
+        duration: last_due.unwrap_or_default() + Duration::from_millis(1),
+        reply_timeout: timeout?,
         phases: None,
     }))
 }
@@ -409,20 +418,21 @@ fn message_lines<'a>(
 }
 
 /// Parses a line such as `1.5 s up 2000 B 750 B`.
-fn message(line: &str) -> Option<(DataDirection, PlannedRequest)> {
+fn parse_message(line: &str) -> Option<(DataDirection, PlannedRequest)> {
     let words: Vec<_> = line.split_whitespace().collect();
-    let &[at, at_unit, way, request, request_unit, reply, reply_unit] = words.as_slice() else {
+    let &[at, at_unit, direction_word, request, request_unit, reply, reply_unit] = words.as_slice()
+    else {
         return None;
     };
-    let direction = match way {
+    let direction = match direction_word {
         "up" => DataDirection::Up,
         "down" => DataDirection::Down,
         _ => return None,
     };
     let at = units::duration(&format!("{at} {at_unit}")).ok().filter(|at| *at <= MAX_RUN)?;
-    let size = |number: &str, unit: &str, least: u32| {
+    let size = |number: &str, unit: &str, min_bytes: u32| {
         let bytes = units::size(&format!("{number} {unit}")).ok()?;
-        let range = u64::from(least)..=MAX_MESSAGE_BYTES;
+        let range = u64::from(min_bytes)..=MAX_MESSAGE_BYTES;
         u32::try_from(bytes).ok().filter(|_| range.contains(&bytes))
     };
     let request_bytes = size(request, request_unit, MIN_REQUEST_BYTES)?;
@@ -440,13 +450,14 @@ fn video(section: &mut Section<'_>) -> Option<Pattern> {
     let startup_value = section.take("startup");
     let segment = segment?;
     let startup = duration_or(startup_value.clone(), segment)?;
-    let (request, patience) = (request(section, 400), reply_timeout(section, DEFAULT_DURATION));
+    let (request, timeout) = (request(section, 400), reply_timeout(section, DEFAULT_DURATION));
     let buffer = buffer?;
     if buffer < segment || startup > buffer {
-        let place = if startup > buffer { startup_value.or(buffer_value) } else { buffer_value };
+        let value_to_report =
+            if startup > buffer { startup_value.or(buffer_value) } else { buffer_value };
         let message = "the player can never begin: its buffer is too small";
         let expected = "expected a buffer of a segment or more, and a startup that fits into it";
-        match place {
+        match value_to_report {
             Some(value) => value.fail(message, expected),
             None => section.fail(message, expected),
         }
@@ -461,14 +472,14 @@ fn video(section: &mut Section<'_>) -> Option<Pattern> {
         request_bytes: request?,
         buffer,
         startup,
-        max_overrun: patience?,
+        max_overrun: timeout?,
     }))
 }
 
 fn web(section: &mut Section<'_>) -> Option<Pattern> {
-    let page = bytes(section, "page", MIN_REPLY_BYTES, 30_000);
+    let page = message_bytes(section, "page", MIN_REPLY_BYTES, 30_000);
     let objects = section.take("objects").map_or(Some(30), |v| integer(Some(v), 0, 10_000));
-    let object = bytes(section, "object", MIN_REPLY_BYTES, 50_000);
+    let object = message_bytes(section, "object", MIN_REPLY_BYTES, 50_000);
     let request = request(section, 400);
     let connections = section.take("streams").map_or(Some(6), |v| integer(Some(v), 1, 128));
     let duration = duration_or(section.take("duration"), Duration::from_secs(30));
@@ -487,9 +498,9 @@ fn udping(section: &mut Section<'_>) -> Option<Pattern> {
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let span = duration.unwrap_or(DEFAULT_DURATION);
     let period = period(section, Duration::from_millis(100), span);
-    let late_timeout = duration_or(section.take("reply-timeout"), DEFAULT_REPLY_TIMEOUT);
-    let (period, duration, patience) = (period?, duration?, late_timeout?);
-    Some(Pattern::Udping(Udping { period, duration, reply_timeout: patience }))
+    let timeout = duration_or(section.take("reply-timeout"), DEFAULT_REPLY_TIMEOUT);
+    let (period, duration, timeout) = (period?, duration?, timeout?);
+    Some(Pattern::Udping(Udping { period, duration, reply_timeout: timeout }))
 }
 
 /// As `iperf3 -u`: 1 Mbit/s, in datagrams that fit into a packet with timestamps.
@@ -508,19 +519,12 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
         u32::try_from(bytes).ok()
     });
     let direction = direction(section, DataDirection::Up);
-    let patience = section.take("reply-timeout");
-    let patience = patience.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
+    let late_timeout = section.take("reply-timeout");
+    let late_timeout = late_timeout.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
     let (rate_bps, bytes, duration) = (rate?, bytes?, duration?);
-    let (direction, patience) = (direction?, patience?);
-    let udp = Udp {
-        rate_bps,
-        bytes,
-        direction,
-        duration,
-        late_timeout: patience,
-        is_bound: false,
-        call: None,
-    };
+    let (direction, late_timeout) = (direction?, late_timeout?);
+    let udp =
+        Udp { rate_bps, bytes, direction, duration, late_timeout, is_bound: false, call: None };
     if planned_datagrams(&udp) > MAX_DATAGRAMS {
         let message = "a flow sends at most 1,000 million datagrams";
         match bitrate {
@@ -534,11 +538,11 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
 
 /// Parses requests in four phases, the last three of them under load.
 fn latency(section: &mut Section<'_>) -> Option<Pattern> {
-    let each = duration_or(section.take("duration"), Duration::from_secs(5));
+    let phase_duration = duration_or(section.take("duration"), Duration::from_secs(5));
     let pause = section.take("off");
     let pause = pause.map_or(Some(Duration::from_secs(1)), |v| v.duration(MAX_RUN));
     let streams = section.take("streams").map_or(Some(4), |v| integer(Some(v), 1, 128));
-    let phases = LatencyPhases { duration: each?, pause: pause?, streams: streams? };
+    let phases = LatencyPhases { duration: phase_duration?, pause: pause?, streams: streams? };
     let duration = phases.total();
     if duration > MAX_RUN {
         let message = "the four phases take longer than any run may";
@@ -547,7 +551,7 @@ fn latency(section: &mut Section<'_>) -> Option<Pattern> {
     }
     let period = period(section, Duration::from_millis(50), duration);
     let (request, reply) = (request(section, 100), reply(section, 100));
-    let patience = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
+    let timeout = reply_timeout(section, DEFAULT_REPLY_TIMEOUT);
     let period = period?;
     Some(Pattern::Exchange(MessageExchange {
         name: "latency",
@@ -561,7 +565,7 @@ fn latency(section: &mut Section<'_>) -> Option<Pattern> {
         },
         warm_up: 0,
         duration,
-        reply_timeout: patience?,
+        reply_timeout: timeout?,
         phases: Some(phases),
     }))
 }

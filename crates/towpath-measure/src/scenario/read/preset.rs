@@ -86,7 +86,7 @@ pub(super) struct KeyConflict {
     pub(super) expected: &'static str,
 }
 
-const fn clash<T>(
+const fn conflict<T>(
     key: &'static str,
     message: &'static str,
     expected: &'static str,
@@ -102,58 +102,58 @@ pub(super) const QUEUE_WITHOUT_RATE: KeyConflict = KeyConflict {
 };
 
 /// Builds the configuration of one link direction.
-pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConflict> {
+pub(super) fn assemble(keys: &DirectionKeys) -> Result<DirectionConfig, KeyConflict> {
     let mut config = DirectionConfig {
-        loss: parts.loss,
-        duplicate: parts.duplicate,
-        corrupt: parts.corrupt,
-        position: parts.position.unwrap_or(QueuePosition::Network),
-        delay: Delay { base: parts.delay, jitter: None, rate: None },
-        mtu_bytes: parts.mtu_bytes,
-        when_down: parts.when_down,
+        loss: keys.loss,
+        duplicate: keys.duplicate,
+        corrupt: keys.corrupt,
+        position: keys.position.unwrap_or(QueuePosition::Network),
+        delay: Delay { base: keys.delay, jitter: None, rate: None },
+        mtu_bytes: keys.mtu_bytes,
+        when_down: keys.when_down,
         ..DirectionConfig::default()
     };
-    match parts.preset {
-        None => plain_router(parts, &mut config)?,
+    match keys.preset {
+        None => plain_router(keys, &mut config)?,
         Some(preset) => {
-            let limit = match parts.queue {
+            let limit = match keys.queue {
                 None => None,
                 Some(QueueKeys::Limit(limit)) => Some(limit),
                 Some(_) => {
-                    return clash(
+                    return conflict(
                         "queue",
                         "the preset already says which kind of queue it is",
                         "expected only its limit, such as `80 ms` or `100 packets`",
                     );
                 }
             };
-            apply(preset, parts, limit, &mut config)?;
+            apply_preset(preset, keys, limit, &mut config)?;
         }
     }
     // With its own rate, netem keeps packets in order despite jitter; without it, it reorders.
-    let netem = matches!(parts.preset, Some(Preset::Netem | Preset::HtbNetem | Preset::Mininet));
-    config.delay.jitter = parts.jitter.map(|jitter| Jitter {
+    let is_netem = matches!(keys.preset, Some(Preset::Netem | Preset::HtbNetem | Preset::Mininet));
+    config.delay.jitter = keys.jitter.map(|jitter| Jitter {
         distribution: jitter.distribution,
         sd: jitter.sd,
-        reorder: jitter.reorder.unwrap_or(netem && config.delay.rate.is_none()),
+        reorder: jitter.reorder.unwrap_or(is_netem && config.delay.rate.is_none()),
     });
-    config.overhead_bytes = parts.overhead_bytes.unwrap_or(config.overhead_bytes);
+    config.overhead_bytes = keys.overhead_bytes.unwrap_or(config.overhead_bytes);
     Ok(config)
 }
 
 /// Model of a plain router: queue and shaper, then delay.
-fn plain_router(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
-    let Some(server) = &parts.rate else {
-        return match parts.queue {
+fn plain_router(keys: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
+    let Some(rate_source) = &keys.rate else {
+        return match keys.queue {
             None | Some(QueueKeys::Limit(QueueLimit::Unlimited)) => Ok(()),
             Some(_) => Err(QUEUE_WITHOUT_RATE),
         };
     };
-    config.shaper = match server {
+    config.shaper = match rate_source {
         RateSource::Rate(rate) => Shaper::Line(*rate),
         RateSource::Trace(trace) => Shaper::Trace(Arc::clone(trace)),
     };
-    match parts.queue {
+    match keys.queue {
         None => config.queue = Queue::DropTail(QueueLimit::Time(DEFAULT_QUEUE)),
         Some(QueueKeys::Limit(limit)) => config.queue = Queue::DropTail(limit),
         Some(QueueKeys::CoDel { target, interval, limit }) => {
@@ -163,13 +163,13 @@ fn plain_router(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(
             config.queue = Queue::Pie { target, update, limit };
         }
         Some(QueueKeys::Tbf { burst_bytes, limit }) => {
-            config.shaper = Shaper::TokenBucket { rate: constant(parts)?, burst_bytes };
+            config.shaper = Shaper::TokenBucket { rate: constant_rate(keys)?, burst_bytes };
             config.queue = Queue::DropTail(limit);
         }
         Some(QueueKeys::Htb { burst_bytes, cburst_bytes, limit_packets }) => {
             let burst_bytes = burst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             let cburst_bytes = cburst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
-            config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
+            config.shaper = Shaper::Htb { rate: constant_rate(keys)?, burst_bytes, cburst_bytes };
             config.order = PipelineOrder::DelayThenServer;
             let packets = limit_packets.and_then(|n| usize::try_from(n).ok());
             config.limit_packets = Some(packets.unwrap_or(presets::DEFAULT_LIMIT_PACKETS));
@@ -179,9 +179,9 @@ fn plain_router(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(
 }
 
 /// Models a tool with the given rate, delay and queue limit.
-fn apply(
+fn apply_preset(
     preset: Preset,
-    parts: &DirectionKeys,
+    keys: &DirectionKeys,
     limit: Option<QueueLimit>,
     config: &mut DirectionConfig,
 ) -> Result<(), KeyConflict> {
@@ -190,40 +190,49 @@ fn apply(
             // limit = rate × latency + burst (as tc computes it), or bytes.
             let limit = limit.unwrap_or(QueueLimit::Time(DEFAULT_QUEUE));
             if matches!(limit, QueueLimit::Packets(_) | QueueLimit::Unlimited) {
-                return clash(
+                return conflict(
                     "queue",
                     "tbf limits its queue by time or by bytes",
                     "expected a limit such as `80 ms` or `100 KB`",
                 );
             }
             let burst_bytes = presets::MININET_TBF_BURST_BYTES;
-            let base = presets::tbf(constant(parts)?, burst_bytes, DEFAULT_QUEUE);
-            adopt(config, DirectionConfig { queue: Queue::DropTail(limit), ..base });
+            let base = presets::tbf(constant_rate(keys)?, burst_bytes, DEFAULT_QUEUE);
+            adopt_tool_settings(config, DirectionConfig { queue: Queue::DropTail(limit), ..base });
         }
         Preset::Netem => {
-            require_network_position(parts)?;
-            adopt(config, presets::netem(parts.delay, None, Loss::None, netem_limit(limit)?));
-            if parts.rate.is_some() {
-                config.delay.rate = Some(constant(parts)?);
+            require_network_position(keys)?;
+            adopt_tool_settings(
+                config,
+                presets::netem(keys.delay, None, Loss::None, netem_limit(limit)?),
+            );
+            if keys.rate.is_some() {
+                config.delay.rate = Some(constant_rate(keys)?);
             }
         }
         Preset::HtbNetem => {
-            require_network_position(parts)?;
+            require_network_position(keys)?;
             let limit = netem_limit(limit)?;
-            adopt(config, presets::htb_netem(constant(parts)?, parts.delay, limit));
+            adopt_tool_settings(
+                config,
+                presets::htb_netem(constant_rate(keys)?, keys.delay, limit),
+            );
         }
         Preset::Mininet => {
-            require_network_position(parts)?;
+            require_network_position(keys)?;
             let limit = netem_limit(limit)?;
-            adopt(config, presets::mininet(constant(parts)?, parts.delay, Some(limit), false));
+            adopt_tool_settings(
+                config,
+                presets::mininet(constant_rate(keys)?, keys.delay, Some(limit), false),
+            );
         }
-        Preset::Mahimahi => mahimahi(parts, limit, config)?,
+        Preset::Mahimahi => mahimahi(keys, limit, config)?,
     }
     Ok(())
 }
 
 /// Adopts the properties that a tool determines; the rest follows the keys.
-fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
+fn adopt_tool_settings(config: &mut DirectionConfig, tool: DirectionConfig) {
     config.order = tool.order;
     config.shaper = tool.shaper;
     config.queue = tool.queue;
@@ -234,32 +243,32 @@ fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
 
 /// mm-link inside mm-delay: delivery opportunities of 1,504 bytes, unlimited queue by default.
 fn mahimahi(
-    parts: &DirectionKeys,
+    keys: &DirectionKeys,
     limit: Option<QueueLimit>,
     config: &mut DirectionConfig,
 ) -> Result<(), KeyConflict> {
-    require_network_position(parts)?;
-    let trace = match &parts.rate {
+    require_network_position(keys)?;
+    let trace = match &keys.rate {
         Some(RateSource::Trace(trace)) => Arc::clone(trace),
         Some(RateSource::Rate(rate)) if rate.as_bps() > MAHIMAHI_MAX_BPS => {
-            return clash(
+            return conflict(
                 "rate",
                 "this is too fast for a mahimahi trace",
                 "expected at most 1 Gbit/s, or a trace file",
             );
         }
         Some(RateSource::Rate(rate)) => Arc::new(LinkTrace::of_rate(*rate)),
-        None => return no_rate(),
+        None => return missing_rate_conflict(),
     };
     let limit = limit.unwrap_or(QueueLimit::Unlimited);
     if matches!(limit, QueueLimit::Time(_)) {
-        return clash(
+        return conflict(
             "queue",
             "mahimahi limits its queue by packets or by bytes",
             "expected a limit such as `50 packets` or `100 KB`",
         );
     }
-    adopt(config, presets::mahimahi(trace, parts.delay, Queue::DropTail(limit)));
+    adopt_tool_settings(config, presets::mahimahi(trace, keys.delay, Queue::DropTail(limit)));
     Ok(())
 }
 
@@ -268,7 +277,7 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
     match limit {
         None => Ok(presets::DEFAULT_LIMIT_PACKETS),
         Some(QueueLimit::Packets(packets)) => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
-        Some(QueueLimit::Time(_) | QueueLimit::Bytes(_) | QueueLimit::Unlimited) => clash(
+        Some(QueueLimit::Time(_) | QueueLimit::Bytes(_) | QueueLimit::Unlimited) => conflict(
             "queue",
             "netem limits its queue by packets",
             "expected a limit such as `100 packets`",
@@ -277,10 +286,10 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
 }
 
 /// netem orphans packets from the sender's socket, so no queue below it causes backpressure.
-fn require_network_position(parts: &DirectionKeys) -> Result<(), KeyConflict> {
-    match parts.position {
+fn require_network_position(keys: &DirectionKeys) -> Result<(), KeyConflict> {
+    match keys.position {
         None | Some(QueuePosition::Network) => Ok(()),
-        Some(QueuePosition::Host) => clash(
+        Some(QueuePosition::Host) => conflict(
             "queue-position",
             "this preset never pushes back on the sender, wherever it stands",
             "expected no `queue-position`, or `network`",
@@ -288,25 +297,25 @@ fn require_network_position(parts: &DirectionKeys) -> Result<(), KeyConflict> {
     }
 }
 
-fn constant(parts: &DirectionKeys) -> Result<Rate, KeyConflict> {
-    match &parts.rate {
+fn constant_rate(keys: &DirectionKeys) -> Result<Rate, KeyConflict> {
+    match &keys.rate {
         Some(RateSource::Rate(rate)) => Ok(*rate),
         Some(RateSource::Trace(_)) => {
-            clash("rate", "this kind of queue cannot follow a trace", "expected a constant rate")
+            conflict("rate", "this kind of queue cannot follow a trace", "expected a constant rate")
         }
-        None => no_rate(),
+        None => missing_rate_conflict(),
     }
 }
 
-fn no_rate<T>() -> Result<T, KeyConflict> {
-    clash("preset", "this preset needs a `rate`", "add one, such as `rate = \"40 Mbit/s\"`")
+fn missing_rate_conflict<T>() -> Result<T, KeyConflict> {
+    conflict("preset", "this preset needs a `rate`", "add one, such as `rate = \"40 Mbit/s\"`")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parts(preset: Option<Preset>) -> DirectionKeys {
+    fn direction_keys(preset: Option<Preset>) -> DirectionKeys {
         DirectionKeys {
             preset,
             rate: Rate::from_bps(8_000_000).map(RateSource::Rate),
@@ -330,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_rate_without_queue_gets_a_tenth_of_a_second() {
-        let config = assemble(&parts(None)).unwrap();
+        let config = assemble(&direction_keys(None)).unwrap();
         assert_eq!(config.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(100))));
         assert_eq!(config.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
         assert_eq!((config.order, config.overhead_bytes), (PipelineOrder::ServerThenDelay, 14));
@@ -338,7 +347,7 @@ mod tests {
 
     #[test]
     fn mininet_is_htb_above_netem_with_a_thousand_packets() {
-        let config = assemble(&parts(Some(Preset::Mininet))).unwrap();
+        let config = assemble(&direction_keys(Some(Preset::Mininet))).unwrap();
         let rate = Rate::from_bps(8_000_000).unwrap();
         let htb = Shaper::Htb { rate, burst_bytes: 15_360, cburst_bytes: 1_600 };
         assert_eq!((config.shaper, config.order), (htb, PipelineOrder::DelayThenServer));
@@ -347,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn netem_serialises_in_its_delay_line_and_then_keeps_the_order() {
-        let mut with_rate = parts(Some(Preset::Netem));
+    fn netem_with_a_rate_keeps_packets_in_order() {
+        let mut with_rate = direction_keys(Some(Preset::Netem));
         with_rate.jitter = Some(jitter());
         with_rate.queue = Some(QueueKeys::Limit(QueueLimit::Packets(50)));
         let config = assemble(&with_rate).unwrap();
@@ -361,7 +370,7 @@ mod tests {
 
     #[test]
     fn tbf_starts_with_a_bucket_of_ten_packets_and_adds_latency() {
-        let mut tbf = parts(Some(Preset::Tbf));
+        let mut tbf = direction_keys(Some(Preset::Tbf));
         tbf.queue = Some(QueueKeys::Limit(QueueLimit::Time(Duration::from_millis(80))));
         tbf.position = Some(QueuePosition::Host);
         let config = assemble(&tbf).unwrap();
@@ -373,7 +382,7 @@ mod tests {
 
     #[test]
     fn mahimahi_has_opportunities_and_no_limit() {
-        let config = assemble(&parts(Some(Preset::Mahimahi))).unwrap();
+        let config = assemble(&direction_keys(Some(Preset::Mahimahi))).unwrap();
         assert!(matches!(config.shaper, Shaper::Trace(_)));
         assert_eq!(config.queue, Queue::DropTail(QueueLimit::Unlimited));
         assert_eq!(config.overhead_bytes, 4);
@@ -381,18 +390,20 @@ mod tests {
 
     #[test]
     fn settings_that_a_tool_does_not_support_are_refused() {
-        let refuse = |preset, limit| {
-            let mut parts = parts(Some(preset));
-            parts.queue = Some(QueueKeys::Limit(limit));
-            assemble(&parts).unwrap_err().key
+        let conflicting_key = |preset, limit| {
+            let mut keys = direction_keys(Some(preset));
+            keys.queue = Some(QueueKeys::Limit(limit));
+            assemble(&keys).unwrap_err().key
         };
-        assert_eq!(refuse(Preset::Netem, QueueLimit::Bytes(1_000)), "queue");
-        assert_eq!(refuse(Preset::Tbf, QueueLimit::Packets(10)), "queue");
-        assert_eq!(refuse(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
-        let host =
-            DirectionKeys { position: Some(QueuePosition::Host), ..parts(Some(Preset::Netem)) };
-        assert_eq!(assemble(&host).unwrap_err().key, "queue-position");
-        let ideal = DirectionKeys { rate: None, ..parts(Some(Preset::Tbf)) };
-        assert_eq!(assemble(&ideal).unwrap_err().key, "preset");
+        assert_eq!(conflicting_key(Preset::Netem, QueueLimit::Bytes(1_000)), "queue");
+        assert_eq!(conflicting_key(Preset::Tbf, QueueLimit::Packets(10)), "queue");
+        assert_eq!(conflicting_key(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
+        let host_position = DirectionKeys {
+            position: Some(QueuePosition::Host),
+            ..direction_keys(Some(Preset::Netem))
+        };
+        assert_eq!(assemble(&host_position).unwrap_err().key, "queue-position");
+        let without_rate = DirectionKeys { rate: None, ..direction_keys(Some(Preset::Tbf)) };
+        assert_eq!(assemble(&without_rate).unwrap_err().key, "preset");
     }
 }

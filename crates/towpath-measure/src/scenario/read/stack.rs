@@ -20,16 +20,16 @@ const MAX_PACKET_TIME: Duration = Duration::from_millis(100);
 const MAX_MIDDLEBOXES: usize = 64;
 
 /// Parses the stack keys of `section`.
-pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
-    let mut given = Vec::new();
+pub(super) fn stack_overrides(section: &mut Section<'_>) -> StackOverrides {
+    let mut present_keys = Vec::new();
     let mut take = |key: &'static str| {
         let value = section.take(key);
         if value.is_some() {
-            given.push(key);
+            present_keys.push(key);
         }
         value
     };
-    let variants = [
+    let opportunistic_modes = [
         ("off", OpportunisticMode::Off),
         ("nsdi12", OpportunisticMode::Nsdi12),
         ("mptcp-org", OpportunisticMode::Guarded),
@@ -51,15 +51,15 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
         ("ios", PathPolicy::Ios),
     ];
     let stacks = [("kernel", StackKind::Kernel), ("towpath", StackKind::Towpath)];
-    let mut keys = StackOverrides {
+    let mut overrides = StackOverrides {
         stack: None,
         profile: take("profile").and_then(|v| v.word(&profiles)),
         switches: take("profile-switches").and_then(|v| switches(&v)).unwrap_or_default(),
         scheduler: take("scheduler").and_then(|v| name(&v, "a scheduler", "min-rtt")),
         path_manager: take("path-manager").and_then(|v| name(&v, "a path manager", "default")),
         opportunistic_retransmission: take("opportunistic-retransmission")
-            .and_then(|v| v.word(&variants)),
-        penalisation: take("penalisation").and_then(|v| v.word(&variants)),
+            .and_then(|v| v.word(&opportunistic_modes)),
+        penalisation: take("penalisation").and_then(|v| v.word(&opportunistic_modes)),
         checksum: take("checksum").and_then(|v| v.boolean()),
         receive_buffer_mode: take("receive-buffer-mode").and_then(|v| v.word(&modes)),
         smallest_mss: take("mss").and_then(|v| v.word(&[("own", false), ("smallest", true)])),
@@ -68,16 +68,16 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
             .and_then(|v| name(&v, "a congestion control", "olia")),
         given: Vec::new(),
     };
-    keys.given = given;
-    keys.stack = section.take("stack").and_then(|v| v.word(&stacks));
-    keys
+    overrides.given = present_keys;
+    overrides.stack = section.take("stack").and_then(|v| v.word(&stacks));
+    overrides
 }
 
 /// Parses a name that only the world can validate.
 fn name(value: &Value<'_>, noun: &str, example: &str) -> Option<String> {
     let text = value.text()?;
-    let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if !(1..=32).contains(&text.len()) || !text.chars().all(letters) {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !(1..=32).contains(&text.len()) || !text.chars().all(is_name_char) {
         let message = format!("{} cannot be {noun}", quote(text));
         value.fail(message, format!("expected a name such as `{example}`"));
         return None;
@@ -88,18 +88,18 @@ fn name(value: &Value<'_>, noun: &str, example: &str) -> Option<String> {
 fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
     let expected = "expected a table such as `{ tsq = false }`";
     let mut section = value.section(&PROFILE_SWITCHES, "the profile's switches", expected)?;
-    let mut truth = |key| section.take(key).and_then(|v| v.boolean());
+    let mut boolean = |key| section.take(key).and_then(|v| v.boolean());
     let switches = ProfileSwitches {
-        delayed_ack: truth("delayed-ack"),
-        tso_autosizing: truth("tso-autosizing"),
-        tsq: truth("tsq"),
-        linear_syn: truth("linear-syn"),
-        hystart: truth("hystart"),
-        linux_hystart: truth("linux-hystart"),
-        pacing: truth("pacing"),
-        rmem_scaling: truth("rmem-scaling"),
-        window_overstep: truth("window-overstep"),
-        segmentation_offload: truth("segmentation-offload"),
+        delayed_ack: boolean("delayed-ack"),
+        tso_autosizing: boolean("tso-autosizing"),
+        tsq: boolean("tsq"),
+        linear_syn: boolean("linear-syn"),
+        hystart: boolean("hystart"),
+        linux_hystart: boolean("linux-hystart"),
+        pacing: boolean("pacing"),
+        rmem_scaling: boolean("rmem-scaling"),
+        window_overstep: boolean("window-overstep"),
+        segmentation_offload: boolean("segmentation-offload"),
         timer_granularity: section
             .take("timer-granularity")
             .and_then(|v| v.duration(MAX_TIMER_GRANULARITY)),
@@ -117,12 +117,12 @@ pub(super) fn middleboxes(value: &Value<'_>, names: &NameTable) -> Vec<Middlebox
         value.fail("a scenario has at most 64 middleboxes", "remove some");
         return Vec::new();
     }
-    let read = |mut section: Section<'_>| {
-        let found = middlebox(&mut section, names);
+    let parse_middlebox = |mut section: Section<'_>| {
+        let parsed = middlebox(&mut section, names);
         section.finish();
-        found
+        parsed
     };
-    list.into_iter().filter_map(read).collect()
+    list.into_iter().filter_map(parse_middlebox).collect()
 }
 
 fn middlebox(section: &mut Section<'_>, names: &NameTable) -> Option<Middlebox> {

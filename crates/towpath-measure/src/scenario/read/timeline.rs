@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::fade::{LinkDirectionState, LinkValues, fade, set, step_count};
+use super::fade::{LinkDirectionState, LinkValues, fade, set_values, step_count};
 use super::link::loss;
 use super::{MAX_DELAY, MAX_RUN, NameTable, ReadContext, UNKNOWN_ENDS};
 use crate::scenario::keys::EVENT;
@@ -55,16 +55,16 @@ pub(super) fn timeline(
     value: &Value<'_>,
     names: &NameTable,
     links: &InitialLinkStates<'_>,
-    end: Option<Duration>,
+    last_flow_end: Option<Duration>,
     context: &ReadContext<'_>,
 ) -> Vec<TimelineEvent> {
     let list = super::sections(value, &EVENT, "the event", "expected `[[timeline]]`");
-    let read = |mut section: Section<'_>| {
-        let event = event(&mut section, names, links.paths, end);
+    let parse_event = |mut section: Section<'_>| {
+        let event = event(&mut section, names, links.paths, last_flow_end);
         section.finish();
         event
     };
-    let mut events: Vec<RawEvent> = list.into_iter().filter_map(read).collect();
+    let mut events: Vec<RawEvent> = list.into_iter().filter_map(parse_event).collect();
     events.sort_by_key(|event| event.at);
     let steps: u128 = events.iter().map(RawEvent::step_count).sum();
     if steps > MAX_EVENTS {
@@ -74,9 +74,9 @@ pub(super) fn timeline(
         );
         return Vec::new();
     }
-    let mut replay = TimelineExpander { links, context, states: Vec::new(), fades: Vec::new() };
+    let mut expander = TimelineExpander { links, context, states: Vec::new(), fades: Vec::new() };
     let mut out: Vec<TimelineEvent> =
-        events.into_iter().flat_map(|event| replay.expand(event)).collect();
+        events.into_iter().flat_map(|event| expander.expand(event)).collect();
     out.sort_by_key(|event| event.at);
     out
 }
@@ -85,7 +85,7 @@ impl RawEvent {
     fn step_count(&self) -> u128 {
         match self.action {
             EventAction::Now(_) | EventAction::Set(..) => 1,
-            EventAction::Fade(_, _, over) => step_count(over),
+            EventAction::Fade(_, _, duration) => step_count(duration),
         }
     }
 }
@@ -103,56 +103,62 @@ struct ActiveFade {
     target: TimelineTarget,
     side: LinkSide,
     values: LinkValues,
-    from: Duration,
-    until: Duration,
+    start: Duration,
+    end: Duration,
 }
 
 impl TimelineExpander<'_> {
     fn expand(&mut self, event: RawEvent) -> Vec<TimelineEvent> {
-        let RawEvent { at, span, target, action: what } = event;
-        let make = |(after, change)| TimelineEvent { at: at + after, target, change };
-        let (side, values, over) = match what {
-            EventAction::Now(change) => return vec![make((Duration::ZERO, change))],
+        let RawEvent { at, span, target, action } = event;
+        let to_event = |(offset, change)| TimelineEvent { at: at + offset, target, change };
+        let (side, values, fade_duration) = match action {
+            EventAction::Now(change) => return vec![to_event((Duration::ZERO, change))],
             EventAction::Set(side, values) => (side, values, None),
-            EventAction::Fade(side, values, over) => (side, values, Some(over)),
+            EventAction::Fade(side, values, fade_duration) => (side, values, Some(fade_duration)),
         };
         let Some(mut state) = self.state(target) else { return Vec::new() };
-        let netem = state.iter().any(LinkDirectionState::is_netem);
-        self.fades.retain(|active| active.until > at);
-        if let Some(running) = self.fades.iter().find(|r| r.overlaps(target, side, &values, netem))
+        let is_netem = state.iter().any(LinkDirectionState::is_netem);
+        self.fades.retain(|active| active.end > at);
+        if let Some(overlapping) =
+            self.fades.iter().find(|active| active.overlaps(target, side, &values, is_netem))
         {
-            let (from, until) = (duration_text(running.from), duration_text(running.until));
+            let (from, until) = (duration_text(overlapping.start), duration_text(overlapping.end));
             let message = format!("the fade from {from} to {until} still changes this");
             self.context.problems.push(SpannedProblem::new(span, message, "expected a later time"));
             return Vec::new();
         }
-        let changes = match over {
-            None => {
-                set(&mut state, side, values).into_iter().map(|c| (Duration::ZERO, c)).collect()
-            }
-            Some(over) => match fade(&mut state, side, values, over) {
+        let changes = match fade_duration {
+            None => set_values(&mut state, side, values)
+                .into_iter()
+                .map(|c| (Duration::ZERO, c))
+                .collect(),
+            Some(fade_duration) => match fade(&mut state, side, values, fade_duration) {
                 Ok(changes) => {
-                    let until = at + over;
-                    self.fades.push(ActiveFade { target, side, values, from: at, until });
+                    let end = at + fade_duration;
+                    self.fades.push(ActiveFade { target, side, values, start: at, end });
                     changes
                 }
-                Err(why) => {
-                    self.context.problems.push(SpannedProblem::new(span, "this cannot fade", why));
+                Err(reason) => {
+                    self.context.problems.push(SpannedProblem::new(
+                        span,
+                        "this cannot fade",
+                        reason,
+                    ));
                     return Vec::new();
                 }
             },
         };
         self.store(target, state);
-        changes.into_iter().map(make).collect()
+        changes.into_iter().map(to_event).collect()
     }
 
     fn state(&self, target: TimelineTarget) -> Option<[LinkDirectionState; 2]> {
-        let changed = self.states.iter().find(|(other, _)| *other == target);
-        changed.map(|&(_, state)| state).or_else(|| self.links.start(target))
+        let stored = self.states.iter().find(|(stored_target, _)| *stored_target == target);
+        stored.map(|&(_, state)| state).or_else(|| self.links.start(target))
     }
 
     fn store(&mut self, target: TimelineTarget, state: [LinkDirectionState; 2]) {
-        self.states.retain(|(other, _)| *other != target);
+        self.states.retain(|(stored_target, _)| *stored_target != target);
         self.states.push((target, state));
     }
 }
@@ -164,16 +170,16 @@ impl ActiveFade {
         target: TimelineTarget,
         side: LinkSide,
         values: &LinkValues,
-        netem: bool,
+        is_netem: bool,
     ) -> bool {
-        let sides = self.side == side || self.side == LinkSide::Both || side == LinkSide::Both;
-        let rate = (self.values.rate.is_some(), values.rate.is_some());
-        let delay = (self.values.delay.is_some(), values.delay.is_some());
-        let same = rate == (true, true)
-            || delay == (true, true)
+        let share_side = self.side == side || self.side == LinkSide::Both || side == LinkSide::Both;
+        let has_rate = (self.values.rate.is_some(), values.rate.is_some());
+        let has_delay = (self.values.delay.is_some(), values.delay.is_some());
+        let share_value = has_rate == (true, true)
+            || has_delay == (true, true)
             || (self.values.loss.is_some() && values.loss.is_some())
-            || netem && (rate.0 && delay.1 || delay.0 && rate.1);
-        self.target == target && sides && same
+            || is_netem && (has_rate.0 && has_delay.1 || has_delay.0 && has_rate.1);
+        self.target == target && share_side && share_value
     }
 }
 
@@ -205,33 +211,35 @@ fn event(
     section: &mut Section<'_>,
     names: &NameTable,
     paths: &[Path],
-    end: Option<Duration>,
+    last_flow_end: Option<Duration>,
 ) -> Option<RawEvent> {
     let at = section.require("at", "at = \"3 s\"").and_then(|v| {
         let at = v.duration(MAX_RUN)?;
-        if let Some(end) = end.filter(|&end| at > end) {
-            let message =
-                format!("this is {AFTER_LAST_FLOW}, which ends at {}", duration_text(end));
+        if let Some(last_flow_end) = last_flow_end.filter(|&last_flow_end| at > last_flow_end) {
+            let message = format!(
+                "this is {AFTER_LAST_FLOW}, which ends at {}",
+                duration_text(last_flow_end)
+            );
             v.fail(message, "expected an earlier time");
         }
         Some(at)
     });
     let target = target(section, names);
-    let set = section.require("set", "set = \"down\"");
-    let set = set.and_then(|v| {
-        let set = v.word(&SETS);
+    let set_key = section.require("set", "set = \"down\"");
+    let set_key = set_key.and_then(|v| {
+        let set_key = v.word(&SETS);
         section.set_label(format!("an event that sets {}", quote(v.as_str().unwrap_or(""))));
-        set
+        set_key
     });
-    let Some(set) = set else {
+    let Some(set_key) = set_key else {
         // Without a valid action, the other keys cannot be judged.
         for key in ["mode", "host", "rate", "delay", "loss", "over", "direction"] {
             section.take(key);
         }
         return None;
     };
-    let what = event_action(section, set, target, names, paths);
-    Some(RawEvent { at: at?, span: section.span(), target: target?, action: what? })
+    let action = event_action(section, set_key, target, names, paths);
+    Some(RawEvent { at: at?, span: section.span(), target: target?, action: action? })
 }
 
 fn target(section: &mut Section<'_>, names: &NameTable) -> Option<TimelineTarget> {
@@ -252,17 +260,17 @@ fn target(section: &mut Section<'_>, names: &NameTable) -> Option<TimelineTarget
 
 fn event_action(
     section: &mut Section<'_>,
-    set: SetKey,
+    set_key: SetKey,
     target: Option<TimelineTarget>,
     names: &NameTable,
     paths: &[Path],
 ) -> Option<EventAction> {
-    match set {
+    match set_key {
         SetKey::Up => Some(EventAction::Now(TimelineChange::Up)),
-        SetKey::Down => down(section, target, names, paths)
-            .map(|how| EventAction::Now(TimelineChange::Down(how))),
+        SetKey::Down => down_mode(section, target, names, paths)
+            .map(|mode| EventAction::Now(TimelineChange::Down(mode))),
         SetKey::Address => {
-            let host = host(section, target, names, paths);
+            let host = interface_host(section, target, names, paths);
             if matches!(target, Some(TimelineTarget::Bottleneck(_))) {
                 section.fail("a bottleneck has no address", "expected a path");
             }
@@ -270,13 +278,13 @@ fn event_action(
         }
         SetKey::Rate => {
             let rate = section.require("rate", "rate = \"5 Mbit/s\"").and_then(|v| v.rate());
-            let side = side(section);
+            let side = link_side(section);
             Some(EventAction::Set(side?, LinkValues { rate: Some(rate?), ..LinkValues::default() }))
         }
         SetKey::Delay => {
             let value = section.require("delay", "delay = \"50 ms\"");
             let delay = value.and_then(|v| v.duration(MAX_DELAY));
-            let side = side(section);
+            let side = link_side(section);
             Some(EventAction::Set(
                 side?,
                 LinkValues { delay: Some(delay?), ..LinkValues::default() },
@@ -284,7 +292,7 @@ fn event_action(
         }
         SetKey::Loss => {
             let loss = section.require("loss", "loss = \"1 %\"").and_then(|v| loss(&v));
-            let side = side(section);
+            let side = link_side(section);
             Some(EventAction::Set(side?, LinkValues { loss: Some(loss?), ..LinkValues::default() }))
         }
         SetKey::Fade => fade_values(section),
@@ -292,7 +300,7 @@ fn event_action(
 }
 
 fn fade_values(section: &mut Section<'_>) -> Option<EventAction> {
-    let over =
+    let duration =
         section.require("over", "over = \"2 s\"").and_then(|v| v.positive_duration(MAX_DELAY));
     let (rate, delay, loss_value) =
         (section.take("rate"), section.take("delay"), section.take("loss"));
@@ -305,11 +313,11 @@ fn fade_values(section: &mut Section<'_>) -> Option<EventAction> {
         delay: delay.and_then(|v| v.duration(MAX_DELAY)),
         loss: loss_value.and_then(|v| loss(&v)),
     };
-    let side = side(section);
-    Some(EventAction::Fade(side?, values, over?))
+    let side = link_side(section);
+    Some(EventAction::Fade(side?, values, duration?))
 }
 
-fn side(section: &mut Section<'_>) -> Option<LinkSide> {
+fn link_side(section: &mut Section<'_>) -> Option<LinkSide> {
     let words = [("up", LinkSide::Up), ("down", LinkSide::Down), ("both", LinkSide::Both)];
     section.take("direction").map_or(Some(LinkSide::Both), |v| v.word(&words))
 }
@@ -321,7 +329,7 @@ enum DownKey {
     Interface,
 }
 
-fn down(
+fn down_mode(
     section: &mut Section<'_>,
     target: Option<TimelineTarget>,
     names: &NameTable,
@@ -333,17 +341,17 @@ fn down(
         ("interface", DownKey::Interface),
     ];
     let value = section.take("mode");
-    let how = value.as_ref().map_or(Some(DownKey::Silent), |v| v.word(&words));
+    let mode = value.as_ref().map_or(Some(DownKey::Silent), |v| v.word(&words));
     if let (Some(value), Some(TimelineTarget::Bottleneck(_))) = (&value, target)
-        && how.is_some_and(|how| how != DownKey::Silent)
+        && mode.is_some_and(|mode| mode != DownKey::Silent)
     {
         value.fail("a bottleneck has no interface of its own", "expected `silent`");
     }
-    match how {
+    match mode {
         Some(DownKey::Silent) => Some(DownMode::Silent),
         Some(DownKey::Carrier) => Some(DownMode::Carrier),
         Some(DownKey::Interface) => {
-            host(section, target, names, paths).map(|host| DownMode::Interface { host })
+            interface_host(section, target, names, paths).map(|host| DownMode::Interface { host })
         }
         None => {
             section.take("host");
@@ -353,7 +361,7 @@ fn down(
 }
 
 /// Parses the host of an interface; the path must end there.
-fn host(
+fn interface_host(
     section: &mut Section<'_>,
     target: Option<TimelineTarget>,
     names: &NameTable,

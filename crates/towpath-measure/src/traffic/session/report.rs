@@ -37,7 +37,7 @@ struct RequestReport {
 }
 
 impl ExchangeReport {
-    /// Creates a report from the current state of `talk`.
+    /// Creates a report from the current state of `session`.
     pub fn of(session: &MessageSession) -> Self {
         Self {
             streams: session.streams.iter().map(StreamReport::of).collect(),
@@ -47,23 +47,23 @@ impl ExchangeReport {
 }
 
 impl StreamReport {
-    fn of(line: &MessageStream) -> Self {
+    fn of(stream: &MessageStream) -> Self {
         let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
-        let asked = line.requests.iter().map(|asked| RequestReport {
-            due_ns: asked.request.due.as_nanos(),
-            request_bytes: asked.request.request_bytes,
-            reply_bytes: asked.request.reply_bytes,
-            ack: asked.request.ack,
-            warm_up: asked.request.warm_up,
-            sent_ns: nanos(asked.sent),
-            acked_ns: nanos(asked.acked),
-            replied_ns: nanos(asked.replied),
+        let requests = stream.requests.iter().map(|request| RequestReport {
+            due_ns: request.request.due.as_nanos(),
+            request_bytes: request.request.request_bytes,
+            reply_bytes: request.request.reply_bytes,
+            ack: request.request.ack,
+            warm_up: request.request.warm_up,
+            sent_ns: nanos(request.sent),
+            acked_ns: nanos(request.acked),
+            replied_ns: nanos(request.replied),
         });
-        let heard = line.received_requests.iter().map(|(number, at)| (*number, at.as_nanos()));
+        let received = stream.received_requests.iter().map(|(number, at)| (*number, at.as_nanos()));
         Self {
-            is_requester: line.is_requester,
-            requests: asked.collect(),
-            received_requests: heard.collect(),
+            is_requester: stream.is_requester,
+            requests: requests.collect(),
+            received_requests: received.collect(),
         }
     }
 }
@@ -75,39 +75,44 @@ pub fn merge_reports(
     client: &ExchangeReport,
     server: Option<&ExchangeReport>,
 ) -> Vec<Message> {
-    let mut found = Vec::new();
-    for (index, one) in client.streams.iter().enumerate() {
-        let other = server.and_then(|server| server.streams.get(index));
-        let (direction, asks, answers) = match other {
-            Some(other) if !one.is_requester => (DataDirection::Down, other, Some(one)),
-            _ if one.is_requester => (DataDirection::Up, one, other),
+    let mut messages = Vec::new();
+    for (index, client_stream) in client.streams.iter().enumerate() {
+        let server_stream = server.and_then(|server| server.streams.get(index));
+        let (direction, requester, responder) = match server_stream {
+            Some(server_stream) if !client_stream.is_requester => {
+                (DataDirection::Down, server_stream, Some(client_stream))
+            }
+            _ if client_stream.is_requester => (DataDirection::Up, client_stream, server_stream),
             _ => continue,
         };
-        let mut heard = answers.map_or(&[][..], |line| &line.received_requests).iter().peekable();
-        for (number, asked) in (0_u32..).zip(&asks.requests) {
+        let mut received =
+            responder.map_or(&[][..], |stream| &stream.received_requests).iter().peekable();
+        for (number, request) in (0_u32..).zip(&requester.requests) {
             // Requests on one stream are read in the order in which they were written.
-            let delivered_ns = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
-            let (answered_ns, replied_ns) = if asked.ack {
-                (asked.acked_ns, asked.replied_ns)
+            let delivered_ns = received
+                .next_if(|(received_number, _)| *received_number == number)
+                .map(|(_, read_ns)| *read_ns);
+            let (answered_ns, replied_ns) = if request.ack {
+                (request.acked_ns, request.replied_ns)
             } else {
-                (asked.replied_ns, None)
+                (request.replied_ns, None)
             };
-            found.push(Message {
+            messages.push(Message {
                 flow,
                 stream: index as u32,
                 direction,
                 number,
-                warm_up: asked.warm_up,
-                request_bytes: asked.request_bytes,
-                reply_bytes: asked.reply_bytes,
-                due_ns: asked.due_ns,
-                sent_ns: asked.sent_ns,
+                warm_up: request.warm_up,
+                request_bytes: request.request_bytes,
+                reply_bytes: request.reply_bytes,
+                due_ns: request.due_ns,
+                sent_ns: request.sent_ns,
                 delivered_ns,
                 answered_ns,
                 replied_ns,
             });
         }
     }
-    found.sort_by_key(|message| (message.due_ns, message.stream, message.number));
-    found
+    messages.sort_by_key(|message| (message.due_ns, message.stream, message.number));
+    messages
 }

@@ -57,9 +57,9 @@ impl CallPlayout {
         }
     }
 
-    /// Classifies a datagram by its transit time; `least` is the shortest one before it.
-    pub(super) fn classify(&self, transit: i64, least: Option<i64>) -> Slot {
-        let min_transit = least.map_or(transit, |least| least.min(transit));
+    /// Classifies a datagram by its transit time; `previous_min` is the shortest one before it.
+    pub(super) fn classify(&self, transit: i64, previous_min: Option<i64>) -> Slot {
+        let min_transit = previous_min.map_or(transit, |previous_min| previous_min.min(transit));
         if transit.saturating_sub(min_transit) > self.buffer_ns {
             Slot::Late
         } else {
@@ -68,48 +68,48 @@ impl CallPlayout {
     }
 
     /// Finalises the next number.
-    pub(super) fn settle(&mut self, number: u64, slot: Slot) {
+    pub(super) fn finalize(&mut self, number: u64, slot: Slot) {
         let is_played = slot == Slot::Arrived;
         self.report.late += u64::from(slot == Slot::Late);
         self.report.gaps += u64::from(!is_played && !self.report.in_gap);
         self.report.in_gap = !is_played;
-        let place = number % self.packets_per_frame;
-        self.is_frame_complete = is_played && (place == 0 || self.is_frame_complete);
+        let frame_position = number % self.packets_per_frame;
+        self.is_frame_complete = is_played && (frame_position == 0 || self.is_frame_complete);
         self.report.played +=
-            u64::from(self.is_frame_complete && place + 1 == self.packets_per_frame);
+            u64::from(self.is_frame_complete && frame_position + 1 == self.packets_per_frame);
     }
 
     /// Finalises numbers that never arrived.
-    pub(super) fn skip(&mut self, from: u64) {
-        self.settle(from, Slot::Missing);
+    pub(super) fn finalize_skipped(&mut self, first_number: u64) {
+        self.finalize(first_number, Slot::Missing);
         // The beginning of the next frame may be among the skipped numbers.
         self.is_frame_complete = false;
     }
 
-    pub(super) fn finish(self, least_ns: Option<i64>, one_clock: bool) -> PlayoutReport {
+    pub(super) fn finish(self, min_transit_ns: Option<i64>, one_clock: bool) -> PlayoutReport {
         let basis = if one_clock { DelayBasis::OneClock } else { DelayBasis::ClockOffset };
-        PlayoutReport { min_transit_ns: least_ns, basis, ..self.report }
+        PlayoutReport { min_transit_ns, basis, ..self.report }
     }
 }
 
-/// Rates a call of `numbered` datagrams, of which `received` arrived. The receiver has accounted
-/// for the numbers below `known`.
+/// Rates a call of `count` datagrams, of which `received` arrived. The receiver has accounted
+/// for the numbers below `accounted`.
 pub(super) fn assess(
     call: Call,
     report: &PlayoutReport,
-    (numbered, received, known): (u64, u64, u64),
+    (count, received, accounted): (u64, u64, u64),
 ) -> CallStats {
-    let together = u64::from(call.packets_per_frame.max(1));
-    let planned = numbered.div_ceil(together);
+    let packets_per_frame = u64::from(call.packets_per_frame.max(1));
+    let planned = count.div_ceil(packets_per_frame);
     let network_ns =
         report.min_transit_ns.map(|min_transit| u64::try_from(min_transit).unwrap_or(0));
     let buffer_ns = u64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(u64::MAX);
-    let mut figures = CallStats {
+    let mut stats = CallStats {
         medium: call.medium.name().to_owned(),
         jitter_buffer_ns: buffer_ns,
         planned,
         played: report.played.min(planned),
-        lost: numbered.saturating_sub(received),
+        lost: count.saturating_sub(received),
         late: report.late,
         network_ns,
         basis: report.basis,
@@ -121,25 +121,25 @@ pub(super) fn assess(
     let (codec, look_ahead_ns) = match call.medium {
         Medium::G711 => (Codec::G711_PLC, 0),
         Medium::G729a => (Codec::G729A, LOOK_AHEAD_NS),
-        Medium::Video => return figures,
+        Medium::Video => return stats,
     };
-    let unplayed = planned.saturating_sub(figures.played);
-    let share = unplayed as f64 / planned.max(1) as f64;
-    let gaps = report.gaps.saturating_add(u64::from(numbered > known && !report.in_gap));
+    let unplayed = planned.saturating_sub(stats.played);
+    let unplayed_share = unplayed as f64 / planned.max(1) as f64;
+    let gaps = report.gaps.saturating_add(u64::from(count > accounted && !report.in_gap));
     // G.107 §7.5: mean length of loss runs, relative to that of random losses.
-    let burst_ratio = unplayed as f64 / gaps.max(1) as f64 * (1.0 - share);
-    figures.burst_ratio = (gaps > 0).then_some(burst_ratio.max(1.0));
-    let Some(network_ns) = network_ns.filter(|_| figures.played > 0) else {
+    let burst_ratio = unplayed as f64 / gaps.max(1) as f64 * (1.0 - unplayed_share);
+    stats.burst_ratio = (gaps > 0).then_some(burst_ratio.max(1.0));
+    let Some(network_ns) = network_ns.filter(|_| stats.played > 0) else {
         // A delay can only be rated if something was played.
-        (figures.rating, figures.score) = (Some(0.0), Some(1.0));
-        return figures;
+        (stats.rating, stats.score) = (Some(0.0), Some(1.0));
+        return stats;
     };
     let delay_ns =
         [buffer_ns, PACKET_NS, look_ahead_ns].into_iter().fold(network_ns, u64::saturating_add);
-    let r = rating(codec, share, burst_ratio, delay_ns as f64 / NANOS_PER_MS);
-    figures.mouth_to_ear_ns = Some(delay_ns);
-    (figures.rating, figures.score) = (Some(r.clamp(0.0, 100.0)), Some(mean_opinion_score(r)));
-    figures
+    let r = rating(codec, unplayed_share, burst_ratio, delay_ns as f64 / NANOS_PER_MS);
+    stats.mouth_to_ear_ns = Some(delay_ns);
+    (stats.rating, stats.score) = (Some(r.clamp(0.0, 100.0)), Some(mean_opinion_score(r)));
+    stats
 }
 
 #[cfg(test)]
@@ -163,15 +163,15 @@ mod tests {
         flows.filter_map(|flow| flow.pattern.udp().copied()).collect()
     }
 
-    fn at(micros: u64) -> Instant {
+    fn at_us(micros: u64) -> Instant {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
     /// Simulates a call over a network that returns each datagram's transit time in microseconds;
     /// `None` is a loss.
     fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallStats {
-        let mut sender = UdpSender::new(*plan, at(0), SAMPLE);
-        let mut receiver = UdpReceiver::new(plan, at(0), SAMPLE);
+        let mut sender = UdpSender::new(*plan, at_us(0), SAMPLE);
+        let mut receiver = UdpReceiver::new(plan, at_us(0), SAMPLE);
         let mut arrivals = Vec::new();
         while let Some(due) = sender.next_due() {
             let number = sender.poll(due).unwrap();
@@ -185,38 +185,42 @@ mod tests {
         for (arrival, number, due) in arrivals {
             receiver.on_datagram(arrival, (number, due), 172);
         }
-        let (sent, arrived) = (sender.finish(), receiver.finish(true));
-        let way = (DataDirection::Up, "p");
-        let joined = merge_reports(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&arrived)));
-        joined.unwrap().0.call.unwrap()
+        let (sent, received) = (sender.finish(), receiver.finish(true));
+        let direction = (DataDirection::Up, "p");
+        let merged =
+            merge_reports(plan, (0, at_us(0), SAMPLE), direction, (Some(&sent), Some(&received)));
+        merged.unwrap().0.call.unwrap()
     }
 
-    fn assert_near(value: Option<f64>, wanted: f64, off: f64) {
-        assert!(value.is_some_and(|value| (value - wanted).abs() <= off), "{value:?} {wanted}");
+    fn assert_near(value: Option<f64>, expected: f64, tolerance: f64) {
+        assert!(
+            value.is_some_and(|value| (value - expected).abs() <= tolerance),
+            "{value:?} {expected}"
+        );
     }
 
     #[test]
-    fn sound_is_fifty_datagrams_a_second_and_a_picture_thirty_frames() {
+    fn audio_sends_50_datagrams_per_second_and_video_30_frames() {
         let [sound] = plans("")[..] else { panic!() };
         assert_eq!(
             (sound.bytes, sound.rate_bps, sound.direction),
             (172, 68_800, DataDirection::Both)
         );
         assert_eq!((planned_datagrams(&sound), Pattern::Udp(sound).name()), (500, "call"));
-        let [small] = plans("codec = \"g729a\"\nduration = \"1 s\"")[..] else { panic!() };
-        assert_eq!((small.bytes, planned_datagrams(&small)), (40, 50));
+        let [g729] = plans("codec = \"g729a\"\nduration = \"1 s\"")[..] else { panic!() };
+        assert_eq!((g729.bytes, planned_datagrams(&g729)), (40, 50));
         // 1 Mbit/s are 4,167 bytes a frame: four datagrams.
-        let [_, picture] = plans("video = \"1 Mbit/s\"\nduration = \"1 s\"")[..] else { panic!() };
-        let call = picture.call.unwrap();
+        let [_, video] = plans("video = \"1 Mbit/s\"\nduration = \"1 s\"")[..] else { panic!() };
+        let call = video.call.unwrap();
         assert_eq!(
-            (picture.bytes, call.packets_per_frame, planned_datagrams(&picture)),
+            (video.bytes, call.packets_per_frame, planned_datagrams(&video)),
             (1_042, 4, 120)
         );
-        assert_eq!(Pattern::Udp(picture).name(), "call-video");
-        let mut sender = UdpSender::new(picture, at(0), SAMPLE);
+        assert_eq!(Pattern::Udp(video).name(), "call-video");
+        let mut sender = UdpSender::new(video, at_us(0), SAMPLE);
         let mut sent = 0;
-        while sender.poll(at(33_334)).is_some() {
-            sender.on_sent(at(33_334));
+        while sender.poll(at_us(33_334)).is_some() {
+            sender.on_sent(at_us(33_334));
             sent += 1;
         }
         assert_eq!((sent, sender.next_due()), (8, Some(Instant::from_nanos(66_666_666))));
@@ -227,54 +231,58 @@ mod tests {
     #[test]
     fn a_call_over_a_clean_network_is_as_good_as_its_codec() {
         let [plan] = plans("")[..] else { panic!() };
-        let own = call_over(&plan, |_| Some(20_000));
-        assert_eq!((own.planned, own.played, own.lost, own.late), (500, 500, 0, 0));
-        assert_eq!((own.network_ns, own.mouth_to_ear_ns), (Some(20_000_000), Some(100_000_000)));
-        let wanted = rating(Codec::G711_PLC, 0.0, 1.0, 100.0);
-        assert_near(own.rating, wanted, 1e-9);
-        assert!((90.0..93.2).contains(&wanted) && own.burst_ratio.is_none(), "{own:?}");
+        let call = call_over(&plan, |_| Some(20_000));
+        assert_eq!((call.planned, call.played, call.lost, call.late), (500, 500, 0, 0));
+        assert_eq!((call.network_ns, call.mouth_to_ear_ns), (Some(20_000_000), Some(100_000_000)));
+        let expected = rating(Codec::G711_PLC, 0.0, 1.0, 100.0);
+        assert_near(call.rating, expected, 1e-9);
+        assert!((90.0..93.2).contains(&expected) && call.burst_ratio.is_none(), "{call:?}");
         let [plan] = plans("codec = \"g729a\"")[..] else { panic!() };
-        let small = call_over(&plan, |_| Some(20_000));
-        assert_eq!(small.mouth_to_ear_ns, Some(105_000_000));
-        assert_near(small.rating, wanted - 11.0, 0.5);
+        let g729 = call_over(&plan, |_| Some(20_000));
+        assert_eq!(g729.mouth_to_ear_ns, Some(105_000_000));
+        assert_near(g729.rating, expected - 11.0, 0.5);
     }
 
     #[test]
     fn datagrams_later_than_the_buffer_count_as_lost() {
         let [plan] = plans("jitter-buffer = \"40 ms\"")[..] else { panic!() };
         // Every tenth datagram is 40 ms later than the others, every twentieth slightly more.
-        let own = call_over(&plan, |number| {
+        let late_call = call_over(&plan, |number| {
             Some(20_000 + if number % 20 == 19 { 40_001 } else { (number % 10 / 9) * 40_000 })
         });
-        assert_eq!((own.played, own.late, own.lost), (475, 25, 0));
-        let lost = call_over(&plan, |number| (number % 20 != 19).then_some(20_000));
-        assert_eq!((lost.played, lost.late, lost.lost), (475, 0, 25));
-        assert_eq!((own.rating, own.score), (lost.rating, lost.score));
+        assert_eq!((late_call.played, late_call.late, late_call.lost), (475, 25, 0));
+        let lossy_call = call_over(&plan, |number| (number % 20 != 19).then_some(20_000));
+        assert_eq!((lossy_call.played, lossy_call.late, lossy_call.lost), (475, 0, 25));
+        assert_eq!((late_call.rating, late_call.score), (lossy_call.rating, lossy_call.score));
         // G.113: 5 % of random losses cost 95 × 5 / (5 + 25.1) with concealment.
-        let whole = call_over(&plan, |_| Some(20_000));
-        assert_near(whole.rating.zip(lost.rating).map(|(a, b)| a - b), 95.0 * 5.0 / 30.1, 1e-6);
+        let clean_call = call_over(&plan, |_| Some(20_000));
+        assert_near(
+            clean_call.rating.zip(lossy_call.rating).map(|(a, b)| a - b),
+            95.0 * 5.0 / 30.1,
+            1e-6,
+        );
     }
 
     #[test]
     fn consecutive_losses_are_worse_than_isolated_ones() {
         let [plan] = plans("")[..] else { panic!() };
-        let alone = call_over(&plan, |number| (number % 20 != 7).then_some(20_000));
-        let row = call_over(&plan, |number| (number % 100 >= 5).then_some(20_000));
-        assert_eq!((alone.lost, row.lost), (25, 25));
-        assert_near(alone.burst_ratio, 1.0, 0.0);
-        assert_near(row.burst_ratio, 5.0 * 0.95, 1e-9);
-        assert!(row.score < alone.score, "{row:?} {alone:?}");
+        let isolated = call_over(&plan, |number| (number % 20 != 7).then_some(20_000));
+        let consecutive = call_over(&plan, |number| (number % 100 >= 5).then_some(20_000));
+        assert_eq!((isolated.lost, consecutive.lost), (25, 25));
+        assert_near(isolated.burst_ratio, 1.0, 0.0);
+        assert_near(consecutive.burst_ratio, 5.0 * 0.95, 1e-9);
+        assert!(consecutive.score < isolated.score, "{consecutive:?} {isolated:?}");
         // The end is silent: one run of 100 losses.
-        let end = call_over(&plan, |number| (number < 400).then_some(20_000));
-        assert_eq!((end.played, end.lost), (400, 100));
-        assert_near(end.burst_ratio, 100.0 * 0.8, 1e-9);
+        let silent_end = call_over(&plan, |number| (number < 400).then_some(20_000));
+        assert_eq!((silent_end.played, silent_end.lost), (400, 100));
+        assert_near(silent_end.burst_ratio, 100.0 * 0.8, 1e-9);
     }
 
     #[test]
     fn unsent_datagrams_count_as_lost_in_the_rating() {
         let [plan] = plans("duration = \"1 s\"")[..] else { panic!() };
-        let mut sender = UdpSender::new(plan, at(0), SAMPLE);
-        let mut receiver = UdpReceiver::new(&plan, at(0), SAMPLE);
+        let mut sender = UdpSender::new(plan, at_us(0), SAMPLE);
+        let mut receiver = UdpReceiver::new(&plan, at_us(0), SAMPLE);
         while let Some(due) = sender.next_due() {
             let number = sender.poll(due).unwrap();
             if (10..20).contains(&number) {
@@ -284,30 +292,31 @@ mod tests {
             sender.on_sent(due);
             receiver.on_datagram(due + SAMPLE, (number, due), 172);
         }
-        let (sent, arrived) = (sender.finish(), receiver.finish(false));
+        let (sent, received) = (sender.finish(), receiver.finish(false));
         let flow_direction = (DataDirection::Up, "p");
-        let ends = (Some(&sent), Some(&arrived));
-        let (figures, _) = merge_reports(&plan, (0, at(0), SAMPLE), flow_direction, ends).unwrap();
-        let own = figures.call.unwrap();
-        assert_eq!((figures.sent, figures.unsent, figures.lost), (40, 10, 0));
-        assert_eq!((own.planned, own.played, own.lost), (50, 40, 10));
-        assert_eq!(own.basis, DelayBasis::ClockOffset);
-        assert_near(own.burst_ratio, 8.0, 1e-9);
-        let nothing = call_over(&plan, |_| None);
-        assert_eq!((nothing.rating, nothing.score), (Some(0.0), Some(1.0)));
-        assert_eq!(nothing.mouth_to_ear_ns, None);
+        let reports = (Some(&sent), Some(&received));
+        let (stats, _) =
+            merge_reports(&plan, (0, at_us(0), SAMPLE), flow_direction, reports).unwrap();
+        let call = stats.call.unwrap();
+        assert_eq!((stats.sent, stats.unsent, stats.lost), (40, 10, 0));
+        assert_eq!((call.planned, call.played, call.lost), (50, 40, 10));
+        assert_eq!(call.basis, DelayBasis::ClockOffset);
+        assert_near(call.burst_ratio, 8.0, 1e-9);
+        let silent_call = call_over(&plan, |_| None);
+        assert_eq!((silent_call.rating, silent_call.score), (Some(0.0), Some(1.0)));
+        assert_eq!(silent_call.mouth_to_ear_ns, None);
     }
 
     #[test]
     fn a_frame_counts_if_all_of_it_arrives_in_time() {
         let plan = plans("video = \"1 Mbit/s\"")[1];
         // Frame 3 lacks its last part, frame 5 its first, and part of frame 7 is late.
-        let own = call_over(&plan, |number| match number {
+        let call = call_over(&plan, |number| match number {
             15 | 20 => None,
             30 => Some(90_000),
             _ => Some(20_000 + number % 4 * 800),
         });
-        assert_eq!((own.planned, own.played, own.lost, own.late), (300, 297, 2, 1));
-        assert_eq!((own.score, own.rating, own.mouth_to_ear_ns), (None, None, None));
+        assert_eq!((call.planned, call.played, call.lost, call.late), (300, 297, 2, 1));
+        assert_eq!((call.score, call.rating, call.mouth_to_ear_ns), (None, None, None));
     }
 }
