@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() -> std::io::Result<()> {
-    let variable = |name| PathBuf::from(std::env::var_os(name).unwrap_or_default());
-    let folder = variable("CARGO_MANIFEST_DIR").join("../../reproductions");
+    let env_path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_default());
+    let folder = env_path("CARGO_MANIFEST_DIR").join("../../reproductions");
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut files = Vec::new();
-    collect(&folder, "", &mut files)?;
+    collect_files(&folder, "", &mut files)?;
     files.sort();
     let mut text = "&[".to_owned();
     for (name, path) in files {
@@ -18,11 +18,15 @@ fn main() -> std::io::Result<()> {
         let _ = write!(text, "({name:?}, include_str!({path:?})),");
     }
     text.push(']');
-    fs::write(variable("OUT_DIR").join("reproductions.rs"), text)
+    fs::write(env_path("OUT_DIR").join("reproductions.rs"), text)
 }
 
 /// Collects the files below a folder, by name relative to it; a missing folder yields no files.
-fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, PathBuf)>) -> std::io::Result<()> {
+fn collect_files(
+    folder: &Path,
+    prefix: &str,
+    files: &mut Vec<(String, PathBuf)>,
+) -> std::io::Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }
@@ -36,7 +40,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, PathBuf)>) -> s
         let name = format!("{prefix}{name}");
         if path.is_dir() {
             println!("cargo::rerun-if-changed={}", path.display());
-            collect(&path, &format!("{name}/"), files)?;
+            collect_files(&path, &format!("{name}/"), files)?;
         } else {
             files.push((name, path));
         }

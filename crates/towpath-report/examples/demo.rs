@@ -1,6 +1,8 @@
-//! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
-//! their terminal summary. A second argument chooses: `repeated`, `four`,
-//! `three`, `own`, `fade`, `many`, or stored results.
+//! Writes `demo.html` (or the file named by the first argument) from modelled results and prints
+//! their terminal summary.
+//!
+//! The second argument is a modelled data set (`repeated`, `four`, `three`, `own`, `fade`, `many`)
+//! or the first of several result files.
 
 use std::io::Write as _;
 
@@ -9,9 +11,9 @@ use towpath_measure::scenario::Transport;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-fn stored(file: &str) -> std::io::Result<towpath_report::StoredRun> {
-    let open = std::io::BufReader::new(std::fs::File::open(file)?);
-    let result = towpath_measure::store::read_run(open).map_err(std::io::Error::other)?;
+fn read_stored_run(file: &str) -> std::io::Result<towpath_report::StoredRun> {
+    let reader = std::io::BufReader::new(std::fs::File::open(file)?);
+    let result = towpath_measure::store::read_run(reader).map_err(std::io::Error::other)?;
     Ok(towpath_report::StoredRun::new(result, Some(file.to_owned())))
 }
 
@@ -21,8 +23,11 @@ fn main() -> std::io::Result<()> {
     let runs = match arguments.next().as_deref() {
         Some("repeated") => common::repeated(),
         Some("four") => {
-            let all = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
-            all.iter().map(|transport| common::run(&common::handover(*transport, 1))).collect()
+            let transports = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
+            transports
+                .iter()
+                .map(|transport| common::run(&common::handover(*transport, 1)))
+                .collect()
         }
         Some("three") => vec![common::run(&common::three_paths())],
         Some("own") => vec![common::own_stack()],
@@ -32,9 +37,9 @@ fn main() -> std::io::Result<()> {
             vec![common::run(&common::Plan { streams: 20, sample_ms: 10, ..plan })]
         }
         Some(file) => {
-            let mut runs = vec![stored(file)?];
+            let mut runs = vec![read_stored_run(file)?];
             for file in arguments {
-                runs.push(stored(&file)?);
+                runs.push(read_stored_run(&file)?);
             }
             runs
         }

@@ -8,11 +8,11 @@ use towpath_measure::scenario::DataDirection;
 use crate::StoredRun;
 use crate::text::{clean, cut, wrap};
 
-/// Widest label of a part.
+/// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 46;
-/// Shown instead of a rate of 0.00.
+/// Cell text for a rate that rounds to 0.00.
 const NO_VALUE: &str = "–";
-/// Width of a column.
+/// Width of a value column, in characters.
 const COLUMN_WIDTH: usize = 12;
 
 /// Returns the accounting table of each run: link capacity in Mbit/s and its use.
@@ -39,24 +39,25 @@ fn write_account(out: &mut String, name: &str, account: &AccountSummary, width: 
         out.push('\n');
         return;
     }
-    let fitting = (width.saturating_sub(LABEL_WIDTH) / COLUMN_WIDTH).saturating_sub(1).max(1);
-    for links in account.links.chunks(fitting) {
+    let links_per_table =
+        (width.saturating_sub(LABEL_WIDTH) / COLUMN_WIDTH).saturating_sub(1).max(1);
+    for links in account.links.chunks(links_per_table) {
         let columns: Vec<&Parts> =
             [&account.total].into_iter().chain(links.iter().map(|link| &link.parts)).collect();
-        let titles = links.iter().map(|link| {
+        let link_titles = links.iter().map(|link| {
             let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
             cut(&format!("{} {arrow}", clean(&link.path)), COLUMN_WIDTH - 1)
         });
-        let titles: Vec<String> = ["all".to_owned()].into_iter().chain(titles).collect();
-        row(out, "Mbit/s", &titles);
+        let titles: Vec<String> = ["all".to_owned()].into_iter().chain(link_titles).collect();
+        write_row(out, "Mbit/s", &titles);
         let rate = |bytes: u64| mbps(bytes, account.span_ns);
         let capacity = columns.iter().map(|parts| rate(parts.capacity_bytes));
-        row(out, "capacity", &capacity.collect::<Vec<_>>());
+        write_row(out, "capacity", &capacity.collect::<Vec<_>>());
         for part in Part::ALL {
             // A part that rounds to nothing gets no row.
             if mbps(account.total.of(part), account.span_ns) != NO_VALUE {
                 let cells = columns.iter().map(|parts| rate(parts.of(part)));
-                row(out, part.label(), &cells.collect::<Vec<_>>());
+                write_row(out, part.label(), &cells.collect::<Vec<_>>());
                 write_blocked_by(out, part, &columns, account.span_ns);
             }
         }
@@ -72,13 +73,14 @@ fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
     }
     let _ = writeln!(out, "  what held senders back, whatever the paths could carry:");
     for link in &account.links {
-        let all: u64 = link.limit_ns.values().sum();
-        let mut held: Vec<_> = link.limit_ns.iter().collect();
-        held.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
-        let share = |span: u64| (span as f64 * 100.0 / all.max(1) as f64).round();
-        let shown = held.iter().filter(|(_, span)| share(**span) >= 1.0);
-        let lines: Vec<_> =
-            shown.map(|(part, span)| format!("{} {} %", part.label(), share(**span))).collect();
+        let total_ns: u64 = link.limit_ns.values().sum();
+        let mut limits: Vec<_> = link.limit_ns.iter().collect();
+        limits.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
+        let share = |span: u64| (span as f64 * 100.0 / total_ns.max(1) as f64).round();
+        let significant = limits.iter().filter(|(_, span)| share(**span) >= 1.0);
+        let lines: Vec<_> = significant
+            .map(|(part, span)| format!("{} {} %", part.label(), share(**span)))
+            .collect();
         let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
         let text = format!("{} {arrow}: {}", clean(&link.path), lines.join(", "));
         for line in wrap(&text, width.saturating_sub(4)) {
@@ -87,7 +89,7 @@ fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
     }
 }
 
-fn row(out: &mut String, label: &str, cells: &[String]) {
+fn write_row(out: &mut String, label: &str, cells: &[String]) {
     let mut line = format!("  {label:<LABEL_WIDTH$}");
     for cell in cells {
         let _ = write!(line, "{cell:>COLUMN_WIDTH$}");
@@ -99,9 +101,10 @@ fn row(out: &mut String, label: &str, cells: &[String]) {
 fn write_blocked_by(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
     let Some(total) = columns.first().filter(|_| part == Part::HeadOfLineBlocking) else { return };
     for path in total.blocked_by.keys().take(8) {
-        let of = |parts: &&Parts| parts.blocked_by.get(path).copied().unwrap_or(0);
-        let cells: Vec<_> = columns.iter().map(|parts| mbps(of(parts), span_ns)).collect();
-        row(out, &cut(&format!("  that waits for {}", clean(path)), LABEL_WIDTH), &cells);
+        let blocked_bytes = |parts: &&Parts| parts.blocked_by.get(path).copied().unwrap_or(0);
+        let cells: Vec<_> =
+            columns.iter().map(|parts| mbps(blocked_bytes(parts), span_ns)).collect();
+        write_row(out, &cut(&format!("  that waits for {}", clean(path)), LABEL_WIDTH), &cells);
     }
 }
 

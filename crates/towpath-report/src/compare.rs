@@ -64,18 +64,18 @@ pub(crate) fn table(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
         rows: flow_rows(groups, key),
     });
     let mut blocks: Vec<_> = shares::blocks(groups).into_iter().chain(flows).chain(paths).collect();
-    let run =
+    let multipath_row =
         row("Multipath", "whether every connection spoke the multipath protocol to its end", {
             groups.iter().map(multipath)
         });
     match blocks.as_mut_slice() {
-        [only] => only.rows.push(run),
-        _ => blocks.push(TableBlock { title: "whole run".to_owned(), rows: vec![run] }),
+        [only] => only.rows.push(multipath_row),
+        _ => blocks.push(TableBlock { title: "whole run".to_owned(), rows: vec![multipath_row] }),
     }
     blocks
 }
 
-/// Returns a flow's title: `flow 0 ↑ phone to server, bulk`.
+/// Returns a flow's title: `flow 0: bulk from phone to server`.
 pub(crate) fn flow_title(groups: &[RunGroup<'_>], key: FlowKey) -> String {
     let mut flows = groups.iter().flat_map(|group| &group.runs).flat_map(|run| &run.meta.flows);
     let Some(flow) = flows.find(|flow| flow.flow == key.flow) else {
@@ -137,23 +137,26 @@ const MAX_MAIN_ROWS: usize = 24;
 
 /// Splits the table in two: the main rows, and the detail.
 pub(crate) fn split_main_rows(blocks: Vec<TableBlock>) -> (Vec<TableBlock>, Vec<TableBlock>) {
-    let rows = |blocks: &[TableBlock]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
-    if rows(&blocks) <= MAX_UNSPLIT_ROWS {
+    let row_count =
+        |blocks: &[TableBlock]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
+    if row_count(&blocks) <= MAX_UNSPLIT_ROWS {
         return (blocks, Vec::new());
     }
     let is_main = |row: &TableRow| MAIN_LABELS.iter().any(|label| row.label.starts_with(label));
-    let (mut first, mut rest): (Vec<TableBlock>, Vec<TableBlock>) = (Vec::new(), Vec::new());
-    for TableBlock { title, rows: all } in blocks {
-        let (main, detail): (Vec<TableRow>, Vec<TableRow>) =
-            all.into_iter().partition(|row| rows(&first) < MAX_MAIN_ROWS && is_main(row));
-        if !main.is_empty() {
-            first.push(TableBlock { title: title.clone(), rows: main });
+    let mut main_blocks: Vec<TableBlock> = Vec::new();
+    let mut detail_blocks: Vec<TableBlock> = Vec::new();
+    for TableBlock { title, rows: block_rows } in blocks {
+        let (main_rows, detail_rows): (Vec<TableRow>, Vec<TableRow>) = block_rows
+            .into_iter()
+            .partition(|row| row_count(&main_blocks) < MAX_MAIN_ROWS && is_main(row));
+        if !main_rows.is_empty() {
+            main_blocks.push(TableBlock { title: title.clone(), rows: main_rows });
         }
-        if !detail.is_empty() {
-            rest.push(TableBlock { title, rows: detail });
+        if !detail_rows.is_empty() {
+            detail_blocks.push(TableBlock { title, rows: detail_rows });
         }
     }
-    (first, rest)
+    (main_blocks, detail_blocks)
 }
 
 fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) -> TableRow {
@@ -161,29 +164,29 @@ fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) ->
 }
 
 fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
-    let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
+    let flow_row = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
     let mut goodput =
-        of("Goodput", "application bytes that the receiver read, over the time", |f| {
+        flow_row("Goodput", "application bytes that the receiver read, over the time", |f| {
             median_cell(f.iter().map(|flow| flow.goodput_bps), number::rate)
         });
-    bars(&mut goodput, groups, key);
-    let exchange = messages::is_exchange(groups, key);
-    let steady = datagrams::is_constant_rate(groups, key);
+    add_bars(&mut goodput, groups, key);
+    let has_messages = messages::is_exchange(groups, key);
+    let is_datagrams = datagrams::is_constant_rate(groups, key);
     let mut rows = latency::rows(groups, key);
     rows.extend(messages::rows(groups, key));
     rows.extend(datagrams::rows(groups, key));
     rows.extend([
         goodput,
-        of("Received", "application bytes that the receiver read", |f| {
+        flow_row("Received", "application bytes that the receiver read", |f| {
             median_cell(f.iter().map(|flow| flow.bytes as f64), number::bytes)
         }),
-        of(
+        flow_row(
             "Completed",
-            if exchange {
+            if has_messages {
                 "every request was answered"
-            } else if steady {
+            } else if is_datagrams {
                 "datagrams arrived, and no end met an error"
             } else {
                 "ended as planned: whole, or still delivering in the last second"
@@ -191,27 +194,27 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             completed,
         ),
     ]);
-    if !steady {
-        rows.push(of(
+    if !is_datagrams {
+        rows.push(flow_row(
             "Connected after",
             "from the start of the flow until the connection was open",
             |f| {
-                let known = f.iter().filter_map(|flow| flow.connect_ns);
-                median_cell(known.map(|ns| ns as f64), number::time)
+                let connect_times = f.iter().filter_map(|flow| flow.connect_ns);
+                median_cell(connect_times.map(|ns| ns as f64), number::time)
             },
         ));
     }
-    if !exchange {
+    if !has_messages {
         rows.extend([
-            of("Longest stall", "longest time without a byte at the receiver", longest_stall),
-            of("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
+            flow_row("Longest stall", "longest time without a byte at the receiver", longest_stall),
+            flow_row("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
         ]);
     }
     for event in events(groups, key) {
         rows.extend(recovery_rows(groups, key, &event));
     }
     // Datagrams have no connection, so they have no connection metrics.
-    if !steady {
+    if !is_datagrams {
         rows.extend(connection_rows(groups, key));
     }
     rows
@@ -219,18 +222,18 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
 
 /// Returns the metrics that only a connection has.
 fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
-    let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
+    let flow_row = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
     let mut rows = Vec::new();
-    rows.push(of("Retransmitted", "retransmitted packets of all subflows", |f| {
+    rows.push(flow_row("Retransmitted", "retransmitted packets of all subflows", |f| {
         median_cell(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
     rows.extend(stack_rows(groups, key));
     rows.push(row("Paths used", "share of the payload that arrived on each path", {
         groups.iter().map(|group| paths_used(group, key))
     }));
-    rows.push(of("Congestion control", "read back from the sender's subflows", |f| {
+    rows.push(flow_row("Congestion control", "read back from the sender's subflows", |f| {
         let mut names: Vec<_> = f.iter().flat_map(|flow| &flow.congestion_control).collect();
         names.sort();
         names.dedup();
@@ -244,7 +247,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
 fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     type Pick = fn(&StackStats) -> Option<u64>;
     type Write = fn(f64) -> String;
-    let all: [(&str, &'static str, Pick, Write); 5] = [
+    let candidates: [(&str, &'static str, Pick, Write); 5] = [
         (
             "Sent again elsewhere",
             "bytes that were sent again on another subflow",
@@ -280,9 +283,9 @@ fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| pick(flow.stack.as_ref()?)).collect()
     };
-    let happened = |pick: Pick| groups.iter().any(|g| values_of(g, pick).iter().any(|n| *n > 0));
-    let shown = all.into_iter().filter(|(_, _, pick, _)| happened(*pick));
-    shown
+    let is_nonzero = |pick: Pick| groups.iter().any(|g| values_of(g, pick).iter().any(|n| *n > 0));
+    let occurred = candidates.into_iter().filter(|(_, _, pick, _)| is_nonzero(*pick));
+    occurred
         .map(|(label, meaning, pick, format)| {
             let cell =
                 |group| median_cell(values_of(group, pick).into_iter().map(|n| n as f64), format);
@@ -308,7 +311,7 @@ fn median_cell(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String)
     Cell { text, note, ..Cell::default() }
 }
 
-fn bars(row: &mut TableRow, groups: &[RunGroup<'_>], key: FlowKey) {
+fn add_bars(row: &mut TableRow, groups: &[RunGroup<'_>], key: FlowKey) {
     let median = |group: &RunGroup<'_>| {
         MedianRange::of(group.flows(key).iter().map(|flow| flow.goodput_bps))
             .map_or(0.0, |s| s.median)
@@ -331,8 +334,8 @@ fn completed(flows: &[&FlowSummary]) -> Cell {
         (_, 0) => return missing(),
         (1, 1) => ("yes".to_owned(), Tone::Good),
         (0, 1) => ("no".to_owned(), Tone::Bad),
-        (done, all) => {
-            (format!("{done} of {all}"), if done == all { Tone::Good } else { Tone::Bad })
+        (done, total) => {
+            (format!("{done} of {total}"), if done == total { Tone::Good } else { Tone::Bad })
         }
     };
     Cell { text, note: reasons.join("; "), tone, bar: None }
@@ -368,15 +371,15 @@ fn stall_time(ns: f64) -> String {
     if ns <= 0.0 { "none".to_owned() } else { number::time(ns) }
 }
 
-/// Greatest time difference at which repetitions count events as the same.
+/// Maximum time difference between events of two repetitions that count as the same event.
 const MAX_EVENT_SKEW_NS: u64 = 100_000_000;
 
-/// Returns events that a recovery is measured from, over all groups, in order of time.
+/// Returns the events (time in ns and text) that recoveries refer to, in order of time.
 fn events(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<(u64, String)> {
     let mut events: Vec<(u64, String)> = Vec::new();
     for recovery in groups.iter().flat_map(|g| g.flows(key)).flat_map(|flow| &flow.recoveries) {
-        let known = |event: &(u64, String)| is_event(recovery, event);
-        if !events.iter().any(known) {
+        let is_listed = |event: &(u64, String)| is_event(recovery, event);
+        if !events.iter().any(is_listed) {
             events.push((recovery.event_ns, recovery.event.clone()));
         }
     }
@@ -389,55 +392,56 @@ fn is_event(recovery: &Recovery, event: &(u64, String)) -> bool {
 }
 
 fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -> [TableRow; 3] {
-    let found = |group: &RunGroup<'_>| -> Vec<Recovery> {
+    let recoveries = |group: &RunGroup<'_>| -> Vec<Recovery> {
         let of_event = |r: &&Recovery| is_event(r, event);
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
     };
-    let when = number::short_moment(event.0 as f64 / 1e9);
-    // Short enough for one line, so that no line of a table begins with a word of a scenario's
-    // author.
-    let what = truncate_words(&clean(&event.1), 16);
+    let time_text = number::short_moment(event.0 as f64 / 1e9);
+    // A label that wraps could begin a table line with text from the scenario's author.
+    let event_text = truncate_words(&clean(&event.1), 16);
     [
         row(
-            &format!("Without gaps again after {what} ({when})"),
+            &format!("Without gaps again after {event_text} ({time_text})"),
             "time until the end of the last gap of 100 ms and more that the event caused",
-            groups.iter().map(|group| when_known(&found(group), |r| r.last_stall_end_ns)),
+            groups
+                .iter()
+                .map(|group| recovery_time_cell(&recoveries(group), |r| r.last_stall_end_ns)),
         ),
         row(
             "Back at 90 %",
             "time until goodput is back to 90 % of what it was, or of what the remaining paths carry",
-            groups.iter().map(|group| recovery_cell(&found(group))),
+            groups.iter().map(|group| recovery_cell(&recoveries(group))),
         ),
         row(
             "Bytes missed by then",
             "what the reference would have delivered more until then, or until the end",
             groups.iter().map(|group| {
-                median_cell(found(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
+                median_cell(recoveries(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
             }),
         ),
     ]
 }
 
 /// Cuts a text after a whole word, so that numbers stay complete.
-fn truncate_words(text: &str, room: usize) -> String {
-    let short = cut(text, room);
-    let whole = text.chars().count() <= room;
-    match short.rsplit_once(' ').filter(|_| !whole) {
+fn truncate_words(text: &str, max_chars: usize) -> String {
+    let shortened = cut(text, max_chars);
+    let fits = text.chars().count() <= max_chars;
+    match shortened.rsplit_once(' ').filter(|_| !fits) {
         Some((words, _)) => format!("{words}…"),
-        None => short,
+        None => shortened,
     }
 }
 
 /// Formats times that some runs reached and others never did.
-fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) -> Cell {
+fn recovery_time_cell(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) -> Cell {
     let times: Vec<f64> = recoveries.iter().filter_map(time).map(|ns| ns as f64).collect();
     match (times.len(), recoveries.len()) {
         (_, 0) => missing(),
         (0, _) => Cell { text: "never".to_owned(), tone: Tone::Bad, ..Cell::default() },
-        (some, all) if some < all => {
+        (recovered, total) if recovered < total => {
             let cell = median_cell(times, number::time);
-            let note = format!("{some} of {all} recovered");
+            let note = format!("{recovered} of {total} recovered");
             Cell { note, tone: Tone::Bad, ..cell }
         }
         _ => median_cell(times, number::time),
@@ -446,7 +450,7 @@ fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) 
 
 /// Formats the recovery to 90 %; adds the reference rate where a single run leaves the note empty.
 fn recovery_cell(recoveries: &[Recovery]) -> Cell {
-    let mut cell = when_known(recoveries, |recovery| recovery.t90_ns);
+    let mut cell = recovery_time_cell(recoveries, |recovery| recovery.t90_ns);
     if let [only] = recoveries
         && cell.note.is_empty()
     {
@@ -463,12 +467,13 @@ fn paths_used(group: &RunGroup<'_>, key: FlowKey) -> Cell {
         }
     }
     let share = |summary: &Summary, name: &str| {
-        let of_flow = |s: &&towpath_measure::result::SubflowSummary| {
+        let is_in_flow = |s: &&towpath_measure::result::SubflowSummary| {
             s.flow == key.flow && s.direction == key.direction
         };
-        let all: f64 = summary.subflows.iter().filter(of_flow).map(|s| s.bytes as f64).sum();
-        let on_path = summary.subflows.iter().filter(of_flow).filter(|s| s.path == name);
-        (all > 0.0).then(|| on_path.map(|s| s.bytes as f64).sum::<f64>() / all)
+        let total_bytes: f64 =
+            summary.subflows.iter().filter(is_in_flow).map(|s| s.bytes as f64).sum();
+        let on_path = summary.subflows.iter().filter(is_in_flow).filter(|s| s.path == name);
+        (total_bytes > 0.0).then(|| on_path.map(|s| s.bytes as f64).sum::<f64>() / total_bytes)
     };
     let mut parts = Vec::new();
     for name in names {
@@ -482,25 +487,26 @@ fn paths_used(group: &RunGroup<'_>, key: FlowKey) -> Cell {
 }
 
 fn multipath(group: &RunGroup<'_>) -> Cell {
-    let all: Vec<_> = group.summaries().map(|summary| &summary.multipath).collect();
-    let Some(first) = all.first() else { return missing() };
+    let states: Vec<_> = group.summaries().map(|summary| &summary.multipath).collect();
+    let Some(first) = states.first() else { return missing() };
     if !first.requested {
         return plain("not asked for".to_owned());
     }
-    let used = all.iter().filter(|multipath| multipath.used).count();
-    let several = all.iter().filter(|multipath| multipath.paths_used.len() > 1).count();
-    let fallback = all.iter().find_map(|multipath| multipath.fallback.as_deref());
-    let bad = |note: String| Cell { text: "no".to_owned(), note, tone: Tone::Bad, bar: None };
+    let used_count = states.iter().filter(|multipath| multipath.used).count();
+    let on_several_paths = states.iter().filter(|multipath| multipath.paths_used.len() > 1).count();
+    let fallback = states.iter().find_map(|multipath| multipath.fallback.as_deref());
+    let failed_cell =
+        |note: String| Cell { text: "no".to_owned(), note, tone: Tone::Bad, bar: None };
     match fallback {
-        Some(reason) if used == 0 => bad(clean(reason)),
-        None if used == 0 => bad(String::new()),
-        _ if used < all.len() => Cell {
-            text: format!("{used} of {}", all.len()),
+        Some(reason) if used_count == 0 => failed_cell(clean(reason)),
+        None if used_count == 0 => failed_cell(String::new()),
+        _ if used_count < states.len() => Cell {
+            text: format!("{used_count} of {}", states.len()),
             note: fallback.map(clean).unwrap_or_default(),
             tone: Tone::Bad,
             bar: None,
         },
-        _ if several == 0 => plain("spoken, but one path carried everything".to_owned()),
+        _ if on_several_paths == 0 => plain("spoken, but one path carried everything".to_owned()),
         _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
     }
 }
@@ -519,48 +525,48 @@ pub(crate) struct ExpectationRow {
 }
 
 /// Returns every expectation of every group, repetitions taken together.
-pub(crate) fn checks(groups: &[RunGroup<'_>]) -> Vec<ExpectationRow> {
-    let mut found = Vec::new();
+pub(crate) fn expectation_rows(groups: &[RunGroup<'_>]) -> Vec<ExpectationRow> {
+    let mut rows = Vec::new();
     for group in groups {
         let mut texts: Vec<&str> = Vec::new();
-        for check in group.summaries().flat_map(|summary| &summary.expectations) {
-            if !texts.contains(&check.text.as_str()) {
-                texts.push(&check.text);
+        for expectation in group.summaries().flat_map(|summary| &summary.expectations) {
+            if !texts.contains(&expectation.text.as_str()) {
+                texts.push(&expectation.text);
             }
         }
-        found.extend(texts.into_iter().map(|text| check(group, text)));
+        rows.extend(texts.into_iter().map(|text| expectation_row(group, text)));
     }
-    found
+    rows
 }
 
-fn check(group: &RunGroup<'_>, text: &str) -> ExpectationRow {
-    let all: Vec<_> = group
+fn expectation_row(group: &RunGroup<'_>, text: &str) -> ExpectationRow {
+    let expectations: Vec<_> = group
         .summaries()
         .flat_map(|summary| &summary.expectations)
-        .filter(|check| check.text == text)
+        .filter(|e| e.text == text)
         .collect();
-    let measured = measured(all.iter().map(|check| clean(&check.measured)).collect());
-    let held = all.iter().filter(|check| check.passed == Some(true)).count();
-    let unknown = all.iter().all(|check| check.passed.is_none());
-    let (said, tone) = match (held, all.len()) {
-        _ if unknown => ("not measured".to_owned(), Tone::Plain),
+    let measured = measured_range(expectations.iter().map(|e| clean(&e.measured)).collect());
+    let passed = expectations.iter().filter(|e| e.passed == Some(true)).count();
+    let is_unmeasured = expectations.iter().all(|e| e.passed.is_none());
+    let (outcome, tone) = match (passed, expectations.len()) {
+        _ if is_unmeasured => ("not measured".to_owned(), Tone::Plain),
         (1, 1) => ("yes".to_owned(), Tone::Good),
         (0, 1) => ("no".to_owned(), Tone::Bad),
-        (held, all) if held == all => (format!("{held} of {all}"), Tone::Good),
-        (held, all) => (format!("{held} of {all}"), Tone::Bad),
+        (passed, total) if passed == total => (format!("{passed} of {total}"), Tone::Good),
+        (passed, total) => (format!("{passed} of {total}"), Tone::Bad),
     };
     ExpectationRow {
         label: group.label.clone(),
         text: clean(text),
         measured,
-        outcome: said,
-        runs: all.len(),
+        outcome,
+        runs: expectations.len(),
         tone,
     }
 }
 
 /// Formats the measured values of the repetitions as a range: `28.3–28.6 Mbit/s`.
-fn measured(mut texts: Vec<String>) -> String {
+fn measured_range(mut texts: Vec<String>) -> String {
     texts.retain(|text| !text.is_empty());
     let value = |text: &str| match text {
         "never" => f64::INFINITY,
@@ -577,7 +583,7 @@ fn measured(mut texts: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{measured, truncate_words};
+    use super::{measured_range, truncate_words};
 
     #[test]
     fn the_name_of_an_event_is_cut_between_words() {
@@ -588,16 +594,16 @@ mod tests {
 
     #[test]
     fn measured_values_are_ordered_by_size_for_any_unit() {
-        let ordered =
-            |texts: &[&str]| measured(texts.iter().map(|&text| text.to_owned()).collect());
-        assert_eq!(ordered(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
+        let range_of =
+            |texts: &[&str]| measured_range(texts.iter().map(|&text| text.to_owned()).collect());
+        assert_eq!(range_of(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
         assert_eq!(
-            ordered(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]),
+            range_of(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]),
             "999 kbit/s – 10.1 Mbit/s"
         );
-        assert_eq!(ordered(&["never", "2.00 s"]), "2.00 s – never");
-        assert_eq!(ordered(&["10", "9"]), "9–10");
-        assert_eq!(ordered(&["12.3 %", "8 %"]), "8–12.3 %");
-        assert_eq!(ordered(&["1.00 kB", "999 B"]), "999 B – 1.00 kB");
+        assert_eq!(range_of(&["never", "2.00 s"]), "2.00 s – never");
+        assert_eq!(range_of(&["10", "9"]), "9–10");
+        assert_eq!(range_of(&["12.3 %", "8 %"]), "8–12.3 %");
+        assert_eq!(range_of(&["1.00 kB", "999 B"]), "999 B – 1.00 kB");
     }
 }

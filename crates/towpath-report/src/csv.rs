@@ -1,7 +1,7 @@
 //! Tables and series of a result as CSV (RFC 4180), by name. Each record is a line, and columns
 //! are named after the result's fields.
 //!
-//! Records are written as they are stored, so a field that is added there is a column here.
+//! Records are written as they are stored, so a new field of a record becomes a column.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -126,15 +126,15 @@ const LEADING_COLUMNS: [&str; 14] = [
     "text",
 ];
 
-/// Returns a table of all runs; only its header if they have no line of it.
+/// Returns a table of all runs; only its header if no run has a row of it.
 pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for_each_row(runs, table, &mut |_, fields| {
         names.extend(fields.iter().map(|(name, _)| name.clone()));
     });
-    let first =
+    let leading_columns =
         LEADING_COLUMNS.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());
-    let mut columns: Vec<String> = first.collect();
+    let mut columns: Vec<String> = leading_columns.collect();
     columns.extend(names.into_iter().filter(|name| !LEADING_COLUMNS.contains(&name.as_str())));
     let mut out = RUN_COLUMNS.join(",");
     for column in &columns {
@@ -157,14 +157,14 @@ pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
 
 type Fields = Vec<(String, Value)>;
 
-/// Calls `take` with the fields of every line.
-fn for_each_row(runs: &[StoredRun], table: CsvTable, take: &mut dyn FnMut(&StoredRun, &Fields)) {
+/// Calls `on_row` with the fields of every row.
+fn for_each_row(runs: &[StoredRun], table: CsvTable, on_row: &mut dyn FnMut(&StoredRun, &Fields)) {
     for run in runs {
         for value in lines(run, table) {
             let mut fields = Fields::new();
             flatten(String::new(), value, &mut fields);
             fields.iter_mut().for_each(blank_infinity);
-            take(run, &fields);
+            on_row(run, &fields);
         }
     }
 }
@@ -178,26 +178,28 @@ fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
         CsvTable::Expectations => to_values(summary.flat_map(|s| &s.expectations)),
         CsvTable::Recoveries => {
             let flows = summary.flat_map(|s| &s.flows);
-            let of = flows.flat_map(|flow| flow.recoveries.iter().map(move |one| (flow, one)));
-            let line = of.filter_map(|(flow, one)| {
-                let mut value = serde_json::to_value(one).ok()?;
+            let rows =
+                flows.flat_map(|flow| flow.recoveries.iter().map(move |recovery| (flow, recovery)));
+            let values = rows.filter_map(|(flow, recovery)| {
+                let mut value = serde_json::to_value(recovery).ok()?;
                 value.as_object_mut()?.insert("flow".to_owned(), flow.flow.into());
                 let direction = serde_json::to_value(flow.direction).ok()?;
                 value.as_object_mut()?.insert("direction".to_owned(), direction);
                 Some(value)
             });
-            line.collect()
+            values.collect()
         }
         CsvTable::Latency => {
             let flows = summary.flat_map(|s| &s.flows);
-            let of = flows.filter_map(|flow| Some((flow.flow, flow.messages.as_ref()?)));
-            let of = of.flat_map(|(flow, figures)| figures.phases.iter().map(move |p| (flow, p)));
-            let line = of.filter_map(|(flow, phase)| {
+            let phases = flows.filter_map(|flow| Some((flow.flow, flow.messages.as_ref()?)));
+            let rows =
+                phases.flat_map(|(flow, messages)| messages.phases.iter().map(move |p| (flow, p)));
+            let values = rows.filter_map(|(flow, phase)| {
                 let mut value = serde_json::to_value(phase).ok()?;
                 value.as_object_mut()?.insert("flow".to_owned(), flow.into());
                 Some(value)
             });
-            line.collect()
+            values.collect()
         }
         CsvTable::Shares => shares::share_values(&groups(std::slice::from_ref(run))),
         CsvTable::Sequence => sequence_lines(run),
@@ -217,15 +219,15 @@ fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
 
 fn record_value(record: &Record, table: CsvTable) -> Option<Value> {
     let value = match (record, table) {
-        (Record::Interval(one), CsvTable::Intervals) => serde_json::to_value(one),
-        (Record::Subflow(one), CsvTable::Subflows) => serde_json::to_value(one),
-        (Record::Link(one), CsvTable::Links) => serde_json::to_value(one),
-        (Record::Event(one), CsvTable::Events) => serde_json::to_value(one),
-        (Record::Message(one), CsvTable::Messages) => serde_json::to_value(one),
-        (Record::Probe(one), CsvTable::Probes) => serde_json::to_value(one),
-        (Record::Datagrams(one), CsvTable::Datagrams) => serde_json::to_value(one),
-        (Record::Counter(one), CsvTable::Counters) => serde_json::to_value(one),
-        (Record::Interface(one), CsvTable::Interfaces) => serde_json::to_value(one),
+        (Record::Interval(r), CsvTable::Intervals) => serde_json::to_value(r),
+        (Record::Subflow(r), CsvTable::Subflows) => serde_json::to_value(r),
+        (Record::Link(r), CsvTable::Links) => serde_json::to_value(r),
+        (Record::Event(r), CsvTable::Events) => serde_json::to_value(r),
+        (Record::Message(r), CsvTable::Messages) => serde_json::to_value(r),
+        (Record::Probe(r), CsvTable::Probes) => serde_json::to_value(r),
+        (Record::Datagrams(r), CsvTable::Datagrams) => serde_json::to_value(r),
+        (Record::Counter(r), CsvTable::Counters) => serde_json::to_value(r),
+        (Record::Interface(r), CsvTable::Interfaces) => serde_json::to_value(r),
         _ => return None,
     };
     value.ok()
@@ -245,7 +247,7 @@ fn flatten(name: String, value: Value, fields: &mut Fields) {
                 flatten(name, value, fields);
             }
         }
-        Value::Array(values) if values.iter().any(Value::is_object) => {} // a table of its own
+        Value::Array(values) if values.iter().any(Value::is_object) => {} // has a table of its own
         other @ (Value::Null
         | Value::Bool(_)
         | Value::Number(_)
@@ -267,11 +269,11 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(said) => text(said),
+        Value::String(raw) => text(raw),
         Value::Array(values) => {
-            let plain =
+            let element_text =
                 |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            text(&values.iter().map(plain).collect::<Vec<_>>().join(" "))
+            text(&values.iter().map(element_text).collect::<Vec<_>>().join(" "))
         }
         Value::Object(_) => String::new(), // was flattened
     }
@@ -279,8 +281,8 @@ fn cell(value: &Value) -> String {
 
 /// Quotes text that contains commas or quotes. Defuses a leading `=`, `+`, `-` or `@`, which a
 /// spreadsheet would take for a formula.
-fn text(said: &str) -> String {
-    let mut value = clean(said);
+fn text(raw: &str) -> String {
+    let mut value = clean(raw);
     if value.starts_with(['=', '+', '-', '@']) {
         value.insert(0, '\'');
     }

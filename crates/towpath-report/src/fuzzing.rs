@@ -1,4 +1,4 @@
-//! The body of the fuzz target `result`.
+//! Body of the fuzz target `result`.
 
 use std::io::BufRead;
 
@@ -12,8 +12,8 @@ const MAX_BYTES: u64 = 4_000_000;
 
 /// Reads an untrusted result and renders it in every form.
 pub fn result(input: impl BufRead) {
-    let Ok(found) = read_run_within(input, &ReadBudget::of(MAX_BYTES)) else { return };
-    let runs = [StoredRun::new(found, Some("fuzz".to_owned()))];
+    let Ok(run) = read_run_within(input, &ReadBudget::of(MAX_BYTES)) else { return };
+    let runs = [StoredRun::new(run, Some("fuzz".to_owned()))];
     let text = table(&runs, 100, false);
     assert!(!text.chars().any(|c| crate::deceives(c) && c != '\n'), "a terminal is commanded");
     assert!(html(&runs).matches("<script").count() == 2, "a page has another script");

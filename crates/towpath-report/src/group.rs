@@ -58,10 +58,10 @@ pub(crate) fn flow_keys(groups: &[RunGroup<'_>]) -> Vec<FlowKey> {
 pub(crate) fn groups(runs: &[StoredRun]) -> Vec<RunGroup<'_>> {
     let mut groups: Vec<RunGroup<'_>> = Vec::new();
     for run in runs {
-        let same = |group: &&mut RunGroup<'_>| {
+        let is_same_measurement = |group: &&mut RunGroup<'_>| {
             group.runs.first().is_some_and(|first| is_repetition(&first.meta, &run.meta))
         };
-        match groups.iter_mut().find(same) {
+        match groups.iter_mut().find(is_same_measurement) {
             Some(group) => group.runs.push(run),
             None => groups.push(RunGroup {
                 label: String::new(),
@@ -70,7 +70,7 @@ pub(crate) fn groups(runs: &[StoredRun]) -> Vec<RunGroup<'_>> {
             }),
         }
     }
-    name(&mut groups, runs);
+    label_groups(&mut groups, runs);
     groups
 }
 
@@ -97,22 +97,22 @@ fn sends_datagrams(pattern: &str) -> bool {
 /// Returns true if all runs sent only datagrams and have the same transport. That transport is
 /// then not what was measured.
 fn are_datagram_runs(runs: &[StoredRun]) -> bool {
-    let own = |run: &StoredRun| {
+    let has_only_datagrams = |run: &StoredRun| {
         let flows = &run.meta.flows;
         !flows.is_empty() && flows.iter().all(|flow| sends_datagrams(&flow.pattern))
     };
     let first = runs.first().map(|run| run.meta.transport);
-    runs.iter().all(|run| own(run) && Some(run.meta.transport) == first)
+    runs.iter().all(|run| has_only_datagrams(run) && Some(run.meta.transport) == first)
 }
 
-fn name(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
-    let transport: fn(&Meta) -> String = if are_datagram_runs(runs) {
+fn label_groups(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
+    let transport_of: fn(&Meta) -> String = if are_datagram_runs(runs) {
         |_| "udp".to_owned()
     } else {
         |meta| meta.transport.to_string()
     };
-    let parts: [fn(&Meta) -> String; 5] = [
-        transport,
+    let label_parts: [fn(&Meta) -> String; 5] = [
+        transport_of,
         |meta| meta.world.to_string(),
         stack,
         |meta| meta.congestion_control.clone(),
@@ -123,27 +123,27 @@ fn name(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
         let mut values = values.filter(|value| !value.is_empty());
         values.next().is_some_and(|first| values.any(|value| value != first))
     };
-    let mut shown_parts: Vec<_> = parts.into_iter().enumerate().collect();
-    shown_parts.retain(|(at, part)| *at == 0 || differs(part));
-    let mut used: Vec<String> = Vec::new();
+    let mut shown_parts: Vec<_> = label_parts.into_iter().enumerate().collect();
+    shown_parts.retain(|(index, part)| *index == 0 || differs(part));
+    let mut labels: Vec<String> = Vec::new();
     for group in groups {
         let Some(first) = group.runs.first() else { continue };
-        let mut words: Vec<_> =
+        let mut texts: Vec<_> =
             shown_parts.iter().map(|(_, part)| cut(&clean(&part(&first.meta)), 40)).collect();
-        words.retain(|word| !word.is_empty());
-        let label = words.join(" ");
-        let taken = used.iter().filter(|other| **other == label).count();
-        group.label = if taken == 0 { label.clone() } else { format!("{label} ({})", taken + 1) };
-        used.push(label);
+        texts.retain(|word| !word.is_empty());
+        let label = texts.join(" ");
+        let uses = labels.iter().filter(|l| **l == label).count();
+        group.label = if uses == 0 { label.clone() } else { format!("{label} ({})", uses + 1) };
+        labels.push(label);
     }
 }
 
 /// Returns a run's verdict without the transport's name in front, which the page shows anyway.
 pub(crate) fn verdict(run: &StoredRun) -> Option<String> {
-    let said = clean(&run.summary.as_ref()?.verdict);
+    let sentence = clean(&run.summary.as_ref()?.verdict);
     let name = run.meta.transport.to_string();
-    let rest = said.strip_prefix(&name).and_then(|rest| rest.strip_prefix(' '));
-    Some(rest.map_or(said.clone(), str::to_owned))
+    let without_name = sentence.strip_prefix(&name).and_then(|rest| rest.strip_prefix(' '));
+    Some(without_name.map_or(sentence.clone(), str::to_owned))
 }
 
 /// Median and range of a metric over repetitions.

@@ -49,7 +49,7 @@ pub struct StoredRun {
     pub records: Vec<Record>,
     /// Summary metrics; `None` when the run was interrupted.
     pub summary: Option<Summary>,
-    /// True if the end of the file is missing.
+    /// True if the result file ends early.
     pub truncated: bool,
     /// Number of lines of a kind that this version does not know.
     pub skipped: usize,
@@ -66,11 +66,11 @@ impl StoredRun {
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let meta = Record::Meta(Box::new(self.meta.clone()));
         let summary = self.summary.iter().map(|s| Record::Summary(Box::new(s.clone())));
-        let inner = self.records.iter().cloned();
+        let records = self.records.iter().cloned();
         // Records have no maps with keys that JSON could not write.
         [meta]
             .into_iter()
-            .chain(inner)
+            .chain(records)
             .chain(summary)
             .filter_map(|r| serde_json::to_string(&r).ok())
     }

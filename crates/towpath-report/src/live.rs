@@ -9,7 +9,7 @@ use crate::compare::direction;
 use crate::number;
 use crate::text::{clean, cut, pad};
 
-/// Widest path name that does not move the columns.
+/// Width of the path column, in characters.
 const MAX_NAME_WIDTH: usize = 18;
 
 /// One period of a running measurement.
@@ -68,16 +68,16 @@ pub fn live_lines(interval: &LiveInterval) -> String {
     let mut out = String::new();
     let seconds = |ns: u64| ns as f64 / 1e9;
     let span = format!("[{:>6.1} –{:>6.1} s]", seconds(interval.from_ns), seconds(interval.to_ns));
-    let who = format!("{} {}", interval.transport, direction(interval.direction));
+    let label = format!("{} {}", interval.transport, direction(interval.direction));
     let _ = writeln!(
         out,
         "{}{}{:>13}",
         pad(&span, 20),
-        pad(&who, MAX_NAME_WIDTH + 2),
+        pad(&label, MAX_NAME_WIDTH + 2),
         number::rate(interval.goodput_bps)
     );
-    for lane in path_rows(&interval.subflows) {
-        let _ = writeln!(out, "{}", lane.line());
+    for row in path_rows(&interval.subflows) {
+        let _ = writeln!(out, "{}", row.line());
     }
     for event in &interval.events {
         let _ = writeln!(out, "{}! {}", " ".repeat(18), cut(&clean(event), 78));
@@ -92,23 +92,23 @@ struct PathRow<'a> {
 }
 
 fn path_rows(subflows: &[LiveSubflow]) -> Vec<PathRow<'_>> {
-    let mut lanes: Vec<PathRow<'_>> = Vec::new();
+    let mut rows: Vec<PathRow<'_>> = Vec::new();
     for subflow in subflows {
-        match lanes.iter_mut().find(|lane| lane.path == subflow.path) {
-            Some(lane) => lane.subflows.push(subflow),
-            None => lanes.push(PathRow { path: &subflow.path, subflows: vec![subflow] }),
+        match rows.iter_mut().find(|row| row.path == subflow.path) {
+            Some(row) => row.subflows.push(subflow),
+            None => rows.push(PathRow { path: &subflow.path, subflows: vec![subflow] }),
         }
     }
-    lanes
+    rows
 }
 
 impl PathRow<'_> {
     fn line(&self) -> String {
-        let of = |pick: fn(&LiveSubflow) -> u64| self.subflows.iter().map(move |s| pick(s));
+        let values = |pick: fn(&LiveSubflow) -> u64| self.subflows.iter().map(move |s| pick(s));
         let goodput: f64 = self.subflows.iter().map(|s| s.goodput_bps).sum();
-        let srtt = of(|s| s.srtt_us.into()).max().unwrap_or(0);
-        let cwnd: u64 = of(|s| s.cwnd_packets.into()).sum();
-        let retransmissions: u64 = of(|s| s.retransmissions_delta.into()).sum();
+        let srtt = values(|s| s.srtt_us.into()).max().unwrap_or(0);
+        let cwnd: u64 = values(|s| s.cwnd_packets.into()).sum();
+        let retransmissions: u64 = values(|s| s.retransmissions_delta.into()).sum();
         let count = self.subflows.len();
         let path = clean(self.path);
         let name = if count > 1 {

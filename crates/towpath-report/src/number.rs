@@ -41,8 +41,8 @@ pub(crate) fn date(ns: u64) -> String {
     let (days, ms) = (ns / 1_000_000 / MS_PER_DAY, ns / 1_000_000 % MS_PER_DAY);
     // Years begin in March here, so that the leap day is a year's last; any 400 of them are
     // equally long.
-    let since = days + 719_468;
-    let (era, day) = (since / 146_097, since % 146_097);
+    let days_since_0000_03_01 = days + 719_468;
+    let (era, day) = (days_since_0000_03_01 / 146_097, days_since_0000_03_01 % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
@@ -65,8 +65,8 @@ pub(crate) fn percent(share: f64) -> String {
 pub(crate) fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 && digits.len() > 4 {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 && digits.len() > 4 {
             out.push('\u{a0}');
         }
         out.push(digit);
@@ -110,8 +110,8 @@ pub(crate) fn bytes_unit(max_bytes: f64) -> ScaledUnit {
 }
 
 fn unit(max: f64, units: &[(f64, &'static str)]) -> ScaledUnit {
-    let fitting = units.iter().find(|(size, _)| max >= *size * 0.9995).or(units.last());
-    fitting.map_or(ScaledUnit { size: 1.0, name: "" }, |&(size, name)| ScaledUnit { size, name })
+    let best = units.iter().find(|(size, _)| max >= *size * 0.9995).or(units.last());
+    best.map_or(ScaledUnit { size: 1.0, name: "" }, |&(size, name)| ScaledUnit { size, name })
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use crate::text::esc;
 pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
     let mut rules = format!(
         "default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{}'",
-        fingerprint(style)
+        content_hash(style)
     );
     if let Some(script) = script {
         // Writing to a `String` cannot fail.
-        let _ = write!(rules, "; script-src '{}'", fingerprint(script));
+        let _ = write!(rules, "; script-src '{}'", content_hash(script));
     }
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
@@ -30,18 +30,19 @@ pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
     )
 }
 
-/// Returns `sha256-` and the hash in base 64 (RFC 4648 §4), the policy's name for allowed content.
-fn fingerprint(text: &str) -> String {
+/// Returns the policy's source expression for allowed content: `sha256-` and the hash in base 64
+/// (RFC 4648 §4).
+fn content_hash(text: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let hash = Sha256::digest(text.as_bytes());
     let mut out = "sha256-".to_owned();
     for bytes in hash.chunks(3) {
-        let word = (0..3).fold(0_usize, |word, at| {
-            (word << 8) | usize::from(bytes.get(at).copied().unwrap_or(0))
+        let word = (0..3).fold(0_usize, |word, index| {
+            (word << 8) | usize::from(bytes.get(index).copied().unwrap_or(0))
         });
-        for place in 0..4 {
-            let letter = LETTERS.get((word >> (18 - 6 * place)) & 63).copied();
-            let letter = letter.filter(|_| place <= bytes.len()).unwrap_or(b'=');
+        for digit in 0..4 {
+            let letter = LETTERS.get((word >> (18 - 6 * digit)) & 63).copied();
+            let letter = letter.filter(|_| digit <= bytes.len()).unwrap_or(b'=');
             out.push(char::from(letter));
         }
     }
@@ -57,10 +58,10 @@ mod tests {
         // Example of Content Security Policy Level 2, section 7.17.1, and the hash of an empty
         // text.
         assert_eq!(
-            fingerprint("alert('Hello, world.');"),
+            content_hash("alert('Hello, world.');"),
             "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng="
         );
-        assert_eq!(fingerprint(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+        assert_eq!(content_hash(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
     }
 
     #[test]

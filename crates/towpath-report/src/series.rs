@@ -14,12 +14,12 @@ use crate::number;
 use crate::text::{clean, cut};
 
 pub(crate) use account::account;
-pub(crate) use stack::{StackSeries, amount};
+pub(crate) use stack::{StackSeries, detail_number};
 
 /// Maximum number of points that can be distinguished on a screen.
 const MAX_POINTS: u64 = 600;
 
-/// Regular points in time; point `i` covers the period that ends at `(i + 1) * step`.
+/// Regular points in time; point `i` covers the period that ends at `(i + 1) * step_ns`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Grid {
     pub(crate) step_ns: u64,
@@ -31,16 +31,20 @@ pub(crate) struct Grid {
 impl Grid {
     /// Returns a grid that holds every record of every given run.
     pub(crate) fn of(runs: &[&StoredRun]) -> Self {
-        let sample = runs.iter().map(|run| run.meta.sample_ns).max().unwrap_or(0).max(1_000_000);
-        let end = runs.iter().map(|run| last_sample(run)).max().unwrap_or(0);
+        let sample_ns = runs.iter().map(|run| run.meta.sample_ns).max().unwrap_or(0).max(1_000_000);
+        let end_ns = runs.iter().map(|run| last_sample_ns(run)).max().unwrap_or(0);
         // The planned end counts only without samples, because even an empty axis needs a length.
-        let planned = runs.iter().map(|run| run.meta.duration_ns).max().unwrap_or(0);
-        let end = if end == 0 { planned.max(sample) } else { end };
+        let planned_end_ns = runs.iter().map(|run| run.meta.duration_ns).max().unwrap_or(0);
+        let end_ns = if end_ns == 0 { planned_end_ns.max(sample_ns) } else { end_ns };
         // A slightly late last sample does not make another point.
-        let samples = end.saturating_sub(sample / 4).div_ceil(sample).max(1);
-        let merged = samples.div_ceil(MAX_POINTS);
-        let points = usize::try_from(samples.div_ceil(merged)).unwrap_or(1);
-        Self { step_ns: sample.saturating_mul(merged), points, thinned: merged > 1 }
+        let samples = end_ns.saturating_sub(sample_ns / 4).div_ceil(sample_ns).max(1);
+        let samples_per_point = samples.div_ceil(MAX_POINTS);
+        let points = usize::try_from(samples.div_ceil(samples_per_point)).unwrap_or(1);
+        Self {
+            step_ns: sample_ns.saturating_mul(samples_per_point),
+            points,
+            thinned: samples_per_point > 1,
+        }
     }
 
     pub(crate) fn step_s(&self) -> f64 {
@@ -56,33 +60,34 @@ impl Grid {
     }
 
     fn index(&self, t_ns: u64) -> usize {
-        let at = t_ns.saturating_sub(self.step_ns / 4) / self.step_ns;
-        usize::try_from(at).unwrap_or(usize::MAX).min(self.points.saturating_sub(1))
+        let point = t_ns.saturating_sub(self.step_ns / 4) / self.step_ns;
+        usize::try_from(point).unwrap_or(usize::MAX).min(self.points.saturating_sub(1))
     }
 
     /// Spreads `amount` evenly over the period in which it was counted.
     fn spread(&self, values: &mut Values, t_ns: u64, span_ns: u64, amount: f64) {
         let (step, span) = (self.step_ns as f64, span_ns.max(1) as f64);
-        let (from, to) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
-        let first = (from / step) as usize;
-        let last = self.points.saturating_sub(1);
-        for at in first.min(last)..=((to / step) as usize).min(last) {
+        let (from_ns, to_ns) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
+        let first_point = (from_ns / step) as usize;
+        let last_point = self.points.saturating_sub(1);
+        for point in first_point.min(last_point)..=((to_ns / step) as usize).min(last_point) {
             // The last point also includes data that a late sample counted after the end of the
             // grid.
-            let end = if at == last { f64::INFINITY } else { (at + 1) as f64 * step };
-            let part = (to.min(end) - from.max(at as f64 * step)).max(0.0) / span;
-            if part > 1e-9
-                && let Some(value) = values.get_mut(at)
+            let point_end =
+                if point == last_point { f64::INFINITY } else { (point + 1) as f64 * step };
+            let share = (to_ns.min(point_end) - from_ns.max(point as f64 * step)).max(0.0) / span;
+            if share > 1e-9
+                && let Some(value) = values.get_mut(point)
             {
-                *value = Some(value.unwrap_or(0.0) + amount * part);
+                *value = Some(value.unwrap_or(0.0) + amount * share);
             }
         }
     }
 
-    /// Records a state; of several in one point the largest stays, so that peaks are kept.
+    /// Stores a state. Of several states at one point, the largest is kept: peaks stay visible.
     fn store_max(&self, values: &mut Values, t_ns: u64, state: f64) {
         if let Some(value) = values.get_mut(self.index(t_ns)) {
-            *value = Some(value.map_or(state, |old| old.max(state)));
+            *value = Some(value.map_or(state, |old_max| old_max.max(state)));
         }
     }
 }
@@ -90,19 +95,19 @@ impl Grid {
 /// One value for each grid point; `None` where there was nothing to measure.
 pub(crate) type Values = Vec<Option<f64>>;
 
-/// Bridges a single missing point, which a late sample leaves behind.
-fn bridge(mut values: Values) -> Values {
-    let old = values.clone();
-    for (value, around) in values.iter_mut().skip(1).zip(old.windows(3)) {
-        if let [Some(before), None, Some(_)] = around {
-            *value = Some(*before);
+/// Fills each single missing point, which a late sample causes, with the value before it.
+fn fill_single_gaps(mut values: Values) -> Values {
+    let original = values.clone();
+    for (value, window) in values.iter_mut().skip(1).zip(original.windows(3)) {
+        if let [Some(previous), None, Some(_)] = window {
+            *value = Some(*previous);
         }
     }
     values
 }
 
-fn last_sample(run: &StoredRun) -> u64 {
-    let time = |record: &Record| match record {
+fn last_sample_ns(run: &StoredRun) -> u64 {
+    let time_ns = |record: &Record| match record {
         Record::Interval(interval) => Some(interval.t_ns),
         Record::Subflow(subflow) => Some(subflow.t_ns),
         Record::Link(link) => Some(link.t_ns),
@@ -119,7 +124,7 @@ fn last_sample(run: &StoredRun) -> u64 {
         | Record::Timing(_)
         | Record::Summary(_) => None,
     };
-    run.records.iter().filter_map(time).max().unwrap_or(0)
+    run.records.iter().filter_map(time_ns).max().unwrap_or(0)
 }
 
 /// Series of one subflow.
@@ -144,7 +149,7 @@ type SubflowKey = (u32, u32, u32);
 
 /// Returns the directions in which anything was measured, main direction first.
 pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
-    let mut found = Vec::new();
+    let mut directions = Vec::new();
     for record in &run.records {
         let direction = match record {
             Record::Interval(interval) => interval.direction,
@@ -163,8 +168,8 @@ pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
             | Record::Timing(_)
             | Record::Summary(_) => continue,
         };
-        if !found.contains(&direction) {
-            found.push(direction);
+        if !directions.contains(&direction) {
+            directions.push(direction);
         }
     }
     let bytes = |packet_direction: DataDirection| {
@@ -173,13 +178,15 @@ pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
     };
     // Requests are small compared with their replies. Among directions of similar size the usual
     // order applies.
-    let small = |side: DataDirection| {
-        let all = found.iter().map(|other| bytes(*other)).max().unwrap_or_default();
-        bytes(side) < all / DOMINANT_RATIO
+    let is_small = |direction: DataDirection| {
+        let max_bytes = directions.iter().map(|other| bytes(*other)).max().unwrap_or_default();
+        bytes(direction) < max_bytes / DOMINANT_RATIO
     };
-    let order: Vec<bool> = found.iter().map(|way| small(*way)).collect();
-    let of = |order_of: bool| found.iter().zip(&order).filter(move |(_, own)| **own == order_of);
-    of(false).chain(of(true)).map(|(way, _)| *way).collect()
+    let smallness: Vec<bool> = directions.iter().map(|direction| is_small(*direction)).collect();
+    let of_size = |wanted: bool| {
+        directions.iter().zip(&smallness).filter(move |(_, is_small)| **is_small == wanted)
+    };
+    of_size(false).chain(of_size(true)).map(|(direction, _)| *direction).collect()
 }
 
 /// Factor by which a direction must exceed another in bytes to be shown first.
@@ -229,30 +236,30 @@ pub(crate) fn subflows(
             records.entry(key).or_default().push(subflow);
         }
     }
-    let many = records.len() > limit;
-    // A record of one end contains the acknowledged data instead of the arrived data.
-    let is_of_both = records.values().flatten().any(|it| it.side == SubflowEnd::Receiver);
-    let arrived_at = if is_of_both { SubflowEnd::Receiver } else { SubflowEnd::Sender };
+    let is_merged = records.len() > limit;
+    // If only the sender was measured, its records contain acknowledged instead of arrived data.
+    let has_receiver = records.values().flatten().any(|r| r.side == SubflowEnd::Receiver);
+    let arrived_at = if has_receiver { SubflowEnd::Receiver } else { SubflowEnd::Sender };
     let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
     for records in records.values() {
-        let one = subflow(records, grid, arrived_at);
-        let before = series.iter().filter(|(other, _)| other.path == one.path).count();
-        match series.iter_mut().find(|(other, _)| many && other.path == one.path) {
+        let new = subflow(records, grid, arrived_at);
+        let index = series.iter().filter(|(other, _)| other.path == new.path).count();
+        match series.iter_mut().find(|(other, _)| is_merged && other.path == new.path) {
             Some((sum, count)) => {
-                add(sum, &one);
+                add_subflow(sum, &new);
                 *count += 1;
             }
-            None => series.push((SubflowSeries { occurrence: before, ..one }, 1)),
+            None => series.push((SubflowSeries { occurrence: index, ..new }, 1)),
         }
     }
-    series.into_iter().map(|(series, count)| named(series, count)).collect()
+    series.into_iter().map(|(series, count)| with_name(series, count)).collect()
 }
 
-fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
+fn with_name(series: SubflowSeries, count: usize) -> SubflowSeries {
     let path = cut(&clean(&series.path), 40);
     let name = match (count, series.occurrence) {
         (1, 0) => path,
-        (1, before) => format!("{path}, subflow {}", before + 1),
+        (1, index) => format!("{path}, subflow {}", index + 1),
         (count, _) => format!("{path} × {count}"),
     };
     SubflowSeries { name, ..series }
@@ -262,16 +269,16 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
     let mut bits = grid.empty();
     let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
     let mut sent = grid.empty();
-    let (mut before, mut sent_before) = (0, 0);
+    let (mut retransmissions_before, mut sent_before) = (0, 0);
     for record in records {
         if record.side == arrived_at {
             grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
         }
         if record.side == SubflowEnd::Sender {
             // One-ended measurements may poll rarely, so a value holds since the previous poll.
-            let since = record.t_ns.saturating_sub(record.span_ns);
-            let is_one = arrived_at == SubflowEnd::Sender;
-            let first = grid.index(if is_one { since } else { record.t_ns });
+            let since_ns = record.t_ns.saturating_sub(record.span_ns);
+            let is_sender_only = arrived_at == SubflowEnd::Sender;
+            let first_point = grid.index(if is_sender_only { since_ns } else { record.t_ns });
             for (values, value) in [
                 (&mut srtt, f64::from(record.srtt_us) / 1e3),
                 (&mut cwnd, f64::from(record.cwnd_packets)),
@@ -281,17 +288,18 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
                     continue;
                 }
                 grid.store_max(values, record.t_ns, value);
-                let held = values.iter_mut().take(grid.index(record.t_ns)).skip(first + 1);
-                held.for_each(|held| *held = held.or(Some(value)));
+                let held_points =
+                    values.iter_mut().take(grid.index(record.t_ns)).skip(first_point + 1);
+                held_points.for_each(|v| *v = v.or(Some(value)));
             }
-            let new = f64::from(record.retransmissions.saturating_sub(before));
-            before = record.retransmissions;
+            let added = f64::from(record.retransmissions.saturating_sub(retransmissions_before));
+            retransmissions_before = record.retransmissions;
             if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
-                *value = Some(value.unwrap_or(0.0) + new);
+                *value = Some(value.unwrap_or(0.0) + added);
             }
             if let Some(value) = sent.get_mut(grid.index(record.t_ns)) {
-                let new = record.bytes_sent.saturating_sub(sent_before);
-                *value = Some(value.unwrap_or(0.0) + new as f64);
+                let added = record.bytes_sent.saturating_sub(sent_before);
+                *value = Some(value.unwrap_or(0.0) + added as f64);
             }
             sent_before = record.bytes_sent;
         }
@@ -301,26 +309,26 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
         name: String::new(),
         occurrence: 0,
         goodput_bps: per_second(bits, grid),
-        srtt_ms: bridge(srtt),
-        cwnd_packets: bridge(cwnd),
-        retransmissions: bridge(retransmissions),
-        sent_bytes: bridge(sent),
+        srtt_ms: fill_single_gaps(srtt),
+        cwnd_packets: fill_single_gaps(cwnd),
+        retransmissions: fill_single_gaps(retransmissions),
+        sent_bytes: fill_single_gaps(sent),
     }
 }
 
-fn add(sum: &mut SubflowSeries, one: &SubflowSeries) {
+fn add_subflow(sum: &mut SubflowSeries, other: &SubflowSeries) {
     let plus = |a: f64, b: f64| a + b;
-    merge(&mut sum.goodput_bps, &one.goodput_bps, plus);
-    merge(&mut sum.cwnd_packets, &one.cwnd_packets, plus);
-    merge(&mut sum.retransmissions, &one.retransmissions, plus);
-    merge(&mut sum.sent_bytes, &one.sent_bytes, plus);
-    merge(&mut sum.srtt_ms, &one.srtt_ms, f64::max);
+    merge(&mut sum.goodput_bps, &other.goodput_bps, plus);
+    merge(&mut sum.cwnd_packets, &other.cwnd_packets, plus);
+    merge(&mut sum.retransmissions, &other.retransmissions, plus);
+    merge(&mut sum.sent_bytes, &other.sent_bytes, plus);
+    merge(&mut sum.srtt_ms, &other.srtt_ms, f64::max);
 }
 
-fn merge(sum: &mut Values, one: &Values, with: impl Fn(f64, f64) -> f64) {
-    for (sum, one) in sum.iter_mut().zip(one) {
-        *sum = match (*sum, *one) {
-            (Some(a), Some(b)) => Some(with(a, b)),
+fn merge(sum: &mut Values, other: &Values, combine: impl Fn(f64, f64) -> f64) {
+    for (sum, other) in sum.iter_mut().zip(other) {
+        *sum = match (*sum, *other) {
+            (Some(a), Some(b)) => Some(combine(a, b)),
             (a, b) => a.or(b),
         };
     }
@@ -336,40 +344,41 @@ pub(crate) struct LinkSeries {
 
 /// Returns series of every link in one direction, in order of appearance.
 pub(crate) fn links(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
-    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut all: Vec<(LinkSeries, u64)> = Vec::new();
+    let mut index_of_path: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all_series: Vec<(LinkSeries, u64)> = Vec::new();
     for record in &run.records {
         let Record::Link(link) = record else { continue };
         if link.direction != direction {
             continue;
         }
-        let place = *places.entry(&link.path).or_insert(all.len());
-        if place == all.len() {
+        let index = *index_of_path.entry(&link.path).or_insert(all_series.len());
+        if index == all_series.len() {
             let (backlog_bytes, drops) = (grid.empty(), grid.empty());
-            all.push((LinkSeries { path: link.path.clone(), backlog_bytes, drops }, 0));
+            all_series.push((LinkSeries { path: link.path.clone(), backlog_bytes, drops }, 0));
         }
-        if let Some((series, before)) = all.get_mut(place) {
-            note_link(grid, series, before, link);
+        if let Some((series, drops_before)) = all_series.get_mut(index) {
+            add_link_record(grid, series, drops_before, link);
         }
     }
-    let bridged = |(series, _): (LinkSeries, u64)| {
-        let (backlog_bytes, drops) = (bridge(series.backlog_bytes), bridge(series.drops));
+    let with_gaps_filled = |(series, _): (LinkSeries, u64)| {
+        let (backlog_bytes, drops) =
+            (fill_single_gaps(series.backlog_bytes), fill_single_gaps(series.drops));
         LinkSeries { backlog_bytes, drops, ..series }
     };
-    all.into_iter().map(bridged).collect()
+    all_series.into_iter().map(with_gaps_filled).collect()
 }
 
-/// Adds a link's record; `before` is the drop count of its previous record.
-fn note_link(grid: &Grid, series: &mut LinkSeries, before: &mut u64, link: &Link) {
+/// Adds a link's record; `drops_before` is the drop count of its previous record.
+fn add_link_record(grid: &Grid, series: &mut LinkSeries, drops_before: &mut u64, link: &Link) {
     grid.store_max(&mut series.backlog_bytes, link.t_ns, link.backlog_bytes as f64);
     let total = link
         .dropped_queue_packets
         .saturating_add(link.dropped_loss_packets)
         .saturating_add(link.dropped_down_packets);
     if let Some(value) = series.drops.get_mut(grid.index(link.t_ns)) {
-        *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*before) as f64);
+        *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*drops_before) as f64);
     }
-    *before = total;
+    *drops_before = total;
 }
 
 /// A labelled moment of the timeline.
@@ -401,45 +410,47 @@ struct MarkEvent {
     text: String,
 }
 
-/// Returns the timeline events; if none were recorded, the planned ones. Steps of a fade are one
-/// mark, because forty labels would hide the chart.
+/// Returns a mark for each recorded event of the timeline, or, without any, for each planned one.
+///
+/// The steps of a fade are one mark, because forty labels would hide the chart.
 pub(crate) fn marks(run: &StoredRun) -> Vec<Mark> {
-    let mut found: Vec<MarkEvent> = Vec::new();
+    let mut events: Vec<MarkEvent> = Vec::new();
     for record in &run.records {
         if let Record::Event(event) = record
             && event.kind == EventKind::Timeline
         {
             let target = event.path.clone().unwrap_or_default();
-            found.push(MarkEvent { t_ns: event.t_ns, target, text: clean(&event.text) });
+            events.push(MarkEvent { t_ns: event.t_ns, target, text: clean(&event.text) });
         }
     }
-    if found.is_empty() {
-        found.extend(run.meta.timeline.iter().map(|event| {
+    if events.is_empty() {
+        events.extend(run.meta.timeline.iter().map(|event| {
             let text = clean(&format!("{} {}", event.target, event.text));
             MarkEvent { t_ns: event.at_ns, target: event.target.clone(), text }
         }));
     }
     // At the same time, a path comes up before its first step, and goes down after its last.
-    let turn = |one: &MarkEvent| match one.is_switch() {
+    let order_at_same_time = |event: &MarkEvent| match event.is_switch() {
         false => 1,
-        true if one.text.ends_with("up") => 0,
+        true if event.text.ends_with("up") => 0,
         true => 2,
     };
-    found.sort_by(|a, b| {
-        let key = |one: &MarkEvent| (one.t_ns, one.target.clone(), turn(one));
+    events.sort_by(|a, b| {
+        let key = |event: &MarkEvent| (event.t_ns, event.target.clone(), order_at_same_time(event));
         (key(a), &a.text).cmp(&(key(b), &b.text))
     });
-    let close_ns = run.meta.duration_ns / 40;
-    let near = |a: &MarkEvent, b: &MarkEvent| {
+    let max_step_ns = run.meta.duration_ns / 40;
+    let is_same_fade = |a: &MarkEvent, b: &MarkEvent| {
         // A path that goes down or comes up is not a step of a fade.
-        a.target == b.target && b.t_ns - a.t_ns <= close_ns && !a.is_switch() && !b.is_switch()
+        a.target == b.target && b.t_ns - a.t_ns <= max_step_ns && !a.is_switch() && !b.is_switch()
     };
     let mut marks: Vec<Mark> = Vec::new();
-    for steps in found.chunk_by(near) {
+    for steps in events.chunk_by(is_same_fade) {
         match steps {
             [first, .., last] if steps.len() > 3 => {
                 let until_s = last.t_ns as f64 / 1e9;
-                let text = fade(steps).unwrap_or_else(|| format!("{}: {}", first.text, last.text));
+                let text =
+                    fade_text(steps).unwrap_or_else(|| format!("{}: {}", first.text, last.text));
                 let until = number::short_moment(until_s);
                 let text =
                     format!("{text}{FADE_STEPS_SEPARATOR}{} steps until {until}", steps.len());
@@ -464,8 +475,8 @@ impl MarkEvent {
     /// Returns the rate that the event sets, in words and in bit/s.
     fn rate(&self) -> Option<(&str, f64)> {
         let (_, rate) = self.text.split_once(" rate ")?;
-        let mut words = rate.split(' ');
-        let (number, unit) = (words.next()?.parse::<f64>().ok()?, words.next()?);
+        let mut parts = rate.split(' ');
+        let (number, unit) = (parts.next()?.parse::<f64>().ok()?, parts.next()?);
         let size = match unit {
             "bit/s" => 1.0,
             "kbit/s" => 1e3,
@@ -478,12 +489,12 @@ impl MarkEvent {
 }
 
 /// Describes many steps of a rate like a run's summary: `wifi fades to 1 Mbit/s`.
-fn fade(steps: &[MarkEvent]) -> Option<String> {
+fn fade_text(steps: &[MarkEvent]) -> Option<String> {
     let rates = || steps.iter().filter_map(MarkEvent::rate);
-    let ((_, first), (last, to)) = (rates().next()?, rates().next_back()?);
+    let ((_, first_bps), (last_text, last_bps)) = (rates().next()?, rates().next_back()?);
     let target = &steps.first()?.target;
-    let verb = if to < first { "fades" } else { "rises" };
-    Some(format!("{target} {verb} to {last}"))
+    let verb = if last_bps < first_bps { "fades" } else { "rises" };
+    Some(format!("{target} {verb} to {last_text}"))
 }
 
 /// Adds a mark; events at the same time share one.
@@ -498,16 +509,16 @@ fn add_mark(marks: &mut Vec<Mark>, t_ns: u64, text: String, until_s: Option<f64>
     }
 }
 
-fn letter(at: usize) -> String {
-    match u8::try_from(at).ok().filter(|at| *at < 26) {
-        Some(at) => char::from(b'A' + at).to_string(),
-        None => (at + 1).to_string(),
+fn letter(index: usize) -> String {
+    match u8::try_from(index).ok().filter(|index| *index < 26) {
+        Some(index) => char::from(b'A' + index).to_string(),
+        None => (index + 1).to_string(),
     }
 }
 
-/// Returns periods of at least 100 ms between the first byte and the end without delivery of any
-/// flow. Their precision is the sampling period. In a direction with only one flow, the longest
-/// one is exact.
+/// Returns the periods of at least 100 ms, after the first byte, in which no flow delivered data.
+///
+/// Their precision is the sampling period. In a direction with only one flow, the longest is exact.
 pub(crate) fn stalls(run: &StoredRun, direction: DataDirection) -> Vec<(f64, f64)> {
     let mut stalls = sampled_stalls(run, direction);
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
@@ -518,10 +529,10 @@ pub(crate) fn stalls(run: &StoredRun, direction: DataDirection) -> Vec<(f64, f64
     }
     // Silence longer than the longest measured stall is not a stall. All flows had ended but the
     // run went on, for example while servers shut down.
-    let longest = flows.iter().map(|flow| flow.stall.longest_ns).max();
-    let longest =
-        longest.map_or(u64::MAX, |ns| ns.saturating_add(run.meta.sample_ns.saturating_mul(2)));
-    stalls.retain(|(from, to)| to.saturating_sub(*from) <= longest);
+    let max_stall_ns = flows.iter().map(|flow| flow.stall.longest_ns).max();
+    let max_stall_ns =
+        max_stall_ns.map_or(u64::MAX, |ns| ns.saturating_add(run.meta.sample_ns.saturating_mul(2)));
+    stalls.retain(|(from, to)| to.saturating_sub(*from) <= max_stall_ns);
     if let [only] = flows.as_slice() {
         let stall = only.stall;
         stalls.push((stall.longest_at_ns, stall.longest_at_ns.saturating_add(stall.longest_ns)));
@@ -544,33 +555,35 @@ fn sampled_stalls(run: &StoredRun, direction: DataDirection) -> Vec<(u64, u64)> 
         if let Record::Interval(interval) = record
             && interval.direction == direction
         {
-            let from = interval.t_ns.saturating_sub(interval.span_ns);
-            let period = periods.entry(interval.t_ns).or_insert((from, 0));
-            *period = (period.0.min(from), period.1.saturating_add(interval.bytes));
+            let from_ns = interval.t_ns.saturating_sub(interval.span_ns);
+            let period = periods.entry(interval.t_ns).or_insert((from_ns, 0));
+            *period = (period.0.min(from_ns), period.1.saturating_add(interval.bytes));
         }
     }
     let mut stalls: Vec<(u64, u64)> = Vec::new();
-    let mut quiet: Option<u64> = None;
-    let mut end = 0;
-    for (to, (from, bytes)) in periods.into_iter().skip_while(|(_, (_, bytes))| *bytes == 0) {
-        end = to;
+    let mut quiet_since: Option<u64> = None;
+    let mut end_ns = 0;
+    for (to_ns, (from_ns, bytes)) in periods.into_iter().skip_while(|(_, (_, bytes))| *bytes == 0) {
+        end_ns = to_ns;
         if bytes == 0 {
-            quiet.get_or_insert(from);
-        } else if let Some(start) = quiet.take() {
-            stalls.push((start, from));
+            quiet_since.get_or_insert(from_ns);
+        } else if let Some(start) = quiet_since.take() {
+            stalls.push((start, from_ns));
         }
     }
-    stalls.extend(quiet.map(|start| (start, end)));
+    stalls.extend(quiet_since.map(|start| (start, end_ns)));
     stalls
 }
 
 /// Returns the median, smallest and largest value at each point over several runs.
-pub(crate) fn envelope(all: &[Values]) -> (Values, Values, Values) {
-    let points = all.iter().map(Vec::len).max().unwrap_or(0);
-    let at = |point: usize| {
-        crate::group::MedianRange::of(all.iter().filter_map(|v| v.get(point).copied().flatten()))
+pub(crate) fn envelope(values_of_runs: &[Values]) -> (Values, Values, Values) {
+    let points = values_of_runs.iter().map(Vec::len).max().unwrap_or(0);
+    let spread_at = |point: usize| {
+        crate::group::MedianRange::of(
+            values_of_runs.iter().filter_map(|v| v.get(point).copied().flatten()),
+        )
     };
-    let spreads: Vec<_> = (0..points).map(at).collect();
+    let spreads: Vec<_> = (0..points).map(spread_at).collect();
     (
         spreads.iter().map(|spread| spread.map(|s| s.median)).collect(),
         spreads.iter().map(|spread| spread.map(|s| s.min)).collect(),

@@ -13,7 +13,7 @@ use crate::page::head;
 use crate::text::{cut, esc};
 
 const STYLE: &str = include_str!("style.css");
-/// Plots of more points are unreadable; the table has them all.
+/// Maximum number of points in a plot; the table has all of them.
 const MAX_POINTS: usize = 60;
 /// Seed of the bootstrap resampling: equal rows give an equal page.
 const RESAMPLING_SEED: u64 = 1;
@@ -74,8 +74,8 @@ pub fn sweep_page(page: &SweepPage) -> String {
     if page.metrics.is_empty() {
         out.push_str("<p class=\"none\">There are no figures yet.</p>");
     }
-    for (number, figure) in page.metrics.iter().enumerate() {
-        section(&mut out, page, figure, number == 0);
+    for (number, metric) in page.metrics.iter().enumerate() {
+        section(&mut out, page, metric, number == 0);
     }
     out.push_str(
         "</main><footer><p>A dot for each run, a box from quartile to quartile, a thick line at the \
@@ -85,8 +85,8 @@ pub fn sweep_page(page: &SweepPage) -> String {
     out
 }
 
-fn section(out: &mut String, page: &SweepPage, figure: &SweepMetric, open: bool) {
-    let estimates: Vec<(&SweepPoint, Sample, Option<Estimate>)> = figure
+fn section(out: &mut String, page: &SweepPage, metric: &SweepMetric, open: bool) {
+    let estimates: Vec<(&SweepPoint, Sample, Option<Estimate>)> = metric
         .points
         .iter()
         .map(|point| {
@@ -99,29 +99,32 @@ fn section(out: &mut String, page: &SweepPage, figure: &SweepMetric, open: bool)
     let _ = write!(
         out,
         "<section class=\"run\"><details{open}><summary><h2>{}</h2></summary>",
-        esc(&figure.name)
+        esc(&metric.name)
     );
-    plot(out, figure, &estimates);
-    table(out, page, figure, &estimates);
+    plot(out, metric, &estimates);
+    table(out, page, metric, &estimates);
     out.push_str("</details></section>");
 }
 
 type Estimates<'a> = [(&'a SweepPoint, Sample, Option<Estimate>)];
 
-fn plot(out: &mut String, figure: &SweepMetric, estimates: &Estimates<'_>) {
-    let known: Vec<_> = estimates.iter().filter(|(.., estimate)| estimate.is_some()).collect();
-    if known.is_empty() {
+fn plot(out: &mut String, metric: &SweepMetric, estimates: &Estimates<'_>) {
+    let measured: Vec<_> = estimates.iter().filter(|(.., estimate)| estimate.is_some()).collect();
+    if measured.is_empty() {
         return;
     }
-    if known.len() > MAX_POINTS {
-        let _ =
-            write!(out, "<p class=\"about\">The first {MAX_POINTS} of {} points.</p>", known.len());
+    if measured.len() > MAX_POINTS {
+        let _ = write!(
+            out,
+            "<p class=\"about\">The first {MAX_POINTS} of {} points.</p>",
+            measured.len()
+        );
     }
-    let shown = known.iter().take(MAX_POINTS);
+    let drawn = measured.iter().take(MAX_POINTS);
     let row = |(point, sample, estimate): &&&(&SweepPoint, Sample, Option<Estimate>)| ValueRow {
-        name: cut(&name(point), 22),
+        name: cut(&point_name(point), 22),
         note: match estimate {
-            Some(estimate) => figure.text(estimate.median),
+            Some(estimate) => metric.text(estimate.median),
             None => String::new(),
         },
         class: format!("g{}", point.style % 8),
@@ -130,26 +133,26 @@ fn plot(out: &mut String, figure: &SweepMetric, estimates: &Estimates<'_>) {
         median: estimate.as_ref().map(|e| e.median),
         interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
     };
-    let all: Vec<ValueRow> = shown.clone().map(|one| row(&one)).collect();
-    let values = shown.flat_map(|(_, sample, _)| sample.values().iter().copied());
-    let axis = ValueAxis::of(figure.unit.unwrap_or(MetricUnit::Count), values);
-    let plot = rows(&figure.name, &figure.name, &axis, &all, None);
+    let rows_of_points: Vec<ValueRow> = drawn.clone().map(|point| row(&point)).collect();
+    let values = drawn.flat_map(|(_, sample, _)| sample.values().iter().copied());
+    let axis = ValueAxis::of(metric.unit.unwrap_or(MetricUnit::Count), values);
+    let plot = rows(&metric.name, &metric.name, &axis, &rows_of_points, None);
     let _ = write!(out, "<figure>{plot}</figure>");
 }
 
 /// Returns a point's name: `MPTCP, 50 KB`.
-fn name(point: &SweepPoint) -> String {
+fn point_name(point: &SweepPoint) -> String {
     let parameters = point.parameters.iter().map(String::as_str).filter(|text| !text.is_empty());
     [point.variant.as_str()].into_iter().chain(parameters).collect::<Vec<_>>().join(", ")
 }
 
-fn table(out: &mut String, page: &SweepPage, figure: &SweepMetric, estimates: &Estimates<'_>) {
+fn table(out: &mut String, page: &SweepPage, metric: &SweepMetric, estimates: &Estimates<'_>) {
     out.push_str(
         "<div class=\"scroll\"><table class=\"list\"><thead><tr><th scope=\"col\">variant</th>",
     );
-    let ends =
+    let statistics =
         ["runs", "median", "quartiles", "95 % interval of the median", "smallest to largest"];
-    for column in page.axes.iter().map(String::as_str).chain(ends) {
+    for column in page.axes.iter().map(String::as_str).chain(statistics) {
         let _ = write!(out, "<th scope=\"col\">{}</th>", esc(column));
     }
     out.push_str("</tr></thead><tbody>");
@@ -164,7 +167,7 @@ fn table(out: &mut String, page: &SweepPage, figure: &SweepMetric, estimates: &E
             let _ = write!(out, "<td>{}</td>", esc(parameter));
         }
         let _ = write!(out, "<td class=\"n\">{}</td>", sample.count());
-        for cell in cells(figure, sample, estimate.as_ref()) {
+        for cell in cells(metric, sample, estimate.as_ref()) {
             let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
         }
         out.push_str("</tr>");
@@ -172,19 +175,20 @@ fn table(out: &mut String, page: &SweepPage, figure: &SweepMetric, estimates: &E
     out.push_str("</tbody></table></div>");
 }
 
-fn cells(figure: &SweepMetric, sample: &Sample, estimate: Option<&Estimate>) -> [String; 4] {
+fn cells(metric: &SweepMetric, sample: &Sample, estimate: Option<&Estimate>) -> [String; 4] {
     let Some(estimate) = estimate else { return ["–", "", "", ""].map(str::to_owned) };
-    let text = |value: f64| figure.text(value);
-    let spread = |low: f64, high: f64| number::spread(&text(low), &text(high));
+    let format_value = |value: f64| metric.text(value);
+    let format_range =
+        |low: f64, high: f64| number::spread(&format_value(low), &format_value(high));
     let [low, high] = estimate.quartiles;
-    let ends = sample.values().iter().copied();
-    let (least, most) =
-        ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
+    let values = sample.values().iter().copied();
+    let (min, max) =
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
     let interval = match estimate.interval {
-        Some(ConfidenceInterval { low, high }) => spread(low, high),
+        Some(ConfidenceInterval { low, high }) => format_range(low, high),
         None => missing_interval_reason(estimate.count).unwrap_or_default(),
     };
-    [text(estimate.median), spread(low, high), interval, spread(least, most)]
+    [format_value(estimate.median), format_range(low, high), interval, format_range(min, max)]
 }
 
 #[cfg(test)]

@@ -8,18 +8,20 @@ use towpath_measure::scenario::World;
 
 use crate::StoredRun;
 use crate::chart::{robust_top, tick_label, time_ticks};
-use crate::compare::{Cell, TableBlock, TableRow, Tone, checks, headlines, table as rows};
-use crate::comparison::noise;
+use crate::compare::{
+    Cell, TableBlock, TableRow, Tone, expectation_rows, headlines, table as compare_table,
+};
+use crate::comparison::timing;
 use crate::group::{RunGroup, groups, verdict};
 use crate::number;
 use crate::series::{self, Grid, Mark, Values};
 use crate::text::{clean, cut, pad, wrap};
 
-/// Maximum number of lines of a sentence: a file may contain an endless one.
+/// Maximum number of lines of a sentence, because a file may contain an endless one.
 const MAX_SENTENCE_LINES: usize = 8;
-/// Narrower columns than this would break values in two.
+/// Minimum width of a value column, in characters; narrower ones would break values in two.
 const MIN_COLUMN_WIDTH: usize = 16;
-/// Wider lines than this are hard to follow.
+/// Maximum width of the summary, in characters; wider lines are hard to read.
 const MAX_WIDTH: usize = 100;
 
 /// Returns the summary of any number of runs, at most `width` (and at most 100) columns wide.
@@ -35,14 +37,18 @@ pub fn table(runs: &[StoredRun], width: usize, colour: bool) -> String {
     }
     header(&mut out, runs, width, ink);
     verdicts(&mut out, &groups, width, ink);
-    let blocks = rows(&groups);
-    let label = (width / 4).clamp(14, 24);
-    let fitting = ((width - label) / (MIN_COLUMN_WIDTH + 2)).max(1);
-    let mut from = 0;
-    for part in groups.chunks(fitting) {
-        let layout = Layout { label, column: column(width - label, part.len()), ink };
-        layout.write(&mut out, part, &blocks, from);
-        from += part.len();
+    let blocks = compare_table(&groups);
+    let label_width = (width / 4).clamp(14, 24);
+    let groups_per_part = ((width - label_width) / (MIN_COLUMN_WIDTH + 2)).max(1);
+    let mut first = 0;
+    for part_groups in groups.chunks(groups_per_part) {
+        let layout = Layout {
+            label: label_width,
+            column: column(width - label_width, part_groups.len()),
+            ink,
+        };
+        layout.write(&mut out, part_groups, &blocks, first);
+        first += part_groups.len();
     }
     sparklines(&mut out, &groups, width, ink);
     expectations(&mut out, &groups, width, ink);
@@ -53,48 +59,48 @@ pub fn table(runs: &[StoredRun], width: usize, colour: bool) -> String {
 /// Returns reasons to distrust the results: every run's own warnings and missing summaries. Each
 /// appears once, with the runs concerned if not all are.
 pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
-    let mut found: Vec<(Warning, Vec<&StoredRun>)> = Vec::new();
-    let mut note =
-        |warning: Warning, run| match found.iter_mut().find(|(known, _)| *known == warning) {
+    let mut by_warning: Vec<(Warning, Vec<&StoredRun>)> = Vec::new();
+    let mut add_warning =
+        |warning: Warning, run| match by_warning.iter_mut().find(|(w, _)| *w == warning) {
             Some((_, runs)) => runs.push(run),
-            None => found.push((warning, vec![run])),
+            None => by_warning.push((warning, vec![run])),
         };
     for run in runs {
-        let mut own = |text: String, hint: &str| {
-            note(Warning { text, hint: Some(hint.to_owned()) }, run);
+        let mut warn = |text: String, hint: &str| {
+            add_warning(Warning { text, hint: Some(hint.to_owned()) }, run);
         };
         if run.skipped > 0 {
             let text =
                 format!("{} lines are of a kind that this version does not know", run.skipped);
-            own(text, "use the towpath that wrote the result, or a newer one");
+            warn(text, "use the towpath that wrote the result, or a newer one");
         }
         if run.truncated || run.summary.is_none() {
-            let what = if run.summary.is_none() {
+            let problem = if run.summary.is_none() {
                 "the result has no summary"
             } else {
                 "the result is incomplete"
             };
-            own(format!("{what}: the run ended early or the file is cut off"), "run it again");
+            warn(format!("{problem}: the run ended early or the file is cut off"), "run it again");
         }
         let Some(summary) = &run.summary else { continue };
-        summary.warnings.iter().for_each(|warning| note(warning.clone(), run));
+        summary.warnings.iter().for_each(|warning| add_warning(warning.clone(), run));
     }
-    let all = runs.len();
+    let total = runs.len();
     let warning_text = |(warning, concerned): (Warning, Vec<&StoredRun>)| {
         let text = clean(&warning.text);
-        let text = if concerned.len() == all {
+        let text = if concerned.len() == total {
             text
         } else {
-            format!("{}: {text}", names(&concerned, runs))
+            format!("{}: {text}", run_names(&concerned, runs))
         };
         Warning { text, hint: warning.hint.as_deref().map(clean) }
     };
-    found.into_iter().map(warning_text).collect()
+    by_warning.into_iter().map(warning_text).collect()
 }
 
 /// Names the runs: `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world if there are several:
 /// `tcp emu`.
-fn names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
+fn run_names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
     let first = all.first().map(|run| run.meta.world);
     let several = all.iter().any(|run| Some(run.meta.world) != first);
     let name = |run: &&StoredRun| {
@@ -110,7 +116,7 @@ fn names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
     runs.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Escape sequences; empty if false.
+/// Terminal styling; true if escape sequences for colour and weight are written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TermStyle(pub(crate) bool);
 
@@ -167,7 +173,7 @@ fn header(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
 /// Names the worlds: `sim`, `sim and emu`; with the reason when a run was simulated instead of
 /// emulated.
 pub(crate) fn worlds(runs: &[StoredRun]) -> String {
-    let mut all: Vec<String> = Vec::new();
+    let mut worlds: Vec<String> = Vec::new();
     let name = |run: &StoredRun| {
         let captured = run.records.iter().any(|record| matches!(record, Record::Capture(_)));
         match run.meta.conditions.get(SIMULATED_BECAUSE) {
@@ -177,11 +183,11 @@ pub(crate) fn worlds(runs: &[StoredRun]) -> String {
         }
     };
     for world in runs.iter().map(name) {
-        if !all.contains(&world) {
-            all.push(world);
+        if !worlds.contains(&world) {
+            worlds.push(world);
         }
     }
-    format::list(&all)
+    format::list(&worlds)
 }
 
 fn verdicts(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermStyle) {
@@ -191,31 +197,35 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermSt
         }
     }
     for group in groups {
-        let all: Vec<_> = group.summaries().collect();
-        let good = all.iter().filter(|summary| summary.ok).count();
-        let (sign, tone) = match good {
-            _ if all.is_empty() => ("?", Tone::Plain),
-            good if good == group.runs.len() => ("✓", Tone::Good),
+        let summaries: Vec<_> = group.summaries().collect();
+        let ok_count = summaries.iter().filter(|summary| summary.ok).count();
+        let (sign, tone) = match ok_count {
+            _ if summaries.is_empty() => ("?", Tone::Plain),
+            count if count == group.runs.len() => ("✓", Tone::Good),
             _ => ("✗", Tone::Bad),
         };
         let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
         texts.dedup();
         let count = match group.runs.len() {
             1 => String::new(),
-            runs => format!(" ({good} of {runs} runs as planned), run 1"),
+            runs => format!(" ({ok_count} of {runs} runs as planned), run 1"),
         };
         let text = match texts.first() {
             Some(first) => format!("{}{count}: {first}", group.label),
             None => format!("{}: no summary", group.label),
         };
-        for (at, line) in wrap(&text, width - 2).iter().take(MAX_SENTENCE_LINES).enumerate() {
-            let sign = if at == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
+        for (line_number, line) in
+            wrap(&text, width - 2).iter().take(MAX_SENTENCE_LINES).enumerate()
+        {
+            let sign = if line_number == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
             let _ = writeln!(out, "{sign} {line}");
         }
-        let account = all.first().and_then(|summary| summary.account.as_deref());
-        let said = account.map_or_else(String::new, |account| clean(&account.sentence));
-        for line in
-            wrap(&said, width - 2).iter().filter(|line| !line.is_empty()).take(MAX_SENTENCE_LINES)
+        let account = summaries.first().and_then(|summary| summary.account.as_deref());
+        let sentence = account.map_or_else(String::new, |account| clean(&account.sentence));
+        for line in wrap(&sentence, width - 2)
+            .iter()
+            .filter(|line| !line.is_empty())
+            .take(MAX_SENTENCE_LINES)
         {
             let _ = writeln!(out, "  {line}");
         }
@@ -273,8 +283,8 @@ impl Layout {
         let cells: Vec<_> = row.cells.iter().skip(from).take(count).collect();
         let wrapped: Vec<Vec<String>> = cells.iter().map(|cell| self.cell(cell)).collect();
         let height = wrapped.iter().map(Vec::len).max().unwrap_or(1).max(label.len());
-        for at in 0..height {
-            let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
+        for line_number in 0..height {
+            let line = |lines: &[String]| lines.get(line_number).cloned().unwrap_or_default();
             let mut text = self.ink.faint(&pad(&line(&label), self.label));
             for (cell, lines) in cells.iter().zip(&wrapped) {
                 text.push_str(&self.ink.tone(&pad(&line(lines), self.column), cell.tone));
@@ -285,17 +295,17 @@ impl Layout {
 
     /// Formats a value, with its note behind it where that fits, else below.
     fn cell(self, cell: &Cell) -> Vec<String> {
-        let room = self.column - 2;
-        let one = if cell.note.is_empty() {
+        let width = self.column - 2;
+        let joined = if cell.note.is_empty() {
             cell.text.clone()
         } else {
             format!("{} ({})", cell.text, cell.note)
         };
-        if one.chars().count() <= room || cell.note.is_empty() {
-            return wrap(&one, room);
+        if joined.chars().count() <= width || cell.note.is_empty() {
+            return wrap(&joined, width);
         }
-        let mut lines = wrap(&cell.text, room);
-        lines.extend(wrap(&format!("({})", cell.note), room));
+        let mut lines = wrap(&cell.text, width);
+        lines.extend(wrap(&format!("({})", cell.note), width));
         lines
     }
 }
@@ -304,54 +314,70 @@ fn sparklines(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: Term
     let runs: Vec<&StoredRun> =
         groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
     let grid = Grid::of(&runs);
-    let names = groups.iter().map(|group| group.label.chars().count()).max().unwrap_or(0).min(18);
-    let room = width - names - 4;
+    let name_width =
+        groups.iter().map(|group| group.label.chars().count()).max().unwrap_or(0).min(18);
+    let spark_width = width - name_width - 4;
     let mut lines: Vec<(String, Vec<f64>)> = Vec::new();
     for group in groups {
         let Some(run) = group.runs.first() else { continue };
-        let ways = series::directions(run);
-        let totals: Vec<Values> = ways
+        let directions = series::directions(run);
+        let totals: Vec<Values> = directions
             .iter()
             .map(|direction| {
-                let all = group.runs.iter().map(|run| series::goodput(run, &grid, *direction));
-                series::envelope(&all.collect::<Vec<_>>()).0
+                let goodputs = group.runs.iter().map(|run| series::goodput(run, &grid, *direction));
+                series::envelope(&goodputs.collect::<Vec<_>>()).0
             })
             .collect();
         if !totals.is_empty() {
-            lines.push((cut(&group.label, names), columns(&totals, room.min(grid.points * 2))));
+            lines.push((
+                cut(&group.label, name_width),
+                columns(&totals, spark_width.min(grid.points * 2)),
+            ));
         }
     }
-    let most = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
-    let robust = lines.iter().map(|(_, values)| robust_top(values.iter().copied().map(Some)));
-    let top = robust.fold(0.0, f64::max);
-    if top <= 0.0 {
+    let max_bps = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let robust_tops = lines.iter().map(|(_, values)| robust_top(values.iter().copied().map(Some)));
+    let top_bps = robust_tops.fold(0.0, f64::max);
+    if top_bps <= 0.0 {
         return;
     }
     let end = number::short_moment(grid.end_s());
-    let peak = if most > top { format!(", ^ up to {}", number::rate(most)) } else { String::new() };
-    let title = format!("goodput, 0 to {end}; full height {}{peak}", number::rate(top));
+    let peak = if max_bps > top_bps {
+        format!(", ^ up to {}", number::rate(max_bps))
+    } else {
+        String::new()
+    };
+    let title = format!("goodput, 0 to {end}; full height {}{peak}", number::rate(top_bps));
     let _ = writeln!(out, "{}", cut(&title, width));
-    let drawn = lines.first().map_or(0, |(_, values)| values.len());
+    let drawn_columns = lines.first().map_or(0, |(_, values)| values.len());
     for (name, values) in &lines {
-        let bars: String = values.iter().map(|value| spark(*value, top)).collect();
-        let _ = writeln!(out, "  {} {}", pad(name, names), ink.paint(&bars, "36"));
+        let bars: String = values.iter().map(|value| spark(*value, top_bps)).collect();
+        let _ = writeln!(out, "  {} {}", pad(name, name_width), ink.paint(&bars, "36"));
     }
-    ruler(out, names + 3, drawn, grid.end_s(), ink);
+    ruler(out, name_width + 3, drawn_columns, grid.end_s(), ink);
     let marks = runs.iter().map(|run| series::marks(run)).find(|marks| !marks.is_empty());
-    event_marks(out, &marks.unwrap_or_default(), names + 3, drawn, grid.end_s(), width, ink);
+    event_marks(
+        out,
+        &marks.unwrap_or_default(),
+        name_width + 3,
+        drawn_columns,
+        grid.end_s(),
+        width,
+        ink,
+    );
     out.push('\n');
 }
 
 /// Resamples to a number of columns; directions are added up.
 fn columns(totals: &[Values], count: usize) -> Vec<f64> {
     let points = totals.iter().map(Vec::len).max().unwrap_or(0);
-    let at = |point: usize| -> f64 {
+    let total_at = |point: usize| -> f64 {
         totals.iter().filter_map(|values| values.get(point).copied().flatten()).sum()
     };
     let mean = |column: usize| {
-        let from = column * points / count.max(1);
-        let to = ((column + 1) * points / count.max(1)).max(from + 1);
-        (from..to).map(at).sum::<f64>() / (to - from) as f64
+        let start = column * points / count.max(1);
+        let end = ((column + 1) * points / count.max(1)).max(start + 1);
+        (start..end).map(total_at).sum::<f64>() / (end - start) as f64
     };
     (0..count).map(mean).collect()
 }
@@ -371,10 +397,10 @@ fn ruler(out: &mut String, indent: usize, width: usize, end_s: f64, ink: TermSty
     let step = ticks.get(1).copied().unwrap_or(1.0);
     let mut line = String::new();
     for tick in ticks {
-        let at = (tick / end_s * width as f64) as usize;
+        let column = (tick / end_s * width as f64) as usize;
         let text = tick_label(tick, step);
-        if at >= line.chars().count() && at + text.chars().count() <= width {
-            line = pad(&line, at);
+        if column >= line.chars().count() && column + text.chars().count() <= width {
+            line = pad(&line, column);
             line.push_str(&text);
         }
     }
@@ -394,9 +420,9 @@ fn event_marks(
     let mut line = String::new();
     let mut legend = Vec::new();
     for mark in marks.iter().filter(|mark| mark.at_s <= end_s) {
-        let at = (mark.at_s / end_s * columns as f64) as usize;
-        if at >= line.chars().count() && at < columns {
-            line = pad(&line, at);
+        let column = (mark.at_s / end_s * columns as f64) as usize;
+        if column >= line.chars().count() && column < columns {
+            line = pad(&line, column);
             line.push_str(&mark.letter);
         }
         let text = format!("{} {}: {}", mark.letter, number::short_moment(mark.at_s), mark.text);
@@ -414,27 +440,27 @@ fn event_marks(
 }
 
 fn expectations(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermStyle) {
-    let checks = checks(groups);
-    if checks.is_empty() {
+    let rows = expectation_rows(groups);
+    if rows.is_empty() {
         return;
     }
     out.push_str("expectations\n");
-    for check in checks {
-        let sign = match check.tone {
+    for row in rows {
+        let sign = match row.tone {
             Tone::Good => "✓",
             Tone::Bad => "✗",
             Tone::Plain => "?",
         };
-        let held = if check.runs > 1 { format!(" ({})", check.outcome) } else { String::new() };
-        let text = format!("{}: {}, measured {}{held}", check.label, check.text, check.measured);
-        let _ = writeln!(out, "  {} {}", ink.tone(sign, check.tone), cut(&text, width - 4));
+        let outcome = if row.runs > 1 { format!(" ({})", row.outcome) } else { String::new() };
+        let text = format!("{}: {}, measured {}{outcome}", row.label, row.text, row.measured);
+        let _ = writeln!(out, "  {} {}", ink.tone(sign, row.tone), cut(&text, width - 4));
     }
 }
 
 /// Writes the timing error of emulated links, for the run with the largest one.
 fn exactness(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
-    let emulated = || runs.iter().filter(|run| run.meta.world == World::Emu).filter_map(noise);
-    let Some(worst) = emulated().max_by_key(|noise| noise.lateness_p99_ns) else { return };
+    let emulated = || runs.iter().filter(|run| run.meta.world == World::Emu).filter_map(timing);
+    let Some(worst) = emulated().max_by_key(|timing| timing.lateness_p99_ns) else { return };
     let text = match emulated().count() {
         1 => worst.describe(),
         runs => format!("in the worst of {runs} runs {}", worst.describe()),

@@ -73,9 +73,9 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
-    short.push('…');
-    short
+    let mut shortened: String = text.chars().take(width.saturating_sub(1)).collect();
+    shortened.push('…');
+    shortened
 }
 
 /// Wraps into lines of at most `width` characters, broken at spaces where possible.

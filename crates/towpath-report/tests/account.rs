@@ -14,9 +14,9 @@ use towpath_report::{StoredRun, html};
 
 const PERIOD_NS: u64 = 100_000_000;
 
-fn parts(of: &[(Part, u64)]) -> Parts {
+fn parts(bytes_by_part: &[(Part, u64)]) -> Parts {
     let mut parts = Parts::default();
-    for (part, bytes) in of {
+    for (part, bytes) in bytes_by_part {
         parts.add(*part, *bytes);
     }
     parts
@@ -28,10 +28,10 @@ fn run_with_account() -> StoredRun {
     let mut run = run(&handover(Transport::Mptcp, 1));
     let mut links = Vec::new();
     for (path, bytes) in [("wifi", 500_000), ("cellular", 250_000)] {
-        let mut sum = Parts::default();
+        let mut link_parts = Parts::default();
         for period in 1..=100 {
-            let gone = path == "wifi" && period > 30;
-            let mut own = if gone {
+            let is_down = path == "wifi" && period > 30;
+            let mut period_parts = if is_down {
                 parts(&[(Part::Down, bytes)])
             } else if (31..40).contains(&period) {
                 parts(&[(Part::HeadOfLineBlocking, bytes)])
@@ -42,23 +42,23 @@ fn run_with_account() -> StoredRun {
                     (Part::SlowStart, bytes * 2 / 100),
                 ])
             };
-            if own.of(Part::HeadOfLineBlocking) > 0 {
-                own.blocked_by.insert("wi<fi".to_owned(), bytes);
+            if period_parts.of(Part::HeadOfLineBlocking) > 0 {
+                period_parts.blocked_by.insert("wi<fi".to_owned(), bytes);
             }
-            sum.add_all(&own);
+            link_parts.add_all(&period_parts);
             run.records.push(Record::Account(Box::new(Account {
                 t_ns: period * PERIOD_NS,
                 span_ns: PERIOD_NS,
                 path: path.to_owned(),
                 direction: DataDirection::Up,
-                parts: own,
+                parts: period_parts,
             })));
         }
         links.push(LinkAccount {
             path: path.to_owned(),
             direction: DataDirection::Up,
             paths: vec![path.to_owned()],
-            parts: sum,
+            parts: link_parts,
             limit_ns: BTreeMap::new(),
         });
     }
@@ -82,34 +82,35 @@ fn run_with_account() -> StoredRun {
 
 /// Returns the page's section about capacity accounting.
 fn account_section(page: &str) -> &str {
-    let from = page.find("Where the capacity went").unwrap();
-    let to = page[from..].find("Subflows (").unwrap();
-    &page[from..from + to]
+    let start = page.find("Where the capacity went").unwrap();
+    let length = page[start..].find("Subflows (").unwrap();
+    &page[start..start + length]
 }
 
 #[test]
 fn the_sentence_precedes_the_table_and_the_table_the_charts() {
     let page = html(&[run_with_account()]);
-    let part = account_section(&page);
-    let place = |text: &str| part.find(text).unwrap_or_else(|| panic!("{text}: {part}"));
+    let section = account_section(&page);
+    let position_of =
+        |text: &str| section.find(text).unwrap_or_else(|| panic!("{text}: {section}"));
     let order = ["Of 60 Mbit/s, 30 were not used", "capacity, Mbit/s", "Capacity of wifi"];
-    assert!(order.map(place).is_sorted(), "{part}");
-    assert!(part.contains("&lt;28&gt;") && !part.contains("<28>"), "texts are escaped");
-    assert!(part.contains("wi&lt;fi"), "the path that was waited for is named");
-    assert!(part.contains("Capacity of cellular"));
+    assert!(order.map(position_of).is_sorted(), "{section}");
+    assert!(section.contains("&lt;28&gt;") && !section.contains("<28>"), "texts are escaped");
+    assert!(section.contains("wi&lt;fi"), "the path that was waited for is named");
+    assert!(section.contains("Capacity of cellular"));
 }
 
 #[test]
 fn the_table_has_rates_and_shares_of_each_link_and_of_all() {
     let page = html(&[run_with_account()]);
     let row = |label: &str| {
-        let from = page.find(label).unwrap_or_else(|| panic!("{label}"));
-        let row = &page[from..];
+        let start = page.find(label).unwrap_or_else(|| panic!("{label}"));
+        let row = &page[start..];
         let text = row[..row.find("</tr>").unwrap()].to_owned();
         text.replace("<small>", "").replace("</small>", "")
     };
-    let whole = row("capacity, Mbit/s");
-    assert!(["40.0", "20.0", "60.0"].iter().all(|rate| whole.contains(rate)), "{whole}");
+    let capacity = row("capacity, Mbit/s");
+    assert!(["40.0", "20.0", "60.0"].iter().all(|rate| capacity.contains(rate)), "{capacity}");
     let down = row("path down");
     assert!(down.contains(">28.0 70 %<") && down.contains(">–<"), "{down}");
     assert!(down.contains(">28.0 46.7 %<"), "{down}");
@@ -118,8 +119,8 @@ fn the_table_has_rates_and_shares_of_each_link_and_of_all() {
 #[test]
 fn the_charts_bands_are_named_where_they_are_thick() {
     let page = html(&[run_with_account()]);
-    let part = account_section(&page);
-    let names = part.split("<g class=\"names\">").skip(1);
+    let section = account_section(&page);
+    let names = section.split("<g class=\"names\">").skip(1);
     let names: Vec<&str> = names.map(|names| names.split("</g>").next().unwrap()).collect();
     let [wifi, cellular] = names[..] else { panic!("{} charts", names.len()) };
     assert!(wifi.contains(">delivered<") && wifi.contains(">path not usable<"), "{wifi}");
@@ -135,9 +136,12 @@ fn a_result_without_an_account_has_no_account_section() {
 
 #[test]
 fn the_page_grows_by_a_fifth_at_most() {
-    let with = html(&[run_with_account()]).len();
-    let without = html(&[run(&handover(Transport::Mptcp, 1))]).len();
-    assert!(with * 5 <= without * 6, "{without} bytes became {with}");
+    let bytes_with_account = html(&[run_with_account()]).len();
+    let bytes_without_account = html(&[run(&handover(Transport::Mptcp, 1))]).len();
+    assert!(
+        bytes_with_account * 5 <= bytes_without_account * 6,
+        "{bytes_without_account} bytes became {bytes_with_account}"
+    );
 }
 
 #[test]
@@ -151,8 +155,9 @@ fn text_on_every_band_can_be_read() {
         .collect();
     assert_eq!(colours.len(), 14, "{colours:?}");
     let luminance = |hex: &str| -> f64 {
-        let channel = |at: usize| {
-            let value = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+        let channel = |offset: usize| {
+            let value =
+                f64::from(u8::from_str_radix(&hex[offset..offset + 2], 16).unwrap()) / 255.0;
             if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
         };
         0.212_6 * channel(0) + 0.715_2 * channel(2) + 0.072_2 * channel(4)

@@ -13,26 +13,26 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{Transport, World};
 use towpath_report::{Comparison, StoredRun};
 
-/// Repetitions of TCP and MPTCP that took turns; goodput differs from run to run.
+/// Returns `repeat` repetitions each of TCP and MPTCP, run in turn, with varying goodput.
 fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {
     let mut runs = Vec::new();
     for number in 1..=repeat {
         for transport in [Transport::Tcp, Transport::Mptcp] {
-            let mut one = run(&handover(transport, number));
+            let mut run_of_transport = run(&handover(transport, number));
             let position = runs.len() as u32 + 1;
             let (kind, of) = (OrderKind::Random, repeat * 2);
-            one.meta.order = Some(RunOrder { kind, seed: 7, position, of });
-            let summary = one.summary.as_mut().unwrap();
+            run_of_transport.meta.order = Some(RunOrder { kind, seed: 7, position, of });
+            let summary = run_of_transport.summary.as_mut().unwrap();
             // Random state of the machine, shared by both runs of a repetition.
-            let mood = 1.0 + f64::from(number * 7 % 5) / 10.0;
-            summary.flows[0].goodput_bps *= mood;
-            let spent = |factor: u64| Some(summary.flows[0].bytes * factor);
+            let speed_factor = 1.0 + f64::from(number * 7 % 5) / 10.0;
+            summary.flows[0].goodput_bps *= speed_factor;
+            let cpu_ns = |factor: u64| Some(summary.flows[0].bytes * factor);
             summary.cpu = Some(CpuTime {
-                client_cpu_ns: spent(2),
-                server_cpu_ns: spent(1),
+                client_cpu_ns: cpu_ns(2),
+                server_cpu_ns: cpu_ns(1),
                 accounting: CpuAccounting::SocketThreads,
             });
-            runs.push(one);
+            runs.push(run_of_transport);
         }
     }
     runs
@@ -73,7 +73,7 @@ fn interleaved_runs_are_paired_and_others_are_not() {
     let paired = ratio(&runs);
     assert_eq!((&paired["of"], &paired["to"]), (&"mptcp".into(), &"tcp".into()));
     assert_eq!((&paired["paired"], &paired["n"]), (&true.into(), &8.into()));
-    let width = |ratio: &serde_json::Value| {
+    let interval_width = |ratio: &serde_json::Value| {
         ratio["interval95"][1].as_f64().unwrap() - ratio["interval95"][0].as_f64().unwrap()
     };
     for run in &mut runs {
@@ -82,10 +82,10 @@ fn interleaved_runs_are_paired_and_others_are_not() {
     let unpaired = ratio(&runs);
     assert_eq!(unpaired["paired"], false);
     // Both runs of a pair share the machine's state, so it cancels out in their ratio.
-    assert!(width(&paired) * 3.0 < width(&unpaired), "{paired} and {unpaired}");
-    // Results of two calls combined contain each number twice.
-    let twice = [interleaved_runs(8), interleaved_runs(8)].concat();
-    assert_eq!(ratio(&twice)["paired"], false);
+    assert!(interval_width(&paired) * 3.0 < interval_width(&unpaired), "{paired} and {unpaired}");
+    // Results of two commands contain each repetition number twice.
+    let combined = [interleaved_runs(8), interleaved_runs(8)].concat();
+    assert_eq!(ratio(&combined)["paired"], false);
 }
 
 #[test]
@@ -106,14 +106,14 @@ fn a_headline_omits_chance_for_deterministic_runs() {
     for run in &mut runs {
         (run.meta.order, run.meta.world) = (None, World::Sim);
     }
-    let again = |number: u32| {
+    let repetition = |number: u32| {
         runs.iter().cloned().map(move |mut run| {
             (run.meta.repeat, run.meta.seed) = (number, u64::from(number));
             run
         })
     };
-    let equal: Vec<StoredRun> = (1..=6).flat_map(again).collect();
-    let text = Comparison::of(&equal, 1).table(200, false);
+    let repetitions: Vec<StoredRun> = (1..=6).flat_map(repetition).collect();
+    let text = Comparison::of(&repetitions, 1).table(200, false);
     assert!(text.contains("in every repetition: nothing is drawn at random."), "{text}");
     assert!(!text.contains("more than chance"), "{text}");
 }
@@ -121,16 +121,16 @@ fn a_headline_omits_chance_for_deterministic_runs() {
 #[test]
 fn a_headline_of_four_transports_includes_the_usual_pair() {
     let mut runs = interleaved_runs(8);
-    for (transport, more) in [(Transport::Quic, 3.0), (Transport::Mpquic, 4.0)] {
+    for (transport, factor) in [(Transport::Quic, 3.0), (Transport::Mpquic, 4.0)] {
         let tcp = runs.iter().filter(|run| run.meta.transport == Transport::Tcp).cloned();
-        let own: Vec<StoredRun> = tcp
+        let faster_runs: Vec<StoredRun> = tcp
             .map(|mut run| {
                 run.meta.transport = transport;
-                run.summary.as_mut().unwrap().flows[0].goodput_bps *= more;
+                run.summary.as_mut().unwrap().flows[0].goodput_bps *= factor;
                 run
             })
             .collect();
-        runs.extend(own);
+        runs.extend(faster_runs);
     }
     let text = Comparison::of(&runs, 1).table(300, false);
     let best = text.lines().find(|line| line.starts_with("Goodput: ")).unwrap();
@@ -141,9 +141,9 @@ fn a_headline_of_four_transports_includes_the_usual_pair() {
 #[test]
 fn equal_results_and_seed_give_an_equal_comparison() {
     let runs = interleaved_runs(7);
-    let [one, two] = [1, 1].map(|seed| Comparison::of(&runs, seed));
-    assert_eq!(one.json(), two.json());
-    assert_eq!(one.html(), two.html());
+    let [first, second] = [1, 1].map(|seed| Comparison::of(&runs, seed));
+    assert_eq!(first.json(), second.json());
+    assert_eq!(first.html(), second.html());
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn unfair_comparisons_are_reported() {
             "the transports took turns in a fixed order",
         ),
     ];
-    for (make, expected) in cases {
+    for (make_unfair, expected) in cases {
         let mut runs = interleaved_runs(20);
-        change(&mut runs, Transport::Mptcp, make);
-        let told = warnings(&runs);
-        assert!(told.iter().any(|text| text.starts_with(expected)), "{told:?}");
+        change(&mut runs, Transport::Mptcp, make_unfair);
+        let texts = warnings(&runs);
+        assert!(texts.iter().any(|text| text.starts_with(expected)), "{texts:?}");
     }
 }
 
@@ -225,8 +225,8 @@ fn values_of_never_are_printed_as_never_without_a_ratio() {
     });
     let comparison = Comparison::of(&runs, 1);
     let json = comparison.json();
-    let figures = json["figures"].as_array().unwrap();
-    let recovery = figures.iter().find(|figure| figure["name"] == "recovery").unwrap();
+    let metrics = json["figures"].as_array().unwrap();
+    let recovery = metrics.iter().find(|figure| figure["name"] == "recovery").unwrap();
     assert!(recovery["groups"][0]["median"].is_null());
     assert!(recovery["ratios"][0]["ratio"].is_null());
     assert!(comparison.table(100, false).contains("never"));
@@ -235,7 +235,7 @@ fn values_of_never_are_printed_as_never_without_a_ratio() {
 
 #[test]
 fn nothing_to_compare_is_not_an_error() {
-    let none = Comparison::of(&[], 1);
-    assert_eq!(none.table(100, false).trim(), "");
-    assert!(none.html().contains("There is nothing to compare."));
+    let empty = Comparison::of(&[], 1);
+    assert_eq!(empty.table(100, false).trim(), "");
+    assert!(empty.html().contains("There is nothing to compare."));
 }

@@ -21,7 +21,7 @@ fn style() -> String {
 
 /// Returns the colours declared as `--name: #rrggbb`.
 fn colours(text: &str) -> Palette {
-    let each = text.split("--").skip(1).filter_map(|part| {
+    let pairs = text.split("--").skip(1).filter_map(|part| {
         let (name, rest) = part.split_once(": #")?;
         let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
         let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
@@ -32,7 +32,7 @@ fn colours(text: &str) -> Palette {
         };
         (is_name && digits.len() == 6).then(|| (name.to_owned(), digits))
     });
-    each.collect()
+    pairs.collect()
 }
 
 /// Returns the light and the dark scheme.
@@ -40,34 +40,34 @@ fn schemes(style: &str) -> [(&'static str, Palette); 2] {
     let (light, rest) = style.split_once("@media screen and (prefers-color-scheme: dark)").unwrap();
     let dark = rest.split("* {").next().unwrap();
     let light = colours(light);
-    let mut both = light.clone();
-    both.extend(colours(dark));
-    assert!(light.len() > 20 && both != light, "{light:?}");
-    [("light", light), ("dark", both)]
+    let mut dark_palette = light.clone();
+    dark_palette.extend(colours(dark));
+    assert!(light.len() > 20 && dark_palette != light, "{light:?}");
+    [("light", light), ("dark", dark_palette)]
 }
 
-/// Names of the colours that a property is given.
+/// Returns the names of the colours that rules set for a property.
 fn colours_used(style: &str, property: &str) -> BTreeSet<String> {
     let start = format!("{property}: var(--");
-    let found = style.match_indices(&start).filter(|(at, _)| {
+    let uses = style.match_indices(&start).filter(|(index, _)| {
         // `color`, not `border-color`.
-        !style[..*at].ends_with('-')
+        !style[..*index].ends_with('-')
     });
-    let name = |(at, _): (usize, &str)| style[at + start.len()..].split([')', ',']).next();
-    found.filter_map(name).map(str::to_owned).collect()
+    let name = |(index, _): (usize, &str)| style[index + start.len()..].split([')', ',']).next();
+    uses.filter_map(name).map(str::to_owned).collect()
 }
 
 /// Returns the relative luminance (WCAG 2.2, sRGB).
 fn luminance(colour: &str) -> f64 {
-    let channel = |at: usize| {
-        let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+    let channel = |offset: usize| {
+        let value = f64::from(u8::from_str_radix(&colour[offset..offset + 2], 16).unwrap()) / 255.0;
         if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
     };
     0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
 }
 
-fn contrast(one: &str, other: &str) -> f64 {
-    let (a, b) = (luminance(one), luminance(other));
+fn contrast(a_colour: &str, b_colour: &str) -> f64 {
+    let (a, b) = (luminance(a_colour), luminance(b_colour));
     (a.max(b) + 0.05) / (a.min(b) + 0.05)
 }
 
@@ -77,16 +77,16 @@ fn every_text_contrasts_with_its_background_in_both_schemes() {
     let style = style();
     let mut texts = colours_used(&style, "color");
     texts.extend(["ink".to_owned(), "soft".to_owned()]); // what charts write with
-    let grounds = colours_used(&style, "background");
-    assert!(grounds.len() >= 3, "{grounds:?}");
+    let backgrounds = colours_used(&style, "background");
+    assert!(backgrounds.len() >= 3, "{backgrounds:?}");
     assert!(["good", "bad", "soft"].iter().all(|name| texts.contains(*name)), "{texts:?}");
     for (scheme, palette) in schemes(&style) {
-        let behind =
-            grounds.iter().filter(|name| ["bg", "panel", "warn-bg"].contains(&name.as_str()));
-        for ground in behind {
+        let page_backgrounds =
+            backgrounds.iter().filter(|name| ["bg", "panel", "warn-bg"].contains(&name.as_str()));
+        for background in page_backgrounds {
             for text in &texts {
-                let ratio = contrast(&palette[text], &palette[ground]);
-                assert!(ratio >= 4.5, "{scheme}: {text} on {ground} has {ratio:.2}:1");
+                let ratio = contrast(&palette[text], &palette[background]);
+                assert!(ratio >= 4.5, "{scheme}: {text} on {background} has {ratio:.2}:1");
             }
         }
     }

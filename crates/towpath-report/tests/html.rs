@@ -17,14 +17,15 @@ use towpath_report::{Comparison, StoredRun, html};
 /// Returns the page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {
     let mut out = String::new();
-    let mut rest = page;
-    while let Some(start) = ["<script", "<style"].iter().filter_map(|tag| rest.find(tag)).min() {
-        let (before, inside) = rest.split_at(start);
+    let mut remaining = page;
+    while let Some(start) = ["<script", "<style"].iter().filter_map(|tag| remaining.find(tag)).min()
+    {
+        let (before, element) = remaining.split_at(start);
         out.push_str(before);
-        let end = if inside.starts_with("<script") { "</script>" } else { "</style>" };
-        rest = &inside[inside.find(end).unwrap() + end.len()..];
+        let end = if element.starts_with("<script") { "</script>" } else { "</style>" };
+        remaining = &element[element.find(end).unwrap() + end.len()..];
     }
-    out + rest
+    out + remaining
 }
 
 /// Fails unless every element is closed in order and every attribute quoted.
@@ -51,15 +52,15 @@ fn assert_well_formed(page: &str) {
 
 fn assert_self_contained(page: &str) {
     let page = page.replace("http://www.w3.org/2000/svg", ""); // a name, not an address
-    for outside in
+    for reference in
         ["http:", "https:", "src=", "href=", "url(", "@import", "//cdn", "fetch(", "import("]
     {
-        assert!(!page.contains(outside), "{outside}");
+        assert!(!page.contains(reference), "{reference}");
     }
     // The page's policy names its style and its script; inline attributes are not permitted.
     assert_eq!(page.matches("http-equiv=\"Content-Security-Policy\"").count(), 1);
-    for refused in [" style=", " onload=", " onclick=", "unsafe-"] {
-        assert!(!page.contains(refused), "{refused}");
+    for forbidden in [" style=", " onload=", " onclick=", "unsafe-"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
     }
 }
 
@@ -80,13 +81,13 @@ fn the_page_is_well_formed_and_loads_nothing_external() {
 
 #[test]
 fn the_comparison_is_well_formed_and_loads_nothing_external() {
-    let mut wrong = repeated();
-    for run in &mut wrong {
+    let mut hostile = repeated();
+    for run in &mut hostile {
         run.meta.kernel = "<b a='\"'>&".to_owned();
         run.meta.conditions.insert("<i>".to_owned(), "</table>".to_owned());
         run.file = Some("<script>".to_owned());
     }
-    for runs in [pair(), repeated(), wrong, vec![run(&three_paths())], Vec::new()] {
+    for runs in [pair(), repeated(), hostile, vec![run(&three_paths())], Vec::new()] {
         let page = Comparison::of(&runs, 1).html();
         assert_well_formed(&page);
         assert_self_contained(&page);
@@ -134,8 +135,8 @@ fn transports_are_drawn_on_the_same_scale() {
 fn a_report_of_two_transports_is_small_enough_to_mail() {
     let page = html(&pair());
     assert!(page.len() < 200_000, "{} bytes", page.len());
-    let long = Plan { sample_ms: 1, ..handover(Transport::Mptcp, 1) };
-    let page = html(&[run(&long)]);
+    let many_samples = Plan { sample_ms: 1, ..handover(Transport::Mptcp, 1) };
+    let page = html(&[run(&many_samples)]);
     assert!(page.len() < 500_000, "{} bytes for 10,000 samples", page.len());
 }
 
@@ -156,7 +157,7 @@ fn the_numbers_behind_the_charts_are_in_the_page_once() {
     }
 }
 
-/// Puts a text into every place of a result that holds text.
+/// Replaces every text field of a result.
 fn poison(run: &mut StoredRun, text: &str) {
     let poisoned = || text.to_owned();
     run.file = Some(poisoned());
@@ -207,16 +208,16 @@ fn poison(run: &mut StoredRun, text: &str) {
 
 /// Datagrams at a constant rate: ten each 100 ms, of which one is lost in every second row.
 fn constant_rate_rows() -> impl Iterator<Item = DatagramRow> {
-    (1..=20_u64).map(|at| DatagramRow {
-        t_ns: at * 100_000_000,
+    (1..=20_u64).map(|row| DatagramRow {
+        t_ns: row * 100_000_000,
         span_ns: 100_000_000,
         flow: 0,
         direction: DataDirection::Up,
         path: "wifi".to_owned(),
         sent: Some(10),
         unsent: 0,
-        received: 10 - at % 2,
-        lost: Some(at % 2),
+        received: 10 - row % 2,
+        lost: Some(row % 2),
         duplicated: 0,
         out_of_order: 0,
         jitter_ns: Some(1_000_000),
@@ -313,8 +314,8 @@ fn requests(direction: DataDirection) -> impl Iterator<Item = Message> {
 
 /// Returns a datagram each 100 ms over two paths; those of Wi-Fi between 3 s and 6 s are lost.
 fn probes() -> impl Iterator<Item = Probe> {
-    (0..200_u64).map(|at| {
-        let (path, number) = (if at % 2 == 0 { "wifi" } else { "cellular" }, at / 2);
+    (0..200_u64).map(|index| {
+        let (path, number) = (if index % 2 == 0 { "wifi" } else { "cellular" }, index / 2);
         let due_ns = number * 100_000_000;
         let lost = path == "wifi" && (3_000_000_000..6_000_000_000).contains(&due_ns);
         Probe {
@@ -349,8 +350,8 @@ fn messages_have_charts_of_delays_and_their_distribution() {
     assert!(!plain.contains("Delay of answers") && !plain.contains("Answered within"));
     let mut runs = pair();
     runs[0].records.extend(requests(DataDirection::Up).map(Record::Message));
-    let both = requests(DataDirection::Up).chain(requests(DataDirection::Down));
-    runs[1].records.extend(both.map(Record::Message));
+    let both_directions = requests(DataDirection::Up).chain(requests(DataDirection::Down));
+    runs[1].records.extend(both_directions.map(Record::Message));
     let page = html(&runs);
     assert_well_formed(&page);
     assert_self_contained(&page);
@@ -402,10 +403,10 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             | Record::Summary(_) => {}
         }
     }
-    let huge = requests(DataDirection::Up).map(|message| {
+    let huge_delays = requests(DataDirection::Up).map(|message| {
         Record::Message(Message { due_ns: 0, answered_ns: Some(u64::MAX), ..message })
     });
-    runs[1].records.extend(huge);
+    runs[1].records.extend(huge_delays);
     let summary = runs[1].summary.as_mut().unwrap();
     summary.flows[0].goodput_bps = f64::INFINITY;
     summary.subflows.iter_mut().for_each(|subflow| subflow.bytes = u64::MAX);
@@ -428,8 +429,8 @@ fn a_stored_result_becomes_a_page() {
 
 #[test]
 fn both_directions_have_their_own_charts() {
-    let mut both = run(&handover(Transport::Mptcp, 1));
-    let mut down = both.records.clone();
+    let mut run_of_both = run(&handover(Transport::Mptcp, 1));
+    let mut down = run_of_both.records.clone();
     for record in &mut down {
         if let Record::Interval(interval) = record {
             interval.direction = DataDirection::Down;
@@ -437,8 +438,8 @@ fn both_directions_have_their_own_charts() {
             subflow.direction = DataDirection::Down;
         }
     }
-    both.records.extend(down);
-    let page = html(&[both]);
+    run_of_both.records.extend(down);
+    let page = html(&[run_of_both]);
     assert_eq!(charts(&page).len(), 2 * 6);
     assert!(page.contains("Goodput by subflow, up") && page.contains("Goodput by subflow, down"));
 }
@@ -455,11 +456,14 @@ fn edge_cases_give_a_page() {
     assert_well_formed(&page);
     assert!(page.contains("Nothing was measured over time"));
     assert!(page.contains("Check before you trust this"));
-    let many = Plan { streams: 20, duration_ms: 2_000, ..handover(Transport::Mptcp, 1) };
-    for run in [plan(0, 100, 1), plan(100, 100, 1), run(&many)] {
+    let many_streams = Plan { streams: 20, duration_ms: 2_000, ..handover(Transport::Mptcp, 1) };
+    for run in [plan(0, 100, 1), plan(100, 100, 1), run(&many_streams)] {
         assert_well_formed(&html(&[run]));
     }
-    assert!(html(&[run(&many)]).contains("wifi × 20"), "40 subflows are drawn path by path");
+    assert!(
+        html(&[run(&many_streams)]).contains("wifi × 20"),
+        "40 subflows are drawn path by path"
+    );
 }
 
 #[test]
@@ -477,11 +481,11 @@ fn a_timeline_with_many_events_keeps_every_event_in_the_page() {
 
 #[test]
 fn a_path_keeps_its_colour_in_every_run() {
-    let mut first = handover(Transport::Mptcp, 1);
-    first.paths.reverse();
-    let mut third = handover(Transport::Quic, 1);
-    third.paths = vec![path("satellite", 10.0, 500.0, 100.0)];
-    let page = html(&[run(&handover(Transport::Tcp, 1)), run(&first), run(&third)]);
+    let mut reversed = handover(Transport::Mptcp, 1);
+    reversed.paths.reverse();
+    let mut satellite_only = handover(Transport::Quic, 1);
+    satellite_only.paths = vec![path("satellite", 10.0, 500.0, 100.0)];
+    let page = html(&[run(&handover(Transport::Tcp, 1)), run(&reversed), run(&satellite_only)]);
     for (name, class) in [("wifi", "p0"), ("cellular", "p1"), ("satellite", "p2")] {
         for (at, _) in page.match_indices(&format!("data-name=\"{name}\"")) {
             let start = page[..at].rfind("<li").unwrap();
@@ -528,14 +532,11 @@ fn a_stack_at_one_end_shows_the_data_of_that_end() {
 #[test]
 fn decisions_of_every_sample_are_one_line_between_two_events_of_the_timeline() {
     let page = html(&[own_stack()]);
-    let lines: Vec<&str> = page.split("<tr class=\"k-scheduler\">").skip(1).collect();
-    assert_eq!(lines.len(), 2, "before and after Wi-Fi went down");
-    let line = lines.first().unwrap();
-    assert!(line.contains("0.100–2.900 s"), "{line:.300}");
-    assert!(
-        line.contains("1160 switches between subflows, after 2.00 kB on average"),
-        "{line:.300}"
-    );
+    let rows: Vec<&str> = page.split("<tr class=\"k-scheduler\">").skip(1).collect();
+    assert_eq!(rows.len(), 2, "before and after Wi-Fi went down");
+    let row = rows.first().unwrap();
+    assert!(row.contains("0.100–2.900 s"), "{row:.300}");
+    assert!(row.contains("1160 switches between subflows, after 2.00 kB on average"), "{row:.300}");
     assert!(page.contains("What happened (104 events)"), "all of them are counted");
 }
 
@@ -554,21 +555,21 @@ fn an_older_result_without_causes_is_drawn_without_them() {
 }
 
 /// Adds a second transfer, from another host, with `1 / times` of the first one's bytes.
-fn add_competing_flow(run: &mut StoredRun, times: u64) {
-    let mut more: Vec<Record> = Vec::new();
+fn add_competing_flow(run: &mut StoredRun, divisor: u64) {
+    let mut competing: Vec<Record> = Vec::new();
     for record in &run.records {
         if let Record::Interval(interval) = record {
-            let bytes = interval.bytes / times;
-            more.push(Record::Interval(Interval { flow: 1, bytes, ..interval.clone() }));
+            let bytes = interval.bytes / divisor;
+            competing.push(Record::Interval(Interval { flow: 1, bytes, ..interval.clone() }));
         }
     }
-    run.records.extend(more);
+    run.records.extend(competing);
     let first = run.meta.flows.first().unwrap().clone();
     let flow = MetaFlow { flow: 1, from: "rival".to_owned(), ..first };
     run.meta.flows.push(flow);
     if let Some(summary) = &mut run.summary {
         let first = summary.flows.first().unwrap().clone();
-        let goodput_bps = first.goodput_bps / times as f64;
+        let goodput_bps = first.goodput_bps / divisor as f64;
         summary.flows.push(FlowSummary { flow: 1, goodput_bps, ..first });
     }
 }
@@ -601,7 +602,7 @@ fn a_spike_is_clipped_with_a_mark_and_its_value() {
 }
 
 #[test]
-fn silence_after_all_has_ended_is_not_shaded() {
+fn silence_after_the_last_flow_is_not_shaded() {
     let mut one = run(&handover(Transport::Tcp, 1));
     assert!(html(std::slice::from_ref(&one)).contains("nothing delivered"));
     // The connection had ended before the silence, so the summary contains no stall.
@@ -612,10 +613,10 @@ fn silence_after_all_has_ended_is_not_shaded() {
 #[test]
 fn quic_is_not_labelled_as_kernel_and_undelivered_data_is_grey() {
     let mut runs: Vec<StoredRun> =
-        [Transport::Mptcp, Transport::Quic].map(|one| run(&handover(one, 1))).into();
-    let mut own = runs[0].clone();
-    own.meta.stack = "towpath".to_owned();
-    runs.push(own);
+        [Transport::Mptcp, Transport::Quic].map(|transport| run(&handover(transport, 1))).into();
+    let mut own_stack_run = runs[0].clone();
+    own_stack_run.meta.stack = "towpath".to_owned();
+    runs.push(own_stack_run);
     let page = html(&runs);
     assert!(page.contains("<h2>mptcp kernel</h2>") && page.contains("<h2>quic</h2>"), "{page}");
     assert!(!page.contains("quic kernel"));
@@ -632,9 +633,9 @@ fn a_headline_never_compares_worlds_and_reports_machine_limits() {
     });
     runs.extend(simulated);
     let reason = "other work used 85 % of the processors".to_owned();
-    let noise =
+    let timing =
         EmulatorTiming { unreliable: true, reason: Some(reason), ..EmulatorTiming::default() };
-    runs[0].records.push(Record::Timing(noise));
+    runs[0].records.push(Record::Timing(timing));
     let page = html(&runs);
     let lines: Vec<&str> = page.split("<p class=\"headline\">").skip(1).collect();
     let lines: Vec<&str> = lines.iter().map(|line| line.split('<').next().unwrap()).collect();
@@ -668,11 +669,11 @@ fn shares_of_competing_transfers_are_printed_and_drawn() {
         add_competing_flow(run, 3);
     }
     let page = html(&runs);
-    let first = page.split("<p class=\"headline\">").nth(1).unwrap().split('<').next().unwrap();
-    assert!(first.starts_with("Who gets how much? "), "{first}");
-    assert!(first.contains("(75 %)") && first.contains("(25 %)"), "{first}");
+    let headline = page.split("<p class=\"headline\">").nth(1).unwrap().split('<').next().unwrap();
+    assert!(headline.starts_with("Who gets how much? "), "{headline}");
+    assert!(headline.contains("(75 %)") && headline.contains("(25 %)"), "{headline}");
     // (3 + 1)² / (2 · (9 + 1))
-    assert_eq!(first.matches("Jain\u{2019}s index 0.800").count(), 2, "{first}");
+    assert_eq!(headline.matches("Jain\u{2019}s index 0.800").count(), 2, "{headline}");
     assert_eq!(page.matches(": who gets how much</strong>").count(), 2);
     assert_eq!(page.matches("<strong>Goodput of each flow</strong>").count(), 2);
 }
@@ -690,10 +691,12 @@ fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
 #[test]
 fn key_results_precede_the_charts_and_the_rest_is_collapsed() {
     let page = html(&pair());
-    let first = page.split("more figures</summary>").next().unwrap();
-    let rows = first.matches("<th scope=\"row\"").count();
+    let before_fold = page.split("more figures</summary>").next().unwrap();
+    let rows = before_fold.matches("<th scope=\"row\"").count();
     assert!((6..=24).contains(&rows), "{rows} rows before the fold");
-    assert!(first.contains(">Goodput</th>") && !first.contains(">Connected after</th>"));
+    assert!(
+        before_fold.contains(">Goodput</th>") && !before_fold.contains(">Connected after</th>")
+    );
     assert!(page.contains(">Connected after</th>"));
     assert!(page.contains("arrow keys move the cursor"));
 }
@@ -712,13 +715,15 @@ fn an_unmeasured_round_trip_is_a_gap_and_not_0() {
     let page = html(&[one]);
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let panels: serde_json::Value = serde_json::from_str(data).unwrap();
-    let all: Vec<Option<f64>> = panels[0]["charts"][1]["series"]
+    let values: Vec<Option<f64>> = panels[0]["charts"][1]["series"]
         .as_array()
         .unwrap()
         .iter()
         .flat_map(|series| series["v"].as_array().unwrap().iter().map(serde_json::Value::as_f64))
         .collect();
-    assert!(all.contains(&Some(600.0)) && all.contains(&None) && !all.contains(&Some(0.0)));
+    assert!(
+        values.contains(&Some(600.0)) && values.contains(&None) && !values.contains(&Some(0.0))
+    );
     assert!(!before_data(&page).contains("<td class=\"n\">0 s</td>"), "a last srtt of nothing");
 }
 

@@ -13,18 +13,18 @@ use towpath_report::{CsvTable, csv, html};
 const MS: u64 = 1_000_000;
 const MSS_BYTES: u32 = 1_000;
 
-/// Connection captured at its opener, which sends.
+/// TCP connection in a capture taken at the opener, which sends the data.
 struct Connection {
     file: PcapngWriter<Vec<u8>>,
 }
 
 impl Connection {
     fn open() -> Self {
-        let mut made = Self { file: PcapngWriter::begin(Vec::new(), ["wifi", "lte"], None) };
+        let mut capture = Self { file: PcapngWriter::begin(Vec::new(), ["wifi", "lte"], None) };
         let syn = Options { window_scale: Some(2), sack_permitted: true, ..Options::default() };
-        made.up(0, Flags::SYN, 0, 0, syn.clone());
-        made.down(20, Flags::SYN.with(Flags::ACK), 0, 1_000, syn);
-        made
+        capture.up(0, Flags::SYN, 0, 0, syn.clone());
+        capture.down(20, Flags::SYN.with(Flags::ACK), 0, 1_000, syn);
+        capture
     }
 
     fn segment(flags: Flags, bytes: u32, window: u16, options: Options) -> Segment {
@@ -46,9 +46,9 @@ impl Connection {
         self.file.packet(1_000_000 * MS + ms * MS, (0, direction), &bytes, bytes.len());
     }
 
-    /// Captures payload from `at` on, counted from the first byte.
-    fn up(&mut self, ms: u64, flags: Flags, at: u32, bytes: u32, options: Options) {
-        let seq = if flags.contains(Flags::SYN) { 500 } else { 501 + at };
+    /// Captures a segment from the opener whose payload starts at offset `first_byte`.
+    fn up(&mut self, ms: u64, flags: Flags, first_byte: u32, bytes: u32, options: Options) {
+        let seq = if flags.contains(Flags::SYN) { 500 } else { 501 + first_byte };
         let segment = Segment { seq, ack: 901, ..Self::segment(flags, bytes, 900, options) };
         self.add(ms, PacketDirection::Outbound, &segment);
     }
@@ -57,22 +57,22 @@ impl Connection {
         self.up(ms, Flags::ACK, number * MSS_BYTES, MSS_BYTES, Options::default());
     }
 
-    /// Captures an acknowledgement of everything below `at`.
-    fn down(&mut self, ms: u64, flags: Flags, at: u32, window: u16, options: Options) {
-        let near = Self::segment(flags, 0, window, options);
+    /// Captures a segment to the opener that acknowledges the first `acked_bytes` bytes.
+    fn down(&mut self, ms: u64, flags: Flags, acked_bytes: u32, window: u16, options: Options) {
+        let outbound = Self::segment(flags, 0, window, options);
         let segment = Segment {
-            source: near.destination,
-            destination: near.source,
+            source: outbound.destination,
+            destination: outbound.source,
             seq: if flags.contains(Flags::SYN) { 900 } else { 901 },
-            ack: 501 + at,
-            ..near
+            ack: 501 + acked_bytes,
+            ..outbound
         };
         self.add(ms, PacketDirection::Inbound, &segment);
     }
 
-    fn ack(&mut self, ms: u64, at: u32, window: u16, sack: &[(u32, u32)]) {
+    fn ack(&mut self, ms: u64, acked_bytes: u32, window: u16, sack: &[(u32, u32)]) {
         let sack: SackBlocks = sack.iter().map(|(from, to)| (501 + from, 501 + to)).collect();
-        self.down(ms, Flags::ACK, at, window, Options { sack, ..Options::default() });
+        self.down(ms, Flags::ACK, acked_bytes, window, Options { sack, ..Options::default() });
     }
 
     fn trace(self) -> CaptureAnalysis {
@@ -80,38 +80,37 @@ impl Connection {
     }
 }
 
-/// Captures ten segments; the third is lost and retransmitted, the fifth is a spurious
-/// retransmission.
+/// Captures six data segments: the third is retransmitted, the fifth is retransmitted needlessly.
 fn lossy_trace() -> CaptureAnalysis {
-    let mut made = Connection::open();
+    let mut capture = Connection::open();
     for number in 0..6 {
-        made.data(30 + u64::from(number), number);
+        capture.data(30 + u64::from(number), number);
     }
-    made.ack(60, 2_000, 1_000, &[]);
-    made.ack(61, 2_000, 1_000, &[(3_000, 4_000)]);
-    made.ack(62, 2_000, 1_000, &[(3_000, 5_000)]);
-    made.ack(63, 2_000, 1_000, &[(3_000, 6_000)]);
-    made.data(64, 2);
-    made.data(65, 4);
-    made.ack(90, 6_000, 0, &[]);
+    capture.ack(60, 2_000, 1_000, &[]);
+    capture.ack(61, 2_000, 1_000, &[(3_000, 4_000)]);
+    capture.ack(62, 2_000, 1_000, &[(3_000, 5_000)]);
+    capture.ack(63, 2_000, 1_000, &[(3_000, 6_000)]);
+    capture.data(64, 2);
+    capture.data(65, 4);
+    capture.ack(90, 6_000, 0, &[]);
     // The fifth arrived twice (RFC 2883).
-    made.ack(91, 6_000, 500, &[(4_000, 5_000)]);
-    made.up(100, Flags::ACK.with(Flags::FIN), 6_000, 0, Options::default());
-    made.ack(130, 6_001, 500, &[]);
-    made.trace()
+    capture.ack(91, 6_000, 500, &[(4_000, 5_000)]);
+    capture.up(100, Flags::ACK.with(Flags::FIN), 6_000, 0, Options::default());
+    capture.ack(130, 6_001, 500, &[]);
+    capture.trace()
 }
 
 fn upstream(trace: &CaptureAnalysis) -> Sequence {
-    let mut all = trace.unreduced_sequences(1);
-    assert_eq!(all.len(), 1, "{all:?}");
-    all.remove(0)
+    let mut sequences = trace.unreduced_sequences(1);
+    assert_eq!(sequences.len(), 1, "{sequences:?}");
+    sequences.remove(0)
 }
 
 fn marks(sequence: &Sequence, kind: SequenceKind) -> Vec<(u64, i64, i64)> {
-    let all = sequence.views[0].marks.iter().filter(|marks| marks.kind == kind);
-    let tell =
+    let mark_groups = sequence.views[0].marks.iter().filter(|marks| marks.kind == kind);
+    let to_ms =
         |SequenceMark { t_ns, start_bytes, end_bytes, .. }| (t_ns / MS, start_bytes, end_bytes);
-    all.flat_map(|marks| marks.each().map(tell).collect::<Vec<_>>()).collect()
+    mark_groups.flat_map(|marks| marks.each().map(to_ms).collect::<Vec<_>>()).collect()
 }
 
 #[test]
@@ -127,8 +126,8 @@ fn a_picture_has_every_packet_at_its_time_and_a_description() {
         [(61, 3_000, 4_000), (62, 4_000, 5_000), (63, 5_000, 6_000)],
         "only what is new of a block"
     );
-    let twice: Vec<_> = [61, 62, 63].map(|ms| (ms, 2_000, 2_000)).into();
-    assert_eq!(marks(&sequence, SequenceKind::DuplicateAck), twice);
+    let duplicate_acks: Vec<_> = [61, 62, 63].map(|ms| (ms, 2_000, 2_000)).into();
+    assert_eq!(marks(&sequence, SequenceKind::DuplicateAck), duplicate_acks);
     // The window of a SYN is not scaled, that of the others by 2 bits.
     let acks = [(20, 0, 1_000), (60, 2_000, 6_000), (90, 6_000, 6_000), (91, 6_000, 8_000)];
     assert_eq!(marks(&sequence, SequenceKind::Ack), acks);
@@ -148,41 +147,42 @@ fn a_report_draws_it_and_a_table_has_its_numbers() {
     assert!(page.contains("<p class=\"facts\">capture · "), "it is no run between two hosts");
     assert!(page.contains("0.064 s: sent again, bytes 2000 to 3000"), "a title says what it is");
     let table = csv(&[run], CsvTable::Sequence);
-    let again: Vec<_> = table.lines().filter(|line| line.contains(",retransmitted,")).collect();
-    assert_eq!(again.len(), 1, "{table}");
+    let retransmissions: Vec<_> =
+        table.lines().filter(|line| line.contains(",retransmitted,")).collect();
+    assert_eq!(retransmissions.len(), 1, "{table}");
     assert!(table.lines().next().unwrap().contains("t_ns,flow,stream,direction,subflow,path"));
 }
 
 #[test]
 fn a_long_transfer_has_a_bounded_picture_with_all_resent_data() {
-    let size = |packets: u32| {
-        let mut made = Connection::open();
+    let page_stored_and_resent = |packets: u32| {
+        let mut capture = Connection::open();
         let mut ms = 30;
         for number in 0..packets {
-            made.data(ms, number);
+            capture.data(ms, number);
             ms += 1;
             if number % 10 == 9 {
-                made.data(ms, number - 5);
-                made.ack(ms + 1, (number + 1) * MSS_BYTES, 60_000, &[]);
+                capture.data(ms, number - 5);
+                capture.ack(ms + 1, (number + 1) * MSS_BYTES, 60_000, &[]);
             }
         }
-        let run = made.trace().run("long", 5);
+        let run = capture.trace().run("long", 5);
         let page = html(std::slice::from_ref(&run));
         let sequences = run.records.iter().filter_map(|record| {
             let Record::Sequence(sequence) = record else { return None };
             Some(sequence)
         });
         let stored: usize =
-            sequences.clone().map(|one| serde_json::to_string(one).unwrap().len()).sum();
-        let again = sequences.flat_map(|one| &one.views[0].marks).filter(|marks| {
+            sequences.clone().map(|s| serde_json::to_string(s).unwrap().len()).sum();
+        let resent = sequences.flat_map(|s| &s.views[0].marks).filter(|marks| {
             matches!(marks.kind, SequenceKind::Retransmitted | SequenceKind::Spurious)
         });
-        let again: u32 = again.flat_map(|marks| &marks.packets).sum();
-        (page.len(), stored, again)
+        let resent: u32 = resent.flat_map(|marks| &marks.packets).sum();
+        (page.len(), stored, resent)
     };
-    let (small, _, few) = size(1_000);
-    let (large, stored, many) = size(60_000);
-    assert_eq!((few, many), (100, 6_000), "none is left out");
-    assert!(large < small + 250_000, "{small} and {large} bytes");
+    let (small_page, _, few_resent) = page_stored_and_resent(1_000);
+    let (large_page, stored, many_resent) = page_stored_and_resent(60_000);
+    assert_eq!((few_resent, many_resent), (100, 6_000), "none is left out");
+    assert!(large_page < small_page + 250_000, "{small_page} and {large_page} bytes");
     assert!(stored < 300_000, "{stored} bytes");
 }

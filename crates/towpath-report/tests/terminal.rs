@@ -25,27 +25,27 @@ fn one_run_over_three_paths_fits_a_narrow_terminal() {
 #[test]
 fn message_flows_have_rows_of_delays_instead_of_stalls() {
     let mut runs = pair();
-    for (run, slow) in runs.iter_mut().zip([3_700_000_000, 410_000_000]) {
+    for (run, slowest_ns) in runs.iter_mut().zip([3_700_000_000, 410_000_000]) {
         let delay = DelayStats {
             mean_ns: 60_000_000,
             stddev_ns: 90_000_000,
             min_ns: 30_000_000,
             p50_ns: 30_500_000,
-            p90_ns: slow / 4,
-            p95_ns: slow / 2,
-            p99_ns: slow - 60_000_000,
-            p999_ns: slow,
-            max_ns: slow,
+            p90_ns: slowest_ns / 4,
+            p95_ns: slowest_ns / 2,
+            p99_ns: slowest_ns - 60_000_000,
+            p999_ns: slowest_ns,
+            max_ns: slowest_ns,
         };
         let delivery = Some(DelayStats { p50_ns: 15_400_000, ..delay });
         let video = VideoStats {
             segments: 12,
             startup_ns: Some(525_000_000),
-            stalls: u32::from(slow > 1_000_000_000),
-            rebuffer_ns: slow / 20,
+            stalls: u32::from(slowest_ns > 1_000_000_000),
+            rebuffer_ns: slowest_ns / 20,
         };
-        let answered = if slow > 1_000_000_000 { 98 } else { 100 };
-        let figures = MessageStats {
+        let answered = if slowest_ns > 1_000_000_000 { 98 } else { 100 };
+        let stats = MessageStats {
             count: 100,
             answered,
             delay,
@@ -55,7 +55,7 @@ fn message_flows_have_rows_of_delays_instead_of_stalls() {
         };
         let summary = run.summary.iter_mut().flat_map(|summary| &mut summary.flows);
         for flow in summary {
-            flow.messages = Some(figures.clone());
+            flow.messages = Some(stats.clone());
         }
     }
     insta::assert_snapshot!(table(&runs, 100, false));
@@ -70,11 +70,11 @@ fn metrics_of_our_own_stack_have_separate_rows() {
 
 #[test]
 fn events_that_never_happened_have_no_row() {
-    let mut own = own_stack();
-    let flows = own.summary.iter_mut().flat_map(|summary| &mut summary.flows);
-    let nothing = StackStats { reinjected_bytes: Some(0), ..StackStats::default() };
-    flows.for_each(|flow| flow.stack = Some(nothing));
-    let text = table(&[own], 100, false);
+    let mut own_run = own_stack();
+    let flows = own_run.summary.iter_mut().flat_map(|summary| &mut summary.flows);
+    let no_events = StackStats { reinjected_bytes: Some(0), ..StackStats::default() };
+    flows.for_each(|flow| flow.stack = Some(no_events));
+    let text = table(&[own_run], 100, false);
     for label in ["Sent again", "Discarded", "reorder buffer", "Window full", "slowed down"] {
         assert!(!text.contains(label), "{label}: {text}");
     }
@@ -140,13 +140,13 @@ fn a_warning_is_printed_once_with_the_affected_runs() {
     assert_eq!(warnings.len(), 1);
     assert!(warnings[0].text.starts_with("5 of 10 runs: "), "{}", warnings[0].text);
     // With two worlds, the warning names the one that it concerns.
-    let mut two = pair();
+    let mut two_worlds = pair();
     let warning = repeated().into_iter().find_map(|run| run.summary?.warnings.pop());
-    two[0].meta.world = World::Sim;
-    two[1].summary.as_mut().unwrap().warnings.extend(warning);
-    two[0].summary.as_mut().unwrap().warnings.clear();
+    two_worlds[0].meta.world = World::Sim;
+    two_worlds[1].summary.as_mut().unwrap().warnings.extend(warning);
+    two_worlds[0].summary.as_mut().unwrap().warnings.clear();
     let warning_lines: Vec<String> =
-        towpath_report::warnings(&two).into_iter().map(|one| one.text).collect();
+        towpath_report::warnings(&two_worlds).into_iter().map(|warning| warning.text).collect();
     assert!(warning_lines.iter().any(|text| text.contains(" emu: ")), "{warning_lines:?}");
 }
 
@@ -191,12 +191,16 @@ fn live_lines_show_every_path() {
     (satellite.state, satellite.backup) = ("syn-sent".to_owned(), true);
     let mut wifi = subflow("wifi", 38.2, 96_000);
     wifi.retransmissions_delta = 12;
-    let mut all = interval(vec![wifi, subflow("cellular", 19.7, 281_000), satellite]);
-    all.events = vec!["wifi goes down".to_owned()];
+    let mut three_subflows = interval(vec![wifi, subflow("cellular", 19.7, 281_000), satellite]);
+    three_subflows.events = vec!["wifi goes down".to_owned()];
     let single = interval(vec![subflow("wifi", 38.2, 96_000)]);
     let parallel = (0..8).map(|n| subflow(["wifi", "cellular"][n % 2], 4.0, 90_000)).collect();
-    let text =
-        [live_header(), live_lines(&all), live_lines(&single), live_lines(&interval(parallel))];
+    let text = [
+        live_header(),
+        live_lines(&three_subflows),
+        live_lines(&single),
+        live_lines(&interval(parallel)),
+    ];
     insta::assert_snapshot!(text.concat());
 }
 

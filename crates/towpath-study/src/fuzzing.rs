@@ -1,4 +1,4 @@
-//! The body of the fuzz target `sweep`: an untrusted sweep folder.
+//! Body of the fuzz target `sweep`, which reads an untrusted sweep folder.
 
 use std::io;
 
@@ -20,16 +20,16 @@ pub fn sweep(data: &[u8]) {
         assert!(table::csv(&rows).lines().count() > rows.len());
     }
     let plan = sweep::fuzzed(data).or_else(|| {
-        let none = |_: &str| Err(io::ErrorKind::NotFound.into());
-        Plan::parse("plan.toml", std::str::from_utf8(data).ok()?, &none).ok()
+        let no_files = |_: &str| Err(io::ErrorKind::NotFound.into());
+        Plan::parse("plan.toml", std::str::from_utf8(data).ok()?, &no_files).ok()
     });
     let Some(plan) = plan else { return };
-    let none = |_: &str| Err(io::ErrorKind::NotFound.into());
+    let no_files = |_: &str| Err(io::ErrorKind::NotFound.into());
     for world in plan.worlds.clone() {
-        let runs = plan.runs(RunSelection { world, quick: false, seeds: None }, &none);
-        let first: Vec<_> =
-            (0..runs.len().min(MAX_CHECKED_RUNS)).filter_map(|at| runs.get(at)).collect();
-        assert_eq!(first.len(), runs.len().min(MAX_CHECKED_RUNS));
+        let runs = plan.runs(RunSelection { world, quick: false, seeds: None }, &no_files);
+        let checked_runs: Vec<_> =
+            (0..runs.len().min(MAX_CHECKED_RUNS)).filter_map(|index| runs.get(index)).collect();
+        assert_eq!(checked_runs.len(), runs.len().min(MAX_CHECKED_RUNS));
     }
     let _ = summary::table(&rows, &plan, &[]); // must not panic
 }

@@ -13,11 +13,9 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 
-/// Upper limit of the round-trip time: the paper's first reason, with the limits of the phone's
-/// system.
+/// Maximum smoothed round-trip time of the first path, above which the paper's phone switches.
 const MAX_PRIMARY_SRTT_US: u32 = 600_000;
-/// Upper limit of the retransmission timeout: the third reason. The second is a timeout that just
-/// happened.
+/// Maximum retransmission timeout of the first path, above which the paper's phone switches.
 const MAX_PRIMARY_RTO_US: u32 = 1_500_000;
 
 /// Reason for using the other path.
@@ -73,7 +71,7 @@ impl SwitchReason {
     }
 }
 
-/// Adds the handover metrics of the first flow that has several paths to `found`:
+/// Adds the handover metrics of the first flow that has several paths to `metrics`:
 ///
 /// - `handover.used`: 1 when data went to another path than the first one, else 0. If 0, further
 ///   handover metrics are absent.
@@ -88,10 +86,10 @@ impl SwitchReason {
 /// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by
 ///   direction of the requests. With the suffix `.ratio`: the same divided by that of flow 0. This
 ///   compares two flows under the same conditions, at once or one after the other.
-pub(crate) fn handover_metrics(records: &[Record], found: &mut BTreeMap<String, f64>) {
+pub(crate) fn handover_metrics(records: &[Record], metrics: &mut BTreeMap<String, f64>) {
     for record in records {
         if let Record::Summary(summary) = record {
-            summary.flows.iter().for_each(|flow| delays(flow, found));
+            summary.flows.iter().for_each(|flow| add_delays(flow, metrics));
         }
     }
     let meta = records.iter().find_map(|record| {
@@ -102,24 +100,24 @@ pub(crate) fn handover_metrics(records: &[Record], found: &mut BTreeMap<String, 
     let Some(flow) = meta.flows.iter().find(|flow| has_two_paths(records, flow)) else { return };
     let opener = OpenerView { meta, flow };
     let activity = opener.activity(records);
-    found.insert("handover.used".to_owned(), f64::from(u8::from(activity.start.is_some())));
+    metrics.insert("handover.used".to_owned(), f64::from(u8::from(activity.start.is_some())));
     let Some(start) = activity.start else { return };
-    found.insert("handover.start".to_owned(), seconds(start.at_ns));
-    let until = |end: Option<u64>| seconds(end.unwrap_or(0)) - seconds(start.at_ns);
-    let duration = until(activity.last_received_ns);
-    found.insert("handover.duration".to_owned(), duration);
-    found.insert("handover.duration.sent".to_owned(), until(activity.last_sent_ns));
-    found.insert("handover.abrupt".to_owned(), f64::from(u8::from(duration < 0.0)));
-    if let Some(told) = opener.stated_reason(records) {
-        share("reason", told, found);
+    metrics.insert("handover.start".to_owned(), seconds(start.at_ns));
+    let seconds_until = |end: Option<u64>| seconds(end.unwrap_or(0)) - seconds(start.at_ns);
+    let duration = seconds_until(activity.last_received_ns);
+    metrics.insert("handover.duration".to_owned(), duration);
+    metrics.insert("handover.duration.sent".to_owned(), seconds_until(activity.last_sent_ns));
+    metrics.insert("handover.abrupt".to_owned(), f64::from(u8::from(duration < 0.0)));
+    if let Some(reason) = opener.stated_reason(records) {
+        add_reason("reason", reason, metrics);
     }
     if let Some(guess) = start.inferred_reason {
-        share("inferred", guess, found);
+        add_reason("inferred", guess, metrics);
     }
 }
 
-fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
-    compared(flow.flow, "duration", seconds(flow.duration_ns), found);
+fn add_delays(flow: &FlowSummary, metrics: &mut BTreeMap<String, f64>) {
+    add_with_ratio(flow.flow, "duration", seconds(flow.duration_ns), metrics);
     let Some(messages) = flow.messages.as_ref().filter(|messages| messages.count > 0) else {
         return;
     };
@@ -127,30 +125,31 @@ fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
         DataDirection::Down => "down",
         DataDirection::Up | DataDirection::Both => "up",
     };
-    let all = [
+    let percentiles = [
         ("p50", messages.delay.p50_ns),
         ("p90", messages.delay.p90_ns),
         ("p99", messages.delay.p99_ns),
         ("max", messages.delay.max_ns),
     ];
-    for (name, ns) in all {
-        compared(flow.flow, &format!("{direction}.delay.{name}"), seconds(ns), found);
+    for (name, ns) in percentiles {
+        add_with_ratio(flow.flow, &format!("{direction}.delay.{name}"), seconds(ns), metrics);
     }
 }
 
 /// Adds a flow's metric, and its ratio to that of flow 0, which comes first.
-fn compared(flow: u32, name: &str, value: f64, found: &mut BTreeMap<String, f64>) {
-    let first = found.get(&format!("flow.0.{name}")).copied();
-    if let Some(first) = first.filter(|first| flow > 0 && *first > 0.0) {
-        found.insert(format!("flow.{flow}.{name}.ratio"), value / first);
+fn add_with_ratio(flow: u32, name: &str, value: f64, metrics: &mut BTreeMap<String, f64>) {
+    let flow_0_value = metrics.get(&format!("flow.0.{name}")).copied();
+    if let Some(flow_0_value) = flow_0_value.filter(|flow_0_value| flow > 0 && *flow_0_value > 0.0)
+    {
+        metrics.insert(format!("flow.{flow}.{name}.ratio"), value / flow_0_value);
     }
-    found.insert(format!("flow.{flow}.{name}"), value);
+    metrics.insert(format!("flow.{flow}.{name}"), value);
 }
 
-fn share(what: &str, reason: SwitchReason, found: &mut BTreeMap<String, f64>) {
-    for each in SwitchReason::ALL {
-        let part = f64::from(u8::from(each == reason));
-        found.insert(format!("{what}.{}", each.name()), part);
+fn add_reason(prefix: &str, reason: SwitchReason, metrics: &mut BTreeMap<String, f64>) {
+    for candidate in SwitchReason::ALL {
+        let value = f64::from(u8::from(candidate == reason));
+        metrics.insert(format!("{prefix}.{}", candidate.name()), value);
     }
 }
 
@@ -190,44 +189,44 @@ struct Activity {
 }
 
 impl OpenerView<'_> {
-    /// Returns true if only events show a switch: pings keep all QUIC paths alive, so bytes prove
-    /// nothing.
-    fn by_events(&self) -> bool {
+    /// Returns true if only events show a switch. Pings keep all paths of Multipath QUIC alive, so
+    /// bytes do not show one.
+    fn uses_events(&self) -> bool {
         self.meta.transport == Transport::Mpquic
     }
 
-    fn is_own(&self, event: &Event) -> bool {
+    fn is_of_opener(&self, event: &Event) -> bool {
         event.host.as_deref() == Some(&self.flow.from)
     }
 
-    fn sees(&self, subflow: &Subflow) -> bool {
+    fn is_sampled_by_opener(&self, subflow: &Subflow) -> bool {
         let sends = subflow.side == SubflowEnd::Sender;
         subflow.flow == self.flow.flow && sends == (subflow.direction == DataDirection::Up)
     }
 
     fn activity(&self, records: &[Record]) -> Activity {
         let mut activity = Activity::default();
-        let mut before: BTreeMap<(u32, u32), &Subflow> = BTreeMap::new();
-        let (mut offered, mut last_offered_ns) = (0, None);
+        let mut latest: BTreeMap<(u32, u32), &Subflow> = BTreeMap::new();
+        let (mut offered_packets, mut last_offered_ns) = (0, None);
         for record in records {
             if let Record::Link(link) = record
                 && link.path == self.flow.via
-                && link.direction == self.outwards()
+                && link.direction == self.outbound_direction()
             {
-                if link.offered_packets > offered {
+                if link.offered_packets > offered_packets {
                     last_offered_ns = Some(link.t_ns);
                 }
-                offered = link.offered_packets;
+                offered_packets = link.offered_packets;
             }
-            if let Record::Subflow(now) = record
-                && self.sees(now)
+            if let Record::Subflow(sample) = record
+                && self.is_sampled_by_opener(sample)
             {
-                let last = before.insert((now.stream, now.subflow), now);
-                self.on_sample(now, last, &before, &mut activity);
+                let previous = latest.insert((sample.stream, sample.subflow), sample);
+                self.on_sample(sample, previous, &latest, &mut activity);
             } else if let Record::Event(event) = record
-                && self.by_events()
-                && self.is_own(event)
-                && self.switched_away(event).is_some()
+                && self.uses_events()
+                && self.is_of_opener(event)
+                && self.switch_reason(event).is_some()
                 && activity.start.is_none()
             {
                 activity.start = Some(FirstSwitch { at_ns: event.t_ns, inferred_reason: None });
@@ -239,7 +238,7 @@ impl OpenerView<'_> {
     }
 
     /// Returns the direction away from the opener on its first path's link.
-    fn outwards(&self) -> DataDirection {
+    fn outbound_direction(&self) -> DataDirection {
         let first = self.meta.paths.iter().find(|path| path.name == self.flow.via);
         match first.map(|path| &path.between) {
             Some([_, second]) if *second == self.flow.from => DataDirection::Down,
@@ -250,28 +249,29 @@ impl OpenerView<'_> {
     /// Processes a sample of one subflow; `last` is its previous sample.
     fn on_sample(
         &self,
-        now: &Subflow,
-        last: Option<&Subflow>,
-        known: &BTreeMap<(u32, u32), &Subflow>,
+        sample: &Subflow,
+        previous: Option<&Subflow>,
+        latest: &BTreeMap<(u32, u32), &Subflow>,
         activity: &mut Activity,
     ) {
-        let grew = |of: fn(&Subflow) -> u64| of(now) > last.map_or(0, of);
-        let (sent, acked) = (grew(|s| s.bytes_sent), grew(|s| s.bytes_acked));
-        let received = grew(|s| s.bytes_received);
-        if now.path == self.flow.via {
+        let has_grown =
+            |counter: fn(&Subflow) -> u64| counter(sample) > previous.map_or(0, counter);
+        let (sent, acked) = (has_grown(|s| s.bytes_sent), has_grown(|s| s.bytes_acked));
+        let received = has_grown(|s| s.bytes_received);
+        if sample.path == self.flow.via {
             // Arriving data is acknowledged, and sent data is acknowledged by arriving packets.
             if sent || received {
-                activity.last_sent_ns = Some(now.t_ns);
+                activity.last_sent_ns = Some(sample.t_ns);
             }
             if acked || received {
-                activity.last_received_ns = Some(now.t_ns);
+                activity.last_received_ns = Some(sample.t_ns);
             }
-        } else if sent && !self.by_events() && activity.start.is_none() {
-            let first = known
+        } else if sent && !self.uses_events() && activity.start.is_none() {
+            let primary = latest
                 .values()
-                .find(|subflow| subflow.stream == now.stream && subflow.path == self.flow.via);
-            let guess = first.map(|state| SwitchReason::inferred(state));
-            activity.start = Some(FirstSwitch { at_ns: now.t_ns, inferred_reason: guess });
+                .find(|subflow| subflow.stream == sample.stream && subflow.path == self.flow.via);
+            let inferred_reason = primary.map(|state| SwitchReason::inferred(state));
+            activity.start = Some(FirstSwitch { at_ns: sample.t_ns, inferred_reason });
         }
     }
 
@@ -279,33 +279,33 @@ impl OpenerView<'_> {
     fn stated_reason(&self, records: &[Record]) -> Option<SwitchReason> {
         records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
-            if self.is_own(event) { self.switched_away(event) } else { None }
+            if self.is_of_opener(event) { self.switch_reason(event) } else { None }
         })
     }
 
-    fn switched_away(&self, event: &Event) -> Option<SwitchReason> {
-        let elsewhere = event.path.as_deref().is_some_and(|path| path != self.flow.via);
+    fn switch_reason(&self, event: &Event) -> Option<SwitchReason> {
+        let is_other_path = event.path.as_deref().is_some_and(|path| path != self.flow.via);
         match event.kind {
             EventKind::Scheduler => {
-                let mut to = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
-                to.find(|path| *path != self.flow.via)?;
-                let why = event.detail.keys().find_map(|key| key.strip_prefix(REASON_PREFIX));
-                Some(why.map_or(SwitchReason::Other, SwitchReason::named))
+                let mut targets = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
+                targets.find(|path| *path != self.flow.via)?;
+                let reason = event.detail.keys().find_map(|key| key.strip_prefix(REASON_PREFIX));
+                Some(reason.map_or(SwitchReason::Other, SwitchReason::named))
             }
-            EventKind::Reinjection if elsewhere => {
+            EventKind::Reinjection if is_other_path => {
                 let cause = event.detail.get("cause")?;
-                let timers = [ReinjectionCause::Timeout, ReinjectionCause::Connection]
+                let timer_causes = [ReinjectionCause::Timeout, ReinjectionCause::Connection]
                     .map(ReinjectionCause::text);
-                let timer = timers.contains(&cause.as_str());
-                Some(if timer { SwitchReason::Timeout } else { SwitchReason::Other })
+                let is_timer = timer_causes.contains(&cause.as_str());
+                Some(if is_timer { SwitchReason::Timeout } else { SwitchReason::Other })
             }
-            EventKind::Subflow if elsewhere => {
-                let used = event.detail.get("backup").is_some_and(|backup| backup == "false");
-                used.then(|| {
+            EventKind::Subflow if is_other_path => {
+                let is_used = event.detail.get("backup").is_some_and(|backup| backup == "false");
+                is_used.then(|| {
                     event
                         .detail
                         .get("why")
-                        .map_or(SwitchReason::Other, |why| SwitchReason::named(why))
+                        .map_or(SwitchReason::Other, |reason| SwitchReason::named(reason))
                 })
             }
             EventKind::Reinjection
@@ -393,10 +393,10 @@ mod tests {
     }
 
     /// Returns the metrics as text, with three decimals.
-    fn found(records: impl IntoIterator<Item = Record>) -> BTreeMap<String, String> {
-        let mut found = BTreeMap::new();
-        handover_metrics(&records.into_iter().collect::<Vec<_>>(), &mut found);
-        found.into_iter().map(|(name, value)| (name, format!("{value:.3}"))).collect()
+    fn metrics(records: impl IntoIterator<Item = Record>) -> BTreeMap<String, String> {
+        let mut metrics = BTreeMap::new();
+        handover_metrics(&records.into_iter().collect::<Vec<_>>(), &mut metrics);
+        metrics.into_iter().map(|(name, value)| (name, format!("{value:.3}"))).collect()
     }
 
     fn subflow(sample: Subflow) -> Record {
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_handover_ends_with_the_last_packet_on_the_first_path() {
-        let found = found([
+        let metrics = metrics([
             meta(Transport::Mptcp),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
             subflow(sample(100, "cellular", [0, 0, 0])),
@@ -416,15 +416,15 @@ mod tests {
             subflow(sample(3_200, "wifi", [6_000, 4_000, 750])),
             subflow(sample(9_900, "wifi", [6_000, 4_000, 750])),
         ]);
-        assert_eq!(found["handover.used"], "1.000");
-        assert_eq!(found["handover.start"], "0.200");
-        assert_eq!(found["handover.duration"], "2.000");
-        assert_eq!(found["handover.duration.sent"], "3.000");
-        assert_eq!(found["handover.abrupt"], "0.000");
-        assert_eq!(found["reason.rto"], "1.000");
-        assert_eq!(found["reason.other"], "0.000");
-        assert_eq!(found["inferred.rto"], "1.000");
-        assert_eq!(found["inferred.other"], "0.000");
+        assert_eq!(metrics["handover.used"], "1.000");
+        assert_eq!(metrics["handover.start"], "0.200");
+        assert_eq!(metrics["handover.duration"], "2.000");
+        assert_eq!(metrics["handover.duration.sent"], "3.000");
+        assert_eq!(metrics["handover.abrupt"], "0.000");
+        assert_eq!(metrics["reason.rto"], "1.000");
+        assert_eq!(metrics["reason.other"], "0.000");
+        assert_eq!(metrics["inferred.rto"], "1.000");
+        assert_eq!(metrics["inferred.other"], "0.000");
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
                 backlog_bytes: 0,
             })
         };
-        let found = found([
+        let metrics = metrics([
             meta(Transport::Mptcp),
             subflow(sample(200, "wifi", [2_000, 2_000, 750])),
             subflow(sample(200, "cellular", [2_000, 0, 0])),
@@ -452,12 +452,12 @@ mod tests {
             subflow(sample(9_200, "wifi", [4_000, 2_000, 750])),
             link(9_200, 4),
         ]);
-        assert_eq!(found["handover.duration.sent"], "1.000");
+        assert_eq!(metrics["handover.duration.sent"], "1.000");
     }
 
     #[test]
     fn a_handover_is_abrupt_if_the_first_path_goes_silent() {
-        let found = found([
+        let metrics = metrics([
             meta(Transport::Mptcp),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
             subflow(sample(100, "cellular", [0, 0, 0])),
@@ -465,30 +465,30 @@ mod tests {
             subflow(sample(500, "cellular", [2_000, 0, 0])),
             event(500, EventKind::Scheduler, None, &[("to cellular", "1")]),
         ]);
-        assert_eq!(found["handover.duration"], "-0.400");
-        assert_eq!(found["handover.abrupt"], "1.000");
-        assert_eq!(found["reason.other"], "1.000", "the scheduler said nothing");
-        assert_eq!(found["inferred.other"], "1.000", "nothing is to be seen");
+        assert_eq!(metrics["handover.duration"], "-0.400");
+        assert_eq!(metrics["handover.abrupt"], "1.000");
+        assert_eq!(metrics["reason.other"], "1.000", "the scheduler said nothing");
+        assert_eq!(metrics["inferred.other"], "1.000", "nothing is to be seen");
     }
 
     #[test]
     fn reinjection_after_a_timeout_is_a_use_caused_by_it() {
         let detail = [("cause", ReinjectionCause::Timeout.text())];
         let reinjected = event(200, EventKind::Reinjection, Some("cellular"), &detail);
-        let found = found([
+        let metrics = metrics([
             meta(Transport::Mptcp),
             subflow(Subflow { srtt_us: 700_000, ..sample(200, "wifi", [2_000, 0, 0]) }),
             subflow(sample(200, "cellular", [2_000, 0, 0])),
             reinjected,
         ]);
-        assert_eq!(found["reason.rto"], "1.000");
-        assert_eq!(found["inferred.rtt-threshold"], "1.000");
+        assert_eq!(metrics["reason.rto"], "1.000");
+        assert_eq!(metrics["inferred.rtt-threshold"], "1.000");
     }
 
     #[test]
     fn the_multipath_quic_policy_reports_its_switch_time_and_reason() {
         let detail = [("backup", "false"), ("why", "in-flight")];
-        let found = found([
+        let metrics = metrics([
             meta(Transport::Mpquic),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
             subflow(sample(100, "cellular", [60, 60, 60])),
@@ -501,28 +501,28 @@ mod tests {
             event(700, EventKind::Subflow, Some("cellular"), &detail),
             subflow(sample(1_700, "wifi", [4_000, 4_000, 750])),
         ]);
-        assert_eq!(found["handover.start"], "0.700");
-        assert_eq!(found["handover.duration"], "1.000");
-        assert_eq!(found["reason.in-flight"], "1.000");
-        assert_eq!(found.get("inferred.other"), None);
+        assert_eq!(metrics["handover.start"], "0.700");
+        assert_eq!(metrics["handover.duration"], "1.000");
+        assert_eq!(metrics["reason.in-flight"], "1.000");
+        assert_eq!(metrics.get("inferred.other"), None);
     }
 
     #[test]
     fn a_flow_is_compared_with_the_first_one() {
-        let mut found = BTreeMap::new();
+        let mut metrics = BTreeMap::new();
         for (flow, value) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
-            compared(flow, "up.delay.max", value, &mut found);
+            add_with_ratio(flow, "up.delay.max", value, &mut metrics);
         }
-        let ratios = found.iter().filter(|(name, _)| name.contains(".ratio"));
+        let ratios = metrics.iter().filter(|(name, _)| name.contains(".ratio"));
         let ratios: Vec<_> = ratios.map(|(name, ratio)| format!("{name} {ratio:.1}")).collect();
         assert_eq!(ratios, ["flow.1.up.delay.max.ratio 1.5", "flow.2.up.delay.max.ratio 0.5"]);
     }
 
     #[test]
     fn without_a_second_path_there_is_no_handover() {
-        let only = [meta(Transport::Tcp), subflow(sample(100, "wifi", [2_000, 2_000, 750]))];
-        assert_eq!(found(only), BTreeMap::new());
-        let unused = found([
+        let wifi_only = [meta(Transport::Tcp), subflow(sample(100, "wifi", [2_000, 2_000, 750]))];
+        assert_eq!(metrics(wifi_only), BTreeMap::new());
+        let unused = metrics([
             meta(Transport::Mptcp),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
             subflow(sample(100, "cellular", [0, 0, 0])),

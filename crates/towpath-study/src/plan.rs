@@ -191,12 +191,12 @@ impl Axis {
     /// is both quick and emulated, the quick ones are used.
     pub(crate) fn selected_values(&self, world: World, thin: bool) -> Vec<&AxisValue> {
         let emulated = world != World::Sim;
-        let kept = |setting: &&AxisValue| {
+        let is_selected = |setting: &&AxisValue| {
             (!thin || self.quick.contains(setting))
                 && (!emulated || self.emulated.contains(setting))
         };
-        let chosen: Vec<_> = self.values.iter().filter(kept).collect();
-        if chosen.is_empty() { self.quick.iter().collect() } else { chosen }
+        let selected: Vec<_> = self.values.iter().filter(is_selected).collect();
+        if selected.is_empty() { self.quick.iter().collect() } else { selected }
     }
 }
 

@@ -58,44 +58,47 @@ pub fn names() -> Vec<&'static str> {
 pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     let folder = name.to_owned();
     move |file| {
-        let wanted = resolve(&format!("{folder}/{file}"));
-        let found = FILES.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, text)| (*text).to_owned()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let path = resolve(&format!("{folder}/{file}"));
+        let file = FILES.iter().find(|(name, _)| *name == path);
+        file.map(|(_, text)| (*text).to_owned()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 /// Resolves a relative path: `a/../b` becomes `b`.
 fn resolve(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
+    let mut components: Vec<&str> = Vec::new();
+    for component in path.split('/') {
+        match component {
             "." | "" => {}
-            ".." => _ = parts.pop(),
-            part => parts.push(part),
+            ".." => _ = components.pop(),
+            component => components.push(component),
         }
     }
-    parts.join("/")
+    components.join("/")
 }
 
 impl Reproduction {
-    /// Reads a folder through `load`; messages put `place` before the file names.
+    /// Reads a folder through `load`; messages contain file names with the prefix `place`.
     pub fn read(place: &str, load: FileLoader<'_>) -> Result<Self, ReproductionError> {
-        let at = |name: &str| format!("{place}{name}");
-        let file = |name| load(name).map_err(|error| ReproductionError::File(at(name), error));
-        let plan_text = file("plan.toml")?;
-        let plan = Plan::parse(&at("plan.toml"), &plan_text, load)?;
+        let located = |name: &str| format!("{place}{name}");
+        let read_file =
+            |name| load(name).map_err(|error| ReproductionError::File(located(name), error));
+        let plan_text = read_file("plan.toml")?;
+        let plan = Plan::parse(&located("plan.toml"), &plan_text, load)?;
         // Claims and published points are optional.
-        let or_none = |name: &'static str| match load(name) {
+        let read_optional = |name: &'static str| match load(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map(Some).map_err(|error| ReproductionError::File(at(name), error)),
+            result => {
+                result.map(Some).map_err(|error| ReproductionError::File(located(name), error))
+            }
         };
-        let expected = or_none("expected.toml")?.unwrap_or_default();
-        let expected = ClaimSet::parse(&at("expected.toml"), &expected, &plan)?;
-        let points = or_none("reference.csv")?;
+        let expected = read_optional("expected.toml")?.unwrap_or_default();
+        let expected = ClaimSet::parse(&located("expected.toml"), &expected, &plan)?;
+        let points = read_optional("reference.csv")?;
         let published = points.map_or(Ok(Vec::new()), |text| published(&text, &plan));
-        let wrong = |why| ReproductionError::Points(at("reference.csv"), why);
-        let readme = or_none("README.md")?.unwrap_or_default();
-        Ok(Self { plan, plan_text, expected, published: published.map_err(wrong)?, readme })
+        let points_error = |why| ReproductionError::Points(located("reference.csv"), why);
+        let readme = read_optional("README.md")?.unwrap_or_default();
+        Ok(Self { plan, plan_text, expected, published: published.map_err(points_error)?, readme })
     }
 
     /// Returns the publication, from the README's line that begins with `Source:`.
@@ -109,15 +112,15 @@ impl Reproduction {
 impl Reproduction {
     /// Returns the gallery entry of the figure with its claims, from the rows of these worlds.
     pub fn entry(&self, rows: &[RunRow], worlds: &[World], thin: bool) -> GalleryEntry {
-        let checked = |world: &World| (*world, self.expected.check(rows, *world, thin));
-        let verdicts: Vec<_> = worlds.iter().map(checked).collect();
+        let checked_in = |world: &World| (*world, self.expected.check(rows, *world, thin));
+        let verdicts: Vec<_> = worlds.iter().map(checked_in).collect();
         let claims = self.expected.claims.iter().enumerate();
         let claims = claims.flat_map(|(number, claim)| claim_entries(claim, number, &verdicts));
-        let point = |point: &PublishedPoint| {
-            let PublishedPoint { panel, variant, x, y, source_place: place } = point.clone();
+        let published_row = |published_row: &PublishedPoint| {
+            let PublishedPoint { panel, variant, x, y, source_place } = published_row.clone();
             let panel = panel.and_then(|number| self.plan.panels.get(number));
             let panel = panel.map_or_else(String::new, |drawing| drawing.title.clone());
-            [panel, variant, x.text, y.text, place]
+            [panel, variant, x.text, y.text, source_place]
         };
         GalleryEntry {
             name: self.plan.name.clone(),
@@ -132,7 +135,7 @@ impl Reproduction {
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),
             verdict: verdict_of_worlds(&verdicts),
-            published: self.published.iter().map(point).collect(),
+            published: self.published.iter().map(published_row).collect(),
             readme: self.readme.clone(),
             files: Vec::new(),
         }
@@ -145,11 +148,12 @@ fn claim_entries(
     number: usize,
     worlds: &[(World, Vec<ClaimVerdict>)],
 ) -> Vec<ClaimEntry> {
-    let about = |world: &World| claim.worlds.is_empty() || claim.worlds.contains(world);
-    let none = !worlds.iter().any(|(world, _)| about(world));
-    let meant = worlds.iter().filter(|(world, _)| about(world));
-    let meant = meant.chain(worlds.first().filter(|_| none));
-    let world_text = |world: &World| (worlds.len() > 1 && !none).then(|| world.to_string());
+    let concerns = |world: &World| claim.worlds.is_empty() || claim.worlds.contains(world);
+    let concerns_none = !worlds.iter().any(|(world, _)| concerns(world));
+    let selected = worlds.iter().filter(|(world, _)| concerns(world));
+    let selected = selected.chain(worlds.first().filter(|_| concerns_none));
+    let world_text =
+        |world: &World| (worlds.len() > 1 && !concerns_none).then(|| world.to_string());
     let entry = |(world, verdicts): &(World, Vec<ClaimVerdict>)| {
         let verdict = verdicts.get(number)?;
         Some(ClaimEntry {
@@ -162,7 +166,7 @@ fn claim_entries(
             deviation: claim.deviation.as_deref().map(|text| text.trim().to_owned()),
         })
     };
-    meant.filter_map(entry).collect()
+    selected.filter_map(entry).collect()
 }
 
 /// Summarises all claims for each world in one sentence.
@@ -170,35 +174,37 @@ fn verdict_of_worlds(worlds: &[(World, Vec<ClaimVerdict>)]) -> String {
     if let [(_, verdicts)] = worlds {
         return verdict(verdicts);
     }
-    let each = worlds.iter().map(|(world, found)| format!("in `{world}` {}", verdict(found)));
-    each.collect::<Vec<_>>().join("; ")
+    let texts =
+        worlds.iter().map(|(world, verdicts)| format!("in `{world}` {}", verdict(verdicts)));
+    texts.collect::<Vec<_>>().join("; ")
 }
 
 /// Summarises the outcomes of all claims in one sentence.
 pub fn verdict(verdicts: &[ClaimVerdict]) -> String {
-    let count =
-        |wanted: &dyn Fn(&ClaimVerdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();
+    let count = |condition: &dyn Fn(&ClaimVerdict) -> bool| {
+        verdicts.iter().filter(|v| condition(v)).count()
+    };
     let checked = count(&|verdict| verdict.found.is_some());
     let holds = count(&|verdict| verdict.found == Some(ClaimOutcome::Holds));
     let fails = checked - holds;
-    let surprises = count(&|verdict| !verdict.as_expected());
-    let all = verdicts.len();
-    let claims = |n: usize| if n == 1 { "1 claim".to_owned() } else { format!("{n} claims") };
+    let unexpected = count(&|verdict| !verdict.as_expected());
+    let total = verdicts.len();
+    let claims_text = |n: usize| if n == 1 { "1 claim".to_owned() } else { format!("{n} claims") };
     let text = match (checked, holds, fails) {
         (0, _, _) => return "no claim was checked".to_owned(),
-        (1, 1, _) if all == 1 => "the claim holds".to_owned(),
-        (1, 1, _) => format!("the one claim of {all} that was checked holds"),
-        (_, _, 0) if checked == all => format!("all {checked} claims hold"),
-        (_, _, 0) => format!("all {checked} claims of {all} that were checked hold"),
+        (1, 1, _) if total == 1 => "the claim holds".to_owned(),
+        (1, 1, _) => format!("the one claim of {total} that was checked holds"),
+        (_, _, 0) if checked == total => format!("all {checked} claims hold"),
+        (_, _, 0) => format!("all {checked} claims of {total} that were checked hold"),
         (1, 0, _) => "the claim does not hold".to_owned(),
         (_, 0, _) => format!("none of {checked} claims holds"),
         (_, _, 1) => format!("{holds} of {checked} claims hold, 1 does not"),
         _ => format!("{holds} of {checked} claims hold, {fails} do not"),
     };
-    match surprises {
+    match unexpected {
         0 if fails > 0 => format!("{text}, for a reason that is known"),
         0 => text,
-        _ => format!("{text}; {} came out otherwise than expected", claims(surprises)),
+        _ => format!("{text}; {} came out otherwise than expected", claims_text(unexpected)),
     }
 }
 
@@ -210,13 +216,13 @@ mod tests {
     #[test]
     fn every_reproduction_parses_and_names_its_source() {
         for name in names() {
-            let read = Reproduction::read(&format!("{name}/"), &load(name));
-            let read = read.unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(read.plan.name, name);
-            assert!(!read.plan.title.is_empty(), "{name} has no title");
-            assert!(read.readme.contains("\nSource:"), "{name} does not say its source");
-            assert!(!read.expected.claims.is_empty(), "{name} claims nothing");
-            assert!(!read.plan.panels.is_empty(), "{name} draws nothing");
+            let reproduction = Reproduction::read(&format!("{name}/"), &load(name));
+            let reproduction = reproduction.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(reproduction.plan.name, name);
+            assert!(!reproduction.plan.title.is_empty(), "{name} has no title");
+            assert!(reproduction.readme.contains("\nSource:"), "{name} does not say its source");
+            assert!(!reproduction.expected.claims.is_empty(), "{name} claims nothing");
+            assert!(!reproduction.plan.panels.is_empty(), "{name} draws nothing");
         }
     }
 
@@ -242,7 +248,7 @@ mod tests {
             "expected.toml" => Ok(expected.clone()),
             _ => Err(io::ErrorKind::NotFound.into()),
         };
-        let read = Reproduction::read("", &load).unwrap_or_else(|error| panic!("{error}"));
+        let reproduction = Reproduction::read("", &load).unwrap_or_else(|error| panic!("{error}"));
         let row = |world, goodput| RunRow {
             key: String::new(),
             variant: "TCP".into(),
@@ -254,11 +260,11 @@ mod tests {
             metrics: [("goodput".to_owned(), goodput)].into(),
         };
         let rows = [row(World::Sim, 3e6), row(World::Emu, 1e6)];
-        let entry = read.entry(&rows, &[World::Sim, World::Emu], false);
-        let found: Vec<_> =
+        let entry = reproduction.entry(&rows, &[World::Sim, World::Emu], false);
+        let entries: Vec<_> =
             entry.claims.iter().map(|c| (c.text.as_str(), c.world.as_deref(), c.holds)).collect();
         assert_eq!(
-            found,
+            entries,
             [
                 ("a", Some("sim"), Some(true)),
                 ("a", Some("emu"), Some(false)),
@@ -270,32 +276,32 @@ mod tests {
             "in `sim` the one claim of 2 that was checked holds; in `emu` none of 2 claims holds; 2 claims came out otherwise \
              than expected"
         );
-        let entry = read.entry(&rows[..1], &[World::Sim], false);
-        let found: Vec<_> = entry.claims.iter().map(|c| (c.world.as_deref(), c.holds)).collect();
-        assert_eq!(found, [(None, Some(true)), (None, None)]);
+        let entry = reproduction.entry(&rows[..1], &[World::Sim], false);
+        let entries: Vec<_> = entry.claims.iter().map(|c| (c.world.as_deref(), c.holds)).collect();
+        assert_eq!(entries, [(None, Some(true)), (None, None)]);
     }
 
     #[test]
     fn the_verdict_is_one_sentence() {
-        let of = |found: &[(ClaimOutcome, ClaimOutcome)]| {
-            let each = found.iter().map(|(found, expected)| ClaimVerdict {
+        let verdict_of = |found: &[(ClaimOutcome, ClaimOutcome)]| {
+            let verdicts = found.iter().map(|(found, expected)| ClaimVerdict {
                 found: Some(*found),
                 expected: *expected,
                 checks: vec![],
             });
-            verdict(&each.collect::<Vec<_>>())
+            verdict(&verdicts.collect::<Vec<_>>())
         };
-        assert_eq!(of(&[]), "no claim was checked");
-        assert_eq!(of(&[(Holds, Holds)]), "the claim holds");
-        let open = || ClaimVerdict { found: None, expected: Holds, checks: vec![] };
-        let held = || ClaimVerdict { found: Some(Holds), ..open() };
+        assert_eq!(verdict_of(&[]), "no claim was checked");
+        assert_eq!(verdict_of(&[(Holds, Holds)]), "the claim holds");
+        let unchecked = || ClaimVerdict { found: None, expected: Holds, checks: vec![] };
+        let held = || ClaimVerdict { found: Some(Holds), ..unchecked() };
         assert_eq!(verdict(&[held(), held()]), "all 2 claims hold");
-        let some = [held(), held(), open()];
-        assert_eq!(verdict(&some), "all 2 claims of 3 that were checked hold");
-        assert_eq!(verdict(&some[1..]), "the one claim of 2 that was checked holds");
-        let known = "1 of 2 claims hold, 1 does not, for a reason that is known";
-        assert_eq!(of(&[(Holds, Holds), (Fails, Fails)]), known);
+        let two_of_three = [held(), held(), unchecked()];
+        assert_eq!(verdict(&two_of_three), "all 2 claims of 3 that were checked hold");
+        assert_eq!(verdict(&two_of_three[1..]), "the one claim of 2 that was checked holds");
+        let known_deviation = "1 of 2 claims hold, 1 does not, for a reason that is known";
+        assert_eq!(verdict_of(&[(Holds, Holds), (Fails, Fails)]), known_deviation);
         let surprise = "none of 2 claims holds; 1 claim came out otherwise than expected";
-        assert_eq!(of(&[(Fails, Holds), (Fails, Fails)]), surprise);
+        assert_eq!(verdict_of(&[(Fails, Holds), (Fails, Fails)]), surprise);
     }
 }

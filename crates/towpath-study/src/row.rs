@@ -44,15 +44,21 @@ pub struct Parameter {
     pub number: Option<f64>,
 }
 
-fn finite<S: Serializer>(figures: &BTreeMap<String, f64>, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(figures.iter().map(|(name, value)| (name, value.is_finite().then_some(value))))
+fn finite<S: Serializer>(
+    metrics: &BTreeMap<String, f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer
+        .collect_map(metrics.iter().map(|(name, value)| (name, value.is_finite().then_some(value))))
 }
 
-fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let read = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+fn or_infinite<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
+    let metrics = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
     let present =
         |(name, value): (String, Option<f64>)| (present_name(name), value.unwrap_or(f64::INFINITY));
-    Ok(read.into_iter().map(present).collect())
+    Ok(metrics.into_iter().map(present).collect())
 }
 
 /// Returns the present name of a metric that earlier versions stored under another name.

@@ -64,28 +64,30 @@ pub struct StudyRun {
 impl Plan {
     /// Returns true if rows need the goodput of each second.
     fn draws_seconds(&self) -> bool {
-        self.panels.iter().any(|drawing| drawing.kind == PlotKind::Series)
+        self.panels.iter().any(|panel| panel.kind == PlotKind::Series)
     }
 
     /// Returns the selected runs of this plan.
     pub fn runs<'a>(&'a self, selection: RunSelection, load: FileLoader<'a>) -> RunGrid<'a> {
-        let RunSelection { world, quick: thin, seeds } = selection;
-        let here = |variant: &&Variant| match &variant.worlds {
+        let RunSelection { world, quick, seeds } = selection;
+        let is_run = |variant: &&Variant| match &variant.worlds {
             Some(worlds) => worlds.contains(&world),
             None => true,
         };
-        let all = if world == World::Sim { self.seeds } else { self.emulated_seeds };
-        let usual = if thin { self.quick_seeds.min(all) } else { all };
-        let samples =
-            |random: &crate::plan::RandomSampling| if thin { random.quick } else { random.samples };
+        let seeds_of_world = if world == World::Sim { self.seeds } else { self.emulated_seeds };
+        let default_seeds =
+            if quick { self.quick_seeds.min(seeds_of_world) } else { seeds_of_world };
+        let samples = |random: &crate::plan::RandomSampling| {
+            if quick { random.quick } else { random.samples }
+        };
         RunGrid {
             plan: self,
             load,
             selection,
-            variants: self.variants.iter().filter(here).collect(),
-            axes: self.axes.iter().map(|axis| (axis, axis.selected_values(world, thin))).collect(),
+            variants: self.variants.iter().filter(is_run).collect(),
+            axes: self.axes.iter().map(|axis| (axis, axis.selected_values(world, quick))).collect(),
             samples: self.random.as_ref().map(samples),
-            seeds: seeds.unwrap_or(usual).max(1),
+            seeds: seeds.unwrap_or(default_seeds).max(1),
         }
     }
 }
@@ -93,9 +95,10 @@ impl Plan {
 impl RunGrid<'_> {
     /// Returns the number of runs, saturating.
     pub fn len(&self) -> usize {
-        let axes = self.axes.iter().map(|(_, values)| values.len());
-        let others = [self.variants.len(), self.samples.unwrap_or(1) as usize, self.seeds as usize];
-        axes.chain(others).fold(1, usize::saturating_mul)
+        let axis_lengths = self.axes.iter().map(|(_, values)| values.len());
+        let other_lengths =
+            [self.variants.len(), self.samples.unwrap_or(1) as usize, self.seeds as usize];
+        axis_lengths.chain(other_lengths).fold(1, usize::saturating_mul)
     }
 
     /// Returns true if the selection has no run.
@@ -115,18 +118,18 @@ impl RunGrid<'_> {
 
     /// Returns run number `index`, from 0; `None` when there are fewer.
     pub fn get(&self, index: usize) -> Option<StudyRun> {
-        let mut rest = index;
-        let mut digit = |base: usize| {
-            let digit = rest % base.max(1);
-            rest /= base.max(1);
+        let mut remaining = index;
+        let mut take_digit = |base: usize| {
+            let digit = remaining % base.max(1);
+            remaining /= base.max(1);
             digit
         };
-        let seed = digit(self.seeds as usize) as u64;
-        let sample = self.samples.map(|samples| digit(samples as usize) as u64);
-        let digits = self.axes.iter().rev().map(|(_, values)| digit(values.len()));
+        let seed = take_digit(self.seeds as usize) as u64;
+        let sample = self.samples.map(|samples| take_digit(samples as usize) as u64);
+        let digits = self.axes.iter().rev().map(|(_, values)| take_digit(values.len()));
         let mut digits: Vec<_> = digits.collect();
         digits.reverse();
-        let variant = *self.variants.get(rest)?;
+        let variant = *self.variants.get(remaining)?;
         let axes = self.axes.iter().zip(digits);
         let axes = axes.filter_map(|((axis, values), digit)| {
             Some((axis.name.clone(), axis.keys.as_slice(), (*values.get(digit)?).clone()))
@@ -141,8 +144,8 @@ impl RunGrid<'_> {
         let mut drawn: Vec<(String, &[KeyPath], AxisValue)> = Vec::new();
         for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
             let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.added_draw.as_ref());
-            let before = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
-            let setting = draw.sample(&self.plan.name, number, before);
+            let added = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
+            let setting = draw.sample(&self.plan.name, number, added);
             drawn.push((draw.name.clone(), draw.keys.as_slice(), setting));
         }
         drawn
@@ -155,7 +158,7 @@ impl RunGrid<'_> {
         settings: Vec<(String, &[KeyPath], AxisValue)>,
         (sample, seed): (Option<u64>, u64),
     ) -> StudyRun {
-        let document = self.document(variant, &settings, seed);
+        let document = self.scenario_document(variant, &settings, seed);
         let mut parameters: BTreeMap<String, Parameter> = settings
             .into_iter()
             .map(|(name, _, AxisValue { text, number, .. })| (name, Parameter { text, number }))
@@ -165,10 +168,10 @@ impl RunGrid<'_> {
             let text = (sample + 1).to_string();
             parameters.insert(SAMPLE_PARAMETER.to_owned(), Parameter { text, number });
         }
-        let head = headline(&self.plan.name, &variant.name, &parameters);
+        let header = header_line(&self.plan.name, &variant.name, &parameters);
         let text = match &document {
-            Ok(document) => format!("{head}{document}"),
-            Err(_) => head,
+            Ok(document) => format!("{header}{document}"),
+            Err(_) => header,
         };
         let files = RefCell::new(BTreeMap::new());
         let scenario = match document {
@@ -191,7 +194,7 @@ impl RunGrid<'_> {
     }
 
     /// Returns the scenario's document with this run's changes.
-    fn document(
+    fn scenario_document(
         &self,
         variant: &Variant,
         settings: &[(String, &[KeyPath], AxisValue)],
@@ -206,22 +209,26 @@ impl RunGrid<'_> {
         }
         for (_, keys, AxisValue { value, .. }) in settings {
             for key in *keys {
-                // A variant without that path is the same at every value.
-                if !variant.remove.iter().any(|gone| key.is_in(gone)) {
+                // A variant that removes the path has the same scenario at every value.
+                if !variant.remove.iter().any(|removed| key.is_in(removed)) {
                     set(&mut document, key, value.clone())?;
                 }
             }
         }
-        let own = |key: &str, value: Value, document: &mut Table| match KeyPath::parse(key) {
+        let set_own = |key: &str, value: Value, document: &mut Table| match KeyPath::parse(key) {
             Some(path) => set(document, &path, value),
             None => Ok(()),
         };
         let transport = vec![Value::String(variant.transport.to_string())];
         let world = vec![Value::String(self.selection.world.to_string())];
-        own("run.transports", Value::Array(transport), &mut document)?;
-        own("run.worlds", Value::Array(world), &mut document)?;
-        own("run.repeat", Value::Integer(1), &mut document)?;
-        own("run.seed", Value::Integer(i64::try_from(seed).unwrap_or(i64::MAX)), &mut document)?;
+        set_own("run.transports", Value::Array(transport), &mut document)?;
+        set_own("run.worlds", Value::Array(world), &mut document)?;
+        set_own("run.repeat", Value::Integer(1), &mut document)?;
+        set_own(
+            "run.seed",
+            Value::Integer(i64::try_from(seed).unwrap_or(i64::MAX)),
+            &mut document,
+        )?;
         Ok(document)
     }
 
@@ -237,7 +244,7 @@ impl RunGrid<'_> {
                 Some(folder) if !name.starts_with('/') => (self.load)(&format!("{folder}/{name}")),
                 _ => (self.load)(name),
             }?;
-            files.borrow_mut().insert(name.to_owned(), hexadecimal(text.as_bytes()));
+            files.borrow_mut().insert(name.to_owned(), short_hash(text.as_bytes()));
             Ok(text)
         };
         Scenario::parse("", text, &load).map_err(|errors| match errors.problems() {
@@ -273,13 +280,13 @@ impl RunGrid<'_> {
             "window": window,
             "world": self.selection.world,
         });
-        hexadecimal(identity.to_string().as_bytes())
+        short_hash(identity.to_string().as_bytes())
     }
 }
 
 /// Returns the run's identity as the first line of its scenario. Curves whose scenarios are
 /// otherwise equal thus remain different runs.
-fn headline(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>) -> String {
+fn header_line(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>) -> String {
     let mut line = format!("# {plan}: {variant}");
     for (name, Parameter { text, .. }) in parameters {
         // Writing to a `String` cannot fail.
@@ -289,7 +296,7 @@ fn headline(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>)
 }
 
 /// Returns the first 32 digits of the SHA-256 hash.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn short_hash(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
     hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
@@ -298,21 +305,21 @@ impl StudyRun {
     /// Executes the run with `perform`, which returns its records. Every failure, even a panic, is
     /// recorded in the row.
     pub fn execute(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> RunRow {
-        let done = match &self.scenario {
+        let outcome = match &self.scenario {
             Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {
                 perform(self).map(|records| {
-                    let mut found = run_metrics(&records, scenario, self.window);
+                    let mut metrics = run_metrics(&records, scenario, self.window);
                     if self.seconds {
-                        found.extend(per_second(&records));
+                        metrics.extend(per_second(&records));
                     }
-                    found
+                    metrics
                 })
             }))
             .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic)))),
             Err(error) => Err(error.clone()),
         };
-        match done {
-            Ok(figures) => RunRow { metrics: figures, ..self.row.clone() },
+        match outcome {
+            Ok(metrics) => RunRow { metrics, ..self.row.clone() },
             Err(error) => RunRow { error: Some(error), ..self.row.clone() },
         }
     }

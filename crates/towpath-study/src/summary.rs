@@ -17,42 +17,42 @@ const MAX_CELL_WIDTH: usize = 34;
 const DEFAULT_METRICS: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
 
 /// Returns the unit of a metric; `None` for a plain number.
-pub fn unit(figure: &str) -> Option<MetricUnit> {
-    let last = figure.rsplit('.').next().unwrap_or(figure);
-    match (figure, last) {
+pub fn unit(metric: &str) -> Option<MetricUnit> {
+    let last_name = metric.rsplit('.').next().unwrap_or(metric);
+    match (metric, last_name) {
         (_, "goodput" | "throughput") => Some(MetricUnit::Rate),
         (_, "cpu") => Some(MetricUnit::Share),
         ("silent", _) => Some(MetricUnit::YesNo),
-        _ => Metric::parse(figure).map(|metric| metric.unit()),
+        _ => Metric::parse(metric).map(|metric| metric.unit()),
     }
 }
 
 /// Returns medians (and quartiles, of several runs) of some metrics by variant and point, in the
 /// plan's order.
-pub fn table(rows: &[RunRow], plan: &Plan, figures: &[String]) -> String {
-    let usual =
+pub fn table(rows: &[RunRow], plan: &Plan, metrics: &[String]) -> String {
+    let default_metrics =
         DEFAULT_METRICS.iter().find(|name| rows.iter().any(|row| row.metrics.contains_key(**name)));
-    let usual: Vec<_> = usual.iter().map(|name| (**name).to_owned()).collect();
-    let figures = if figures.is_empty() { &usual } else { figures };
+    let default_metrics: Vec<_> = default_metrics.iter().map(|name| (**name).to_owned()).collect();
+    let metrics = if metrics.is_empty() { &default_metrics } else { metrics };
     let axes: Vec<_> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
-    let mut head = vec!["variant".to_owned()];
-    head.extend(axes.iter().map(|&axis| axis.to_owned()));
-    head.extend(["runs".to_owned(), "failed".to_owned()]);
-    head.extend(figures.iter().cloned());
-    let mut lines = vec![head];
+    let mut header = vec!["variant".to_owned()];
+    header.extend(axes.iter().map(|&axis| axis.to_owned()));
+    header.extend(["runs".to_owned(), "failed".to_owned()]);
+    header.extend(metrics.iter().cloned());
+    let mut table_rows = vec![header];
     for (point, rows) in points(rows, &axes) {
         let failed = rows.iter().filter(|row| row.error.is_some()).count();
-        let mut line = point;
-        line.extend([rows.len().to_string(), failed.to_string()]);
-        line.extend(figures.iter().map(|figure| cell(&rows, figure)));
-        lines.push(line);
+        let mut cells = point;
+        cells.extend([rows.len().to_string(), failed.to_string()]);
+        cells.extend(metrics.iter().map(|metric| cell(&rows, metric)));
+        table_rows.push(cells);
     }
     if rows.iter().all(|row| row.error.is_none()) {
-        for line in &mut lines {
-            line.remove(axes.len() + 2);
+        for cells in &mut table_rows {
+            cells.remove(axes.len() + 2);
         }
     }
-    aligned(&lines)
+    align_columns(&table_rows)
 }
 
 /// Metrics of a page; missing ones are left out.
@@ -70,16 +70,17 @@ const PAGE_METRICS: [&str; 10] = [
 ];
 
 /// Returns the page of a sweep: each metric with its spread over the seeds, requested ones first.
-pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> String {
+pub fn page(rows: &[RunRow], plan: &Plan, world: World, requested: &[String]) -> String {
     let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = points(rows, &axes);
-    let mut names: Vec<&str> = asked.iter().map(String::as_str).collect();
-    names.extend(PAGE_METRICS.into_iter().filter(|name| !asked.iter().any(|other| other == name)));
+    let mut names: Vec<&str> = requested.iter().map(String::as_str).collect();
+    names.extend(
+        PAGE_METRICS.into_iter().filter(|name| !requested.iter().any(|other| other == name)),
+    );
     names.retain(|name| rows.iter().any(|row| row.metrics.contains_key(*name)));
-    let style = |variant: &str| {
-        plan.variants.iter().position(|one| one.name == variant).unwrap_or_default()
-    };
-    let figure = |name: &str| SweepMetric {
+    let style =
+        |variant: &str| plan.variants.iter().position(|v| v.name == variant).unwrap_or_default();
+    let sweep_metric = |name: &str| SweepMetric {
         name: name.to_owned(),
         unit: unit(name),
         points: points
@@ -105,19 +106,21 @@ pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> Str
         about: plan.title.clone(),
         facts,
         axes: axes.into_iter().map(str::to_owned).collect(),
-        metrics: names.into_iter().map(figure).collect(),
+        metrics: names.into_iter().map(sweep_metric).collect(),
     })
 }
 
 /// Groups rows by variant and point, in order of first appearance.
 fn points<'a>(rows: &'a [RunRow], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a RunRow>)> {
-    let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+    let mut index_of_point: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     let mut points: Vec<(Vec<String>, Vec<&RunRow>)> = Vec::new();
     for row in rows {
-        let of = |axis: &&str| row.parameters.get(*axis).map_or("", |p| p.text.as_str()).to_owned();
-        let point: Vec<_> = [row.variant.clone()].into_iter().chain(axes.iter().map(of)).collect();
-        let place = *places.entry(point.clone()).or_insert(points.len());
-        match points.get_mut(place) {
+        let parameter_text =
+            |axis: &&str| row.parameters.get(*axis).map_or("", |p| p.text.as_str()).to_owned();
+        let point: Vec<_> =
+            [row.variant.clone()].into_iter().chain(axes.iter().map(parameter_text)).collect();
+        let index = *index_of_point.entry(point.clone()).or_insert(points.len());
+        match points.get_mut(index) {
             Some((_, rows)) => rows.push(row),
             None => points.push((point, vec![row])),
         }
@@ -125,25 +128,26 @@ fn points<'a>(rows: &'a [RunRow], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a Ru
     points
 }
 
-fn cell(rows: &[&RunRow], figure: &str) -> String {
-    let sample = Sample::of(rows.iter().filter_map(|row| row.metrics.get(figure).copied()));
-    let text = |value: f64| unit(figure).map_or_else(|| plain(value), |unit| unit.text(value));
+fn cell(rows: &[&RunRow], metric: &str) -> String {
+    let sample = Sample::of(rows.iter().filter_map(|row| row.metrics.get(metric).copied()));
+    let format_value =
+        |value: f64| unit(metric).map_or_else(|| three_decimals(value), |unit| unit.text(value));
     match (sample.median(), sample.quartiles()) {
         (Some(median), Some([low, high])) if low < high => {
-            format!("{} ({} … {})", text(median), text(low), text(high))
+            format!("{} ({} … {})", format_value(median), format_value(low), format_value(high))
         }
-        (Some(median), _) => text(median),
+        (Some(median), _) => format_value(median),
         (None, _) => "—".to_owned(),
     }
 }
 
-fn plain(value: f64) -> String {
+fn three_decimals(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Formats columns as wide as their widest cell.
-fn aligned(lines: &[Vec<String>]) -> String {
+fn align_columns(lines: &[Vec<String>]) -> String {
     let count = |text: &str| text.chars().count();
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)

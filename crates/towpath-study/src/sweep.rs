@@ -23,7 +23,7 @@ use towpath_measure::scenario::{ScenarioErrors, World};
 
 use crate::plan::{FileLoader, MAX_SEEDS, Plan};
 use crate::row::RunRow;
-use crate::runs::{ENGINE_VERSION, RunGrid, RunSelection, StudyRun, hexadecimal};
+use crate::runs::{ENGINE_VERSION, RunGrid, RunSelection, StudyRun, short_hash};
 use crate::table::{self, TableError};
 
 /// Name of the file that specifies a folder's sweep.
@@ -160,21 +160,21 @@ impl SweepSpec {
         load: FileLoader<'_>,
     ) -> Result<Self, SweepError> {
         let files = Mutex::new(BTreeMap::new());
-        let kept = |name: &str| {
+        let recording_load = |name: &str| {
             let text = load(name)?;
             if let Ok(mut files) = files.lock() {
                 files.insert(name.to_owned(), text.clone());
             }
             Ok(text)
         };
-        let read = Plan::parse(plan_name, plan, &kept)?;
-        let runs = read.runs(selection, &kept);
+        let parsed = Plan::parse(plan_name, plan, &recording_load)?;
+        let runs = parsed.runs(selection, &recording_load);
         if runs.is_empty() {
-            return Err(SweepError::Nothing(read.name.clone(), selection.world));
+            return Err(SweepError::Nothing(parsed.name.clone(), selection.world));
         }
-        let keys = check(&runs)?;
-        let RunSelection { world, quick: thin, seeds } = selection;
-        let usual = match world {
+        let keys = check_points(&runs)?;
+        let RunSelection { world, quick, seeds } = selection;
+        let default_chunk = match world {
             World::Sim => MIN_SIM_CHUNK_RUNS.max((runs.len() / TARGET_CHUNKS) as u32),
             World::Emu | World::Live => EMU_CHUNK_RUNS,
         };
@@ -183,9 +183,9 @@ impl SweepSpec {
             plan: plan.to_owned(),
             files: files.into_inner().unwrap_or_default(),
             world,
-            quick: thin,
+            quick,
             seeds,
-            chunk: chunk.unwrap_or(usual).clamp(1, MAX_CHUNK_RUNS),
+            chunk: chunk.unwrap_or(default_chunk).clamp(1, MAX_CHUNK_RUNS),
             keys,
         })
     }
@@ -197,49 +197,55 @@ impl SweepSpec {
 
 /// Rejects a grid in which some point yields an invalid scenario. Of random samples one valid one
 /// suffices: the others report the mistake in their rows. Returns the keys of all runs.
-fn check(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
-    let random = runs.plan().random.iter().flat_map(|random| &random.draws);
-    let drawn: Vec<_> =
-        random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE_PARAMETER]).collect();
+fn check_points(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
+    let draws = runs.plan().random.iter().flat_map(|random| &random.draws);
+    let drawn_names: Vec<_> =
+        draws.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE_PARAMETER]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
     let mut keys = Vec::new();
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
-        let mut at = format!("variant `{}`", run.row.variant);
+        let mut point_text = format!("variant `{}`", run.row.variant);
         for (name, value) in &run.row.parameters {
-            if !drawn.contains(&name.as_str()) {
+            if !drawn_names.contains(&name.as_str()) {
                 // Writing to a `String` cannot fail.
-                let _ = write!(at, ", {name} `{}`", value.text);
+                let _ = write!(point_text, ", {name} `{}`", value.text);
             }
         }
         keys.push(run.row.key);
-        let wrong = run.scenario.err();
-        let (_, seen) = points.entry(at).or_insert_with(|| (run.index, wrong.clone()));
-        if wrong.is_none() {
-            *seen = None;
+        let error = run.scenario.err();
+        let (_, point_error) =
+            points.entry(point_text).or_insert_with(|| (run.index, error.clone()));
+        if error.is_none() {
+            *point_error = None;
         }
     }
-    let wrong = points.into_iter().filter_map(|(at, (place, wrong))| Some((place, at, wrong?)));
-    let wrong = wrong.min_by_key(|(place, ..)| *place).map(|(_, at, why)| (at, why));
-    wrong.map_or(Ok(keys), |(at, why)| Err(SweepError::Point { at, reason: why }))
+    let error = points
+        .into_iter()
+        .filter_map(|(point_text, (index, error))| Some((index, point_text, error?)));
+    let error =
+        error.min_by_key(|(index, ..)| *index).map(|(_, point_text, why)| (point_text, why));
+    error.map_or(Ok(keys), |(point_text, why)| {
+        Err(SweepError::Point { at: point_text, reason: why })
+    })
 }
 
 impl Sweep {
     /// Opens the sweep of this specification in `folder`: a new one, or the existing one to
     /// continue.
-    pub fn begin(folder: &Path, mut order: SweepSpec) -> Result<Self, SweepError> {
-        let failed = |source| SweepError::File(folder.to_owned(), source);
-        std::fs::create_dir_all(folder).map_err(failed)?;
+    pub fn begin(folder: &Path, mut spec: SweepSpec) -> Result<Self, SweepError> {
+        let file_error = |source| SweepError::File(folder.to_owned(), source);
+        std::fs::create_dir_all(folder).map_err(file_error)?;
         let path = folder.join(SPEC_FILE);
-        let text = serde_json::to_vec_pretty(&order).map_err(io::Error::from).map_err(failed)?;
+        let text = serde_json::to_vec_pretty(&spec).map_err(io::Error::from).map_err(file_error)?;
         files::publish(folder, SPEC_FILE, &text).map_err(|e| SweepError::File(path, e))?;
-        let mut found = Self::open(folder)?;
-        let keys = std::mem::take(&mut order.keys);
+        let mut sweep = Self::open(folder)?;
+        let keys = std::mem::take(&mut spec.keys);
         // The chunk size does not affect the rows.
-        if (SweepSpec { chunk: found.spec.chunk, ..order }) != found.spec {
+        if (SweepSpec { chunk: sweep.spec.chunk, ..spec }) != sweep.spec {
             return Err(SweepError::Another(folder.to_owned()));
         }
-        found.spec.keys = keys;
-        Ok(found)
+        sweep.spec.keys = keys;
+        Ok(sweep)
     }
 
     /// Opens the sweep in `folder`.
@@ -253,18 +259,18 @@ impl Sweep {
             }
             Err(error) => return Err(SweepError::File(path, error)),
         };
-        let order: SweepSpec = serde_json::from_slice(&text)
+        let spec: SweepSpec = serde_json::from_slice(&text)
             .map_err(|error| SweepError::File(path.clone(), io::Error::from(error)))?;
-        if order.seeds.is_some_and(|seeds| u64::from(seeds) > MAX_SEEDS) {
+        if spec.seeds.is_some_and(|seeds| u64::from(seeds) > MAX_SEEDS) {
             let reason = format!("`seeds` is not at most {MAX_SEEDS}");
             return Err(SweepError::File(path, io::Error::other(reason)));
         }
-        if order.engine != ENGINE_VERSION {
+        if spec.engine != ENGINE_VERSION {
             let folder = folder.to_owned();
-            return Err(SweepError::Version { folder, created_by: order.engine });
+            return Err(SweepError::Version { folder, created_by: spec.engine });
         }
-        let plan = Plan::parse("plan.toml", &order.plan, &|name| order.load(name))?;
-        Ok(Self { folder: folder.to_owned(), spec: order, plan, paths: OnceLock::new() })
+        let plan = Plan::parse("plan.toml", &spec.plan, &|name| spec.load(name))?;
+        Ok(Self { folder: folder.to_owned(), spec, plan, paths: OnceLock::new() })
     }
 
     /// Returns the plan of the sweep.
@@ -282,17 +288,17 @@ impl Sweep {
         let scenario = &self.plan.scenario_name;
         let folder =
             scenario.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-        let others = self.spec.files.iter().filter(|(name, _)| *name != scenario);
+        let other_files = self.spec.files.iter().filter(|(name, _)| *name != scenario);
         let relative = |(name, text): (&String, &String)| {
             (name.strip_prefix(&folder).unwrap_or(name).to_owned(), text.clone())
         };
-        others.map(relative).collect()
+        other_files.map(relative).collect()
     }
 
-    fn with_runs<T>(&self, work: impl FnOnce(&RunGrid<'_>) -> T) -> T {
-        let SweepSpec { world, quick: thin, seeds, .. } = self.spec;
+    fn with_runs<T>(&self, action: impl FnOnce(&RunGrid<'_>) -> T) -> T {
+        let SweepSpec { world, quick, seeds, .. } = self.spec;
         let load = |name: &str| self.spec.load(name);
-        work(&self.plan.runs(RunSelection { world, quick: thin, seeds }, &load))
+        action(&self.plan.runs(RunSelection { world, quick, seeds }, &load))
     }
 
     fn chunks(&self, runs: &RunGrid<'_>) -> Vec<RunChunk> {
@@ -311,10 +317,11 @@ impl Sweep {
 
     /// Returns the path of a chunk's file.
     fn path(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> PathBuf {
-        let known = self.spec.keys.get(span.clone()).map(<[String]>::to_vec);
-        let made = || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
-        let keys: Vec<_> = known.unwrap_or_else(made);
-        let id = hexadecimal(keys.join("\n").as_bytes());
+        let stored_keys = self.spec.keys.get(span.clone()).map(<[String]>::to_vec);
+        let computed_keys =
+            || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
+        let keys: Vec<_> = stored_keys.unwrap_or_else(computed_keys);
+        let id = short_hash(keys.join("\n").as_bytes());
         self.folder.join(format!("part-{index:06}-{}.parquet", id.split_at(16).0))
     }
 
@@ -342,35 +349,37 @@ impl Sweep {
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(), SweepError> {
         self.with_runs(|runs| {
-            let mut todo = shard.order(self.chunks(runs));
-            todo.retain(|chunk| !chunk.path.exists());
-            let places = todo
+            let mut pending_chunks = shard.order(self.chunks(runs));
+            pending_chunks.retain(|chunk| !chunk.path.exists());
+            let pending_runs = pending_chunks
                 .iter()
                 .enumerate()
                 .flat_map(|(number, chunk)| chunk.runs.clone().map(move |index| (number, index)));
-            let places: Vec<_> = places.collect();
-            let mut ended = runs.len() - places.len();
+            let pending_runs: Vec<_> = pending_runs.collect();
+            let mut finished = runs.len() - pending_runs.len();
             let (mut rows, mut failed) = (Vec::new(), None);
-            let work = |place: usize| {
-                let &(number, index) = places.get(place)?;
+            let work = |position: usize| {
+                let &(number, index) = pending_runs.get(position)?;
                 // Another process may have finished the whole chunk in the meantime.
-                if todo.get(number)?.path.exists() {
+                if pending_chunks.get(number)?.path.exists() {
                     return None;
                 }
                 runs.get(index).map(|run| run.execute(perform))
             };
-            batch::in_order(places.len(), threads, work, |place, row| {
-                ended += 1;
-                if !progress(ended, runs.len()) {
+            batch::in_order(pending_runs.len(), threads, work, |position, row| {
+                finished += 1;
+                if !progress(finished, runs.len()) {
                     return false;
                 }
                 rows.extend(row);
-                let number = |place: usize| places.get(place).map(|(number, _)| *number);
-                if let Some(this) = number(place)
-                    && number(place + 1) != Some(this)
+                let number =
+                    |position: usize| pending_runs.get(position).map(|(number, _)| *number);
+                if let Some(this) = number(position)
+                    && number(position + 1) != Some(this)
                 {
                     let rows = std::mem::take(&mut rows);
-                    let chunk = todo.get(this).filter(|chunk| chunk.runs.len() == rows.len());
+                    let chunk =
+                        pending_chunks.get(this).filter(|chunk| chunk.runs.len() == rows.len());
                     if let Some(chunk) = chunk {
                         failed = self.write_chunk(&chunk.path, &rows).err();
                     }
@@ -396,12 +405,13 @@ impl Sweep {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
             let budget = || ReadBudget::new(DEFAULT_RESULT_LIMIT);
-            let held = budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
+            let row_budget =
+                budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
             for RunChunk { path, runs, .. } in self.chunks(runs) {
                 // A file's bytes leave the budget when its rows have been read.
                 match budget().and_then(|stored| stored.read(&path)) {
                     Ok(bytes) => rows.extend(
-                        table::read(bytes, runs.len(), &held)
+                        table::read(bytes, runs.len(), &row_budget)
                             .map_err(|error| SweepError::Table(path, error))?,
                     ),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -424,28 +434,28 @@ impl Sweep {
         let stored = self.rows()?;
         let stored: BTreeMap<_, _> = stored.into_iter().map(|row| (row.key.clone(), row)).collect();
         self.with_runs(|runs| {
-            let mut there: Vec<_> = (0..runs.len())
+            let mut candidates: Vec<_> = (0..runs.len())
                 .filter_map(|index| runs.get(index))
                 .filter(|run| stored.contains_key(&run.row.key))
-                .map(|run| (hexadecimal(format!("{seed} {}", run.row.key).as_bytes()), run.index))
+                .map(|run| (short_hash(format!("{seed} {}", run.row.key).as_bytes()), run.index))
                 .collect();
-            there.sort();
-            there.truncate(count);
-            let mut differ = Vec::new();
-            let work = |place: usize| {
-                let (_, index) = there.get(place)?;
+            candidates.sort();
+            candidates.truncate(count);
+            let mut differing = Vec::new();
+            let work = |position: usize| {
+                let (_, index) = candidates.get(position)?;
                 Some(runs.get(*index)?.execute(perform))
             };
-            batch::in_order(there.len(), threads, work, |place, row| {
-                let old = row.as_ref().and_then(|row| stored.get(&row.key));
-                if let Some((old, new)) = old.zip(row.as_ref())
-                    && old != new
+            batch::in_order(candidates.len(), threads, work, |position, row| {
+                let stored_row = row.as_ref().and_then(|row| stored.get(&row.key));
+                if let Some((stored_row, new_row)) = stored_row.zip(row.as_ref())
+                    && stored_row != new_row
                 {
-                    differ.push((old.clone(), new.clone()));
+                    differing.push((stored_row.clone(), new_row.clone()));
                 }
-                progress(place + 1, there.len())
+                progress(position + 1, candidates.len())
             });
-            Ok(differ)
+            Ok(differing)
         })
     }
 
@@ -478,11 +488,11 @@ impl Shard {
 
     /// Returns its own chunks from the beginning, then those of others from the end.
     fn order(self, chunks: Vec<RunChunk>) -> Vec<RunChunk> {
-        let own =
+        let is_own =
             |chunk: &RunChunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;
-        let (mut mine, others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(own);
-        mine.extend(others.into_iter().rev());
-        mine
+        let (mut ordered, others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(is_own);
+        ordered.extend(others.into_iter().rev());
+        ordered
     }
 }
 

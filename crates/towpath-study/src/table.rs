@@ -30,12 +30,12 @@ use crate::runs::ENGINE_VERSION;
 
 /// Columns that every table has.
 const FIXED_COLUMNS: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
-/// Memory of a cell while its table is read, in addition to its text: stored level and value, and
-/// the converted value.
+/// Memory of a cell while its table is read, in bytes: its definition level, and its value before
+/// and after conversion. The text is not included.
 const CELL_BYTES: u64 = 80;
 /// Overhead of a memory allocation, in bytes.
 const ALLOCATION_OVERHEAD_BYTES: u64 = 16;
-const PARAMETERS: &str = "towpath.parameters";
+const PARAMETERS_KEY: &str = "towpath.parameters";
 const METRICS_KEY: &str = "towpath.metrics";
 /// Name of [`METRICS_KEY`] in tables of earlier versions.
 const FORMER_METRICS_KEY: &str = "towpath.figures";
@@ -75,16 +75,16 @@ impl From<ParquetError> for TableError {
 
 /// Returns true if a column has this name, so that a parameter may not use it.
 pub(crate) fn is_taken(name: &str) -> bool {
-    FIXED_COLUMNS.contains(&name) || name.ends_with(NUMBER) || name.ends_with(METRIC_SUFFIX)
+    FIXED_COLUMNS.contains(&name) || name.ends_with(NUMBER_SUFFIX) || name.ends_with(METRIC_SUFFIX)
 }
 
 /// Returns the column of a metric. Parameters are named by people, so a metric with the same name
 /// gets a suffix.
-fn figure_column(figure: &str, is_parameter: bool) -> String {
-    if is_parameter { format!("{figure}{METRIC_SUFFIX}") } else { figure.to_owned() }
+fn metric_column(metric: &str, is_parameter: bool) -> String {
+    if is_parameter { format!("{metric}{METRIC_SUFFIX}") } else { metric.to_owned() }
 }
 
-const NUMBER: &str = " (number)";
+const NUMBER_SUFFIX: &str = " (number)";
 const METRIC_SUFFIX: &str = " (figure)";
 
 /// Content of a column.
@@ -97,22 +97,22 @@ enum ColumnData {
 /// Returns a table as the bytes of a file; `metadata` is stored with it.
 pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
-    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
-    let columns = columns(rows, &parameters, &figures);
-    let of_columns = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
-    let mut about = vec![
+    let metrics: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
+    let columns = columns(rows, &parameters, &metrics);
+    let names_json = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
+    let mut key_values = vec![
         KeyValue::new("towpath.engine".to_owned(), ENGINE_VERSION.to_owned()),
-        KeyValue::new(PARAMETERS.to_owned(), of_columns(&parameters)),
-        KeyValue::new(METRICS_KEY.to_owned(), of_columns(&figures)),
+        KeyValue::new(PARAMETERS_KEY.to_owned(), names_json(&parameters)),
+        KeyValue::new(METRICS_KEY.to_owned(), names_json(&metrics)),
     ];
-    about.extend(
+    key_values.extend(
         metadata.iter().map(|(name, text)| KeyValue::new((*name).to_owned(), text.clone())),
     );
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(ENGINE_VERSION.to_owned())
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_key_value_metadata(Some(about));
+        .set_key_value_metadata(Some(key_values));
     let fields = columns.iter().map(|(name, column)| field(name, column).map(Arc::new));
     let fields = fields.collect::<Result<Vec<_>, _>>()?;
     let schema = Type::group_type_builder("row").with_fields(fields).build()?;
@@ -121,7 +121,7 @@ pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, Ta
     let mut file = SerializedFileWriter::new(&mut bytes, Arc::new(schema), properties)?;
     let mut group = file.next_row_group()?;
     for (_, column) in columns {
-        put(&mut group, column)?;
+        write_column(&mut group, column)?;
     }
     group.close()?;
     file.close()?;
@@ -131,12 +131,14 @@ pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, Ta
 fn columns(
     rows: &[RunRow],
     parameters: &BTreeSet<&String>,
-    figures: &BTreeSet<&String>,
+    metrics: &BTreeSet<&String>,
 ) -> Vec<(String, ColumnData)> {
-    let texts =
-        |of: &dyn Fn(&RunRow) -> Option<String>| ColumnData::Texts(rows.iter().map(of).collect());
-    let numbers =
-        |of: &dyn Fn(&RunRow) -> Option<f64>| ColumnData::Numbers(rows.iter().map(of).collect());
+    let texts = |value_of: &dyn Fn(&RunRow) -> Option<String>| {
+        ColumnData::Texts(rows.iter().map(value_of).collect())
+    };
+    let numbers = |value_of: &dyn Fn(&RunRow) -> Option<f64>| {
+        ColumnData::Numbers(rows.iter().map(value_of).collect())
+    };
     let seeds = rows.iter().map(|row| i64::try_from(row.seed).unwrap_or(i64::MAX)).collect();
     let mut columns = vec![
         ("key".to_owned(), texts(&|row| Some(row.key.clone()))),
@@ -147,15 +149,16 @@ fn columns(
         ("error".to_owned(), texts(&|row| row.error.clone())),
     ];
     for &name in parameters {
-        let of = |row: &RunRow| row.parameters.get(name).cloned();
-        columns.push((name.clone(), texts(&|row| of(row).map(|parameter| parameter.text))));
-        if rows.iter().any(|row| of(row).is_some_and(|parameter| parameter.number.is_some())) {
-            let number = numbers(&|row| of(row).and_then(|parameter| parameter.number));
-            columns.push((format!("{name}{NUMBER}"), number));
+        let value_of = |row: &RunRow| row.parameters.get(name).cloned();
+        columns.push((name.clone(), texts(&|row| value_of(row).map(|parameter| parameter.text))));
+        if rows.iter().any(|row| value_of(row).is_some_and(|parameter| parameter.number.is_some()))
+        {
+            let number = numbers(&|row| value_of(row).and_then(|parameter| parameter.number));
+            columns.push((format!("{name}{NUMBER_SUFFIX}"), number));
         }
     }
-    for &name in figures {
-        let column = figure_column(name, parameters.contains(name));
+    for &name in metrics {
+        let column = metric_column(name, parameters.contains(name));
         columns.push((column, numbers(&|row| row.metrics.get(name).copied())));
     }
     columns
@@ -177,7 +180,7 @@ fn field(name: &str, column: &ColumnData) -> Result<Type, ParquetError> {
         .build()
 }
 
-fn put<W: io::Write + Send>(
+fn write_column<W: io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     column: ColumnData,
 ) -> Result<(), TableError> {
@@ -202,45 +205,55 @@ fn put<W: io::Write + Send>(
     Ok(())
 }
 
-/// Reads the rows of a file written by [`write`], at most `most`.
+/// Reads the rows of a file written by [`write`], at most `max_rows`.
 ///
 /// A highly compressible table can be tiny on disk, so the limit applies to memory: the rows are
-/// taken from `held`, and temporary memory is limited for each table.
-pub fn read(bytes: Vec<u8>, most: usize, held: &ReadBudget) -> Result<Vec<RunRow>, TableError> {
+/// taken from `budget`, and temporary memory is limited for each table.
+pub fn read(
+    bytes: Vec<u8>,
+    max_rows: usize,
+    budget: &ReadBudget,
+) -> Result<Vec<RunRow>, TableError> {
     // The library panics on some files. Known cases are rejected before.
     let bytes = Bytes::from(bytes);
-    let read = || read_checked(&bytes, most, held);
+    let read = || read_checked(&bytes, max_rows, budget);
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(TableError::Metadata))
 }
 
-fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<RunRow>, TableError> {
+fn read_checked(
+    bytes: &Bytes,
+    max_rows: usize,
+    budget: &ReadBudget,
+) -> Result<Vec<RunRow>, TableError> {
     let reader = SerializedFileReader::new(bytes.clone())?;
     let file = reader.metadata().file_metadata();
     let count = usize::try_from(file.num_rows());
-    if count.is_ok_and(|count| count > most) {
-        return Err(TableError::TooManyRows(file.num_rows(), most));
+    if count.is_ok_and(|count| count > max_rows) {
+        return Err(TableError::TooManyRows(file.num_rows(), max_rows));
     }
-    let about = file.key_value_metadata().cloned().unwrap_or_default();
-    let listed = |key: &str| -> Result<Vec<String>, TableError> {
-        let entry = about.iter().find(|entry| entry.key == key);
+    let key_values = file.key_value_metadata().cloned().unwrap_or_default();
+    let names_in = |key: &str| -> Result<Vec<String>, TableError> {
+        let entry = key_values.iter().find(|entry| entry.key == key);
         let text = entry.and_then(|entry| entry.value.as_deref()).ok_or(TableError::Metadata)?;
         serde_json::from_str(text).map_err(|_| TableError::Metadata)
     };
-    let (parameters, figures) =
-        (listed(PARAMETERS)?, listed(METRICS_KEY).or_else(|_| listed(FORMER_METRICS_KEY))?);
+    let (parameters, metrics) = (
+        names_in(PARAMETERS_KEY)?,
+        names_in(METRICS_KEY).or_else(|_| names_in(FORMER_METRICS_KEY))?,
+    );
     let columns = file.schema_descr().num_columns();
-    if parameters.len().saturating_add(figures.len()) > columns {
+    if parameters.len().saturating_add(metrics.len()) > columns {
         return Err(TableError::Metadata);
     }
     let decoded = Arc::new(ReadBudget::new(DEFAULT_RESULT_LIMIT)?);
     let mut rows = Vec::new();
     for number in 0..reader.num_row_groups() {
         let group = reader.metadata().row_group(number);
-        let columns = take(bytes, group, &decoded)?;
+        let columns = read_columns(bytes, group, &decoded)?;
         let count = usize::try_from(group.num_rows()).unwrap_or(0);
-        for place in 0..count {
-            let row = row(&columns, place, (&parameters, &figures))?;
-            held.take(memory_bytes(&row))?;
+        for index in 0..count {
+            let row = row(&columns, index, (&parameters, &metrics))?;
+            budget.take(memory_bytes(&row))?;
             rows.push(row);
         }
     }
@@ -254,26 +267,26 @@ fn memory_bytes(row: &RunRow) -> u64 {
     let parameters = row.parameters.iter().map(|(name, parameter)| {
         entry(size_of::<Parameter>()) + text(name) + text(&parameter.text)
     });
-    let figures = row.metrics.keys().map(|name| entry(size_of::<f64>()) + text(name));
+    let metrics = row.metrics.keys().map(|name| entry(size_of::<f64>()) + text(name));
     let texts = [&row.key, &row.variant].into_iter().chain(&row.error);
     size_of::<RunRow>() as u64
-        + texts.map(|each| text(each)).sum::<u64>()
-        + parameters.chain(figures).sum::<u64>()
+        + texts.map(|t| text(t)).sum::<u64>()
+        + parameters.chain(metrics).sum::<u64>()
 }
 
 /// Reads every column of a group, by name.
-fn take(
+fn read_columns(
     file: &Bytes,
     group: &RowGroupMetaData,
     budget: &Arc<ReadBudget>,
 ) -> Result<BTreeMap<String, ColumnData>, TableError> {
     let count = usize::try_from(group.num_rows()).unwrap_or(0);
     let mut columns = BTreeMap::new();
-    for about in group.columns() {
+    for chunk in group.columns() {
         budget.take((count as u64).saturating_mul(CELL_BYTES))?;
-        let name = about.column_descr().name().to_owned();
+        let name = chunk.column_descr().name().to_owned();
         let mut levels = Vec::new();
-        let column = match pages::column(file, about, count, budget)? {
+        let column = match pages::column(file, chunk, count, budget)? {
             ColumnReader::Int64ColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, None, None, &mut values)?;
@@ -282,7 +295,7 @@ fn take(
             ColumnReader::DoubleColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, Some(&mut levels), None, &mut values)?;
-                ColumnData::Numbers(spread(&levels, values))
+                ColumnData::Numbers(insert_nulls(&levels, values))
             }
             ColumnReader::ByteArrayColumnReader(mut reader) => {
                 let mut values = Vec::new();
@@ -293,7 +306,7 @@ fn take(
                     Ok(String::from_utf8_lossy(bytes.data()).into_owned())
                 };
                 let texts = values.into_iter().map(text).collect::<Result<_, InputError>>();
-                ColumnData::Texts(spread(&levels, texts?))
+                ColumnData::Texts(insert_nulls(&levels, texts?))
             }
             ColumnReader::BoolColumnReader(_)
             | ColumnReader::Int32ColumnReader(_)
@@ -309,52 +322,53 @@ fn take(
 }
 
 /// Inserts `None` where the levels indicate a missing value.
-fn spread<T>(levels: &[i16], values: Vec<T>) -> Vec<Option<T>> {
+fn insert_nulls<T>(levels: &[i16], values: Vec<T>) -> Vec<Option<T>> {
     let mut values = values.into_iter();
     levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect()
 }
 
 fn row(
     columns: &BTreeMap<String, ColumnData>,
-    place: usize,
-    (parameters, figures): (&[String], &[String]),
+    index: usize,
+    (parameters, metrics): (&[String], &[String]),
 ) -> Result<RunRow, TableError> {
-    let wrong = |name: &str| TableError::Column(name.to_owned());
+    let column_error = |name: &str| TableError::Column(name.to_owned());
     let text = |name: &str| match columns.get(name) {
-        Some(ColumnData::Texts(texts)) => Ok(texts.get(place).cloned().flatten()),
-        Some(ColumnData::Wholes(_) | ColumnData::Numbers(_)) | None => Err(wrong(name)),
+        Some(ColumnData::Texts(texts)) => Ok(texts.get(index).cloned().flatten()),
+        Some(ColumnData::Wholes(_) | ColumnData::Numbers(_)) | None => Err(column_error(name)),
     };
     let number = |name: &str| match columns.get(name) {
-        Some(ColumnData::Numbers(numbers)) => numbers.get(place).copied().flatten(),
+        Some(ColumnData::Numbers(numbers)) => numbers.get(index).copied().flatten(),
         Some(ColumnData::Texts(_) | ColumnData::Wholes(_)) | None => None,
     };
-    let needed = |name: &str| text(name)?.ok_or_else(|| wrong(name));
+    let required = |name: &str| text(name)?.ok_or_else(|| column_error(name));
     let seed = match columns.get("seed") {
-        Some(ColumnData::Wholes(seeds)) => seeds.get(place).copied(),
+        Some(ColumnData::Wholes(seeds)) => seeds.get(index).copied(),
         Some(ColumnData::Texts(_) | ColumnData::Numbers(_)) | None => None,
     };
     // Worlds and transports are stored as the names that serde reads.
-    let world = serde_json::from_value(needed("world")?.into()).map_err(|_| wrong("world"))?;
-    let transport = serde_json::from_value(needed("transport")?.into());
-    let mut of_row = BTreeMap::new();
+    let world =
+        serde_json::from_value(required("world")?.into()).map_err(|_| column_error("world"))?;
+    let transport = serde_json::from_value(required("transport")?.into());
+    let mut row_parameters = BTreeMap::new();
     for name in parameters {
         if let Some(text) = text(name)? {
-            let number = number(&format!("{name}{NUMBER}"));
-            of_row.insert(name.clone(), Parameter { text, number });
+            let number = number(&format!("{name}{NUMBER_SUFFIX}"));
+            row_parameters.insert(name.clone(), Parameter { text, number });
         }
     }
     Ok(RunRow {
-        key: needed("key")?,
-        variant: needed("variant")?,
+        key: required("key")?,
+        variant: required("variant")?,
         world,
-        transport: transport.map_err(|_| wrong("transport"))?,
-        seed: seed.and_then(|seed| u64::try_from(seed).ok()).ok_or_else(|| wrong("seed"))?,
-        parameters: of_row,
+        transport: transport.map_err(|_| column_error("transport"))?,
+        seed: seed.and_then(|seed| u64::try_from(seed).ok()).ok_or_else(|| column_error("seed"))?,
+        parameters: row_parameters,
         error: text("error")?,
-        metrics: figures
+        metrics: metrics
             .iter()
             .filter_map(|name| {
-                let column = figure_column(name, parameters.contains(name));
+                let column = metric_column(name, parameters.contains(name));
                 Some((present_name(name.clone()), number(&column)?))
             })
             .collect(),
@@ -364,18 +378,18 @@ fn row(
 /// Returns the same columns as comma-separated text, for programs without Parquet.
 pub fn csv(rows: &[RunRow]) -> String {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
-    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
-    let columns = columns(rows, &parameters, &figures);
+    let metrics: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
+    let columns = columns(rows, &parameters, &metrics);
     let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
     let mut out = names.join(",") + "\n";
-    for place in 0..rows.len() {
+    for index in 0..rows.len() {
         let cell = |(_, column): &(String, ColumnData)| match column {
             ColumnData::Texts(texts) => {
-                texts.get(place).cloned().flatten().map(|text| quoted(&text))
+                texts.get(index).cloned().flatten().map(|text| quoted(&text))
             }
-            ColumnData::Wholes(wholes) => wholes.get(place).map(ToString::to_string),
+            ColumnData::Wholes(wholes) => wholes.get(index).map(ToString::to_string),
             ColumnData::Numbers(numbers) => {
-                numbers.get(place).copied().flatten().map(|number| number.to_string())
+                numbers.get(index).copied().flatten().map(|number| number.to_string())
             }
         };
         let cells: Vec<_> = columns.iter().map(|column| cell(column).unwrap_or_default()).collect();
@@ -412,12 +426,12 @@ mod tests {
         let parameter = |text: &str, number| {
             [("receive buffer".to_owned(), Parameter { text: text.to_owned(), number })]
         };
-        let figures = [("goodput".to_owned(), 9.5e6), ("recovery".to_owned(), f64::INFINITY)];
-        let few = [("path.wifi.goodput".to_owned(), 0.1)];
+        let metrics = [("goodput".to_owned(), 9.5e6), ("recovery".to_owned(), f64::INFINITY)];
+        let single_metric = [("path.wifi.goodput".to_owned(), 0.1)];
         vec![
             RunRow {
                 parameters: parameter("600 KB", Some(6e5)).into(),
-                metrics: figures.into(),
+                metrics: metrics.into(),
                 ..row("a")
             },
             RunRow {
@@ -425,7 +439,7 @@ mod tests {
                 error: Some("no\nway".to_owned()),
                 ..row("b")
             },
-            RunRow { metrics: few.into(), transport: Transport::Tcp, ..row("c") },
+            RunRow { metrics: single_metric.into(), transport: Transport::Tcp, ..row("c") },
         ]
     }
 

@@ -24,7 +24,7 @@ pub(super) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     for (number, series) in chart.series.iter().enumerate() {
         tops.resize(series.values.len().max(tops.len()), 0.0);
         let mut path = String::new();
-        stack(&mut path, &mut tops, series, (chart.max, axis));
+        append_band(&mut path, &mut tops, series, (chart.max, axis));
         let class = &series.class;
         groups.push(format!("<g class=\"{class}\" data-s=\"{number}\"><path d=\"{path}\"/></g>"));
     }
@@ -33,63 +33,67 @@ pub(super) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
 }
 
 /// Puts a band onto the others; appends its outline.
-fn stack(
+fn append_band(
     path: &mut String,
     tops: &mut [f64],
     series: &ChartSeries,
     (max, axis): (f64, &SharedAxis),
 ) {
     let end_s = axis.end_s.max(f64::MIN_POSITIVE);
-    let x = |at: usize| (f64::from(WIDTH) * at as f64 * axis.step_s / end_s).round() as i64;
+    let x = |index: usize| (f64::from(WIDTH) * index as f64 * axis.step_s / end_s).round() as i64;
     let y = |value: f64| (f64::from(HEIGHT) * (1.0 - value / max)).round() as i64;
     // Height of the edge, and its horizontal extent at that height.
     let mut edge: Option<(i64, i64)> = None;
-    for (at, (top, value)) in tops.iter_mut().zip(&series.values).enumerate() {
+    for (index, (top, value)) in tops.iter_mut().zip(&series.values).enumerate() {
         *top += value.unwrap_or(0.0);
         // A band thinner than a line has no edge of its own.
-        let shown = value.is_some_and(|value| y(*top) < y(*top - value));
-        let (from, step, height) = (x(at), x(at + 1) - x(at), y(*top));
+        let visible = value.is_some_and(|value| y(*top) < y(*top - value));
+        let (left, step, height) = (x(index), x(index + 1) - x(index), y(*top));
         // Writing to a `String` cannot fail.
         let _ = match edge {
-            None if shown => write!(path, "M{from} {HEIGHT}V{height}"),
-            Some((old, length)) if shown && old != height => {
-                write!(path, "h{length}v{}", height - old)
+            None if visible => write!(path, "M{left} {HEIGHT}V{height}"),
+            Some((edge_height, edge_length)) if visible && edge_height != height => {
+                write!(path, "h{edge_length}v{}", height - edge_height)
             }
-            Some((_, length)) if !shown => write!(path, "h{length}V{HEIGHT}z"),
+            Some((_, edge_length)) if !visible => write!(path, "h{edge_length}V{HEIGHT}z"),
             None | Some(_) => Ok(()),
         };
         edge = match edge {
-            Some((old, length)) if shown && old == height => Some((old, length + step)),
-            _ => shown.then_some((height, step)),
+            Some((edge_height, edge_length)) if visible && edge_height == height => {
+                Some((edge_height, edge_length + step))
+            }
+            _ => visible.then_some((height, step)),
         };
     }
-    if let Some((_, length)) = edge {
-        let _ = write!(path, "h{length}V{HEIGHT}z");
+    if let Some((_, edge_length)) = edge {
+        let _ = write!(path, "h{edge_length}V{HEIGHT}z");
     }
 }
 
-/// Returns the name of every band that is thick enough for long enough, placed in its middle.
+/// Returns the name of each band that has room for it, as SVG texts inside the bands.
 pub(super) fn band_labels(chart: &Chart) -> String {
     let mut out = String::from("<g class=\"names\">");
     let bands = chart.series.iter().filter(|series| series.shape == SeriesStyle::Stack);
     let points = bands.clone().map(|series| series.values.len()).max().unwrap_or(0);
-    let mut floor = vec![0.0; points];
+    let mut base = vec![0.0; points];
     for series in bands {
-        let upper: Vec<f64> = floor
+        let upper: Vec<f64> = base
             .iter()
             .enumerate()
-            .map(|(at, floor)| floor + series.values.get(at).copied().flatten().unwrap_or(0.0))
+            .map(|(index, floor)| {
+                floor + series.values.get(index).copied().flatten().unwrap_or(0.0)
+            })
             .collect();
-        let wanted = series.name.chars().count() as f64 * LETTER_WIDTH_PX + 8.0;
-        let length = (wanted / MIN_WIDTH_PX * points as f64).ceil() as usize;
-        if let Some((x, y)) = label_position(&floor, &upper, length.max(1), chart.max) {
+        let name_px = series.name.chars().count() as f64 * LETTER_WIDTH_PX + 8.0;
+        let length = (name_px / MIN_WIDTH_PX * points as f64).ceil() as usize;
+        if let Some((x, y)) = label_position(&base, &upper, length.max(1), chart.max) {
             let _ = write!(
                 out,
                 "<text x=\"{x:.1}%\" y=\"{y:.1}%\" dy=\".35em\" text-anchor=\"middle\">{}</text>",
                 esc(&series.name)
             );
         }
-        floor = upper;
+        base = upper;
     }
     out.push_str("</g>");
     out
@@ -99,18 +103,18 @@ pub(super) fn band_labels(chart: &Chart) -> String {
 /// from the left and from the top.
 fn label_position(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, f64)> {
     let points = floor.len().min(upper.len());
-    let inside = |at: usize| {
-        let low = floor.get(at..at + length)?.iter().copied().fold(0.0, f64::max);
-        let high = upper.get(at..at + length)?.iter().copied().fold(f64::INFINITY, f64::min);
-        Some((at, low, high))
+    let inside = |start: usize| {
+        let low = floor.get(start..start + length)?.iter().copied().fold(0.0, f64::max);
+        let high = upper.get(start..start + length)?.iter().copied().fold(f64::INFINITY, f64::min);
+        Some((start, low, high))
     };
     // `max_by` takes the last of equal boxes, so the order is reversed to prefer the first.
     let boxes = (0..points).rev().filter_map(inside);
-    let (at, low, high) = boxes.max_by(|a, b| (a.2 - a.1).total_cmp(&(b.2 - b.1)))?;
+    let (start, low, high) = boxes.max_by(|a, b| (a.2 - a.1).total_cmp(&(b.2 - b.1)))?;
     if (high - low) / max * HEIGHT_PX < MIN_NAME_HEIGHT_PX {
         return None;
     }
-    let x = 100.0 * (at as f64 + length as f64 / 2.0) / points as f64;
+    let x = 100.0 * (start as f64 + length as f64 / 2.0) / points as f64;
     Some((x, 100.0 - 50.0 * (low + high) / max))
 }
 
@@ -142,9 +146,12 @@ mod tests {
         let low = [8.0; 20];
         let mut high = [0.1; 20];
         high[15..].fill(2.0);
-        let named = band_labels(&chart(&[("low", &low), ("high", &high)]));
-        assert!(named.contains("x=\"5.0%\" y=\"60.0%\""), "{named}");
-        assert!(named.contains(">high<") && named.contains("y=\"10.0%\""), "{named}");
+        let labels_svg = band_labels(&chart(&[("low", &low), ("high", &high)]));
+        assert!(labels_svg.contains("x=\"5.0%\" y=\"60.0%\""), "{labels_svg}");
+        assert!(
+            labels_svg.contains(">high<") && labels_svg.contains("y=\"10.0%\""),
+            "{labels_svg}"
+        );
     }
 
     #[test]
@@ -156,8 +163,8 @@ mod tests {
             marks: Vec::new(),
             stalls: Vec::new(),
         };
-        let drawn = svg(&chart(&[("a", &[5.0; 4]), ("b", &[0.0, 5.0, 2.0, 0.0])]), &axis);
-        let [upper, lower] = drawn.split("</g>").collect::<Vec<_>>()[..2] else { panic!() };
+        let bands_svg = svg(&chart(&[("a", &[5.0; 4]), ("b", &[0.0, 5.0, 2.0, 0.0])]), &axis);
+        let [upper, lower] = bands_svg.split("</g>").collect::<Vec<_>>()[..2] else { panic!() };
         assert!(
             upper.contains("data-s=\"1\"")
                 && upper.contains("d=\"M2500 1000V0h2500v300h2500V1000z"),
@@ -173,7 +180,7 @@ mod tests {
     fn a_narrow_or_short_band_has_no_label() {
         let mut short = [0.0; 20];
         short[3] = 9.0;
-        let named = band_labels(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));
-        assert_eq!(named, "<g class=\"names\"></g>");
+        let labels_svg = band_labels(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));
+        assert_eq!(labels_svg, "<g class=\"names\"></g>");
     }
 }

@@ -31,19 +31,19 @@ impl Canvas {
         let mut points = points.into_iter().map(|(x, y)| (i64::from(x), i64::from(y)));
         let Some(first) = points.next() else { return };
         let _ = write!(out, "<path d=\"M{} {}", first.0, first.1);
-        let (mut at, mut moved) = (first, false);
+        let (mut previous, mut has_length) = (first, false);
         for (x, y) in points {
-            let _ = match (x - at.0, y - at.1) {
+            let _ = match (x - previous.0, y - previous.1) {
                 (0, 0) => Ok(()),
                 (0, dy) => write!(out, "v{dy}"),
                 (dx, 0) => write!(out, "h{dx}"),
                 (dx, dy) if dy < 0 => write!(out, "l{dx}{dy}"),
                 (dx, dy) => write!(out, "l{dx} {dy}"),
             };
-            moved |= (x, y) != at;
-            at = (x, y);
+            has_length |= (x, y) != previous;
+            previous = (x, y);
         }
-        if !moved {
+        if !has_length {
             out.push_str("h0"); // round caps turn a single point into a dot
         }
         out.push_str(if closed { "z\"/>" } else { "\"/>" });

@@ -23,10 +23,10 @@ type DataPoint = (f64, f64);
 
 /// Draws a chart. Large charts show each event's text, the others its letter.
 pub(crate) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
-    let lanes = lanes(&axis.marks, axis.end_s);
+    let label_rows = label_rows_of(&axis.marks, axis.end_s);
     let texts = chart.size == ChartSize::Large && !axis.marks.is_empty();
-    let used = lanes.iter().map(|lane| (lane + 1).min(MAX_LABEL_ROWS)).max().unwrap_or(1);
-    let rows = if texts { used } else { 1 };
+    let used_rows = label_rows.iter().map(|row| (row + 1).min(MAX_LABEL_ROWS)).max().unwrap_or(1);
+    let rows = if texts { used_rows } else { 1 };
     let mut out = String::new();
     let _ = write!(
         out,
@@ -45,7 +45,7 @@ pub(crate) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
         out.push_str(&bands::band_labels(chart));
     }
     x_axis(&mut out, axis);
-    marks(&mut out, axis, &lanes, texts, &chart.peaks());
+    marks(&mut out, axis, &label_rows, texts, &chart.peaks());
     out.push_str("</svg>");
     out
 }
@@ -78,8 +78,8 @@ fn aria_label(chart: &Chart, axis: &SharedAxis) -> String {
 }
 
 fn y_axis(out: &mut String, chart: &Chart) {
-    let wanted = if chart.size == ChartSize::Large { 7 } else { 5 };
-    let ticks = ticks(chart.max, wanted);
+    let max_ticks = if chart.size == ChartSize::Large { 7 } else { 5 };
+    let ticks = ticks(chart.max, max_ticks);
     let step = ticks.get(1).copied().unwrap_or(1.0);
     let _ = write!(out, "<text class=\"unit\" x=\"-46\" y=\"-12\">{}</text>", esc(&chart.unit));
     for tick in ticks.into_iter().filter(|tick| *tick <= chart.max * 1.000_001) {
@@ -122,13 +122,13 @@ fn x_axis(out: &mut String, axis: &SharedAxis) {
 fn marks(
     out: &mut String,
     axis: &SharedAxis,
-    lanes: &[usize],
+    label_rows: &[usize],
     texts: bool,
-    peaks_of: &[(usize, f64)],
+    clipped: &[(usize, f64)],
 ) {
     out.push_str("<g class=\"marks\">");
-    let (mut free, mut ends) = (f64::NEG_INFINITY, String::new());
-    for (mark, lane) in axis.marks.iter().zip(lanes) {
+    let (mut min_letter_x, mut end_marks) = (f64::NEG_INFINITY, String::new());
+    for (mark, row) in axis.marks.iter().zip(label_rows) {
         let x = 100.0 * mark.at_s / axis.end_s;
         if !(0.0..=100.0).contains(&x) {
             continue;
@@ -141,14 +141,14 @@ fn marks(
         if let Some(until_s) = mark.until_s {
             let x = 100.0 * until_s / axis.end_s;
             let _ = write!(
-                ends,
+                end_marks,
                 "<g data-at=\"{until_s:.3}\"><line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" \
                  y2=\"100%\"/></g>"
             );
         }
-        if texts && *lane < MAX_LABEL_ROWS {
-            let (anchor, dx) = if turned(x) { ("end", -4) } else { ("start", 4) };
-            let y = -7 - 15 * i32::try_from(*lane).unwrap_or(0);
+        if texts && *row < MAX_LABEL_ROWS {
+            let (anchor, dx) = if is_left_of_line(x) { ("end", -4) } else { ("start", 4) };
+            let y = -7 - 15 * i32::try_from(*row).unwrap_or(0);
             let _ = write!(
                 out,
                 "<line class=\"event stem\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{}\" y2=\"0\"/>\
@@ -159,52 +159,54 @@ fn marks(
                 esc(&cut(mark.label(), MAX_LABEL_CHARS))
             );
         }
-        if x >= free {
+        if x >= min_letter_x {
             let class = if texts { "letter short" } else { "letter" };
             let _ = write!(
                 out,
                 "<text class=\"{class}\" x=\"{x:.2}%\" y=\"-7\" text-anchor=\"middle\">{}</text>",
                 mark.letter
             );
-            free = x + 6.0;
+            min_letter_x = x + 6.0;
         }
         out.push_str("</g>");
     }
-    out.push_str(&ends);
-    peaks(out, axis, peaks_of);
+    out.push_str(&end_marks);
+    peaks(out, axis, clipped);
     out.push_str("</g>");
 }
 
 /// Draws a mark at each value that the axis cuts off, with a number at the largest of them.
 fn peaks(out: &mut String, axis: &SharedAxis, peaks: &[(usize, f64)]) {
     let largest = peaks.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-    let place = |at: usize| 100.0 * (at as f64 + 0.5) * axis.step_s / axis.end_s;
-    // Other values are left out where they would overlap its text on the narrowest screen.
-    let room = largest.map(|(at, value)| {
+    let x_percent = |index: usize| 100.0 * (index as f64 + 0.5) * axis.step_s / axis.end_s;
+    // Signs that would overlap the text of the largest value on a phone are left out.
+    let largest_span = largest.map(|(index, value)| {
         let width = (three_digits(*value).chars().count() as f64 * LETTER_WIDTH_PX
             + PEAK_SIGN_WIDTH_PX)
             / PHONE_WIDTH_PX
             * 100.0;
-        LabelSpan { at: place(*at), width }
+        LabelSpan { at: x_percent(*index), width }
     });
-    let largest = largest.map(|(at, _)| *at);
-    let mut free = f64::NEG_INFINITY;
-    for (at, value) in peaks {
-        let at_s = (*at as f64 + 0.5) * axis.step_s;
-        let x = place(*at);
-        if Some(*at) != largest {
-            let sign = LabelSpan { at: x, width: 0.0 };
-            if x < free || room.is_some_and(|room| room.overlaps(sign)) {
+    let largest = largest.map(|(index, _)| *index);
+    let mut min_sign_x = f64::NEG_INFINITY;
+    for (index, value) in peaks {
+        let at_s = (*index as f64 + 0.5) * axis.step_s;
+        let x = x_percent(*index);
+        if Some(*index) != largest {
+            let sign_span = LabelSpan { at: x, width: 0.0 };
+            if x < min_sign_x
+                || largest_span.is_some_and(|largest_span| largest_span.overlaps(sign_span))
+            {
                 continue;
             }
-            free = x + PEAK_SIGN_WIDTH_PX / PHONE_WIDTH_PX * 100.0;
+            min_sign_x = x + PEAK_SIGN_WIDTH_PX / PHONE_WIDTH_PX * 100.0;
         }
-        let (anchor, text) = match Some(*at) == largest {
+        let (anchor, text) = match Some(*index) == largest {
             false => ("middle", "▲".to_owned()),
-            true if turned(x) => ("end", format!("{} ▲", three_digits(*value))),
+            true if is_left_of_line(x) => ("end", format!("{} ▲", three_digits(*value))),
             true => ("start", format!("▲ {}", three_digits(*value))),
         };
-        // Anchors the sign at the position, not the text next to it.
+        // The sign, not the number next to it, is centred on the position.
         let dx = match anchor {
             "start" => -4,
             "end" => 4,
@@ -223,16 +225,18 @@ const PHONE_WIDTH_PX: f64 = 300.0;
 const LETTER_WIDTH_PX: f64 = 7.5;
 const PEAK_SIGN_WIDTH_PX: f64 = 14.0;
 
-/// Labels start at this many lines above the data area; the others show in the list of events.
+/// Maximum number of label rows above the data area; other labels are only in the list of events.
 const MAX_LABEL_ROWS: usize = 4;
-/// Longest event text in a chart.
+/// Maximum length of an event text in a chart, in characters.
 const MAX_LABEL_CHARS: usize = 44;
-/// Labels beyond this position (per cent of the width) are left of their line.
-const FLIP_LABEL_AT: f64 = 56.0;
+/// Position, in per cent of the width, beyond which labels are left of their event's line.
+const FLIP_LABEL_PERCENT: f64 = 56.0;
 
-/// Assigns each label to a line above the data area. No label overlaps another and no event's line
-/// crosses a label, even on the narrowest screen that shows texts.
-fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
+/// Returns the row of each label above the data area, 0 for the lowest.
+///
+/// No label overlaps another and no event's line crosses a label, even on the narrowest screen
+/// that shows texts.
+fn label_rows_of(marks: &[Mark], end_s: f64) -> Vec<usize> {
     const MIN_WIDTH_PX: f64 = 720.0;
     let spans: Vec<LabelSpan> = marks
         .iter()
@@ -243,34 +247,35 @@ fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
         })
         .collect();
     // A label that overlaps its neighbour's line goes above it, so the neighbours are placed
-    // first. Left-leaning labels are placed from the left, then the others from the right.
-    let leaning = spans.iter().enumerate().filter(|(_, span)| turned(span.at));
-    let upright = spans.iter().enumerate().rev().filter(|(_, span)| !turned(span.at));
+    // first: labels left of their line from left to right, then the others from right to left.
+    let left_labels = spans.iter().enumerate().filter(|(_, span)| is_left_of_line(span.at));
+    let right_labels = spans.iter().enumerate().rev().filter(|(_, span)| !is_left_of_line(span.at));
     let mut placed: Vec<(usize, LabelSpan, usize)> = Vec::new();
-    for (number, span) in leaning.chain(upright) {
-        let below = placed.iter().filter(|(_, other, _)| span.overlaps(*other));
-        let lane = below.map(|(_, _, lane)| lane + 1).max().unwrap_or(0);
-        placed.push((number, *span, lane));
+    for (number, span) in left_labels.chain(right_labels) {
+        let overlapped = placed.iter().filter(|(_, other, _)| span.overlaps(*other));
+        let row = overlapped.map(|(_, _, row)| row + 1).max().unwrap_or(0);
+        placed.push((number, *span, row));
     }
     placed.sort_by_key(|(number, ..)| *number);
-    placed.into_iter().map(|(_, _, lane)| lane).collect()
+    placed.into_iter().map(|(_, _, row)| row).collect()
 }
 
 /// Returns true if a label at `x` per cent is left of its line.
-fn turned(x: f64) -> bool {
-    x > FLIP_LABEL_AT
+fn is_left_of_line(x: f64) -> bool {
+    x > FLIP_LABEL_PERCENT
 }
 
-/// Room of a label, in per cent of the width.
+/// Horizontal extent of a label, in per cent of the width.
 #[derive(Debug, Clone, Copy)]
 struct LabelSpan {
+    /// Position of the event's line.
     at: f64,
     width: f64,
 }
 
 impl LabelSpan {
     fn ends(self) -> (f64, f64) {
-        if turned(self.at) {
+        if is_left_of_line(self.at) {
             (self.at - self.width, self.at)
         } else {
             (self.at, self.at + self.width)
@@ -330,15 +335,18 @@ fn draw(plane: &mut ChartArea<'_>, series: &ChartSeries, step: f64, floor: &mut 
             }
         }
         SeriesStyle::Dots => {
-            for (at, (value, height)) in series.values.iter().zip(&series.base).enumerate() {
+            for (index, (value, height)) in series.values.iter().zip(&series.base).enumerate() {
                 if let (Some(_), Some(height)) = (value.filter(|value| *value > 0.0), height) {
-                    line(plane, vec![((at as f64 + 0.5) * step, *height)]);
+                    line(plane, vec![((index as f64 + 0.5) * step, *height)]);
                 }
             }
         }
         SeriesStyle::Line => {
             for run in runs(&series.values) {
-                line(plane, run.iter().map(|(at, v)| ((*at + 1) as f64 * step, *v)).collect());
+                line(
+                    plane,
+                    run.iter().map(|(index, v)| ((*index + 1) as f64 * step, *v)).collect(),
+                );
             }
         }
     }
@@ -348,32 +356,33 @@ fn draw(plane: &mut ChartArea<'_>, series: &ChartSeries, step: f64, floor: &mut 
 fn band(plane: &mut ChartArea<'_>, base: &Values, upper: &Values, shown: &Values, step: f64) {
     let present: Values = upper.iter().zip(shown).map(|(u, s)| s.and(*u)).collect();
     for run in runs(&present) {
-        let below =
-            run.iter().map(|(at, _)| (*at, base.get(*at).copied().flatten().unwrap_or(0.0)));
+        let floor = run
+            .iter()
+            .map(|(index, _)| (*index, base.get(*index).copied().flatten().unwrap_or(0.0)));
         let mut outline = steps(&run, step);
-        outline.extend(steps(&below.collect::<Vec<_>>(), step).into_iter().rev());
+        outline.extend(steps(&floor.collect::<Vec<_>>(), step).into_iter().rev());
         fill(plane, outline);
     }
 }
 
-/// Returns stretches of consecutive values, each value with its index.
+/// Returns the stretches without a missing value; each value has its index.
 fn runs(values: &Values) -> Vec<Vec<(usize, f64)>> {
     let mut runs: Vec<Vec<(usize, f64)>> = Vec::new();
-    let mut inside = false;
-    for (at, value) in values.iter().enumerate() {
+    let mut previous_present = false;
+    for (index, value) in values.iter().enumerate() {
         match (value, runs.last_mut()) {
-            (Some(value), Some(run)) if inside => run.push((at, *value)),
-            (Some(value), _) => runs.push(vec![(at, *value)]),
+            (Some(value), Some(run)) if previous_present => run.push((index, *value)),
+            (Some(value), _) => runs.push(vec![(index, *value)]),
             (None, _) => {}
         }
-        inside = value.is_some();
+        previous_present = value.is_some();
     }
     runs
 }
 
 fn steps(run: &[(usize, f64)], step: f64) -> Vec<DataPoint> {
-    let edges = |(at, value): &(usize, f64)| {
-        [(*at as f64 * step, *value), ((*at + 1) as f64 * step, *value)]
+    let edges = |(index, value): &(usize, f64)| {
+        [(*index as f64 * step, *value), ((*index + 1) as f64 * step, *value)]
     };
     run.iter().flat_map(edges).collect()
 }
@@ -395,9 +404,9 @@ mod tests {
         let (marks, stalls) = (Vec::new(), Vec::new());
         let axis = SharedAxis { scale: AxisScale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
         let mut out = String::new();
-        // The text of the largest value hides two others, and one is on its neighbour.
-        let all = [(10, 90.0), (12, 70.0), (13, 60.0), (60, 50.0), (61, 50.0)];
-        peaks(&mut out, &axis, &all);
+        // The text of the largest value hides two signs; the last sign would overlap its neighbour.
+        let clipped = [(10, 90.0), (12, 70.0), (13, 60.0), (60, 50.0), (61, 50.0)];
+        peaks(&mut out, &axis, &clipped);
         assert_eq!(out.matches('▲').count(), 2, "{out}");
     }
 
@@ -408,16 +417,17 @@ mod tests {
             Mark { at_s, until_s: None, letter, text }
         };
         let marks: Vec<Mark> = [1.0, 1.2, 2.9, 3.0, 7.0, 7.1, 9.9].map(mark).into();
-        let lanes = lanes(&marks, 10.0);
+        let rows = label_rows_of(&marks, 10.0);
         let width = (22.0 * 6.6 + 8.0) / 7.2;
         let span = |n: usize| LabelSpan { at: marks[n].at_s * 10.0, width };
-        for one in 0..marks.len() {
-            for other in (0..marks.len()).filter(|other| *other != one) {
-                let same_lane = lanes[one] == lanes[other] && span(one).overlaps(span(other));
-                assert!(!same_lane, "{one} and {other}: {lanes:?}");
+        for this in 0..marks.len() {
+            for other in (0..marks.len()).filter(|other| *other != this) {
+                let overlap = rows[this] == rows[other] && span(this).overlaps(span(other));
+                assert!(!overlap, "{this} and {other}: {rows:?}");
                 let (from, to) = span(other).ends();
-                let crosses = from < span(one).at && span(one).at < to && lanes[one] > lanes[other];
-                assert!(!crosses, "line {one} through label {other}: {lanes:?}");
+                let crosses =
+                    from < span(this).at && span(this).at < to && rows[this] > rows[other];
+                assert!(!crosses, "line {this} through label {other}: {rows:?}");
             }
         }
     }

@@ -97,7 +97,7 @@ pub(crate) struct ChartSeries {
 pub(crate) enum AxisScale {
     /// Seconds since the start of the run.
     Time,
-    /// Delays, logarithmic: position 0 is this power of ten in milliseconds, and each step of 1 is
+    /// Logarithmic delays. The value is the power of ten (in ms) at position 0; each step of 1 is
     /// ten times more.
     Delay(f64),
 }
@@ -129,41 +129,41 @@ pub(crate) fn top(series: &[ChartSeries]) -> f64 {
     top
 }
 
-/// Minimum number of values; fewer show no trend that a spike could break.
+/// Minimum number of positive values; with fewer, no value counts as a spike.
 const MIN_VALUES: usize = 20;
-/// An axis without the spikes ends at this quantile of the values,
+/// Quantile of the values at which an axis that cuts off spikes ends.
 const TYPICAL_QUANTILE: f64 = 0.95;
-/// with this much room above them;
+/// Room above [`TYPICAL_QUANTILE`], as a ratio.
 const HEADROOM_RATIO: f64 = 1.25;
-/// a spike is at least this many times as high,
+/// Minimum ratio of a spike to [`TYPICAL_QUANTILE`].
 const MIN_SPIKE_RATIO: f64 = 1.6;
-/// and lasts at most this many points.
+/// Maximum length of a spike, in points.
 const MAX_SPIKE_POINTS: usize = 3;
 
 /// Returns a good end for an axis of these values: the largest one, unless that is a brief spike
 /// far above the others. One burst out of a reorder buffer would flatten everything else.
 pub(crate) fn robust_top(values: impl Iterator<Item = Option<f64>>) -> f64 {
-    let all: Vec<f64> = values.map(|value| value.unwrap_or(0.0)).collect();
-    let mut sorted: Vec<f64> = all.iter().copied().filter(|value| *value > 0.0).collect();
+    let points: Vec<f64> = values.map(|value| value.unwrap_or(0.0)).collect();
+    let mut sorted: Vec<f64> = points.iter().copied().filter(|value| *value > 0.0).collect();
     sorted.sort_by(f64::total_cmp);
     let most = sorted.last().copied().unwrap_or(0.0);
-    let usual =
+    let typical_max =
         sorted.get((sorted.len() as f64 * TYPICAL_QUANTILE) as usize).copied().unwrap_or(most);
-    let top = usual * HEADROOM_RATIO;
-    if sorted.len() < MIN_VALUES || most < usual * MIN_SPIKE_RATIO {
+    let top = typical_max * HEADROOM_RATIO;
+    if sorted.len() < MIN_VALUES || most < typical_max * MIN_SPIKE_RATIO {
         return most;
     }
-    let longest = all
+    let peaks = points
         .chunk_by(|a, b| (*a > top) == (*b > top))
         .filter(|run| run.first().is_some_and(|value| *value > top));
-    if longest.map(<[f64]>::len).max().unwrap_or(0) > MAX_SPIKE_POINTS { most } else { top }
+    if peaks.map(<[f64]>::len).max().unwrap_or(0) > MAX_SPIKE_POINTS { most } else { top }
 }
 
 /// Applies [`robust_top`] to a chart's series, bands added up.
 pub(crate) fn robust_top_of(series: &[ChartSeries]) -> f64 {
     let is_band = |series: &&ChartSeries| series.shape == SeriesStyle::Stack;
-    let lines = series.iter().filter(|one| !is_band(one) && one.shape != SeriesStyle::Dots);
-    let lines = lines.map(|one| robust_top(one.values.iter().copied()));
+    let lines = series.iter().filter(|s| !is_band(s) && s.shape != SeriesStyle::Dots);
+    let lines = lines.map(|s| robust_top(s.values.iter().copied()));
     lines.chain([robust_top(band_sums(series).into_iter().map(Some))]).fold(0.0, f64::max)
 }
 
@@ -171,9 +171,9 @@ pub(crate) fn robust_top_of(series: &[ChartSeries]) -> f64 {
 fn band_sums(series: &[ChartSeries]) -> Vec<f64> {
     let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
     let bands = || series.iter().filter(|series| series.shape == SeriesStyle::Stack);
-    let at =
-        |point: usize| bands().filter_map(|one| one.values.get(point).copied().flatten()).sum();
-    (0..points).map(at).collect()
+    let band_sum =
+        |point: usize| bands().filter_map(|s| s.values.get(point).copied().flatten()).sum();
+    (0..points).map(band_sum).collect()
 }
 
 impl Chart {
@@ -182,25 +182,25 @@ impl Chart {
         let sums = band_sums(&self.series);
         let lines = || {
             let shown =
-                |one: &&ChartSeries| !matches!(one.shape, SeriesStyle::Stack | SeriesStyle::Dots);
+                |s: &&ChartSeries| !matches!(s.shape, SeriesStyle::Stack | SeriesStyle::Dots);
             self.series.iter().filter(shown)
         };
-        let at = |(point, sum): (usize, f64)| {
-            let values = lines().filter_map(|one| one.values.get(point).copied().flatten());
+        let point_max = |(point, sum): (usize, f64)| {
+            let values = lines().filter_map(|s| s.values.get(point).copied().flatten());
             (point, values.fold(sum, f64::max))
         };
-        let all = sums.into_iter().enumerate().map(at);
-        all.filter(|(_, value)| *value > self.max * 1.000_1).collect()
+        let maxima = sums.into_iter().enumerate().map(point_max);
+        maxima.filter(|(_, value)| *value > self.max * 1.000_1).collect()
     }
 }
 
 /// Returns ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
-pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
+pub(crate) fn ticks(max: f64, max_ticks: usize) -> Vec<f64> {
     use plotters::coord::ranged1d::{BoldPoints, Ranged};
     let max = if max > 0.0 { max.clamp(1e-9, 1e15) } else { 1.0 };
     let axis = plotters::coord::types::RangedCoordf64::from(0.0..max);
-    let found = axis.key_points(BoldPoints(wanted));
-    let step = match found.as_slice() {
+    let key_points = axis.key_points(BoldPoints(max_ticks));
+    let step = match key_points.as_slice() {
         [first, second, ..] => second - first,
         _ => max,
     };
@@ -215,14 +215,18 @@ pub(crate) fn time_ticks(end_s: f64) -> Vec<f64> {
     ticks
 }
 
-/// Returns ticks of a delay axis: positions and labels, at 1, 2 and 5 times every power of ten.
-pub(crate) fn delay_ticks(from: f64, length: f64) -> Vec<(f64, String)> {
-    let decades = (from.floor() as i32)..=((from + length).ceil() as i32);
-    let each = decades.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
-    let placed = each.map(|ms| (ms.log10() - from, ms));
-    let inside = placed.filter(|(at, _)| (-1e-9..=length + 1e-9).contains(at));
+/// Returns ticks of a delay axis, at 1, 2 and 5 times every power of ten, as positions and labels.
+///
+/// `first_power` is the power of ten (in ms) at position 0; `length` is the number of powers.
+pub(crate) fn delay_ticks(first_power: f64, length: f64) -> Vec<(f64, String)> {
+    let decades = (first_power.floor() as i32)..=((first_power + length).ceil() as i32);
+    let tick_values_ms = decades.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
+    let positions = tick_values_ms.map(|ms| (ms.log10() - first_power, ms));
+    let inside = positions.filter(|(position, _)| (-1e-9..=length + 1e-9).contains(position));
     inside
-        .map(|(at, ms)| (at, if ms < 1.0 { format!("{ms}") } else { number::count(ms) }))
+        .map(|(position, ms)| {
+            (position, if ms < 1.0 { format!("{ms}") } else { number::count(ms) })
+        })
         .collect()
 }
 

@@ -17,14 +17,14 @@ const MAX_DRAWN_MARKS: usize = 4_000;
 const MAX_TITLES: usize = 100;
 /// Minimum distance between the names of sent data, in per cent.
 const MIN_NAME_GAP_PERCENT: f64 = 22.0;
-/// Maximum number of names of one subflow,
+/// Maximum number of names of one subflow.
 const MAX_NAMES: usize = 5;
-/// and letters of one kind.
+/// Maximum number of letters of one kind.
 const MAX_LETTERS_PER_KIND: usize = 150;
-/// Minimum height of a thin and of a thick bar, in units of the data area. The ends of a thick bar
-/// make it higher at any zoom.
+/// Minimum heights of a thin and of a thick bar, in units of the data area. Round line ends make
+/// the thick bar higher at any zoom.
 const MIN_BAR_HEIGHTS: (f64, f64) = (4.0, 1.0);
-/// Part of the height by which a window may exceed the highest sent number and still show.
+/// Room for the receive window above the highest sent number, as a share of the sent range.
 const WINDOW_HEADROOM: f64 = 0.25;
 
 /// All marks of one kind, with their name.
@@ -40,7 +40,7 @@ pub(crate) struct MarkGroup {
     pub(crate) marks: Vec<SequenceMark>,
 }
 
-/// A picture: its groups, and the stretch of time that it shows.
+/// A time–sequence picture of the marks between two times.
 #[derive(Debug)]
 pub(crate) struct SequencePlot<'a> {
     pub(crate) title: String,
@@ -52,7 +52,7 @@ pub(crate) struct SequencePlot<'a> {
     pub(crate) class: &'static str,
 }
 
-/// Mapping of numbers to positions: per cent of the data area from the left and from the top.
+/// Mapping of times and sequence numbers to positions in per cent, from the left and the top.
 #[derive(Debug, Clone, Copy)]
 struct SequenceArea {
     from_s: f64,
@@ -62,10 +62,10 @@ struct SequenceArea {
 }
 
 impl SequenceArea {
-    fn of(picture: &SequencePlot<'_>) -> Self {
-        let (low, high) = picture.range();
-        let length_s = (picture.to_s - picture.from_s).max(1e-9);
-        Self { from_s: picture.from_s, length_s, low, height: (high - low).max(1.0) }
+    fn of(plot: &SequencePlot<'_>) -> Self {
+        let (low, high) = plot.range();
+        let length_s = (plot.to_s - plot.from_s).max(1e-9);
+        Self { from_s: plot.from_s, length_s, low, height: (high - low).max(1.0) }
     }
 
     fn x(self, at_s: f64) -> f64 {
@@ -77,13 +77,13 @@ impl SequenceArea {
     }
 
     /// Returns the position in units of the data area.
-    fn place(self, at_s: f64, bytes: f64) -> (i64, f64) {
+    fn position(self, at_s: f64, bytes: f64) -> (i64, f64) {
         let x = self.x(at_s) * f64::from(WIDTH) / 100.0;
         (x.round() as i64, self.y(bytes) * f64::from(HEIGHT) / 100.0)
     }
 }
 
-fn seconds(mark: &SequenceMark) -> f64 {
+fn time_s(mark: &SequenceMark) -> f64 {
     mark.t_ns as f64 / 1e9
 }
 
@@ -100,7 +100,7 @@ impl SequencePlot<'_> {
     /// Returns the lowest and the highest number that the picture shows.
     fn range(&self) -> (f64, f64) {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        let mut edge = f64::NEG_INFINITY;
+        let mut window_end = f64::NEG_INFINITY;
         for group in &self.groups {
             for mark in &group.marks {
                 low = low.min(mark.start_bytes as f64);
@@ -108,16 +108,16 @@ impl SequencePlot<'_> {
                     high = high.max(mark.end_bytes as f64);
                 } else if group.kind == SequenceKind::Ack {
                     high = high.max(mark.start_bytes as f64);
-                    edge = edge.max(mark.end_bytes as f64);
+                    window_end = window_end.max(mark.end_bytes as f64);
                 }
             }
         }
         if low > high {
             return (0.0, 1.0);
         }
-        let high = edge.min(high + WINDOW_HEADROOM * (high - low)).max(high);
-        let room = 0.03 * (high - low).max(1.0);
-        (if self.from_s > 0.0 { low - room } else { low }, high + room)
+        let high = window_end.min(high + WINDOW_HEADROOM * (high - low)).max(high);
+        let margin = 0.03 * (high - low).max(1.0);
+        (if self.from_s > 0.0 { low - margin } else { low }, high + margin)
     }
 
     /// Returns the unit of the number axis.
@@ -146,15 +146,15 @@ impl SequencePlot<'_> {
         let (mut bottoms, mut tops) = (vec![f64::NEG_INFINITY; points], vec![low; points]);
         for group in &self.groups {
             for mark in &group.marks {
-                let at = (seconds(mark) / end_s * points as f64) as usize;
-                let at = at.min(points.saturating_sub(1));
+                let index = (time_s(mark) / end_s * points as f64) as usize;
+                let index = index.min(points.saturating_sub(1));
                 if is_data(group.kind)
-                    && let Some(top) = tops.get_mut(at)
+                    && let Some(top) = tops.get_mut(index)
                 {
                     *top = top.max(mark.end_bytes as f64);
                 }
                 if group.kind == SequenceKind::Ack
-                    && let Some(bottom) = bottoms.get_mut(at)
+                    && let Some(bottom) = bottoms.get_mut(index)
                 {
                     *bottom = bottom.max(mark.start_bytes as f64);
                 }
@@ -164,9 +164,9 @@ impl SequencePlot<'_> {
         let (mut acked, mut sent) = (low, low);
         for (bottom, top) in bottoms.iter_mut().zip(&mut tops) {
             sent = sent.max(*top);
-            let before = acked;
+            let acked_before = acked;
             acked = acked.max(*bottom);
-            (*bottom, *top) = (before / unit, sent.max(acked) / unit);
+            (*bottom, *top) = (acked_before / unit, sent.max(acked) / unit);
         }
         (low / unit, high / unit, bottoms, tops)
     }
@@ -189,12 +189,12 @@ impl SequencePlot<'_> {
         );
         for (number, group) in self.groups.iter().enumerate() {
             let _ = write!(out, "<g class=\"{}\" data-s=\"{number}\">", group.class);
-            self.group(&mut out, group, plane);
+            self.draw_group(&mut out, group, plane);
             out.push_str("</g>");
         }
         out.push_str("</svg>");
         self.x_axis(&mut out, plane);
-        self.marks(&mut out, plane);
+        self.draw_marks(&mut out, plane);
         out.push_str("</svg>");
         out
     }
@@ -246,14 +246,14 @@ impl SequencePlot<'_> {
         );
     }
 
-    fn group(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
+    fn draw_group(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
         let marks = || group.marks.iter().take(MAX_DRAWN_MARKS);
         match group.kind {
-            SequenceKind::Ack => self.lines(out, group, plane),
+            SequenceKind::Ack => self.draw_acks(out, group, plane),
             SequenceKind::DuplicateAck | SequenceKind::ZeroWindow => {
                 let mut path = String::new();
                 for mark in marks() {
-                    let (x, y) = plane.place(seconds(mark), mark.start_bytes as f64);
+                    let (x, y) = plane.position(time_s(mark), mark.start_bytes as f64);
                     let _ = write!(path, "M{x} {}h0", y.round() as i64);
                 }
                 let _ = write!(out, "<path d=\"{path}\"/>");
@@ -261,7 +261,7 @@ impl SequencePlot<'_> {
             SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst => {}
             SequenceKind::Sent | SequenceKind::Sack => {
                 let path: String =
-                    marks().map(|mark| bar(mark, plane, MIN_BAR_HEIGHTS.0)).collect();
+                    marks().map(|mark| bar_path(mark, plane, MIN_BAR_HEIGHTS.0)).collect();
                 let _ =
                     write!(out, "<path d=\"{path}\"><title>{}</title></path>", esc(&group.name));
             }
@@ -270,26 +270,28 @@ impl SequencePlot<'_> {
             | SequenceKind::Spurious
             | SequenceKind::Reinjected => {
                 for mark in marks().take(MAX_TITLES) {
-                    let (path, title) = (bar(mark, plane, MIN_BAR_HEIGHTS.1), title(group, mark));
-                    let _ = write!(out, "<path d=\"{path}\"><title>{title}</title></path>");
+                    let (path, text) =
+                        (bar_path(mark, plane, MIN_BAR_HEIGHTS.1), tooltip(group, mark));
+                    let _ = write!(out, "<path d=\"{path}\"><title>{text}</title></path>");
                 }
-                let rest = marks().skip(MAX_TITLES).map(|mark| bar(mark, plane, MIN_BAR_HEIGHTS.1));
-                let rest: String = rest.collect();
-                if !rest.is_empty() {
+                let merged_path =
+                    marks().skip(MAX_TITLES).map(|mark| bar_path(mark, plane, MIN_BAR_HEIGHTS.1));
+                let merged_path: String = merged_path.collect();
+                if !merged_path.is_empty() {
                     let name = esc(&group.name);
-                    let _ = write!(out, "<path d=\"{rest}\"><title>{name}</title></path>");
+                    let _ = write!(out, "<path d=\"{merged_path}\"><title>{name}</title></path>");
                 }
             }
         }
     }
 
     /// Draws the acknowledged number and the end of the window.
-    fn lines(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
-        let end = plane.place(self.to_s, 0.0).0;
-        let line = |of: fn(&SequenceMark) -> i64| {
+    fn draw_acks(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
+        let end_x = plane.position(self.to_s, 0.0).0;
+        let line = |bytes_of: fn(&SequenceMark) -> i64| {
             let mut path = String::new();
             for mark in group.marks.iter().take(MAX_DRAWN_MARKS) {
-                let (x, y) = plane.place(seconds(mark), of(mark) as f64);
+                let (x, y) = plane.position(time_s(mark), bytes_of(mark) as f64);
                 let y = y.round() as i64;
                 let _ = if path.is_empty() {
                     write!(path, "M{x} {y}")
@@ -298,7 +300,7 @@ impl SequencePlot<'_> {
                 };
             }
             if !path.is_empty() {
-                let _ = write!(path, "H{end}");
+                let _ = write!(path, "H{end_x}");
             }
             path
         };
@@ -315,9 +317,9 @@ impl SequencePlot<'_> {
 
     /// Draws events, letters and names: everything that keeps its shape when the data area is
     /// stretched.
-    fn marks(&self, out: &mut String, plane: SequenceArea) {
+    fn draw_marks(&self, out: &mut String, plane: SequenceArea) {
         out.push_str("<g class=\"marks\">");
-        let mut free = f64::NEG_INFINITY;
+        let mut min_letter_x = f64::NEG_INFINITY;
         for event in self.events {
             let x = plane.x(event.at_s);
             if !(0.0..=100.0).contains(&x) {
@@ -330,13 +332,13 @@ impl SequencePlot<'_> {
                 event.at_s,
                 esc(&event.text)
             );
-            if x >= free {
+            if x >= min_letter_x {
                 let _ = write!(
                     out,
                     "<text class=\"letter\" x=\"{x:.2}%\" y=\"-7\" text-anchor=\"middle\">{}</text>",
                     event.letter
                 );
-                free = x + 6.0;
+                min_letter_x = x + 6.0;
             }
             out.push_str("</g>");
         }
@@ -350,17 +352,18 @@ impl SequencePlot<'_> {
 }
 
 /// Draws a bar from the first number of a mark to the last.
-fn bar(mark: &SequenceMark, plane: SequenceArea, least: f64) -> String {
-    let (x, low) = plane.place(seconds(mark), mark.start_bytes as f64);
-    let (_, high) = plane.place(seconds(mark), mark.end_bytes as f64);
+fn bar_path(mark: &SequenceMark, plane: SequenceArea, min_height: f64) -> String {
+    let (x, low) = plane.position(time_s(mark), mark.start_bytes as f64);
+    let (_, high) = plane.position(time_s(mark), mark.end_bytes as f64);
     let middle = f64::midpoint(low, high);
-    let half = ((low - high) / 2.0).max(least / 2.0);
-    let (bottom, top) = ((middle + half).round() as i64, (middle - half).round() as i64);
+    let half_height = ((low - high) / 2.0).max(min_height / 2.0);
+    let (bottom, top) =
+        ((middle + half_height).round() as i64, (middle - half_height).round() as i64);
     format!("M{x} {bottom}V{top}")
 }
 
 /// Returns a mark's tooltip: `3.012 s: sent again, bytes 1 234 to 2 634`.
-fn title(group: &MarkGroup, mark: &SequenceMark) -> String {
+fn tooltip(group: &MarkGroup, mark: &SequenceMark) -> String {
     let several =
         if mark.packets > 1 { format!(", {} packets", mark.packets) } else { String::new() };
     format!(
@@ -399,20 +402,20 @@ struct LabelPlacer {
 impl LabelPlacer {
     /// Reserves room for a text of `letters` characters at a place in per cent. Returns true if it
     /// fits.
-    fn try_place(&mut self, place: (f64, f64), letters: usize, leans_left: bool) -> bool {
+    fn try_place(&mut self, position: (f64, f64), letters: usize, leans_left: bool) -> bool {
         const PIXELS: (f64, f64) = (3.7, 2.2);
         const LINE_PX: f64 = 11.0;
-        let (edge, bottom) = (place.0 * PIXELS.0, place.1 * PIXELS.1);
+        let (anchor_x, bottom) = (position.0 * PIXELS.0, position.1 * PIXELS.1);
         let width = letters as f64 * 7.2 + 4.0;
-        let left = if leans_left { edge - width } else { edge };
-        let room = [left, left + width, bottom - LINE_PX, bottom];
-        let meets = |other: &[f64; 4]| {
+        let left = if leans_left { anchor_x - width } else { anchor_x };
+        let area = [left, left + width, bottom - LINE_PX, bottom];
+        let overlaps = |other: &[f64; 4]| {
             let [left, right, top, bottom] = *other;
-            room[0] < right && left < room[1] && room[2] < bottom && top < room[3]
+            area[0] < right && left < area[1] && area[2] < bottom && top < area[3]
         };
-        let free = !self.taken.iter().any(meets);
+        let free = !self.taken.iter().any(overlaps);
         if free {
-            self.taken.push(room);
+            self.taken.push(area);
         }
         free
     }
@@ -425,27 +428,27 @@ fn write_letters(
     (plane, unit): (SequenceArea, f64),
     texts: &mut LabelPlacer,
 ) {
-    let named = group.kind == SequenceKind::Sent;
-    let text = if named { group.label.as_deref().unwrap_or("") } else { mark_letter(group.kind) };
+    let is_name = group.kind == SequenceKind::Sent;
+    let text = if is_name { group.label.as_deref().unwrap_or("") } else { mark_letter(group.kind) };
     if text.is_empty() {
         return;
     }
-    let most = if named { MAX_NAMES } else { MAX_LETTERS_PER_KIND };
-    let (mut placed, mut last) = (0, f64::NEG_INFINITY);
+    let max_labels = if is_name { MAX_NAMES } else { MAX_LETTERS_PER_KIND };
+    let (mut placed, mut last_x) = (0, f64::NEG_INFINITY);
     for mark in group.marks.iter().take(MAX_DRAWN_MARKS) {
-        let at_s = seconds(mark);
+        let at_s = time_s(mark);
         let (x, y) = (plane.x(at_s), plane.y(mark.end_bytes as f64));
         let inside = (0.0..=100.0).contains(&x) && (0.0..=100.0).contains(&y);
-        if placed >= most || !inside || (named && x < last + MIN_NAME_GAP_PERCENT) {
+        if placed >= max_labels || !inside || (is_name && x < last_x + MIN_NAME_GAP_PERCENT) {
             continue;
         }
         // A name is left of its bars, where the line of its subflow has not been yet.
-        let leans_left = named && x > 12.0;
+        let leans_left = is_name && x > 12.0;
         if !texts.try_place((x, y), text.chars().count(), leans_left) {
             continue;
         }
-        (placed, last) = (placed + 1, x);
-        let class = if named { "name" } else { "what" };
+        (placed, last_x) = (placed + 1, x);
+        let class = if is_name { "name" } else { "what" };
         let (dx, anchor) = if leans_left { (-5, "end") } else { (4, "start") };
         let _ = write!(
             out,
@@ -459,10 +462,15 @@ fn write_letters(
 }
 
 /// Returns 1, 2 or 5 times a power of ten, at least `least`.
-fn tick_step(least: f64) -> f64 {
-    let least = if least.is_finite() && least > 0.0 { least.clamp(1e-9, 1e15) } else { 1.0 };
-    let power = 10_f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|n| *n >= least).unwrap_or(least)
+fn tick_step(min_step: f64) -> f64 {
+    let min_step =
+        if min_step.is_finite() && min_step > 0.0 { min_step.clamp(1e-9, 1e15) } else { 1.0 };
+    let power = 10_f64.powf(min_step.log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|n| n * power)
+        .find(|n| *n >= min_step)
+        .unwrap_or(min_step)
 }
 
 /// Returns round numbers from `low` to `high`, with their labels.
@@ -472,9 +480,9 @@ fn ticks(low: f64, high: f64, step: f64) -> Vec<(f64, String)> {
         return Vec::new();
     }
     let count = (last - first).clamp(-1.0, 12.0) as i64;
-    let each = (0..=count).map(|number| (first + number as f64) * step);
+    let tick_values = (0..=count).map(|number| (first + number as f64) * step);
     // Adding 0 turns −0 into 0.
-    each.map(|tick| (tick + 0.0, tick_label(tick + 0.0, step))).collect()
+    tick_values.map(|tick| (tick + 0.0, tick_label(tick + 0.0, step))).collect()
 }
 
 #[cfg(test)]
@@ -497,7 +505,7 @@ mod tests {
         }
     }
 
-    fn picture(groups: Vec<MarkGroup>) -> SequencePlot<'static> {
+    fn plot_of(groups: Vec<MarkGroup>) -> SequencePlot<'static> {
         SequencePlot {
             title: "t".to_owned(),
             groups,
@@ -511,30 +519,30 @@ mod tests {
     #[test]
     fn a_bar_is_at_the_time_and_sequence_of_its_packet() {
         let sent = group(SequenceKind::Sent, &[(0, 0, 500), (500, 500, 1_000)]);
-        let plane = SequenceArea { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
-        assert_eq!(bar(&sent.marks[0], plane, 4.0), "M0 1000V500");
-        assert_eq!(bar(&sent.marks[1], plane, 4.0), "M5000 500V0");
+        let area = SequenceArea { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
+        assert_eq!(bar_path(&sent.marks[0], area, 4.0), "M0 1000V500");
+        assert_eq!(bar_path(&sent.marks[1], area, 4.0), "M5000 500V0");
     }
 
     #[test]
     fn resent_data_is_drawn_with_a_title_and_a_letter() {
         let mark = |n: u32| (u64::from(2 * n), i64::from(n) * 100, i64::from(n) * 100 + 90);
-        let again: Vec<_> = (0..500).map(mark).collect();
-        let drawn = picture(vec![group(SequenceKind::Retransmitted, &again)]).svg();
-        assert_eq!(drawn.matches('V').count(), 500);
-        assert_eq!(drawn.matches(": retransmitted, bytes").count(), MAX_TITLES);
-        let letters = drawn.matches(">R</text>").count();
+        let marks: Vec<_> = (0..500).map(mark).collect();
+        let svg_text = plot_of(vec![group(SequenceKind::Retransmitted, &marks)]).svg();
+        assert_eq!(svg_text.matches('V').count(), 500);
+        assert_eq!(svg_text.matches(": retransmitted, bytes").count(), MAX_TITLES);
+        let letters = svg_text.matches(">R</text>").count();
         assert!((20..=MAX_LETTERS_PER_KIND).contains(&letters), "{letters}");
     }
 
     #[test]
     fn a_window_far_above_does_not_flatten_the_picture() {
         let sent = group(SequenceKind::Sent, &[(0, 0, 1_000)]);
-        let far = group(SequenceKind::Ack, &[(10, 1_000, 9_000_000)]);
-        let near = group(SequenceKind::Ack, &[(10, 1_000, 1_100)]);
-        let far = picture(vec![group(SequenceKind::Sent, &[(0, 0, 1_000)]), far]);
-        assert!(far.range().1 < 1_300.0 && !far.shows_window() && far.has_window());
-        assert!(picture(vec![sent, near]).shows_window());
+        let far_acks = group(SequenceKind::Ack, &[(10, 1_000, 9_000_000)]);
+        let near_acks = group(SequenceKind::Ack, &[(10, 1_000, 1_100)]);
+        let far_plot = plot_of(vec![group(SequenceKind::Sent, &[(0, 0, 1_000)]), far_acks]);
+        assert!(far_plot.range().1 < 1_300.0 && !far_plot.shows_window() && far_plot.has_window());
+        assert!(plot_of(vec![sent, near_acks]).shows_window());
     }
 
     #[test]

@@ -12,13 +12,13 @@ use crate::text::{cut, esc};
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 44;
-/// Height of the axis above and below all rows.
-const AROUND_ROWS: usize = 46;
-/// Maximum number of single values that can still be distinguished.
+/// Height of the axis around all rows, in pixels.
+const AXIS_PX: usize = 46;
+/// Maximum number of single values (dots) that are drawn in a row.
 const MAX_DOTS: usize = 400;
 /// Ratio of largest to smallest value from which a linear axis would hide the small values.
 const LOG_AXIS_RATIO: f64 = 30.0;
-/// Longest name that has room, in characters.
+/// Maximum length of a row's name, in characters.
 const MAX_NAME_CHARS: usize = 22;
 
 /// Value axis of a metric, linear or logarithmic.
@@ -41,15 +41,15 @@ enum AxisRange {
 impl ValueAxis {
     /// Returns an axis that holds all values of a metric.
     pub(crate) fn of(unit: MetricUnit, values: impl Iterator<Item = f64> + Clone) -> Self {
-        let known = values.filter(|value| value.is_finite());
-        let least = known.clone().fold(f64::INFINITY, f64::min);
-        let most = known.fold(0.0, f64::max);
-        let (size, unit) = scale(unit, most);
-        let ends = if least > 0.0 && least.is_finite() && most / least > LOG_AXIS_RATIO {
-            AxisRange::Log((least * 0.9).log10(), (most * 1.1).log10())
+        let finite = values.filter(|value| value.is_finite());
+        let min = finite.clone().fold(f64::INFINITY, f64::min);
+        let max = finite.fold(0.0, f64::max);
+        let (size, unit) = scale(unit, max);
+        let ends = if min > 0.0 && min.is_finite() && max / min > LOG_AXIS_RATIO {
+            AxisRange::Log((min * 0.9).log10(), (max * 1.1).log10())
         } else {
             // A dot right at the edge would be cut off.
-            let ticks = ticks(most * 1.02 / size, 5);
+            let ticks = ticks(max * 1.02 / size, 5);
             let step = ticks.get(1).copied().unwrap_or(1.0) * size;
             AxisRange::Linear { steps: ticks.len().saturating_sub(1).max(1) as u32, step }
         };
@@ -58,19 +58,19 @@ impl ValueAxis {
 
     /// Returns a logarithmic axis of ratios around 1.
     pub(crate) fn of_ratios(values: impl Iterator<Item = f64>) -> Self {
-        let known = values.filter(|value| value.is_finite() && *value > 0.0);
-        let (low, high) = known.fold((0.8_f64, 1.25_f64), |(l, h), v| (l.min(v), h.max(v)));
-        let room = (high / low).powf(0.06);
+        let positive = values.filter(|value| value.is_finite() && *value > 0.0);
+        let (low, high) = positive.fold((0.8_f64, 1.25_f64), |(l, h), v| (l.min(v), h.max(v)));
+        let margin = (high / low).powf(0.06);
         Self {
             size: 1.0,
             unit: "",
-            ends: AxisRange::Log((low / room).log10(), (high * room).log10()),
+            ends: AxisRange::Log((low / margin).log10(), (high * margin).log10()),
         }
     }
 
     /// Returns the position in per cent of the width; values beyond the axis are clamped to its
     /// end.
-    fn place(&self, value: f64) -> f64 {
+    fn position(&self, value: f64) -> f64 {
         let part = match self.ends {
             AxisRange::Linear { steps, step } => value / (f64::from(steps) * step),
             AxisRange::Log(from, to) => (value.max(f64::MIN_POSITIVE).log10() - from) / (to - from),
@@ -81,8 +81,9 @@ impl ValueAxis {
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.ends {
             AxisRange::Linear { steps, step } => {
-                let tick = |n| (self.place(f64::from(n) * step), f64::from(n) * step / self.size);
-                let label = |(at, value)| (at, tick_label(value, step / self.size));
+                let tick =
+                    |n| (self.position(f64::from(n) * step), f64::from(n) * step / self.size);
+                let label = |(position, value)| (position, tick_label(value, step / self.size));
                 (0..=steps).map(tick).map(label).collect()
             }
             AxisRange::Log(from, to) => self.log_ticks(from, to),
@@ -97,16 +98,16 @@ impl ValueAxis {
             _ => &[1.0],
         };
         let powers = ((from - shift).floor() as i32)..=((to - shift).ceil() as i32);
-        let all = powers.flat_map(|power| steps.iter().map(move |n| n * 10_f64.powi(power)));
-        let inside = all.filter(|t| {
-            let at = t.log10() + shift;
-            from - 1e-9 <= at && at <= to + 1e-9
+        let values = powers.flat_map(|power| steps.iter().map(move |n| n * 10_f64.powi(power)));
+        let inside = values.filter(|t| {
+            let log = t.log10() + shift;
+            from - 1e-9 <= log && log <= to + 1e-9
         });
-        inside.map(|t| (self.place(t * self.size), short(t))).collect()
+        inside.map(|t| (self.position(t * self.size), trimmed_decimal(t))).collect()
     }
 
     /// Writes grid lines and labels, and the unit.
-    fn write(&self, out: &mut String, what: &str) {
+    fn write(&self, out: &mut String, quantity: &str) {
         for (x, label) in self.ticks() {
             let _ = write!(
                 out,
@@ -114,7 +115,7 @@ impl ValueAxis {
                  <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{label}</text>"
             );
         }
-        let mut text = [what, self.unit].join(if self.unit.is_empty() { "" } else { ", " });
+        let mut text = [quantity, self.unit].join(if self.unit.is_empty() { "" } else { ", " });
         if matches!(self.ends, AxisRange::Log(..)) {
             text.push_str(" (logarithmic)");
         }
@@ -127,25 +128,25 @@ impl ValueAxis {
     }
 }
 
-fn scale(unit: MetricUnit, most: f64) -> (f64, &'static str) {
+fn scale(unit: MetricUnit, max: f64) -> (f64, &'static str) {
     match unit {
         MetricUnit::Rate => {
-            let unit = number::rate_unit(most);
+            let unit = number::rate_unit(max);
             (unit.size, unit.name)
         }
         MetricUnit::Bytes => {
-            let unit = number::bytes_unit(most);
+            let unit = number::bytes_unit(max);
             (unit.size, unit.name)
         }
-        MetricUnit::Time if most >= 1.0 => (1.0, "s"),
-        MetricUnit::Time if most >= 1e-3 => (1e-3, "ms"),
+        MetricUnit::Time if max >= 1.0 => (1.0, "s"),
+        MetricUnit::Time if max >= 1e-3 => (1e-3, "ms"),
         MetricUnit::Time => (1e-6, "µs"),
         MetricUnit::Share => (0.01, "%"),
         MetricUnit::Count | MetricUnit::Score | MetricUnit::YesNo => (1.0, ""),
     }
 }
 
-fn short(value: f64) -> String {
+fn trimmed_decimal(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -166,21 +167,21 @@ pub(crate) struct ValueRow {
 /// Draws a plot of rows; `reference` is a line through all of them.
 pub(crate) fn rows(
     title: &str,
-    what: &str,
+    quantity: &str,
     axis: &ValueAxis,
     rows: &[ValueRow],
     reference: Option<f64>,
 ) -> String {
-    let spoken = rows.iter().map(|row| format!("{}: {}", row.name, row.note));
-    let spoken = spoken.collect::<Vec<_>>().join("; ");
-    let height = ROW_PX * rows.len() + AROUND_ROWS;
+    let descriptions = rows.iter().map(|row| format!("{}: {}", row.name, row.note));
+    let aria_text = descriptions.collect::<Vec<_>>().join("; ");
+    let height = ROW_PX * rows.len() + AXIS_PX;
     let mut out = format!(
         "<svg class=\"plot rows\" height=\"{height}\" role=\"img\" aria-label=\"{}\">",
-        esc(&format!("{title}: {spoken}"))
+        esc(&format!("{title}: {aria_text}"))
     );
-    axis.write(&mut out, what);
+    axis.write(&mut out, quantity);
     if let Some(value) = reference {
-        let x = axis.place(value);
+        let x = axis.position(value);
         let _ = write!(out, "<line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y2=\"100%\"/>");
     }
     for (number, row) in rows.iter().enumerate() {
@@ -206,8 +207,8 @@ impl ValueRow {
             esc(&cut(&self.name, MAX_NAME_CHARS)),
             esc(&self.note)
         );
-        let seen = self.quartiles.filter(|[low, _]| low.is_finite());
-        if let Some([low, high]) = seen.map(|ends| ends.map(|end| axis.place(end))) {
+        let quartiles = self.quartiles.filter(|[low, _]| low.is_finite());
+        if let Some([low, high]) = quartiles.map(|ends| ends.map(|end| axis.position(end))) {
             let _ = write!(
                 out,
                 "<rect class=\"box\" x=\"{low:.2}%\" width=\"{:.2}%\" y=\"10\" height=\"18\"/>",
@@ -216,15 +217,15 @@ impl ValueRow {
         }
         for (number, value) in self.dots.iter().filter(|v| v.is_finite()).take(MAX_DOTS).enumerate()
         {
-            // Equal values are spread over three fixed lanes.
+            // Dots alternate between three heights, so that equal values remain visible.
             let y = 14 + 5 * (number % 3);
-            let x = axis.place(*value);
+            let x = axis.position(*value);
             let _ = write!(out, "<circle cx=\"{x:.2}%\" cy=\"{y}\" r=\"3\"/>");
         }
         // Below the box; a ratio has no box, so its estimate is a dot on the interval.
         let y = if self.quartiles.is_some() { 35 } else { 22 };
-        let seen = self.interval.filter(|[low, _]| low.is_finite());
-        if let Some([low, high]) = seen.map(|ends| ends.map(|end| axis.place(end))) {
+        let interval = self.interval.filter(|[low, _]| low.is_finite());
+        if let Some([low, high]) = interval.map(|ends| ends.map(|end| axis.position(end))) {
             let _ = write!(
                 out,
                 "<line class=\"interval\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" \
@@ -243,7 +244,7 @@ impl ValueRow {
             out.push_str("<text x=\"100%\" y=\"23\" text-anchor=\"end\">never</text>");
             return;
         }
-        let Some(x) = self.median.map(|median| axis.place(median)) else { return };
+        let Some(x) = self.median.map(|median| axis.position(median)) else { return };
         let _ = if self.quartiles.is_some() {
             write!(out, "<line class=\"median\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"8\" y2=\"30\"/>")
         } else {
@@ -258,7 +259,7 @@ pub(crate) type DistributionCurve = (String, String, Vec<(f64, f64)>);
 /// Draws distribution functions: the share of the runs with at most this value.
 pub(crate) fn distribution(
     title: &str,
-    what: &str,
+    quantity: &str,
     axis: &ValueAxis,
     curves: &[DistributionCurve],
 ) -> String {
@@ -272,7 +273,7 @@ pub(crate) fn distribution(
         );
     }
     let _ = write!(out, "<text class=\"unit\" x=\"-46\" y=\"-12\">% of the runs</text>");
-    axis.write(&mut out, what);
+    axis.write(&mut out, quantity);
     out.push_str(
         "<svg class=\"data\" width=\"100%\" height=\"100%\" viewBox=\"0 0 10000 1000\" \
          preserveAspectRatio=\"none\">",
@@ -280,7 +281,7 @@ pub(crate) fn distribution(
     for (_, class, steps) in curves {
         let _ = write!(out, "<g class=\"{class}\"><path d=\"M0 1000");
         for (value, share) in steps.iter().filter(|(value, _)| value.is_finite()) {
-            let (x, y) = (axis.place(*value) * 100.0, 1_000.0 - 1_000.0 * share);
+            let (x, y) = (axis.position(*value) * 100.0, 1_000.0 - 1_000.0 * share);
             let _ = write!(out, "H{x:.0}V{y:.0}");
         }
         out.push_str("H10000\"/></g>");
@@ -298,10 +299,12 @@ mod tests {
         let axis = ValueAxis::of(MetricUnit::Rate, [57.0e6, 20.0e6].into_iter());
         let AxisRange::Linear { steps, step } = axis.ends else { panic!("{axis:?}") };
         assert_eq!((axis.unit, f64::from(steps) * step), ("Mbit/s", 60.0e6));
-        assert!((axis.place(30.0e6) - 50.0).abs() < 1e-9);
+        assert!((axis.position(30.0e6) - 50.0).abs() < 1e-9);
         let axis = ValueAxis::of(MetricUnit::Time, [0.01, 9.0].into_iter());
         assert!(matches!(axis.ends, AxisRange::Log(..)));
-        assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
+        assert!(
+            axis.position(0.01) < axis.position(1.0) && axis.position(1.0) < axis.position(9.0)
+        );
         // Zero has no position on a logarithmic axis.
         let axis = ValueAxis::of(MetricUnit::Time, [0.0, 9.0].into_iter());
         assert!(matches!(axis.ends, AxisRange::Linear { .. }));
@@ -309,19 +312,23 @@ mod tests {
 
     #[test]
     fn ticks_are_evenly_spaced_to_the_end_of_the_axis() {
-        for most in [22.1e6, 2.0e6, 7.0, 30.5, 0.0, 999.9] {
-            let axis = ValueAxis::of(MetricUnit::Rate, [most].into_iter());
-            let places: Vec<f64> = axis.ticks().into_iter().map(|(at, _)| at).collect();
-            let step = 100.0 / (places.len() - 1) as f64;
-            let even = |(n, at): (usize, &f64)| (at - n as f64 * step).abs() < 1e-6;
-            assert!(places.len() > 2 && places.iter().enumerate().all(even), "{most}: {places:?}");
+        for max in [22.1e6, 2.0e6, 7.0, 30.5, 0.0, 999.9] {
+            let axis = ValueAxis::of(MetricUnit::Rate, [max].into_iter());
+            let positions: Vec<f64> =
+                axis.ticks().into_iter().map(|(position, _)| position).collect();
+            let step = 100.0 / (positions.len() - 1) as f64;
+            let is_even = |(n, position): (usize, &f64)| (position - n as f64 * step).abs() < 1e-6;
+            assert!(
+                positions.len() > 2 && positions.iter().enumerate().all(is_even),
+                "{max}: {positions:?}"
+            );
         }
     }
 
     #[test]
     fn never_is_the_last_axis_position_and_no_values_are_accepted() {
         let axis = ValueAxis::of(MetricUnit::Time, [1.0, f64::INFINITY].into_iter());
-        assert!(axis.place(f64::INFINITY) >= 100.0);
+        assert!(axis.position(f64::INFINITY) >= 100.0);
         let empty = ValueAxis::of(MetricUnit::Count, std::iter::empty());
         assert!(!empty.ticks().is_empty());
     }
@@ -329,7 +336,7 @@ mod tests {
     #[test]
     fn one_is_always_on_the_axis_of_ratios() {
         let axis = ValueAxis::of_ratios([3.0, 5.0].into_iter());
-        assert!(axis.place(1.0) > 0.0 && axis.place(1.0) < axis.place(3.0));
+        assert!(axis.position(1.0) > 0.0 && axis.position(1.0) < axis.position(3.0));
         assert!(axis.ticks().iter().any(|(_, label)| label == "1"), "{:?}", axis.ticks());
     }
 }

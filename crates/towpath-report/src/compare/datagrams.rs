@@ -11,10 +11,10 @@ type DatagramMetric = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell)
 
 const ROWS: [DatagramMetric; 18] = [
     ("Score", "mean opinion score of the call, 1 to 4.5 (ITU-T G.107)", |all| {
-        call_cell(all, |one| one.score, |score| format!("{score:.2}"))
+        call_cell(all, |d| d.score, |score| format!("{score:.2}"))
     }),
     ("Rating R", "of the call, 0 to 100 (ITU-T G.107)", |all| {
-        call_cell(all, |one| one.rating, |rating| format!("{rating:.1}"))
+        call_cell(all, |d| d.rating, |rating| format!("{rating:.1}"))
     }),
     (
         "Mouth to ear",
@@ -22,33 +22,31 @@ const ROWS: [DatagramMetric; 18] = [
         mouth_to_ear,
     ),
     ("Lost or not sent", "datagrams of the call that never arrived", |all| {
-        call_share_cell(all, |one| one.lost, |one| one.sent.saturating_add(one.unsent))
+        call_share_cell(all, |d| d.lost, |d| d.sent.saturating_add(d.unsent))
     }),
     ("Late", "datagrams that arrived too late for the jitter buffer", |all| {
-        call_share_cell(all, |one| one.late, |one| one.sent.saturating_add(one.unsent))
+        call_share_cell(all, |d| d.late, |d| d.sent.saturating_add(d.unsent))
     }),
     ("Frames in time", "frames of the picture of which all datagrams were there in time", frames),
     ("Arrived", "datagrams that arrived, each once, of those that were sent", arrived),
     ("Lost in a row", "most datagrams that were lost one after the other", |all| {
-        counts(all, |one| one.longest_loss_run)
+        counts(all, |d| d.longest_loss_run)
     }),
-    ("Duplicated", "datagrams that came again", |all| counts(all, |one| one.duplicated)),
+    ("Duplicated", "datagrams that came again", |all| counts(all, |d| d.duplicated)),
     ("Out of order", "datagrams that came after one that was sent later", |all| {
-        counts(all, |one| one.out_of_order)
+        counts(all, |d| d.out_of_order)
     }),
     ("Jitter", "interarrival jitter (RFC 3550 §6.4.1) when the last one arrived", |all| {
-        times(all, |one| Some(one.jitter_ns))
+        times(all, |d| Some(d.jitter_ns))
     }),
-    ("Jitter, mean", "its mean over all arrivals", |all| {
-        times(all, |one| Some(one.jitter_mean_ns))
-    }),
+    ("Jitter, mean", "its mean over all arrivals", |all| times(all, |d| Some(d.jitter_mean_ns))),
     ("One way, median", "from sent to received", |all| delay(all, |d| d.p50_ns)),
     ("One way, 99 %", "from sent to received", |all| delay(all, |d| d.p99_ns)),
     ("One way, largest", "from sent to received", |all| delay(all, |d| d.max_ns)),
     ("Variation, median", "one-way delay, less the smallest", |all| variation(all, |d| d.p50_ns)),
     ("Variation, 99 %", "one-way delay, less the smallest", |all| variation(all, |d| d.p99_ns)),
     ("Not sent in time", "datagrams that were due and that the sender could not send", |all| {
-        counts(all, |one| one.unsent)
+        counts(all, |d| d.unsent)
     }),
 ];
 
@@ -63,17 +61,18 @@ pub(super) fn is_constant_rate(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
 
 /// Returns the rows that have a value in some group.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
-    let all: Vec<_> = groups.iter().map(|group| datagram_metrics(group, key)).collect();
+    let stats_by_group: Vec<_> = groups.iter().map(|group| datagram_metrics(group, key)).collect();
     ROWS.iter()
-        .map(|(label, about, of)| row(label, about, all.iter().map(|own| of(own))))
+        .map(|(label, meaning, cell)| {
+            row(label, meaning, stats_by_group.iter().map(|stats| cell(stats)))
+        })
         .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
         .collect()
 }
 
 fn arrived(all: &[DatagramStats]) -> Cell {
     let sum = |pick: fn(&DatagramStats) -> u64| all.iter().map(pick).fold(0, u64::saturating_add);
-    let (received, sent, lost) =
-        (sum(|one| one.received), sum(|one| one.sent), sum(|one| one.lost));
+    let (received, sent, lost) = (sum(|d| d.received), sum(|d| d.sent), sum(|d| d.lost));
     if sent == 0 {
         return missing();
     }
@@ -88,30 +87,30 @@ fn call_cell(
     pick: fn(&CallStats) -> Option<f64>,
     text: fn(f64) -> String,
 ) -> Cell {
-    median_cell(all.iter().filter_map(|one| pick(one.call.as_ref()?)), text)
+    median_cell(all.iter().filter_map(|d| pick(d.call.as_ref()?)), text)
 }
 
 fn call_share_cell(
     all: &[DatagramStats],
-    pick: fn(&CallStats) -> u64,
-    of: fn(&DatagramStats) -> u64,
+    part: fn(&CallStats) -> u64,
+    total: fn(&DatagramStats) -> u64,
 ) -> Cell {
-    let share = |one: &DatagramStats| Some(pick(one.call.as_ref()?) as f64 / of(one).max(1) as f64);
+    let share = |d: &DatagramStats| Some(part(d.call.as_ref()?) as f64 / total(d).max(1) as f64);
     median_cell(all.iter().filter_map(share), number::percent)
 }
 
 fn frames(all: &[DatagramStats]) -> Cell {
-    let share = |one: &DatagramStats| {
-        let call = one.call.as_ref().filter(|call| call.score.is_none())?;
+    let share = |d: &DatagramStats| {
+        let call = d.call.as_ref().filter(|call| call.score.is_none())?;
         Some(1.0 - call.unplayed_share())
     };
     median_cell(all.iter().filter_map(share), number::percent)
 }
 
 fn mouth_to_ear(all: &[DatagramStats]) -> Cell {
-    let own = || all.iter().filter_map(|one| one.call.as_ref());
-    let cell = median_cell(own().filter_map(|one| Some(one.mouth_to_ear_ns? as f64)), number::time);
-    let note = match own().next().map(|one| one.basis) {
+    let calls = || all.iter().filter_map(|d| d.call.as_ref());
+    let cell = median_cell(calls().filter_map(|d| Some(d.mouth_to_ear_ns? as f64)), number::time);
+    let note = match calls().next().map(|d| d.basis) {
         Some(DelayBasis::ClockOffset) => "by the clocks' offset",
         Some(DelayBasis::HalfRoundTrip) => "half the round trip",
         Some(DelayBasis::OneClock) | None => return cell,
@@ -125,10 +124,10 @@ fn mouth_to_ear(all: &[DatagramStats]) -> Cell {
 
 fn counts(all: &[DatagramStats], pick: fn(&DatagramStats) -> u64) -> Cell {
     // An event that never happened needs no row.
-    if all.iter().all(|one| pick(one) == 0) {
+    if all.iter().all(|d| pick(d) == 0) {
         return missing();
     }
-    median_cell(all.iter().map(|one| pick(one) as f64), number::count)
+    median_cell(all.iter().map(|d| pick(d) as f64), number::count)
 }
 
 fn times(all: &[DatagramStats], pick: fn(&DatagramStats) -> Option<u64>) -> Cell {
@@ -136,11 +135,11 @@ fn times(all: &[DatagramStats], pick: fn(&DatagramStats) -> Option<u64>) -> Cell
 }
 
 fn delay(all: &[DatagramStats], pick: fn(&DelayStats) -> u64) -> Cell {
-    median_cell(all.iter().filter_map(|one| Some(pick(&one.delay?) as f64)), number::time)
+    median_cell(all.iter().filter_map(|d| Some(pick(&d.delay?) as f64)), number::time)
 }
 
 fn variation(all: &[DatagramStats], pick: fn(&DelayStats) -> u64) -> Cell {
-    // A known delay says more than its variation.
-    let unknown = all.iter().filter(|one| one.delay.is_none());
-    median_cell(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)
+    // The one-way delay says more than its variation, which is shown only without it.
+    let without_delay = all.iter().filter(|d| d.delay.is_none());
+    median_cell(without_delay.filter_map(|d| Some(pick(&d.variation?) as f64)), number::time)
 }

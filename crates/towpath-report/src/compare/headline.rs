@@ -16,13 +16,13 @@ use crate::text::{capital, clean, cut};
 pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {
     let worlds = worlds(groups);
     let several = worlds.len() > 1;
-    let of = |world: World| {
-        let own: Vec<RunGroup<'_>> =
+    let headline_of = |world: World| {
+        let world_groups: Vec<RunGroup<'_>> =
             groups.iter().filter(|group| world_of(group) == Some(world)).cloned().collect();
-        let text = headline(&own)?;
+        let text = headline(&world_groups)?;
         Some(if several { format!("In {world}: {}", uncapitalize(&text)) } else { text })
     };
-    worlds.into_iter().filter_map(of).collect()
+    worlds.into_iter().filter_map(headline_of).collect()
 }
 
 /// Makes the first letter lower case, as after a colon.
@@ -37,20 +37,20 @@ fn world_of(group: &RunGroup<'_>) -> Option<World> {
 
 /// Returns every world, in order of appearance.
 fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
-    let mut found = Vec::new();
+    let mut worlds = Vec::new();
     for world in groups.iter().filter_map(world_of) {
-        if !found.contains(&world) {
-            found.push(world);
+        if !worlds.contains(&world) {
+            worlds.push(world);
         }
     }
-    found
+    worlds
 }
 
 /// Summarises these groups of one world.
 fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
-    let first = messages::headline(groups).or_else(|| shares::headline(groups));
+    let special = messages::headline(groups).or_else(|| shares::headline(groups));
     let mut sentences: Vec<String> = Vec::new();
-    match first {
+    match special {
         Some(text) => sentences.push(text),
         None => {
             if let [key] = flow_keys(groups)[..]
@@ -65,21 +65,22 @@ fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// Maximum number of events that get a sentence at the top.
+/// Maximum number of events with a sentence in the headline.
 const MAX_EVENTS: usize = 2;
 
 /// Returns a sentence for the worst event of each group, with its effect on all groups.
 fn gaps(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<String> {
-    let all = events(groups, key);
+    let all_events = events(groups, key);
     let mut worst: Vec<(f64, &(u64, String))> = Vec::new();
     for group in groups {
-        let times = all.iter().filter_map(|event| Some((gap(group, key, event)?, event)));
-        let Some(own) = times.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|own| own.0 > 0.0) else {
+        let times = all_events.iter().filter_map(|event| Some((gap(group, key, event)?, event)));
+        let Some(longest) = times.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|gap| gap.0 > 0.0)
+        else {
             continue;
         };
-        match worst.iter_mut().find(|(_, event)| *event == own.1) {
-            Some((most, _)) => *most = most.max(own.0),
-            None => worst.push(own),
+        match worst.iter_mut().find(|(_, event)| *event == longest.1) {
+            Some((max_ns, _)) => *max_ns = max_ns.max(longest.0),
+            None => worst.push(longest),
         }
     }
     worst.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -88,16 +89,17 @@ fn gaps(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<String> {
     worst.into_iter().map(|(_, event)| gap_sentence(groups, key, event)).collect()
 }
 
-/// Returns the median time until a group was without gaps again after an event. Infinite if they
-/// never ended.
+/// Returns a group's median time from an event to the end of its last gap, in nanoseconds.
+///
+/// Infinite if the gaps never ended.
 fn gap(group: &RunGroup<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
     let time =
         |recovery: &Recovery| recovery.last_stall_end_ns.map_or(f64::INFINITY, |ns| ns as f64);
     let flows = group.flows(key);
-    let own = |flow: &&FlowSummary| {
+    let time_of_flow = |flow: &&FlowSummary| {
         flow.recoveries.iter().find(|recovery| is_event(recovery, event)).map(time)
     };
-    let mut times: Vec<f64> = flows.iter().filter_map(own).collect();
+    let mut times: Vec<f64> = flows.iter().filter_map(time_of_flow).collect();
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied()
 }
@@ -109,21 +111,21 @@ fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) ->
     let mut never: Vec<&str> = Vec::new();
     for group in groups {
         match gap(group, key, event) {
-            Some(middle) if middle.is_finite() => ended.push((middle, &group.label)),
+            Some(median) if median.is_finite() => ended.push((median, &group.label)),
             Some(_) => never.push(&group.label),
             None => {}
         }
     }
     ended.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut first = true;
-    let each = ended.iter().map(|(ns, name)| {
+    let mut is_first = true;
+    let texts = ended.iter().map(|(ns, name)| {
         if *ns <= 0.0 {
             return format!("{name} had no gap");
         }
-        let again = if std::mem::take(&mut first) { " without gaps again" } else { "" };
-        format!("{name}{again} in {}", number::time(*ns))
+        let suffix = if std::mem::take(&mut is_first) { " without gaps again" } else { "" };
+        format!("{name}{suffix} in {}", number::time(*ns))
     });
-    let mut parts = each.collect::<Vec<_>>().join(", ");
+    let mut parts = texts.collect::<Vec<_>>().join(", ");
     if !never.is_empty() {
         let names = format::list(&never);
         parts = if ended.is_empty() {
@@ -135,16 +137,17 @@ fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) ->
     format!("After {}: {parts}.", cut(&clean(&event.1), 60))
 }
 
-/// Returns the fastest group: `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
+/// Returns a sentence about the fastest groups, such as
+/// `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
 fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
-    let mut figures: Vec<(f64, &str)> = Vec::new();
+    let mut goodputs: Vec<(f64, &str)> = Vec::new();
     for group in groups {
         let flows = group.flows(key);
         let goodput = MedianRange::of(flows.iter().map(|flow| flow.goodput_bps))?;
-        figures.push((goodput.median, &group.label));
+        goodputs.push((goodput.median, &group.label));
     }
-    figures.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let [(best, winner), (second, name), rest @ ..] = figures.as_slice() else { return None };
+    goodputs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let [(best, winner), (second, name), rest @ ..] = goodputs.as_slice() else { return None };
     if *second <= 0.0 {
         return None;
     }
@@ -156,42 +159,42 @@ fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
             "Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much."
         ));
     }
-    let all: Vec<String> = figures.iter().take(4).map(goodput_text).collect();
-    let more = figures.len() - all.len();
-    let more = if more > 0 { format!(" and {more} more below") } else { String::new() };
-    Some(format!("Goodput: {}{more}.", all.join(", ")))
+    let texts: Vec<String> = goodputs.iter().take(4).map(goodput_text).collect();
+    let omitted = goodputs.len() - texts.len();
+    let suffix = if omitted > 0 { format!(" and {omitted} more below") } else { String::new() };
+    Some(format!("Goodput: {}{suffix}.", texts.join(", ")))
 }
 
 /// Returns a sentence if the machine, and not the network, was the limit.
 fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
-    let all = runs().count();
+    let total = runs().count();
     let mut reasons: BTreeSet<String> = BTreeSet::new();
     let mut count = 0;
-    for noise in runs().filter_map(degraded_noise) {
+    for timing in runs().filter_map(degraded_timing) {
         count += 1;
-        reasons.extend(noise.reason.as_deref().map(|reason| cut(&clean(reason), 90)));
+        reasons.extend(timing.reason.as_deref().map(|reason| cut(&clean(reason), 90)));
     }
     let reason = match reasons.first() {
         Some(only) if reasons.len() == 1 => format!(": {only}"),
         Some(one) => format!(": {one}, or the like"),
         None => String::new(),
     };
-    let which = match (count, all) {
+    let runs_text = match (count, total) {
         (0, _) => return None,
         (1, 1) => "this run".to_owned(),
         (2, 2) => "both runs".to_owned(),
-        (some, all) if some == all => format!("all {all} runs"),
-        (some, all) => format!("{some} of {all} runs"),
+        (limited, total) if limited == total => format!("all {total} runs"),
+        (limited, total) => format!("{limited} of {total} runs"),
     };
-    Some(capital(&format!("the machine limited {which}{reason}.")))
+    Some(capital(&format!("the machine limited {runs_text}{reason}.")))
 }
 
 /// Returns the emulator timing of a run if it was too inexact.
-fn degraded_noise(run: &StoredRun) -> Option<&EmulatorTiming> {
-    let mut noises = run.records.iter().filter_map(|record| {
-        let Record::Timing(noise) = record else { return None };
-        Some(noise)
+fn degraded_timing(run: &StoredRun) -> Option<&EmulatorTiming> {
+    let mut timings = run.records.iter().filter_map(|record| {
+        let Record::Timing(timing) = record else { return None };
+        Some(timing)
     });
-    noises.find(|noise| noise.unreliable)
+    timings.find(|timing| timing.unreliable)
 }

@@ -24,13 +24,14 @@ fn load_phases(group: &RunGroup<'_>, key: FlowKey, load: Load) -> Vec<LoadPhase>
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let mut rows = Vec::new();
     for (load, name) in LOADS {
-        let all: Vec<_> = groups.iter().map(|group| load_phases(group, key, load)).collect();
-        if all.iter().all(Vec::is_empty) {
+        let phases_by_group: Vec<_> =
+            groups.iter().map(|group| load_phases(group, key, load)).collect();
+        if phases_by_group.iter().all(Vec::is_empty) {
             continue;
         }
-        let mut add = |what: &str, meaning, cell: &dyn Fn(&[LoadPhase]) -> Cell| {
-            let cells = all.iter().map(|phases| cell(phases));
-            rows.push(row(&format!("{name}, {what}"), meaning, cells));
+        let mut add = |statistic: &str, meaning, cell: &dyn Fn(&[LoadPhase]) -> Cell| {
+            let cells = phases_by_group.iter().map(|phases| cell(phases));
+            rows.push(row(&format!("{name}, {statistic}"), meaning, cells));
         };
         add("median", "half of the requests were answered within this time", &|phases| {
             let cell = delay(phases, |d| d.p50_ns);
@@ -42,9 +43,9 @@ pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         add("99 %", "99 % of the requests were answered within this time", &|phases| {
             delay(phases, |d| d.p99_ns)
         });
-        let cells = all.iter().map(|phases| {
-            let known = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
-            median_cell(known, number::count)
+        let cells = phases_by_group.iter().map(|phases| {
+            let rates = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
+            median_cell(rates, number::count)
         });
         let meaning = "60 s over the mean of the 95 % that were answered soonest";
         rows.push(row(&format!("Round trips a minute, {}", load_label(load)), meaning, cells));
@@ -88,16 +89,16 @@ fn paths(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     rows
 }
 
-fn path_cell(all: &[LoadPath]) -> Cell {
-    let known = all.iter().filter_map(|path| path.round_trip);
-    let cell = median_cell(known.map(|times| times.p50_ns as f64), number::time);
-    with_increase(cell, all.iter().filter_map(|path| path.delay_increase_ns))
+fn path_cell(paths: &[LoadPath]) -> Cell {
+    let round_trips = paths.iter().filter_map(|path| path.round_trip);
+    let cell = median_cell(round_trips.map(|times| times.p50_ns as f64), number::time);
+    with_increase(cell, paths.iter().filter_map(|path| path.delay_increase_ns))
 }
 
 /// Adds the increase over idle to a cell; repetitions show their range instead.
-fn with_increase(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
-    let rises: Vec<i64> = rises.collect();
-    match rises.as_slice() {
+fn with_increase(cell: Cell, increases: impl Iterator<Item = i64>) -> Cell {
+    let increases: Vec<i64> = increases.collect();
+    match increases.as_slice() {
         [only] if cell.note.is_empty() && cell != missing() => {
             let sign = if *only < 0 { "−" } else { "+" };
             let note = format!("{sign}{}", number::time(only.unsigned_abs() as f64));
@@ -107,6 +108,6 @@ fn with_increase(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
     }
 }
 
-fn delay(all: &[LoadPhase], pick: fn(&DelayStats) -> u64) -> Cell {
-    median_cell(all.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
+fn delay(phases: &[LoadPhase], pick: fn(&DelayStats) -> u64) -> Cell {
+    median_cell(phases.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
 }

@@ -48,16 +48,16 @@ pub(super) fn is_exchange(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
 /// Returns a sentence such as `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
 pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let slowest = |summary: &Summary| -> Option<f64> {
-        let asked = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
-        asked.filter(|messages| messages.count > 0).map(|m| m.delay.max_ns as f64).reduce(f64::max)
+        let messages = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
+        messages.filter(|m| m.count > 0).map(|m| m.delay.max_ns as f64).reduce(f64::max)
     };
-    let mut figures: Vec<(f64, &str)> = Vec::new();
+    let mut medians: Vec<(f64, &str)> = Vec::new();
     for group in groups {
         let spread = MedianRange::of(group.summaries().filter_map(slowest))?;
-        figures.push((spread.median, &group.label));
+        medians.push((spread.median, &group.label));
     }
-    figures.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let [(best, winner), (second, name), ..] = figures.as_slice() else { return None };
+    medians.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let [(best, winner), (second, name), ..] = medians.as_slice() else { return None };
     let ratio = second / best.max(1.0);
     let (best, second) = (number::time(*best), number::time(*second));
     Some(if ratio < 1.05 {
@@ -70,12 +70,14 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
 /// Returns the rows that have a value in some group.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let stats_of = |group: &RunGroup<'_>| -> Vec<MessageStats> {
-        let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
-        group.flows(key).iter().filter_map(figures).collect()
+        let stats_of_flow = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
+        group.flows(key).iter().filter_map(stats_of_flow).collect()
     };
-    let all: Vec<_> = groups.iter().map(stats_of).collect();
+    let stats_by_group: Vec<_> = groups.iter().map(stats_of).collect();
     ROWS.iter()
-        .map(|(label, meaning, cell)| row(label, meaning, all.iter().map(|group| cell(group))))
+        .map(|(label, meaning, cell)| {
+            row(label, meaning, stats_by_group.iter().map(|group| cell(group)))
+        })
         .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
         .collect()
 }

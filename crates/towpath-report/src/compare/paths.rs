@@ -37,9 +37,9 @@ const ROWS: [PathMetric; 8] = [
 
 /// Returns one block for each path that was probed with datagrams.
 pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
-    let all = groups.iter().flat_map(RunGroup::summaries).flat_map(|summary| &summary.paths);
+    let paths = groups.iter().flat_map(RunGroup::summaries).flat_map(|summary| &summary.paths);
     let mut keys: Vec<(u32, &str)> = Vec::new();
-    for path in all {
+    for path in paths {
         if !keys.contains(&(path.flow, path.path.as_str())) {
             keys.push((path.flow, &path.path));
         }
@@ -49,23 +49,25 @@ pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
 }
 
 fn rows(groups: &[RunGroup<'_>], (flow, path): (u32, &str)) -> Vec<TableRow> {
-    let of = |group: &RunGroup<'_>| -> Vec<PathStats> {
+    let stats_of = |group: &RunGroup<'_>| -> Vec<PathStats> {
         let paths = group.summaries().flat_map(|summary| &summary.paths);
-        paths.filter(|one| one.flow == flow && one.path == path).cloned().collect()
+        paths.filter(|p| p.flow == flow && p.path == path).cloned().collect()
     };
-    let all: Vec<_> = groups.iter().map(of).collect();
-    let cell = |cell: fn(&[&PathStats]) -> Cell, own: &Vec<PathStats>| {
-        cell(&own.iter().collect::<Vec<_>>())
+    let stats_by_group: Vec<_> = groups.iter().map(stats_of).collect();
+    let cell_of = |metric: fn(&[&PathStats]) -> Cell, stats: &Vec<PathStats>| {
+        metric(&stats.iter().collect::<Vec<_>>())
     };
-    let lines = ROWS.iter();
-    lines
-        .map(|(label, about, of)| row(label, about, all.iter().map(|own| cell(*of, own))))
+    let metrics = ROWS.iter();
+    metrics
+        .map(|(label, meaning, metric)| {
+            row(label, meaning, stats_by_group.iter().map(|stats| cell_of(*metric, stats)))
+        })
         .collect()
 }
 
 fn round_trip(all: &[&PathStats], pick: fn(&DelayStats) -> u64) -> Cell {
-    let known = all.iter().filter_map(|path| path.round_trip.as_ref());
-    median_cell(known.map(|times| pick(times) as f64), number::time)
+    let round_trips = all.iter().filter_map(|path| path.round_trip.as_ref());
+    median_cell(round_trips.map(|times| pick(times) as f64), number::time)
 }
 
 fn answered(all: &[&PathStats]) -> Cell {

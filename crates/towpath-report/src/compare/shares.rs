@@ -34,19 +34,24 @@ pub(crate) fn competing_flows(groups: &[RunGroup<'_>]) -> Vec<Vec<FlowKey>> {
         })
         .collect();
     let directions = [DataDirection::Up, DataDirection::Down, DataDirection::Both];
-    let of = |way| transfers.iter().copied().filter(|key| key.direction == way).collect();
-    directions.map(of).into_iter().filter(|flows: &Vec<FlowKey>| flows.len() > 1).collect()
+    let transfers_in =
+        |direction| transfers.iter().copied().filter(|key| key.direction == direction).collect();
+    directions
+        .map(transfers_in)
+        .into_iter()
+        .filter(|flows: &Vec<FlowKey>| flows.len() > 1)
+        .collect()
 }
 
 /// Returns true if a flow is a bulk transfer. Traffic of arbitrary commands is not compared.
 fn is_transfer(groups: &[RunGroup<'_>], flow: u32) -> bool {
     let runs = groups.iter().flat_map(|group| &group.runs);
-    let mut all = runs.clone().flat_map(|run| &run.meta.flows);
+    let mut flows = runs.clone().flat_map(|run| &run.meta.flows);
     // The loads of `latency` come one after the other.
-    if all.any(|flow| flow.pattern == "latency") {
+    if flows.any(|flow| flow.pattern == "latency") {
         return false;
     }
-    let mut patterns = runs.flat_map(|run| &run.meta.flows).filter(|one| one.flow == flow);
+    let mut patterns = runs.flat_map(|run| &run.meta.flows).filter(|f| f.flow == flow);
     patterns.all(|flow| matches!(flow.pattern.as_str(), "bulk" | "iperf"))
 }
 
@@ -54,25 +59,25 @@ fn is_transfer(groups: &[RunGroup<'_>], flow: u32) -> bool {
 /// host.
 pub(crate) fn flow_name(groups: &[RunGroup<'_>], flow: u32) -> String {
     let flows = || groups.iter().flat_map(|g| &g.runs).flat_map(|run| &run.meta.flows);
-    let Some(own) = flows().find(|one| one.flow == flow) else { return format!("flow {flow}") };
-    let shared = flows().any(|other| other.flow != flow && other.from == own.from);
-    let from = cut(&clean(&own.from), 30);
+    let Some(this) = flows().find(|f| f.flow == flow) else { return format!("flow {flow}") };
+    let shared = flows().any(|other| other.flow != flow && other.from == this.from);
+    let from = cut(&clean(&this.from), 30);
     if shared { format!("{from}, flow {flow}") } else { from }
 }
 
 fn rates(summary: &Summary, flows: &[FlowKey]) -> Option<Vec<f64>> {
     let rate = |key: &FlowKey| {
-        let mut own = summary.flows.iter();
-        own.find(|flow| FlowKey::of(flow) == *key).map(|flow| flow.goodput_bps)
+        let mut summaries = summary.flows.iter();
+        summaries.find(|flow| FlowKey::of(flow) == *key).map(|flow| flow.goodput_bps)
     };
     flows.iter().map(rate).collect()
 }
 
-/// Returns the share of flow `at` in the total rate of `flows`.
-fn share(summary: &Summary, flows: &[FlowKey], at: usize) -> Option<f64> {
+/// Returns the share of `flows[index]` in the total rate of `flows`.
+fn share(summary: &Summary, flows: &[FlowKey], index: usize) -> Option<f64> {
     let rates = rates(summary, flows)?;
     let sum: f64 = rates.iter().sum();
-    rates.get(at).filter(|_| sum > 0.0).map(|rate| rate / sum)
+    rates.get(index).filter(|_| sum > 0.0).map(|rate| rate / sum)
 }
 
 /// Returns a sentence such as `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s
@@ -83,24 +88,24 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     if flows.len() > MAX_NAMED_FLOWS || flow_keys(groups).len() != flows.len() {
         return None;
     }
-    let each = groups.iter().filter_map(|group| {
-        let median = |at: usize| {
-            let all = group.summaries().filter_map(|summary| {
-                Some((*rates(summary, flows)?.get(at)?, share(summary, flows, at)?))
+    let flow_texts = groups.iter().filter_map(|group| {
+        let text_of = |index: usize| {
+            let rates_and_shares = group.summaries().filter_map(|summary| {
+                Some((*rates(summary, flows)?.get(index)?, share(summary, flows, index)?))
             });
-            let all: Vec<(f64, f64)> = all.collect();
-            let rate = MedianRange::of(all.iter().map(|(rate, _)| *rate))?.median;
-            let share = MedianRange::of(all.iter().map(|(_, share)| *share))?.median;
-            let name = flow_name(groups, flows.get(at)?.flow);
+            let rates_and_shares: Vec<(f64, f64)> = rates_and_shares.collect();
+            let rate = MedianRange::of(rates_and_shares.iter().map(|(rate, _)| *rate))?.median;
+            let share = MedianRange::of(rates_and_shares.iter().map(|(_, share)| *share))?.median;
+            let name = flow_name(groups, flows.get(index)?.flow);
             Some(format!("{name} {} ({})", number::rate(rate), number::percent(share)))
         };
-        let texts: Option<Vec<String>> = (0..flows.len()).map(median).collect();
+        let flow_texts: Option<Vec<String>> = (0..flows.len()).map(text_of).collect();
         let index = MedianRange::of(jain_indices(group, flows))?.median;
         let label = &group.label;
-        Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&texts?)))
+        Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&flow_texts?)))
     });
-    let each: Vec<String> = each.collect();
-    (!each.is_empty()).then(|| format!("Who gets how much? {}.", each.join("; ")))
+    let flow_texts: Vec<String> = flow_texts.collect();
+    (!flow_texts.is_empty()).then(|| format!("Who gets how much? {}.", flow_texts.join("; ")))
 }
 
 fn jain_indices(group: &RunGroup<'_>, flows: &[FlowKey]) -> Vec<f64> {
@@ -122,13 +127,13 @@ pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
 
 fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
     let mut rows: Vec<TableRow> = (0..flows.len().min(MAX_NAMED_FLOWS))
-        .map(|at| {
-            let name = flows.get(at).map(|key| flow_name(groups, key.flow)).unwrap_or_default();
+        .map(|index| {
+            let name = flows.get(index).map(|key| flow_name(groups, key.flow)).unwrap_or_default();
             let cell = |group: &RunGroup<'_>| {
-                let all: Vec<f64> =
-                    group.summaries().filter_map(|summary| share(summary, flows, at)).collect();
-                let bar = MedianRange::of(all.iter().copied()).map(|spread| spread.median);
-                Cell { bar, ..median_cell(all, number::percent) }
+                let shares: Vec<f64> =
+                    group.summaries().filter_map(|summary| share(summary, flows, index)).collect();
+                let bar = MedianRange::of(shares.iter().copied()).map(|spread| spread.median);
+                Cell { bar, ..median_cell(shares, number::percent) }
             };
             TableRow {
                 label: format!("Share of {name}"),
@@ -139,7 +144,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
         .collect();
     let index = |group: &RunGroup<'_>| match jain_indices(group, flows).as_slice() {
         [] => missing(),
-        all => median_cell(all.iter().copied(), |index| format!("{index:.3}")),
+        indices => median_cell(indices.iter().copied(), |index| format!("{index:.3}")),
     };
     rows.push(TableRow {
         label: "Jain\u{2019}s index".to_owned(),
@@ -154,23 +159,25 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
 pub(crate) fn share_values(groups: &[RunGroup<'_>]) -> Vec<serde_json::Value> {
     let summaries = || groups.iter().flat_map(RunGroup::summaries);
     let competing = competing_flows(groups);
-    let of = |flows: &Vec<FlowKey>| -> Vec<serde_json::Value> {
-        let line = |(at, key): (usize, &FlowKey), summary: &Summary| {
+    let values_of = |flows: &Vec<FlowKey>| -> Vec<serde_json::Value> {
+        let value_of = |(index, key): (usize, &FlowKey), summary: &Summary| {
             let rates = rates(summary, flows)?;
             Some(serde_json::json!({
                 "flow": key.flow,
                 "direction": super::direction(key.direction),
                 "name": flow_name(groups, key.flow),
-                "goodput_bps": rates.get(at)?,
-                "share": share(summary, flows, at)?,
+                "goodput_bps": rates.get(index)?,
+                "share": share(summary, flows, index)?,
                 "jain": jain(&rates)?,
             }))
         };
         summaries()
-            .flat_map(|summary| flows.iter().enumerate().filter_map(move |one| line(one, summary)))
+            .flat_map(|summary| {
+                flows.iter().enumerate().filter_map(move |entry| value_of(entry, summary))
+            })
             .collect()
     };
-    competing.iter().flat_map(of).collect()
+    competing.iter().flat_map(values_of).collect()
 }
 
 #[cfg(test)]

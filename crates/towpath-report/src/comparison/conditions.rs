@@ -28,8 +28,8 @@ impl ComparedCondition {
     /// Returns true if groups that should agree do not.
     pub(crate) fn differs(&self) -> bool {
         // A missing value does not count as a difference: QUIC has no settings of TCP.
-        let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NO_VALUE).collect();
-        self.must_agree && known.len() > 1
+        let values: BTreeSet<_> = self.values.iter().filter(|value| *value != NO_VALUE).collect();
+        self.must_agree && values.len() > 1
     }
 }
 
@@ -51,26 +51,31 @@ pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<ComparedCondition> 
         ("Kernel", true, |run| Some(run.meta.kernel.clone())),
         ("towpath", true, |run| Some(run.meta.towpath.clone())),
         ("Order of the runs", true, order),
-        ("CPU counted", true, counted),
+        ("CPU counted", true, cpu_accounting),
         ("Multipath", false, multipath),
         ("Result", false, |run| {
-            let whole = run.summary.is_some();
-            Some(if whole { "whole" } else { "cut off" }.to_owned()).filter(|_| !whole)
+            let has_summary = run.summary.is_some();
+            Some(if has_summary { "whole" } else { "cut off" }.to_owned()).filter(|_| !has_summary)
         }),
     ];
-    let mut all: Vec<ComparedCondition> = fixed
+    let mut conditions: Vec<ComparedCondition> = fixed
         .into_iter()
-        .map(|(label, shared, told)| condition(groups, label, shared, told))
+        .map(|(label, must_agree, value_of)| condition(groups, label, must_agree, value_of))
         .collect();
-    all.extend(settings(groups));
-    all.push(spread(groups, "Seeds", |run| run.meta.seed as f64, |seed| format!("{seed:.0}")));
-    all.extend(cost(comparison));
-    all.extend(noises(groups));
-    all.retain(|condition| condition.values.iter().any(|value| value != NO_VALUE));
-    all
+    conditions.extend(settings(groups));
+    conditions.push(spread(
+        groups,
+        "Seeds",
+        |run| run.meta.seed as f64,
+        |seed| format!("{seed:.0}"),
+    ));
+    conditions.extend(cost(comparison));
+    conditions.extend(timing_conditions(groups));
+    conditions.retain(|condition| condition.values.iter().any(|value| value != NO_VALUE));
+    conditions
 }
 
-fn joined(mut values: Vec<String>) -> String {
+fn join_values(mut values: Vec<String>) -> String {
     values.retain(|value| !value.is_empty());
     if values.is_empty() { NO_VALUE.to_owned() } else { clean(&values.join("; ")) }
 }
@@ -78,17 +83,17 @@ fn joined(mut values: Vec<String>) -> String {
 fn condition(
     groups: &[RunGroup<'_>],
     label: &str,
-    shared: bool,
+    must_agree: bool,
     value_of: impl Fn(&StoredRun) -> Option<String>,
 ) -> ComparedCondition {
     let value = |group: &RunGroup<'_>| {
-        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
-        joined(all.into_iter().collect())
+        let values: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
+        join_values(values.into_iter().collect())
     };
     ComparedCondition {
         label: label.to_owned(),
         values: groups.iter().map(value).collect(),
-        must_agree: shared,
+        must_agree,
     }
 }
 
@@ -96,15 +101,15 @@ fn condition(
 fn spread(
     groups: &[RunGroup<'_>],
     label: &str,
-    of: impl Fn(&StoredRun) -> f64,
+    value_of: impl Fn(&StoredRun) -> f64,
     text: impl Fn(f64) -> String,
 ) -> ComparedCondition {
     let value = |group: &RunGroup<'_>| {
-        let all: Vec<f64> = group.runs.iter().map(|run| of(run)).collect();
-        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let (least, most) = (text(least), text(most));
-        if least == most { least } else { number::spread(&least, &most) }
+        let values: Vec<f64> = group.runs.iter().map(|run| value_of(run)).collect();
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (min, max) = (text(min), text(max));
+        if min == max { min } else { number::spread(&min, &max) }
     };
     let values = groups.iter().map(value).collect();
     ComparedCondition { label: label.to_owned(), values, must_agree: false }
@@ -138,10 +143,10 @@ fn order(run: &StoredRun) -> Option<String> {
     })
 }
 
-fn counted(run: &StoredRun) -> Option<String> {
-    let counted = run.summary.as_ref()?.cpu?.accounting;
+fn cpu_accounting(run: &StoredRun) -> Option<String> {
+    let accounting = run.summary.as_ref()?.cpu?.accounting;
     Some(
-        match counted {
+        match accounting {
             CpuAccounting::SocketThreads => "threads with sockets",
             CpuAccounting::StackThreads => "threads with the transport",
             CpuAccounting::MixedThreads => "threads, of one end with the transport",
@@ -165,16 +170,16 @@ fn multipath(run: &StoredRun) -> Option<String> {
 
 /// Returns all other host settings: buffers, schedulers, libraries, processors.
 fn settings(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
-    let mut names: BTreeSet<&str> = BTreeSet::new();
+    let mut setting_names: BTreeSet<&str> = BTreeSet::new();
     for run in groups.iter().flat_map(|group| &group.runs) {
-        let said = run.meta.conditions.keys().map(String::as_str);
-        // Different in every run, or listed above.
-        names.extend(said.filter(|name| !matches!(*name, "load before" | "tls")));
+        let names = run.meta.conditions.keys().map(String::as_str);
+        // `load before` differs in every run, and `tls` has a row of its own.
+        setting_names.extend(names.filter(|name| !matches!(*name, "load before" | "tls")));
     }
     let setting = |name: &str| {
         condition(groups, name, is_buffer(name), |run| run.meta.conditions.get(name).cloned())
     };
-    names.into_iter().map(setting).collect()
+    setting_names.into_iter().map(setting).collect()
 }
 
 /// Returns true for settings that bound the data in flight.
@@ -182,14 +187,14 @@ pub(super) fn is_buffer(name: &str) -> bool {
     ["rmem", "wmem", "buffer", "window"].iter().any(|part| name.contains(part))
 }
 
-pub(crate) fn noise(run: &StoredRun) -> Option<&EmulatorTiming> {
+pub(crate) fn timing(run: &StoredRun) -> Option<&EmulatorTiming> {
     run.records.iter().find_map(|record| {
-        let Record::Timing(noise) = record else { return None };
-        Some(noise)
+        let Record::Timing(timing) = record else { return None };
+        Some(timing)
     })
 }
 
-/// Returns the CPU cost. Groups need not agree in it, but it helps to judge them.
+/// Returns the CPU cost, for information: groups need not agree in it.
 fn cost(comparison: &Comparison<'_>) -> Option<ComparedCondition> {
     let row = comparison.rows.iter().find(|row| row.metric.name == "cpu_per_gb")?;
     let text = |median: f64| row.metric.text(median);
@@ -199,17 +204,18 @@ fn cost(comparison: &Comparison<'_>) -> Option<ComparedCondition> {
     Some(ComparedCondition { label, values: values.collect(), must_agree: false })
 }
 
-fn noises(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
-    let mut real = groups.iter().flat_map(|group| &group.runs);
+fn timing_conditions(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
+    let mut runs = groups.iter().flat_map(|group| &group.runs);
     // Virtual time is never late.
-    if real.all(|run| run.meta.world == World::Sim || noise(run).is_none()) {
+    if runs.all(|run| run.meta.world == World::Sim || timing(run).is_none()) {
         return Vec::new();
     }
-    let of = |pick: fn(&EmulatorTiming) -> f64| move |run: &StoredRun| noise(run).map_or(0.0, pick);
+    let value_of =
+        |pick: fn(&EmulatorTiming) -> f64| move |run: &StoredRun| timing(run).map_or(0.0, pick);
     vec![
-        spread(groups, "Lateness, 99 %", of(|n| n.lateness_p99_ns as f64), number::time),
-        spread(groups, "CPU used by others", of(|n| n.other_cpu_share), number::percent),
-        spread(groups, "Load average", of(|n| n.load), |load| format!("{load:.1}")),
+        spread(groups, "Lateness, 99 %", value_of(|n| n.lateness_p99_ns as f64), number::time),
+        spread(groups, "CPU used by others", value_of(|n| n.other_cpu_share), number::percent),
+        spread(groups, "Load average", value_of(|n| n.load), |load| format!("{load:.1}")),
         ComparedCondition {
             label: "Degraded runs".to_owned(),
             values: groups.iter().map(degraded).collect(),
@@ -219,6 +225,6 @@ fn noises(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
 }
 
 fn degraded(group: &RunGroup<'_>) -> String {
-    let count = group.runs.iter().filter(|run| noise(run).is_some_and(|n| n.unreliable)).count();
+    let count = group.runs.iter().filter(|run| timing(run).is_some_and(|n| n.unreliable)).count();
     format!("{count} of {}", group.runs.len())
 }

@@ -7,29 +7,29 @@ use towpath_measure::metrics::statistics::MIN_SAMPLES;
 use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::World;
 
-use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, noise};
+use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, timing};
 use super::{ComparedCondition, Comparison};
 use crate::StoredRun;
 use crate::group::RunGroup;
 use crate::text::clean;
 
-/// Number of runs from which even a stall in one run of five shows in the distribution.
+/// Minimum number of runs of a group; fewer may miss an effect that occurs in one run of ten.
 const MIN_RUNS: usize = 20;
 
 pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
     let conditions = conditions(comparison);
-    let mut found = Vec::new();
-    mixed(&conditions, &mut found);
-    controls(comparison, &mut found);
-    encryption(comparison, &mut found);
-    stacks(comparison, &mut found);
-    texts(comparison, &mut found);
-    buffers(&conditions, &mut found);
-    unreliable_runs(comparison, &mut found);
-    counts(comparison, &mut found);
-    orders(comparison, &mut found);
-    equal_runs(comparison, &mut found);
-    found
+    let mut warnings = Vec::new();
+    warn_mixed_conditions(&conditions, &mut warnings);
+    warn_congestion_controls(comparison, &mut warnings);
+    warn_encryption(comparison, &mut warnings);
+    warn_stacks(comparison, &mut warnings);
+    warn_scenarios(comparison, &mut warnings);
+    warn_buffers(&conditions, &mut warnings);
+    warn_unusable_runs(comparison, &mut warnings);
+    warn_few_runs(comparison, &mut warnings);
+    warn_run_orders(comparison, &mut warnings);
+    warn_equal_runs(comparison, &mut warnings);
+    warnings
 }
 
 fn warning(text: String, hint: &str) -> Warning {
@@ -38,12 +38,13 @@ fn warning(text: String, hint: &str) -> Warning {
 
 /// Formats a value for each group: `tcp cubic, mptcp lia`.
 fn per_group(groups: &[RunGroup<'_>], values: &[String]) -> String {
-    let each = groups.iter().zip(values).map(|(group, value)| format!("{} {value}", group.label));
-    each.collect::<Vec<_>>().join(", ")
+    let values_by_group =
+        groups.iter().zip(values).map(|(group, value)| format!("{} {value}", group.label));
+    values_by_group.collect::<Vec<_>>().join(", ")
 }
 
 /// Warns about conditions that must be the same for metrics to be comparable.
-fn mixed(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
+fn warn_mixed_conditions(conditions: &[ComparedCondition], warnings: &mut Vec<Warning>) {
     let hints = [
         (
             "World",
@@ -63,23 +64,26 @@ fn mixed(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
     for (label, hint) in hints {
         let Some(condition) = conditions.iter().find(|c| c.label == label) else { continue };
         // A missing value does not count as a difference.
-        let known: BTreeSet<&String> = condition.values.iter().filter(|v| *v != "–").collect();
-        if known.len() > 1 {
-            let values: Vec<_> = known.into_iter().map(String::as_str).collect();
-            let text = format!("{} differs: {}", lower(label), values.join(" and "));
-            found.push(warning(text, hint));
+        let values: BTreeSet<&String> = condition.values.iter().filter(|v| *v != "–").collect();
+        if values.len() > 1 {
+            let values: Vec<_> = values.into_iter().map(String::as_str).collect();
+            let text = format!("{} differs: {}", condition_name(label), values.join(" and "));
+            warnings.push(warning(text, hint));
         }
     }
 }
 
-fn lower(label: &str) -> String {
+fn condition_name(label: &str) -> String {
     if label == "World" { "the world".to_owned() } else { format!("`{label}`") }
 }
 
-fn each(groups: &[RunGroup<'_>], value_of: impl Fn(&StoredRun) -> Option<String>) -> Vec<String> {
+fn values_by_group(
+    groups: &[RunGroup<'_>],
+    value_of: impl Fn(&StoredRun) -> Option<String>,
+) -> Vec<String> {
     let value = |group: &RunGroup<'_>| {
-        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
-        all.into_iter().collect::<Vec<_>>().join("; ")
+        let values: BTreeSet<String> = group.runs.iter().filter_map(|run| value_of(run)).collect();
+        values.into_iter().collect::<Vec<_>>().join("; ")
     };
     groups.iter().map(value).collect()
 }
@@ -89,12 +93,12 @@ fn differ(values: &[String]) -> bool {
     known.len() > 1
 }
 
-fn controls(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
-    let values = each(&comparison.groups, congestion_control);
+fn warn_congestion_controls(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
+    let values = values_by_group(&comparison.groups, congestion_control);
     if differ(&values) {
         let text =
             format!("congestion control differs: {}", per_group(&comparison.groups, &values));
-        found.push(warning(
+        warnings.push(warning(
             clean(&text),
             "give all of them the same (`congestion-control`), or say that it is part of what is \
              compared",
@@ -102,15 +106,16 @@ fn controls(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-fn encryption(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
-    let side = |encrypted: bool| {
+fn warn_encryption(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
+    let labels_of = |encrypted: bool| {
         let groups = comparison.groups.iter();
-        let all = groups.filter(|group| group.runs.iter().all(|r| is_encrypted(r) == encrypted));
-        format::list(&all.map(|group| group.label.as_str()).collect::<Vec<_>>())
+        let matching =
+            groups.filter(|group| group.runs.iter().all(|r| is_encrypted(r) == encrypted));
+        format::list(&matching.map(|group| group.label.as_str()).collect::<Vec<_>>())
     };
-    let (with, without) = (side(true), side(false));
+    let (with, without) = (labels_of(true), labels_of(false));
     if !with.is_empty() && !without.is_empty() {
-        found.push(warning(
+        warnings.push(warning(
             format!("TLS on one side only: with it {with}, without it {without}"),
             "encryption costs processor time, and its handshake up to a round trip: compare CPU and \
              connect times within each kind",
@@ -118,21 +123,21 @@ fn encryption(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-fn stacks(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+fn warn_stacks(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     let stack = |run: &StoredRun| is_tcp(run).then(|| run.meta.stack.clone());
-    let values = each(&comparison.groups, stack);
+    let values = values_by_group(&comparison.groups, stack);
     if differ(&values) {
         let text = format!("the TCP stack differs: {}", per_group(&comparison.groups, &values));
-        found.push(warning(clean(&text), "choose one with `--stack`, unless that is compared"));
+        warnings.push(warning(clean(&text), "choose one with `--stack`, unless that is compared"));
     }
 }
 
-/// Warns about scenarios that differ in more than the compared conditions.
-fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+/// Warns about scenarios that differ.
+fn warn_scenarios(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     let runs = comparison.groups.iter().flat_map(|group| &group.runs);
     let texts: BTreeSet<&str> = runs.map(|run| run.meta.scenario_toml.as_str()).collect();
     if texts.len() > 1 {
-        found.push(warning(
+        warnings.push(warning(
             format!("{} different scenarios are compared", texts.len()),
             "look at the scenarios in the runs' reports, and see whether only what you compare \
              differs",
@@ -140,57 +145,64 @@ fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-fn buffers(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
-    // QUIC has no such settings, so only known values can differ.
+fn warn_buffers(conditions: &[ComparedCondition], warnings: &mut Vec<Warning>) {
+    // A missing value is no difference: QUIC has no such settings.
     let differs = |condition: &&ComparedCondition| {
-        let known: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
-        is_buffer(&condition.label) && known.len() > 1
+        let values: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
+        is_buffer(&condition.label) && values.len() > 1
     };
     let names: Vec<_> =
         conditions.iter().filter(differs).map(|c| format!("`{}`", clean(&c.label))).collect();
     if !names.is_empty() {
-        found.push(warning(
+        warnings.push(warning(
             format!("buffers differ: {}", names.join(", ")),
             "a full buffer bounds goodput and hides loss: give both ends the same",
         ));
     }
 }
 
-fn unreliable_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+fn warn_unusable_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     for group in &comparison.groups {
-        let all = group.runs.len();
-        let count =
-            |doubt: fn(&StoredRun) -> bool| group.runs.iter().filter(|run| doubt(run)).count();
-        let degraded = count(|run| noise(run).is_some_and(|noise| noise.unreliable));
+        let total = group.runs.len();
+        let count = |is_affected: fn(&StoredRun) -> bool| {
+            group.runs.iter().filter(|run| is_affected(run)).count()
+        };
+        let degraded = count(|run| timing(run).is_some_and(|timing| timing.unreliable));
         if degraded > 0 {
-            found.push(warning(
-                format!("{}: {degraded} of {all} runs were too late or too noisy", group.label),
+            warnings.push(warning(
+                format!("{}: {degraded} of {total} runs were too late or too noisy", group.label),
                 "measure again on an idle machine; its reports say what disturbed each run",
             ));
         }
-        let cut = count(|run| run.summary.is_none());
-        if cut > 0 {
-            found.push(warning(
-                format!("{}: {cut} of {all} results have no summary and are left out", group.label),
+        let without_summary = count(|run| run.summary.is_none());
+        if without_summary > 0 {
+            warnings.push(warning(
+                format!(
+                    "{}: {without_summary} of {total} results have no summary and are left out",
+                    group.label
+                ),
                 "they were interrupted, or their files are cut off",
             ));
         }
-        let unused = count(|run| {
+        let not_multipath = count(|run| {
             run.summary.as_ref().is_some_and(|s| s.multipath.requested && !s.multipath.used)
         });
-        if unused > 0 {
-            found.push(warning(
-                format!("{}: {unused} of {all} runs did not use it to the end", group.label),
+        if not_multipath > 0 {
+            warnings.push(warning(
+                format!(
+                    "{}: {not_multipath} of {total} runs did not use it to the end",
+                    group.label
+                ),
                 "they fell back: see the proof in their reports",
             ));
         }
     }
 }
 
-fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+fn warn_few_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     let groups = &comparison.groups;
     if groups.len() < 2 {
-        found.push(warning(
+        warnings.push(warning(
             "there is only one group, so nothing to compare it with".to_owned(),
             "give results of several transports, or more transports with `--transport`",
         ));
@@ -199,10 +211,10 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let fewest = groups.iter().map(|g| g.summaries().count()).min().unwrap_or(0);
     if differ(&counts) {
         let text = format!("numbers of repetitions differ: {}", per_group(groups, &counts));
-        found.push(warning(text, "repeat all equally often, in turn"));
+        warnings.push(warning(text, "repeat all equally often, in turn"));
     }
     if fewest < MIN_SAMPLES {
-        found.push(warning(
+        warnings.push(warning(
             match fewest {
                 1 => format!("1 repetition is too few for an interval, which takes {MIN_SAMPLES}"),
                 few => {
@@ -215,7 +227,7 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
              only one of them",
         ));
     } else if fewest < MIN_RUNS && groups.iter().any(|group| !is_simulated(group)) {
-        found.push(warning(
+        warnings.push(warning(
             format!("{fewest} repetitions: what happens in one run of ten may be missing"),
             "repeat 20 times or more (`--repeat 20`) before publishing it",
         ));
@@ -228,21 +240,22 @@ fn is_simulated(group: &RunGroup<'_>) -> bool {
 
 /// Warns about run orders: in real time, the machine may change between the first and the last
 /// run.
-fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
-    let real = || {
+fn warn_run_orders(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
+    let real_time_runs = || {
         let runs = comparison.groups.iter().flat_map(|group| &group.runs);
         runs.filter(|run| run.meta.world != World::Sim)
     };
     if comparison.groups.len() < 2 {
         return;
     }
-    if real().any(|run| run.meta.order.is_none()) {
-        found.push(warning(
+    if real_time_runs().any(|run| run.meta.order.is_none()) {
+        warnings.push(warning(
             "in which order some of the runs were made is not known".to_owned(),
             "measure with `towpath compare SCENARIO`, which takes turns",
         ));
-    } else if real().any(|run| run.meta.order.is_some_and(|o| o.kind == OrderKind::Fixed)) {
-        found.push(warning(
+    } else if real_time_runs().any(|run| run.meta.order.is_some_and(|o| o.kind == OrderKind::Fixed))
+    {
+        warnings.push(warning(
             "the transports took turns in a fixed order".to_owned(),
             "each then always follows the same other one: use `--order random`",
         ));
@@ -250,22 +263,22 @@ fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
 }
 
 /// Returns true if a group's repetitions are simulated and identical.
-pub(super) fn is_deterministic(comparison: &Comparison<'_>, at: usize) -> bool {
-    let samples = comparison.rows.iter().filter_map(|row| row.samples.get(at));
-    let same =
+pub(super) fn is_deterministic(comparison: &Comparison<'_>, index: usize) -> bool {
+    let samples = comparison.rows.iter().filter_map(|row| row.samples.get(index));
+    let are_equal =
         |values: &[f64]| values.first().map(|v| v.to_bits()) == values.last().map(|v| v.to_bits());
-    let group = comparison.groups.get(at);
+    let group = comparison.groups.get(index);
     group.is_some_and(|group| group.runs.len() > 1 && is_simulated(group)) && { samples }
-        .all(|s| same(s.values()))
+        .all(|s| are_equal(s.values()))
 }
 
 /// Warns about scenarios without randomness, whose repetitions are all equal.
-fn equal_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+fn warn_equal_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     let groups = comparison.groups.iter().enumerate();
     let groups = groups.filter(|(at, _)| is_deterministic(comparison, *at));
     let names: Vec<&str> = groups.map(|(_, group)| group.label.as_str()).collect();
     if !names.is_empty() {
-        found.push(warning(
+        warnings.push(warning(
             format!("all repetitions of {} are equal", format::list(&names)),
             "the scenario draws nothing at random for them, so their intervals say nothing: give it \
              jitter or loss, or emulate it",

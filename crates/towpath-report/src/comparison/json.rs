@@ -30,14 +30,14 @@ pub(super) fn json(comparison: &Comparison<'_>) -> Value {
 fn metric_json(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
     let groups = row.estimates.iter().zip(&row.samples).zip(&comparison.groups);
     let groups = groups.map(|((estimate, sample), group)| {
-        let of = |pick: fn(&Estimate) -> f64| estimate.as_ref().map(pick);
+        let value_of = |pick: fn(&Estimate) -> f64| estimate.as_ref().map(pick);
         json!({
             "label": group.label,
             "n": sample.count(),
-            "median": of(|e| e.median),
-            "q1": of(|e| e.quartiles[0]),
-            "q3": of(|e| e.quartiles[1]),
-            "mean": of(|e| e.mean),
+            "median": value_of(|e| e.median),
+            "q1": value_of(|e| e.quartiles[0]),
+            "q3": value_of(|e| e.quartiles[1]),
+            "mean": value_of(|e| e.mean),
             "interval95": interval(estimate.as_ref().and_then(|e| e.interval)),
             "values": sample.values(),
         })
@@ -53,7 +53,7 @@ fn metric_json(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
 }
 
 fn ratio(comparison: &Comparison<'_>, pair: &GroupRatio) -> Value {
-    let label = |at: usize| comparison.groups.get(at).map(|group| group.label.as_str());
+    let label = |index: usize| comparison.groups.get(index).map(|group| group.label.as_str());
     json!({
         "of": label(pair.of),
         "to": label(pair.to),

@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn every_compared_value_is_a_metric() {
-        for figure in &METRICS {
-            assert!(figure.metric().is_some(), "{}", figure.name);
+        for metric in &METRICS {
+            assert!(metric.metric().is_some(), "{}", metric.name);
         }
     }
 }

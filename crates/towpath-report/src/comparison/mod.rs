@@ -19,7 +19,7 @@ use towpath_net::stream_seed;
 use crate::StoredRun;
 use crate::group::{RunGroup, groups};
 use crate::number;
-pub(crate) use conditions::{ComparedCondition, conditions, noise};
+pub(crate) use conditions::{ComparedCondition, conditions, timing};
 pub(crate) use metric::{BetterDirection, METRICS, RunMetric};
 
 /// Comparison of results, by group.
@@ -58,11 +58,11 @@ impl<'a> Comparison<'a> {
     pub fn of(runs: &'a [StoredRun], seed: u64) -> Self {
         let mut groups = groups(runs);
         groups.sort_by_key(|group| (world_rank(group), transport_rank(group.transport)));
-        let exchange = runs.iter().filter_map(|run| run.summary.as_ref());
-        let exchange = exchange.clone().count() > 0
-            && exchange.flat_map(|summary| &summary.flows).all(|flow| flow.messages.is_some());
-        let shown = METRICS.iter().filter(|figure| !(exchange && figure.of_transfers));
-        let rows = shown.filter_map(|figure| compare(figure, &groups, seed)).collect();
+        let summaries = runs.iter().filter_map(|run| run.summary.as_ref());
+        let has_only_messages = summaries.clone().count() > 0
+            && summaries.flat_map(|summary| &summary.flows).all(|flow| flow.messages.is_some());
+        let metrics = METRICS.iter().filter(|metric| !(has_only_messages && metric.of_transfers));
+        let rows = metrics.filter_map(|metric| compare(metric, &groups, seed)).collect();
         Self { runs, groups, rows, seed }
     }
 
@@ -92,20 +92,21 @@ impl<'a> Comparison<'a> {
         let mut ranks: Vec<u8> = self.groups.iter().map(world_rank).collect();
         ranks.dedup(); // groups are sorted by world
         let several = ranks.len() > 1;
-        let of = |rank: u8| {
-            let own = |at: &usize| self.groups.get(*at).is_some_and(|g| world_rank(g) == rank);
-            let order: Vec<usize> = (0..self.groups.len()).filter(own).collect();
+        let headline_of = |rank: u8| {
+            let has_rank =
+                |index: &usize| self.groups.get(*index).is_some_and(|g| world_rank(g) == rank);
+            let order: Vec<usize> = (0..self.groups.len()).filter(has_rank).collect();
             let world = self.groups.get(*order.first()?)?.runs.first()?.meta.world;
             let text = self.headline(order)?;
             Some(if several { format!("In {world}: {text}") } else { text })
         };
-        ranks.iter().filter_map(|rank| of(*rank)).collect()
+        ranks.iter().filter_map(|rank| headline_of(*rank)).collect()
     }
 
     fn headline(&self, mut order: Vec<usize>) -> Option<String> {
         let row = self.rows.first()?;
-        let median = |at: &usize| row.estimates.get(*at)?.as_ref().map(|e| e.median);
-        order.retain(|at| median(at).is_some());
+        let median = |index: &usize| row.estimates.get(*index)?.as_ref().map(|e| e.median);
+        order.retain(|index| median(index).is_some());
         order.sort_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
         if row.metric.better == BetterDirection::More {
             order.reverse();
@@ -113,56 +114,56 @@ impl<'a> Comparison<'a> {
         let [best, second, ..] = order[..] else { return None };
         let mut text = self.versus_text(row, best, second)?;
         // Readers usually want the gain of Multipath TCP over TCP, even if other groups are ahead.
-        if let Some([one, other]) = self.tcp_mptcp_pair(&order)
-            && [best, second] != [one, other]
+        if let Some([worse, better]) = self.tcp_mptcp_pair(&order)
+            && [best, second] != [worse, better]
         {
-            let what = format!("{}: ", row.metric.label);
-            let usual = self.versus_text(row, one, other)?;
-            text = format!("{text} {}", usual.strip_prefix(&what).unwrap_or(&usual));
+            let prefix = format!("{}: ", row.metric.label);
+            let gain_text = self.versus_text(row, worse, better)?;
+            text = format!("{text} {}", gain_text.strip_prefix(&prefix).unwrap_or(&gain_text));
         }
         Some(text)
     }
 
-    /// Returns TCP and Multipath TCP if there is one group of each, in this order of groups.
+    /// Returns the groups of TCP and Multipath TCP, in the given order, if there is one of each.
     fn tcp_mptcp_pair(&self, order: &[usize]) -> Option<[usize; 2]> {
-        let own = |transport: Transport| {
-            let is_it = |at: &&usize| {
-                self.groups.get(**at).is_some_and(|group| group.transport == transport)
+        let only_group_of = |transport: Transport| {
+            let has_transport = |index: &&usize| {
+                self.groups.get(**index).is_some_and(|group| group.transport == transport)
             };
-            let mut all = order.iter().filter(is_it);
-            all.next().copied().filter(|_| all.next().is_none())
+            let mut matching = order.iter().filter(has_transport);
+            matching.next().copied().filter(|_| matching.next().is_none())
         };
-        let pair = [own(Transport::Tcp)?, own(Transport::Mptcp)?];
-        let place = |at: usize| order.iter().position(|other| *other == at);
-        Some(if place(pair[0]) < place(pair[1]) { pair } else { [pair[1], pair[0]] })
+        let pair = [only_group_of(Transport::Tcp)?, only_group_of(Transport::Mptcp)?];
+        let rank = |index: usize| order.iter().position(|i| *i == index);
+        Some(if rank(pair[0]) < rank(pair[1]) { pair } else { [pair[1], pair[0]] })
     }
 
     /// Compares one group's metric with that of a worse one.
     fn versus_text(&self, row: &ComparedMetric, best: usize, second: usize) -> Option<String> {
-        let median = |at: usize| row.estimates.get(at)?.as_ref().map(|e| e.median);
-        let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
-        let value = |at: usize| median(at).map(|v| row.metric.text(v)).unwrap_or_default();
-        let what = row.metric.label;
-        let told = format!("{what}: {} {}, {} {}", name(best), value(best), name(second), {
+        let median = |index: usize| row.estimates.get(index)?.as_ref().map(|e| e.median);
+        let name = |index: usize| self.groups.get(index).map_or("", |group| group.label.as_str());
+        let value = |index: usize| median(index).map(|v| row.metric.text(v)).unwrap_or_default();
+        let label = row.metric.label;
+        let text = format!("{label}: {} {}, {} {}", name(best), value(best), name(second), {
             value(second)
         });
-        let is_it =
+        let is_pair =
             |p: &&GroupRatio| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
-        let ratio = row.ratios.iter().find(is_it)?.ratio;
-        let Some(ratio) = ratio else { return Some(format!("{told}.")) };
+        let ratio = row.ratios.iter().find(is_pair)?.ratio;
+        let Some(ratio) = ratio else { return Some(format!("{text}.")) };
         if fairness::is_deterministic(self, best) && fairness::is_deterministic(self, second) {
-            return Some(format!("{told}, in every repetition: nothing is drawn at random."));
+            return Some(format!("{text}, in every repetition: nothing is drawn at random."));
         }
         Some(match missing_interval_reason(ratio.count) {
-            Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
-            None if is_clear(&ratio) => format!("{told}: more than chance."),
-            None => format!("{told}: it may be chance, as the interval of their ratio holds 1."),
+            Some(few) => format!("{text}. Too few repetitions to say more ({few})."),
+            None if is_clear(&ratio) => format!("{text}: more than chance."),
+            None => format!("{text}: it may be chance, as the interval of their ratio holds 1."),
         })
     }
 
     /// Returns the name of a ratio: `mptcp ÷ tcp`.
     pub(crate) fn pair_name(&self, pair: &GroupRatio) -> String {
-        let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
+        let name = |index: usize| self.groups.get(index).map_or("", |group| group.label.as_str());
         format!("{} ÷ {}", name(pair.of), name(pair.to))
     }
 }
@@ -202,72 +203,74 @@ fn world_rank(group: &RunGroup<'_>) -> u8 {
 
 /// Compares a metric across all groups; `None` when no run has it.
 fn compare(
-    figure: &'static RunMetric,
+    metric: &'static RunMetric,
     groups: &[RunGroup<'_>],
     seed: u64,
 ) -> Option<ComparedMetric> {
-    let values: Vec<_> = groups.iter().map(|group| values(figure, group)).collect();
+    let values: Vec<_> = groups.iter().map(|group| values(metric, group)).collect();
     let samples: Vec<Sample> =
         values.iter().map(|values| Sample::of(values.iter().map(|(_, value)| *value))).collect();
     if samples.iter().all(|sample| sample.count() == 0) {
         return None;
     }
-    let seed_of = |what: &str| stream_seed(seed, figure.name, what);
+    let seed_of = |label: &str| stream_seed(seed, metric.name, label);
     let labels = groups.iter().map(|group| group.label.as_str());
     let estimates =
         samples.iter().zip(labels).map(|(sample, label)| Estimate::of(sample, seed_of(label)));
     let estimates = estimates.collect();
     let mut ratios = Vec::new();
-    for (to, denominators) in values.iter().enumerate() {
-        for (of, numerators) in values.iter().enumerate().skip(to + 1) {
-            let rank = |at: usize| groups.get(at).map(world_rank);
-            if rank(of) != rank(to) {
+    for (denominator, denominator_values) in values.iter().enumerate() {
+        for (numerator, numerator_values) in values.iter().enumerate().skip(denominator + 1) {
+            let rank = |index: usize| groups.get(index).map(world_rank);
+            if rank(numerator) != rank(denominator) {
                 continue;
             }
-            let seed = seed_of(&format!("{of} over {to}"));
-            let ratio = match pairs(numerators, denominators) {
+            let seed = seed_of(&format!("{numerator} over {denominator}"));
+            let ratio = match pairs(numerator_values, denominator_values) {
                 Some(pairs) => Ratio::of_pairs(&pairs, seed),
                 None => samples
-                    .get(of)
-                    .zip(samples.get(to))
+                    .get(numerator)
+                    .zip(samples.get(denominator))
                     .and_then(|(a, b)| Ratio::of_groups(a, b, seed)),
             };
-            ratios.push(GroupRatio { of, to, ratio });
+            ratios.push(GroupRatio { of: numerator, to: denominator, ratio });
         }
     }
-    Some(ComparedMetric { metric: figure, estimates, samples, ratios })
+    Some(ComparedMetric { metric, estimates, samples, ratios })
 }
 
 /// Returns the runs of a group that have the metric.
-fn values<'a>(figure: &RunMetric, group: &RunGroup<'a>) -> Vec<(&'a StoredRun, f64)> {
-    group.runs.iter().filter_map(|run| Some((*run, figure.value(run)?))).collect()
+fn values<'a>(metric: &RunMetric, group: &RunGroup<'a>) -> Vec<(&'a StoredRun, f64)> {
+    group.runs.iter().filter_map(|run| Some((*run, metric.value(run)?))).collect()
 }
 
-/// Pairs values of the same repetition: neighbours in time, or the same random draws.
+/// Pairs values of the same repetition, measured one after the other or with the same random draws.
+///
+/// `None` if the runs are not comparable one by one.
 fn pairs(a: &[(&StoredRun, f64)], b: &[(&StoredRun, f64)]) -> Option<Vec<(f64, f64)>> {
-    let by_number = |runs: &[(&'_ StoredRun, f64)]| {
-        let all: BTreeMap<u32, usize> =
-            runs.iter().enumerate().map(|(at, (run, _))| (run.meta.repeat, at)).collect();
-        // Results of two calls combined contain each number twice, and their runs are unrelated.
-        (all.len() == runs.len()).then_some(all)
+    let by_repetition = |runs: &[(&'_ StoredRun, f64)]| {
+        let indices: BTreeMap<u32, usize> =
+            runs.iter().enumerate().map(|(index, (run, _))| (run.meta.repeat, index)).collect();
+        // A number occurs twice if results of two commands were combined; their runs are unrelated.
+        (indices.len() == runs.len()).then_some(indices)
     };
-    let (of_a, of_b) = (by_number(a)?, by_number(b)?);
+    let (indices_a, indices_b) = (by_repetition(a)?, by_repetition(b)?);
     let mut pairs = Vec::new();
-    for (number, at) in of_a {
-        let Some(other) = of_b.get(&number) else { continue };
-        let ((one, own), (two, others)) = (a.get(at)?, b.get(*other)?);
-        if !comparable(one, two) {
+    for (repeat, index_a) in indices_a {
+        let Some(index_b) = indices_b.get(&repeat) else { continue };
+        let ((run_a, value_a), (run_b, value_b)) = (a.get(index_a)?, b.get(*index_b)?);
+        if !is_comparable(run_a, run_b) {
             return None;
         }
-        pairs.push((*own, *others));
+        pairs.push((*value_a, *value_b));
     }
     (!pairs.is_empty()).then_some(pairs)
 }
 
-fn comparable(a: &StoredRun, b: &StoredRun) -> bool {
+fn is_comparable(a: &StoredRun, b: &StoredRun) -> bool {
     match (a.meta.world, b.meta.world) {
         (World::Sim, World::Sim) => a.meta.seed == b.meta.seed,
-        (one, other) if one == other => match (a.meta.order, b.meta.order) {
+        (world_a, world_b) if world_a == world_b => match (a.meta.order, b.meta.order) {
             (Some(a), Some(b)) => (a.kind, a.seed, a.of) == (b.kind, b.seed, b.of),
             _ => false,
         },

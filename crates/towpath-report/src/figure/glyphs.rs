@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
-use super::layout::TICK;
+use super::layout::TICK_FONT_SIZE;
 use super::png::PngError;
 
 const REGULAR: (&str, &[u8]) = ("Arimo", include_bytes!("font/Arimo-Regular.ttf"));
@@ -14,26 +14,27 @@ const REPLACEMENT: char = '\u{fffd}';
 
 /// Replaces every `<text>` of the picture with a `<path>`. Understands only the output of `layout`
 /// and `marks`.
-pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
+pub(super) fn outline_texts(svg: &str) -> Result<String, PngError> {
     let [regular, bold] = [Font::read(REGULAR)?, Font::read(BOLD)?];
     let mut out = String::with_capacity(svg.len() * 2);
-    let mut rest = svg;
-    while let Some((before, text)) = rest.split_once("<text ") {
+    let mut remaining = svg;
+    while let Some((before, text)) = remaining.split_once("<text ") {
         out.push_str(before);
         let (text, after) = text.split_once("</text>").unwrap_or((text, ""));
         let (attributes, content) = text.split_once('>').unwrap_or((text, ""));
         let text = SvgText::read(attributes);
         let font = if text.bold { &bold } else { &regular };
-        font.write(&mut out, &text, &unescaped(content));
-        rest = after;
+        font.write(&mut out, &text, &unescape(content));
+        remaining = after;
     }
-    out.push_str(rest);
+    out.push_str(remaining);
     Ok(out)
 }
 
 /// Parsed attributes of a text.
 #[derive(Debug)]
 struct SvgText<'a> {
+    /// Position of the anchor on the base line.
     at: [f32; 2],
     size: f32,
     bold: bool,
@@ -45,7 +46,7 @@ struct SvgText<'a> {
 
 impl<'a> SvgText<'a> {
     fn read(attributes: &'a str) -> Self {
-        let (at, size) = ([0.0; 2], TICK as f32);
+        let (at, size) = ([0.0; 2], TICK_FONT_SIZE as f32);
         let mut text = Self { at, size, bold: false, anchor: 0.0, others: Vec::new() };
         let mut parts = attributes.split('"');
         while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
@@ -65,13 +66,14 @@ impl<'a> SvgText<'a> {
 }
 
 /// Undoes `text::esc`. The ampersand comes last, as it begins the other escapes.
-fn unescaped(text: &str) -> String {
-    let each = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
-    each.iter().fold(text.to_owned(), |text, (escaped, letter)| text.replace(escaped, letter))
+fn unescape(text: &str) -> String {
+    let escapes = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
+    escapes.iter().fold(text.to_owned(), |text, (escaped, letter)| text.replace(escaped, letter))
 }
 
 struct Font {
     face: Face<'static>,
+    /// Font units per em.
     units: f32,
 }
 
@@ -84,8 +86,9 @@ impl Font {
 
     /// Returns a letter's glyph and its advance width, in units of the font.
     fn glyph(&self, letter: char) -> (GlyphId, f32) {
-        let found = self.face.glyph_index(letter).or_else(|| self.face.glyph_index(REPLACEMENT));
-        let glyph = found.unwrap_or_default();
+        let known_or_replacement =
+            self.face.glyph_index(letter).or_else(|| self.face.glyph_index(REPLACEMENT));
+        let glyph = known_or_replacement.unwrap_or_default();
         (glyph, self.face.glyph_hor_advance(glyph).map_or(0.0, f32::from))
     }
 
@@ -155,27 +158,31 @@ mod tests {
     use super::*;
 
     /// Returns the minimum and maximum of a path's points, across and down.
-    fn ends(path: &str) -> [(f32, f32); 2] {
+    fn path_extent(path: &str) -> [(f32, f32); 2] {
         let (_, d) = path.split_once("d=\"M0 0").unwrap();
         let d = d.split('"').next().unwrap();
         let numbers: Vec<f32> =
             d.split([' ', 'M', 'L', 'Q', 'C', 'Z']).filter_map(|word| word.parse().ok()).collect();
         [0, 1].map(|first| {
-            let along = || numbers.iter().skip(first).step_by(2).copied();
-            (along().fold(f32::INFINITY, f32::min), along().fold(f32::NEG_INFINITY, f32::max))
+            let coordinates = || numbers.iter().skip(first).step_by(2).copied();
+            (
+                coordinates().fold(f32::INFINITY, f32::min),
+                coordinates().fold(f32::NEG_INFINITY, f32::max),
+            )
         })
     }
 
-    fn of(text: &str) -> String {
-        outlined(text).unwrap()
+    fn outline(text: &str) -> String {
+        outline_texts(text).unwrap()
     }
 
     #[test]
     fn a_text_becomes_a_path_and_keeps_its_other_attributes() {
-        let path = of("<g><text x=\"100\" y=\"50.5\" font-size=\"20\" fill=\"red\">HIH</text></g>");
+        let path =
+            outline("<g><text x=\"100\" y=\"50.5\" font-size=\"20\" fill=\"red\">HIH</text></g>");
         assert!(path.starts_with("<g><path d=\"M0 0M") && path.ends_with("\" fill=\"red\"/></g>"));
         // Capitals are 0.7 of the size high; two of 0.72 and one of 0.28 are wide.
-        let [(left, right), (top, foot)] = ends(&path);
+        let [(left, right), (top, foot)] = path_extent(&path);
         assert!(
             (100.0..103.0).contains(&left) && (131.0..134.5).contains(&right),
             "{left} {right}"
@@ -186,8 +193,9 @@ mod tests {
     #[test]
     fn an_anchor_is_the_middle_or_the_end_of_the_text() {
         let place = |anchor: &str| {
-            let [(left, right), _] =
-                ends(&of(&format!("<text x=\"0\" y=\"0\" text-anchor=\"{anchor}\">HHHH</text>")));
+            let [(left, right), _] = path_extent(&outline(&format!(
+                "<text x=\"0\" y=\"0\" text-anchor=\"{anchor}\">HHHH</text>"
+            )));
             (left, right)
         };
         let (left, right) = place("middle");
@@ -198,10 +206,10 @@ mod tests {
 
     #[test]
     fn bold_letters_are_heavier_and_escaped_ones_are_one_letter() {
-        assert_ne!(of("<text >a</text>"), of("<text font-weight=\"600\">a</text>"));
-        assert_eq!(unescaped("a &lt; b &amp;amp; &quot;c&#39;"), "a < b &amp; \"c'");
+        assert_ne!(outline("<text >a</text>"), outline("<text font-weight=\"600\">a</text>"));
+        assert_eq!(unescape("a &lt; b &amp;amp; &quot;c&#39;"), "a < b &amp; \"c'");
         // A letter missing in all fonts is shown as the replacement, not left out.
-        assert_eq!(of("<text >\u{4e00}</text>"), of("<text >\u{fffd}</text>"));
-        assert!(ends(&of("<text >\u{4e00}</text>"))[0].1 > 5.0);
+        assert_eq!(outline("<text >\u{4e00}</text>"), outline("<text >\u{fffd}</text>"));
+        assert!(path_extent(&outline("<text >\u{4e00}</text>"))[0].1 > 5.0);
     }
 }

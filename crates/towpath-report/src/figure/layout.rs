@@ -8,34 +8,34 @@ use super::style::{FONTS, INK, LINE, MUTED, MarkerStyle, marker, width};
 use super::{CurveKind, Figure, Panel, ScaleKind};
 use crate::text::{cut, esc, wrap};
 
-/// Width of a panel; a figure of one is as wide as a column of a paper.
-const WIDTH: f64 = 430.0;
-/// Height of a panel.
-const HEIGHT: f64 = 306.0;
-/// Panels in a row.
-const COLUMNS: usize = 3;
+/// Width of a panel, in SVG units: that of a column of a paper.
+const PANEL_WIDTH: f64 = 430.0;
+/// Height of a panel, in SVG units.
+const PANEL_HEIGHT: f64 = 306.0;
+/// Maximum number of panels in a row.
+const MAX_COLUMNS: usize = 3;
 /// Margin around the whole figure, in SVG units.
 const MARGIN: f64 = 12.0;
-/// Height of a line of the legend.
-const ROW: f64 = 19.0;
-/// Size of the letters at ticks.
-pub(super) const TICK: f64 = 12.0;
+/// Height of a line of the legend, in SVG units.
+const LEGEND_ROW_HEIGHT: f64 = 19.0;
+/// Font size of tick labels, in SVG units.
+pub(super) const TICK_FONT_SIZE: f64 = 12.0;
 
 /// Draws the figure as a standalone SVG file.
 pub fn svg(figure: &Figure) -> String {
     let columns = match figure.panels.len() {
         4 => 2,
-        count => count.clamp(1, COLUMNS),
+        count => count.clamp(1, MAX_COLUMNS),
     };
-    let across = columns as f64 * WIDTH + 2.0 * MARGIN;
-    let titles = wrap(&figure.title, (across / 8.2) as usize);
+    let figure_width = columns as f64 * PANEL_WIDTH + 2.0 * MARGIN;
+    let titles = wrap(&figure.title, (figure_width / 8.2) as usize);
     let top = MARGIN + 19.0 * titles.len() as f64 + 6.0;
-    let entries = entries(figure);
-    let rows = flow(&entries, across - 2.0 * MARGIN);
-    let first = top + ROW * rows.len() as f64 + 4.0;
-    let lines = figure.panels.len().div_ceil(columns);
-    let size = [across, first + lines as f64 * HEIGHT + MARGIN];
-    let mut out = open(size, &aria_label(figure));
+    let legend_entries = entries(figure);
+    let rows = wrap_entries(&legend_entries, figure_width - 2.0 * MARGIN);
+    let panels_top = top + LEGEND_ROW_HEIGHT * rows.len() as f64 + 4.0;
+    let panel_rows = figure.panels.len().div_ceil(columns);
+    let size = [figure_width, panels_top + panel_rows as f64 * PANEL_HEIGHT + MARGIN];
+    let mut out = open_svg(size, &aria_label(figure));
     let _ =
         write!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>{}", marks::patterns());
     for (number, title) in titles.iter().enumerate() {
@@ -43,18 +43,22 @@ pub fn svg(figure: &Figure) -> String {
             out,
             "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"15\" font-weight=\"600\" \
              text-anchor=\"middle\">{}</text>",
-            across / 2.0,
+            figure_width / 2.0,
             MARGIN + 14.0 + 19.0 * number as f64,
             esc(title)
         );
     }
     for (number, row) in rows.iter().enumerate() {
-        let long: f64 = row.iter().map(|entry| entry.room).sum();
-        entry_row(&mut out, row, [(across - long) / 2.0, top + ROW * (number as f64 + 0.5)]);
+        let row_width: f64 = row.iter().map(|entry| entry.width).sum();
+        entry_row(
+            &mut out,
+            row,
+            [(figure_width - row_width) / 2.0, top + LEGEND_ROW_HEIGHT * (number as f64 + 0.5)],
+        );
     }
     for (number, panel) in figure.panels.iter().enumerate() {
-        let x = MARGIN + WIDTH * (number % columns) as f64;
-        let y = first + HEIGHT * (number / columns) as f64;
+        let x = MARGIN + PANEL_WIDTH * (number % columns) as f64;
+        let y = panels_top + PANEL_HEIGHT * (number / columns) as f64;
         let _ = write!(out, "<g transform=\"translate({x:.1} {y:.1})\">");
         draw(&mut out, panel, letter(figure, number).as_deref());
         out.push_str("</g>");
@@ -65,36 +69,36 @@ pub fn svg(figure: &Figure) -> String {
 
 /// Draws each panel separately, for pages with their own layout.
 pub fn panels(figure: &Figure) -> Vec<String> {
-    let each = figure.panels.iter().enumerate().map(|(number, panel)| {
-        let mut out = open([WIDTH, HEIGHT], &panel.title);
+    let svgs = figure.panels.iter().enumerate().map(|(number, panel)| {
+        let mut out = open_svg([PANEL_WIDTH, PANEL_HEIGHT], &panel.title);
         out.push_str(marks::patterns());
         draw(&mut out, panel, letter(figure, number).as_deref());
         out.push_str("</svg>");
         out
     });
-    each.collect()
+    svgs.collect()
 }
 
-/// Draws the legend as one SVG, wrapped to this width.
-pub fn legend(figure: &Figure, across: f64) -> String {
+/// Draws the legend as one SVG, at most `max_width` wide.
+pub fn legend(figure: &Figure, max_width: f64) -> String {
     let entries = entries(figure);
-    let rows = flow(&entries, across);
-    let long = |row: &[LegendEntry<'_>]| row.iter().map(|entry| entry.room).sum::<f64>();
-    let widest = rows.iter().map(|row| long(row)).fold(1.0, f64::max);
-    let mut out = open([widest, ROW * rows.len() as f64], "legend");
+    let rows = wrap_entries(&entries, max_width);
+    let row_width = |row: &[LegendEntry<'_>]| row.iter().map(|entry| entry.width).sum::<f64>();
+    let widest = rows.iter().map(|row| row_width(row)).fold(1.0, f64::max);
+    let mut out = open_svg([widest, LEGEND_ROW_HEIGHT * rows.len() as f64], "legend");
     out.push_str(marks::patterns());
     for (number, row) in rows.iter().enumerate() {
-        entry_row(&mut out, row, [0.0, ROW * (number as f64 + 0.5)]);
+        entry_row(&mut out, row, [0.0, LEGEND_ROW_HEIGHT * (number as f64 + 0.5)]);
     }
     out.push_str("</svg>");
     out
 }
 
-fn open([across, down]: [f64; 2], label: &str) -> String {
+fn open_svg([width, height]: [f64; 2], label: &str) -> String {
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{across:.0}\" height=\"{down:.0}\" \
-         viewBox=\"0 0 {across:.0} {down:.0}\" role=\"img\" aria-label=\"{}\" \
-         font-family=\"{FONTS}\" font-size=\"{TICK}\" fill=\"{INK}\">",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\" \
+         font-family=\"{FONTS}\" font-size=\"{TICK_FONT_SIZE}\" fill=\"{INK}\">",
         esc(label)
     )
 }
@@ -128,41 +132,41 @@ struct LegendEntry<'a> {
     /// Panel and number of the curve in it; `None` for reference points.
     curve: Option<(&'a Panel, usize)>,
     name: String,
-    room: f64,
+    width: f64,
 }
 
-/// Returns every curve once, and the reference points.
+/// Returns one entry for each curve name, and one for the reference points.
 fn entries(figure: &Figure) -> Vec<LegendEntry<'_>> {
-    let room = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
-    let mut found: Vec<(usize, LegendEntry<'_>)> = Vec::new();
+    let entry_width = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
+    let mut by_style: Vec<(usize, LegendEntry<'_>)> = Vec::new();
     for panel in &figure.panels {
         for (number, curve) in panel.curves.iter().enumerate() {
-            if found.iter().all(|(_, entry)| entry.name != curve.name) {
+            if by_style.iter().all(|(_, entry)| entry.name != curve.name) {
                 let (name, curve_at) = (curve.name.clone(), Some((panel, number)));
-                let entry = LegendEntry { curve: curve_at, room: room(&name), name };
-                found.push((curve.style, entry));
+                let entry = LegendEntry { curve: curve_at, width: entry_width(&name), name };
+                by_style.push((curve.style, entry));
             }
         }
     }
-    found.sort_by_key(|(style, _)| *style);
-    let mut entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
+    by_style.sort_by_key(|(style, _)| *style);
+    let mut entries: Vec<_> = by_style.into_iter().map(|(_, entry)| entry).collect();
     if figure.panels.iter().any(|panel| !panel.references.is_empty()) {
         let name = figure.source.clone().unwrap_or_else(|| "the source".to_owned());
-        entries.push(LegendEntry { curve: None, room: room(&name), name });
+        entries.push(LegendEntry { curve: None, width: entry_width(&name), name });
     }
     entries
 }
 
-/// Breaks entries into lines of at most this width.
-fn flow<'a>(entries: &[LegendEntry<'a>], across: f64) -> Vec<Vec<LegendEntry<'a>>> {
+/// Breaks entries into rows of at most `max_width`.
+fn wrap_entries<'a>(entries: &[LegendEntry<'a>], max_width: f64) -> Vec<Vec<LegendEntry<'a>>> {
     let mut rows: Vec<Vec<LegendEntry<'a>>> = Vec::new();
-    let mut used = f64::INFINITY;
+    let mut used_width = f64::INFINITY;
     for entry in entries {
-        if used + entry.room > across {
+        if used_width + entry.width > max_width {
             rows.push(Vec::new());
-            used = 0.0;
+            used_width = 0.0;
         }
-        used += entry.room;
+        used_width += entry.width;
         if let Some(row) = rows.last_mut() {
             row.push(entry.clone());
         }
@@ -173,7 +177,7 @@ fn flow<'a>(entries: &[LegendEntry<'a>], across: f64) -> Vec<Vec<LegendEntry<'a>
 fn entry_row(out: &mut String, row: &[LegendEntry<'_>], [mut x, y]: [f64; 2]) {
     for entry in row {
         match entry.curve {
-            Some((panel, number)) => marks::sample(out, panel, number, [x, y]),
+            Some((panel, number)) => marks::draw_legend_sample(out, panel, number, [x, y]),
             None => marker(out, None, [x + 17.0, y], MarkerStyle::Hollow),
         }
         let _ = write!(
@@ -183,7 +187,7 @@ fn entry_row(out: &mut String, row: &[LegendEntry<'_>], [mut x, y]: [f64; 2]) {
             y + 4.3,
             esc(&entry.name)
         );
-        x += entry.room;
+        x += entry.width;
     }
 }
 
@@ -191,11 +195,11 @@ fn entry_row(out: &mut String, row: &[LegendEntry<'_>], [mut x, y]: [f64; 2]) {
 fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
     let title = [letter.unwrap_or_default(), &panel.title].join(" ");
     let top = if title.trim().is_empty() { 10.0 } else { 30.0 };
-    let size = [WIDTH - 76.0, HEIGHT - top - 50.0];
+    let size = [PANEL_WIDTH - 76.0, PANEL_HEIGHT - top - 50.0];
     let y = vertical(panel, size[1]);
-    let label = marks::widest(y.ticks.iter().map(|(_, label)| label.as_str()), TICK);
+    let label = marks::widest(y.ticks.iter().map(|(_, label)| label.as_str()), TICK_FONT_SIZE);
     let left = label + 32.0;
-    let size = [WIDTH - left - 18.0, size[1]];
+    let size = [PANEL_WIDTH - left - 18.0, size[1]];
     let x = horizontal(panel, size[0]);
     let _ = write!(
         out,
@@ -204,7 +208,7 @@ fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
         left + size[0] / 2.0,
         esc(&cut(title.trim(), 60))
     );
-    frame(out, panel, &x, &y, size, left);
+    draw_frame(out, panel, &x, &y, size, left);
     let _ = write!(
         out,
         "<svg x=\"-7\" y=\"-7\" width=\"{w:.1}\" height=\"{h:.1}\" viewBox=\"-7 -7 {w:.1} {h:.1}\">",
@@ -216,7 +220,7 @@ fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
 }
 
 /// Draws grid, ticks and labels.
-fn frame(
+fn draw_frame(
     out: &mut String,
     panel: &Panel,
     x: &AxisLayout,
@@ -224,56 +228,66 @@ fn frame(
     size: [f64; 2],
     left: f64,
 ) {
-    let [across, down] = size;
+    let [width, height] = size;
     for (value, label) in &y.ticks {
-        let Some(at) = y.part(*value).map(|part| (1.0 - part) * down) else { continue };
+        let Some(position) = y.relative_position(*value).map(|share| (1.0 - share) * height) else {
+            continue;
+        };
         let _ = write!(
             out,
-            "<path d=\"M0 {at:.1}H{across:.1}\" stroke=\"{LINE}\"/>\
+            "<path d=\"M0 {position:.1}H{width:.1}\" stroke=\"{LINE}\"/>\
              <text x=\"-7\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            at + 4.2
+            position + 4.2
         );
     }
-    let named = matches!(panel.x.scale, ScaleKind::Names(_));
-    let small = x.minor.iter().filter_map(|value| x.part(*value)).map(|part| part * across);
-    for at in small {
-        let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v3\" stroke=\"{MUTED}\"/>");
+    let has_names = matches!(panel.x.scale, ScaleKind::Names(_));
+    let minor_positions =
+        x.minor.iter().filter_map(|value| x.relative_position(*value)).map(|share| share * width);
+    for position in minor_positions {
+        let _ = write!(out, "<path d=\"M{position:.1} {height:.1}v3\" stroke=\"{MUTED}\"/>");
     }
-    let slot = across / x.ticks.len().max(1) as f64;
+    let slot_width = width / x.ticks.len().max(1) as f64;
     // A name of two lines pushes the axis' label down.
-    let mut below = down + 40.0;
+    let mut label_y = height + 40.0;
     for (value, label) in &x.ticks {
-        let Some(at) = x.part(*value).map(|part| part * across) else { continue };
-        if !named {
-            let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v5\" stroke=\"{INK}\"/>");
+        let Some(position) = x.relative_position(*value).map(|share| share * width) else {
+            continue;
+        };
+        if !has_names {
+            let _ = write!(out, "<path d=\"M{position:.1} {height:.1}v5\" stroke=\"{INK}\"/>");
         }
-        let lines = if named { wrap(label, (slot / 6.6) as usize) } else { vec![label.clone()] };
-        below = below.max(down + if lines.len() > 1 { 46.0 } else { 40.0 });
+        let lines =
+            if has_names { wrap(label, (slot_width / 6.6) as usize) } else { vec![label.clone()] };
+        label_y = label_y.max(height + if lines.len() > 1 { 46.0 } else { 40.0 });
         for (number, line) in lines.iter().take(2).enumerate() {
             let _ = write!(
                 out,
-                "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                down + 18.0 + 13.0 * number as f64,
+                "<text x=\"{position:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                height + 18.0 + 13.0 * number as f64,
                 esc(line)
             );
         }
     }
     if panel.kind == CurveKind::Scatter || panel.kind == CurveKind::Cdf {
-        for at in x.ticks.iter().filter_map(|(value, _)| x.part(*value)) {
-            let _ = write!(out, "<path d=\"M{:.1} 0V{down:.1}\" stroke=\"{LINE}\"/>", at * across);
+        for position in x.ticks.iter().filter_map(|(value, _)| x.relative_position(*value)) {
+            let _ = write!(
+                out,
+                "<path d=\"M{:.1} 0V{height:.1}\" stroke=\"{LINE}\"/>",
+                position * width
+            );
         }
     }
     let _ = write!(
         out,
-        "<path d=\"M0 0V{down:.1}H{across:.1}\" fill=\"none\" stroke=\"{INK}\"/>\
+        "<path d=\"M0 0V{height:.1}H{width:.1}\" fill=\"none\" stroke=\"{INK}\"/>\
          <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12.5\" text-anchor=\"middle\">{}</text>\
          <text transform=\"translate({:.1} {:.1}) rotate(-90)\" font-size=\"12.5\" \
          text-anchor=\"middle\">{}</text>",
-        across / 2.0,
-        below,
+        width / 2.0,
+        label_y,
         esc(&panel.x.label),
         13.0 - left,
-        down / 2.0,
+        height / 2.0,
         esc(&panel.y.label)
     );
 }

@@ -8,9 +8,9 @@ use super::style::{INK, MUTED, MarkerStyle, colour, dash, marker, width};
 use super::{Curve, CurveKind, CurvePoint, Panel};
 use crate::text::esc;
 
-/// Maximum number of points with bars of their own; more get a band.
+/// Maximum number of points with error bars; a curve with more points gets a band.
 const MAX_BARS: usize = 30;
-/// Maximum number of points with a marker each; beyond that, only some or none have one.
+/// Maximum number of markers on a curve.
 const MAX_MARKERS: usize = 40;
 
 /// Mapping of values into a panel's data area, whose top left corner is the origin.
@@ -23,11 +23,11 @@ pub(super) struct PlotArea<'a> {
 
 impl PlotArea<'_> {
     fn x(&self, value: f64) -> Option<f64> {
-        self.x.part(value).map(|part| part * self.size[0])
+        self.x.relative_position(value).map(|share| share * self.size[0])
     }
 
     fn y(&self, value: f64) -> Option<f64> {
-        self.y.part(value).map(|part| (1.0 - part) * self.size[1])
+        self.y.relative_position(value).map(|share| (1.0 - share) * self.size[1])
     }
 
     fn at(&self, x: f64, y: f64) -> Option<[f64; 2]> {
@@ -36,7 +36,7 @@ impl PlotArea<'_> {
 
     /// Returns the width of a name's slot.
     fn slot(&self) -> f64 {
-        let [first, second] = [0.0, 1.0].map(|at| self.x(at).unwrap_or(0.0));
+        let [first, second] = [0.0, 1.0].map(|x| self.x(x).unwrap_or(0.0));
         second - first
     }
 }
@@ -53,48 +53,51 @@ pub(super) fn tops(panel: &Panel) -> Vec<f64> {
 }
 
 /// Draws all of a panel's curves.
-pub(super) fn draw(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
+pub(super) fn draw(out: &mut String, panel: &Panel, area: &PlotArea<'_>) {
     if let Some(factor) = panel.diagonal {
-        diagonal(out, factor, plane);
+        diagonal(out, factor, area);
     }
     match panel.kind {
         CurveKind::Lines => {
-            panel.curves.iter().for_each(|curve| spread(out, curve, plane));
-            panel.curves.iter().for_each(|curve| line(out, curve, plane));
+            panel.curves.iter().for_each(|curve| spread(out, curve, area));
+            panel.curves.iter().for_each(|curve| line(out, curve, area));
         }
-        CurveKind::Scatter => run_curves(panel).for_each(|curve| markers(out, curve, plane)),
-        CurveKind::Cdf => run_curves(panel).for_each(|curve| steps(out, curve, plane)),
-        CurveKind::Bars | CurveKind::StackedBars => bars(out, panel, plane),
+        CurveKind::Scatter => run_curves(panel).for_each(|curve| markers(out, curve, area)),
+        CurveKind::Cdf => run_curves(panel).for_each(|curve| steps(out, curve, area)),
+        CurveKind::Bars | CurveKind::StackedBars => bars(out, panel, area),
     }
     if panel.kind != CurveKind::Lines {
-        panel.curves.iter().filter(|curve| curve.given).for_each(|c| markers(out, c, plane));
+        panel.curves.iter().filter(|curve| curve.given).for_each(|c| markers(out, c, area));
     }
     for line in &panel.lines {
-        let Some(y) = plane.y(line.at) else { continue };
+        let Some(y) = area.y(line.at) else { continue };
         let _ = write!(
             out,
             "<path d=\"M0 {y:.1}H{:.1}\" stroke=\"{INK}\" stroke-dasharray=\"4 3\" fill=\"none\"/>\
              <text x=\"4\" y=\"{:.1}\" font-size=\"11\" fill=\"{MUTED}\" stroke=\"#fff\" \
              stroke-width=\"3\" paint-order=\"stroke\">{}</text>",
-            plane.size[0],
+            area.size[0],
             y - 4.0,
             esc(&line.text)
         );
     }
-    for other in &panel.references {
-        let own = |curve: &Curve| panel.kind == CurveKind::Bars && curve.name == other.name;
-        let shift = run_curves(panel).position(own).map_or(0.0, |bar| column(panel, plane, bar));
-        if let Some([x, y]) = plane.at(other.x, other.y) {
-            marker(out, other.style, [x + shift, y], MarkerStyle::Hollow);
+    for reference in &panel.references {
+        let is_same_name =
+            |curve: &Curve| panel.kind == CurveKind::Bars && curve.name == reference.name;
+        let shift = run_curves(panel)
+            .position(is_same_name)
+            .map_or(0.0, |bar| column_offset(panel, area, bar));
+        if let Some([x, y]) = area.at(reference.x, reference.y) {
+            marker(out, reference.style, [x + shift, y], MarkerStyle::Hollow);
         }
     }
 }
 
 /// Draws the diagonal of equal axes, and a band of `factor` around it.
-fn diagonal(out: &mut String, factor: f64, plane: &PlotArea<'_>) {
-    let [low, high] = [plane.x.low(), plane.x.high()];
+fn diagonal(out: &mut String, factor: f64, area: &PlotArea<'_>) {
+    let [low, high] = [area.x.low(), area.x.high()];
     let corners = [(low, factor), (high, factor), (high, 1.0 / factor), (low, 1.0 / factor)];
-    let corners = corners.map(|(x, factor)| plane.at(x, x * factor));
+    let corners = corners.map(|(x, factor)| area.at(x, x * factor));
     if let [Some([a, b]), Some([c, d]), Some([e, f]), Some([g, h])] = corners {
         let _ = write!(
             out,
@@ -109,21 +112,21 @@ fn diagonal(out: &mut String, factor: f64, plane: &PlotArea<'_>) {
     }
 }
 
-/// Returns the curves that are made of runs.
+/// Returns the curves with results of our own runs.
 fn run_curves(panel: &Panel) -> impl Iterator<Item = &Curve> {
     panel.curves.iter().filter(|curve| !curve.given)
 }
 
-fn markers(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
-    let places = curve.points.iter().filter_map(|point| plane.at(point.x, point.middle));
-    places.for_each(|place| marker(out, Some(curve.style), place, MarkerStyle::of(curve)));
+fn markers(out: &mut String, curve: &Curve, area: &PlotArea<'_>) {
+    let positions = curve.points.iter().filter_map(|point| area.at(point.x, point.middle));
+    positions.for_each(|position| marker(out, Some(curve.style), position, MarkerStyle::of(curve)));
 }
 
 /// Returns `[x, low, high]` of a point's spread if it is large enough to see.
-fn visible_spread(point: &CurvePoint, plane: &PlotArea<'_>) -> Option<[f64; 3]> {
-    let x = plane.x(point.x)?;
-    let low = point.spread[0].max(plane.y.low());
-    let [low, high] = [plane.y(low)?, plane.y(point.spread[1])?];
+fn visible_spread(point: &CurvePoint, area: &PlotArea<'_>) -> Option<[f64; 3]> {
+    let x = area.x(point.x)?;
+    let low = point.spread[0].max(area.y.low());
+    let [low, high] = [area.y(low)?, area.y(point.spread[1])?];
     (low - high > 0.8).then_some([x, low, high])
 }
 
@@ -138,41 +141,41 @@ fn whisker(out: &mut String, [x, low, high]: [f64; 3], colour: &str) {
 }
 
 /// Draws error bars where they can be distinguished, else a band.
-fn spread(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
-    let known = curve.points.iter().filter_map(|point| visible_spread(point, plane));
+fn spread(out: &mut String, curve: &Curve, area: &PlotArea<'_>) {
+    let spreads = curve.points.iter().filter_map(|point| visible_spread(point, area));
     if curve.points.len() <= MAX_BARS {
-        known.for_each(|ends| whisker(out, ends, colour(curve.style)));
+        spreads.for_each(|ends| whisker(out, ends, colour(curve.style)));
         return;
     }
-    let known: Vec<_> = known.collect();
-    let edge = known.iter().map(|[x, low, _]| [x, low]);
-    let back = known.iter().rev().map(|[x, _, high]| [x, high]);
+    let spreads: Vec<_> = spreads.collect();
+    let lower = spreads.iter().map(|[x, low, _]| [x, low]);
+    let upper = spreads.iter().rev().map(|[x, _, high]| [x, high]);
     out.push_str("<path d=\"M");
-    for [x, y] in edge.chain(back) {
+    for [x, y] in lower.chain(upper) {
         let _ = write!(out, "{x:.1} {y:.1} ");
     }
-    if known.is_empty() {
+    if spreads.is_empty() {
         out.push_str("0 0");
     }
     let _ = write!(out, "Z\" fill=\"{}\" fill-opacity=\"0.16\"/>", colour(curve.style));
 }
 
-fn line(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
-    let places: Vec<_> =
-        curve.points.iter().filter_map(|point| plane.at(point.x, point.middle)).collect();
-    path(out, curve, &places);
-    let every = places.len().div_ceil(MAX_MARKERS).max(1);
-    for place in places.iter().step_by(every) {
-        marker(out, Some(curve.style), *place, MarkerStyle::of(curve));
+fn line(out: &mut String, curve: &Curve, area: &PlotArea<'_>) {
+    let positions: Vec<_> =
+        curve.points.iter().filter_map(|point| area.at(point.x, point.middle)).collect();
+    path(out, curve, &positions);
+    let marker_step = positions.len().div_ceil(MAX_MARKERS).max(1);
+    for position in positions.iter().step_by(marker_step) {
+        marker(out, Some(curve.style), *position, MarkerStyle::of(curve));
     }
 }
 
-fn path(out: &mut String, curve: &Curve, places: &[[f64; 2]]) {
-    if places.len() < 2 {
+fn path(out: &mut String, curve: &Curve, positions: &[[f64; 2]]) {
+    if positions.len() < 2 {
         return;
     }
     out.push_str("<path d=\"");
-    for (number, [x, y]) in places.iter().enumerate() {
+    for (number, [x, y]) in positions.iter().enumerate() {
         let _ = write!(out, "{}{x:.1} {y:.1}", if number == 0 { "M" } else { "L" });
     }
     let _ = write!(
@@ -185,28 +188,28 @@ fn path(out: &mut String, curve: &Curve, places: &[[f64; 2]]) {
 }
 
 /// Draws a distribution function with a few markers, which only distinguish it from others.
-fn steps(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
+fn steps(out: &mut String, curve: &Curve, area: &PlotArea<'_>) {
     const MARKERS: usize = 5;
-    let mut places = Vec::new();
-    let mut height = plane.y(0.0).unwrap_or(plane.size[1]);
+    let mut positions = Vec::new();
+    let mut height = area.y(0.0).unwrap_or(area.size[1]);
     for point in &curve.points {
-        let Some([x, y]) = plane.at(point.x, point.middle) else { continue };
-        if places.is_empty() {
-            places.push([x.min(0.0), height]);
+        let Some([x, y]) = area.at(point.x, point.middle) else { continue };
+        if positions.is_empty() {
+            positions.push([x.min(0.0), height]);
         }
-        places.extend([[x, height], [x, y]]);
+        positions.extend([[x, height], [x, y]]);
         height = y;
     }
-    if let Some(last) = places.last().copied() {
-        places.push([plane.size[0].max(last[0]), last[1]]);
+    if let Some(end) = positions.last().copied() {
+        positions.push([area.size[0].max(end[0]), end[1]]);
     }
-    path(out, curve, &places);
-    let every = (curve.points.len() / MARKERS).max(1);
+    path(out, curve, &positions);
+    let marker_step = (curve.points.len() / MARKERS).max(1);
     // Markers of different curves are at different heights.
-    let first = (curve.style % MARKERS) * every / MARKERS;
-    for point in curve.points.iter().skip(first).step_by(every) {
-        if let Some(place) = plane.at(point.x, point.middle) {
-            marker(out, Some(curve.style), place, MarkerStyle::of(curve));
+    let first_marker = (curve.style % MARKERS) * marker_step / MARKERS;
+    for point in curve.points.iter().skip(first_marker).step_by(marker_step) {
+        if let Some(position) = area.at(point.x, point.middle) {
+            marker(out, Some(curve.style), position, MarkerStyle::of(curve));
         }
     }
 }
@@ -220,36 +223,41 @@ fn columns(panel: &Panel) -> usize {
 }
 
 /// Returns the width of one bar's slot.
-fn slot_width(panel: &Panel, plane: &PlotArea<'_>) -> f64 {
-    plane.slot() * 0.78 / columns(panel) as f64
+fn slot_width(panel: &Panel, area: &PlotArea<'_>) -> f64 {
+    area.slot() * 0.78 / columns(panel) as f64
 }
 
 /// Returns the distance of a bar from the middle of its name's slot.
-fn column(panel: &Panel, plane: &PlotArea<'_>, number: usize) -> f64 {
+fn column_offset(panel: &Panel, area: &PlotArea<'_>, number: usize) -> f64 {
     let middle = (columns(panel) as f64 - 1.0) / 2.0;
-    (number as f64 - middle) * slot_width(panel, plane).min(50.0)
+    (number as f64 - middle) * slot_width(panel, area).min(50.0)
 }
 
 /// Draws the bars of each name next to each other, or those of one group on top of each other.
-fn bars(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
+fn bars(out: &mut String, panel: &Panel, area: &PlotArea<'_>) {
     let stacked = panel.kind == CurveKind::StackedBars;
-    let thick = (slot_width(panel, plane) * 0.92).min(46.0);
+    let bar_width = (slot_width(panel, area) * 0.92).min(46.0);
     let mut heights: BTreeMap<(usize, i64), f64> = BTreeMap::new();
-    let zero = plane.y(plane.y.low().max(0.0)).unwrap_or(plane.size[1]);
+    let zero = area.y(area.y.low().max(0.0)).unwrap_or(area.size[1]);
     for (number, curve) in run_curves(panel).enumerate() {
-        let at = if stacked { curve.group } else { number };
+        let column_index = if stacked { curve.group } else { number };
         for point in &curve.points {
-            let below = heights.entry((at, point.x as i64)).or_default();
+            let below = heights.entry((column_index, point.x as i64)).or_default();
             let floor = if stacked { *below } else { 0.0 };
-            let Some(middle) = plane.x(point.x) else { continue };
-            let column = middle + column(panel, plane, at);
-            let Some(top) = plane.y(floor + point.middle) else { continue };
-            let foot = if floor > 0.0 { plane.y(floor).unwrap_or(zero) } else { zero };
-            let outline = rectangle(column - thick / 2.0, top.min(foot), thick, (foot - top).abs());
-            fill(out, curve, &outline, tone(stacked, curve));
-            let ends = visible_spread(point, plane).filter(|_| !stacked);
-            if let Some([_, low, high]) = ends {
-                whisker(out, [column, low, high], INK);
+            let Some(slot_middle) = area.x(point.x) else { continue };
+            let center = slot_middle + column_offset(panel, area, column_index);
+            let Some(top) = area.y(floor + point.middle) else { continue };
+            let bottom = if floor > 0.0 { area.y(floor).unwrap_or(zero) } else { zero };
+            let outline = rectangle(
+                center - bar_width / 2.0,
+                top.min(bottom),
+                bar_width,
+                (bottom - top).abs(),
+            );
+            draw_bar(out, curve, &outline, fill_pattern(stacked, curve));
+            let spread_ends = visible_spread(point, area).filter(|_| !stacked);
+            if let Some([_, low, high]) = spread_ends {
+                whisker(out, [center, low, high], INK);
             }
             *below += point.middle.max(0.0);
         }
@@ -262,23 +270,23 @@ fn rectangle(x: f64, y: f64, width: f64, height: f64) -> String {
 
 /// Returns the fill pattern of a bar, which distinguishes bars of the same colour, and all bars in
 /// print.
-fn tone(stacked: bool, curve: &Curve) -> usize {
+fn fill_pattern(stacked: bool, curve: &Curve) -> usize {
     if stacked { curve.group + 2 * (curve.style % 2) } else { curve.style }
 }
 
 /// Fills a bar with its colour, and lines across it.
-pub(super) fn fill(out: &mut String, curve: &Curve, outline: &str, tone: usize) {
+pub(super) fn draw_bar(out: &mut String, curve: &Curve, outline: &str, pattern: usize) {
     let colour = colour(curve.style);
     let opacity = if curve.emulated { "0.4" } else { "0.85" };
     let _ = write!(
         out,
         "<rect {outline} fill=\"{colour}\" fill-opacity=\"{opacity}\"/>\
          <rect {outline} fill=\"url(#t{})\" stroke=\"{colour}\"/>",
-        tone % 4
+        pattern % 4
     );
 }
 
-/// Returns the patterns that [`fill`] uses; once for each file.
+/// Returns the definitions of the patterns that [`draw_bar`] uses; every SVG file needs them once.
 pub(super) fn patterns() -> &'static str {
     "<defs><pattern id=\"t0\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"/>\
      <pattern id=\"t1\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
@@ -289,8 +297,8 @@ pub(super) fn patterns() -> &'static str {
      <circle cx=\"2.5\" cy=\"2.5\" r=\"1\" fill=\"#fff\"/></pattern></defs>"
 }
 
-/// Draws a piece of a curve for the legend, 34 units wide, around the given height.
-pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
+/// Draws a legend sample of a curve, 34 units wide, from `x` and centred on `y`.
+pub(super) fn draw_legend_sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
     let Some(curve) = panel.curves.get(number) else { return };
     match panel.kind {
         CurveKind::Lines => {
@@ -306,7 +314,7 @@ pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f6
         CurveKind::Bars | CurveKind::StackedBars => {
             let stacked = panel.kind == CurveKind::StackedBars;
             let outline = rectangle(x + 8.0, y - 5.5, 22.0, 11.0);
-            fill(out, curve, &outline, tone(stacked, curve));
+            draw_bar(out, curve, &outline, fill_pattern(stacked, curve));
         }
     }
 }

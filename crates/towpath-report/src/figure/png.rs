@@ -7,7 +7,7 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree};
 use thiserror::Error;
 
-use super::glyphs::outlined;
+use super::glyphs::outline_texts;
 use super::{Figure, svg};
 
 /// Dots for each unit of the SVG: sharp in print and on dense screens.
@@ -32,7 +32,7 @@ pub enum PngError {
 
 /// Renders the figure as PNG, with two dots for each unit of the SVG.
 pub fn png(figure: &Figure) -> Result<Vec<u8>, PngError> {
-    let tree = Tree::from_str(&outlined(&svg(figure))?, &Options::default())?;
+    let tree = Tree::from_str(&outline_texts(&svg(figure))?, &Options::default())?;
     let [across, down] =
         [tree.size().width(), tree.size().height()].map(|length| (length * SCALE).ceil() as u32);
     let mut dots = Pixmap::new(across, down).ok_or(PngError::Size(across, down))?;

@@ -53,9 +53,9 @@ impl MarkerStyle {
 }
 
 /// Writes a marker around a point.
-pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], look: MarkerStyle) {
+pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], kind: MarkerStyle) {
     let colour = style.map_or(INK, colour);
-    let (fill, stroke, r, width) = match look {
+    let (fill, stroke, r, width) = match kind {
         MarkerStyle::Filled => (colour, "#fff", 3.9, 0.8),
         MarkerStyle::Ringed => ("#fff", colour, 4.4, 1.3),
         MarkerStyle::Hollow => ("#fff", colour, 5.2, 1.6),
@@ -67,15 +67,15 @@ pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], l
         r,
         &format!("fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\""),
     );
-    if look == MarkerStyle::Ringed {
+    if kind == MarkerStyle::Ringed {
         let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.5\" fill=\"{colour}\"/>");
     }
 }
 
-fn shape(out: &mut String, style: usize, [x, y]: [f64; 2], r: f64, look: &str) {
+fn shape(out: &mut String, style: usize, [x, y]: [f64; 2], r: f64, attributes: &str) {
     let corners: &[(f64, f64)] = match style % 7 {
         0 => {
-            let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" {look}/>");
+            let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" {attributes}/>");
             return;
         }
         1 => &[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
@@ -102,7 +102,7 @@ fn shape(out: &mut String, style: usize, [x, y]: [f64; 2], r: f64, look: &str) {
     for (dx, dy) in corners {
         let _ = write!(out, "{:.1} {:.1} ", x + dx * r, y + dy * r);
     }
-    let _ = write!(out, "Z\" {look}/>");
+    let _ = write!(out, "Z\" {attributes}/>");
 }
 
 /// Returns the approximate width of a text in units of its size; the fonts of [`FONTS`] differ by

@@ -11,27 +11,28 @@ pub fn csv(figure: &Figure) -> String {
     for (number, panel) in figure.panels.iter().enumerate() {
         let title =
             if panel.title.is_empty() { (number + 1).to_string() } else { panel.title.clone() };
-        let mut line = |name: &str, x: f64, rest: &str| {
-            let begin = [&title, name, &panel.x.label, &x_text(panel, x), &panel.y.label].map(cell);
+        let mut write_line = |name: &str, x: f64, remaining_cells: &str| {
+            let first_cells =
+                [&title, name, &panel.x.label, &x_text(panel, x), &panel.y.label].map(cell);
             // Writing to a `String` cannot fail.
-            let _ = writeln!(out, "{},{rest}", begin.join(","));
+            let _ = writeln!(out, "{},{remaining_cells}", first_cells.join(","));
         };
         for curve in &panel.curves {
             for point in &curve.points {
                 let [low, high] = point.spread;
-                let rest = if curve.given {
+                let remaining_cells = if curve.given {
                     format!("{},,,", number_text(point.middle))
                 } else {
                     let numbers = [point.middle, low, high].map(number_text).join(",");
                     format!("{numbers},{}", point.runs)
                 };
-                line(&curve.name, point.x, &rest);
+                write_line(&curve.name, point.x, &remaining_cells);
             }
         }
-        for other in &panel.references {
+        for reference in &panel.references {
             let source = figure.source.as_deref().unwrap_or("the source");
-            let name = format!("{} ({source})", other.name);
-            line(&name, other.x, &format!("{},,,", number_text(other.y)));
+            let name = format!("{} ({source})", reference.name);
+            write_line(&name, reference.x, &format!("{},,,", number_text(reference.y)));
         }
     }
     out

@@ -13,16 +13,16 @@ fn curve(name: &str, style: usize, values: &[(f64, f64)]) -> Curve {
 
 fn buffers() -> Panel {
     let sizes = [10.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
-    let with = |top: f64| sizes.map(|x: f64| (x, (x / 60.0).min(top))).to_vec();
+    let capped_curve = |top: f64| sizes.map(|x: f64| (x, (x / 60.0).min(top))).to_vec();
     Panel {
         title: "goodput".into(),
         kind: CurveKind::Lines,
         x: axis("receive buffer (KB)", ScaleKind::Log),
         y: axis("goodput (Mbit/s)", ScaleKind::Linear),
         curves: vec![
-            curve("TCP over WiFi", 0, &with(7.6)),
-            curve("TCP over 3G", 1, &with(1.9)),
-            curve("MPTCP, M1 & M2", 2, &with(9.4)),
+            curve("TCP over WiFi", 0, &capped_curve(7.6)),
+            curve("TCP over 3G", 1, &capped_curve(1.9)),
+            curve("MPTCP, M1 & M2", 2, &capped_curve(9.4)),
         ],
         references: vec![ReferencePoint {
             style: Some(2),
@@ -37,7 +37,7 @@ fn buffers() -> Panel {
 
 fn shares() -> Panel {
     let names = ScaleKind::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
-    let part = |name: &str, style, group, y: f64| {
+    let stacked_curve = |name: &str, style, group, y: f64| {
         let points = curve(name, style, &[(0.0, y), (1.0, y / 2.0), (2.0, y / 4.0)]).points;
         Curve { name: name.into(), style, group, emulated: false, given: false, points }
     };
@@ -47,10 +47,10 @@ fn shares() -> Panel {
         x: axis("loss on link B", names),
         y: axis("goodput (Gbit/s)", ScaleKind::Linear),
         curves: vec![
-            part("A, coupled", 0, 0, 0.9),
-            part("B, coupled", 1, 0, 0.8),
-            part("A, Reno", 0, 1, 0.8),
-            part("B, Reno", 1, 1, 0.7),
+            stacked_curve("A, coupled", 0, 0, 0.9),
+            stacked_curve("B, coupled", 1, 0, 0.8),
+            stacked_curve("A, Reno", 0, 1, 0.8),
+            stacked_curve("B, Reno", 1, 1, 0.7),
         ],
         references: vec![],
         lines: vec![],
@@ -119,11 +119,11 @@ fn a_diagonal_is_where_both_axes_are_equal() {
     assert!(text.contains("<path d=\"M0.0 200.0L300.0 0.0\""), "{text}");
     // Half a band: 200 px for two decades.
     let band = 100.0 * 1.12_f64.log10();
-    let corner = format!("M0.0 {:.1}L300.0 {:.1}L", 200.0 - band, -band);
-    assert!(text.contains(&corner), "{corner} {text}");
+    let corner_path = format!("M0.0 {:.1}L300.0 {:.1}L", 200.0 - band, -band);
+    assert!(text.contains(&corner_path), "{corner_path} {text}");
 }
 
-fn all() -> Figure {
+fn four_panels() -> Figure {
     Figure {
         title: "Goodput <over> \"everything\"".into(),
         panels: vec![buffers(), shares(), delays(), bars()],
@@ -133,7 +133,7 @@ fn all() -> Figure {
 
 #[test]
 fn a_figure_is_complete_and_well_formed() {
-    let text = svg(&all());
+    let text = svg(&four_panels());
     assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"));
     // Every element that is opened is closed.
     let mut open: Vec<&str> = Vec::new();
@@ -155,36 +155,36 @@ fn a_figure_is_complete_and_well_formed() {
 
 #[test]
 fn the_same_figure_is_the_same_text() {
-    assert_eq!(svg(&all()), svg(&all()));
-    assert_eq!(panels(&all()).len(), 4);
+    assert_eq!(svg(&four_panels()), svg(&four_panels()));
+    assert_eq!(panels(&four_panels()).len(), 4);
 }
 
 #[test]
 fn the_picture_of_dots_is_twice_as_large_and_has_the_same_bytes_each_time() {
-    let (picture, text) = (png(&all()).unwrap(), svg(&all()));
-    assert_eq!(picture, png(&all()).unwrap());
+    let (png_bytes, text) = (png(&four_panels()).unwrap(), svg(&four_panels()));
+    assert_eq!(png_bytes, png(&four_panels()).unwrap());
     let Some((head, [_, _, _, _, b'I', b'H', b'D', b'R', size @ ..])) =
-        picture.split_first_chunk::<8>()
+        png_bytes.split_first_chunk::<8>()
     else {
         panic!("no PNG");
     };
     assert_eq!(head, b"\x89PNG\r\n\x1a\n");
-    let length = |at: usize| u32::from_be_bytes(size[at..at + 4].try_into().unwrap());
-    assert!(text.contains(&format!("width=\"{}\" height=\"{}\"", length(0) / 2, length(4) / 2)));
+    let size_at = |offset: usize| u32::from_be_bytes(size[offset..offset + 4].try_into().unwrap());
+    assert!(text.contains(&format!("width=\"{}\" height=\"{}\"", size_at(0) / 2, size_at(4) / 2)));
     // Another text yields another picture: glyphs are drawn, independent of the machine's fonts.
-    let other = Figure { title: "Another one".into(), ..all() };
-    assert_ne!(picture, png(&other).unwrap());
+    let other = Figure { title: "Another one".into(), ..four_panels() };
+    assert_ne!(png_bytes, png(&other).unwrap());
 }
 
 #[test]
 fn values_that_are_not_numbers_are_not_drawn() {
-    let mut figure = all();
+    let mut figure = four_panels();
     for panel in &mut figure.panels {
         for curve in &mut panel.curves {
-            let odd =
+            let not_a_number =
                 CurvePoint { x: f64::NAN, middle: f64::INFINITY, spread: [f64::NAN; 2], runs: 0 };
-            curve.points.push(odd);
-            curve.points.push(CurvePoint { x: 0.0, middle: f64::NAN, ..odd });
+            curve.points.push(not_a_number);
+            curve.points.push(CurvePoint { x: 0.0, middle: f64::NAN, ..not_a_number });
         }
     }
     let text = svg(&figure);
@@ -193,7 +193,7 @@ fn values_that_are_not_numbers_are_not_drawn() {
 
 #[test]
 fn an_empty_plot_is_still_an_image() {
-    let mut empty = all();
+    let mut empty = four_panels();
     for panel in &mut empty.panels {
         (panel.curves, panel.references, panel.lines) = (vec![], vec![], vec![]);
     }
@@ -203,7 +203,7 @@ fn an_empty_plot_is_still_an_image() {
 
 #[test]
 fn a_curve_has_one_style_in_all_panels_and_one_legend_entry() {
-    let figure = Figure { panels: vec![buffers(), buffers()], ..all() };
+    let figure = Figure { panels: vec![buffers(), buffers()], ..four_panels() };
     let text = svg(&figure);
     assert_eq!(text.matches(">TCP over 3G<").count(), 1);
     let [first, second] = &panels(&figure)[..] else { panic!() };
@@ -211,8 +211,8 @@ fn a_curve_has_one_style_in_all_panels_and_one_legend_entry() {
 }
 
 /// Returns one panel of each kind, with a curve of published points.
-fn with_given() -> Figure {
-    let mut figure = all();
+fn panels_with_given_curves() -> Figure {
+    let mut figure = four_panels();
     for panel in &mut figure.panels {
         panel.references.clear();
         let given = Curve { given: true, ..curve("theirs", 7, &[(1.0, 3.0), (2.0, 4.0)]) };
@@ -224,25 +224,33 @@ fn with_given() -> Figure {
 #[test]
 fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
     let mut panel = bars();
-    let of = |name: &str, style| ReferencePoint { style, name: name.into(), x: 0.0, y: 9.0 };
-    panel.references = vec![of("ours", Some(0)), of("nobody's", None), of("the kernel", Some(1))];
+    let reference = |name: &str, style| ReferencePoint { style, name: name.into(), x: 0.0, y: 9.0 };
+    panel.references = vec![
+        reference("ours", Some(0)),
+        reference("nobody's", None),
+        reference("the kernel", Some(1)),
+    ];
     let picture = panels(&Figure { panels: vec![panel], ..Figure::default() }).remove(0);
     let hollow = picture.split("<circle ").filter(|part| part.contains("fill=\"#fff\" stroke=\"#"));
-    let place = |part: &str| part.split('"').nth(1).unwrap().parse::<f64>().unwrap();
-    let places: Vec<f64> = hollow.map(place).collect();
+    let center_x = |part: &str| part.split('"').nth(1).unwrap().parse::<f64>().unwrap();
+    let centers: Vec<f64> = hollow.map(center_x).collect();
     // The last one is a square.
-    let [ours, unassigned] = places[..] else { panic!("{places:?}") };
-    assert!(unassigned - ours > 10.0, "{places:?}");
+    let [ours, unassigned] = centers[..] else { panic!("{centers:?}") };
+    assert!(unassigned - ours > 10.0, "{centers:?}");
 }
 
 #[test]
 fn published_values_are_hollow_and_once_in_the_legend() {
-    let figure = with_given();
+    let figure = panels_with_given_curves();
     // The colour is that of no other curve; a hollow circle is white inside it.
     let hollow = "fill=\"#fff\" stroke=\"#66727d\" stroke-width=\"1.6\"";
-    for (panel, kind) in panels(&figure).iter().zip(&figure.panels) {
-        assert_eq!(panel.matches(hollow).count(), 2, "{:?}", kind.kind);
-        assert!(!panel.contains("fill=\"#66727d\""), "{:?}: a bar or a full marker", kind.kind);
+    for (panel, panel_data) in panels(&figure).iter().zip(&figure.panels) {
+        assert_eq!(panel.matches(hollow).count(), 2, "{:?}", panel_data.kind);
+        assert!(
+            !panel.contains("fill=\"#66727d\""),
+            "{:?}: a bar or a full marker",
+            panel_data.kind
+        );
     }
     let text = svg(&figure);
     assert_eq!(text.matches(">theirs<").count(), 1);
@@ -254,7 +262,7 @@ fn published_values_are_hollow_and_once_in_the_legend() {
 
 #[test]
 fn the_table_has_every_point_with_its_runs() {
-    let figure = Figure { panels: vec![buffers(), bars()], ..all() };
+    let figure = Figure { panels: vec![buffers(), bars()], ..four_panels() };
     let table = csv(&figure);
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 1 + 3 * 6 + 1 + 2 * 3);

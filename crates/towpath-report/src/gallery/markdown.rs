@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use super::GalleryEntry;
-use super::page::joined;
+use super::page::join_lines;
 use crate::text::capital;
 
 /// Returns the document; `images` is the pictures' folder as used in links.
 pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
-    let thin = if entries.iter().any(|entry| entry.quick) { " --quick" } else { "" };
+    let thin_option = if entries.iter().any(|entry| entry.quick) { " --quick" } else { "" };
     let worlds = entries.first().map(|entry| entry.worlds.join(",")).unwrap_or_default();
-    let several = worlds.contains(',');
-    let (option, title, rings) = if several {
+    let has_two_worlds = worlds.contains(',');
+    let (option, title, ring_note) = if has_two_worlds {
         (
             format!(" --world {worlds}"),
             "in both worlds",
@@ -22,9 +22,9 @@ pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
     };
     let mut out = format!(
         "# Published figures, {title}\n\n\
-        Made by `towpath reproduce all{option}{thin} --docs docs`; do not edit. Each figure stands with what its \
+        Made by `towpath reproduce all{option}{thin_option} --docs docs`; do not edit. Each figure stands with what its \
         source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
-        that somebody else gives: the text of the source,\nor whom the legend names{rings}. [reproduce.md](reproduce.md) says how to repeat them, \
+        that somebody else gives: the text of the source,\nor whom the legend names{ring_note}. [reproduce.md](reproduce.md) says how to repeat them, \
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
     );
     for entry in entries {
@@ -65,7 +65,7 @@ fn section(out: &mut String, entry: &GalleryEntry, images: &str) {
     for claim in &entry.claims {
         let deviation = claim.deviation.as_deref().filter(|_| claim.holds == Some(false));
         let deviation =
-            deviation.map_or_else(String::new, |text| format!(" *{}*", cell(&joined(text))));
+            deviation.map_or_else(String::new, |text| format!(" *{}*", cell(&join_lines(text))));
         let _ = writeln!(
             out,
             "| {} | {} ({}) | {}{deviation} |",
@@ -85,5 +85,5 @@ fn cell(text: &str) -> String {
 
 /// Joins lines, and escapes everything that Markdown takes for a tag.
 fn plain(text: &str) -> String {
-    joined(text).replace('<', "&lt;").replace('>', "&gt;")
+    join_lines(text).replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -99,15 +99,16 @@ impl GalleryEntry {
 
     /// Returns the conditions as text: ``world `sim`, 45 runs``.
     pub fn conditions(&self) -> String {
-        let thin = if self.quick { ", only a part of the runs" } else { "" };
-        let some = |count: usize, what: &str| {
-            if count > 0 { format!(", {count} {what}") } else { String::new() }
+        let thin_note = if self.quick { ", only a part of the runs" } else { "" };
+        let count_text = |count: usize, label: &str| {
+            if count > 0 { format!(", {count} {label}") } else { String::new() }
         };
-        let (failed, degraded) = (some(self.failed, "failed"), some(self.degraded, "degraded"));
+        let (failed, degraded) =
+            (count_text(self.failed, "failed"), count_text(self.degraded, "degraded"));
         let worlds: Vec<_> = self.worlds.iter().map(|world| format!("`{world}`")).collect();
         let plural = if worlds.len() == 1 { "" } else { "s" };
         format!(
-            "world{plural} {}, {}{failed}{degraded}{thin}",
+            "world{plural} {}, {}{failed}{degraded}{thin_note}",
             worlds.join(" and "),
             format::count(self.runs as u64, "run")
         )

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::readme::rendered;
+use super::readme::render_markdown;
 use super::{ClaimEntry, GalleryEntry};
 use crate::figure;
 use crate::page::head;
@@ -87,7 +87,7 @@ fn section(out: &mut String, entry: &GalleryEntry) {
             out,
             "<details class=\"fold\"><summary>Set-up, differences and assumptions</summary>\
              <div class=\"readme\">{}</div></details>",
-            rendered(&entry.readme)
+            render_markdown(&entry.readme)
         );
     }
     let _ = write!(out, "<p class=\"facts\">Data: {}</p></section>", links.join(" · "));
@@ -111,7 +111,7 @@ fn claims(out: &mut String, claims: &[ClaimEntry]) {
             if claim.expected { "" } else { "<b>This was expected to come out otherwise.</b> " };
         let deviation = claim.deviation.as_deref().filter(|_| claim.holds == Some(false));
         let deviation = deviation.map_or_else(String::new, |text| {
-            format!("<p class=\"why\">{}</p>", prose(&joined(text)))
+            format!("<p class=\"why\">{}</p>", prose(&join_lines(text)))
         });
         let _ = write!(
             out,
@@ -127,7 +127,7 @@ fn claims(out: &mut String, claims: &[ClaimEntry]) {
 }
 
 /// Joins the lines of a text.
-pub(super) fn joined(text: &str) -> String {
+pub(super) fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -136,18 +136,18 @@ fn points(out: &mut String, entry: &GalleryEntry) {
         return;
     }
     // A figure of one panel has no panel column.
-    let from = usize::from(entry.published.iter().all(|[panel, ..]| panel.is_empty()));
+    let first_column = usize::from(entry.published.iter().all(|[panel, ..]| panel.is_empty()));
     out.push_str(
         "<details class=\"fold\"><summary>Points that the source gives</summary>\
          <div class=\"scroll\"><table class=\"list\"><tr>",
     );
-    for head in ["Panel", "Curve", "At", "Value", "Where it says so"].iter().skip(from) {
+    for head in ["Panel", "Curve", "At", "Value", "Where it says so"].iter().skip(first_column) {
         let _ = write!(out, "<th>{head}</th>");
     }
     out.push_str("</tr>");
     for row in &entry.published {
         out.push_str("<tr>");
-        for cell in row.iter().skip(from) {
+        for cell in row.iter().skip(first_column) {
             let _ = write!(out, "<td>{}</td>", esc(cell));
         }
         out.push_str("</tr>");

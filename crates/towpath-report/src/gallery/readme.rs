@@ -7,15 +7,15 @@ use crate::text::esc;
 
 /// Renders everything after the first heading and the source line as HTML. Headings are moved
 /// below the level of a figure's heading.
-pub(super) fn rendered(markdown: &str) -> String {
+pub(super) fn render_markdown(markdown: &str) -> String {
     let mut out = String::new();
     let mut block: Vec<&str> = Vec::new();
     let lines =
         markdown.lines().skip_while(|line| line.starts_with("# ") || line.trim().is_empty());
     let lines = lines.filter(|line| !line.starts_with("Source:"));
     for line in lines.chain([""]) {
-        let starts = line.starts_with('#') || line.starts_with("- ");
-        if (line.trim().is_empty() || starts) && !block.is_empty() {
+        let starts_block = line.starts_with('#') || line.starts_with("- ");
+        if (line.trim().is_empty() || starts_block) && !block.is_empty() {
             write_block(&mut out, &block);
             block.clear();
         }
@@ -27,7 +27,7 @@ pub(super) fn rendered(markdown: &str) -> String {
             block.clear();
         }
     }
-    // Neighbours are one list.
+    // Each item was rendered as a list of its own; consecutive items form one list.
     out.replace("</ul><ul>", "")
 }
 
@@ -49,8 +49,8 @@ fn write_block(out: &mut String, lines: &[&str]) {
 
 fn table(out: &mut String, lines: &[&str]) {
     out.push_str("<div class=\"scroll\"><table class=\"list\">");
-    let rule = |line: &&&str| !line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '));
-    for (number, line) in lines.iter().filter(rule).enumerate() {
+    let is_no_rule = |line: &&&str| !line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '));
+    for (number, line) in lines.iter().filter(is_no_rule).enumerate() {
         let tag = if number == 0 { "th" } else { "td" };
         out.push_str("<tr>");
         for cell in line.trim_matches('|').split('|') {
@@ -66,11 +66,11 @@ fn inline(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['`', '*', '[']) {
-        let (before, from) = rest.split_at(at);
-        let _ = write!(out, "{}", esc(before));
-        rest = piece(&mut out, from).unwrap_or_else(|| {
+        let (plain, marked) = rest.split_at(at);
+        let _ = write!(out, "{}", esc(plain));
+        rest = piece(&mut out, marked).unwrap_or_else(|| {
             // A mark without its partner is only a character.
-            let (mark, after) = from.split_at(1);
+            let (mark, after) = marked.split_at(1);
             out.push_str(mark);
             after
         });
@@ -79,29 +79,31 @@ fn inline(text: &str) -> String {
     out
 }
 
-/// Renders a piece that begins with a mark, and returns the rest; `None` if it is not complete.
-fn piece<'a>(out: &mut String, from: &'a str) -> Option<&'a str> {
-    if let Some(code) = from.strip_prefix('`') {
+/// Renders the code, bold, italic or link at the beginning of `marked`; returns the text after it.
+///
+/// `None` if its end is missing.
+fn piece<'a>(out: &mut String, marked: &'a str) -> Option<&'a str> {
+    if let Some(code) = marked.strip_prefix('`') {
         let (code, after) = code.split_once('`')?;
         let _ = write!(out, "<code>{}</code>", esc(code));
         return Some(after);
     }
-    if let Some(bold) = from.strip_prefix("**") {
+    if let Some(bold) = marked.strip_prefix("**") {
         let (bold, after) = bold.split_once("**")?;
         let _ = write!(out, "<b>{}</b>", esc(bold));
         return Some(after);
     }
-    if let Some(slanted) = from.strip_prefix('*') {
-        let (slanted, after) = slanted.split_once('*')?;
-        let _ = write!(out, "<i>{}</i>", esc(slanted));
+    if let Some(italic) = marked.strip_prefix('*') {
+        let (italic, after) = italic.split_once('*')?;
+        let _ = write!(out, "<i>{}</i>", esc(italic));
         return Some(after);
     }
-    let (text, after) = from.strip_prefix('[')?.split_once("](")?;
-    let (address, after) = after.split_once(')')?;
-    let known = ["https://", "http://"].iter().any(|scheme| address.starts_with(scheme));
+    let (text, after) = marked.strip_prefix('[')?.split_once("](")?;
+    let (url, after) = after.split_once(')')?;
+    let is_web_link = ["https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
     // Links to files of the repository lead nowhere from a page.
-    let _ = if known {
-        write!(out, "<a href=\"{}\">{}</a>", esc(address), esc(text))
+    let _ = if is_web_link {
+        write!(out, "<a href=\"{}\">{}</a>", esc(url), esc(text))
     } else {
         write!(out, "{}", esc(text))
     };
@@ -117,7 +119,7 @@ mod tests {
         let text = "# Title\n\nSource: me\n\n## Ours\nOne `a<b`\nand **two**.\n\n- first\n- second\n  line\n\n\
                     | a | b |\n|---|---|\n| 1 | *2* |\n\nA [link](https://a.b/?c&d), [none](c.md), 2 * 3, <script>";
         assert_eq!(
-            rendered(text),
+            render_markdown(text),
             "<h4>Ours</h4><p>One <code>a&lt;b</code> and <b>two</b>.</p><ul><li>first</li>\
              <li>second line</li></ul><div class=\"scroll\"><table class=\"list\"><tr><th>a</th>\
              <th>b</th></tr><tr><td>1</td><td><i>2</i></td></tr></table></div><p>A \
@@ -128,7 +130,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_text_makes_it_panic_or_becomes_a_script(text in "(?s)[<\\[\\]()*`|# a-]{0,80}(<script>)?") {
-            proptest::prop_assert!(!rendered(&text).contains("<script"));
+            proptest::prop_assert!(!render_markdown(&text).contains("<script"));
         }
     }
 }

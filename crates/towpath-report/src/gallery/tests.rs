@@ -88,19 +88,22 @@ fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
 
 #[test]
 fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
-    let mut both = entry();
-    both.worlds = vec!["sim".into(), "emu".into()];
-    both.quick = false;
-    both.degraded = 2;
-    both.claims[1].world = Some("emu".into());
-    assert_eq!((entry().stem(), both.stem()), ("seed004-c".into(), "seed004-c-sim-emu".into()));
-    assert_eq!(both.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 degraded");
-    let text = markdown(&[both.clone()], "images");
+    let mut two_worlds = entry();
+    two_worlds.worlds = vec!["sim".into(), "emu".into()];
+    two_worlds.quick = false;
+    two_worlds.degraded = 2;
+    two_worlds.claims[1].world = Some("emu".into());
+    assert_eq!(
+        (entry().stem(), two_worlds.stem()),
+        ("seed004-c".into(), "seed004-c-sim-emu".into())
+    );
+    assert_eq!(two_worlds.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 degraded");
+    let text = markdown(&[two_worlds.clone()], "images");
     assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
     assert!(text.contains("](images/seed004-c-sim-emu.svg)"), "{text}");
     assert!(text.contains("B fails (section 3; in `emu`)"), "{text}");
     assert!(text.contains("1 not checked |"), "{text}");
-    assert!(page(&[both]).contains("section 3; in <code>emu</code>"));
+    assert!(page(&[two_worlds]).contains("section 3; in <code>emu</code>"));
 }
 
 #[test]

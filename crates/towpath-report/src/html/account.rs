@@ -14,20 +14,20 @@ use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid};
 use crate::text::{capital, clean, cut, esc, prose};
 
-/// Parts below this share of every link are merged with the rest.
+/// Parts below this share of every link's capacity are merged into one row.
 const MIN_TABLE_SHARE: f64 = 0.005;
-/// Same limit in a chart, where a smaller part would be a line.
+/// Parts below this share of the link's capacity are merged into one band of the chart.
 const MIN_CHART_SHARE: f64 = 0.02;
 
-/// Returns the accounting of a run, if it has any.
-pub(super) fn of(run: &StoredRun) -> Option<&AccountSummary> {
+/// Returns the capacity accounting of a run; `None` if it has none or its capacity is zero.
+pub(super) fn account_of(run: &StoredRun) -> Option<&AccountSummary> {
     let account = run.summary.as_ref()?.account.as_deref()?;
     (account.total.capacity_bytes > 0 && account.span_ns > 0).then_some(account)
 }
 
 /// Writes heading, sentence and table; the charts come below.
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let Some(account) = of(run) else { return };
+    let Some(account) = account_of(run) else { return };
     out.push_str("<h3 class=\"account\">Where the capacity went</h3>");
     let _ = write!(out, "<p class=\"lead\">{}</p>", prose(&capital(&account.sentence)));
     table(out, account, style);
@@ -47,13 +47,13 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
              as the congestion window\u{2019}s."
         }
     };
-    let unlimited: Vec<String> =
+    let unlimited_paths: Vec<String> =
         account.unlimited.iter().map(|path| cut(&clean(path), 40)).collect();
-    let unlimited = match unlimited.as_slice() {
+    let unlimited_text = match unlimited_paths.as_slice() {
         [] => String::new(),
-        all => format!(" Without a limit, and so without an account: {}.", all.join(", ")),
+        paths => format!(" Without a limit, and so without an account: {}.", paths.join(", ")),
     };
-    let _ = write!(out, "<p class=\"about\">{basis}{}</p>", esc(&unlimited));
+    let _ = write!(out, "<p class=\"about\">{basis}{}</p>", esc(&unlimited_text));
 }
 
 /// Writes a table with parts down and links across; the last column is the total.
@@ -78,35 +78,41 @@ fn table(out: &mut String, account: &AccountSummary, style: &PageStyle) {
         out.push_str("<th scope=\"col\">together</th>");
     }
     out.push_str("</tr></thead><tbody>");
-    let cells = |of: &dyn Fn(&Parts) -> u64| -> Vec<(u64, u64)> {
-        columns.iter().map(|parts| (of(parts), parts.capacity_bytes)).collect()
+    let cells_of = |bytes_of: &dyn Fn(&Parts) -> u64| -> Vec<(u64, u64)> {
+        columns.iter().map(|parts| (bytes_of(parts), parts.capacity_bytes)).collect()
     };
-    let row = |out: &mut String, class: &str, label: &str, cells: Vec<(u64, u64)>| {
+    let write_row = |out: &mut String, class: &str, label: &str, cells: Vec<(u64, u64)>| {
         let _ = write!(out, "<tr class=\"{class}\"><th scope=\"row\">{label}</th>");
-        for (bytes, all) in cells {
-            cell(out, unit, bps(bytes), share(bytes, all));
+        for (bytes, capacity_bytes) in cells {
+            cell(out, unit, bps(bytes), share(bytes, capacity_bytes));
         }
         out.push_str("</tr>");
     };
-    row(out, "whole", &format!("capacity, {}", unit.name), cells(&|parts| parts.capacity_bytes));
-    let little = |part: Part| {
+    write_row(
+        out,
+        "whole",
+        &format!("capacity, {}", unit.name),
+        cells_of(&|parts| parts.capacity_bytes),
+    );
+    let is_small = |part: Part| {
         columns.iter().all(|parts| share(parts.of(part), parts.capacity_bytes) < MIN_TABLE_SHARE)
     };
-    for part in Part::ALL.into_iter().filter(|part| !little(*part)) {
+    for part in Part::ALL.into_iter().filter(|part| !is_small(*part)) {
         let dot = format!("<i class=\"dot {}\"></i>", class(part.group()));
         let label = format!("{dot}{}{}", esc(part.label()), blocked_by(part, &account.total));
-        row(out, "", &label, cells(&|parts| parts.of(part)));
+        write_row(out, "", &label, cells_of(&|parts| parts.of(part)));
     }
-    let rest =
-        cells(&|parts| Part::ALL.into_iter().filter(|p| little(*p)).map(|p| parts.of(p)).sum());
-    if rest.iter().any(|(bytes, _)| *bytes > 0) {
-        row(out, "", "everything smaller", rest);
+    let small_parts = cells_of(&|parts| {
+        Part::ALL.into_iter().filter(|p| is_small(*p)).map(|p| parts.of(p)).sum()
+    });
+    if small_parts.iter().any(|(bytes, _)| *bytes > 0) {
+        write_row(out, "", "everything smaller", small_parts);
     }
     table_end(out);
 }
 
-fn share(bytes: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { bytes as f64 / all as f64 }
+fn share(bytes: u64, total_bytes: u64) -> f64 {
+    if total_bytes == 0 { 0.0 } else { bytes as f64 / total_bytes as f64 }
 }
 
 fn cell(out: &mut String, unit: ScaledUnit, bps: f64, share: f64) {
@@ -133,31 +139,31 @@ fn blocked_by(part: Part, total: &Parts) -> String {
 
 /// Returns one chart for each link and direction.
 pub(super) fn charts(run: &StoredRun, grid: &Grid) -> Vec<Chart> {
-    let Some(account) = of(run) else { return Vec::new() };
-    let several = account.links.iter().any(|link| link.direction != DataDirection::Up);
-    account.links.iter().map(|link| chart(run, grid, link, several)).collect()
+    let Some(account) = account_of(run) else { return Vec::new() };
+    let show_direction = account.links.iter().any(|link| link.direction != DataDirection::Up);
+    account.links.iter().map(|link| chart(run, grid, link, show_direction)).collect()
 }
 
-fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
+fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, show_direction: bool) -> Chart {
     let parts = series::account(run, grid, link);
     let points = 0..grid.points;
-    let sum = |at: usize| -> f64 {
-        parts.iter().filter_map(|(_, values)| values.get(at).copied().flatten()).sum()
+    let point_sum = |index: usize| -> f64 {
+        parts.iter().filter_map(|(_, values)| values.get(index).copied().flatten()).sum()
     };
-    let unit = number::rate_unit(points.map(sum).fold(0.0, f64::max));
+    let unit = number::rate_unit(points.map(point_sum).fold(0.0, f64::max));
     let (large, small): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(group, _)| {
         share(link.parts.of_group(*group), link.parts.capacity_bytes) >= MIN_CHART_SHARE
     });
-    let mut rest = vec![None; grid.points];
+    let mut small_sum = vec![None; grid.points];
     for (_, values) in &small {
-        for (sum, value) in rest.iter_mut().zip(values) {
+        for (sum, value) in small_sum.iter_mut().zip(values) {
             *sum = value.map_or(*sum, |value| Some(sum.unwrap_or(0.0) + value));
         }
     }
     let bands = large.into_iter().map(|(group, values)| (name(group), class(group), values));
-    let rest = (!small.is_empty()).then_some(("everything smaller", "c-rest", rest));
+    let small_sum = (!small.is_empty()).then_some(("everything smaller", "c-rest", small_sum));
     let bands: Vec<ChartSeries> = bands
-        .chain(rest)
+        .chain(small_sum)
         .map(|(name, class, values)| {
             let scaled = values.into_iter().map(|value| value.map(|bps| bps / unit.size)).collect();
             line(name, format!("{class} band part"), SeriesStyle::Stack, scaled)
@@ -166,7 +172,7 @@ fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, several: bool) -> Cha
     // The capacity is the top of the chart; there is nothing above it.
     let max = Some(chart::top(&bands)).filter(|top| *top > 0.0).unwrap_or(1.0);
     let direction_text =
-        if several { format!(", {}", direction(link.direction)) } else { String::new() };
+        if show_direction { format!(", {}", direction(link.direction)) } else { String::new() };
     Chart {
         title: format!("Capacity of {}{direction_text}", cut(&clean(&link.path), 40)),
         about: format!("what became of it; mean of {}", per_point(grid)),

@@ -14,22 +14,27 @@ use crate::number;
 use crate::text::esc;
 
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let all: Vec<&CapturedConnection> = run.records.iter().filter_map(captured).collect();
-    if all.is_empty() {
+    let connections: Vec<&CapturedConnection> =
+        run.records.iter().filter_map(captured_connection).collect();
+    if connections.is_empty() {
         return;
     }
-    fold(out, &format!("Captured connections ({})", all.len()), all.len() <= FOLD_AFTER);
-    direction_rows(out, &all);
-    subflows(out, &all, style);
+    fold(
+        out,
+        &format!("Captured connections ({})", connections.len()),
+        connections.len() <= FOLD_AFTER,
+    );
+    direction_rows(out, &connections);
+    subflows(out, &connections, style);
     out.push_str("</details>");
 }
 
-fn captured(record: &Record) -> Option<&CapturedConnection> {
+fn captured_connection(record: &Record) -> Option<&CapturedConnection> {
     let Record::Capture(connection) = record else { return None };
     Some(connection)
 }
 
-fn direction_rows(out: &mut String, all: &[&CapturedConnection]) {
+fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
     let columns = [
         "flow",
         "captured at",
@@ -46,34 +51,35 @@ fn direction_rows(out: &mut String, all: &[&CapturedConnection]) {
         "not captured",
     ];
     table_head(out, "list", &columns);
-    for connection in all {
-        for way in connection.directions.iter().filter(|way| way.bytes > 0) {
+    for connection in connections {
+        for captured in connection.directions.iter().filter(|d| d.bytes > 0) {
             let _ = write!(
                 out,
                 "<tr><td class=\"keep\">{} {}</td><td>{}</td>",
                 connection.flow,
-                direction(way.direction),
-                vantage(way)
+                direction(captured.direction),
+                vantage(captured)
             );
-            for cell in cells(way) {
+            for cell in cells(captured) {
                 let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
             }
             out.push_str("</tr>");
         }
     }
     table_end(out);
-    for connection in all {
-        if let Some(why) = &connection.fallback {
-            let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(why));
+    for connection in connections {
+        if let Some(reason) = &connection.fallback {
+            let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(reason));
         }
-        for way in &connection.directions {
-            for handover in &way.handovers {
-                let how = if handover.overlap_ns < 0 { "neither carried" } else { "both carried" };
+        for captured in &connection.directions {
+            for handover in &captured.handovers {
+                let overlap_text =
+                    if handover.overlap_ns < 0 { "neither carried" } else { "both carried" };
                 let _ = write!(
                     out,
-                    "<p>Flow {} {}: from subflow {} to {} at {}; {how} data for {}.</p>",
+                    "<p>Flow {} {}: from subflow {} to {} at {}; {overlap_text} data for {}.</p>",
                     connection.flow,
-                    direction(way.direction),
+                    direction(captured.direction),
                     handover.from,
                     handover.to,
                     number::moment(handover.first_new_ns),
@@ -95,18 +101,18 @@ fn vantage(direction: &CapturedDirection) -> &'static str {
 
 fn cells(direction: &CapturedDirection) -> [String; 11] {
     let bytes = |bytes: u64| number::bytes(bytes as f64);
-    let known = |value: Option<u64>| value.map_or("–".to_owned(), bytes);
+    let bytes_or_dash = |value: Option<u64>| value.map_or("–".to_owned(), bytes);
     [
         bytes(direction.bytes),
         number::rate(direction.goodput_bps),
         number::rate(direction.throughput_bps),
         delays(direction.rtt),
         delays(direction.head_of_line),
-        known(direction.reorder_peak_bytes),
+        bytes_or_dash(direction.reorder_peak_bytes),
         bytes(direction.reinjected_bytes),
         bytes(direction.retransmitted_bytes),
         bytes(direction.spurious_bytes),
-        known(direction.discarded_bytes),
+        bytes_or_dash(direction.discarded_bytes),
         bytes(direction.unseen_bytes),
     ]
 }
@@ -117,7 +123,7 @@ fn delays(delays: Option<DelayStats>) -> String {
     delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))
 }
 
-fn subflows(out: &mut String, all: &[&CapturedConnection], style: &PageStyle) {
+fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageStyle) {
     let columns = [
         "path",
         "flow",
@@ -134,29 +140,29 @@ fn subflows(out: &mut String, all: &[&CapturedConnection], style: &PageStyle) {
         "reinjected",
     ];
     table_head(out, "list", &columns);
-    for connection in all {
+    for connection in connections {
         for subflow in &connection.subflows {
-            for way in subflow.directions.iter().filter(|way| way.packets > 0) {
-                let opened = if subflow.join { "MP_JOIN" } else { "first" };
+            for captured in subflow.directions.iter().filter(|d| d.packets > 0) {
+                let opened_by = if subflow.join { "MP_JOIN" } else { "first" };
                 let _ = write!(
                     out,
                     "<tr><td>{}</td><td class=\"keep\">{} {}</td><td class=\"n\">{}</td><td>{}</td>\
-                     <td>{opened}</td>",
+                     <td>{opened_by}</td>",
                     path_dot(style, &subflow.path),
                     connection.flow,
-                    direction(way.direction),
+                    direction(captured.direction),
                     subflow.subflow,
                     esc(&subflow.state)
                 );
                 for cell in [
-                    number::count(way.packets as f64),
-                    number::bytes(way.payload_bytes as f64),
-                    number::bytes(way.acked_bytes as f64),
-                    delays(way.rtt),
-                    delays(way.one_way),
-                    number::bytes(way.retransmitted_bytes as f64),
-                    number::bytes(way.out_of_order_bytes as f64),
-                    number::bytes(way.reinjected_bytes as f64),
+                    number::count(captured.packets as f64),
+                    number::bytes(captured.payload_bytes as f64),
+                    number::bytes(captured.acked_bytes as f64),
+                    delays(captured.rtt),
+                    delays(captured.one_way),
+                    number::bytes(captured.retransmitted_bytes as f64),
+                    number::bytes(captured.out_of_order_bytes as f64),
+                    number::bytes(captured.reinjected_bytes as f64),
                 ] {
                     let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
                 }

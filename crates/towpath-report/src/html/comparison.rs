@@ -9,11 +9,11 @@ use super::summary::warning_box;
 use super::{HtmlPage, delay};
 use crate::chart::SeriesStyle;
 use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
-use crate::comparison::{ComparedMetric, Comparison, conditions, noise, ratio_text};
+use crate::comparison::{ComparedMetric, Comparison, conditions, ratio_text, timing};
 use crate::number;
 use crate::text::{clean, esc};
 
-/// A longer list of runs starts folded.
+/// Maximum length of a list of runs that is open at first.
 const FOLD_AFTER: usize = 12;
 /// Metrics whose distribution over the runs is drawn: those that tend to be bimodal.
 const DISTRIBUTION_METRICS: [&str; 5] =
@@ -33,7 +33,7 @@ pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
             "<section id=\"series\"><h2>Over time</h2><p class=\"about\">By subflow, all on the \
              same axes.</p>",
         );
-        page.key(&panel);
+        page.event_legend(&panel);
         page.panel(&panel);
         page.out.push_str("</section>");
     }
@@ -91,10 +91,10 @@ fn completed(out: &mut String, compared: &Comparison<'_>) {
         "<tr><th scope=\"row\" title=\"runs whose flows all ended as planned\">Completed</th>",
     );
     for group in &compared.groups {
-        let all = group.runs.len();
+        let total = group.runs.len();
         let done = group.summaries().filter(|s| s.flows.iter().all(|f| f.completed)).count();
-        let class = if done == all { "good" } else { "bad" };
-        let _ = write!(out, "<td class=\"{class}\">{done} of {all}</td>");
+        let class = if done == total { "good" } else { "bad" };
+        let _ = write!(out, "<td class=\"{class}\">{done} of {total}</td>");
     }
     out.push_str("</tr>");
 }
@@ -104,20 +104,20 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
         out.push_str("<td>–</td>");
         return;
     };
-    let text = |value: f64| row.metric.text(value);
+    let format_value = |value: f64| row.metric.text(value);
     // A spread that repeats the median is left out.
-    let spread = |[low, high]: [f64; 2]| match (text(low), text(high)) {
+    let format_range = |[low, high]: [f64; 2]| match (format_value(low), format_value(high)) {
         (low, high) if low == high => None,
         (low, high) => Some(number::spread(&low, &high)),
     };
-    let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
+    let quartiles = format_range(estimate.quartiles).map(|range| format!("[{range}]"));
     let interval = match estimate.interval {
         Some(ConfidenceInterval { low, high }) => {
-            spread([low, high]).map(|text| format!("95 %: {text}"))
+            format_range([low, high]).map(|range| format!("95 %: {range}"))
         }
         None => missing_interval_reason(estimate.count),
     };
-    let _ = write!(out, "<td>{}", esc(&text(estimate.median)));
+    let _ = write!(out, "<td>{}", esc(&format_value(estimate.median)));
     for text in [quartiles, interval].into_iter().flatten() {
         let _ = write!(out, " <small>{}</small>", esc(&text));
     }
@@ -157,13 +157,13 @@ fn axis(row: &ComparedMetric) -> ValueAxis {
 }
 
 fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
-    let all = compared.groups.iter().zip(&row.samples).zip(&row.estimates);
-    let all = all.map(|((group, sample), estimate)| {
-        let never = sample.values().iter().filter(|value| value.is_infinite()).count();
-        let note = match (estimate, never) {
+    let value_rows = compared.groups.iter().zip(&row.samples).zip(&row.estimates);
+    let value_rows = value_rows.map(|((group, sample), estimate)| {
+        let never_count = sample.values().iter().filter(|value| value.is_infinite()).count();
+        let note = match (estimate, never_count) {
             (None, _) => "not measured".to_owned(),
             (Some(estimate), 0) => row.metric.text(estimate.median),
-            (Some(_), never) => format!("never in {never} of {}", sample.count()),
+            (Some(_), never_count) => format!("never in {never_count} of {}", sample.count()),
         };
         ValueRow {
             name: group.label.clone(),
@@ -175,15 +175,15 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
             interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
         }
     });
-    let all: Vec<ValueRow> = all.collect();
-    let plot = rows(row.metric.label, row.metric.label, &axis(row), &all, None);
+    let value_rows: Vec<ValueRow> = value_rows.collect();
+    let plot = rows(row.metric.label, row.metric.label, &axis(row), &value_rows, None);
     let _ =
         write!(out, "<figure><figcaption class=\"about\">single runs</figcaption>{plot}</figure>");
 }
 
 fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
-    let known = row.ratios.iter().filter_map(|pair| Some((pair, pair.ratio?)));
-    let all: Vec<ValueRow> = known
+    let defined = row.ratios.iter().filter_map(|pair| Some((pair, pair.ratio?)));
+    let value_rows: Vec<ValueRow> = defined
         .clone()
         .map(|(pair, ratio)| ValueRow {
             name: compared.pair_name(pair),
@@ -203,31 +203,31 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
             ..ValueRow::default()
         })
         .collect();
-    if all.is_empty() {
-        let why = if compared.groups.len() < 2 {
+    if value_rows.is_empty() {
+        let reason = if compared.groups.len() < 2 {
             "nothing to compare with"
         } else {
             "no ratios: a figure is zero, was never reached, or was not measured"
         };
-        let _ = write!(out, "<figure><figcaption class=\"about\">{why}</figcaption></figure>");
+        let _ = write!(out, "<figure><figcaption class=\"about\">{reason}</figcaption></figure>");
         return;
     }
-    let ends = known.flat_map(|(_, ratio)| {
+    let axis_values = defined.flat_map(|(_, ratio)| {
         let interval = ratio.interval.map_or([ratio.value; 2], |i| [i.low, i.high]);
         interval.into_iter().chain([ratio.value])
     });
-    let axis = ValueAxis::of_ratios(ends);
+    let axis = ValueAxis::of_ratios(axis_values);
     let title = format!("{}: ratios", row.metric.label);
-    let plot = rows(&title, "ratio", &axis, &all, Some(1.0));
+    let plot = rows(&title, "ratio", &axis, &value_rows, Some(1.0));
     let _ = write!(out, "<figure><figcaption class=\"about\">ratios</figcaption>{plot}</figure>");
 }
 
 fn distributions(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("<section id=\"distributions\"><h2>Distributions</h2>");
     delay::distributions(out, &compared.groups);
-    let shown = |row: &&ComparedMetric| DISTRIBUTION_METRICS.contains(&row.metric.name);
+    let is_drawn = |row: &&ComparedMetric| DISTRIBUTION_METRICS.contains(&row.metric.name);
     out.push_str("<div class=\"panel\">");
-    for row in compared.rows.iter().filter(shown) {
+    for row in compared.rows.iter().filter(is_drawn) {
         let curve = |(group, sample): (&crate::group::RunGroup<'_>, _)| -> DistributionCurve {
             let class = format!("{} line", transport_class(&compared.groups, group));
             let sample: &towpath_measure::metrics::statistics::Sample = sample;
@@ -287,43 +287,44 @@ fn same_conditions(out: &mut String, compared: &Comparison<'_>) {
 
 /// Lists every run in the order in which it was made.
 fn runs(out: &mut String, compared: &Comparison<'_>) {
-    let mut all: Vec<_> = compared
+    let mut runs: Vec<_> = compared
         .groups
         .iter()
         .flat_map(|group| group.runs.iter().map(move |run| (group, *run)))
         .collect();
-    all.sort_by_key(|(_, run)| (run.meta.order.map(|o| o.position), run.meta.repeat));
-    let open = if all.len() <= FOLD_AFTER { " open=\"open\"" } else { "" };
+    runs.sort_by_key(|(_, run)| (run.meta.order.map(|o| o.position), run.meta.repeat));
+    let open = if runs.len() <= FOLD_AFTER { " open=\"open\"" } else { "" };
     let _ = write!(
         out,
         "<section id=\"runs\"><h2>Runs</h2><details class=\"fold\"{open}><summary>{} runs, in the \
          order in which they were made</summary><div class=\"scroll\"><table class=\"list\">\
          <thead><tr>",
-        all.len()
+        runs.len()
     );
-    let first = compared.rows.first().map(|row| row.metric);
-    let figure = first.map_or("", |figure| figure.label);
-    for column in ["place", "transport", "repetition", "seed", figure, "late, 99 %", "result"] {
+    let first_metric = compared.rows.first().map(|row| row.metric);
+    let metric_label = first_metric.map_or("", |metric| metric.label);
+    for column in ["place", "transport", "repetition", "seed", metric_label, "late, 99 %", "result"]
+    {
         let _ = write!(out, "<th scope=\"col\">{}</th>", esc(column));
     }
     out.push_str("</tr></thead><tbody>");
-    for (group, run) in all {
-        let place = match run.meta.order {
+    for (group, run) in runs {
+        let position = match run.meta.order {
             Some(order) => format!("{} of {}", order.position, order.of),
             None => "–".to_owned(),
         };
-        let value = first.and_then(|figure| Some(figure.text(figure.value(run)?)));
-        let late = noise(run).map(|noise| number::time(noise.lateness_p99_ns as f64));
+        let value = first_metric.and_then(|metric| Some(metric.text(metric.value(run)?)));
+        let lateness = timing(run).map(|timing| number::time(timing.lateness_p99_ns as f64));
         let _ = write!(
             out,
-            "<tr><td class=\"n\">{place}</td><td>{}</td><td class=\"n\">{}</td>\
+            "<tr><td class=\"n\">{position}</td><td>{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td class=\"code\">{}</td></tr>",
             esc(&group.label),
             run.meta.repeat,
             run.meta.seed,
             esc(value.as_deref().unwrap_or("–")),
-            late.as_deref().unwrap_or("–"),
+            lateness.as_deref().unwrap_or("–"),
             esc(&clean(run.file.as_deref().unwrap_or("–")))
         );
     }

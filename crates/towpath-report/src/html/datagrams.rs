@@ -3,15 +3,16 @@
 use towpath_measure::result::{DatagramRow, Record};
 use towpath_measure::scenario::DataDirection;
 
-use super::panel::{PageStyle, ceiling, per_point, series as line};
+use super::panel::{PageStyle, axis_end, per_point, series as line};
 use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;
-/// Height of the dots of lost datagrams, as a part of the data area, and the room above the lines.
+/// Height of the dots of lost datagrams, as a share of the data area.
 const LOSS_DOT_HEIGHT: f64 = 0.94;
+/// Ratio of the axis to the largest value, so that the dots are above the lines.
 const HEADROOM_RATIO: f64 = 1.15;
 
 /// Returns the charts of every flow in one direction.
@@ -33,9 +34,10 @@ pub(super) fn charts(
             None => flows.push((row.flow, vec![row])),
         }
     }
-    let several = flows.len() > 1;
+    let has_several_flows = flows.len() > 1;
     let chart = |(flow, rows): &(u32, Vec<&DatagramRow>)| {
-        let suffix = if several { format!(", flow {flow}{suffix}") } else { suffix.to_owned() };
+        let suffix =
+            if has_several_flows { format!(", flow {flow}{suffix}") } else { suffix.to_owned() };
         flow_chart(run, (*flow, rows), grid, style, &suffix)
     };
     flows.iter().map(chart).collect()
@@ -49,10 +51,11 @@ fn flow_chart(
     suffix: &str,
 ) -> Chart {
     let direction = rows.first().map(|row| row.direction);
-    let figures = run.summary.iter().flat_map(|summary| &summary.flows);
-    let own = figures.filter(|one| one.flow == flow && Some(one.direction) == direction);
-    let least = { own }.find_map(|one| one.datagrams.as_ref()?.delay).map(|delay| delay.min_ns);
-    let base = least.unwrap_or(0);
+    let summaries = run.summary.iter().flat_map(|summary| &summary.flows);
+    let matching = summaries.filter(|f| f.flow == flow && Some(f.direction) == direction);
+    let min_delay_ns =
+        { matching }.find_map(|f| f.datagrams.as_ref()?.delay).map(|delay| delay.min_ns);
+    let base = min_delay_ns.unwrap_or(0);
     let delay = |pick: fn(&DatagramRow) -> Option<u64>| {
         max_per_point(rows, grid, move |row| {
             Some(pick(row)?.saturating_add(base) as f64 / NS_PER_MS)
@@ -70,16 +73,16 @@ fn flow_chart(
         }
     }
     let class = rows.first().map_or_else(String::new, |row| style.class(&row.path));
-    let top = [&largest, &jitter].into_iter().flatten().flatten().copied().fold(0.0, f64::max);
-    let any_lost = lost.iter().any(Option::is_some);
-    let max = ceiling(top * if any_lost { HEADROOM_RATIO } else { 1.0 }, 7);
-    let name = if least.is_some() { "delay" } else { "delay over the smallest" };
+    let max_ms = [&largest, &jitter].into_iter().flatten().flatten().copied().fold(0.0, f64::max);
+    let has_losses = lost.iter().any(Option::is_some);
+    let max = axis_end(max_ms * if has_losses { HEADROOM_RATIO } else { 1.0 }, 7);
+    let name = if min_delay_ns.is_some() { "delay" } else { "delay over the smallest" };
     let mut series: Vec<ChartSeries> = vec![
         line(&format!("{name}, largest"), format!("{class} line o0"), SeriesStyle::Line, largest),
         line(&format!("{name}, mean"), format!("{class} line o1"), SeriesStyle::Line, mean),
         line("jitter", format!("{class} line o2"), SeriesStyle::Line, jitter),
     ];
-    if any_lost {
+    if has_losses {
         let base = lost.iter().map(|lost| lost.map(|_| max * LOSS_DOT_HEIGHT)).collect();
         let dots = line("lost", format!("{class} dots"), SeriesStyle::Dots, lost);
         series.push(ChartSeries { base, ..dots });
@@ -112,7 +115,7 @@ fn max_per_point(
     let mut values = grid.empty();
     for row in rows {
         if let (Some(slot), Some(value)) = (values.get_mut(point_index(row, grid)), value(row)) {
-            *slot = Some(slot.map_or(value, |before: f64| before.max(value)));
+            *slot = Some(slot.map_or(value, |old_max: f64| old_max.max(value)));
         }
     }
     values

@@ -9,7 +9,7 @@ use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
 use crate::StoredRun;
 use crate::number;
-use crate::series::amount;
+use crate::series::detail_number;
 use crate::text::esc;
 
 /// Maximum number of equal decisions between two timeline events that are listed one by one.
@@ -37,24 +37,24 @@ fn kind(kind: EventKind) -> &'static str {
 struct EventRow<'a> {
     first: &'a Event,
     /// All events of the row, the first included.
-    all: Vec<&'a Event>,
+    events: Vec<&'a Event>,
 }
 
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let mut all: Vec<&Event> = Vec::new();
+    let mut events: Vec<&Event> = Vec::new();
     for record in &run.records {
         if let Record::Event(event) = record {
-            all.push(event);
+            events.push(event);
         }
     }
-    if all.is_empty() {
+    if events.is_empty() {
         return;
     }
-    all.sort_by_key(|event| event.t_ns);
-    let lines = folded(&all);
+    events.sort_by_key(|event| event.t_ns);
+    let lines = fold_decisions(&events);
     fold(
         out,
-        &format!("What happened ({})", format::count(all.len() as u64, "event")),
+        &format!("What happened ({})", format::count(events.len() as u64, "event")),
         lines.len() <= FOLD_AFTER,
     );
     table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
@@ -67,42 +67,47 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
 
 /// Folds decisions of the same kind where there are many between two events of the timeline. The
 /// effect of each event thus stays visible.
-fn folded<'a>(events: &[&'a Event]) -> Vec<EventRow<'a>> {
-    let mut lines: Vec<EventRow<'a>> = Vec::new();
-    for part in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
-        let mut open: Vec<EventRow<'a>> = Vec::new();
-        for event in part {
-            let same =
-                |line: &&mut EventRow<'_>| event.kind.is_decision() && alike(line.first, event);
-            match open.iter_mut().find(same) {
-                Some(line) => line.all.push(event),
-                None => open.push(EventRow { first: event, all: vec![event] }),
+fn fold_decisions<'a>(events: &[&'a Event]) -> Vec<EventRow<'a>> {
+    let mut rows: Vec<EventRow<'a>> = Vec::new();
+    for section in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
+        let mut section_rows: Vec<EventRow<'a>> = Vec::new();
+        for event in section {
+            let is_same_row = |line: &&mut EventRow<'_>| {
+                event.kind.is_decision() && is_same_decision(line.first, event)
+            };
+            match section_rows.iter_mut().find(is_same_row) {
+                Some(row) => row.events.push(event),
+                None => section_rows.push(EventRow { first: event, events: vec![event] }),
             }
         }
-        for line in open {
-            if line.all.len() > MAX_UNFOLDED {
-                lines.push(line);
+        for row in section_rows {
+            if row.events.len() > MAX_UNFOLDED {
+                rows.push(row);
             } else {
-                lines.extend(
-                    line.all.into_iter().map(|event| EventRow { first: event, all: vec![event] }),
+                rows.extend(
+                    row.events
+                        .into_iter()
+                        .map(|event| EventRow { first: event, events: vec![event] }),
                 );
             }
         }
     }
-    lines.sort_by_key(|line| line.first.t_ns);
-    lines
+    rows.sort_by_key(|row| row.first.t_ns);
+    rows
 }
 
-fn alike(a: &Event, b: &Event) -> bool {
-    let of = |event: &Event, name: &str| event.detail.get(name).cloned();
-    let same = |name: &str| of(a, name) == of(b, name);
-    (a.kind, &a.host, &a.path) == (b.kind, &b.host, &b.path) && same("cause") && same("stream")
+fn is_same_decision(a: &Event, b: &Event) -> bool {
+    let detail = |event: &Event, name: &str| event.detail.get(name).cloned();
+    let is_equal = |name: &str| detail(a, name) == detail(b, name);
+    (a.kind, &a.host, &a.path) == (b.kind, &b.host, &b.path)
+        && is_equal("cause")
+        && is_equal("stream")
 }
 
 impl EventRow<'_> {
     fn write(&self, out: &mut String, style: &PageStyle) {
         let event = self.first;
-        let time = match self.all.last() {
+        let time = match self.events.last() {
             Some(last) if last.t_ns > event.t_ns => {
                 number::spread(&number::moment(event.t_ns), &number::moment(last.t_ns))
             }
@@ -128,15 +133,15 @@ impl EventRow<'_> {
     }
 
     fn sum(&self, name: &str) -> Option<u64> {
-        self.all.iter().map(|event| amount(event, name)).sum()
+        self.events.iter().map(|event| detail_number(event, name)).sum()
     }
 
     fn text(&self) -> String {
-        let count = self.all.len();
+        let count = self.events.len();
         if count == 1 {
             return self.first.text.clone();
         }
-        let cause = self.first.detail.get("cause").map(|why| format!(": {why}"));
+        let cause = self.first.detail.get("cause").map(|cause| format!(": {cause}"));
         let cause = cause.unwrap_or_default();
         match self.first.kind {
             EventKind::Scheduler => self.sum("switches").map(|switches| {
@@ -154,7 +159,8 @@ impl EventRow<'_> {
                 format!("slowed down {times} ×: it blocked the window (M2)")
             }),
             EventKind::Window => self.sum("blocked_ns").map(|ns| {
-                let longest = self.all.iter().filter_map(|e| amount(e, "blocked_ns")).max();
+                let longest =
+                    self.events.iter().filter_map(|e| detail_number(e, "blocked_ns")).max();
                 let longest = number::time(longest.unwrap_or(0) as f64);
                 format!(
                     "the window was full {count} ×, {} in all, {longest} at most",

@@ -14,7 +14,7 @@ use crate::series::{Grid, Values, goodput_of};
 
 /// Maximum number of flows that are drawn one by one.
 const MAX_FLOWS: usize = COLOUR_COUNT;
-/// A flow that is this much smaller than the largest has a scale of its own.
+/// Minimum ratio of the largest flow to a flow that is drawn on a scale of its own.
 const OWN_SCALE_RATIO: f64 = 8.0;
 
 /// Returns the flows that delivered anything in a direction.
@@ -31,8 +31,8 @@ fn flows(run: &StoredRun, packet_direction: DataDirection) -> Vec<u32> {
     bytes.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(flow, _)| flow).collect()
 }
 
-fn class(at: usize) -> String {
-    format!("g{} d{}", at % COLOUR_COUNT, at % 4)
+fn class(index: usize) -> String {
+    format!("g{} d{}", index % COLOUR_COUNT, index % 4)
 }
 
 /// Index of a flow's colour, its name, and its goodput.
@@ -45,29 +45,31 @@ pub(super) fn run_charts(
     direction: DataDirection,
     suffix: &str,
 ) -> Vec<Chart> {
-    let found = flows(run, direction);
-    if !(2..=MAX_FLOWS).contains(&found.len()) {
+    let flow_ids = flows(run, direction);
+    if !(2..=MAX_FLOWS).contains(&flow_ids.len()) {
         return Vec::new();
     }
-    let own = groups(std::slice::from_ref(run));
-    let all = found.into_iter().enumerate();
-    let all: Vec<FlowGoodput> = all
-        .map(|(at, flow)| (at, flow_name(&own, flow), goodput_of(run, grid, direction, Some(flow))))
+    let run_groups = groups(std::slice::from_ref(run));
+    let numbered = flow_ids.into_iter().enumerate();
+    let flows: Vec<FlowGoodput> = numbered
+        .map(|(index, flow)| {
+            (index, flow_name(&run_groups, flow), goodput_of(run, grid, direction, Some(flow)))
+        })
         .collect();
-    goodput(&all, grid, suffix)
+    goodput(&flows, grid, suffix)
 }
 
 /// Draws large flows on one axis, and flows too small for it on another.
-fn goodput(all: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
+fn goodput(flows: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
     let top = |flow: &FlowGoodput| robust_top(flow.2.iter().copied());
-    let most = all.iter().map(top).fold(0.0, f64::max);
+    let max_bps = flows.iter().map(top).fold(0.0, f64::max);
     let (large, small): (Vec<&FlowGoodput>, Vec<&FlowGoodput>) =
-        all.iter().partition(|flow| top(flow) * OWN_SCALE_RATIO >= most);
+        flows.iter().partition(|flow| top(flow) * OWN_SCALE_RATIO >= max_bps);
     let chart = |title: &str, flows: Vec<&FlowGoodput>| {
         let GoodputAxis { unit, max } =
             GoodputAxis::to(flows.iter().map(|flow| top(flow)).fold(0.0, f64::max));
-        let series = |(at, name, values): &&FlowGoodput| -> ChartSeries {
-            let class = format!("{} line", class(*at));
+        let series = |(index, name, values): &&FlowGoodput| -> ChartSeries {
+            let class = format!("{} line", class(*index));
             line(name, class, SeriesStyle::Steps, scaled(values.clone(), unit.size))
         };
         Chart {
@@ -86,22 +88,22 @@ fn goodput(all: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
     charts
 }
 
-fn share(all: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
-    let total = |at: usize| -> f64 {
-        all.iter().filter_map(|(_, _, values)| values.get(at).copied().flatten()).sum()
+fn share(flows: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
+    let total_at = |index: usize| -> f64 {
+        flows.iter().filter_map(|(_, _, values)| values.get(index).copied().flatten()).sum()
     };
-    let totals: Vec<f64> = (0..grid.points).map(total).collect();
-    let series = |(at, name, values): &FlowGoodput| -> ChartSeries {
+    let totals: Vec<f64> = (0..grid.points).map(total_at).collect();
+    let series = |(index, name, values): &FlowGoodput| -> ChartSeries {
         let parts = values.iter().zip(&totals).map(|(value, total)| {
             value.filter(|_| *total > 0.0).map(|value| 100.0 * value / total)
         });
-        line(name, format!("{} band", class(*at)), SeriesStyle::Stack, parts.collect())
+        line(name, format!("{} band", class(*index)), SeriesStyle::Stack, parts.collect())
     };
     Chart {
         title: title.to_owned(),
         about: format!("of what all of them got in each {}", per_point(grid)),
         unit: "%".to_owned(),
-        series: all.iter().map(series).collect(),
+        series: flows.iter().map(series).collect(),
         max: 100.0,
         size: ChartSize::Small,
     }
@@ -114,9 +116,9 @@ pub(super) fn side_by_side(
     packet_direction: DataDirection,
     suffix: &str,
 ) -> Vec<Chart> {
-    let found = competing_flows(groups);
+    let competing = competing_flows(groups);
     let Some(keys) =
-        found.iter().find(|keys| keys.iter().all(|key| key.direction == packet_direction))
+        competing.iter().find(|keys| keys.iter().all(|key| key.direction == packet_direction))
     else {
         return Vec::new();
     };
@@ -125,16 +127,16 @@ pub(super) fn side_by_side(
     }
     let chart = |group: &RunGroup<'_>| {
         let run = *group.runs.first()?;
-        let flow = |(at, key): (usize, &crate::group::FlowKey)| -> FlowGoodput {
+        let goodput_of_flow = |(index, key): (usize, &crate::group::FlowKey)| -> FlowGoodput {
             (
-                at,
+                index,
                 flow_name(groups, key.flow),
                 goodput_of(run, grid, packet_direction, Some(key.flow)),
             )
         };
-        let all: Vec<FlowGoodput> = keys.iter().enumerate().map(flow).collect();
+        let flows: Vec<FlowGoodput> = keys.iter().enumerate().map(goodput_of_flow).collect();
         let title = format!("{}: who gets how much{suffix}", group.label);
-        Some(share(&all, grid, &title))
+        Some(share(&flows, grid, &title))
     };
     groups.iter().filter_map(chart).collect()
 }

@@ -55,8 +55,8 @@ pub fn html(runs: &[StoredRun]) -> String {
     let mut number = 0;
     for group in &groups {
         for (repetition, run) in group.runs.iter().enumerate() {
-            let charted = repetition == 0 || runs.len() <= MAX_CHARTED_RUNS;
-            page.run(group, run, number, charted);
+            let has_charts = repetition == 0 || runs.len() <= MAX_CHARTED_RUNS;
+            page.run(group, run, number, has_charts);
             number += 1;
         }
     }
@@ -79,9 +79,9 @@ impl HtmlPage {
         self.out.push_str(&page::head(&name, STYLE, Some(SCRIPT)));
         let _ = write!(self.out, "<header><h1>{}</h1>", esc(&name));
         let mut descriptions: Vec<&str> = Vec::new();
-        for run in runs.iter().map(|run| run.meta.description.as_str()) {
-            if !run.is_empty() && !descriptions.contains(&run) {
-                descriptions.push(run);
+        for description in runs.iter().map(|run| run.meta.description.as_str()) {
+            if !description.is_empty() && !descriptions.contains(&description) {
+                descriptions.push(description);
             }
         }
         for description in descriptions.iter().take(3) {
@@ -93,13 +93,13 @@ impl HtmlPage {
     fn comparison(&mut self, groups: &[RunGroup<'_>]) {
         let Some(panel) = panel::comparison(groups, &self.style) else { return };
         self.out.push_str("<section id=\"comparison\"><h2>Side by side</h2>");
-        self.key(&panel);
+        self.event_legend(&panel);
         self.panel(&panel);
         delay::distributions(&mut self.out, groups);
         self.out.push_str("</section>");
     }
 
-    fn run(&mut self, group: &RunGroup<'_>, run: &StoredRun, number: usize, charted: bool) {
+    fn run(&mut self, group: &RunGroup<'_>, run: &StoredRun, number: usize, has_charts: bool) {
         let open =
             if run.meta.repeat <= 1 || group.runs.len() == 1 { " open=\"open\"" } else { "" };
         let repetition = if group.runs.len() > 1 {
@@ -116,12 +116,12 @@ impl HtmlPage {
         if let Some(verdict) = verdict(run) {
             let _ = write!(self.out, "<p class=\"lead\">{}</p>", prose(&capital(&verdict)));
         }
-        if charted {
+        if has_charts {
             let panel = panel::run_panel(run, &self.style);
             if panel.charts.is_empty() {
                 self.out.push_str("<p class=\"none\">Nothing was measured over time.</p>");
             } else {
-                self.key(&panel);
+                self.event_legend(&panel);
                 self.panel(&panel);
             }
             delay::distribution(&mut self.out, run);
@@ -155,7 +155,7 @@ impl HtmlPage {
     }
 
     /// Writes the meaning of the letters in the charts.
-    fn key(&mut self, panel: &ChartPanel) {
+    fn event_legend(&mut self, panel: &ChartPanel) {
         if panel.axis.marks.is_empty() {
             return;
         }
@@ -210,27 +210,27 @@ fn title(runs: &[StoredRun]) -> String {
 
 /// Returns the facts below the title: `emu · 10 s · 2 runs · linux 6.18.5`.
 fn facts(runs: &[StoredRun]) -> String {
-    let distinct = |of: fn(&StoredRun) -> String| {
-        let mut all: Vec<String> = runs.iter().map(of).collect();
-        all.sort();
-        all.dedup();
-        all.retain(|value| !value.is_empty());
-        all.join(", ")
+    let join_distinct = |value_of: fn(&StoredRun) -> String| {
+        let mut values: Vec<String> = runs.iter().map(value_of).collect();
+        values.sort();
+        values.dedup();
+        values.retain(|value| !value.is_empty());
+        values.join(", ")
     };
     let count = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
-    let paths = runs.iter().max_by_key(|run| run.meta.paths.len()).map(|run| {
+    let paths_text = runs.iter().max_by_key(|run| run.meta.paths.len()).map(|run| {
         let paths = run.meta.paths.iter();
         paths.map(|p| format!("{}: {}", p.name, p.text)).collect::<Vec<_>>().join("; ")
     });
     let facts = [
         worlds(runs),
-        distinct(|run| number::short_moment(run.meta.duration_ns as f64 / 1e9)),
+        join_distinct(|run| number::short_moment(run.meta.duration_ns as f64 / 1e9)),
         count,
-        distinct(|run| match run.meta.kernel.as_str() {
+        join_distinct(|run| match run.meta.kernel.as_str() {
             "" => String::new(),
             kernel => format!("kernel {kernel}"),
         }),
-        paths.unwrap_or_default(),
+        paths_text.unwrap_or_default(),
     ];
     facts.into_iter().filter(|fact| !fact.is_empty()).collect::<Vec<_>>().join(" · ")
 }

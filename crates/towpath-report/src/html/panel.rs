@@ -17,7 +17,7 @@ use crate::text::{clean, cut, esc};
 /// Maximum number of subflows drawn separately; more are merged by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;
 
-/// A direction whose goodput is this much smaller than the other's has a scale of its own.
+/// Minimum ratio of the goodput of a direction to that of a direction with its own scale.
 const OWN_SCALE_RATIO: f64 = 8.0;
 
 /// Settings common to all charts of a page: each path's colour, and the scale of goodput.
@@ -39,27 +39,27 @@ impl GoodputAxis {
     /// Returns an axis to at least `top_bps`.
     pub(super) fn to(top_bps: f64) -> Self {
         let unit = number::rate_unit(top_bps);
-        Self { unit, max: ceiling(top_bps / unit.size, 7) }
+        Self { unit, max: axis_end(top_bps / unit.size, 7) }
     }
 }
 
 impl PageStyle {
     pub(super) fn of(runs: &[StoredRun]) -> Self {
         let mut paths: Vec<String> = Vec::new();
-        let mut seen = |name: &str| {
+        let mut add_path = |name: &str| {
             if !paths.iter().any(|path| path == name) {
                 paths.push(name.to_owned());
             }
         };
         for run in runs {
-            run.meta.paths.iter().for_each(|path| seen(&path.name));
+            run.meta.paths.iter().for_each(|path| add_path(&path.name));
             let subflows = run.summary.iter().flat_map(|summary| &summary.subflows);
-            subflows.for_each(|subflow| seen(&subflow.path));
+            subflows.for_each(|subflow| add_path(&subflow.path));
         }
         let mut tops: Vec<(DataDirection, f64)> = Vec::new();
         for (direction, top) in runs.iter().flat_map(largest_goodput) {
-            match tops.iter_mut().find(|(known, _)| *known == direction) {
-                Some((_, most)) => *most = most.max(top),
+            match tops.iter_mut().find(|(d, _)| *d == direction) {
+                Some((_, max_bps)) => *max_bps = max_bps.max(top),
                 None => tops.push((direction, top)),
             }
         }
@@ -69,16 +69,16 @@ impl PageStyle {
     /// Returns the axis of a direction's goodput: shared by all, except where its values would be
     /// too small to see.
     pub(super) fn goodput(&self, direction: DataDirection) -> GoodputAxis {
-        let most = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
-        let own =
-            self.tops.iter().find(|(known, _)| *known == direction).map_or(most, |(_, top)| *top);
-        GoodputAxis::to(if own * OWN_SCALE_RATIO < most { own } else { most })
+        let max_bps = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
+        let own_max_bps =
+            self.tops.iter().find(|(d, _)| *d == direction).map_or(max_bps, |(_, top)| *top);
+        GoodputAxis::to(if own_max_bps * OWN_SCALE_RATIO < max_bps { own_max_bps } else { max_bps })
     }
 
     /// Returns the path's class; a path that no run names comes last.
     pub(super) fn class(&self, path: &str) -> String {
-        let at = self.paths.iter().position(|name| name == path).unwrap_or(self.paths.len());
-        format!("p{}", at % 8)
+        let index = self.paths.iter().position(|name| name == path).unwrap_or(self.paths.len());
+        format!("p{}", index % 8)
     }
 }
 
@@ -86,20 +86,20 @@ impl PageStyle {
 fn largest_goodput(run: &StoredRun) -> Vec<(DataDirection, f64)> {
     let grid = Grid::of(&[run]);
     let top = |direction: DataDirection| {
-        let mut sum: Values = vec![None; grid.points];
+        let mut stacked: Values = vec![None; grid.points];
         for subflow in series::subflows(run, &grid, direction, MAX_SUBFLOWS) {
-            for (sum, value) in sum.iter_mut().zip(subflow.goodput_bps) {
+            for (sum, value) in stacked.iter_mut().zip(subflow.goodput_bps) {
                 *sum = Some(sum.unwrap_or(0.0) + value.unwrap_or(0.0));
             }
         }
         let total = chart::robust_top(series::goodput(run, &grid, direction).into_iter());
-        (direction, chart::robust_top(sum.into_iter()).max(total))
+        (direction, chart::robust_top(stacked.into_iter()).max(total))
     };
     series::directions(run).into_iter().map(top).collect()
 }
 
-pub(super) fn ceiling(top: f64, wanted: usize) -> f64 {
-    chart::ticks(top, wanted).last().copied().unwrap_or(1.0)
+pub(super) fn axis_end(top: f64, max_ticks: usize) -> f64 {
+    chart::ticks(top, max_ticks).last().copied().unwrap_or(1.0)
 }
 
 /// Charts on one axis.
@@ -128,16 +128,18 @@ impl ChartPanel {
     /// Writes the charts and returns the numbers behind them.
     pub(super) fn write(&self, out: &mut String, number: usize) -> Value {
         let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
-        for (at, chart) in self.charts.iter().enumerate() {
-            if let Some((_, title, about)) = self.heading.filter(|(before, ..)| *before == at) {
+        for (chart_index, chart) in self.charts.iter().enumerate() {
+            if let Some((_, title, about)) =
+                self.heading.filter(|(index, ..)| *index == chart_index)
+            {
                 let _ = write!(
                     out,
                     "<div class=\"part\"><h3>{title}</h3><p class=\"about\">{about}</p></div>"
                 );
             }
-            let stalls = self.stalls.get(at).cloned().unwrap_or_default();
+            let stalls = self.stalls.get(chart_index).cloned().unwrap_or_default();
             let axis = SharedAxis { stalls, marks: self.axis.marks.clone(), ..self.axis };
-            figure(out, at, chart, &axis);
+            figure(out, chart_index, chart, &axis);
         }
         out.push_str("</div>");
         let charts: Vec<Value> = self.charts.iter().map(numbers).collect();
@@ -145,10 +147,10 @@ impl ChartPanel {
     }
 }
 
-pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &SharedAxis) {
+pub(super) fn figure(out: &mut String, chart_index: usize, chart: &Chart, axis: &SharedAxis) {
     let _ = write!(
         out,
-        "<figure class=\"{}\" data-chart=\"{at}\"><figcaption><strong>{}</strong> \
+        "<figure class=\"{}\" data-chart=\"{chart_index}\"><figcaption><strong>{}</strong> \
          <span class=\"about\">{}{}</span></figcaption><ul class=\"legend\">",
         chart.size.class(),
         esc(&chart.title),
@@ -173,7 +175,7 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &SharedAx
             out,
             "<li class=\"quiet\"><svg class=\"swatch stalls\" width=\"22\" height=\"12\" \
              aria-hidden=\"true\"><path d=\"M0 0h22v12h-22z\"/></svg><span>{}</span></li>",
-            video::shaded(chart)
+            video::shading_meaning(chart)
         );
     }
     let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
@@ -182,13 +184,13 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &SharedAx
 /// Describes the values that the axis cuts off.
 fn clipped_note(chart: &Chart, axis: &SharedAxis) -> String {
     let peaks = chart.peaks();
-    let Some((at, most)) = peaks.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else {
+    let Some((point, peak)) = peaks.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else {
         return String::new();
     };
-    let at_s = (at as f64 + 0.5) * axis.step_s;
+    let at_s = (point as f64 + 0.5) * axis.step_s;
     format!(
         "; ▲ goes beyond the axis, to {}\u{a0}{} at {}",
-        number::three_digits(most),
+        number::three_digits(peak),
         esc(&chart.unit),
         number::short_moment(at_s).replace(' ', "\u{a0}")
     )
@@ -208,15 +210,15 @@ fn numbers(chart: &Chart) -> Value {
         .iter()
         .map(|series| {
             let values: Vec<Value> =
-                series.values.iter().map(|v| v.map_or(Value::Null, short)).collect();
+                series.values.iter().map(|v| v.map_or(Value::Null, rounded_json)).collect();
             json!({ "k": series.shape.code(), "v": values })
         })
         .collect();
     json!({ "max": chart.max, "series": series })
 }
 
-/// Rounds to as many digits as a read-out shows.
-fn short(value: f64) -> Value {
+/// Rounds to two decimals below 100, else to a whole number: the precision of the read-out.
+fn rounded_json(value: f64) -> Value {
     let scale = if value.abs() >= 99.95 { 1.0 } else { 100.0 };
     let rounded = (value * scale).round() / scale;
     if rounded.fract() == 0.0 && rounded.abs() < 1e15 {
@@ -244,32 +246,35 @@ pub(super) fn run_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
     let grid = Grid::of(&[run]);
     let mut panel = ChartPanel::new(axis(run, &grid));
     let directions = series::directions(run);
-    let several = directions.len() > 1;
+    let show_direction = directions.len() > 1;
     panel.charts.extend(delay::over_time(run, &grid));
     panel.charts.extend(paths::over_time(run, &grid, style));
     panel.stalls.resize(panel.charts.len(), Vec::new());
     panel.add_videos(video::charts(run, &grid));
-    for &way in &directions {
-        let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
-        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
-        let stalls = series::stalls(run, way);
-        panel.charts.extend(datagrams::charts(run, &grid, way, style, &suffix));
-        panel.charts.push(goodput(run, &grid, way, style, &suffix));
-        panel.charts.extend(flows::run_charts(run, &grid, way, &suffix));
+    for &data_direction in &directions {
+        let subflows = series::subflows(run, &grid, data_direction, MAX_SUBFLOWS);
+        let suffix =
+            if show_direction { format!(", {}", direction(data_direction)) } else { String::new() };
+        let stalls = series::stalls(run, data_direction);
+        panel.charts.extend(datagrams::charts(run, &grid, data_direction, style, &suffix));
+        panel.charts.push(goodput(run, &grid, data_direction, style, &suffix));
+        panel.charts.extend(flows::run_charts(run, &grid, data_direction, &suffix));
         panel.charts.extend(sender(&subflows, &grid, style, &suffix));
         panel.stalls.extend(std::iter::repeat_n(stalls, panel.charts.len() - panel.stalls.len()));
     }
-    for &way in &directions {
-        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
-        panel.charts.extend(links(run, &grid, way, style, &suffix));
+    for &data_direction in &directions {
+        let suffix =
+            if show_direction { format!(", {}", direction(data_direction)) } else { String::new() };
+        panel.charts.extend(links(run, &grid, data_direction, style, &suffix));
     }
-    let before = panel.charts.len();
-    for &way in &directions {
-        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
-        panel.charts.extend(stack::charts(run, &grid, way, style, &suffix));
+    let first_stack_chart = panel.charts.len();
+    for &data_direction in &directions {
+        let suffix =
+            if show_direction { format!(", {}", direction(data_direction)) } else { String::new() };
+        panel.charts.extend(stack::charts(run, &grid, data_direction, style, &suffix));
     }
-    if panel.charts.len() > before {
-        panel.heading = Some((before, stack::TITLE, stack::ABOUT));
+    if panel.charts.len() > first_stack_chart {
+        panel.heading = Some((first_stack_chart, stack::TITLE, stack::ABOUT));
     }
     panel
 }
@@ -297,7 +302,7 @@ fn goodput(
     suffix: &str,
 ) -> Chart {
     let GoodputAxis { unit, max } = style.goodput(direction);
-    let mut all: Vec<ChartSeries> = series::subflows(run, grid, direction, MAX_SUBFLOWS)
+    let mut all_series: Vec<ChartSeries> = series::subflows(run, grid, direction, MAX_SUBFLOWS)
         .into_iter()
         .map(|subflow| {
             let class =
@@ -306,7 +311,7 @@ fn goodput(
         })
         .collect();
     let total = scaled(series::goodput(run, grid, direction), unit.size);
-    all.push(series("application", "ink total".to_owned(), SeriesStyle::Steps, total));
+    all_series.push(series("application", "ink total".to_owned(), SeriesStyle::Steps, total));
     Chart {
         title: format!("Goodput by subflow{suffix}"),
         about: format!(
@@ -314,34 +319,35 @@ fn goodput(
             per_point(grid)
         ),
         unit: unit.name.to_owned(),
-        series: all,
+        series: all_series,
         max,
         size: ChartSize::Large,
     }
 }
 
-fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -> Vec<Chart> {
-    let each = if grid.thinned { "largest of each" } else { "every" };
+fn sender(subflows: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -> Vec<Chart> {
+    let period_label = if grid.thinned { "largest of each" } else { "every" };
     let lines = |pick: fn(&SubflowSeries) -> &Values, shape: SeriesStyle| -> Vec<ChartSeries> {
         let line = |s: &SubflowSeries| {
             let class = format!("{} line o{}", style.class(&s.path), s.occurrence.min(2));
             series(&s.name, class, shape, pick(s).clone())
         };
-        all.iter().map(line).collect()
+        subflows.iter().map(line).collect()
     };
     let step = per_point(grid);
     // A capture does not contain the congestion window.
-    let windows = all.iter().flat_map(|s| &s.cwnd_packets).flatten().any(|packets| *packets > 0.0);
+    let has_windows =
+        subflows.iter().flat_map(|s| &s.cwnd_packets).flatten().any(|packets| *packets > 0.0);
     let mut charts = vec![
         medium(
             format!("Round-trip time{suffix}"),
-            format!("smoothed, at the sender; {each} {step}"),
+            format!("smoothed, at the sender; {period_label} {step}"),
             "ms",
             lines(|s| &s.srtt_ms, SeriesStyle::Line),
         ),
         medium(
             format!("Congestion window{suffix}"),
-            format!("at the sender; {each} {step}"),
+            format!("at the sender; {period_label} {step}"),
             "packets",
             lines(|s| &s.cwnd_packets, SeriesStyle::Line),
         ),
@@ -352,7 +358,7 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -
             lines(|s| &s.retransmissions, SeriesStyle::Steps),
         ),
     ];
-    if !windows {
+    if !has_windows {
         charts.remove(1);
     }
     charts
@@ -360,11 +366,11 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -
 
 pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<ChartSeries>) -> Chart {
     // Half a packet makes no sense as a tick.
-    let least = if unit == "packets" { 4.0 } else { 0.0 };
+    let min_top = if unit == "packets" { 4.0 } else { 0.0 };
     // A spike of a state may be cut off; in counts, the spikes are of interest.
-    let is_state = series.iter().all(|one| one.shape == SeriesStyle::Line);
+    let is_state = series.iter().all(|s| s.shape == SeriesStyle::Line);
     let top = if is_state { chart::robust_top_of(&series) } else { chart::top(&series) };
-    let max = ceiling(top.max(least), 5);
+    let max = axis_end(top.max(min_top), 5);
     Chart { title, about, unit: unit.to_owned(), series, max, size: ChartSize::Medium }
 }
 
@@ -382,7 +388,7 @@ fn links(
     let largest = links.iter().flat_map(|link| &link.backlog_bytes).flatten();
     let unit = number::bytes_unit(largest.copied().fold(0.0, f64::max));
     let step = per_point(grid);
-    let peak = if grid.thinned { "largest of each" } else { "every" };
+    let period_label = if grid.thinned { "largest of each" } else { "every" };
     let line = |path: &str, shape: SeriesStyle, values: Values| {
         let class = format!("{} line o0", style.class(path));
         series(&cut(&clean(path), 40), class, shape, values)
@@ -394,7 +400,7 @@ fn links(
     vec![
         medium(
             format!("Link queue{suffix}"),
-            format!("bytes waiting at the link; {peak} {step}"),
+            format!("bytes waiting at the link; {period_label} {step}"),
             unit.name,
             backlog.collect(),
         ),
@@ -414,20 +420,21 @@ pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<C
     let first = *runs.first()?;
     let grid = Grid::of(&runs);
     let mut directions: Vec<DataDirection> = Vec::new();
-    for way in runs.iter().flat_map(|run| series::directions(run)) {
-        if !directions.contains(&way) {
-            directions.push(way);
+    for data_direction in runs.iter().flat_map(|run| series::directions(run)) {
+        if !directions.contains(&data_direction) {
+            directions.push(data_direction);
         }
     }
-    let several = directions.len() > 1;
+    let show_direction = directions.len() > 1;
     let marked = runs.iter().copied().find(|run| !series::marks(run).is_empty()).unwrap_or(first);
     let mut panel = ChartPanel::new(axis(marked, &grid));
     panel.charts.extend(delay::side_by_side(groups, &grid));
     panel.stalls.resize(panel.charts.len(), Vec::new());
     panel.add_videos(videos(groups, &grid));
-    for way in directions {
-        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
-        panel.charts.push(overview(groups, &grid, way, style, &suffix));
+    for data_direction in directions {
+        let suffix =
+            if show_direction { format!(", {}", direction(data_direction)) } else { String::new() };
+        panel.charts.push(overview(groups, &grid, data_direction, style, &suffix));
         panel.stalls.push(Vec::new());
         for group in groups {
             let Some(run) = group.runs.first() else { continue };
@@ -436,11 +443,11 @@ pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<C
                 title: format!("{}{suffix}", group.label),
                 about: format!("by subflow{repetition}"),
                 size: ChartSize::Small,
-                ..goodput(run, &grid, way, style, "")
+                ..goodput(run, &grid, data_direction, style, "")
             });
-            panel.stalls.push(series::stalls(run, way));
+            panel.stalls.push(series::stalls(run, data_direction));
         }
-        for chart in flows::side_by_side(groups, &grid, way, &suffix) {
+        for chart in flows::side_by_side(groups, &grid, data_direction, &suffix) {
             panel.charts.push(chart);
             panel.stalls.push(Vec::new());
         }
@@ -450,22 +457,22 @@ pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<C
 
 /// Returns the video buffers of every group's first repetition, on equal axes.
 fn videos(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<video::BufferChart> {
-    let mut all: Vec<video::BufferChart> = Vec::new();
+    let mut charts: Vec<video::BufferChart> = Vec::new();
     for group in groups {
         let Some(run) = group.runs.first() else { continue };
-        let several = group.runs.len() > 1;
-        all.extend(video::charts(run, grid).into_iter().map(|(chart, stalls)| {
-            let repetition = if several { "; first repetition" } else { "" };
+        let has_repetitions = group.runs.len() > 1;
+        charts.extend(video::charts(run, grid).into_iter().map(|(chart, stalls)| {
+            let repetition = if has_repetitions { "; first repetition" } else { "" };
             let about = format!("{}{repetition}", chart.about);
             let title = format!("{}, {}", chart.title, group.label);
             (Chart { title, about, size: ChartSize::Small, ..chart }, stalls)
         }));
     }
-    let max = all.iter().map(|(chart, _)| chart.max).fold(0.0, f64::max);
-    for (chart, _) in &mut all {
+    let max = charts.iter().map(|(chart, _)| chart.max).fold(0.0, f64::max);
+    for (chart, _) in &mut charts {
         chart.max = max;
     }
-    all
+    charts
 }
 
 fn overview(
@@ -479,14 +486,14 @@ fn overview(
     let mut ranges = Vec::new();
     let mut lines = Vec::new();
     for group in groups {
-        let all: Vec<Values> = group
+        let values_of_runs: Vec<Values> = group
             .runs
             .iter()
             .map(|run| scaled(series::goodput(run, grid, direction), unit.size))
             .collect();
-        let (median, low, high) = series::envelope(&all);
+        let (median, low, high) = series::envelope(&values_of_runs);
         let class = transport_class(groups, group);
-        if all.len() > 1 {
+        if values_of_runs.len() > 1 {
             let name = format!("{} smallest to largest", group.label);
             let range = series(&name, format!("{class} range"), SeriesStyle::Range, high);
             ranges.push(ChartSeries { base: low, ..range });
@@ -494,11 +501,12 @@ fn overview(
         lines.push(series(&group.label, format!("{class} line"), SeriesStyle::Steps, median));
     }
     ranges.append(&mut lines);
-    let several = groups.iter().any(|group| group.runs.len() > 1);
-    let what = if several { "median of the repetitions" } else { "what the application read" };
+    let has_repetitions = groups.iter().any(|group| group.runs.len() > 1);
+    let quantity =
+        if has_repetitions { "median of the repetitions" } else { "what the application read" };
     Chart {
         title: format!("Goodput of every transport{suffix}"),
-        about: format!("{what}; mean of {}", per_point(grid)),
+        about: format!("{quantity}; mean of {}", per_point(grid)),
         unit: unit.name.to_owned(),
         series: ranges,
         max,
@@ -511,12 +519,11 @@ fn overview(
 /// than once, every group has a colour and a dash of its own: lines that differ by their dash
 /// alone are hard to distinguish.
 pub(super) fn transport_class(groups: &[RunGroup<'_>], group: &RunGroup<'_>) -> String {
-    let twice = groups
-        .iter()
-        .any(|one| groups.iter().filter(|other| other.transport == one.transport).count() > 1);
-    if twice {
-        let at = groups.iter().position(|other| other.label == group.label).unwrap_or(0);
-        return format!("g{} d{}", at % COLOUR_COUNT, (at + at / COLOUR_COUNT) % 4);
+    let is_repeated =
+        groups.iter().any(|a| groups.iter().filter(|b| b.transport == a.transport).count() > 1);
+    if is_repeated {
+        let index = groups.iter().position(|other| other.label == group.label).unwrap_or(0);
+        return format!("g{} d{}", index % COLOUR_COUNT, (index + index / COLOUR_COUNT) % 4);
     }
     let (name, dash) = match group.transport {
         Transport::Mptcp => ("mptcp", 0),

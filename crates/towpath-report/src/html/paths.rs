@@ -3,15 +3,15 @@
 use towpath_measure::result::{Probe, Record};
 
 use super::delay::{self, DelayCurve};
-use super::panel::{PageStyle, ceiling, per_point, series as line};
+use super::panel::{PageStyle, axis_end, per_point, series as line};
 use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 use crate::text::{clean, cut};
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;
-/// Distance between the rows of lost datagrams, as a part of the height.
+/// Distance between the rows of dots for lost datagrams, as a share of the data area's height.
 const LOSS_ROW_HEIGHT: f64 = 0.06;
 
 /// Probe datagrams of a path, in order of their due time.
@@ -21,15 +21,15 @@ struct PathSeries<'a> {
 }
 
 fn path_series(run: &StoredRun) -> Vec<PathSeries<'_>> {
-    let mut all: Vec<PathSeries<'_>> = Vec::new();
+    let mut all_series: Vec<PathSeries<'_>> = Vec::new();
     for record in &run.records {
         let Record::Probe(probe) = record else { continue };
-        match all.iter_mut().find(|series| series.path == probe.path) {
-            Some(way) => way.probes.push(probe),
-            None => all.push(PathSeries { path: &probe.path, probes: vec![probe] }),
+        match all_series.iter_mut().find(|series| series.path == probe.path) {
+            Some(series) => series.probes.push(probe),
+            None => all_series.push(PathSeries { path: &probe.path, probes: vec![probe] }),
         }
     }
-    all
+    all_series
 }
 
 /// Returns the milliseconds from due time to reply; `None` if lost.
@@ -42,37 +42,40 @@ impl PathSeries<'_> {
         cut(&clean(self.path), 40)
     }
 
-    /// Returns for each point of the grid the datagrams that were due in it, or the last one
-    /// before.
-    fn each<'w>(&'w self, grid: &'w Grid) -> impl Iterator<Item = &'w [&'w Probe]> {
-        let until = |at: usize| {
-            let end = grid.step_ns.saturating_mul(at as u64 + 1);
+    /// Returns for each grid point the probes that were due in it, or the last probe before it.
+    fn probes_by_point<'w>(&'w self, grid: &'w Grid) -> impl Iterator<Item = &'w [&'w Probe]> {
+        let end_index = |point: usize| {
+            let end = grid.step_ns.saturating_mul(point as u64 + 1);
             self.probes.partition_point(|probe| probe.due_ns < end)
         };
-        // Nothing was probed after the last datagram.
+        // Points after the period of the last probe have no value.
         let period = self.probes.windows(2).next().map_or(0, |pair| match pair {
-            [one, other] => other.due_ns.saturating_sub(one.due_ns),
+            [first, second] => second.due_ns.saturating_sub(first.due_ns),
             _ => 0,
         });
-        let last = self.probes.last().map_or(0, |probe| probe.due_ns.saturating_add(period));
-        (0..grid.points).map(move |at| {
-            let to = until(at);
-            let from = if at == 0 { 0 } else { until(at - 1) };
-            let begin = grid.step_ns.saturating_mul(at as u64);
-            let from = if from == to && begin < last { to.saturating_sub(1) } else { from };
-            self.probes.get(from..to).unwrap_or_default()
+        let probing_end = self.probes.last().map_or(0, |probe| probe.due_ns.saturating_add(period));
+        (0..grid.points).map(move |point| {
+            let end = end_index(point);
+            let start = if point == 0 { 0 } else { end_index(point - 1) };
+            let begin_ns = grid.step_ns.saturating_mul(point as u64);
+            let start =
+                if start == end && begin_ns < probing_end { end.saturating_sub(1) } else { start };
+            self.probes.get(start..end).unwrap_or_default()
         })
     }
 
     fn delays(&self, grid: &Grid) -> Values {
-        let slowest = |all: &[&Probe]| all.iter().filter_map(|one| delay_ms(one)).reduce(f64::max);
-        self.each(grid).map(slowest).collect()
+        let slowest =
+            |probes: &[&Probe]| probes.iter().filter_map(|p| delay_ms(p)).reduce(f64::max);
+        self.probes_by_point(grid).map(slowest).collect()
     }
 
     /// Returns the number of lost datagrams at each point.
     fn lost(&self, grid: &Grid) -> Values {
-        let count = |all: &[&Probe]| all.iter().filter(|one| one.answered_ns.is_none()).count();
-        self.each(grid).map(|all| Some(count(all) as f64).filter(|lost| *lost > 0.0)).collect()
+        let count = |probes: &[&Probe]| probes.iter().filter(|p| p.answered_ns.is_none()).count();
+        self.probes_by_point(grid)
+            .map(|probes| Some(count(probes) as f64).filter(|lost| *lost > 0.0))
+            .collect()
     }
 }
 
@@ -81,23 +84,25 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
     let all_series = path_series(run);
     let lines: Vec<ChartSeries> = all_series
         .iter()
-        .map(|way| {
-            let class = format!("{} line o0", style.class(way.path));
-            line(&way.name(), class, SeriesStyle::Line, way.delays(grid))
+        .map(|path_series| {
+            let class = format!("{} line o0", style.class(path_series.path));
+            line(&path_series.name(), class, SeriesStyle::Line, path_series.delays(grid))
         })
         .collect();
     let top = lines.iter().flat_map(|line| &line.values).flatten().copied().fold(0.0, f64::max);
-    let lost: Vec<Values> = all_series.iter().map(|way| way.lost(grid)).collect();
-    let any_lost = lost.iter().flatten().any(Option::is_some);
+    let lost: Vec<Values> = all_series.iter().map(|path_series| path_series.lost(grid)).collect();
+    let has_losses = lost.iter().flatten().any(Option::is_some);
     // The dots have room above the lines.
-    let room = if any_lost { 1.0 + LOSS_ROW_HEIGHT * (all_series.len() + 1) as f64 } else { 1.0 };
-    let max = ceiling(top * room, 7);
-    let dots = all_series.iter().zip(lost).zip(1_u32..).filter_map(|((way, lost), row)| {
+    let headroom_ratio =
+        if has_losses { 1.0 + LOSS_ROW_HEIGHT * (all_series.len() + 1) as f64 } else { 1.0 };
+    let max = axis_end(top * headroom_ratio, 7);
+    let dots = all_series.iter().zip(lost).zip(1_u32..).filter_map(|((path_series, lost), row)| {
         lost.iter().any(Option::is_some).then(|| {
             let height = max * (1.0 - LOSS_ROW_HEIGHT * f64::from(row));
             let base = lost.iter().map(|lost| lost.map(|_| height)).collect();
-            let class = format!("{} dots", style.class(way.path));
-            let dots = line(&format!("{}: lost", way.name()), class, SeriesStyle::Dots, lost);
+            let class = format!("{} dots", style.class(path_series.path));
+            let dots =
+                line(&format!("{}: lost", path_series.name()), class, SeriesStyle::Dots, lost);
             ChartSeries { base, ..dots }
         })
     });

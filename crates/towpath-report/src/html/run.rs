@@ -13,7 +13,7 @@ use crate::compare::direction;
 use crate::number;
 use crate::text::{clean, cut, esc, prose};
 
-/// A longer list starts folded.
+/// Maximum length of a list that is open at first.
 pub(super) const FOLD_AFTER: usize = 30;
 
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
@@ -50,11 +50,11 @@ pub(super) fn path_dot(style: &PageStyle, path: &str) -> String {
 }
 
 fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let all: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
-    if all.is_empty() {
+    let subflows: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
+    if subflows.is_empty() {
         return;
     }
-    fold(out, &format!("Subflows ({})", all.len()), all.len() <= FOLD_AFTER);
+    fold(out, &format!("Subflows ({})", subflows.len()), subflows.len() <= FOLD_AFTER);
     table_head(
         out,
         "list",
@@ -70,7 +70,7 @@ fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
             "closed",
         ],
     );
-    for s in all {
+    for s in subflows {
         let stream = if s.stream > 0 { format!(" stream {}", s.stream) } else { String::new() };
         let backup = if s.backup { " <small>backup</small>" } else { "" };
         let closed = s.closed_ns.map_or("–".to_owned(), number::moment);
@@ -102,16 +102,19 @@ fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
 
 /// Writes the last record of every link and direction, which contains totals.
 fn links(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let mut last: Vec<&Link> = Vec::new();
+    let mut last_records: Vec<&Link> = Vec::new();
     for record in &run.records {
         if let Record::Link(link) = record {
-            match last.iter_mut().find(|l| l.path == link.path && l.direction == link.direction) {
-                Some(old) => *old = link,
-                None => last.push(link),
+            match last_records
+                .iter_mut()
+                .find(|l| l.path == link.path && l.direction == link.direction)
+            {
+                Some(record) => *record = link,
+                None => last_records.push(link),
             }
         }
     }
-    if last.is_empty() {
+    if last_records.is_empty() {
         return;
     }
     fold(out, "Links: totals", false);
@@ -129,7 +132,7 @@ fn links(out: &mut String, run: &StoredRun, style: &PageStyle) {
             "while down",
         ],
     );
-    for link in last {
+    for link in last_records {
         let _ = write!(
             out,
             "<tr><td>{}</td><td>{}</td>",
@@ -255,11 +258,11 @@ fn conditions(out: &mut String, run: &StoredRun) {
     facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
     for record in &run.records {
-        // Virtual time has no noise.
-        if let Record::Timing(n) = record
+        // Virtual time has no timing errors.
+        if let Record::Timing(timing) = record
             && meta.world != World::Sim
         {
-            facts.extend(noise(n));
+            facts.extend(timing_facts(timing));
         }
     }
     out.push_str("<h3>Conditions</h3><dl class=\"conditions\">");
@@ -281,42 +284,42 @@ fn stack(run: &StoredRun) -> String {
     }
 }
 
-fn noise(noise: &EmulatorTiming) -> Vec<(String, String)> {
+fn timing_facts(timing: &EmulatorTiming) -> Vec<(String, String)> {
     let time = |ns: u64| number::time(ns as f64);
     let lateness = format!(
         "median {}, 90 % {}, 99 % {}, 99.9 % {}, largest {} of {} packets",
-        time(noise.lateness_p50_ns),
-        time(noise.lateness_p90_ns),
-        time(noise.lateness_p99_ns),
-        time(noise.lateness_p999_ns),
-        time(noise.lateness_max_ns),
-        number::count(noise.packets as f64)
+        time(timing.lateness_p50_ns),
+        time(timing.lateness_p90_ns),
+        time(timing.lateness_p99_ns),
+        time(timing.lateness_p999_ns),
+        time(timing.lateness_max_ns),
+        number::count(timing.packets as f64)
     );
     let mut facts = vec![("emulator lateness".to_owned(), lateness)];
     // Virtual time is never late.
-    if noise.lateness_max_ns > 0 {
-        facts.insert(0, ("how exact delays are".to_owned(), noise.describe()));
+    if timing.lateness_max_ns > 0 {
+        facts.insert(0, ("how exact delays are".to_owned(), timing.describe()));
     }
-    facts.extend(noise.describe_wake_ups().map(|text| ("emulator wake-ups".to_owned(), text)));
+    facts.extend(timing.describe_wake_ups().map(|text| ("emulator wake-ups".to_owned(), text)));
     facts.extend([
-        ("packets lost by the emulator".to_owned(), number::count(noise.lost_packets as f64)),
-        ("load average".to_owned(), format!("{:.2}", noise.load)),
-        ("emulator processor time".to_owned(), format!("{:.2} s", noise.emulator_cpu_s)),
-        ("processor used by others".to_owned(), number::percent(noise.other_cpu_share)),
+        ("packets lost by the emulator".to_owned(), number::count(timing.lost_packets as f64)),
+        ("load average".to_owned(), format!("{:.2}", timing.load)),
+        ("emulator processor time".to_owned(), format!("{:.2} s", timing.emulator_cpu_s)),
+        ("processor used by others".to_owned(), number::percent(timing.other_cpu_share)),
     ]);
     facts
 }
 
 fn reproduce(out: &mut String, run: &StoredRun) {
     let name = clean(&run.meta.scenario);
-    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-    let file: String = name.chars().take(60).map(safe).collect();
+    let file_char = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let file_name: String = name.chars().take(60).map(file_char).collect();
     out.push_str("<h3>Repeat it</h3>");
     if let Some(result) = &run.file {
         let _ = write!(out, "<p>Result file: <code>{}</code></p>", esc(result));
     }
     if run.meta.scenario_toml.is_empty() {
-        return; // of a capture there is no scenario
+        return; // a capture has no scenario
     }
     if run.meta.world == World::Live {
         reproduce_live(out, run);
@@ -325,8 +328,8 @@ fn reproduce(out: &mut String, run: &StoredRun) {
     let meta = &run.meta;
     let _ = write!(
         out,
-        "<p>Run <code>{}</code>: save the scenario as <code>{file}.toml</code>, then</p>\
-         <pre><code>towpath run {file}.toml --world {} --transport {} --seed {}</code></pre>",
+        "<p>Run <code>{}</code>: save the scenario as <code>{file_name}.toml</code>, then</p>\
+         <pre><code>towpath run {file_name}.toml --world {} --transport {} --seed {}</code></pre>",
         esc(&meta.run),
         meta.world,
         meta.transport,

@@ -18,7 +18,7 @@ use crate::text::{clean, cut, esc};
 
 /// Maximum number of pictures of one run; our own results have no more.
 const MAX_PICTURES: usize = 24;
-/// Points of the read-out.
+/// Number of points of the read-out.
 const READOUT_POINTS: usize = 100;
 
 /// Writes the pictures of a run with the numbers behind them; if it has none, a hint how to get
@@ -29,8 +29,9 @@ pub(super) fn write(
     style: &PageStyle,
     number: usize,
 ) -> Option<Value> {
-    let all: Vec<&Sequence> = run.records.iter().filter_map(of).take(MAX_PICTURES).collect();
-    if all.is_empty() {
+    let sequences: Vec<&Sequence> =
+        run.records.iter().filter_map(sequence_of).take(MAX_PICTURES).collect();
+    if sequences.is_empty() {
         write_hint(out, run);
         return None;
     }
@@ -43,21 +44,21 @@ pub(super) fn write(
          window. What is near in time is joined, and nothing is left out.</p>",
     );
     let marks = series::marks(run);
-    let last = all.iter().filter_map(|one| one.views.first()).map(|view| view.to_ns).max();
-    let end_s = (last.unwrap_or(0) as f64 / 1e9).max(1e-3);
+    let last_ns = sequences.iter().filter_map(|s| s.views.first()).map(|view| view.to_ns).max();
+    let end_s = (last_ns.unwrap_or(0) as f64 / 1e9).max(1e-3);
     let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
     let mut charts = Vec::new();
-    for sequence in all {
+    for sequence in sequences {
         let mut views = sequence.views.iter().take(2);
-        let Some(whole) = views.next() else { continue };
+        let Some(whole_view) = views.next() else { continue };
         out.push_str("<div class=\"views\">");
-        let picture = picture(sequence, whole, style, (0.0, end_s), &marks);
-        figure(out, sequence, (whole, &picture), Some(charts.len()));
+        let picture = picture(sequence, whole_view, style, (0.0, end_s), &marks);
+        figure(out, sequence, (whole_view, &picture), Some(charts.len()));
         charts.push(numbers(&picture, end_s));
         for view in views {
             let span = (view.from_ns as f64 / 1e9, view.to_ns as f64 / 1e9);
-            let close = self::picture(sequence, view, style, span, &marks);
-            figure(out, sequence, (view, &close), None);
+            let close_up = self::picture(sequence, view, style, span, &marks);
+            figure(out, sequence, (view, &close_up), None);
         }
         out.push_str("</div>");
     }
@@ -65,25 +66,25 @@ pub(super) fn write(
     Some(json!({ "step": end_s / READOUT_POINTS as f64, "end": end_s, "charts": charts }))
 }
 
-fn of(record: &Record) -> Option<&Sequence> {
+fn sequence_of(record: &Record) -> Option<&Sequence> {
     let Record::Sequence(sequence) = record else { return None };
     Some(sequence)
 }
 
 /// Writes how to get pictures, if the run could have some.
 fn write_hint(out: &mut String, run: &StoredRun) {
-    let readable = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
+    let has_sequences = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
     let text = match run.meta.world {
-        World::Emu if readable => {
+        World::Emu if has_sequences => {
             "Sequence numbers over time need the packets: run it with <code>--pcap DIR</code> \
              (and <code>--snap 100</code>, which keeps the headers only)."
         }
-        World::Live if readable && run.meta.scenario_toml.is_empty() => return,
-        World::Live if readable => {
+        World::Live if has_sequences && run.meta.scenario_toml.is_empty() => return,
+        World::Live if has_sequences => {
             "Sequence numbers over time need the packets: <code>towpath trace --interface any</code> \
              on either host while it is measured."
         }
-        World::Sim if readable && run.meta.repeat > 1 => {
+        World::Sim if has_sequences && run.meta.repeat > 1 => {
             "Sequence numbers over time are kept of the first repetition."
         }
         World::Sim | World::Emu | World::Live => return,
@@ -107,10 +108,10 @@ fn picture<'a>(
     };
     let mut groups: Vec<MarkGroup> = Vec::new();
     for marks in view.marks.iter().take(200) {
-        let found = group(marks);
-        match groups.iter_mut().find(|known| known.name == found.name) {
-            Some(known) => known.marks.extend(found.marks),
-            None => groups.push(found),
+        let new_group = group(marks);
+        match groups.iter_mut().find(|existing| existing.name == new_group.name) {
+            Some(existing) => existing.marks.extend(new_group.marks),
+            None => groups.push(new_group),
         }
     }
     for group in &mut groups {
@@ -172,10 +173,10 @@ fn title(sequence: &Sequence) -> String {
     let path = sequence.paths.first().map(|path| cut(&clean(path), 60)).unwrap_or_default();
     let stream =
         if sequence.stream > 0 { format!(" stream {}", sequence.stream) } else { String::new() };
-    let of = format!("flow {}{stream}, {}", sequence.flow, direction(sequence.direction));
+    let flow_text = format!("flow {}{stream}, {}", sequence.flow, direction(sequence.direction));
     match sequence.subflow {
-        Some(subflow) => format!("{path} (subflow {subflow}), {of}"),
-        None => format!("Data of all subflows, {of}"),
+        Some(subflow) => format!("{path} (subflow {subflow}), {flow_text}"),
+        None => format!("Data of all subflows, {flow_text}"),
     }
 }
 
@@ -185,22 +186,23 @@ fn figure(
     (view, picture): (&SequenceView, &SequencePlot<'_>),
     chart: Option<usize>,
 ) {
-    let data = chart.map(|number| format!(" data-chart=\"{number}\"")).unwrap_or_default();
-    let what = if chart.is_some() { describe_view(sequence, view) } else { close_up(view) };
+    let chart_attribute =
+        chart.map(|number| format!(" data-chart=\"{number}\"")).unwrap_or_default();
+    let description = if chart.is_some() { describe_view(sequence, view) } else { close_up(view) };
     let heading = if chart.is_some() { picture.title.as_str() } else { "A closer look" };
     let _ = write!(
         out,
-        "<figure{data}><figcaption><strong>{}</strong> <span class=\"about\">{}</span>\
+        "<figure{chart_attribute}><figcaption><strong>{}</strong> <span class=\"about\">{}</span>\
          </figcaption><ul class=\"legend\">",
         esc(heading),
-        esc(&what)
+        esc(&description)
     );
     let mut legend: Vec<(usize, &MarkGroup)> = picture.groups.iter().enumerate().collect();
     // SACK is drawn below everything, but readers do not need it first.
     legend.sort_by_key(|(_, group)| group.kind == SequenceKind::Sack);
     for (number, group) in legend {
         if matches!(group.kind, SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst) {
-            continue; // the letters say it
+            continue; // their letters in the picture need no legend
         }
         let keys = if chart.is_some() {
             format!(" data-s=\"{number}\" data-name=\"{}\"", esc(&group.name))
@@ -246,19 +248,23 @@ fn swatch(kind: SequenceKind) -> String {
 
 /// Describes the whole picture: capture point, retransmissions and precision.
 fn describe_view(sequence: &Sequence, view: &SequenceView) -> String {
-    let place = match sequence.capture_point {
+    let capture_text = match sequence.capture_point {
         CapturePoint::Sender => "seen at the sender",
         CapturePoint::Receiver => "seen at the receiver",
         CapturePoint::Between => "seen on the way",
         CapturePoint::Unknown => "as captured",
     };
-    let again = match sequence.retransmitted_packets {
+    let retransmission_text = match sequence.retransmitted_packets {
         0 => "nothing sent again".to_owned(),
         1 => "1 packet sent again".to_owned(),
-        many => format!("{} packets sent again", number::count(many as f64)),
+        count => format!("{} packets sent again", number::count(count as f64)),
     };
-    let again = if sequence.subflow.is_some() { again } else { format!("{again} by its subflows") };
-    format!("{place}; {again}; {}", exactness(view))
+    let retransmission_text = if sequence.subflow.is_some() {
+        retransmission_text
+    } else {
+        format!("{retransmission_text} by its subflows")
+    };
+    format!("{capture_text}; {retransmission_text}; {}", exactness(view))
 }
 
 fn close_up(view: &SequenceView) -> String {
@@ -283,8 +289,8 @@ fn numbers(picture: &SequencePlot<'_>, end_s: f64) -> Value {
             let grows = matches!(group.kind, SequenceKind::Sent | SequenceKind::Ack);
             let mut values = vec![0.0_f64; READOUT_POINTS];
             for mark in &group.marks {
-                let at = ((mark.t_ns as f64 / 1e9 / step_s) as usize).min(READOUT_POINTS - 1);
-                let Some(value) = values.get_mut(at) else { continue };
+                let index = ((mark.t_ns as f64 / 1e9 / step_s) as usize).min(READOUT_POINTS - 1);
+                let Some(value) = values.get_mut(index) else { continue };
                 match group.kind {
                     SequenceKind::Sent => *value = value.max(mark.end_bytes as f64 / 1e6),
                     SequenceKind::Ack => *value = value.max(mark.start_bytes as f64 / 1e6),
@@ -300,25 +306,25 @@ fn numbers(picture: &SequencePlot<'_>, end_s: f64) -> Value {
                     | SequenceKind::Rst => *value += f64::from(mark.packets),
                 }
             }
-            let mut reached = 0.0_f64;
+            let mut max = 0.0_f64;
             for value in values.iter_mut().filter(|_| grows) {
-                reached = reached.max(*value);
-                *value = reached;
+                max = max.max(*value);
+                *value = max;
             }
-            let values: Vec<Value> = values.into_iter().map(short).collect();
+            let values: Vec<Value> = values.into_iter().map(rounded_json).collect();
             json!({ "k": "q", "v": values })
         })
         .collect();
     let (low, high, bottoms, tops) = picture.readout(READOUT_POINTS, end_s);
-    let all = |values: Vec<f64>| values.into_iter().map(short).collect::<Vec<_>>();
+    let json_values = |values: Vec<f64>| values.into_iter().map(rounded_json).collect::<Vec<_>>();
     json!({
         "max": 1,
         "series": series,
-        "fit": { "low": low, "high": high, "bottoms": all(bottoms), "tops": all(tops) },
+        "fit": { "low": low, "high": high, "bottoms": json_values(bottoms), "tops": json_values(tops) },
     })
 }
 
-fn short(value: f64) -> Value {
+fn rounded_json(value: f64) -> Value {
     let rounded = (value * 1_000.0).round() / 1_000.0;
     if rounded.fract() == 0.0 && rounded.abs() < 1e15 {
         json!(rounded as i64)
@@ -327,18 +333,20 @@ fn short(value: f64) -> Value {
     }
 }
 
-/// Returns the lines of the CSV table: one for each mark.
+/// Returns the rows of the CSV table, one for each mark.
 pub(crate) fn mark_values(run: &StoredRun) -> Vec<Value> {
-    let mut lines = Vec::new();
-    for sequence in run.records.iter().filter_map(of) {
+    let mut values = Vec::new();
+    for sequence in run.records.iter().filter_map(sequence_of) {
         for (number, view) in sequence.views.iter().enumerate() {
             for marks in &view.marks {
                 let subflow = marks.subflow.or(sequence.subflow);
                 let path = match sequence.subflow {
                     Some(_) => sequence.paths.first(),
-                    None => marks.subflow.and_then(|at| sequence.paths.get(at as usize)),
+                    None => {
+                        marks.subflow.and_then(|subflow_id| sequence.paths.get(subflow_id as usize))
+                    }
                 };
-                let line = |mark: SequenceMark| {
+                let value_of = |mark: SequenceMark| {
                     json!({
                         "t_ns": mark.t_ns, "flow": sequence.flow, "stream": sequence.stream,
                         "direction": sequence.direction, "subflow": subflow, "path": path,
@@ -349,9 +357,9 @@ pub(crate) fn mark_values(run: &StoredRun) -> Vec<Value> {
                         "packets": mark.packets,
                     })
                 };
-                lines.extend(marks.each().map(line));
+                values.extend(marks.each().map(value_of));
             }
         }
     }
-    lines
+    values
 }

@@ -3,7 +3,7 @@
 use towpath_measure::result::ReinjectionCause;
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::panel::{MAX_SUBFLOWS, PageStyle, ceiling, medium, per_point, scaled, series as line};
+use super::panel::{MAX_SUBFLOWS, PageStyle, axis_end, medium, per_point, scaled, series as line};
 use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::number;
@@ -16,7 +16,7 @@ pub(super) const TITLE: &str = "What the stack did";
 pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflows: what overtakes \
     on a fast path waits at the receiver, and a receiver that is full stops the sender.";
 
-/// A receive buffer this many times larger than the waiting data would flatten the chart.
+/// Maximum ratio of the receive buffer to the waiting data at which the buffer is drawn.
 const FLATTEN_RATIO: f64 = 8.0;
 
 /// Returns the charts of one direction; empty if the stack reported nothing, or has only one path.
@@ -50,20 +50,22 @@ fn max(values: &Values) -> f64 {
 
 fn reorder(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
     let (waiting, buffer) = (max(&stack.waiting_bytes), max(&stack.buffer_bytes));
-    let far = buffer > waiting * FLATTEN_RATIO;
-    let unit = number::bytes_unit(if far { waiting } else { buffer });
-    let each = if grid.thinned { "largest of each" } else { "at the end of each" };
-    let mut about =
-        format!("bytes that wait for earlier data, at the receiver, {each} {}", per_point(grid));
+    let buffer_is_cut_off = buffer > waiting * FLATTEN_RATIO;
+    let unit = number::bytes_unit(if buffer_is_cut_off { waiting } else { buffer });
+    let period_label = if grid.thinned { "largest of each" } else { "at the end of each" };
+    let mut about = format!(
+        "bytes that wait for earlier data, at the receiver, {period_label} {}",
+        per_point(grid)
+    );
     let values = scaled(stack.waiting_bytes.clone(), unit.size);
-    let mut all = vec![line("waiting", "waiting band".to_owned(), SeriesStyle::Stack, values)];
-    if far {
+    let mut lines = vec![line("waiting", "waiting band".to_owned(), SeriesStyle::Stack, values)];
+    if buffer_is_cut_off {
         about = format!("{about}; the receive buffer has {}", number::bytes(buffer));
     } else {
         let values = scaled(stack.buffer_bytes.clone(), unit.size);
-        all.push(line("receive buffer", "ink total d1".to_owned(), SeriesStyle::Steps, values));
+        lines.push(line("receive buffer", "ink total d1".to_owned(), SeriesStyle::Steps, values));
     }
-    medium(format!("Reorder buffer{suffix}"), about, unit.name, all)
+    medium(format!("Reorder buffer{suffix}"), about, unit.name, lines)
 }
 
 fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
@@ -82,7 +84,7 @@ fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
 }
 
 /// Returns a cause's name in the legend, and its class.
-fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
+fn cause_style(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
     match cause {
         Some(ReinjectionCause::Timeout) => ("timeout", "again0 band"),
         Some(ReinjectionCause::Closed) => ("subflow gone", "again1 band"),
@@ -95,19 +97,19 @@ fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
 
 /// Draws reinjected bytes by cause, and above them the penalisations of a path (M2).
 fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: &str) -> Chart {
-    let sums = (0..grid.points).map(|at| {
+    let sums = (0..grid.points).map(|point| {
         let values = stack
             .reinjected_bytes
             .iter()
-            .filter_map(|(_, values)| values.get(at).copied().flatten());
+            .filter_map(|(_, values)| values.get(point).copied().flatten());
         values.sum::<f64>()
     });
     let unit = number::bytes_unit(sums.fold(0.0, f64::max));
-    let mut all: Vec<ChartSeries> = stack
+    let mut all_series: Vec<ChartSeries> = stack
         .reinjected_bytes
         .iter()
-        .map(|(why, values)| {
-            let (name, class) = cause(*why);
+        .map(|(reinjection_cause, values)| {
+            let (name, class) = cause_style(*reinjection_cause);
             line(name, class.to_owned(), SeriesStyle::Stack, scaled(values.clone(), unit.size))
         })
         .collect();
@@ -119,16 +121,16 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
     );
     // Dots have a row of their own above the bars.
     let rows = stack.penalisations.len();
-    let top = crate::chart::top(&all) * (1.0 + 0.12 * rows as f64);
-    chart.max = ceiling(top, 5);
+    let top = crate::chart::top(&all_series) * (1.0 + 0.12 * rows as f64);
+    chart.max = axis_end(top, 5);
     for (row, (path, values)) in stack.penalisations.iter().enumerate() {
         let height = chart.max * (0.94 - 0.1 * row as f64);
         let name = format!("M2 slowed {} down", cut(&clean(path), 40));
         let class = format!("{} dots", style.class(path));
         let dots = line(&name, class, SeriesStyle::Dots, values.clone());
-        all.push(ChartSeries { base: vec![Some(height); values.len()], ..dots });
+        all_series.push(ChartSeries { base: vec![Some(height); values.len()], ..dots });
     }
-    chart.series = all;
+    chart.series = all_series;
     if chart.series.is_empty() {
         "nothing was sent again, and no path was slowed down".clone_into(&mut chart.about);
     }
@@ -143,12 +145,12 @@ fn shares(
     style: &PageStyle,
     suffix: &str,
 ) -> Chart {
-    let total = |at: usize| -> f64 {
-        subflows.iter().filter_map(|s| s.sent_bytes.get(at).copied().flatten()).sum()
+    let total_at = |point: usize| -> f64 {
+        subflows.iter().filter_map(|s| s.sent_bytes.get(point).copied().flatten()).sum()
     };
     let share = |subflow: &SubflowSeries| {
-        let part = |(at, bytes): (usize, &Option<f64>)| {
-            let total = total(at);
+        let part = |(point, bytes): (usize, &Option<f64>)| {
+            let total = total_at(point);
             bytes.filter(|_| total > 0.0).map(|bytes| 100.0 * bytes / total)
         };
         let values = subflow.sent_bytes.iter().enumerate().map(part).collect();

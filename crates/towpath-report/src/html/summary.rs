@@ -6,7 +6,7 @@ use towpath_measure::result::Warning;
 
 use super::run::fold;
 use crate::StoredRun;
-use crate::compare::{Cell, TableBlock, Tone, checks, headlines, split_main_rows, table};
+use crate::compare::{Cell, TableBlock, Tone, expectation_rows, headlines, split_main_rows, table};
 use crate::group::{RunGroup, verdict};
 use crate::terminal::warnings;
 use crate::text::{capital, esc, prose};
@@ -18,12 +18,12 @@ pub(super) fn write(out: &mut String, runs: &[StoredRun], groups: &[RunGroup<'_>
     if groups.is_empty() {
         out.push_str("<p class=\"none\">There is nothing to report.</p>");
     } else {
-        let (first, rest) = split_main_rows(table(groups));
-        comparison(out, groups, &first);
-        let rows = rest.iter().map(|block| block.rows.len()).sum::<usize>();
+        let (main_blocks, detail_blocks) = split_main_rows(table(groups));
+        comparison(out, groups, &main_blocks);
+        let rows = detail_blocks.iter().map(|block| block.rows.len()).sum::<usize>();
         if rows > 0 {
             fold(out, &format!("{rows} more figures"), false);
-            comparison(out, groups, &rest);
+            comparison(out, groups, &detail_blocks);
             out.push_str("</details>");
         }
     }
@@ -37,23 +37,23 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>]) {
     }
     out.push_str("<ul class=\"verdicts\">");
     for group in groups {
-        let all: Vec<_> = group.summaries().collect();
-        let good = all.iter().filter(|summary| summary.ok).count();
-        let (class, sign, said) = if all.is_empty() {
+        let summaries: Vec<_> = group.summaries().collect();
+        let ok_count = summaries.iter().filter(|summary| summary.ok).count();
+        let (class, sign, outcome) = if summaries.is_empty() {
             ("open", "?", "unknown")
-        } else if good == group.runs.len() {
+        } else if ok_count == group.runs.len() {
             ("good", "✓", "passed")
         } else {
             ("bad", "✗", "failed")
         };
         let count = if group.runs.len() > 1 {
-            format!(" <small>{good} of {} runs as planned</small>", group.runs.len())
+            format!(" <small>{ok_count} of {} runs as planned</small>", group.runs.len())
         } else {
             String::new()
         };
         let _ = write!(
             out,
-            "<li class=\"{class}\"><span class=\"sign\" role=\"img\" aria-label=\"{said}\">{sign}</span>\
+            "<li class=\"{class}\"><span class=\"sign\" role=\"img\" aria-label=\"{outcome}\">{sign}</span>\
              <div><b>{}</b>{count}",
             esc(&group.label)
         );
@@ -62,12 +62,12 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>]) {
         for text in texts.iter().take(3) {
             let _ = write!(out, "<p>{}</p>", prose(&capital(text)));
         }
-        if all.len() < group.runs.len() {
+        if summaries.len() < group.runs.len() {
             let _ = write!(
                 out,
                 "<p>{} of {} results have no summary: the run ended early or the file is cut \
                  off.</p>",
-                group.runs.len() - all.len(),
+                group.runs.len() - summaries.len(),
                 group.runs.len()
             );
         }
@@ -153,8 +153,8 @@ fn cell(out: &mut String, cell: &Cell) {
 }
 
 fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
-    let checks = checks(groups);
-    if checks.is_empty() {
+    let rows = expectation_rows(groups);
+    if rows.is_empty() {
         return;
     }
     out.push_str(
@@ -162,8 +162,8 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
          <th scope=\"col\">transport</th><th scope=\"col\">expected</th>\
          <th scope=\"col\">measured</th><th scope=\"col\">held</th></tr></thead><tbody>",
     );
-    for check in checks {
-        let (class, sign) = match check.tone {
+    for row in rows {
+        let (class, sign) = match row.tone {
             Tone::Good => ("good", "✓ "),
             Tone::Bad => ("bad", "✗ "),
             Tone::Plain => ("", ""),
@@ -171,10 +171,10 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
         let _ = write!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{sign}{}</td></tr>",
-            esc(&check.label),
-            esc(&check.text),
-            esc(&check.measured),
-            esc(&check.outcome)
+            esc(&row.label),
+            esc(&row.text),
+            esc(&row.measured),
+            esc(&row.outcome)
         );
     }
     out.push_str("</tbody></table></div>");

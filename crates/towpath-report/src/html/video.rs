@@ -6,7 +6,7 @@ use towpath_measure::metrics::playout::Playout;
 use towpath_measure::result::{MetaFlow, Record, VideoPlan};
 use towpath_net::Instant;
 
-use super::panel::{ceiling, per_point, series as line};
+use super::panel::{axis_end, per_point, series as line};
 use crate::StoredRun;
 use crate::chart::{Chart, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
@@ -18,7 +18,7 @@ const TITLE: &str = "Play-out buffer";
 pub(super) type BufferChart = (Chart, Vec<(f64, f64)>);
 
 /// Returns the meaning of the shading in a chart.
-pub(super) fn shaded(chart: &Chart) -> &'static str {
+pub(super) fn shading_meaning(chart: &Chart) -> &'static str {
     if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing delivered" }
 }
 
@@ -33,32 +33,35 @@ fn seconds(span: Duration) -> f64 {
 }
 
 fn chart(run: &StoredRun, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Option<BufferChart> {
-    let (mut begin, mut arrivals) = (None, Vec::new());
+    let (mut begin_ns, mut arrivals) = (None, Vec::new());
     for record in &run.records {
         let Record::Message(message) = record else { continue };
         if message.flow == flow.flow && !message.warm_up {
-            begin = Some(begin.map_or(message.due_ns, |old: u64| old.min(message.due_ns)));
+            begin_ns =
+                Some(begin_ns.map_or(message.due_ns, |old_ns: u64| old_ns.min(message.due_ns)));
             arrivals.extend(message.answered_ns);
         }
     }
     arrivals.sort_unstable();
-    let begin = Instant::from_nanos(begin?);
+    let begin = Instant::from_nanos(begin_ns?);
     let end = Instant::from_nanos(grid.step_ns.saturating_mul(grid.points as u64));
     let mut playout = Playout::new(plan, begin);
-    let mut coming = arrivals.iter().map(|at| Instant::from_nanos(*at)).peekable();
+    let mut upcoming = arrivals.iter().map(|time| Instant::from_nanos(*time)).peekable();
     let mut values: Values = Vec::with_capacity(grid.points);
     for point in 1..=grid.points as u64 {
         let now = Instant::from_nanos(grid.step_ns.saturating_mul(point));
-        while let Some(arrival) = coming.next_if(|arrival| *arrival <= now) {
+        while let Some(arrival) = upcoming.next_if(|arrival| *arrival <= now) {
             playout.segment(arrival);
         }
         values.push((now >= begin).then(|| seconds(playout.buffered(now))));
     }
-    coming.for_each(|arrival| playout.segment(arrival));
+    upcoming.for_each(|arrival| playout.segment(arrival));
     let (_, waits) = playout.finish_with_waits(end);
-    let moment = |at: Instant| seconds(at.saturating_since(Instant::ZERO));
-    let stalls: Vec<(f64, f64)> =
-        waits.iter().map(|wait| (moment(wait.from), moment(wait.until))).collect();
+    let start_relative_s = |time: Instant| seconds(time.saturating_since(Instant::ZERO));
+    let stalls: Vec<(f64, f64)> = waits
+        .iter()
+        .map(|wait| (start_relative_s(wait.from), start_relative_s(wait.until)))
+        .collect();
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
     let chart = Chart {
         title: TITLE.to_owned(),
@@ -66,7 +69,7 @@ fn chart(run: &StoredRun, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Opti
             per_point(grid)
         }),
         unit: "s".to_owned(),
-        max: ceiling(top, 5),
+        max: axis_end(top, 5),
         series: vec![line("buffered", "ink line".to_owned(), SeriesStyle::Line, values)],
         size: ChartSize::Large,
     };

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{Account, LinkAccount, Part, PartGroup, Record};
 
-use super::{Grid, Values, bridge, per_second};
+use super::{Grid, Values, fill_single_gaps, per_second};
 use crate::StoredRun;
 
 /// Returns the parts of a link's capacity in one direction, in bits per second; their sum is the
@@ -12,10 +12,11 @@ pub(crate) fn account(
     grid: &Grid,
     link: &LinkAccount,
 ) -> Vec<(PartGroup, Values)> {
-    let own = |record: &&Account| record.path == link.path && record.direction == link.direction;
+    let is_of_link =
+        |record: &&Account| record.path == link.path && record.direction == link.direction;
     let records: Vec<&Account> = { run.records.iter() }
-        .filter_map(|record| if let Record::Account(one) = record { Some(&**one) } else { None })
-        .filter(own)
+        .filter_map(|record| if let Record::Account(a) = record { Some(&**a) } else { None })
+        .filter(is_of_link)
         .collect();
     let mut groups: Vec<PartGroup> = Part::ALL.into_iter().map(Part::group).collect();
     groups.dedup();
@@ -28,7 +29,7 @@ pub(crate) fn account(
                 let amount = record.parts.of_group(group) as f64 * 8.0;
                 grid.spread(&mut bits, record.t_ns, record.span_ns, amount);
             }
-            (group, bridge(per_second(bits, grid)))
+            (group, fill_single_gaps(per_second(bits, grid)))
         })
         .collect()
 }

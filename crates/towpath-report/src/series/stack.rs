@@ -7,7 +7,7 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::DataDirection;
 
-use super::{Grid, Values, bridge, merge};
+use super::{Grid, Values, fill_single_gaps, merge};
 use crate::StoredRun;
 
 /// Connection-level series of the stack in one direction, all connections together.
@@ -44,10 +44,10 @@ impl StackSeries {
         }
         let mut sum: Option<Self> = None;
         for records in connections.values() {
-            let one = connection(records, grid);
+            let connection = connection_series(records, grid);
             match &mut sum {
-                Some(sum) => sum.add(one),
-                None => sum = Some(one),
+                Some(sum) => sum.add(connection),
+                None => sum = Some(connection),
             }
         }
         let mut sum = sum?;
@@ -55,26 +55,26 @@ impl StackSeries {
         Some(sum)
     }
 
-    fn add(&mut self, one: Self) {
+    fn add(&mut self, other: Self) {
         let plus = |a: f64, b: f64| a + b;
-        merge(&mut self.waiting_bytes, &one.waiting_bytes, plus);
-        merge(&mut self.buffer_bytes, &one.buffer_bytes, plus);
-        merge(&mut self.blocked, &one.blocked, f64::max);
-        for (cause, values) in one.reinjected_bytes {
-            match self.reinjected_bytes.iter_mut().find(|(known, _)| *known == cause) {
+        merge(&mut self.waiting_bytes, &other.waiting_bytes, plus);
+        merge(&mut self.buffer_bytes, &other.buffer_bytes, plus);
+        merge(&mut self.blocked, &other.blocked, f64::max);
+        for (cause, values) in other.reinjected_bytes {
+            match self.reinjected_bytes.iter_mut().find(|(existing, _)| *existing == cause) {
                 Some((_, sum)) => merge(sum, &values, plus),
                 None => self.reinjected_bytes.push((cause, values)),
             }
         }
-        self.has_sender_report |= one.has_sender_report;
-        self.switches = self.switches.saturating_add(one.switches);
+        self.has_sender_report |= other.has_sender_report;
+        self.switches = self.switches.saturating_add(other.switches);
     }
 }
 
-fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSeries {
+fn connection_series(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSeries {
     let [mut waiting, mut buffer, mut blocked] = [grid.empty(), grid.empty(), grid.empty()];
     let causes = ReinjectionCause::ALL.into_iter().map(Some).chain([None]);
-    let mut again: Vec<(Option<ReinjectionCause>, Values, u64)> =
+    let mut by_cause: Vec<(Option<ReinjectionCause>, Values, u64)> =
         causes.map(|cause| (cause, grid.empty(), 0)).collect();
     for (interval, state) in records {
         let (t_ns, span_ns) = (interval.t_ns, interval.span_ns);
@@ -87,26 +87,26 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
         if let Some(ns) = state.window_blocked_ns {
             grid.spread(&mut blocked, t_ns, span_ns, ns as f64);
         }
-        let known = state.reinjected_by_cause.values().copied().fold(0, u64::saturating_add);
-        for (cause, values, before) in &mut again {
+        let attributed = state.reinjected_by_cause.values().copied().fold(0, u64::saturating_add);
+        for (cause, values, total_before) in &mut by_cause {
             let total = match cause {
                 Some(cause) => state.reinjected_by_cause.get(cause).copied().unwrap_or(0),
-                None => state.reinjected_bytes.unwrap_or(0).saturating_sub(known),
+                None => state.reinjected_bytes.unwrap_or(0).saturating_sub(attributed),
             };
             if let Some(value) = values.get_mut(grid.index(t_ns)) {
-                *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*before) as f64);
+                *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*total_before) as f64);
             }
-            *before = total;
+            *total_before = total;
         }
     }
     let share = |ns: f64| (ns / grid.step_ns as f64).min(1.0);
     StackSeries {
-        waiting_bytes: bridge(waiting),
-        buffer_bytes: bridge(buffer),
-        blocked: bridge(blocked.into_iter().map(|ns| ns.map(share)).collect()),
-        reinjected_bytes: again
+        waiting_bytes: fill_single_gaps(waiting),
+        buffer_bytes: fill_single_gaps(buffer),
+        blocked: fill_single_gaps(blocked.into_iter().map(|ns| ns.map(share)).collect()),
+        reinjected_bytes: by_cause
             .into_iter()
-            .filter(|(.., all)| *all > 0)
+            .filter(|(.., total)| *total > 0)
             .map(|(c, v, _)| (c, v))
             .collect(),
         penalisations: Vec::new(),
@@ -116,25 +116,25 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
 }
 
 fn penalisations(run: &StoredRun, grid: &Grid) -> Vec<(String, Values)> {
-    let mut found: Vec<(String, Values)> = Vec::new();
+    let mut by_path: Vec<(String, Values)> = Vec::new();
     for record in &run.records {
         let Record::Event(event) = record else { continue };
         if event.kind != EventKind::Penalisation {
             continue;
         }
         let path = event.path.as_deref().unwrap_or("a path");
-        if !found.iter().any(|(known, _)| known == path) {
-            found.push((path.to_owned(), grid.empty()));
+        if !by_path.iter().any(|(p, _)| p == path) {
+            by_path.push((path.to_owned(), grid.empty()));
         }
-        let Some((_, values)) = found.iter_mut().find(|(known, _)| known == path) else { continue };
+        let Some((_, values)) = by_path.iter_mut().find(|(p, _)| p == path) else { continue };
         if let Some(value) = values.get_mut(grid.index(event.t_ns)) {
-            *value = Some(value.unwrap_or(0.0) + amount(event, "times").unwrap_or(1) as f64);
+            *value = Some(value.unwrap_or(0.0) + detail_number(event, "times").unwrap_or(1) as f64);
         }
     }
-    found
+    by_path
 }
 
 /// Parses a number from an event's details.
-pub(crate) fn amount(event: &Event, name: &str) -> Option<u64> {
+pub(crate) fn detail_number(event: &Event, name: &str) -> Option<u64> {
     event.detail.get(name)?.parse().ok()
 }

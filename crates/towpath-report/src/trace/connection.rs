@@ -16,7 +16,7 @@ const MAX_NOTES: usize = 2_000;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct TracedSubflow {
-    /// The connection's opener, and its other end.
+    /// Sockets of the connection's opener and of the other end.
     pub(super) ends: [SocketKey; 2],
     /// Data from the first end, and from the second.
     pub(super) directions: [DirectionTracker; 2],
@@ -49,7 +49,7 @@ pub(super) struct TracedSubflow {
     /// Address identifiers, by end.
     pub(super) address_ids: [Option<u8>; 2],
     /// Set if its ADD_ADDR must be read according to RFC 6824.
-    pub(super) v0: bool,
+    pub(super) is_v0: bool,
 }
 
 impl TracedSubflow {
@@ -78,13 +78,13 @@ impl TracedSubflow {
             is_join: false,
             backup: false,
             address_ids: [None; 2],
-            v0: false,
+            is_v0: false,
         }
     }
 
     /// Records the window scale that an end offers, which limits the other end. Without the option
     /// in its SYN, windows are not scaled (RFC 7323 §2.2).
-    pub(super) fn note_scale(&mut self, side: usize, scale: Option<u8>) {
+    pub(super) fn on_window_scale(&mut self, side: usize, scale: Option<u8>) {
         if let Some(other) = self.directions.get_mut(1 - side.min(1)) {
             other.sender.window_scale = Some(scale.unwrap_or(0));
         }
@@ -92,7 +92,7 @@ impl TracedSubflow {
 
     /// Returns what is known about the sender of one direction.
     pub(super) fn send_state(&self, side: usize) -> Option<SubflowSendState> {
-        let own = SubflowSendState {
+        let state = SubflowSendState {
             number: self.number,
             is_backup: self.backup,
             is_established: self.established_ns.is_some() || !self.saw_syn,
@@ -105,7 +105,7 @@ impl TracedSubflow {
             acked: 0,
             mss_bytes: 0,
         };
-        Some(self.directions.get(side)?.send_state(own))
+        Some(self.directions.get(side)?.send_state(state))
     }
 
     /// Maps all bytes of the subflow to data one to one.

@@ -82,7 +82,7 @@ impl DataStreamTracker {
     }
 
     /// Converts a number of 32 or 64 bits to a relative one; `None` if implausible.
-    pub(super) fn place(&mut self, number: DataAck) -> Option<i64> {
+    pub(super) fn position_of(&mut self, number: DataAck) -> Option<i64> {
         let base = match (&mut self.base, number) {
             (Some(base), _) => base,
             (none, DataAck::Long(number)) => none.insert(DsnBase { number, is_64_bit: true }),
@@ -117,9 +117,9 @@ impl DataStreamTracker {
 
     /// Records data that a subflow carries under new subflow numbers. Returns the bytes that
     /// another subflow had carried before, and those that the same one had.
-    pub(super) fn on_sent(&mut self, range: SeqRange, at: SendContext) -> [u64; 2] {
-        let SendContext { now_ns, subflow } = at;
-        let whole = range;
+    pub(super) fn on_sent(&mut self, range: SeqRange, context: SendContext) -> [u64; 2] {
+        let SendContext { now_ns, subflow } = context;
+        let full_range = range;
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
         if range.start < self.owners_dropped_until {
@@ -138,7 +138,7 @@ impl DataStreamTracker {
             (0, _) => SequenceKind::Retransmitted,
             _ => SequenceKind::Reinjected,
         };
-        self.mark(kind, at, whole, 1);
+        self.mark(kind, context, full_range, 1);
         for part in &new {
             self.owners.insert(*part, subflow);
             self.flight.sent(part.end, now_ns);
@@ -160,47 +160,57 @@ impl DataStreamTracker {
     pub(super) fn mark(
         &mut self,
         kind: SequenceKind,
-        at: SendContext,
+        context: SendContext,
         range: SeqRange,
         packets: u32,
     ) {
         if self.is_plotted {
-            let SendContext { now_ns, subflow } = at;
+            let SendContext { now_ns, subflow } = context;
             self.sequence.add(PacketMark { at_ns: now_ns, kind, subflow, packets, range });
         }
     }
 
     /// Records an acknowledgement for the picture, before [`DataStreamTracker::acknowledge`]
     /// processes it. The window counts from DATA_ACK (RFC 8684 §3.3.1).
-    pub(super) fn mark_ack(&mut self, ack: i64, window: Option<i64>, field: u16, at: SendContext) {
+    pub(super) fn mark_ack(
+        &mut self,
+        ack: i64,
+        window: Option<i64>,
+        field: u16,
+        context: SendContext,
+    ) {
         let ack = self.fin.map_or(ack, |fin| ack.min(fin));
         if ack < self.acked {
             return;
         }
-        let at = SendContext { subflow: 0, ..at };
+        let context = SendContext { subflow: 0, ..context };
         let advertised = (ack, ack.saturating_add(window.unwrap_or(0)));
         if field == 0 {
-            self.mark(SequenceKind::ZeroWindow, at, SeqRange::new(ack, ack), 1);
+            self.mark(SequenceKind::ZeroWindow, context, SeqRange::new(ack, ack), 1);
         }
         if self.last_advertised != advertised {
             self.last_advertised = advertised;
-            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, advertised.1), 1);
+            self.mark(SequenceKind::Ack, context, SeqRange::new(ack, advertised.1), 1);
         }
     }
 
-    /// Processes data that its subflow has in order; it arrived at `at_ns`.
+    /// Processes data that is in order on its subflow and had arrived at `at_ns`.
     pub(super) fn on_arrived(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
         if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
-            self.passes(range, at_ns, now_ns);
+            self.deliver(range, at_ns, now_ns);
         } else {
-            let behind = range.and(SeqRange::new(self.next, i64::MAX));
+            let not_yet_in_order = range.and(SeqRange::new(self.next, i64::MAX));
             let mut new = std::mem::take(&mut self.scratch);
             new.clear();
-            let mut known = range.len() - behind.len().min(range.len());
-            if !behind.is_empty() {
-                self.waiting.compare(behind, |part, _| known += part.len(), |part| new.push(part));
+            let mut already_received = range.len() - not_yet_in_order.len().min(range.len());
+            if !not_yet_in_order.is_empty() {
+                self.waiting.compare(
+                    not_yet_in_order,
+                    |part, _| already_received += part.len(),
+                    |part| new.push(part),
+                );
             }
-            self.copied_bytes += known;
+            self.copied_bytes += already_received;
             for part in &new {
                 self.waiting.insert(*part, at_ns);
             }
@@ -214,7 +224,7 @@ impl DataStreamTracker {
         }
     }
 
-    fn passes(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
+    fn deliver(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
         self.next = range.end;
         self.wait.record(now_ns.saturating_sub(at_ns));
         self.arrivals.add(now_ns, range.len());
@@ -225,9 +235,9 @@ impl DataStreamTracker {
 
     fn drain(&mut self, now_ns: u64) {
         while let Some(piece) = self.waiting.pop_reached(self.next) {
-            let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
-            if !rest.is_empty() {
-                self.passes(rest, piece.tag, now_ns);
+            let undelivered = piece.range.and(SeqRange::new(self.next, i64::MAX));
+            if !undelivered.is_empty() {
+                self.deliver(undelivered, piece.tag, now_ns);
             }
         }
     }
@@ -279,7 +289,7 @@ impl DataStreamTracker {
     /// Records a window offered with a DATA_ACK, unless a later DATA_ACK was seen.
     pub(super) fn on_window(&mut self, ack: DataAck, (window, scale): (u16, u8), now_ns: u64) {
         // DATA_FIN occupies one number.
-        if self.place(ack).is_none_or(|ack| ack.saturating_add(1) < self.acked) {
+        if self.position_of(ack).is_none_or(|ack| ack.saturating_add(1) < self.acked) {
             return;
         }
         let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
@@ -300,12 +310,12 @@ impl DataStreamTracker {
     pub(super) fn send_state(&self, is_multipath: bool) -> ConnectionSendState {
         /// Maximum packet size, except for super-segments.
         const NEAR: i64 = 1 << 14;
-        let near =
+        let is_near_edge =
             self.window_edges.latest().is_some_and(|edge| self.highest.saturating_add(NEAR) > edge);
         let mut next_owner = None;
-        if near && is_multipath {
-            let first = SeqRange::new(self.acked, self.acked.saturating_add(1));
-            self.owners.compare(first, |_, owner| next_owner = Some(owner), |_| {});
+        if is_near_edge && is_multipath {
+            let next_unacked = SeqRange::new(self.acked, self.acked.saturating_add(1));
+            self.owners.compare(next_unacked, |_, owner| next_owner = Some(owner), |_| {});
         }
         ConnectionSendState {
             is_multipath,
@@ -326,13 +336,13 @@ impl DataStreamTracker {
         }
     }
 
-    /// Settles everything that is left at the end.
+    /// Gives up all missing data that was acknowledged, at the end of the capture.
     pub(super) fn close(&mut self, now_ns: u64) {
         self.skip_to(self.acked, now_ns);
     }
 
     /// Records the data covered by a subflow's acknowledgement.
-    pub(super) fn delivered(&mut self, range: SeqRange) {
+    pub(super) fn on_delivered(&mut self, range: SeqRange) {
         let range = range.and(SeqRange::new(self.acked, i64::MAX));
         if range.is_empty() || self.delivered.is_full() {
             return;
@@ -353,7 +363,7 @@ impl DataStreamTracker {
     }
 
     /// Sets the position of the end of data.
-    pub(super) fn set_fin(&mut self, at: i64) {
-        self.fin = Some(at);
+    pub(super) fn set_fin(&mut self, position: i64) {
+        self.fin = Some(position);
     }
 }

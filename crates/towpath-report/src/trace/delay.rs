@@ -54,24 +54,27 @@ impl CaptureAnalysis {
         let (low, high) = bounds;
         let offset_ns = low.midpoint(high);
         let mut delays: HashMap<(SocketKey, SocketKey), DelayHistogram> = HashMap::new();
-        for found in &matches {
-            let ahead = found.delta_ns.saturating_sub(offset_ns).unsigned_abs();
-            delays.entry(found.ends).or_default().record(ahead);
+        for packet in &matches {
+            let one_way_ns = packet.delta_ns.saturating_sub(offset_ns).unsigned_abs();
+            delays.entry(packet.ends).or_default().record(one_way_ns);
         }
         for captured in &mut self.connections {
             let Some(connection) = self.tracker.connections.get(captured.flow as usize) else {
                 continue;
             };
             for (subflow, captured_subflow) in
-                self.tracker.of(connection).zip(&mut captured.subflows)
+                self.tracker.subflows_of(connection).zip(&mut captured.subflows)
             {
                 let [opener, other] = subflow.ends;
                 let ends = [(opener, other), (other, opener)];
-                for (way, (ends, direction)) in
+                for (captured_direction, (ends, direction)) in
                     captured_subflow.directions.iter_mut().zip(ends.iter().zip(DIRECTIONS))
                 {
-                    debug_assert_eq!(way.direction, direction, "both are in the same order");
-                    way.one_way = delays.get(ends).and_then(DelayHistogram::delays);
+                    debug_assert_eq!(
+                        captured_direction.direction, direction,
+                        "both are in the same order"
+                    );
+                    captured_direction.one_way = delays.get(ends).and_then(DelayHistogram::delays);
                 }
             }
         }
@@ -86,65 +89,66 @@ fn bounds(matches: &[MatchedPacket]) -> Option<((i64, i64), u64)> {
     // Smallest and largest difference in each direction.
     let mut ranges: HashMap<(SocketKey, SocketKey), (i64, i64)> = HashMap::new();
     let mut order = Vec::new();
-    for found in matches {
-        let range = ranges.entry(found.ends).or_insert_with(|| {
-            order.push(found.ends);
+    for packet in matches {
+        let range = ranges.entry(packet.ends).or_insert_with(|| {
+            order.push(packet.ends);
             (i64::MAX, i64::MIN)
         });
-        *range = (range.0.min(found.delta_ns), range.1.max(found.delta_ns));
+        *range = (range.0.min(packet.delta_ns), range.1.max(packet.delta_ns));
     }
     let (mut low, mut high) = (None, None);
     for (from, to) in order {
-        let (Some(&there), Some(&back)) = (ranges.get(&(from, to)), ranges.get(&(to, from))) else {
+        let (Some(&outward), Some(&backward)) = (ranges.get(&(from, to)), ranges.get(&(to, from)))
+        else {
             continue;
         };
-        // Towards the second host the differences are larger, by a round trip.
-        if there.0 > back.1 || (there.0 >= back.0 && there.1 > back.1) {
-            high = Some(high.map_or(there.0, |known: i64| known.min(there.0)));
-            low = Some(low.map_or(back.1, |known: i64| known.max(back.1)));
+        // Differences towards the second host exceed those of the other direction by a round trip.
+        if outward.0 > backward.1 || (outward.0 >= backward.0 && outward.1 > backward.1) {
+            high = Some(high.map_or(outward.0, |bound: i64| bound.min(outward.0)));
+            low = Some(low.map_or(backward.1, |bound: i64| bound.max(backward.1)));
         }
     }
     Some(((low?, high?), matches.len() as u64))
 }
 
 fn matches(first: impl Read, second: impl Read) -> Result<Vec<MatchedPacket>, CaptureError> {
-    let mut seen: HashMap<u64, u64> = HashMap::new();
+    let mut at_ns_by_key: HashMap<u64, u64> = HashMap::new();
     let mut mask = 0;
-    each(first, |segment, at_ns| {
+    for_each_segment(first, |segment, at_ns| {
         let key = key(segment);
         if key & mask != 0 {
             return;
         }
-        seen.entry(key).and_modify(|known| *known = AMBIGUOUS).or_insert(at_ns);
-        if seen.len() > MAX_PACKETS {
+        at_ns_by_key.entry(key).and_modify(|known_ns| *known_ns = AMBIGUOUS).or_insert(at_ns);
+        if at_ns_by_key.len() > MAX_PACKETS {
             mask = (mask << 1) | 1;
-            seen.retain(|key, _| key & mask == 0);
+            at_ns_by_key.retain(|key, _| key & mask == 0);
         }
     })?;
-    let mut found = Vec::new();
-    each(second, |segment, at_ns| {
+    let mut matched = Vec::new();
+    for_each_segment(second, |segment, at_ns| {
         let key = key(segment);
         // Each packet matches once: a second one is a retransmission, or was segmented
         // differently.
-        if let Some(known) = seen.get_mut(&key)
-            && *known != AMBIGUOUS
+        if let Some(known_ns) = at_ns_by_key.get_mut(&key)
+            && *known_ns != AMBIGUOUS
         {
-            let delta_ns = at_ns.cast_signed().saturating_sub(known.cast_signed());
-            *known = AMBIGUOUS;
-            found.push(MatchedPacket { ends: (segment.source, segment.destination), delta_ns });
+            let delta_ns = at_ns.cast_signed().saturating_sub(known_ns.cast_signed());
+            *known_ns = AMBIGUOUS;
+            matched.push(MatchedPacket { ends: (segment.source, segment.destination), delta_ns });
         }
     })?;
-    Ok(found)
+    Ok(matched)
 }
 
-fn each(
+fn for_each_segment(
     input: impl Read,
-    mut take: impl FnMut(&CapturedSegment<'_>, u64),
+    mut on_segment: impl FnMut(&CapturedSegment<'_>, u64),
 ) -> Result<(), CaptureError> {
     let mut reader = CaptureReader::open(input)?;
     while let Some(frame) = reader.next_frame()? {
         if let (Some(at_ns), Ok(segment)) = (frame.at_ns, layers::segment(&frame)) {
-            take(&segment, at_ns);
+            on_segment(&segment, at_ns);
         }
     }
     Ok(())

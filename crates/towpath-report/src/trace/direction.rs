@@ -56,7 +56,7 @@ pub(super) struct DirectionTracker {
     pub(super) progress: ByteProgress,
     pub(super) last_ns: u64,
     pub(super) series: BinnedSeries,
-    /// Periods with data: from, until.
+    /// Start and end of each period with data.
     pub(super) active_periods: Vec<(u64, u64)>,
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
@@ -100,7 +100,7 @@ impl WindowScale {
 /// Acknowledgement information that a segment carries for the sender of a direction.
 #[derive(Debug)]
 pub(super) struct AckInfo<'a> {
-    pub(super) at: SendContext,
+    pub(super) context: SendContext,
     pub(super) ack: u32,
     /// Bytes that may be sent beyond `ack`; `None` if unknown, or if the window is not the
     /// subflow's own.
@@ -136,7 +136,7 @@ impl DirectionTracker {
     }
 
     /// Converts a sequence number to a position; the first one seen is 0 if the SYN is missing.
-    pub(super) fn place(&mut self, seq: u32) -> i64 {
+    pub(super) fn position_of(&mut self, seq: u32) -> i64 {
         let base = *self.base.get_or_insert(seq);
         let near = self.highest.max(self.acked);
         let expected = base.wrapping_add(near as u32);
@@ -145,9 +145,9 @@ impl DirectionTracker {
 
     /// Returns the position of SYN + `ssn`, as in mappings; `None` before the first number is
     /// known.
-    pub(super) fn place_relative(&mut self, ssn: u32) -> Option<i64> {
+    pub(super) fn position_of_ssn(&mut self, ssn: u32) -> Option<i64> {
         let base = self.base.filter(|_| self.has_begun)?;
-        Some(self.place(base.wrapping_sub(1).wrapping_add(ssn)))
+        Some(self.position_of(base.wrapping_sub(1).wrapping_add(ssn)))
     }
 
     /// Derives the SYN's number from a packet that is one whole mapping.
@@ -157,11 +157,11 @@ impl DirectionTracker {
         }
         // Positions stay unchanged: only the offset between them and `ssn` is new.
         let first = seq.wrapping_sub(ssn).wrapping_add(1);
-        let at = self.place(first);
+        let shift = self.position_of(first);
         self.base = Some(first);
         self.has_begun = true;
         for number in [&mut self.next, &mut self.highest, &mut self.acked, &mut self.floor] {
-            *number = number.saturating_sub(at);
+            *number = number.saturating_sub(shift);
         }
         // Earlier data had no mapping, so nothing waits for it.
         self.waiting = TaggedRanges::default();
@@ -174,67 +174,72 @@ impl DirectionTracker {
         &mut self,
         data: &mut DataStreamTracker,
         range: SeqRange,
-        at: SendContext,
+        context: SendContext,
     ) {
-        let whole = range.len();
+        let payload_bytes = range.len();
         self.data_packets += 1;
-        self.payload_bytes += whole;
-        self.largest_payload = self.largest_payload.max(whole as u32);
-        self.note_use(at.now_ns);
+        self.payload_bytes += payload_bytes;
+        self.largest_payload = self.largest_payload.max(payload_bytes as u32);
+        self.note_active_period(context.now_ns);
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
-        let (mut again, wasted_before) = (0, self.spurious_bytes);
+        let (mut retransmitted, spurious_before) = (0, self.spurious_bytes);
         let in_order = range.start == self.next && self.waiting.bytes() == 0;
         if in_order {
             new.push(range);
         } else {
-            again = self.split(data, range, &mut new, at);
+            retransmitted = self.split(data, range, &mut new, context);
         }
-        let mut fresh = 0;
-        let (mut late, mut copies, mut repeats) = (0, 0, 0);
+        let mut new_bytes = 0;
+        let (mut late_bytes, mut reinjected, mut repeated) = (0, 0, 0);
         for (number, part) in new.iter().enumerate() {
-            fresh += part.len();
-            let behind = part.start < self.highest;
-            late += if behind { part.len() } else { 0 };
-            let [elsewhere, here] = self.register_data(data, *part, at);
-            let kind = match (elsewhere, behind) {
+            new_bytes += part.len();
+            let is_late = part.start < self.highest;
+            late_bytes += if is_late { part.len() } else { 0 };
+            let [on_other_subflow, on_this_subflow] = self.register_data(data, *part, context);
+            let kind = match (on_other_subflow, is_late) {
                 (0, false) => SequenceKind::Sent,
                 (0, true) => SequenceKind::OutOfOrder,
                 _ => SequenceKind::Reinjected,
             };
-            self.mark(kind, at, *part, u32::from(number == 0));
-            (copies, repeats) = (copies + elsewhere, repeats + here);
-            self.flight.sent(part.end, at.now_ns);
+            self.mark(kind, context, *part, u32::from(number == 0));
+            (reinjected, repeated) = (reinjected + on_other_subflow, repeated + on_this_subflow);
+            self.flight.sent(part.end, context.now_ns);
         }
-        self.late_bytes += late;
-        self.reinjected_bytes += copies;
-        self.repeated_bytes += repeats;
-        self.retrans_bytes += again;
-        self.late_packets += u64::from(late > 0);
-        self.retrans_packets += u64::from(again > 0);
+        self.late_bytes += late_bytes;
+        self.reinjected_bytes += reinjected;
+        self.repeated_bytes += repeated;
+        self.retrans_bytes += retransmitted;
+        self.late_packets += u64::from(late_bytes > 0);
+        self.retrans_packets += u64::from(retransmitted > 0);
         self.highest = self.highest.max(range.end);
-        if let Some(bin) = self.series.bin_mut(at.now_ns) {
-            bin.sent_bytes += whole;
-            bin.bytes += fresh;
-            bin.retrans_packets += u32::from(again > 0 || late > 0);
+        if let Some(bin) = self.series.bin_mut(context.now_ns) {
+            bin.sent_bytes += payload_bytes;
+            bin.bytes += new_bytes;
+            bin.retrans_packets += u32::from(retransmitted > 0 || late_bytes > 0);
         }
-        self.progress.add(at.now_ns, fresh);
+        self.progress.add(context.now_ns, new_bytes);
         // A packet that fills the rest of a window may be followed by more data.
-        let room = i64::from(self.full_bytes()) * 2;
-        let fills =
-            |edge: Option<i64>, at: i64| edge.is_some_and(|edge| at.saturating_add(room) > edge);
-        let is_full = is_full(whole as u32, self.full_bytes())
-            || fills(data.window_edges.latest(), data.highest())
+        let edge_slack = i64::from(self.full_bytes()) * 2;
+        let reaches_edge = |edge: Option<i64>, end: i64| {
+            edge.is_some_and(|edge| end.saturating_add(edge_slack) > edge)
+        };
+        let is_full = is_full(payload_bytes as u32, self.full_bytes())
+            || reaches_edge(data.window_edges.latest(), data.highest())
             || (data.window_edges.latest().is_none()
-                && fills(self.sender.window_edges.latest(), range.end));
-        let wasted = self.spurious_bytes - wasted_before;
+                && reaches_edge(self.sender.window_edges.latest(), range.end));
+        let spurious = self.spurious_bytes - spurious_before;
         // Data that arrives after later data was lost before the capture point.
-        self.sender.had_loss |= late > 0;
-        self.sender.on_sent([fresh, again, wasted, copies], is_full, at.now_ns);
-        if fresh > 0 {
+        self.sender.had_loss |= late_bytes > 0;
+        self.sender.on_sent(
+            [new_bytes, retransmitted, spurious, reinjected],
+            is_full,
+            context.now_ns,
+        );
+        if new_bytes > 0 {
             data.is_app_limited = !is_full;
         }
-        self.deliver_in_order(data, &new, in_order, at);
+        self.deliver_in_order(data, &new, in_order, context);
         self.scratch = new;
     }
 
@@ -244,36 +249,37 @@ impl DirectionTracker {
         data: &mut DataStreamTracker,
         range: SeqRange,
         new: &mut Vec<SeqRange>,
-        at: SendContext,
+        context: SendContext,
     ) -> u64 {
         // Data from before the capture's beginning may be new.
         let range = range.and(SeqRange::new(self.floor, i64::MAX));
-        let passed = range.and(SeqRange::new(i64::MIN, self.next));
-        let behind = range.and(SeqRange::new(self.next, i64::MAX));
-        let mut known: Vec<SeqRange> = Vec::new();
-        if !passed.is_empty() {
-            known.push(passed);
+        let delivered = range.and(SeqRange::new(i64::MIN, self.next));
+        let not_delivered = range.and(SeqRange::new(self.next, i64::MAX));
+        let mut seen: Vec<SeqRange> = Vec::new();
+        if !delivered.is_empty() {
+            seen.push(delivered);
         }
-        if !behind.is_empty() {
-            self.waiting.compare(behind, |part, _| known.push(part), |part| new.push(part));
+        if !not_delivered.is_empty() {
+            self.waiting.compare(not_delivered, |part, _| seen.push(part), |part| new.push(part));
         }
-        let mut again = 0;
-        for (number, part) in known.into_iter().enumerate() {
-            again += part.len();
+        let mut retransmitted = 0;
+        for (number, part) in seen.into_iter().enumerate() {
+            retransmitted += part.len();
             self.flight.on_retransmitted(part);
-            let mut had = 0;
+            let mut acked_data = 0;
             let packets = u32::from(number == 0);
             self.maps.each(part, |_, numbers| {
-                let known = data.acked_bytes_of(numbers);
-                had += known;
-                let kind = retransmission_kind(known, numbers);
-                data.mark(kind, at, numbers, packets);
+                let acked = data.acked_bytes_of(numbers);
+                acked_data += acked;
+                let kind = retransmission_kind(acked, numbers);
+                data.mark(kind, context, numbers, packets);
             });
-            self.spurious_bytes += had;
-            let needless = had.max(SeqRange::new(part.start, part.end.min(self.acked)).len());
-            self.mark(retransmission_kind(needless, part), at, part, packets);
+            self.spurious_bytes += acked_data;
+            let spurious =
+                acked_data.max(SeqRange::new(part.start, part.end.min(self.acked)).len());
+            self.mark(retransmission_kind(spurious, part), context, part, packets);
         }
-        again
+        retransmitted
     }
 
     /// Passes carried data to the connection. Returns the bytes that another subflow had carried
@@ -282,14 +288,14 @@ impl DirectionTracker {
         &mut self,
         data: &mut DataStreamTracker,
         part: SeqRange,
-        at: SendContext,
+        context: SendContext,
     ) -> [u64; 2] {
-        let [mut copies, mut repeats] = [0, 0];
+        let [mut reinjected, mut repeated] = [0, 0];
         self.unmapped_bytes += self.maps.each(part, |_, numbers| {
-            let [elsewhere, here] = data.on_sent(numbers, at);
-            (copies, repeats) = (copies + elsewhere, repeats + here);
+            let [on_other_subflow, on_this_subflow] = data.on_sent(numbers, context);
+            (reinjected, repeated) = (reinjected + on_other_subflow, repeated + on_this_subflow);
         });
-        [copies, repeats]
+        [reinjected, repeated]
     }
 
     /// Passes on the data that is in order now.
@@ -298,40 +304,40 @@ impl DirectionTracker {
         data: &mut DataStreamTracker,
         new: &[SeqRange],
         in_order: bool,
-        at: SendContext,
+        context: SendContext,
     ) {
-        let before = self.waiting.bytes();
+        let waiting_before = self.waiting.bytes();
         for part in new {
             if part.start == self.next {
                 self.next = part.end;
-                self.hand_on(data, *part, at.now_ns, at.now_ns);
+                self.deliver(data, *part, context.now_ns, context.now_ns);
             } else {
-                self.waiting.insert(*part, at.now_ns);
+                self.waiting.insert(*part, context.now_ns);
             }
         }
         if !in_order {
-            self.drain(data, at.now_ns);
+            self.drain(data, context.now_ns);
             if self.waiting.is_full()
                 && let Some(first) = self.waiting.first()
             {
-                self.skip_to(data, first.start, at.now_ns);
+                self.skip_to(data, first.start, context.now_ns);
             }
             data.subflow_queue_bytes =
-                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(before);
+                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(waiting_before);
         }
-        data.note_waiting(at.now_ns);
+        data.note_waiting(context.now_ns);
     }
 
-    fn hand_on(&self, data: &mut DataStreamTracker, part: SeqRange, at_ns: u64, now_ns: u64) {
+    fn deliver(&self, data: &mut DataStreamTracker, part: SeqRange, at_ns: u64, now_ns: u64) {
         self.maps.each(part, |_, numbers| data.on_arrived(numbers, at_ns, now_ns));
     }
 
     fn drain(&mut self, data: &mut DataStreamTracker, now_ns: u64) {
         while let Some(piece) = self.waiting.pop_reached(self.next) {
-            let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
-            if !rest.is_empty() {
-                self.next = rest.end;
-                self.hand_on(data, rest, piece.tag, now_ns);
+            let undelivered = piece.range.and(SeqRange::new(self.next, i64::MAX));
+            if !undelivered.is_empty() {
+                self.next = undelivered.end;
+                self.deliver(data, undelivered, piece.tag, now_ns);
             }
         }
     }
@@ -350,49 +356,51 @@ impl DirectionTracker {
     pub(super) fn mark(
         &mut self,
         kind: SequenceKind,
-        at: SendContext,
+        context: SendContext,
         range: SeqRange,
         packets: u32,
     ) {
-        let SendContext { now_ns, subflow } = at;
+        let SendContext { now_ns, subflow } = context;
         self.sequence.add(PacketMark { at_ns: now_ns, kind, subflow, packets, range });
     }
 
     /// Marks SYN, FIN or RST; the first two occupy a number.
-    pub(super) fn mark_flag(&mut self, kind: SequenceKind, at: SendContext, number: i64) {
+    pub(super) fn mark_flag(&mut self, kind: SequenceKind, context: SendContext, number: i64) {
         let number = if kind == SequenceKind::Rst { self.highest } else { number };
-        self.mark(kind, at, SeqRange::new(number, number), 1);
+        self.mark(kind, context, SeqRange::new(number, number), 1);
     }
 
     /// Records an acknowledgement for the picture, before [`DirectionTracker::acknowledge`]
     /// processes it.
-    pub(super) fn mark_ack(&mut self, data: &mut DataStreamTracker, answer: &AckInfo<'_>) {
+    pub(super) fn mark_ack(&mut self, data: &mut DataStreamTracker, info: &AckInfo<'_>) {
         if self.base.is_none() {
             return;
         }
-        let ack = self.place(answer.ack);
+        let ack = self.position_of(info.ack);
         let ack = self.fin.map_or(ack, |fin| ack.min(fin));
         if ack < self.acked {
-            return; // overtaken by a newer one
+            return; // older than an ACK that was already seen
         }
-        let at = answer.at;
-        let here = SeqRange::new(ack, ack);
-        let new_sack = answer.sack.first().is_some_and(|block| {
-            let second = answer.sack.get(1).copied();
-            self.mark_sack(data, *block, second, (ack, at))
+        let context = info.context;
+        let position = SeqRange::new(ack, ack);
+        let new_sack = info.sack.first().is_some_and(|block| {
+            let second = info.sack.get(1).copied();
+            self.mark_sack(data, *block, second, (ack, context))
         });
-        let end = ack.saturating_add(answer.window.unwrap_or(0));
-        let same = self.last_advertised == (ack, end);
-        let repeated = ack == self.acked && self.highest > ack && answer.pure_ack;
-        if repeated && (new_sack || (same && !answer.multipath && answer.sack.is_empty())) {
-            self.mark(SequenceKind::DuplicateAck, at, here, 1);
+        let end = ack.saturating_add(info.window.unwrap_or(0));
+        let is_unchanged = self.last_advertised == (ack, end);
+        let may_be_duplicate = ack == self.acked && self.highest > ack && info.pure_ack;
+        if may_be_duplicate
+            && (new_sack || (is_unchanged && !info.multipath && info.sack.is_empty()))
+        {
+            self.mark(SequenceKind::DuplicateAck, context, position, 1);
         }
-        if answer.zero_window {
-            self.mark(SequenceKind::ZeroWindow, at, here, 1);
+        if info.zero_window {
+            self.mark(SequenceKind::ZeroWindow, context, position, 1);
         }
-        if !same {
+        if !is_unchanged {
             self.last_advertised = (ack, end);
-            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, end), 1);
+            self.mark(SequenceKind::Ack, context, SeqRange::new(ack, end), 1);
         }
     }
 
@@ -403,40 +411,40 @@ impl DirectionTracker {
         data: &mut DataStreamTracker,
         (start, end): (u32, u32),
         second: Option<(u32, u32)>,
-        (ack, at): (i64, SendContext),
+        (ack, context): (i64, SendContext),
     ) -> bool {
-        let block = SeqRange::new(self.place(start), self.place(end));
-        let within = second.is_some_and(|(start, end)| {
-            self.place(start) <= block.start && block.end <= self.place(end)
+        let block = SeqRange::new(self.position_of(start), self.position_of(end));
+        let is_within_second = second.is_some_and(|(start, end)| {
+            self.position_of(start) <= block.start && block.end <= self.position_of(end)
         });
-        if block.start < ack || within {
+        if block.start < ack || is_within_second {
             self.sequence.mark_spurious(block);
             self.maps.each(block, |_, numbers| data.sequence.mark_spurious(numbers));
             return false;
         }
-        let known = std::mem::replace(&mut self.last_sack, block);
-        let new = if known.start == block.start && known.end <= block.end {
-            SeqRange::new(known.end, block.end)
-        } else if known.end == block.end && block.start <= known.start {
-            SeqRange::new(block.start, known.start)
+        let previous = std::mem::replace(&mut self.last_sack, block);
+        let new = if previous.start == block.start && previous.end <= block.end {
+            SeqRange::new(previous.end, block.end)
+        } else if previous.end == block.end && block.start <= previous.start {
+            SeqRange::new(block.start, previous.start)
         } else {
             block
         };
         if !new.is_empty() {
-            self.mark(SequenceKind::Sack, at, new, 1);
+            self.mark(SequenceKind::Sack, context, new, 1);
         }
         true
     }
 
     /// Processes an acknowledgement of this direction's data.
     pub(super) fn acknowledge(&mut self, data: &mut DataStreamTracker, ack: u32, now_ns: u64) {
-        let first = self.base.is_none();
-        let ack = self.place(ack);
+        let is_first = self.base.is_none();
+        let ack = self.position_of(ack);
         let ack = match self.fin {
             Some(fin) => ack.min(fin),
             None => ack,
         };
-        if first || ack <= self.acked {
+        if is_first || ack <= self.acked {
             return;
         }
         let new = SeqRange::new(self.acked, ack);
@@ -448,12 +456,12 @@ impl DirectionTracker {
             bin.acked_bytes += new.len();
             bin.srtt_us = srtt_us;
         }
-        self.maps.each(new, |_, numbers| data.delivered(numbers));
+        self.maps.each(new, |_, numbers| data.on_delivered(numbers));
         if ack > self.next {
-            let before = self.waiting.bytes();
+            let waiting_before = self.waiting.bytes();
             self.skip_to(data, ack, now_ns);
             data.subflow_queue_bytes =
-                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(before);
+                (data.subflow_queue_bytes + self.waiting.bytes()).saturating_sub(waiting_before);
         }
     }
 
@@ -470,12 +478,12 @@ impl DirectionTracker {
             return;
         }
         let highest = self.highest;
-        let places: Vec<SeqRange> = { blocks.iter() }
-            .map(|(start, end)| SeqRange::new(self.place(*start), self.place(*end)))
+        let sacked: Vec<SeqRange> = { blocks.iter() }
+            .map(|(start, end)| SeqRange::new(self.position_of(*start), self.position_of(*end)))
             .filter(|block| block.end <= highest)
             .collect();
-        self.sender.on_ack(self.acked, &places, now_ns);
-        let is_latest = self.place(ack) >= self.acked;
+        self.sender.on_ack(self.acked, &sacked, now_ns);
+        let is_latest = self.position_of(ack) >= self.acked;
         if let Some((window, scale)) = window.zip(self.sender.window_scale).filter(|_| is_latest) {
             let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
             self.sender.window_edges.record(edge, now_ns);
@@ -488,21 +496,21 @@ impl DirectionTracker {
     }
 
     /// Adds this direction's state to the subflow's state.
-    pub(super) fn send_state(&self, own: SubflowSendState) -> SubflowSendState {
+    pub(super) fn send_state(&self, state: SubflowSendState) -> SubflowSendState {
         SubflowSendState {
             srtt_ns: u64::from(self.flight.srtt_us()) * 1_000,
             highest: self.highest,
             acked: self.acked,
             mss_bytes: self.full_bytes(),
-            ..own
+            ..state
         }
     }
 
     /// Returns the end of the data that is acknowledged on this subflow.
     pub(super) fn acked_data(&self) -> Option<i64> {
         let mut end = None;
-        let last = SeqRange::new(self.acked.saturating_sub(1), self.acked);
-        self.maps.each(last, |_, numbers| end = Some(numbers.end));
+        let last_byte = SeqRange::new(self.acked.saturating_sub(1), self.acked);
+        self.maps.each(last_byte, |_, numbers| end = Some(numbers.end));
         end
     }
 
@@ -511,15 +519,15 @@ impl DirectionTracker {
         end.saturating_sub(start) == 1 && end == self.next && end == self.acked
     }
 
-    /// Sets the position of the FIN, which follows the byte before `at`.
-    pub(super) fn set_fin(&mut self, at: i64) {
-        self.fin = Some(at);
+    /// Sets the position of the FIN, which follows the byte before `position`.
+    pub(super) fn set_fin(&mut self, position: i64) {
+        self.fin = Some(position);
     }
 
-    fn note_use(&mut self, now_ns: u64) {
-        let room = self.active_periods.len() < MAX_ACTIVE_PERIODS;
+    fn note_active_period(&mut self, now_ns: u64) {
+        let has_room = self.active_periods.len() < MAX_ACTIVE_PERIODS;
         match self.active_periods.last_mut() {
-            Some((_, until)) if !room || now_ns.saturating_sub(*until) < IDLE_GAP_NS => {
+            Some((_, until)) if !has_room || now_ns.saturating_sub(*until) < IDLE_GAP_NS => {
                 *until = now_ns.max(*until);
             }
             _ => self.active_periods.push((now_ns, now_ns)),
@@ -528,6 +536,6 @@ impl DirectionTracker {
 }
 
 /// Returns the kind of a retransmission, of which `had` bytes were known to have arrived.
-fn retransmission_kind(had: u64, part: SeqRange) -> SequenceKind {
-    if had >= part.len() { SequenceKind::Spurious } else { SequenceKind::Retransmitted }
+fn retransmission_kind(acked_bytes: u64, part: SeqRange) -> SequenceKind {
+    if acked_bytes >= part.len() { SequenceKind::Spurious } else { SequenceKind::Retransmitted }
 }

@@ -5,9 +5,9 @@ use std::io::{self, Read, Write};
 use super::file::CaptureReader;
 use super::{AnalysisBuilder, CaptureAnalysis};
 
-/// Number of unread bytes before they are parsed.
+/// Number of unread bytes at which they are parsed.
 const CHUNK_BYTES: usize = 1 << 16;
-/// Number of packets after which the rest is skipped, so that no run takes much longer.
+/// Maximum number of packets that are analysed, so that a run does not take much longer.
 const MAX_FRAMES: u64 = 3_000_000;
 
 /// Writer that takes a capture file as it is written.
@@ -29,12 +29,12 @@ struct UnreadBytes {
 
 impl Read for UnreadBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.bytes.get(self.read..).unwrap_or_default();
-        let count = left.len().min(buffer.len());
-        let (Some(from), Some(to)) = (left.get(..count), buffer.get_mut(..count)) else {
+        let unread = self.bytes.get(self.read..).unwrap_or_default();
+        let count = unread.len().min(buffer.len());
+        let (Some(source), Some(target)) = (unread.get(..count), buffer.get_mut(..count)) else {
             return Ok(0);
         };
-        to.copy_from_slice(from);
+        target.copy_from_slice(source);
         self.read += count;
         if self.read == self.bytes.len() {
             self.bytes.clear();

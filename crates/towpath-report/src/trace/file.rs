@@ -130,15 +130,15 @@ impl<R: Read> CaptureReader<R> {
         let Some(&magic) = reader.peek(4)?.and_then(|head| head.first_chunk::<4>()) else {
             return Err(CaptureError::Short);
         };
-        let (little, big) = (u32::from_le_bytes(magic), u32::from_be_bytes(magic));
-        let nanos = match (little, big) {
+        let (le, be) = (u32::from_le_bytes(magic), u32::from_be_bytes(magic));
+        let nanos = match (le, be) {
             (PCAP_MICRO, _) | (_, PCAP_MICRO) => false,
             (PCAP_NANO, _) | (_, PCAP_NANO) => true,
             (SECTION_HEADER, _) => return Ok(reader),
             _ => return Err(CaptureError::Magic(magic)),
         };
         reader.format = Format::Pcap { nanos };
-        reader.big_endian = matches!(big, PCAP_MICRO | PCAP_NANO);
+        reader.big_endian = matches!(be, PCAP_MICRO | PCAP_NANO);
         let big_endian = reader.big_endian;
         let Some(header) = reader.peek(24)? else { return Err(CaptureError::Short) };
         // The upper half flags a frame check sequence, which lies after the IP packet's end.
@@ -151,15 +151,15 @@ impl<R: Read> CaptureReader<R> {
 
     /// Returns the next frame; `None` at the end.
     pub(super) fn next_frame(&mut self) -> Result<Option<CapturedFrame<'_>>, CaptureError> {
-        let place = match self.format {
+        let span = match self.format {
             Format::Pcap { nanos } => self.next_pcap(nanos)?,
             Format::Pcapng => self.next_pcapng()?,
         };
-        let Some(place) = place else { return Ok(None) };
-        let bytes = self.buffer.get(place.from..place.from + place.len).unwrap_or_default();
-        let link_type = self.interfaces.get(place.interface).map_or(0, |i| i.link_type);
-        let FrameSpan { at_ns, wire_bytes, outbound, .. } = place;
-        let interface = place.interface as u32;
+        let Some(span) = span else { return Ok(None) };
+        let bytes = self.buffer.get(span.from..span.from + span.len).unwrap_or_default();
+        let link_type = self.interfaces.get(span.interface).map_or(0, |i| i.link_type);
+        let FrameSpan { at_ns, wire_bytes, outbound, .. } = span;
+        let interface = span.interface as u32;
         Ok(Some(CapturedFrame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
     }
 
@@ -179,27 +179,28 @@ impl<R: Read> CaptureReader<R> {
     }
 
     fn next_pcap(&mut self, nanos: bool) -> Result<Option<FrameSpan>, CaptureError> {
-        let big = self.big_endian;
-        let Some(header) = self.peek(16)? else { return Ok(self.over()) };
-        let field = |at| word(header, at, big).unwrap_or(0);
-        let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
-        if captured == 0 && wire == 0 {
+        let big_endian = self.big_endian;
+        let Some(header) = self.peek(16)? else { return Ok(self.end_of_file()) };
+        let field = |offset| word(header, offset, big_endian).unwrap_or(0);
+        let (seconds, fraction, captured_bytes, wire_bytes) =
+            (field(0), field(4), field(8), field(12));
+        if captured_bytes == 0 && wire_bytes == 0 {
             // No packet is empty, but a sparse file contains terabytes of zeros.
             return Err(self.malformed("length of a record"));
         }
-        let len = self.believable(captured as usize)?;
+        let len = self.check_length(captured_bytes as usize)?;
         if self.peek(16 + len)?.is_none() {
-            return Ok(self.over());
+            return Ok(self.end_of_file());
         }
         let unit = if nanos { 1 } else { 1_000 };
         let at_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * unit;
-        let from = self.start + 16;
+        let start = self.start + 16;
         self.consume(16 + len);
-        let wire_bytes = wire.max(captured);
+        let wire_bytes = wire_bytes.max(captured_bytes);
         Ok(Some(FrameSpan {
             at_ns: Some(at_ns),
             interface: 0,
-            from,
+            from: start,
             len,
             wire_bytes,
             outbound: None,
@@ -208,9 +209,9 @@ impl<R: Read> CaptureReader<R> {
 
     fn next_pcapng(&mut self) -> Result<Option<FrameSpan>, CaptureError> {
         loop {
-            let big = self.big_endian;
-            let Some(head) = self.peek(12)? else { return Ok(self.over()) };
-            let kind = word(head, 0, big).unwrap_or(0);
+            let big_endian = self.big_endian;
+            let Some(head) = self.peek(12)? else { return Ok(self.end_of_file()) };
+            let kind = word(head, 0, big_endian).unwrap_or(0);
             if kind == SECTION_HEADER {
                 self.big_endian = match word(head, 8, true) {
                     Some(BYTE_ORDER) => true,
@@ -219,73 +220,83 @@ impl<R: Read> CaptureReader<R> {
                 };
                 self.section = self.interfaces.len();
             }
-            let big = self.big_endian;
-            let total = self.peek(12)?.and_then(|head| word(head, 4, big)).unwrap_or(0) as usize;
-            let total = self.believable(total)?;
+            let big_endian = self.big_endian;
+            let total =
+                self.peek(12)?.and_then(|head| word(head, 4, big_endian)).unwrap_or(0) as usize;
+            let total = self.check_length(total)?;
             if total < 12 || total % 4 != 0 {
                 return Err(self.malformed("length of a block"));
             }
             if self.peek(total)?.is_none() {
-                return Ok(self.over());
+                return Ok(self.end_of_file());
             }
-            let from = self.start;
+            let start = self.start;
             self.consume(total);
-            if let Some(place) = self.block(kind, from, total) {
-                return Ok(Some(place));
+            if let Some(span) = self.block(kind, start, total) {
+                return Ok(Some(span));
             }
         }
     }
 
     /// Parses the block at `from`, whose length includes both length fields.
-    fn block(&mut self, kind: u32, from: usize, total: usize) -> Option<FrameSpan> {
-        let big = self.big_endian;
-        let body = self.buffer.get(from + 8..from + total - 4)?;
-        let body_from = from + 8;
+    fn block(&mut self, kind: u32, start: usize, total: usize) -> Option<FrameSpan> {
+        let big_endian = self.big_endian;
+        let body = self.buffer.get(start + 8..start + total - 4)?;
+        let body_start = start + 8;
         match kind {
             INTERFACE_DESCRIPTION => {
-                let interface = describe(body, big)?;
+                let interface = describe(body, big_endian)?;
                 if self.interfaces.len() < MAX_INTERFACES {
                     self.interfaces.push(interface);
                 }
                 None
             }
             ENHANCED_PACKET => {
-                let interface = self.section + word(body, 0, big)? as usize;
-                let len = word(body, 12, big)? as usize;
+                let interface = self.section + word(body, 0, big_endian)? as usize;
+                let len = word(body, 12, big_endian)? as usize;
                 let options = body.get(20_usize.checked_add(len)?.next_multiple_of(4)..);
-                let flags = options.and_then(|options| option(options, EPB_FLAGS, big));
-                let flags = flags.and_then(|value| word(value, 0, big)).unwrap_or(0);
+                let flags = options.and_then(|options| option(options, EPB_FLAGS, big_endian));
+                let flags = flags.and_then(|value| word(value, 0, big_endian)).unwrap_or(0);
                 let outbound = match flags & 3 {
                     1 => Some(false),
                     2 => Some(true),
                     _ => None,
                 };
-                let at_ns = self.time(interface, word(body, 4, big)?, word(body, 8, big)?);
-                let wire_bytes = word(body, 16, big)?;
+                let at_ns =
+                    self.time(interface, word(body, 4, big_endian)?, word(body, 8, big_endian)?);
+                let wire_bytes = word(body, 16, big_endian)?;
                 body.get(20..20 + len)?;
                 Some(FrameSpan {
                     at_ns,
                     interface,
-                    from: body_from + 20,
+                    from: body_start + 20,
                     len,
                     wire_bytes,
                     outbound,
                 })
             }
             OBSOLETE_PACKET => {
-                let interface = self.section + usize::from(short(body, 0, big)?);
-                let len = word(body, 12, big)? as usize;
-                let at_ns = self.time(interface, word(body, 4, big)?, word(body, 8, big)?);
-                let wire_bytes = word(body, 16, big)?;
+                let interface = self.section + usize::from(short(body, 0, big_endian)?);
+                let len = word(body, 12, big_endian)? as usize;
+                let at_ns =
+                    self.time(interface, word(body, 4, big_endian)?, word(body, 8, big_endian)?);
+                let wire_bytes = word(body, 16, big_endian)?;
                 body.get(20..20_usize.checked_add(len)?)?;
-                let from = body_from + 20;
-                Some(FrameSpan { at_ns, interface, from, len, wire_bytes, outbound: None })
+                let start = body_start + 20;
+                Some(FrameSpan { at_ns, interface, from: start, len, wire_bytes, outbound: None })
             }
             SIMPLE_PACKET => {
-                let wire_bytes = word(body, 0, big)?;
+                let wire_bytes = word(body, 0, big_endian)?;
                 let len = (body.len() - 4).min(wire_bytes as usize);
-                let (interface, from) = (self.section, body_from + 4);
-                Some(FrameSpan { at_ns: None, interface, from, len, wire_bytes, outbound: None })
+                let (interface, start) = (self.section, body_start + 4);
+                Some(FrameSpan {
+                    at_ns: None,
+                    interface,
+                    from: start,
+                    len,
+                    wire_bytes,
+                    outbound: None,
+                })
             }
             _ => None,
         }
@@ -296,26 +307,26 @@ impl<R: Read> CaptureReader<R> {
         let ticks = (u64::from(high) << 32) | u64::from(low);
         let ns = match interface.tick_ns {
             (1, 1) => ticks,
-            (times, 1) => ticks.saturating_mul(times),
-            (times, over) => {
-                let ns = u128::from(ticks) * u128::from(times) / u128::from(over.max(1));
+            (numerator, 1) => ticks.saturating_mul(numerator),
+            (numerator, denominator) => {
+                let ns = u128::from(ticks) * u128::from(numerator) / u128::from(denominator.max(1));
                 u64::try_from(ns).unwrap_or(u64::MAX)
             }
         };
         Some(ns.saturating_add_signed(interface.offset_ns))
     }
 
-    fn over(&mut self) -> Option<FrameSpan> {
+    fn end_of_file(&mut self) -> Option<FrameSpan> {
         self.truncated |= self.start < self.end;
         None
     }
 
-    fn believable(&self, len: usize) -> Result<usize, CaptureError> {
+    fn check_length(&self, len: usize) -> Result<usize, CaptureError> {
         if len > MAX_RECORD_BYTES { Err(self.malformed("length of a record")) } else { Ok(len) }
     }
 
-    fn malformed(&self, what: &'static str) -> CaptureError {
-        CaptureError::Malformed { field: what, at: self.passed }
+    fn malformed(&self, field: &'static str) -> CaptureError {
+        CaptureError::Malformed { field, at: self.passed }
     }
 
     /// Returns the next `len` bytes without consuming them; `None` when there are fewer.
@@ -335,8 +346,8 @@ impl<R: Read> CaptureReader<R> {
             self.buffer.resize(len.next_power_of_two(), 0);
         }
         while self.end < len {
-            let Some(room) = self.buffer.get_mut(self.end..) else { return Ok(false) };
-            match self.input.read(room) {
+            let Some(free) = self.buffer.get_mut(self.end..) else { return Ok(false) };
+            match self.input.read(free) {
                 Ok(0) => return Ok(false),
                 Ok(count) => self.end = (self.end + count).min(self.buffer.len()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -353,16 +364,17 @@ impl<R: Read> CaptureReader<R> {
 }
 
 /// Parses an interface description block.
-fn describe(body: &[u8], big: bool) -> Option<CaptureInterface> {
-    let link_type = short(body, 0, big)?;
+fn describe(body: &[u8], big_endian: bool) -> Option<CaptureInterface> {
+    let link_type = short(body, 0, big_endian)?;
     let options = body.get(8..).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
-    let name = option(options, IF_NAME, big).map(text).filter(|name| !name.is_empty());
-    let resolution = option(options, IF_TSRESOL, big).and_then(|value| value.first().copied());
+    let name = option(options, IF_NAME, big_endian).map(text).filter(|name| !name.is_empty());
+    let resolution =
+        option(options, IF_TSRESOL, big_endian).and_then(|value| value.first().copied());
     let tick_ns = tick(resolution.unwrap_or(6));
-    let offset = option(options, IF_TSOFFSET, big).and_then(|value| {
+    let offset = option(options, IF_TSOFFSET, big_endian).and_then(|value| {
         let &bytes = value.first_chunk::<8>()?;
-        Some(if big { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
+        Some(if big_endian { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
     });
     let offset_ns = offset.unwrap_or(0).saturating_mul(1_000_000_000);
     Some(CaptureInterface { name, link_type, tick_ns, offset_ns })
@@ -383,26 +395,27 @@ fn tick(resolution: u8) -> (u64, u64) {
 }
 
 /// Returns the value of the first option with this code.
-fn option(mut options: &[u8], code: u16, big: bool) -> Option<&[u8]> {
+fn option(mut options: &[u8], code: u16, big_endian: bool) -> Option<&[u8]> {
     loop {
-        let (found, len) = (short(options, 0, big)?, usize::from(short(options, 2, big)?));
+        let (found_code, len) =
+            (short(options, 0, big_endian)?, usize::from(short(options, 2, big_endian)?));
         let value = options.get(4..4 + len)?;
-        if found == code {
+        if found_code == code {
             return Some(value);
         }
-        if found == 0 {
+        if found_code == 0 {
             return None;
         }
         options = options.get((4 + len).next_multiple_of(4)..)?;
     }
 }
 
-fn short(bytes: &[u8], at: usize, big: bool) -> Option<u16> {
-    let &field = bytes.get(at..)?.first_chunk::<2>()?;
-    Some(if big { u16::from_be_bytes(field) } else { u16::from_le_bytes(field) })
+fn short(bytes: &[u8], offset: usize, big_endian: bool) -> Option<u16> {
+    let &field = bytes.get(offset..)?.first_chunk::<2>()?;
+    Some(if big_endian { u16::from_be_bytes(field) } else { u16::from_le_bytes(field) })
 }
 
-fn word(bytes: &[u8], at: usize, big: bool) -> Option<u32> {
-    let &field = bytes.get(at..)?.first_chunk::<4>()?;
-    Some(if big { u32::from_be_bytes(field) } else { u32::from_le_bytes(field) })
+fn word(bytes: &[u8], offset: usize, big_endian: bool) -> Option<u32> {
+    let &field = bytes.get(offset..)?.first_chunk::<4>()?;
+    Some(if big_endian { u32::from_be_bytes(field) } else { u32::from_le_bytes(field) })
 }

@@ -13,97 +13,98 @@ use super::tracker::{LocatedSegment, Tracker};
 
 impl Tracker {
     /// Processes the parts of a segment that concern connections and subflows themselves.
-    pub(super) fn handshake(&mut self, placed: &LocatedSegment<'_>) {
-        let flags = placed.segment.flags;
+    pub(super) fn on_handshake_options(&mut self, located: &LocatedSegment<'_>) {
+        let flags = located.segment.flags;
         match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
-            (true, false) => self.syn(placed),
-            (true, true) => self.syn_ack(placed),
-            (false, _) => self.after_syn(placed),
+            (true, false) => self.on_syn(located),
+            (true, true) => self.on_syn_ack(located),
+            (false, _) => self.on_segment_after_syn(located),
         }
-        for option in &placed.options.mptcp {
-            self.option(placed, option);
+        for option in &located.options.mptcp {
+            self.on_option(located, option);
         }
-        if self.subflows.get(placed.subflow).is_some_and(|s| s.v0) {
-            self.add_addr_v0(placed);
+        if self.subflows.get(located.subflow).is_some_and(|s| s.is_v0) {
+            self.add_addr_v0(located);
         }
         if flags.contains(Flags::RST) {
-            self.reset(placed);
+            self.on_reset(located);
         }
     }
 
-    fn syn(&mut self, placed: &LocatedSegment<'_>) {
-        let capable = find_mp_capable(placed);
-        let join = placed.options.mptcp.iter().find_map(|option| {
+    fn on_syn(&mut self, located: &LocatedSegment<'_>) {
+        let capable = find_mp_capable(located);
+        let join = located.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::Syn { backup, address_id, token, .. }) = option else {
                 return None;
             };
             Some((*backup, *address_id, *token))
         });
-        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
-        subflow.syn_ns.get_or_insert(placed.now_ns);
+        let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
+        subflow.syn_ns.get_or_insert(located.now_ns);
         subflow.syns += 1;
         subflow.capable_syns += u32::from(capable.is_some());
-        let unanswered = subflow.capable_syns > 0 && capable.is_none() && join.is_none();
-        if let Some(direction) = subflow.directions.get_mut(placed.side) {
-            direction.begin(placed.segment.seq);
-            direction.mss_bytes = placed.options.mss;
+        let is_retry_without_option =
+            subflow.capable_syns > 0 && capable.is_none() && join.is_none();
+        if let Some(direction) = subflow.directions.get_mut(located.side) {
+            direction.begin(located.segment.seq);
+            direction.mss_bytes = located.options.mss;
             direction.window_scale =
-                placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
+                located.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
-        subflow.note_scale(placed.side, placed.options.window_scale);
-        let known = subflow.connection.is_some();
+        subflow.on_window_scale(located.side, located.options.window_scale);
+        let is_known = subflow.connection.is_some();
         if let Some((backup, address_id, token)) = join {
             subflow.is_join = true;
             subflow.backup = backup;
             subflow.token = Some(token);
             subflow.address_ids = [Some(address_id), None];
-            if let (false, Some(&(connection, end))) = (known, self.tokens.get(&token)) {
+            if let (false, Some(&(connection, end))) = (is_known, self.tokens.get(&token)) {
                 // The token is the receiver's, so the sender is the other end.
-                self.attach(placed.subflow, connection as usize, end == 0);
+                self.attach(located.subflow, connection as usize, end == 0);
             }
             return;
         }
-        if !known {
-            let connection = self.connect(placed.subflow, placed.now_ns);
+        if !is_known {
+            let connection = self.connect(located.subflow, located.now_ns);
             match capable {
-                Some(capable) => self.offered(connection, &capable),
-                None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
+                Some(capable) => self.on_offer(connection, &capable),
+                None => self.fall_back(connection, located.subflow, None, located.now_ns),
             }
-        } else if unanswered {
-            self.fall_back_with(placed.subflow, FallbackReason::SynsUnanswered, placed.now_ns);
+        } else if is_retry_without_option {
+            self.fall_back_subflow(located.subflow, FallbackReason::SynsUnanswered, located.now_ns);
         }
     }
 
-    fn offered(&mut self, connection: usize, capable: &MpCapable) {
-        if let Some(found) = self.connections.get_mut(connection) {
-            found.multipath = true;
-            found.version = Some(capable.version);
+    fn on_offer(&mut self, connection: usize, capable: &MpCapable) {
+        if let Some(state) = self.connections.get_mut(connection) {
+            state.multipath = true;
+            state.version = Some(capable.version);
         }
     }
 
-    fn syn_ack(&mut self, placed: &LocatedSegment<'_>) {
-        let capable = find_mp_capable(placed);
-        let answer = placed.options.mptcp.iter().find_map(|option| {
+    fn on_syn_ack(&mut self, located: &LocatedSegment<'_>) {
+        let capable = find_mp_capable(located);
+        let join = located.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::SynAck { address_id, backup, .. }) = option else {
                 return None;
             };
             Some((*address_id, *backup))
         });
-        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
-        subflow.answered_ns.get_or_insert(placed.now_ns);
+        let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
+        subflow.answered_ns.get_or_insert(located.now_ns);
         subflow.answered_capable |= capable.is_some();
-        if let Some(direction) = subflow.directions.get_mut(placed.side) {
-            direction.begin(placed.segment.seq);
-            direction.mss_bytes = placed.options.mss;
+        if let Some(direction) = subflow.directions.get_mut(located.side) {
+            direction.begin(located.segment.seq);
+            direction.mss_bytes = located.options.mss;
             direction.window_scale =
-                placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
+                located.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
-        subflow.note_scale(placed.side, placed.options.window_scale);
-        if let Some((address_id, backup)) = answer {
+        subflow.on_window_scale(located.side, located.options.window_scale);
+        if let Some((address_id, backup)) = join {
             subflow.join_answered = true;
             subflow.is_join = true;
             subflow.backup |= backup;
-            if let Some(id) = subflow.address_ids.get_mut(placed.side) {
+            if let Some(id) = subflow.address_ids.get_mut(located.side) {
                 *id = Some(address_id);
             }
             return;
@@ -111,32 +112,33 @@ impl Tracker {
         if subflow.is_join {
             return;
         }
-        let offered = subflow.capable_syns > 0;
+        let was_offered = subflow.capable_syns > 0;
         if subflow.connection.is_none() {
-            let connection = self.connect(placed.subflow, placed.now_ns);
+            let connection = self.connect(located.subflow, located.now_ns);
             match capable {
-                Some(capable) => self.offered(connection, &capable),
-                None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
+                Some(capable) => self.on_offer(connection, &capable),
+                None => self.fall_back(connection, located.subflow, None, located.now_ns),
             }
-        } else if offered && capable.is_none() {
-            self.fall_back_with(placed.subflow, FallbackReason::NotAnswered, placed.now_ns);
+        } else if was_offered && capable.is_none() {
+            self.fall_back_subflow(located.subflow, FallbackReason::NotAnswered, located.now_ns);
         }
     }
 
     /// Processes a segment after the SYNs.
-    fn after_syn(&mut self, placed: &LocatedSegment<'_>) {
-        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
-        if subflow.established_ns.is_none() && !placed.segment.flags.contains(Flags::RST) {
-            subflow.established_ns = Some(placed.now_ns);
-            let lonely = subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
-            if lonely {
+    fn on_segment_after_syn(&mut self, located: &LocatedSegment<'_>) {
+        let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
+        if subflow.established_ns.is_none() && !located.segment.flags.contains(Flags::RST) {
+            subflow.established_ns = Some(located.now_ns);
+            let is_unanswered_join =
+                subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
+            if is_unanswered_join {
                 let text = "the answer to its SYN has no MP_JOIN".to_owned();
-                self.add_note(placed, NoteKind::Subflow, text);
+                self.add_note(located, NoteKind::Subflow, text);
             }
         }
     }
 
-    fn option(&mut self, placed: &LocatedSegment<'_>, option: &MptcpOption) {
+    fn on_option(&mut self, located: &LocatedSegment<'_>, option: &MptcpOption) {
         let name = match option {
             MptcpOption::Capable(_) => "MP_CAPABLE",
             MptcpOption::Join(_) => "MP_JOIN",
@@ -150,24 +152,24 @@ impl Tracker {
         };
         let text = match option {
             MptcpOption::Capable(capable) => {
-                self.on_mp_capable(placed, capable);
+                self.on_mp_capable(located, capable);
                 None
             }
             MptcpOption::Join(_) => None,
-            MptcpOption::AddAddress(add) => Some(announced(add)),
+            MptcpOption::AddAddress(add) => Some(add_addr_text(add)),
             MptcpOption::RemoveAddress(ids) => {
                 let ids: Vec<_> = ids.iter().map(u8::to_string).collect();
                 Some(format!("REMOVE_ADDR of {}", ids.join(", ")))
             }
             MptcpOption::Priority { backup } => {
-                if let Some(subflow) = self.subflows.get_mut(placed.subflow) {
+                if let Some(subflow) = self.subflows.get_mut(located.subflow) {
                     subflow.backup = *backup;
                 }
-                let to = if *backup { "a backup" } else { "no backup any more" };
-                Some(format!("MP_PRIO: the subflow is {to}"))
+                let priority = if *backup { "a backup" } else { "no backup any more" };
+                Some(format!("MP_PRIO: the subflow is {priority}"))
             }
             MptcpOption::Fail { .. } => {
-                if let Some((_, connection)) = self.pair(placed.subflow) {
+                if let Some((_, connection)) = self.subflow_and_connection(located.subflow) {
                     connection.failed = Some(FallbackReason::Checksum);
                 }
                 Some("MP_FAIL: a checksum was wrong".to_owned())
@@ -176,87 +178,89 @@ impl Tracker {
                 Some("MP_FASTCLOSE: the connection is given up at once".to_owned())
             }
             MptcpOption::Reset(reset) => {
-                if let Some(subflow) = self.subflows.get_mut(placed.subflow) {
+                if let Some(subflow) = self.subflows.get_mut(located.subflow) {
                     subflow.reset_reason = Some(reset.reason);
                 }
                 None
             }
             MptcpOption::Unknown { subtype, .. } => Some(format!("an option of subtype {subtype}")),
         };
-        if let Some((_, connection)) = self.pair(placed.subflow) {
+        if let Some((_, connection)) = self.subflow_and_connection(located.subflow) {
             *connection.options.entry(name).or_default() += 1;
         }
         if let Some(text) = text {
-            self.add_note(placed, NoteKind::PathManager, text);
+            self.add_note(located, NoteKind::PathManager, text);
         }
     }
 
     /// Processes keys and tokens, and the mapping that MP_CAPABLE may contain (RFC 8684 §3.1).
-    fn on_mp_capable(&mut self, placed: &LocatedSegment<'_>, capable: &MpCapable) {
-        let (side, now_ns) = (placed.side, placed.now_ns);
-        if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
-            let connection = self.connect(placed.subflow, now_ns);
-            self.offered(connection, capable);
-            if let Some(found) = self.connections.get_mut(connection) {
-                found.late = true;
+    fn on_mp_capable(&mut self, located: &LocatedSegment<'_>, capable: &MpCapable) {
+        let (side, now_ns) = (located.side, located.now_ns);
+        if self.subflows.get(located.subflow).is_some_and(|s| s.connection.is_none()) {
+            let connection = self.connect(located.subflow, now_ns);
+            self.on_offer(connection, capable);
+            if let Some(state) = self.connections.get_mut(connection) {
+                state.late = true;
             }
         }
-        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
+            return;
+        };
         let index = subflow.connection.unwrap_or(0);
         connection.checksum |= capable.checksum;
-        if placed.segment.flags.contains(Flags::ACK) {
+        if located.segment.flags.contains(Flags::ACK) {
             // A server that receives a higher version replies with its own.
             connection.version = Some(capable.version);
         }
-        subflow.v0 = connection.version == Some(0);
-        let given = [(side, capable.sender_key), (1 - side, capable.receiver_key)];
-        let mut found = Vec::new();
-        for (end, key) in given {
-            let (Some(key), Some(known)) = (key, connection.keys.get_mut(end)) else { continue };
-            if known.replace(key) == Some(key) {
+        subflow.is_v0 = connection.version == Some(0);
+        let keys_by_end = [(side, capable.sender_key), (1 - side, capable.receiver_key)];
+        let mut tokens = Vec::new();
+        for (end, key) in keys_by_end {
+            let (Some(key), Some(stored)) = (key, connection.keys.get_mut(end)) else { continue };
+            if stored.replace(key) == Some(key) {
                 continue;
             }
-            let (token, first) = hashes(key, capable.version);
+            let (token, first) = token_and_first_dsn(key, capable.version);
             if let Some(data) = connection.data.get_mut(end) {
                 data.begin(first);
             }
-            found.push((token, (index, end)));
+            tokens.push((token, (index, end)));
         }
         if let Some((len, _)) = capable.data
-            && let Some(way) = subflow.directions.get_mut(side)
+            && let Some(direction) = subflow.directions.get_mut(side)
         {
-            way.maps.add(SeqRange::new(0, i64::from(len)), 0);
+            direction.maps.add(SeqRange::new(0, i64::from(len)), 0);
         }
-        self.tokens.extend(found);
+        self.tokens.extend(tokens);
     }
 
-    fn reset(&mut self, placed: &LocatedSegment<'_>) {
-        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
+    fn on_reset(&mut self, located: &LocatedSegment<'_>) {
+        let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
         if subflow.reset_ns.is_some() {
             return;
         }
-        subflow.reset_ns = Some(placed.now_ns);
+        subflow.reset_ns = Some(located.now_ns);
         let text = match subflow.reset_reason {
             Some(reason) => format!("RST: {}", reset_reason(reason)),
             None => "RST".to_owned(),
         };
-        self.add_note(placed, NoteKind::Subflow, text);
+        self.add_note(located, NoteKind::Subflow, text);
     }
 
     /// Parses ADD_ADDR of RFC 6824 §3.4.1, without HMAC and echo; the other parser does not know
     /// the version.
-    fn add_addr_v0(&mut self, placed: &LocatedSegment<'_>) {
-        let mut rest = placed.segment.options;
+    fn add_addr_v0(&mut self, located: &LocatedSegment<'_>) {
+        let mut remaining = located.segment.options;
         loop {
-            let option = match *rest {
+            let option = match *remaining {
                 [] | [0, ..] | [_] => return,
                 [1, ref tail @ ..] => {
-                    rest = tail;
+                    remaining = tail;
                     continue;
                 }
-                [_, len, ..] => match rest.split_at_checked(usize::from(len.max(2))) {
+                [_, len, ..] => match remaining.split_at_checked(usize::from(len.max(2))) {
                     Some((option, tail)) => {
-                        rest = tail;
+                        remaining = tail;
                         option
                     }
                     None => return,
@@ -275,22 +279,24 @@ impl Tracker {
                 _ => continue,
             };
             let text = format!("ADD_ADDR {id}: {address}");
-            if let Some((_, connection)) = self.pair(placed.subflow) {
+            if let Some((_, connection)) = self.subflow_and_connection(located.subflow) {
                 *connection.options.entry("ADD_ADDR").or_default() += 1;
             }
-            self.add_note(placed, NoteKind::PathManager, text);
+            self.add_note(located, NoteKind::PathManager, text);
         }
     }
 
-    fn add_note(&mut self, placed: &LocatedSegment<'_>, kind: NoteKind, text: String) {
-        let LocatedSegment { now_ns, side, .. } = *placed;
-        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+    fn add_note(&mut self, located: &LocatedSegment<'_>, kind: NoteKind, text: String) {
+        let LocatedSegment { now_ns, side, .. } = *located;
+        let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
+            return;
+        };
         connection.add_note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
     }
 }
 
-fn find_mp_capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
-    placed.options.mptcp.iter().find_map(|option| {
+fn find_mp_capable(located: &LocatedSegment<'_>) -> Option<MpCapable> {
+    located.options.mptcp.iter().find_map(|option| {
         let MptcpOption::Capable(capable) = option else { return None };
         Some(*capable)
     })
@@ -298,7 +304,7 @@ fn find_mp_capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
 
 /// Returns the token, and the number of the first data byte. Version 0 hashes with SHA-1 (RFC 6824
 /// §3.2).
-fn hashes(key: u64, version: u8) -> (u32, u64) {
+fn token_and_first_dsn(key: u64, version: u8) -> (u32, u64) {
     if version > 0 {
         return (keys::token(key), keys::initial_dsn(key).wrapping_add(1));
     }
@@ -308,7 +314,7 @@ fn hashes(key: u64, version: u8) -> (u32, u64) {
     (u32::from_be_bytes(token), u64::from_be_bytes(initial).wrapping_add(1))
 }
 
-fn announced(add: &AddAddr) -> String {
+fn add_addr_text(add: &AddAddr) -> String {
     let address = match add.port {
         Some(port) => std::net::SocketAddr::new(add.address, port).to_string(),
         None => add.address.to_string(),

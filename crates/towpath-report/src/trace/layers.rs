@@ -39,20 +39,21 @@ pub(super) enum SkipReason {
     NotTcp,
     /// A fragment, which is useless without the others.
     Fragment,
-    /// Cut off before the end of the TCP header.
+    /// The captured bytes end before the end of the TCP header.
     Cut,
     /// A header that contradicts itself.
     Malformed,
 }
 
-/// Address and port, with IPv4 as mapped address: equal ones compare and hash alike.
+/// Address and port. IPv4 is stored as a mapped address, so both forms compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SocketKey {
     address: u128,
     port: u16,
 }
 
-const MAPPED: u128 = 0xffff_0000_0000;
+/// Prefix of IPv4-mapped IPv6 addresses, `::ffff:0:0/96` (RFC 4291 §2.5.5.2).
+const IPV4_MAPPED_PREFIX: u128 = 0xffff_0000_0000;
 
 impl SocketKey {
     /// Returns the socket address, with IPv4 in its usual form.
@@ -62,7 +63,7 @@ impl SocketKey {
 
     /// Returns the IP address without the port.
     pub(super) fn ip(self) -> IpAddr {
-        if self.address >> 32 == MAPPED >> 32 {
+        if self.address >> 32 == IPV4_MAPPED_PREFIX >> 32 {
             IpAddr::V4(Ipv4Addr::from_bits(self.address as u32))
         } else {
             IpAddr::V6(Ipv6Addr::from_bits(self.address))
@@ -104,41 +105,43 @@ pub(super) struct CapturedSegment<'a> {
 
 /// Parses a frame; the error is the reason to skip it.
 pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'a>, SkipReason> {
-    let (ip, outbound) = network(frame)?;
+    let (ip, outbound) = find_ip_packet(frame)?;
     // Everything before IP was captured, because the parser found IP.
     let link_bytes = frame.bytes.len() - ip.len();
     let wire_bytes = (frame.wire_bytes as usize).saturating_sub(link_bytes).max(ip.len());
     let outbound = frame.outbound.or(outbound);
-    match ip.first().map(|first| first >> 4) {
-        Some(4) => v4(ip, wire_bytes, outbound),
-        Some(6) => v6(ip, wire_bytes, outbound),
+    match ip.first().map(|first_byte| first_byte >> 4) {
+        Some(4) => parse_ipv4(ip, wire_bytes, outbound),
+        Some(6) => parse_ipv6(ip, wire_bytes, outbound),
         Some(_) => Err(SkipReason::NotIp),
         None => Err(SkipReason::Cut),
     }
 }
 
 /// Returns the IP packet, and the direction if the link layer contains it.
-fn network<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
+fn find_ip_packet<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
     let bytes = frame.bytes;
-    let behind = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
+    let after = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
     match frame.link_type {
-        LINK_ETHERNET => Ok((tagged(behind(12)?)?, None)),
+        LINK_ETHERNET => Ok((after_vlan_tags(after(12)?)?, None)),
         LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
         // The family value differs between systems; the version in the header does not.
-        LINK_NULL | LINK_LOOP => Ok((behind(4)?, None)),
+        LINK_NULL | LINK_LOOP => Ok((after(4)?, None)),
         LINK_SLL => {
             let &[t0, t1, ..] = bytes else { return Err(SkipReason::Cut) };
             let outbound = u16::from_be_bytes([t0, t1]) == SLL_OUTGOING;
-            Ok((tagged(behind(14)?)?, Some(outbound)))
+            Ok((after_vlan_tags(after(14)?)?, Some(outbound)))
         }
         LINK_SLL2 => {
             let &[p0, p1, _, _, _, _, _, _, _, _, kind, ..] = bytes else {
                 return Err(SkipReason::Cut);
             };
-            let rest = behind(20)?;
+            let after_link = after(20)?;
             let ip = match u16::from_be_bytes([p0, p1]) {
-                ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => rest,
-                VLAN | PROVIDER_VLAN | OLD_VLAN => tagged(rest.get(2..).ok_or(SkipReason::Cut)?)?,
+                ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => after_link,
+                VLAN | PROVIDER_VLAN | OLD_VLAN => {
+                    after_vlan_tags(after_link.get(2..).ok_or(SkipReason::Cut)?)?
+                }
                 _ => return Err(SkipReason::NotIp),
             };
             Ok((ip, Some(u16::from(kind) == SLL_OUTGOING)))
@@ -154,34 +157,34 @@ const OLD_VLAN: u16 = 0x9100;
 const MAX_TAGS: usize = 4;
 
 /// Returns the payload of a type field and any VLAN tags (IEEE 802.1Q).
-fn tagged(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
+fn after_vlan_tags(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
     for _ in 0..=MAX_TAGS {
-        let Some((&kind, rest)) = bytes.split_first_chunk::<2>() else {
+        let Some((&kind, payload)) = bytes.split_first_chunk::<2>() else {
             return Err(SkipReason::Cut);
         };
         match u16::from_be_bytes(kind) {
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(rest),
-            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = rest.get(2..).ok_or(SkipReason::Cut)?,
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(payload),
+            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = payload.get(2..).ok_or(SkipReason::Cut)?,
             _ => return Err(SkipReason::NotIp),
         }
     }
     Err(SkipReason::NotIp)
 }
 
-fn v4(
+fn parse_ipv4(
     ip: &[u8],
     wire_bytes: usize,
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
-    let Some(fixed) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
+    let Some(header) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
     let &[first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-        fixed;
+        header;
     let header_bytes = usize::from(first & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes([l0, l1]));
-    // 0 means that the length does not fit: a card was to split the packet, or has joined it (also
-    // BIG TCP).
-    let total = if total == 0 { wire_bytes } else { total };
-    if header_bytes < 20 || total < header_bytes {
+    let total_bytes = usize::from(u16::from_be_bytes([l0, l1]));
+    // 0 means that the length does not fit into the field: the network card splits or has joined
+    // the packet (segmentation offload, BIG TCP).
+    let total_bytes = if total_bytes == 0 { wire_bytes } else { total_bytes };
+    if header_bytes < 20 || total_bytes < header_bytes {
         return Err(SkipReason::Malformed);
     }
     if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
@@ -190,36 +193,46 @@ fn v4(
     if protocol != TCP {
         return Err(SkipReason::NotTcp);
     }
-    let mapped = |octets: [u8; 4]| MAPPED | u128::from(u32::from_be_bytes(octets));
-    let ends = (mapped([s0, s1, s2, s3]), mapped([d0, d1, d2, d3]));
-    tcp(ip.get(header_bytes..).ok_or(SkipReason::Cut)?, ends, total, total - header_bytes, outbound)
+    let mapped_address =
+        |octets: [u8; 4]| IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets));
+    let ends = (mapped_address([s0, s1, s2, s3]), mapped_address([d0, d1, d2, d3]));
+    parse_tcp(
+        ip.get(header_bytes..).ok_or(SkipReason::Cut)?,
+        ends,
+        total_bytes,
+        total_bytes - header_bytes,
+        outbound,
+    )
 }
 
-fn v6(
+fn parse_ipv6(
     ip: &[u8],
     wire_bytes: usize,
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
-    let Some((&[_, _, _, _, l0, l1, next, _], rest)) = ip.split_first_chunk::<8>() else {
+    let Some((&[_, _, _, _, l0, l1, next, _], remaining)) = ip.split_first_chunk::<8>() else {
         return Err(SkipReason::Cut);
     };
-    let Some((&source, rest)) = rest.split_first_chunk::<16>() else { return Err(SkipReason::Cut) };
-    let Some((&destination, rest)) = rest.split_first_chunk::<16>() else {
+    let Some((&source, remaining)) = remaining.split_first_chunk::<16>() else {
         return Err(SkipReason::Cut);
     };
-    let stated = usize::from(u16::from_be_bytes([l0, l1]));
-    let payload = if stated == 0 { wire_bytes.saturating_sub(40) } else { stated };
-    let (mut protocol, mut rest, mut left) = (next, rest, payload);
+    let Some((&destination, remaining)) = remaining.split_first_chunk::<16>() else {
+        return Err(SkipReason::Cut);
+    };
+    let payload_field = usize::from(u16::from_be_bytes([l0, l1]));
+    let payload = if payload_field == 0 { wire_bytes.saturating_sub(40) } else { payload_field };
+    let (mut protocol, mut remaining, mut remaining_bytes) = (next, remaining, payload);
     // Skips hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6), and
     // authentication headers (RFC 4302), whose payload is readable.
     while matches!(protocol, 0 | 43 | 51 | 60) {
-        let &[next, units, ..] = rest else { return Err(SkipReason::Cut) };
-        let bytes = match protocol {
-            51 => (usize::from(units) + 2) * 4,
-            _ => (usize::from(units) + 1) * 8,
+        let &[next, length_units, ..] = remaining else { return Err(SkipReason::Cut) };
+        let extension_bytes = match protocol {
+            51 => (usize::from(length_units) + 2) * 4,
+            _ => (usize::from(length_units) + 1) * 8,
         };
-        left = left.checked_sub(bytes).ok_or(SkipReason::Malformed)?;
-        rest = rest.get(bytes..).ok_or(SkipReason::Cut)?;
+        remaining_bytes =
+            remaining_bytes.checked_sub(extension_bytes).ok_or(SkipReason::Malformed)?;
+        remaining = remaining.get(extension_bytes..).ok_or(SkipReason::Cut)?;
         protocol = next;
     }
     match protocol {
@@ -228,21 +241,21 @@ fn v6(
         _ => return Err(SkipReason::NotTcp),
     }
     let ends = (u128::from_be_bytes(source), u128::from_be_bytes(destination));
-    tcp(rest, ends, payload + 40, left, outbound)
+    parse_tcp(remaining, ends, payload + 40, remaining_bytes, outbound)
 }
 
-/// Parses the TCP header; `left` is the number of TCP bytes on the wire.
-fn tcp(
+/// Parses the TCP header; `tcp_bytes` is the length of the segment on the wire.
+fn parse_tcp(
     bytes: &[u8],
     (source, destination): (u128, u128),
     ip_bytes: usize,
-    left: usize,
+    tcp_bytes: usize,
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
-    let Some(fixed) = bytes.first_chunk::<20>() else { return Err(SkipReason::Cut) };
-    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = fixed;
+    let Some(header) = bytes.first_chunk::<20>() else { return Err(SkipReason::Cut) };
+    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = header;
     let header_bytes = usize::from(offset >> 4) * 4;
-    if header_bytes < 20 || left < header_bytes {
+    if header_bytes < 20 || tcp_bytes < header_bytes {
         return Err(SkipReason::Malformed);
     }
     Ok(CapturedSegment {
@@ -254,7 +267,7 @@ fn tcp(
         flags: Flags(flags),
         options: bytes.get(20..header_bytes.min(bytes.len())).unwrap_or_default(),
         options_cut: bytes.len() < header_bytes,
-        payload_bytes: (left - header_bytes) as u32,
+        payload_bytes: (tcp_bytes - header_bytes) as u32,
         ip_bytes: ip_bytes as u32,
         outbound,
     })

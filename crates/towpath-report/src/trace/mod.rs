@@ -43,7 +43,7 @@ pub use delay::CaptureClockOffset;
 pub use feed::CaptureFeed;
 pub use file::CaptureError;
 
-/// Host that opened the connections.
+/// Place where the capture was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenAt {
     /// Host that opened the connections.
@@ -80,12 +80,12 @@ pub struct CaptureAnalysis {
 /// Reads a capture to its end.
 pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<CaptureAnalysis, CaptureError> {
     let mut reader = CaptureReader::open(input)?;
-    let mut so_far = AnalysisBuilder::default();
+    let mut builder = AnalysisBuilder::default();
     while let Some(frame) = reader.next_frame()? {
-        so_far.add_frame(&frame);
+        builder.add_frame(&frame);
     }
     let truncated = reader.truncated();
-    Ok(so_far.finish(&reader, (taken_at, truncated)))
+    Ok(builder.finish(&reader, (taken_at, truncated)))
 }
 
 /// State accumulated from the frames so far.
@@ -111,7 +111,7 @@ impl AnalysisBuilder {
         }
         match layers::segment(frame) {
             Ok(segment) => self.tracker.on_segment(&segment, frame.interface, self.now_ns),
-            Err(why) => *self.skipped.entry(why).or_default() += 1,
+            Err(reason) => *self.skipped.entry(reason).or_default() += 1,
         }
     }
 
@@ -121,10 +121,10 @@ impl AnalysisBuilder {
         (taken_at, truncated): (Option<TakenAt>, bool),
     ) -> CaptureAnalysis {
         self.tracker.close();
-        let mut trace = CaptureAnalysis {
+        let mut analysis = CaptureAnalysis {
             tracker: self.tracker,
             taken_at,
-            interfaces: reader.interfaces().iter().map(|one| one.name.clone()).collect(),
+            interfaces: reader.interfaces().iter().map(|i| i.name.clone()).collect(),
             frames: self.frames,
             wire_bytes: self.wire_bytes,
             begin_ns: self.begin_ns.unwrap_or(0),
@@ -133,8 +133,8 @@ impl AnalysisBuilder {
             skipped: self.skipped,
             connections: Vec::new(),
         };
-        trace.connections = summary::connections(&trace);
-        trace
+        analysis.connections = summary::connections(&analysis);
+        analysis
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Maximum number of ranges of one queue. Beyond that, the oldest gap is given up.
+/// Maximum number of ranges in a queue. At this limit, the oldest gap is treated as filled.
 const MAX_RANGES: usize = 1 << 15;
 
 /// Half-open range `start..end` of sequence numbers.
@@ -71,18 +71,18 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         self.pieces.len() >= MAX_RANGES
     }
 
-    /// Removes and returns the first piece if it begins at or before `next`.
+    /// Removes and returns the first range if it begins at or before `next`.
     pub(super) fn pop_reached(&mut self, next: i64) -> Option<TaggedRange<T>> {
         self.pop_if(|range| range.start <= next)
     }
 
-    /// Removes and returns the first piece.
+    /// Removes and returns the first range.
     pub(super) fn pop(&mut self) -> Option<TaggedRange<T>> {
         self.pop_if(|_| true)
     }
 
-    fn pop_if(&mut self, wanted: impl FnOnce(SeqRange) -> bool) -> Option<TaggedRange<T>> {
-        if !wanted(self.first()?) {
+    fn pop_if(&mut self, condition: impl FnOnce(SeqRange) -> bool) -> Option<TaggedRange<T>> {
+        if !condition(self.first()?) {
             return None;
         }
         let piece = self.pieces.pop_front()?;
@@ -103,28 +103,28 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         }
     }
 
-    /// Calls `known` with each part of `range` that is present, and `new` with each that is not.
+    /// Calls `on_known` with each part of `range` that is present, and `on_new` with the others.
     #[inline]
     pub(super) fn compare(
         &self,
         range: SeqRange,
-        mut known: impl FnMut(SeqRange, T),
-        mut new: impl FnMut(SeqRange),
+        mut on_known: impl FnMut(SeqRange, T),
+        mut on_new: impl FnMut(SeqRange),
     ) {
-        let mut from = range.start;
-        let at = self.after(range.start);
-        for piece in self.pieces.range(at.min(self.pieces.len())..) {
+        let mut next_start = range.start;
+        let first_piece = self.index_after(range.start);
+        for piece in self.pieces.range(first_piece.min(self.pieces.len())..) {
             if piece.range.start >= range.end {
                 break;
             }
-            if piece.range.start > from {
-                new(SeqRange::new(from, piece.range.start));
+            if piece.range.start > next_start {
+                on_new(SeqRange::new(next_start, piece.range.start));
             }
-            known(piece.range.and(range), piece.tag);
-            from = piece.range.end;
+            on_known(piece.range.and(range), piece.tag);
+            next_start = piece.range.end;
         }
-        if from < range.end {
-            new(SeqRange::new(from, range.end));
+        if next_start < range.end {
+            on_new(SeqRange::new(next_start, range.end));
         }
     }
 
@@ -136,38 +136,38 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
     }
 
     /// Adds a range of which no part is present yet.
-    pub(super) fn insert(&mut self, range: SeqRange, about: T) {
+    pub(super) fn insert(&mut self, range: SeqRange, tag: T) {
         if range.is_empty() {
             return;
         }
         self.bytes += range.len();
         match self.pieces.back_mut() {
             Some(last) if last.range.end <= range.start => {
-                if last.range.end == range.start && last.tag == about {
+                if last.range.end == range.start && last.tag == tag {
                     last.range.end = range.end;
                 } else {
-                    self.pieces.push_back(TaggedRange { range, tag: about });
+                    self.pieces.push_back(TaggedRange { range, tag });
                 }
             }
-            None => self.pieces.push_back(TaggedRange { range, tag: about }),
+            None => self.pieces.push_back(TaggedRange { range, tag }),
             Some(_) => {
-                let at = self.after(range.start);
-                // A neighbour with the same value absorbs it, or the queue would fill with small
-                // pieces.
-                if let Some(before) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at))
-                    && before.range.end == range.start
-                    && before.tag == about
+                let index = self.index_after(range.start);
+                // Adjacent ranges with the same tag are joined, so that the queue stays short.
+                if let Some(previous) =
+                    index.checked_sub(1).and_then(|index| self.pieces.get_mut(index))
+                    && previous.range.end == range.start
+                    && previous.tag == tag
                 {
-                    before.range.end = range.end;
+                    previous.range.end = range.end;
                 } else {
-                    self.pieces.insert(at, TaggedRange { range, tag: about });
+                    self.pieces.insert(index, TaggedRange { range, tag });
                 }
             }
         }
     }
 
     /// Returns the index of the first piece that ends after `start`.
-    fn after(&self, start: i64) -> usize {
+    fn index_after(&self, start: i64) -> usize {
         // Usually the range comes after all pieces.
         if self.pieces.back().is_none_or(|last| last.range.end <= start) {
             return self.pieces.len();
@@ -200,7 +200,7 @@ impl ObservedMappings {
         self.all.is_empty()
     }
 
-    /// Adds a mapping. Existing mappings win, because the same bytes cannot become other data.
+    /// Adds a mapping. Bytes that are already mapped keep their mapping (RFC 8684 §3.3.1).
     pub(super) fn add(&mut self, range: SeqRange, data: i64) {
         if range.is_empty() {
             return;
@@ -216,14 +216,14 @@ impl ObservedMappings {
             }
             _ => {}
         }
-        let at = self.all.partition_point(|known| known.range.end <= range.start);
-        let covered = self.all.get(at).is_some_and(|next| next.range.start < range.end);
-        if !covered {
-            self.all.insert(at, ObservedMapping { range, data });
+        let index = self.all.partition_point(|m| m.range.end <= range.start);
+        let is_overlapping = self.all.get(index).is_some_and(|next| next.range.start < range.end);
+        if !is_overlapping {
+            self.all.insert(index, ObservedMapping { range, data });
         } else if let Some(last) = self.all.back().copied()
             && last.range.end < range.end
         {
-            // A longer mapping may begin with a known one (mapping of a super-segment).
+            // The mapping of a super-segment may begin with bytes that are already mapped.
             let start = last.range.end.max(range.start);
             let data = data.saturating_add(start.saturating_sub(range.start));
             self.all.push_back(ObservedMapping { range: SeqRange::new(start, range.end), data });
@@ -233,15 +233,19 @@ impl ObservedMappings {
         }
     }
 
-    /// Calls `found` with each mapped part of `range` and its data. Returns the number of unmapped
-    /// bytes.
+    /// Calls `on_mapped` with each mapped part of `range` and its data. Returns the number of
+    /// unmapped bytes.
     #[inline]
-    pub(super) fn each(&self, range: SeqRange, mut found: impl FnMut(SeqRange, SeqRange)) -> u64 {
+    pub(super) fn each(
+        &self,
+        range: SeqRange,
+        mut on_mapped: impl FnMut(SeqRange, SeqRange),
+    ) -> u64 {
         let first = match self.all.back() {
             Some(last) if last.range.start <= range.start => self.all.len() - 1,
-            _ => self.all.partition_point(|known| known.range.end <= range.start),
+            _ => self.all.partition_point(|m| m.range.end <= range.start),
         };
-        let mut left = range.len();
+        let mut unmapped_bytes = range.len();
         for mapping in self.all.range(first..) {
             let part = mapping.range.and(range);
             if mapping.range.start >= range.end {
@@ -250,10 +254,10 @@ impl ObservedMappings {
             if part.is_empty() {
                 continue;
             }
-            left -= part.len();
+            unmapped_bytes -= part.len();
             let data = mapping.data.saturating_add(part.start - mapping.range.start);
-            found(part, SeqRange::new(data, data.saturating_add_unsigned(part.len())));
+            on_mapped(part, SeqRange::new(data, data.saturating_add_unsigned(part.len())));
         }
-        left
+        unmapped_bytes
     }
 }

@@ -15,7 +15,7 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
 use super::stats::INITIAL_BIN_NS;
-use super::summary::{DIRECTIONS, path};
+use super::summary::{DIRECTIONS, path_name};
 use crate::StoredRun;
 use crate::number;
 
@@ -26,28 +26,29 @@ impl CaptureAnalysis {
     /// Returns the capture as a result, with its `top` connections; `name` is the name of its
     /// file.
     pub fn run(&self, name: &str, top: usize) -> StoredRun {
-        let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
-        let sample_ns = self.sample_ns(&shown);
+        let selected: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
+        let sample_ns = self.sample_ns(&selected);
         let mut records = Vec::new();
         let mut events = Vec::new();
-        for captured in &shown {
+        for captured in &selected {
             let Some(connection) = self.connection(captured) else { continue };
             self.series(captured, connection, sample_ns, &mut records);
             Self::events(captured, connection, &mut events);
         }
         events.sort_by_key(|event| event.t_ns);
         records.extend(events.into_iter().map(Record::Event));
-        records.sort_by_key(time);
+        records.sort_by_key(sort_time_ns);
         let (accounts, account) = self.account(sample_ns);
-        records.extend(accounts.into_iter().map(|one| Record::Account(Box::new(one))));
-        records.extend(shown.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
+        records.extend(accounts.into_iter().map(|a| Record::Account(Box::new(a))));
+        records
+            .extend(selected.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
         let pictures = self.sequences(top).into_iter();
         records.extend(pictures.map(|sequence| Record::Sequence(Box::new(sequence))));
         StoredRun {
             file: Some(name.to_owned()),
-            meta: self.meta(name, &shown, sample_ns),
+            meta: self.meta(name, &selected, sample_ns),
             records,
-            summary: Some(self.summary(&shown, account)),
+            summary: Some(self.summary(&selected, account)),
             truncated: false,
             skipped: 0,
         }
@@ -57,26 +58,26 @@ impl CaptureAnalysis {
         self.tracker.connections.get(captured.flow as usize)
     }
 
-    pub(super) fn sample_ns(&self, shown: &[&CapturedConnection]) -> u64 {
-        let connections = shown.iter().filter_map(|captured| self.connection(captured));
+    pub(super) fn sample_ns(&self, selected: &[&CapturedConnection]) -> u64 {
+        let connections = selected.iter().filter_map(|captured| self.connection(captured));
         let widths = connections.flat_map(|connection| {
-            let ways = self.tracker.of(connection).flat_map(|s| &s.directions);
-            let below = ways.map(|direction| {
+            let directions = self.tracker.subflows_of(connection).flat_map(|s| &s.directions);
+            let subflow_widths = directions.map(|direction| {
                 direction.series.width_ns().max(direction.sender.series.width_ns())
             });
-            below.chain(connection.data.iter().map(|data| data.series.width_ns()))
+            subflow_widths.chain(connection.data.iter().map(|data| data.series.width_ns()))
         });
         widths.max().unwrap_or(0).max(MIN_SAMPLE_NS)
     }
 
-    fn meta(&self, name: &str, shown: &[&CapturedConnection], sample_ns: u64) -> Meta {
-        let multipath = shown.iter().any(|connection| connection.multipath);
+    fn meta(&self, name: &str, selected: &[&CapturedConnection], sample_ns: u64) -> Meta {
+        let multipath = selected.iter().any(|connection| connection.multipath);
         let mut conditions = BTreeMap::new();
         conditions.insert("source".to_owned(), "a capture of packets".to_owned());
         conditions.insert("frames".to_owned(), self.frames.to_string());
         conditions.insert("capture begins".to_owned(), number::date(self.begin_ns));
-        for (why, count) in self.skipped_frames() {
-            conditions.insert(format!("frames passed over: {why}"), count.to_string());
+        for (reason, count) in self.skipped_frames() {
+            conditions.insert(format!("frames passed over: {reason}"), count.to_string());
         }
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
         Meta {
@@ -96,9 +97,9 @@ impl CaptureAnalysis {
             duration_ns: self.duration_ns,
             sample_ns,
             congestion_control: String::new(),
-            hosts: hosts(shown),
-            paths: meta_paths(shown),
-            flows: shown.iter().map(|connection| meta_flow(connection)).collect(),
+            hosts: hosts(selected),
+            paths: meta_paths(selected),
+            flows: selected.iter().map(|connection| meta_flow(connection)).collect(),
             timeline: Vec::new(),
             conditions,
         }
@@ -111,13 +112,13 @@ impl CaptureAnalysis {
         sample_ns: u64,
         records: &mut Vec<Record>,
     ) {
-        for ((data, way), direction) in
+        for ((data, captured_direction), direction) in
             connection.data.iter().zip(&captured.directions).zip(DIRECTIONS)
         {
-            if way.bytes == 0 {
+            if captured_direction.bytes == 0 {
                 continue;
             }
-            let at_receiver = way.capture_point == CapturePoint::Receiver;
+            let at_receiver = captured_direction.capture_point == CapturePoint::Receiver;
             for (number, bin) in data.series.bins(sample_ns) {
                 let connection = at_receiver.then(|| ConnectionState {
                     reorder_bytes: Some(bin.waiting_bytes),
@@ -134,7 +135,7 @@ impl CaptureAnalysis {
                 }));
             }
         }
-        for subflow in self.tracker.of(connection) {
+        for subflow in self.tracker.subflows_of(connection) {
             self.subflow_series(captured, subflow, sample_ns, records);
         }
     }
@@ -146,20 +147,20 @@ impl CaptureAnalysis {
         sample_ns: u64,
         records: &mut Vec<Record>,
     ) {
-        let path = path(self, subflow);
-        for ((way, summed), direction) in
+        let path = path_name(self, subflow);
+        for ((direction_state, captured_direction), direction) in
             subflow.directions.iter().zip(&captured.directions).zip(DIRECTIONS)
         {
-            if way.payload_bytes == 0 {
+            if direction_state.payload_bytes == 0 {
                 continue;
             }
-            let at_receiver = summed.capture_point == CapturePoint::Receiver;
-            let (mut sent, mut acked, mut arrived, mut again) = (0, 0, 0, 0_u32);
-            for (number, bin) in way.series.bins(sample_ns) {
+            let at_receiver = captured_direction.capture_point == CapturePoint::Receiver;
+            let (mut sent, mut acked, mut arrived, mut retransmitted_packets) = (0, 0, 0, 0_u32);
+            for (number, bin) in direction_state.series.bins(sample_ns) {
                 sent += bin.sent_bytes;
                 acked += bin.acked_bytes;
                 arrived += bin.bytes;
-                again = again.saturating_add(bin.retrans_packets);
+                retransmitted_packets = retransmitted_packets.saturating_add(bin.retrans_packets);
                 let sender = SubflowRecord {
                     t_ns: (number + 1).saturating_mul(sample_ns),
                     span_ns: sample_ns,
@@ -182,8 +183,10 @@ impl CaptureAnalysis {
                     cwnd_packets: 0,
                     ssthresh_packets: 0,
                     in_flight_packets: 0,
-                    retransmissions: again,
-                    mss_bytes: way.mss_bytes.map_or(way.largest_payload, u32::from),
+                    retransmissions: retransmitted_packets,
+                    mss_bytes: direction_state
+                        .mss_bytes
+                        .map_or(direction_state.largest_payload, u32::from),
                     sender_activity: None,
                 };
                 let receiver = SubflowRecord {
@@ -208,7 +211,7 @@ impl CaptureAnalysis {
     ) {
         let hosts = hosts_of(captured);
         for subflow in &captured.subflows {
-            let join = if subflow.join { "joins" } else { "begins" };
+            let verb = if subflow.join { "joins" } else { "begins" };
             let backup = if subflow.backup { ", as backup" } else { "" };
             let opener = usize::from(subflow.opened == DataDirection::Down);
             events.push(Event {
@@ -216,7 +219,7 @@ impl CaptureAnalysis {
                 kind: EventKind::Subflow,
                 host: hosts.get(opener).cloned(),
                 path: Some(subflow.path.clone()),
-                text: format!("subflow {} {join}{backup}: {}", subflow.subflow, subflow.state),
+                text: format!("subflow {} {verb}{backup}: {}", subflow.subflow, subflow.state),
                 detail: BTreeMap::new(),
             });
         }
@@ -236,28 +239,32 @@ impl CaptureAnalysis {
             });
         }
         for handover in captured.directions.iter().flat_map(|direction| &direction.handovers) {
-            let to = captured.subflows.get(handover.to as usize);
+            let target = captured.subflows.get(handover.to as usize);
             events.push(Event {
                 t_ns: handover.first_new_ns,
                 kind: EventKind::Subflow,
                 host: None,
-                path: to.map(|subflow| subflow.path.clone()),
+                path: target.map(|subflow| subflow.path.clone()),
                 text: format!("data goes from subflow {} to {}", handover.from, handover.to),
                 detail: BTreeMap::new(),
             });
         }
     }
 
-    fn summary(&self, shown: &[&CapturedConnection], account: Option<AccountSummary>) -> Summary {
-        let multipath = multipath(shown);
-        let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| Self::flows(c)).collect();
+    fn summary(
+        &self,
+        selected: &[&CapturedConnection],
+        account: Option<AccountSummary>,
+    ) -> Summary {
+        let multipath = multipath(selected);
+        let flows: Vec<FlowSummary> = selected.iter().flat_map(|c| Self::flows(c)).collect();
         Summary {
             cpu: None,
             account: account.map(Box::new),
             ok: true,
             verdict: self.verdict(),
             flows,
-            subflows: shown.iter().flat_map(|connection| subflows(connection)).collect(),
+            subflows: selected.iter().flat_map(|connection| subflows(connection)).collect(),
             paths: Vec::new(),
             multipath,
             warnings: self.warnings(),
@@ -267,14 +274,15 @@ impl CaptureAnalysis {
 
     /// Returns the verdict in one sentence.
     pub(super) fn verdict(&self) -> String {
-        let all = self.connections.len();
+        let count = self.connections.len();
         let multipath = self.connections.iter().filter(|c| c.multipath && c.fallback.is_none());
-        let several = multipath.clone().filter(|c| c.subflows.len() > 1).count();
+        let with_several_subflows = multipath.clone().filter(|c| c.subflows.len() > 1).count();
         let fell_back = self.connections.iter().filter(|c| c.fallback.is_some()).count();
-        let s = if all == 1 { "" } else { "s" };
-        let mut text = format!("{all} connection{s}, {} over Multipath TCP", multipath.count());
-        if several > 0 {
-            let _ = write!(text, " ({several} with several subflows)");
+        let plural = if count == 1 { "" } else { "s" };
+        let mut text =
+            format!("{count} connection{plural}, {} over Multipath TCP", multipath.count());
+        if with_several_subflows > 0 {
+            let _ = write!(text, " ({with_several_subflows} with several subflows)");
         }
         if fell_back > 0 {
             let _ = write!(text, ", {fell_back} fell back to TCP");
@@ -283,49 +291,49 @@ impl CaptureAnalysis {
     }
 
     fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
-        let ways = captured.directions.iter().filter(|way| way.bytes > 0);
+        let directions = captured.directions.iter().filter(|way| way.bytes > 0);
         let side = |direction| usize::from(direction == DataDirection::Down);
-        let of = |packet_direction: &towpath_measure::result::CapturedDirection| {
-            let below = captured
+        let flow_summary = |captured_direction: &towpath_measure::result::CapturedDirection| {
+            let subflow_directions = captured
                 .subflows
                 .iter()
-                .filter_map(|s| s.directions.get(side(packet_direction.direction)));
+                .filter_map(|s| s.directions.get(side(captured_direction.direction)));
             let first = captured.subflows.first();
             FlowSummary {
                 flow: captured.flow,
-                direction: packet_direction.direction,
-                bytes: packet_direction.bytes,
-                duration_ns: packet_direction.duration_ns,
-                goodput_bps: packet_direction.goodput_bps,
+                direction: captured_direction.direction,
+                bytes: captured_direction.bytes,
+                duration_ns: captured_direction.duration_ns,
+                goodput_bps: captured_direction.goodput_bps,
                 completed: true,
                 failure: None,
                 connect_ns: first.and_then(|first| first.handshake_ns),
-                stall: packet_direction.stall,
+                stall: captured_direction.stall,
                 recoveries: Vec::new(),
                 congestion_control: Vec::new(),
-                retransmissions: below
+                retransmissions: subflow_directions
                     .map(|b| b.retransmitted_packets + b.out_of_order_packets)
                     .sum(),
                 stack: captured.multipath.then_some(StackStats {
-                    reinjected_bytes: Some(packet_direction.reinjected_bytes),
-                    discarded_bytes: packet_direction.discarded_bytes,
-                    reorder_peak_bytes: packet_direction.reorder_peak_bytes,
+                    reinjected_bytes: Some(captured_direction.reinjected_bytes),
+                    discarded_bytes: captured_direction.discarded_bytes,
+                    reorder_peak_bytes: captured_direction.reorder_peak_bytes,
                     window_blocked_ns: None,
                     penalisations: None,
-                    switches: Some(packet_direction.switches),
+                    switches: Some(captured_direction.switches),
                 }),
                 messages: None,
                 datagrams: None,
             }
         };
-        ways.map(of).collect()
+        directions.map(flow_summary).collect()
     }
 
     /// Returns reasons to distrust the metrics of this capture.
     pub fn warnings(&self) -> Vec<Warning> {
-        let mut found = Vec::new();
+        let mut warnings = Vec::new();
         let mut warn = |text: String, hint: &str| {
-            found.push(Warning { text, hint: Some(hint.to_owned()) });
+            warnings.push(Warning { text, hint: Some(hint.to_owned()) });
         };
         if self.truncated {
             let text = "the file ends in the middle of a packet".to_owned();
@@ -344,21 +352,21 @@ impl CaptureAnalysis {
             let text = format!("{} packets belong to too many connections", self.tracker.untracked);
             warn(text, "cut the capture into parts, or filter it");
         }
-        let between = |direction: &towpath_measure::result::CapturedDirection| {
+        let has_unknown_place = |direction: &towpath_measure::result::CapturedDirection| {
             direction.bytes > 0 && matches!(direction.capture_point, CapturePoint::Unknown)
         };
-        if self.connections.iter().flat_map(|c| &c.directions).any(between) {
+        if self.connections.iter().flat_map(|c| &c.directions).any(has_unknown_place) {
             let text = "for some connections it cannot be told at which end they were captured";
             warn(
                 text.to_owned(),
                 "say it with `--capture-point opener` or `--capture-point acceptor`",
             );
         }
-        found
+        warnings
     }
 }
 
-fn time(record: &Record) -> u64 {
+fn sort_time_ns(record: &Record) -> u64 {
     match record {
         Record::Interval(interval) => interval.t_ns,
         Record::Subflow(subflow) => subflow.t_ns,
@@ -389,9 +397,9 @@ fn hosts_of(captured: &CapturedConnection) -> [String; 2] {
     }
 }
 
-fn hosts(shown: &[&CapturedConnection]) -> Vec<String> {
+fn hosts(selected: &[&CapturedConnection]) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
-    for host in shown.iter().flat_map(|captured| hosts_of(captured)) {
+    for host in selected.iter().flat_map(|captured| hosts_of(captured)) {
         if !hosts.contains(&host) {
             hosts.push(host);
         }
@@ -399,9 +407,9 @@ fn hosts(shown: &[&CapturedConnection]) -> Vec<String> {
     hosts
 }
 
-fn meta_paths(shown: &[&CapturedConnection]) -> Vec<MetaPath> {
+fn meta_paths(selected: &[&CapturedConnection]) -> Vec<MetaPath> {
     let mut paths: Vec<MetaPath> = Vec::new();
-    for captured in shown {
+    for captured in selected {
         for subflow in &captured.subflows {
             if paths.iter().any(|path| path.name == subflow.path) {
                 continue;
@@ -442,24 +450,25 @@ fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
     }
 }
 
-fn multipath(shown: &[&CapturedConnection]) -> MultipathUse {
-    let asked: Vec<_> = shown.iter().filter(|captured| captured.multipath).collect();
-    let fallback = asked.iter().find_map(|captured| captured.fallback.clone());
+fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
+    let multipath_connections: Vec<_> =
+        selected.iter().filter(|captured| captured.multipath).collect();
+    let fallback = multipath_connections.iter().find_map(|captured| captured.fallback.clone());
     let mut paths_used: Vec<String> = Vec::new();
-    for subflow in asked.iter().flat_map(|captured| &captured.subflows) {
+    for subflow in multipath_connections.iter().flat_map(|captured| &captured.subflows) {
         let carried = subflow.directions.iter().any(|direction| direction.new_bytes > 0);
         if carried && !paths_used.contains(&subflow.path) {
             paths_used.push(subflow.path.clone());
         }
     }
     let mut options: BTreeMap<&str, u64> = BTreeMap::new();
-    for (name, count) in asked.iter().flat_map(|captured| &captured.options) {
+    for (name, count) in multipath_connections.iter().flat_map(|captured| &captured.options) {
         *options.entry(name).or_default() += count;
     }
     let evidence = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
     MultipathUse {
-        requested: !asked.is_empty(),
-        used: !asked.is_empty() && fallback.is_none(),
+        requested: !multipath_connections.is_empty(),
+        used: !multipath_connections.is_empty() && fallback.is_none(),
         fallback,
         paths_used,
         evidence: evidence.collect(),
@@ -467,22 +476,26 @@ fn multipath(shown: &[&CapturedConnection]) -> MultipathUse {
 }
 
 fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
-    let each = captured.subflows.iter().flat_map(|subflow| {
-        subflow.directions.iter().filter(|way| way.payload_bytes > 0).map(move |way| (subflow, way))
+    let directions = captured.subflows.iter().flat_map(|subflow| {
+        subflow
+            .directions
+            .iter()
+            .filter(|direction| direction.payload_bytes > 0)
+            .map(move |direction| (subflow, direction))
     });
-    let summary = each.map(|(subflow, way)| SubflowSummary {
+    let summary = directions.map(|(subflow, direction)| SubflowSummary {
         flow: captured.flow,
         stream: 0,
-        direction: way.direction,
+        direction: direction.direction,
         subflow: subflow.subflow,
         path: subflow.path.clone(),
         local: subflow.local.clone(),
         remote: subflow.remote.clone(),
         backup: subflow.backup,
-        bytes: way.new_bytes,
-        share: way.share,
-        retransmissions: way.retransmitted_packets + way.out_of_order_packets,
-        srtt_us: way.rtt.map_or(0, |rtt| (rtt.p50_ns / 1_000) as u32),
+        bytes: direction.new_bytes,
+        share: direction.share,
+        retransmissions: direction.retransmitted_packets + direction.out_of_order_packets,
+        srtt_us: direction.rtt.map_or(0, |rtt| (rtt.p50_ns / 1_000) as u32),
         first_seen_ns: subflow.first_ns,
         closed_ns: matches!(subflow.state.as_str(), "closed" | "reset").then_some(subflow.last_ns),
     });

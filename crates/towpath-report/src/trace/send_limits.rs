@@ -31,13 +31,14 @@ pub(super) const STATES: [Part; 11] = [
     Part::Scheduler,
     Part::Down,
 ];
-/// Round trips without a reply, and minimum time, after which a path counts as down.
+/// A path counts as down after this many round trips and this many nanoseconds without a reply.
 const DOWN_AFTER_RTTS: u64 = 4;
 const DOWN_AFTER_NS: u64 = 400_000_000;
-/// Number of packets of a train, and its minimum duration.
+/// Minimum number of packets and minimum duration of a packet train.
 const MIN_TRAIN_PACKETS: usize = 9;
 const MIN_TRAIN_NS: u64 = 2_000_000;
-/// Fixed part by which a round trip may exceed the handshake's; a quarter of that is added.
+/// Fixed part of the time by which a round trip may exceed the handshake's. The other part is a
+/// quarter of the handshake's round trip.
 const RTT_SLACK_NS: u64 = 2_000_000;
 /// Maximum number of states that wait until the peer's silence is confirmed or refuted.
 const MAX_PENDING_STATES: usize = 4_096;
@@ -61,7 +62,7 @@ pub(super) struct SenderBin {
     /// Microseconds in each of [`STATES`]: according to the sender's capture, and the receiver's.
     pub(super) at_sender_us: [u32; STATES.len()],
     pub(super) at_receiver_us: [u32; STATES.len()],
-    /// Latest subflow that was waited for.
+    /// Latest subflow whose data blocked the window.
     pub(super) blocked_by: Option<u16>,
     /// Rate of the fastest packet trains, in bits per second: of acknowledged and of new data.
     pub(super) acked_bps: u64,
@@ -79,20 +80,20 @@ impl PacketTrain {
     /// Returns the rate of the latest packets; `None` if they are too few or too close together.
     /// The first packet's bytes arrived before the period, so they do not count.
     fn on_packet(&mut self, bytes: u64, now_ns: u64) -> Option<u64> {
-        let sum = self.packets.back().map_or(0, |(_, sum)| *sum) + bytes;
-        self.packets.push_back((now_ns, sum));
-        let is_long = |then: u64| now_ns.saturating_sub(then) >= MIN_TRAIN_NS;
+        let total_bytes = self.packets.back().map_or(0, |(_, total)| *total) + bytes;
+        self.packets.push_back((now_ns, total_bytes));
+        let is_long_enough = |then_ns: u64| now_ns.saturating_sub(then_ns) >= MIN_TRAIN_NS;
         while self.packets.len() > MIN_TRAIN_PACKETS
-            && self.packets.get(1).is_some_and(|(then, _)| is_long(*then))
+            && self.packets.get(1).is_some_and(|(then_ns, _)| is_long_enough(*then_ns))
         {
             self.packets.pop_front();
         }
-        let (then, before) = *self.packets.front()?;
-        if self.packets.len() < MIN_TRAIN_PACKETS || !is_long(then) {
+        let (then_ns, bytes_before) = *self.packets.front()?;
+        if self.packets.len() < MIN_TRAIN_PACKETS || !is_long_enough(then_ns) {
             return None;
         }
-        let bits = u128::from(sum - before) * 8_000_000_000;
-        u64::try_from(bits / u128::from(now_ns - then)).ok()
+        let bits = u128::from(total_bytes - bytes_before) * 8_000_000_000;
+        u64::try_from(bits / u128::from(now_ns - then_ns)).ok()
     }
 }
 
@@ -104,12 +105,12 @@ impl Merge for SenderBin {
         self.reinjected_bytes += next.reinjected_bytes;
         self.retrans_bytes += next.retrans_bytes;
         self.spurious_bytes += next.spurious_bytes;
-        for (own, next) in [
+        for (sum, next) in [
             (&mut self.at_sender_us, &next.at_sender_us),
             (&mut self.at_receiver_us, &next.at_receiver_us),
         ] {
-            for (own, next) in own.iter_mut().zip(next) {
-                *own = own.saturating_add(*next);
+            for (sum, next) in sum.iter_mut().zip(next) {
+                *sum = sum.saturating_add(*next);
             }
         }
         self.blocked_by = next.blocked_by.or(self.blocked_by);
@@ -141,12 +142,12 @@ impl WindowEdges {
         self.all.back().map(|(_, edge)| *edge)
     }
 
-    /// Returns the edge that a sender knew: one offered a full round trip ago. The offer and the
-    /// reply take half of a round trip each.
-    fn one_rtt_ago(&self, now_ns: u64, round_ns: u64) -> Option<i64> {
-        let then = now_ns.saturating_sub(round_ns);
-        let known = self.all.partition_point(|(at, _)| *at <= then);
-        self.all.get(known.checked_sub(1)?).map(|(_, edge)| *edge)
+    /// Returns the edge that the sender knew when it sent the data that arrives now. It was offered
+    /// a round trip ago: the offer and the data take half of a round trip each.
+    fn edge_one_rtt_ago(&self, now_ns: u64, rtt_ns: u64) -> Option<i64> {
+        let sent_ns = now_ns.saturating_sub(rtt_ns);
+        let offered = self.all.partition_point(|(time_ns, _)| *time_ns <= sent_ns);
+        self.all.get(offered.checked_sub(1)?).map(|(_, edge)| *edge)
     }
 }
 
@@ -183,9 +184,10 @@ pub(super) struct SubflowSendState {
 }
 
 impl SubflowSendState {
-    /// Returns the least window room that gets used: several subflows fill a window in pieces.
-    fn min_window_bytes(&self, above: &ConnectionSendState) -> i64 {
-        i64::from(self.mss_bytes) * if above.is_multipath { 2 } else { 1 }
+    /// Returns the window room below which a sender counts as limited by the window. Several
+    /// subflows leave more of the window unused than one.
+    fn min_window_bytes(&self, connection: &ConnectionSendState) -> i64 {
+        i64::from(self.mss_bytes) * if connection.is_multipath { 2 } else { 1 }
     }
 }
 
@@ -203,7 +205,7 @@ pub(super) struct SenderTracker {
     pub(super) is_app_limited: bool,
     /// True after a retransmission.
     pub(super) had_loss: bool,
-    /// Maximum of outstanding data, in this round trip and in the one before.
+    /// Start of this round trip and its maximum of outstanding data; then the maximum of the last.
     current_round: (u64, i64),
     last_round_outstanding: i64,
     /// Time of the peer's latest acknowledgement.
@@ -221,8 +223,8 @@ pub(super) struct SenderTracker {
 impl SenderTracker {
     /// Counts a packet's bytes other than payload.
     pub(super) fn count_headers(&mut self, segment: &CapturedSegment<'_>, now_ns: u64) {
-        if let Some(slot) = self.series.bin_mut(now_ns) {
-            slot.header_bytes += u64::from(segment.ip_bytes.saturating_sub(segment.payload_bytes));
+        if let Some(bin) = self.series.bin_mut(now_ns) {
+            bin.header_bytes += u64::from(segment.ip_bytes.saturating_sub(segment.payload_bytes));
         }
     }
 
@@ -240,17 +242,17 @@ impl SenderTracker {
                 self.sacked.insert(part, ());
             }
         }
-        let all = ack.saturating_add_unsigned(self.sacked.bytes());
-        let new = SeqRange::new(self.total_acked, all).len();
-        self.total_acked = self.total_acked.max(all);
+        let total = ack.saturating_add_unsigned(self.sacked.bytes());
+        let new = SeqRange::new(self.total_acked, total).len();
+        self.total_acked = self.total_acked.max(total);
         self.last_ack_ns = self.last_ack_ns.max(now_ns);
         if new == 0 {
             return;
         }
         let rate = self.acked_train.on_packet(new, now_ns).unwrap_or(0);
-        if let Some(slot) = self.series.bin_mut(now_ns) {
-            slot.acked_bytes += new;
-            slot.acked_bps = slot.acked_bps.max(rate);
+        if let Some(bin) = self.series.bin_mut(now_ns) {
+            bin.acked_bytes += new;
+            bin.acked_bps = bin.acked_bps.max(rate);
         }
     }
 
@@ -258,44 +260,44 @@ impl SenderTracker {
     /// arrived, and reinjected ones.
     pub(super) fn on_sent(
         &mut self,
-        [new, again, wasted, copied]: [u64; 4],
+        [new, retransmitted, spurious, reinjected]: [u64; 4],
         is_full: bool,
         now_ns: u64,
     ) {
         if new > 0 {
             self.is_app_limited = !is_full;
         }
-        self.had_loss |= again > 0;
-        let rate = self.new_train.on_packet(new + again, now_ns).unwrap_or(0);
-        if let Some(slot) = self.series.bin_mut(now_ns) {
-            slot.new_bps = slot.new_bps.max(rate);
-            slot.new_bytes += new;
-            slot.retrans_bytes += again;
-            slot.spurious_bytes += wasted;
-            slot.reinjected_bytes += copied;
+        self.had_loss |= retransmitted > 0;
+        let rate = self.new_train.on_packet(new + retransmitted, now_ns).unwrap_or(0);
+        if let Some(bin) = self.series.bin_mut(now_ns) {
+            bin.new_bps = bin.new_bps.max(rate);
+            bin.new_bytes += new;
+            bin.retrans_bytes += retransmitted;
+            bin.spurious_bytes += spurious;
+            bin.reinjected_bytes += reinjected;
         }
     }
 
     /// Accounts the time since the last call with the state up to now.
     pub(super) fn account_until(
         &mut self,
-        own: &SubflowSendState,
-        above: &ConnectionSendState,
+        subflow: &SubflowSendState,
+        connection: &ConnectionSendState,
         data_edges: &WindowEdges,
         now_ns: u64,
     ) {
-        let from = self.accounted_until_ns.unwrap_or(now_ns);
-        self.accounted_until_ns = Some(now_ns.max(from));
-        if now_ns <= from {
+        let from_ns = self.accounted_until_ns.unwrap_or(now_ns);
+        self.accounted_until_ns = Some(now_ns.max(from_ns));
+        if now_ns <= from_ns {
             return;
         }
-        let state = self.at_sender(own, above, data_edges);
-        let down_after_ns = DOWN_AFTER_NS.max(own.srtt_ns.saturating_mul(DOWN_AFTER_RTTS));
-        let is_waiting = own.highest > own.acked && own.is_established;
-        if self.last_ack_ns >= from {
+        let state = self.at_sender(subflow, connection, data_edges);
+        let down_after_ns = DOWN_AFTER_NS.max(subflow.srtt_ns.saturating_mul(DOWN_AFTER_RTTS));
+        let is_waiting = subflow.highest > subflow.acked && subflow.is_established;
+        if self.last_ack_ns >= from_ns {
             self.flush(None);
         }
-        self.pending_states.push((from, now_ns, state));
+        self.pending_states.push((from_ns, now_ns, state));
         if !is_waiting {
             self.flush(None);
         } else if now_ns.saturating_sub(self.last_ack_ns) >= down_after_ns {
@@ -303,9 +305,9 @@ impl SenderTracker {
         } else if self.pending_states.len() >= MAX_PENDING_STATES {
             self.flush(None);
         }
-        let state = self.at_receiver(own, above, data_edges, from);
-        self.add_time(from, now_ns, state, false);
-        self.update_growth(own, now_ns);
+        let state = self.at_receiver(subflow, connection, data_edges, from_ns);
+        self.add_time(from_ns, now_ns, state, false);
+        self.update_growth(subflow, now_ns);
     }
 
     /// Accounts the pending states at the end.
@@ -313,38 +315,38 @@ impl SenderTracker {
         self.flush(None);
     }
 
-    /// Accounts the pending states; `state` replaces all of them if given.
+    /// Accounts the pending states; if `state` is given, all of them are accounted as this state.
     fn flush(&mut self, state: Option<SenderState>) {
-        for (from, to, own) in std::mem::take(&mut self.pending_states) {
-            self.add_time(from, to, state.unwrap_or(own), true);
+        for (from_ns, to_ns, recorded) in std::mem::take(&mut self.pending_states) {
+            self.add_time(from_ns, to_ns, state.unwrap_or(recorded), true);
         }
     }
 
     /// Returns the state according to the sender's capture.
     fn at_sender(
         &self,
-        own: &SubflowSendState,
-        above: &ConnectionSendState,
+        subflow: &SubflowSendState,
+        connection: &ConnectionSendState,
         edges: &WindowEdges,
     ) -> SenderState {
-        if !own.is_established {
+        if !subflow.is_established {
             return (Part::Handshake, None);
         }
-        let packet = own.min_window_bytes(above);
-        let (edge, highest) = if above.is_multipath {
-            (edges.latest(), above.highest)
+        let min_room = subflow.min_window_bytes(connection);
+        let (edge, highest) = if connection.is_multipath {
+            (edges.latest(), connection.highest)
         } else {
-            (self.window_edges.latest(), own.highest)
+            (self.window_edges.latest(), subflow.highest)
         };
-        let is_full = edge.is_some_and(|edge| highest.saturating_add(packet) > edge);
-        if is_full && above.is_outstanding {
-            return match above.next_subflow.filter(|_| above.is_multipath) {
-                Some(owner) if owner != own.number => (Part::HeadOfLineBlocking, Some(owner)),
+        let is_full = edge.is_some_and(|edge| highest.saturating_add(min_room) > edge);
+        if is_full && connection.is_outstanding {
+            return match connection.next_subflow.filter(|_| connection.is_multipath) {
+                Some(owner) if owner != subflow.number => (Part::HeadOfLineBlocking, Some(owner)),
                 Some(_) | None => (Part::PeerWindow, None),
             };
         }
-        let part = if own.highest <= own.acked {
-            match (above.is_outstanding && !above.is_app_limited, own.is_backup) {
+        let part = if subflow.highest <= subflow.acked {
+            match (connection.is_outstanding && !connection.is_app_limited, subflow.is_backup) {
                 (false, _) => Part::Application,
                 (true, true) => Part::Backup,
                 (true, false) => Part::Scheduler,
@@ -364,30 +366,34 @@ impl SenderTracker {
     /// Returns the state according to the receiver's capture.
     fn at_receiver(
         &self,
-        own: &SubflowSendState,
-        above: &ConnectionSendState,
+        subflow: &SubflowSendState,
+        connection: &ConnectionSendState,
         edges: &WindowEdges,
         now_ns: u64,
     ) -> SenderState {
-        if !own.is_established {
+        if !subflow.is_established {
             return (Part::Handshake, None);
         }
         // Queues delay packets a little more than during the handshake.
-        let round_ns = own
+        let rtt_ns = subflow
             .handshake_rtt_ns
-            .saturating_add(own.handshake_rtt_ns / 4)
+            .saturating_add(subflow.handshake_rtt_ns / 4)
             .saturating_add(RTT_SLACK_NS);
-        let (edge, highest) = if above.is_multipath {
-            (edges.one_rtt_ago(now_ns, round_ns), above.highest)
+        let (edge, highest) = if connection.is_multipath {
+            (edges.edge_one_rtt_ago(now_ns, rtt_ns), connection.highest)
         } else {
-            (self.window_edges.one_rtt_ago(now_ns, round_ns), own.highest)
+            (self.window_edges.edge_one_rtt_ago(now_ns, rtt_ns), subflow.highest)
         };
-        let packet = own.min_window_bytes(above);
-        if own.handshake_rtt_ns > 0
-            && edge.is_some_and(|edge| highest.saturating_add(packet) > edge)
+        let min_room = subflow.min_window_bytes(connection);
+        if subflow.handshake_rtt_ns > 0
+            && edge.is_some_and(|edge| highest.saturating_add(min_room) > edge)
         {
-            let other = above.is_multipath && above.has_gap;
-            return if other { (Part::HeadOfLineBlocking, None) } else { (Part::PeerWindow, None) };
+            let has_data_elsewhere = connection.is_multipath && connection.has_gap;
+            return if has_data_elsewhere {
+                (Part::HeadOfLineBlocking, None)
+            } else {
+                (Part::PeerWindow, None)
+            };
         }
         let part = match (self.is_app_limited, self.had_loss) {
             (true, _) => Part::Application,
@@ -404,29 +410,35 @@ impl SenderTracker {
                 > self.last_round_outstanding.saturating_mul(11)
     }
 
-    fn update_growth(&mut self, own: &SubflowSendState, now_ns: u64) {
-        let outstanding = own.highest.saturating_sub(own.acked);
+    fn update_growth(&mut self, subflow: &SubflowSendState, now_ns: u64) {
+        let outstanding = subflow.highest.saturating_sub(subflow.acked);
         self.current_round.1 = self.current_round.1.max(outstanding);
-        if own.srtt_ns > 0 && now_ns.saturating_sub(self.current_round.0) >= own.srtt_ns {
+        if subflow.srtt_ns > 0 && now_ns.saturating_sub(self.current_round.0) >= subflow.srtt_ns {
             self.last_round_outstanding = self.current_round.1;
             self.current_round = (now_ns, outstanding);
         }
     }
 
-    fn add_time(&mut self, from: u64, to: u64, (part, waits_for): SenderState, sends: bool) {
-        let place = STATES.iter().position(|state| *state == part).unwrap_or(0);
-        let mut at = from;
-        while at < to {
+    fn add_time(
+        &mut self,
+        from_ns: u64,
+        to_ns: u64,
+        (part, waits_for): SenderState,
+        at_sender: bool,
+    ) {
+        let state_index = STATES.iter().position(|state| *state == part).unwrap_or(0);
+        let mut time_ns = from_ns;
+        while time_ns < to_ns {
             let width = self.series.width_ns().max(1);
-            let end = (at / width + 1).saturating_mul(width).min(to);
-            let Some(slot) = self.series.bin_mut(at) else { return };
-            let states = if sends { &mut slot.at_sender_us } else { &mut slot.at_receiver_us };
-            if let Some(spent) = states.get_mut(place) {
-                let us = u32::try_from((end - at) / 1_000).unwrap_or(u32::MAX);
-                *spent = spent.saturating_add(us);
+            let end = (time_ns / width + 1).saturating_mul(width).min(to_ns);
+            let Some(bin) = self.series.bin_mut(time_ns) else { return };
+            let states = if at_sender { &mut bin.at_sender_us } else { &mut bin.at_receiver_us };
+            if let Some(state_us) = states.get_mut(state_index) {
+                let us = u32::try_from((end - time_ns) / 1_000).unwrap_or(u32::MAX);
+                *state_us = state_us.saturating_add(us);
             }
-            slot.blocked_by = waits_for.or(slot.blocked_by);
-            at = end;
+            bin.blocked_by = waits_for.or(bin.blocked_by);
+            time_ns = end;
         }
     }
 }
@@ -435,12 +447,12 @@ impl SenderTracker {
 pub(super) fn is_full(payload_bytes: u32, mss_bytes: u32) -> bool {
     /// Maximum length of TCP options.
     const OPTIONS_BYTES: u32 = 40;
-    let least = mss_bytes.saturating_sub(OPTIONS_BYTES).max(1);
+    let min_payload = mss_bytes.saturating_sub(OPTIONS_BYTES).max(1);
     if payload_bytes <= mss_bytes {
-        return payload_bytes >= least;
+        return payload_bytes >= min_payload;
     }
     let count = payload_bytes.div_ceil(mss_bytes.max(1));
-    payload_bytes.is_multiple_of(count) && payload_bytes / count >= least
+    payload_bytes.is_multiple_of(count) && payload_bytes / count >= min_payload
 }
 
 #[cfg(test)]
@@ -467,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_is_seen_at_both_ends_and_at_the_receiver_a_round_trip_later() {
+    fn a_full_window_is_detected_at_the_sender_and_one_rtt_later_at_the_receiver() {
         let mut sender = SenderTracker::default();
         sender.window_edges.record(10_000, 0);
         let edges = WindowEdges::default();
@@ -477,14 +489,15 @@ mod tests {
         assert_eq!(state, Part::SlowStart);
         // Everything has arrived, and more is offered, but the sender does not know it yet.
         sender.window_edges.record(20_000, 30 * MS);
-        let all = subflow_state(9_500, 9_500);
-        let seen = |at_ms| sender.at_receiver(&all, &outstanding_state(), &edges, at_ms * MS).0;
-        assert_eq!(seen(50), Part::PeerWindow);
-        assert_eq!(seen(58), Part::Unknown);
+        let all_arrived = subflow_state(9_500, 9_500);
+        let state_at =
+            |at_ms| sender.at_receiver(&all_arrived, &outstanding_state(), &edges, at_ms * MS).0;
+        assert_eq!(state_at(50), Part::PeerWindow);
+        assert_eq!(state_at(58), Part::Unknown);
     }
 
     #[test]
-    fn a_packet_that_is_not_full_is_the_last_that_there_was() {
+    fn a_packet_that_is_not_full_means_that_no_more_data_was_available() {
         let mut sender = SenderTracker::default();
         assert!(is_full(1_448, 1_460) && is_full(14_480, 1_460) && is_full(27_132, 1_460));
         assert!(!is_full(1_400, 1_460) && !is_full(14_481, 1_460) && !is_full(2_500, 1_460));
@@ -506,7 +519,7 @@ mod tests {
     fn blocking_paths_and_unused_paths_are_reported() {
         let mut edges = WindowEdges::default();
         edges.record(5_000, 0);
-        let above = ConnectionSendState {
+        let connection = ConnectionSendState {
             is_multipath: true,
             is_outstanding: true,
             highest: 4_500,
@@ -515,25 +528,25 @@ mod tests {
         };
         let sender = SenderTracker::default();
         assert_eq!(
-            sender.at_sender(&subflow_state(100, 100), &above, &edges),
+            sender.at_sender(&subflow_state(100, 100), &connection, &edges),
             (Part::HeadOfLineBlocking, Some(1))
         );
         edges.record(50_000, MS);
         assert_eq!(
-            sender.at_sender(&subflow_state(100, 100), &above, &edges),
+            sender.at_sender(&subflow_state(100, 100), &connection, &edges),
             (Part::Scheduler, None)
         );
         let backup = SubflowSendState { is_backup: true, ..subflow_state(100, 100) };
-        assert_eq!(sender.at_sender(&backup, &above, &edges), (Part::Backup, None));
-        let done = ConnectionSendState { is_outstanding: false, ..above };
+        assert_eq!(sender.at_sender(&backup, &connection, &edges), (Part::Backup, None));
+        let nothing_outstanding = ConnectionSendState { is_outstanding: false, ..connection };
         assert_eq!(
-            sender.at_sender(&subflow_state(100, 100), &done, &edges),
+            sender.at_sender(&subflow_state(100, 100), &nothing_outstanding, &edges),
             (Part::Application, None)
         );
     }
 
     #[test]
-    fn silence_with_data_outstanding_is_a_path_that_is_down() {
+    fn a_path_without_acknowledgements_of_outstanding_data_is_down() {
         let mut sender = SenderTracker { last_ack_ns: 0, ..SenderTracker::default() };
         let edges = WindowEdges::default();
         sender.account_until(&subflow_state(1_000, 0), &outstanding_state(), &edges, 1);
@@ -546,19 +559,19 @@ mod tests {
                 at_ms * MS,
             );
         }
-        let of = |part: Part| {
-            let place = STATES.iter().position(|state| *state == part).unwrap();
-            let slots = sender.series.bins(sender.series.width_ns());
-            slots.iter().map(|(_, slot)| slot.at_sender_us[place]).sum::<u32>()
+        let time_us = |part: Part| {
+            let state_index = STATES.iter().position(|state| *state == part).unwrap();
+            let bins = sender.series.bins(sender.series.width_ns());
+            bins.iter().map(|(_, bin)| bin.at_sender_us[state_index]).sum::<u32>()
         };
-        assert_eq!((of(Part::SlowStart), of(Part::Down)), (49_999, 1_000_000));
+        assert_eq!((time_us(Part::SlowStart), time_us(Part::Down)), (49_999, 1_000_000));
     }
 
     #[test]
     fn a_train_of_packets_shows_the_rate_of_the_path() {
         let mut train = PacketTrain::default();
         // 1,500 B each ms are 12 Mbit/s, followed by a pause.
-        let rates: Vec<_> = (0..20).map(|at| train.on_packet(1_500, at * MS)).collect();
+        let rates: Vec<_> = (0..20).map(|ms| train.on_packet(1_500, ms * MS)).collect();
         assert!(
             rates[..8].iter().all(Option::is_none)
                 && rates[8..].iter().all(|r| *r == Some(12_000_000)),
@@ -573,7 +586,7 @@ mod tests {
         sender.on_ack(0, &[SeqRange::new(2_000, 4_000)], MS);
         sender.on_ack(0, &[SeqRange::new(2_000, 5_000)], 2 * MS);
         sender.on_ack(6_000, &[], 3 * MS);
-        let slots = sender.series.bins(sender.series.width_ns());
-        assert_eq!(slots.iter().map(|(_, slot)| slot.acked_bytes).collect::<Vec<_>>(), [6_000]);
+        let bins = sender.series.bins(sender.series.width_ns());
+        assert_eq!(bins.iter().map(|(_, bin)| bin.acked_bytes).collect::<Vec<_>>(), [6_000]);
     }
 }

@@ -57,9 +57,9 @@ impl SequenceLog {
 
     /// Returns the marks in order of time: interfaces of a capture may be slightly out of order.
     pub(super) fn in_order(&self) -> Self {
-        let mut same = self.clone();
-        same.marks.sort_by_key(|mark| mark.at_ns);
-        same
+        let mut sorted = self.clone();
+        sorted.marks.sort_by_key(|mark| mark.at_ns);
+        sorted
     }
 
     /// Adds a mark; coarsens the log if it is full.
@@ -73,10 +73,10 @@ impl SequenceLog {
         }
     }
 
-    /// Makes columns wider until at most `most` marks are left, or hardly any can be joined.
-    pub(super) fn coarsen(&mut self, most: usize) {
+    /// Makes columns wider until at most `max_marks` marks are left, or hardly any can be joined.
+    pub(super) fn coarsen(&mut self, max_marks: usize) {
         for _ in 0..48 {
-            if self.marks.len() <= most {
+            if self.marks.len() <= max_marks {
                 return;
             }
             self.column_ns = self.column_ns.saturating_mul(2).max(INITIAL_COLUMN_NS);
@@ -101,10 +101,12 @@ impl SequenceLog {
     pub(super) fn mark_spurious(&mut self, range: SeqRange) {
         /// Maximum number of marks to search: a report comes a round trip later, or never.
         const MAX_DSACK_LOOKBACK: usize = 4_096;
-        let is_it = |mark: &&mut PacketMark| {
+        let is_retransmission_of_range = |mark: &&mut PacketMark| {
             mark.kind == SequenceKind::Retransmitted && !mark.range.and(range).is_empty()
         };
-        if let Some(mark) = self.marks.iter_mut().rev().take(MAX_DSACK_LOOKBACK).find(is_it) {
+        if let Some(mark) =
+            self.marks.iter_mut().rev().take(MAX_DSACK_LOOKBACK).find(is_retransmission_of_range)
+        {
             mark.kind = SequenceKind::Spurious;
         }
     }
@@ -112,19 +114,23 @@ impl SequenceLog {
     fn push(&mut self, mark: PacketMark) {
         if let Some(column) = mark.at_ns.checked_div(self.column_ns) {
             let width = self.column_ns;
-            let is_here = |old: &PacketMark| old.at_ns / width == column;
+            let is_in_column = |existing: &PacketMark| existing.at_ns / width == column;
             // A crowded column joins all marks of a kind.
-            let before =
-                self.marks.len().checked_sub(MAX_JOIN_LOOKBACK).and_then(|at| self.marks.get(at));
-            let crowded = before.is_some_and(is_here);
-            let recent = self.marks.iter_mut().rev().take(MAX_JOIN_LOOKBACK);
-            let takes = |old: &&mut PacketMark| {
-                can_join(old, &mark)
-                    || (crowded && (old.kind, old.subflow) == (mark.kind, mark.subflow))
+            let oldest_candidate = self
+                .marks
+                .len()
+                .checked_sub(MAX_JOIN_LOOKBACK)
+                .and_then(|index| self.marks.get(index));
+            let is_crowded = oldest_candidate.is_some_and(is_in_column);
+            let candidates = self.marks.iter_mut().rev().take(MAX_JOIN_LOOKBACK);
+            let can_absorb = |existing: &&mut PacketMark| {
+                is_joinable(existing, &mark)
+                    || (is_crowded
+                        && (existing.kind, existing.subflow) == (mark.kind, mark.subflow))
             };
-            let mut recent = recent.take_while(|old| is_here(old));
-            if let Some(old) = recent.find(takes) {
-                join(old, &mark);
+            let mut candidates = candidates.take_while(|existing| is_in_column(existing));
+            if let Some(existing) = candidates.find(can_absorb) {
+                join(existing, &mark);
                 return;
             }
         }
@@ -132,30 +138,30 @@ impl SequenceLog {
     }
 }
 
-/// Returns true if one mark can represent both.
-fn can_join(old: &PacketMark, new: &PacketMark) -> bool {
+/// Returns true if a single mark can represent both marks.
+fn is_joinable(existing: &PacketMark, added: &PacketMark) -> bool {
     use SequenceKind as Kind;
-    if (old.kind, old.subflow) != (new.kind, new.subflow) {
+    if (existing.kind, existing.subflow) != (added.kind, added.subflow) {
         return false;
     }
-    match new.kind {
+    match added.kind {
         // Within a column these kinds join always; the others stay separate as long as possible.
         Kind::Ack | Kind::ZeroWindow | Kind::Sent | Kind::Sack => true,
-        Kind::DuplicateAck => old.range.start == new.range.start,
+        Kind::DuplicateAck => existing.range.start == added.range.start,
         Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected => {
-            old.range.start <= new.range.end && new.range.start <= old.range.end
+            existing.range.start <= added.range.end && added.range.start <= existing.range.end
         }
         Kind::Syn | Kind::Fin | Kind::Rst => false,
     }
 }
 
-fn join(old: &mut PacketMark, new: &PacketMark) {
-    old.packets = old.packets.saturating_add(new.packets);
-    if new.kind == SequenceKind::Ack {
+fn join(existing: &mut PacketMark, added: &PacketMark) {
+    existing.packets = existing.packets.saturating_add(added.packets);
+    if added.kind == SequenceKind::Ack {
         // A line shows its final value at the end of the column.
-        (old.at_ns, old.range) = (new.at_ns, new.range);
+        (existing.at_ns, existing.range) = (added.at_ns, added.range);
     } else {
-        let start = old.range.start.min(new.range.start);
-        old.range = SeqRange::new(start, old.range.end.max(new.range.end));
+        let start = existing.range.start.min(added.range.start);
+        existing.range = SeqRange::new(start, existing.range.end.max(added.range.end));
     }
 }

@@ -11,8 +11,9 @@ use super::ranges::SeqRange;
 /// Shortest gap that counts as a stall, as in every result.
 const STALL_NS: u64 = 100_000_000;
 
-/// Buckets of each power of two: less than 1 % error in the middle of one.
+/// Number of buckets for each power of two; the middle of a bucket is less than 1 % off.
 const BUCKETS_PER_OCTAVE: u64 = 64;
+/// Values below 2 to the power of this have a bucket of their own.
 const EXACT_BITS: u32 = 7;
 
 /// Distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
@@ -34,17 +35,17 @@ impl DelayHistogram {
         self.record_many(ns, 1);
     }
 
-    pub(super) fn record_many(&mut self, ns: u64, times: u32) {
-        if times == 0 {
+    pub(super) fn record_many(&mut self, ns: u64, count: u32) {
+        if count == 0 {
             return;
         }
         self.min = if self.count == 0 { ns } else { self.min.min(ns) };
         self.max = self.max.max(ns);
-        self.count += u64::from(times);
-        let (value, weight) = (ns as f64, f64::from(times));
+        self.count += u64::from(count);
+        let (value, weight) = (ns as f64, f64::from(count));
         self.sum += value * weight;
         self.squares += value * value * weight;
-        let bucket = bucket_of(ns / 1_000);
+        let bucket = bucket_index(ns / 1_000);
         if self.buckets.is_empty() {
             self.first = bucket;
         }
@@ -52,12 +53,12 @@ impl DelayHistogram {
             self.buckets.push_front(0);
             self.first -= 1;
         }
-        let at = bucket - self.first;
-        if self.buckets.len() <= at {
-            self.buckets.resize(at + 1, 0);
+        let index = bucket - self.first;
+        if self.buckets.len() <= index {
+            self.buckets.resize(index + 1, 0);
         }
-        if let Some(count) = self.buckets.get_mut(at) {
-            *count = count.saturating_add(times);
+        if let Some(bucket_count) = self.buckets.get_mut(index) {
+            *bucket_count = bucket_count.saturating_add(count);
         }
     }
 
@@ -93,11 +94,11 @@ impl DelayHistogram {
 
     fn percentile(&self, percent: f64) -> u64 {
         let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).max(1);
-        let mut seen = 0;
-        for (at, count) in self.buckets.iter().enumerate() {
-            seen += u64::from(*count);
-            if seen >= rank {
-                let ns = middle_of(self.first + at).saturating_mul(1_000);
+        let mut cumulative = 0;
+        for (index, count) in self.buckets.iter().enumerate() {
+            cumulative += u64::from(*count);
+            if cumulative >= rank {
+                let ns = bucket_middle_us(self.first + index).saturating_mul(1_000);
                 return ns.clamp(self.min, self.max);
             }
         }
@@ -105,7 +106,7 @@ impl DelayHistogram {
     }
 }
 
-fn bucket_of(us: u64) -> usize {
+fn bucket_index(us: u64) -> usize {
     if us < 1 << EXACT_BITS {
         return us as usize;
     }
@@ -114,14 +115,14 @@ fn bucket_of(us: u64) -> usize {
         - BUCKETS_PER_OCTAVE) as usize
 }
 
-fn middle_of(bucket: usize) -> u64 {
+fn bucket_middle_us(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < 1 << EXACT_BITS {
         return bucket;
     }
-    let above = bucket - (1 << EXACT_BITS);
-    let shift = above / BUCKETS_PER_OCTAVE + 1;
-    ((BUCKETS_PER_OCTAVE + above % BUCKETS_PER_OCTAVE) << shift) + (1 << (shift - 1))
+    let bucket_above_exact = bucket - (1 << EXACT_BITS);
+    let shift = bucket_above_exact / BUCKETS_PER_OCTAVE + 1;
+    ((BUCKETS_PER_OCTAVE + bucket_above_exact % BUCKETS_PER_OCTAVE) << shift) + (1 << (shift - 1))
 }
 
 /// Initial width of a bin: 8 of them are the 100 ms of other results.
@@ -179,18 +180,18 @@ impl<T> Default for BinnedSeries<T> {
 }
 
 impl<T: Merge> BinnedSeries<T> {
-    /// Returns the bin of a moment. Times before the first bin count as the first.
+    /// Returns the bin of a time; times before the first bin count in the first bin.
     pub(super) fn bin_mut(&mut self, now_ns: u64) -> Option<&mut T> {
         if self.bins.is_empty() {
             self.first = now_ns / self.width_ns;
         }
         loop {
-            let at = (now_ns / self.width_ns).saturating_sub(self.first) as usize;
-            if at < MAX_BINS {
-                if self.bins.len() <= at {
-                    self.bins.resize(at + 1, T::default());
+            let index = (now_ns / self.width_ns).saturating_sub(self.first) as usize;
+            if index < MAX_BINS {
+                if self.bins.len() <= index {
+                    self.bins.resize(index + 1, T::default());
                 }
-                return self.bins.get_mut(at);
+                return self.bins.get_mut(index);
             }
             self.widen();
         }
@@ -198,12 +199,12 @@ impl<T: Merge> BinnedSeries<T> {
 
     fn widen(&mut self) {
         self.width_ns = self.width_ns.saturating_mul(2);
-        let odd = self.first % 2;
+        let first_is_odd = self.first % 2;
         self.first /= 2;
         let mut wider: Vec<T> = Vec::with_capacity(self.bins.len() / 2 + 1);
-        for (at, bin) in self.bins.iter().enumerate() {
+        for (index, bin) in self.bins.iter().enumerate() {
             match wider.last_mut() {
-                Some(last) if (at as u64 + odd) % 2 == 1 => last.merge(bin),
+                Some(last) if (index as u64 + first_is_odd) % 2 == 1 => last.merge(bin),
                 _ => wider.push(*bin),
             }
         }
@@ -217,15 +218,15 @@ impl<T: Merge> BinnedSeries<T> {
     /// Returns bins of `width_ns`, a multiple of the series' width, with the number of each.
     pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, T)> {
         let factor = (width_ns / self.width_ns.max(1)).max(1);
-        let mut wide: Vec<(u64, T)> = Vec::new();
-        for (at, bin) in self.bins.iter().enumerate() {
-            let number = (self.first + at as u64) / factor;
-            match wide.last_mut() {
+        let mut merged: Vec<(u64, T)> = Vec::new();
+        for (index, bin) in self.bins.iter().enumerate() {
+            let number = (self.first + index as u64) / factor;
+            match merged.last_mut() {
                 Some((last, sum)) if *last == number => sum.merge(bin),
-                _ => wide.push((number, *bin)),
+                _ => merged.push((number, *bin)),
             }
         }
-        wide
+        merged
     }
 }
 
@@ -253,15 +254,15 @@ impl InFlight {
         if self.sent.back().is_none_or(|(last, _)| *last <= end) {
             self.sent.push_back((end, now_ns));
         } else {
-            let at = self.sent.partition_point(|(known, _)| *known <= end);
-            self.sent.insert(at, (end, now_ns));
+            let index = self.sent.partition_point(|(e, _)| *e <= end);
+            self.sent.insert(index, (end, now_ns));
         }
     }
 
     /// Marks retransmitted segments as ambiguous.
     pub(super) fn on_retransmitted(&mut self, range: SeqRange) {
-        let at = self.sent.partition_point(|(end, _)| *end <= range.start);
-        for (end, sent_ns) in self.sent.range_mut(at..) {
+        let first = self.sent.partition_point(|(end, _)| *end <= range.start);
+        for (end, sent_ns) in self.sent.range_mut(first..) {
             *sent_ns = AMBIGUOUS;
             if *end >= range.end {
                 break;

@@ -17,8 +17,8 @@ use crate::text::{capital, clean, cut, pad, wrap};
 impl CaptureAnalysis {
     /// Returns the number of skipped frames, by reason in words.
     pub(super) fn skipped_frames(&self) -> Vec<(String, u64)> {
-        let all = self.skipped.iter().map(|(why, count)| {
-            let text = match why {
+        let texts = self.skipped.iter().map(|(reason, count)| {
+            let text = match reason {
                 SkipReason::LinkType(kind) => format!("link type {kind} is not known"),
                 SkipReason::NotIp => "not IP".to_owned(),
                 SkipReason::NotTcp => "not TCP".to_owned(),
@@ -28,7 +28,7 @@ impl CaptureAnalysis {
             };
             (text, *count)
         });
-        all.collect()
+        texts.collect()
     }
 
     /// Returns the analysis as text, at most `width` columns wide, with its `top` connections.
@@ -39,12 +39,14 @@ impl CaptureAnalysis {
             span(self.duration_ns),
             format!("{} on the wire", number::bytes(self.wire_bytes as f64)),
         ];
-        let passed = self.skipped_frames();
-        facts.extend(passed.iter().map(|(why, n)| format!("{} {why}", number::count(*n as f64))));
+        let skipped = self.skipped_frames();
+        facts.extend(
+            skipped.iter().map(|(reason, n)| format!("{} {reason}", number::count(*n as f64))),
+        );
         paragraph(&mut out, &facts.join(" · "), width);
         paragraph(&mut out, &self.verdict(), width);
-        let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
-        if let (_, Some(account)) = self.account(self.sample_ns(&shown)) {
+        let selected: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
+        if let (_, Some(account)) = self.account(self.sample_ns(&selected)) {
             paragraph(&mut out, &capital(&clean(&account.sentence)), width);
         }
         for note in notes {
@@ -54,39 +56,39 @@ impl CaptureAnalysis {
             out.push('\n');
             self.block(&mut out, connection, width);
         }
-        let more = self.connections.len().saturating_sub(top);
-        if more > 0 {
-            let _ = writeln!(out, "\nand {more} more (`--top N` shows them)");
+        let omitted = self.connections.len().saturating_sub(top);
+        if omitted > 0 {
+            let _ = writeln!(out, "\nand {omitted} more (`--top N` shows them)");
         }
         out
     }
 
     fn block(&self, out: &mut String, connection: &CapturedConnection, width: usize) {
         paragraph(out, &title(connection), width);
-        if let Some(why) = &connection.fallback {
-            paragraph(out, &format!("  fell back to TCP: {why}"), width);
+        if let Some(reason) = &connection.fallback {
+            paragraph(out, &format!("  fell back to TCP: {reason}"), width);
         }
         subflow_table(out, connection, width);
         one_way_lines(out, connection, width);
         for direction in
-            connection.directions.iter().filter(|way| way.bytes > 0 || carried(connection, way))
+            connection.directions.iter().filter(|d| d.bytes > 0 || has_payload(connection, d))
         {
             direction_lines(out, connection, direction, width);
         }
-        if let Some(found) = self.connection(connection) {
-            let notes = found.notes.iter().take(MAX_NOTES);
+        if let Some(traced) = self.connection(connection) {
+            let notes = traced.notes.iter().take(MAX_NOTES);
             for (note, text) in notes {
-                let who = if note.side == 0 { "opener" } else { "other end" };
+                let sender = if note.side == 0 { "opener" } else { "other end" };
                 let line = format!(
-                    "  {} subflow {}, {who}: {text}",
+                    "  {} subflow {}, {sender}: {text}",
                     number::moment(note.now_ns),
                     note.subflow
                 );
                 let _ = writeln!(out, "{}", cut(&clean(&line), width));
             }
-            let more = found.notes.len().saturating_sub(MAX_NOTES) as u64 + found.notes_lost;
-            if more > 0 {
-                let _ = writeln!(out, "  and {more} more of these");
+            let omitted = traced.notes.len().saturating_sub(MAX_NOTES) as u64 + traced.notes_lost;
+            if omitted > 0 {
+                let _ = writeln!(out, "  and {omitted} more of these");
             }
         }
     }
@@ -102,9 +104,9 @@ fn paragraph(out: &mut String, text: &str, width: usize) {
     }
 }
 
-fn carried(connection: &CapturedConnection, packet_direction: &CapturedDirection) -> bool {
-    let ways = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
-    ways.filter(|w| w.direction == packet_direction.direction).any(|w| w.payload_bytes > 0)
+fn has_payload(connection: &CapturedConnection, captured_direction: &CapturedDirection) -> bool {
+    let directions = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
+    directions.filter(|d| d.direction == captured_direction.direction).any(|d| d.payload_bytes > 0)
 }
 
 /// Returns a connection's title: `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`.
@@ -141,17 +143,18 @@ const COLUMNS: [(&str, usize); 7] = [
 ];
 
 fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize) {
-    let label = width.saturating_sub(COLUMNS.iter().map(|(_, w)| w).sum::<usize>() + 2).max(12);
-    let mut head = pad("  subflow", label + 2);
+    let label_width =
+        width.saturating_sub(COLUMNS.iter().map(|(_, w)| w).sum::<usize>() + 2).max(12);
+    let mut head = pad("  subflow", label_width + 2);
     for (name, width) in COLUMNS {
         head.push_str(&pad(name, width));
     }
     let _ = writeln!(out, "{}", head.trim_end());
     for subflow in &connection.subflows {
-        let opened = if subflow.opened == DataDirection::Down { " ←" } else { "" };
+        let arrow = if subflow.opened == DataDirection::Down { " ←" } else { "" };
         let backup = if subflow.backup { " backup" } else { "" };
-        let name = format!("{} {}{opened}{backup}", subflow.subflow, subflow.path);
-        let mut line = pad(&format!("  {}", cut(&clean(&name), label - 1)), label + 2);
+        let name = format!("{} {}{arrow}{backup}", subflow.subflow, subflow.path);
+        let mut line = pad(&format!("  {}", cut(&clean(&name), label_width - 1)), label_width + 2);
         for (cell, (_, width)) in cells(subflow).into_iter().zip(COLUMNS) {
             line.push_str(&pad(&cut(&cell, width - 1), width));
         }
@@ -160,35 +163,36 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
 }
 
 fn cells(subflow: &CapturedSubflow) -> [String; 7] {
-    let main = subflow.directions.iter().max_by_key(|way| way.payload_bytes);
+    let busiest = subflow.directions.iter().max_by_key(|d| d.payload_bytes);
     let bytes = |direction| {
-        let way = subflow.directions.iter().find(|way| way.direction == direction);
-        way.map_or_else(String::new, |way| number::bytes(way.new_bytes as f64))
+        let d = subflow.directions.iter().find(|d| d.direction == direction);
+        d.map_or_else(String::new, |d| number::bytes(d.new_bytes as f64))
     };
-    let of_main = |of: &dyn Fn(&SubflowDirection) -> String| main.map_or_else(String::new, of);
+    let of_busiest =
+        |text: &dyn Fn(&SubflowDirection) -> String| busiest.map_or_else(String::new, text);
     [
         subflow.state.clone(),
         bytes(DataDirection::Up),
         bytes(DataDirection::Down),
-        of_main(&|way| number::percent(way.share)),
-        of_main(&|way| way.rtt.map_or("–".to_owned(), |rtt| span(rtt.p50_ns))),
-        of_main(&|way| number::bytes((way.retransmitted_bytes + way.out_of_order_bytes) as f64)),
-        of_main(&|way| number::bytes(way.reinjected_bytes as f64)),
+        of_busiest(&|d| number::percent(d.share)),
+        of_busiest(&|d| d.rtt.map_or("–".to_owned(), |rtt| span(rtt.p50_ns))),
+        of_busiest(&|d| number::bytes((d.retransmitted_bytes + d.out_of_order_bytes) as f64)),
+        of_busiest(&|d| number::bytes(d.reinjected_bytes as f64)),
     ]
 }
 
 fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize) {
     for subflow in &connection.subflows {
-        for way in &subflow.directions {
-            let Some(d) = way.one_way else { continue };
-            let name = if way.direction == DataDirection::Down { "down" } else { "up" };
+        for captured in &subflow.directions {
+            let Some(delays) = captured.one_way else { continue };
+            let name = if captured.direction == DataDirection::Down { "down" } else { "up" };
             let text = format!(
                 "  one way {name} on subflow {}: least {}, median {}, 99 % {}, most {}",
                 subflow.subflow,
-                span(d.min_ns),
-                span(d.p50_ns),
-                span(d.p99_ns),
-                span(d.max_ns)
+                span(delays.min_ns),
+                span(delays.p50_ns),
+                span(delays.p99_ns),
+                span(delays.max_ns)
             );
             paragraph(out, &text, width);
         }
@@ -202,7 +206,7 @@ fn direction_lines(
     width: usize,
 ) {
     let name = if captured.direction == DataDirection::Down { "down" } else { "up" };
-    let taken = match captured.capture_point {
+    let capture_text = match captured.capture_point {
         CapturePoint::Sender => "captured at the sender",
         CapturePoint::Receiver => "captured at the receiver",
         CapturePoint::Between => "captured on the way",
@@ -230,7 +234,7 @@ fn direction_lines(
     if let Some(bytes) = captured.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
         facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));
     }
-    let figures = [
+    let byte_counts = [
         ("reinjected", captured.reinjected_bytes),
         ("sent a second time under new numbers", captured.remapped_bytes),
         ("sent again on the same subflow", captured.retransmitted_bytes),
@@ -240,8 +244,8 @@ fn direction_lines(
         ("not in the capture", captured.unseen_bytes),
         ("without a mapping", captured.unmapped_bytes),
     ];
-    let some = figures.into_iter().filter(|(_, bytes)| *bytes > 0);
-    facts.extend(some.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))));
+    let nonzero = byte_counts.into_iter().filter(|(_, bytes)| *bytes > 0);
+    facts.extend(nonzero.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))));
     facts.push(format!(
         "longest stall {} at {}",
         span(captured.stall.longest_ns),
@@ -249,14 +253,14 @@ fn direction_lines(
     ));
     for handover in captured.handovers.iter().take(4) {
         let gap = handover.overlap_ns.unsigned_abs();
-        let how = if handover.overlap_ns < 0 { "without data for" } else { "both for" };
+        let overlap_text = if handover.overlap_ns < 0 { "without data for" } else { "both for" };
         facts.push(format!(
-            "from subflow {} to {} at {}, {how} {}",
+            "from subflow {} to {} at {}, {overlap_text} {}",
             handover.from,
             handover.to,
             number::moment(handover.first_new_ns),
             span(gap)
         ));
     }
-    paragraph(out, &format!("  {name}, {taken}: {}", facts.join("; ")), width);
+    paragraph(out, &format!("  {name}, {capture_text}: {}", facts.join("; ")), width);
 }

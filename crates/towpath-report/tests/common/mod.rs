@@ -84,15 +84,15 @@ pub(crate) fn three_paths() -> Plan {
     plan
 }
 
-/// Runs TCP and MPTCP through the same handover.
+/// Runs the handover once over TCP and once over MPTCP.
 pub(crate) fn pair() -> Vec<StoredRun> {
     vec![run(&handover(Transport::Tcp, 1)), run(&handover(Transport::Mptcp, 1))]
 }
 
-/// Runs five repetitions of both.
+/// Runs five repetitions of TCP and of MPTCP.
 pub(crate) fn repeated() -> Vec<StoredRun> {
-    let all = [Transport::Tcp, Transport::Mptcp];
-    all.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
+    let transports = [Transport::Tcp, Transport::Mptcp];
+    transports.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
 }
 
 /// Runs a cellular rate that fades in 40 steps.
@@ -114,30 +114,30 @@ pub(crate) fn fade() -> StoredRun {
 /// Returns the handover over our own stack: cellular data waits for Wi-Fi data. After 3 s, the
 /// data lost on Wi-Fi is reinjected.
 pub(crate) fn own_stack() -> StoredRun {
-    let mut own = run(&handover(Transport::Mptcp, 1));
-    "towpath".clone_into(&mut own.meta.stack);
-    let mut again = 0;
-    for record in &mut own.records {
+    let mut run = run(&handover(Transport::Mptcp, 1));
+    "towpath".clone_into(&mut run.meta.stack);
+    let mut reinjected_bytes = 0;
+    for record in &mut run.records {
         let Record::Interval(interval) = record else { continue };
         let step = interval.t_ns / (100 * MS);
-        let gone = (31..=34).contains(&step);
-        again += if gone { 80_000 } else { 0 };
-        let waiting = if gone { 900_000 } else { 40_000 + step % 7 * 9_000 };
+        let is_outage = (31..=34).contains(&step);
+        reinjected_bytes += if is_outage { 80_000 } else { 0 };
+        let waiting = if is_outage { 900_000 } else { 40_000 + step % 7 * 9_000 };
         interval.connection = Some(ConnectionState {
             reorder_bytes: Some(waiting),
             receive_buffer_bytes: Some(1_000_000),
             reorder_peak_bytes: Some(if step < 31 { 94_000 } else { 900_000 }),
-            reinjected_bytes: Some(again),
-            reinjected_by_cause: BTreeMap::from([(ReinjectionCause::Timeout, again)]),
-            discarded_bytes: Some(again / 2),
-            window_blocked_ns: Some(if gone { 60 * MS } else { 0 }),
+            reinjected_bytes: Some(reinjected_bytes),
+            reinjected_by_cause: BTreeMap::from([(ReinjectionCause::Timeout, reinjected_bytes)]),
+            discarded_bytes: Some(reinjected_bytes / 2),
+            window_blocked_ns: Some(if is_outage { 60 * MS } else { 0 }),
             penalisations: Some(u64::from(step >= 32)),
             switches: Some(step * 40),
         });
     }
     for step in 1..=100 {
         let detail = [("switches", "40"), ("run_bytes", "80000")];
-        own.records.push(Record::Event(Event {
+        run.records.push(Record::Event(Event {
             t_ns: step * 100 * MS,
             kind: EventKind::Scheduler,
             host: Some("phone".to_owned()),
@@ -146,7 +146,7 @@ pub(crate) fn own_stack() -> StoredRun {
             detail: detail.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         }));
     }
-    own.records.push(Record::Event(Event {
+    run.records.push(Record::Event(Event {
         t_ns: 3_200 * MS,
         kind: EventKind::Penalisation,
         host: Some("phone".to_owned()),
@@ -154,23 +154,23 @@ pub(crate) fn own_stack() -> StoredRun {
         text: "wifi slowed down, 1 ×: it blocked the window (M2)".to_owned(),
         detail: BTreeMap::from([("times".to_owned(), "1".to_owned())]),
     }));
-    if let Some(flow) = own.summary.as_mut().and_then(|summary| summary.flows.first_mut()) {
+    if let Some(flow) = run.summary.as_mut().and_then(|summary| summary.flows.first_mut()) {
         flow.stack = Some(StackStats {
-            reinjected_bytes: Some(again),
-            discarded_bytes: Some(again / 2),
+            reinjected_bytes: Some(reinjected_bytes),
+            discarded_bytes: Some(reinjected_bytes / 2),
             reorder_peak_bytes: Some(900_000),
             window_blocked_ns: Some(240 * MS),
             penalisations: Some(1),
             switches: Some(4_000),
         });
     }
-    own
+    run
 }
 
 /// Repeatable noise between -1 and 1.
-struct Noisy(u64);
+struct Noise(u64);
 
-impl Noisy {
+impl Noise {
     fn next(&mut self) -> f64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -183,22 +183,23 @@ impl Path {
         self.down.iter().any(|(from, to)| (*from..*to).contains(&t_ms))
     }
 
-    /// Returns the carried Mbit/s at a time: slow start, and a pause when another path fails.
-    fn carries(&self, plan: &Plan, t_ms: u64, noise: f64) -> f64 {
+    /// Returns the rate in Mbit/s at a time, with slow start and a pause when another path fails.
+    fn rate_mbps(&self, plan: &Plan, t_ms: u64, noise: f64) -> f64 {
         if self.is_down(t_ms) {
             return 0.0;
         }
-        let since = self.down.iter().filter(|(_, to)| *to <= t_ms).map(|(_, to)| to + 800).max();
-        let began = since.unwrap_or(self.rtt_ms as u64);
-        if t_ms < began {
+        let restarted_ms =
+            self.down.iter().filter(|(_, to)| *to <= t_ms).map(|(_, to)| to + 800).max();
+        let start_ms = restarted_ms.unwrap_or(self.rtt_ms as u64);
+        if t_ms < start_ms {
             return 0.0;
         }
-        let dip =
+        let pauses_for =
             |other: &Self| other.down.iter().any(|(from, _)| (*from..*from + 300).contains(&t_ms));
-        if plan.paths.iter().any(|other| other.name != self.name && dip(other)) {
+        if plan.paths.iter().any(|other| other.name != self.name && pauses_for(other)) {
             return 0.0;
         }
-        let ramp = ((t_ms - began) as f64 / (self.rtt_ms * 6.0)).min(1.0);
+        let ramp = ((t_ms - start_ms) as f64 / (self.rtt_ms * 6.0)).min(1.0);
         self.mbps * 0.948 * ramp * (1.0 + noise * 0.05)
     }
 }
@@ -216,7 +217,7 @@ pub(crate) fn run(plan: &Plan) -> StoredRun {
 struct Model<'a> {
     plan: &'a Plan,
     multipath: bool,
-    noise: Noisy,
+    noise: Noise,
     records: Vec<Record>,
     received: BTreeMap<(u32, u32), u64>,
     retransmissions: BTreeMap<u32, u32>,
@@ -230,7 +231,7 @@ impl<'a> Model<'a> {
         Self {
             plan,
             multipath,
-            noise: Noisy(u64::from(plan.repeat) * 7_919 + plan.transport as u64),
+            noise: Noise(u64::from(plan.repeat) * 7_919 + plan.transport as u64),
             records: Vec::new(),
             received: BTreeMap::new(),
             retransmissions: BTreeMap::new(),
@@ -242,20 +243,20 @@ impl<'a> Model<'a> {
     fn step(&mut self, t_ms: u64) {
         let plan = self.plan;
         let (end_ns, span_ns) = (t_ms * MS, plan.sample_ms * MS);
-        let used = if self.multipath { plan.paths.len() } else { 1 };
-        let mut total = vec![0; plan.streams as usize];
-        for (number, path) in plan.paths.iter().enumerate().take(used) {
+        let used_paths = if self.multipath { plan.paths.len() } else { 1 };
+        let mut stream_bytes = vec![0; plan.streams as usize];
+        for (number, path) in plan.paths.iter().enumerate().take(used_paths) {
             let noise = self.noise.next();
-            let mbps = path.carries(plan, t_ms - plan.sample_ms, noise);
+            let mbps = path.rate_mbps(plan, t_ms - plan.sample_ms, noise);
             for stream in 0..plan.streams {
                 let bytes = (mbps * 1e6 / 8.0 * plan.sample_ms as f64 / 1e3) as u64
                     / u64::from(plan.streams);
-                total[stream as usize] += bytes;
+                stream_bytes[stream as usize] += bytes;
                 self.subflow(number, path, stream, t_ms, bytes);
             }
             self.link(number, path, t_ms, mbps);
         }
-        for (stream, bytes) in total.into_iter().enumerate() {
+        for (stream, bytes) in stream_bytes.into_iter().enumerate() {
             self.delivered.push((end_ns, bytes));
             self.records.push(Record::Interval(Interval {
                 t_ns: end_ns,
@@ -273,18 +274,18 @@ impl<'a> Model<'a> {
         let number = number as u32;
         let received = self.received.entry((stream, number)).or_default();
         *received += bytes;
-        let down = path.is_down(t_ms);
+        let is_down = path.is_down(t_ms);
         let retransmissions = self.retransmissions.entry(number).or_default();
-        if down || self.noise.next() > 0.97 {
-            *retransmissions += if down { u32::from(self.noise.next() > 0.8) } else { 7 };
+        if is_down || self.noise.next() > 0.97 {
+            *retransmissions += if is_down { u32::from(self.noise.next() > 0.8) } else { 7 };
         }
-        let fill = if down {
+        let fill = if is_down {
             1.0
         } else {
             (t_ms as f64 / 900.0).min(1.0) * (0.75 + 0.2 * (t_ms as f64 / 700.0).sin().abs())
         };
         let srtt_us = ((path.rtt_ms + path.queue_ms * fill) * 1e3) as u32;
-        let cwnd = if down {
+        let cwnd = if is_down {
             2.0
         } else {
             path.mbps * 1e3 / 11.6 * (path.rtt_ms + path.queue_ms * fill) / 1e3
@@ -332,7 +333,7 @@ impl<'a> Model<'a> {
             drops[0] += 9;
         }
         for direction in [DataDirection::Up, DataDirection::Down] {
-            let up = direction == DataDirection::Up;
+            let is_up = direction == DataDirection::Up;
             self.records.push(Record::Link(Link {
                 t_ns: t_ms * MS,
                 path: path.name.clone(),
@@ -340,10 +341,10 @@ impl<'a> Model<'a> {
                 offered_packets: t_ms * 4,
                 delivered_bytes: t_ms * 5_000,
                 delivered_packets: t_ms * 4 - drops[0],
-                dropped_queue_packets: if up { drops[0] } else { 0 },
+                dropped_queue_packets: if is_up { drops[0] } else { 0 },
                 dropped_loss_packets: drops[1],
                 dropped_down_packets: drops[2],
-                backlog_bytes: if up {
+                backlog_bytes: if is_up {
                     (path.mbps * 1e6 / 8.0 * path.queue_ms / 1e3 * fill) as u64
                 } else {
                     0
@@ -381,11 +382,11 @@ impl<'a> Model<'a> {
     fn finish(mut self) -> StoredRun {
         let plan = self.plan;
         self.event(32, EventKind::Flow, Some("phone"), None, "connection 0 opened".to_owned());
-        let used = if self.multipath { plan.paths.len() } else { 1 };
-        for path in plan.paths.iter().take(used).skip(1) {
-            let at = path.rtt_ms as u64 + 34;
+        let used_paths = if self.multipath { plan.paths.len() } else { 1 };
+        for path in plan.paths.iter().take(used_paths).skip(1) {
+            let established_ms = path.rtt_ms as u64 + 34;
             self.event(
-                at,
+                established_ms,
                 EventKind::PathManager,
                 Some("phone"),
                 Some(&path.name),
@@ -413,7 +414,7 @@ impl<'a> Model<'a> {
             }
         }
         let summary = self.summary();
-        self.proof();
+        self.record_proof();
         let run = format!("{}-emu-{}-{}", plan.scenario, plan.transport, plan.repeat);
         StoredRun {
             file: Some(format!("{run}.jsonl.zst")),
@@ -425,15 +426,15 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn proof(&mut self) {
+    fn record_proof(&mut self) {
         let counters = [
             ("MPTcpExt.MPCapableSYNTX", 1),
             ("MPTcpExt.MPJoinSynTx", 1),
             ("MPTcpExt.MPJoinSynAckRx", 1),
             ("TcpExt.TCPTimeouts", 5),
         ];
-        let shown = if self.multipath { &counters[..] } else { &counters[3..] };
-        for (name, after) in shown {
+        let used_counters = if self.multipath { &counters[..] } else { &counters[3..] };
+        for (name, after) in used_counters {
             let (host, name) = ("phone".to_owned(), (*name).to_owned());
             self.records.push(Record::Counter(Counter { host, name, before: 0, after: *after }));
         }
@@ -475,25 +476,25 @@ impl<'a> Model<'a> {
 
     fn stall(&self) -> Stall {
         let mut gaps: Vec<(u64, u64)> = Vec::new();
-        let mut last = None;
+        let mut last_ns = None;
         let mut times: Vec<u64> =
             self.delivered.iter().filter(|(_, bytes)| *bytes > 0).map(|(t, _)| *t).collect();
-        let end = self.plan.duration_ms * MS;
-        let silent = times.last() != Some(&end);
-        if silent {
-            times.push(end);
+        let end_ns = self.plan.duration_ms * MS;
+        let ends_silent = times.last() != Some(&end_ns);
+        if ends_silent {
+            times.push(end_ns);
         }
         times.dedup();
         for t in times {
-            // Bytes of a sample may have arrived at its very begin.
-            let began = t.saturating_sub(self.plan.sample_ms * MS);
-            let quiet = if t == end && silent { t } else { began };
-            if let Some(before) = last
-                && quiet > before
+            // The bytes of a sample may have arrived at its start.
+            let period_start_ns = t.saturating_sub(self.plan.sample_ms * MS);
+            let silence_end_ns = if t == end_ns && ends_silent { t } else { period_start_ns };
+            if let Some(last_arrival_ns) = last_ns
+                && silence_end_ns > last_arrival_ns
             {
-                gaps.push((quiet - before, before));
+                gaps.push((silence_end_ns - last_arrival_ns, last_arrival_ns));
             }
-            last = Some(t);
+            last_ns = Some(t);
         }
         let longest = gaps.iter().max().copied().unwrap_or_default();
         let total_ns = gaps.iter().map(|gap| gap.0).sum();
@@ -597,7 +598,7 @@ impl<'a> Model<'a> {
     }
 
     fn subflow_summaries(&self) -> Vec<SubflowSummary> {
-        let all: u64 = self.received.values().sum();
+        let total_bytes: u64 = self.received.values().sum();
         let summary = |((stream, number), bytes): (&(u32, u32), &u64)| SubflowSummary {
             flow: 0,
             stream: *stream,
@@ -608,7 +609,7 @@ impl<'a> Model<'a> {
             remote: format!("10.0.{number}.2:5201"),
             backup: false,
             bytes: *bytes,
-            share: if all == 0 { 0.0 } else { *bytes as f64 / all as f64 },
+            share: if total_bytes == 0 { 0.0 } else { *bytes as f64 / total_bytes as f64 },
             retransmissions: u64::from(self.retransmissions.get(number).copied().unwrap_or(0)),
             srtt_us: 96_000,
             first_seen_ns: u64::from(*number) * 114 * MS,

@@ -8,7 +8,7 @@ use towpath_measure::metrics::statistics::Sample;
 use towpath_measure::scenario::units::Dimension;
 use towpath_measure::scenario::{Operator, World};
 
-use super::filter::{RunFilter, same};
+use super::filter::{RunFilter, is_same_value};
 use super::{
     Bound, CheckBound, Claim, ClaimCheck, ClaimOutcome, ClaimSet, PointQuantifier, Statistic,
 };
@@ -46,17 +46,17 @@ pub enum CheckOutcome {
 }
 
 impl ClaimVerdict {
-    /// Returns true if the outcome is as expected, or was not checked.
+    /// Returns true if the outcome is as expected, or the claim was not checked.
     pub fn as_expected(&self) -> bool {
         self.found.is_none_or(|found| found == self.expected)
     }
 
-    /// Returns the sentences of its checks; of a claim that fails, the reasons come first.
+    /// Returns the sentences of the claim's checks; failed checks come first.
     pub fn text(&self) -> String {
-        let of = |found| self.checks.iter().filter(move |check| check.found == found);
+        let with_outcome = |found| self.checks.iter().filter(move |check| check.found == found);
         let order = [CheckOutcome::Fails, CheckOutcome::Holds, CheckOutcome::Skipped];
         let texts: Vec<_> =
-            order.into_iter().flat_map(of).map(|check| check.text.as_str()).collect();
+            order.into_iter().flat_map(with_outcome).map(|check| check.text.as_str()).collect();
         texts.join("; ")
     }
 }
@@ -64,24 +64,24 @@ impl ClaimVerdict {
 impl ClaimSet {
     /// Checks every claim on the rows of one world.
     pub fn check(&self, rows: &[RunRow], world: World, thin: bool) -> Vec<ClaimVerdict> {
-        let here: Vec<&RunRow> = rows.iter().filter(|row| row.world == world).collect();
-        self.claims.iter().map(|claim| self.verdict(claim, &here, world, thin)).collect()
+        let world_rows: Vec<&RunRow> = rows.iter().filter(|row| row.world == world).collect();
+        self.claims.iter().map(|claim| self.verdict(claim, &world_rows, world, thin)).collect()
     }
 
     fn verdict(&self, claim: &Claim, rows: &[&RunRow], world: World, thin: bool) -> ClaimVerdict {
-        let elsewhere = !claim.worlds.is_empty() && !claim.worlds.contains(&world);
-        let result = |check: &ClaimCheck| {
-            let skipped =
+        let is_other_world = !claim.worlds.is_empty() && !claim.worlds.contains(&world);
+        let result_of = |check: &ClaimCheck| {
+            let skipped_result =
                 |text: &str| CheckResult { found: CheckOutcome::Skipped, text: text.to_owned() };
             match check {
-                _ if elsewhere => skipped("not checked in this world"),
-                check if thin && !check.quick => skipped("not checked with so few runs"),
-                check => self.result(check, rows),
+                _ if is_other_world => skipped_result("not checked in this world"),
+                check if thin && !check.quick => skipped_result("not checked with so few runs"),
+                check => self.check_result(check, rows),
             }
         };
-        let checks: Vec<_> = claim.checks.iter().map(result).collect();
-        let any = |found| checks.iter().any(|check| check.found == found);
-        let found = match (any(CheckOutcome::Fails), any(CheckOutcome::Holds)) {
+        let checks: Vec<_> = claim.checks.iter().map(result_of).collect();
+        let has_outcome = |found| checks.iter().any(|check| check.found == found);
+        let found = match (has_outcome(CheckOutcome::Fails), has_outcome(CheckOutcome::Holds)) {
             (true, _) => Some(ClaimOutcome::Fails),
             (false, true) => Some(ClaimOutcome::Holds),
             (false, false) => None,
@@ -89,7 +89,7 @@ impl ClaimSet {
         ClaimVerdict { found, expected: claim.outcome, checks }
     }
 
-    fn result(&self, check: &ClaimCheck, rows: &[&RunRow]) -> CheckResult {
+    fn check_result(&self, check: &ClaimCheck, rows: &[&RunRow]) -> CheckResult {
         match self.values(check, rows) {
             Ok((values, note)) => check_values(check, &values, &note),
             Err(text) => CheckResult { found: CheckOutcome::Fails, text },
@@ -105,29 +105,29 @@ impl ClaimSet {
         let points = self.points(&check.filter, check, rows);
         let failed: usize = points.iter().map(|point| point.failed).sum();
         let runs = failed + points.iter().map(|point| point.measured.len()).sum::<usize>();
-        let note =
+        let failure_note =
             if failed > 0 { format!(" ({failed} of {runs} runs failed)") } else { String::new() };
         let mut values = Vec::new();
         for point in &points {
             let Some(value) = check.statistic.of(&point.measured) else {
                 return Err(format!(
-                    "`{}` was not measured{}{note}",
+                    "`{}` was not measured{}{failure_note}",
                     check.metric,
-                    point.point.at()
+                    point.point.location_text()
                 ));
             };
             match &check.bound {
                 CheckBound::Is(_) => values.push((point.point.clone(), value)),
                 CheckBound::Ratio { than, .. } => {
-                    let other = self.baseline_value(check, than, &point.point, rows)?;
-                    values.push((point.point.clone(), value / other));
+                    let baseline = self.baseline_value(check, than, &point.point, rows)?;
+                    values.push((point.point.clone(), value / baseline));
                 }
             }
         }
         if values.is_empty() {
             return Err(format!("no run has `{}`, of those that are meant", check.metric));
         }
-        Ok((values, note))
+        Ok((values, failure_note))
     }
 
     /// Returns the value of the runs that `than` selects, at the same point.
@@ -135,25 +135,27 @@ impl ClaimSet {
         &self,
         check: &ClaimCheck,
         than: &RunFilter,
-        place: &GridPoint,
+        point: &GridPoint,
         rows: &[&RunRow],
     ) -> Result<f64, String> {
-        let equal = |other: &GridPoint| {
-            (!than.variants.is_empty() || other.variant == place.variant)
-                && place.axes.iter().all(|(name, value)| {
+        let is_same_point = |other: &GridPoint| {
+            (!than.variants.is_empty() || other.variant == point.variant)
+                && point.axes.iter().all(|(name, value)| {
                     than.parameters.contains_key(name)
-                        || other.axes.get(name).is_some_and(|other| same(other, value))
+                        || other.axes.get(name).is_some_and(|other| is_same_value(other, value))
                 })
         };
         let points = self.points(than, check, rows);
-        let mut meant = points.iter().filter(|point| equal(&point.point));
-        let what = || format!("what `{}`{} is compared with", check.metric, place.at());
-        match (meant.next(), meant.next()) {
-            (Some(point), None) => {
-                check.statistic.of(&point.measured).ok_or(format!("{} was not measured", what()))
-            }
-            (None, _) => Err(format!("{} was not run", what())),
-            (Some(_), Some(_)) => Err(format!("{} is several points, expected one", what())),
+        let mut baselines = points.iter().filter(|point| is_same_point(&point.point));
+        let description =
+            || format!("what `{}`{} is compared with", check.metric, point.location_text());
+        match (baselines.next(), baselines.next()) {
+            (Some(point), None) => check
+                .statistic
+                .of(&point.measured)
+                .ok_or(format!("{} was not measured", description())),
+            (None, _) => Err(format!("{} was not run", description())),
+            (Some(_), Some(_)) => Err(format!("{} is several points, expected one", description())),
         }
     }
 
@@ -167,12 +169,12 @@ impl ClaimSet {
                 .iter()
                 .filter_map(|axis| Some((axis.clone(), row.parameters.get(axis)?.clone())))
                 .collect();
-            let texts = axes.values().map(|parameter| parameter.text.clone()).collect();
-            let key = (row.variant.clone(), texts);
+            let axis_texts = axes.values().map(|parameter| parameter.text.clone()).collect();
+            let key = (row.variant.clone(), axis_texts);
             let point = points.entry(key.clone()).or_insert_with(|| {
                 order.push(key);
-                let place = GridPoint { variant: row.variant.clone(), axes };
-                PointValues { point: place, measured: Vec::new(), failed: 0 }
+                let grid_point = GridPoint { variant: row.variant.clone(), axes };
+                PointValues { point: grid_point, measured: Vec::new(), failed: 0 }
             });
             point.measured.extend(row.metrics.get(&check.metric));
             point.failed += usize::from(row.error.is_some());
@@ -190,7 +192,7 @@ struct GridPoint {
 
 impl GridPoint {
     /// Returns the point as text: ` at TCP, receive buffer 600 KB`.
-    fn at(&self) -> String {
+    fn location_text(&self) -> String {
         let axes = self.axes.iter().map(|(name, value)| format!(", {name} {}", value.text));
         format!(" at {}{}", self.variant, axes.collect::<String>())
     }
@@ -215,8 +217,8 @@ impl Statistic {
             Self::Max => sample.values().last().copied(),
             Self::Percentile(percent) => sample.quantile(percent / 100.0),
             Self::Share(bound) => {
-                let kept = sample.values().iter().filter(|value| bound.admits(**value)).count();
-                (sample.count() > 0).then(|| kept as f64 / sample.count() as f64)
+                let met = sample.values().iter().filter(|value| bound.admits(**value)).count();
+                (sample.count() > 0).then(|| met as f64 / sample.count() as f64)
             }
         }
     }
@@ -246,7 +248,7 @@ impl Bound {
             Operator::Less => "<",
             Operator::Equal => "=",
         };
-        format!("{sign} {}", short(&self.text(self.value)))
+        format!("{sign} {}", without_trailing_zeros(&self.text(self.value)))
     }
 
     /// Formats a value of the bound's dimension for people.
@@ -268,56 +270,60 @@ impl Bound {
 }
 
 /// Removes trailing zeros: `9.00 Mbit/s` becomes `9 Mbit/s`.
-fn short(text: &str) -> String {
+fn without_trailing_zeros(text: &str) -> String {
     let (number, unit) = text.split_once(' ').map_or((text, ""), |(number, unit)| (number, unit));
-    let whole = !number.contains('.');
-    let number = if whole { number } else { number.trim_end_matches('0').trim_end_matches('.') };
+    let is_integer = !number.contains('.');
+    let number =
+        if is_integer { number } else { number.trim_end_matches('0').trim_end_matches('.') };
     if unit.is_empty() { number.to_owned() } else { format!("{number} {unit}") }
 }
 
 fn check_values(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckResult {
-    let (bounds, ratio) = match &check.bound {
+    let (bounds, prefix) = match &check.bound {
         CheckBound::Is(bounds) => (bounds, ""),
         CheckBound::Ratio { bounds, .. } => (bounds, "ratio "),
     };
-    let asked: Vec<_> = bounds.iter().map(Bound::expected_text).collect();
-    let asked = asked.join(" and ");
-    let keeps = |value: f64| bounds.iter().all(|bound| bound.admits(value));
+    let bounds_text: Vec<_> = bounds.iter().map(Bound::expected_text).collect();
+    let bounds_text = bounds_text.join(" and ");
+    let meets_bounds = |value: f64| bounds.iter().all(|bound| bound.admits(value));
     let slack = |value: f64| bounds.iter().map(|b| b.slack(value)).fold(f64::INFINITY, f64::min);
-    let say = |value: f64| bounds.first().map_or_else(String::new, |bound| bound.text(value));
+    let format_value =
+        |value: f64| bounds.first().map_or_else(String::new, |bound| bound.text(value));
     let count = values.len();
-    let kept = values.iter().filter(|(_, value)| keeps(*value)).count();
+    let met = values.iter().filter(|(_, value)| meets_bounds(*value)).count();
     let by_slack = |a: &&(GridPoint, f64), b: &&(GridPoint, f64)| slack(a.1).total_cmp(&slack(b.1));
     let (worst, best) = (values.iter().min_by(by_slack), values.iter().max_by(by_slack));
-    let (held, text) = match (check.quantifier, worst.zip(best)) {
+    let (holds, text) = match (check.quantifier, worst.zip(best)) {
         (_, None) => (false, "nothing was measured".to_owned()),
         (PointQuantifier::Mean, Some(_)) => {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count as f64;
-            (keeps(mean), format!("{ratio}mean of {count} points {}", say(mean)))
+            (meets_bounds(mean), format!("{prefix}mean of {count} points {}", format_value(mean)))
         }
-        (_, Some(((_, only), _))) if count == 1 => (kept == 1, format!("{ratio}{}", say(*only))),
-        (PointQuantifier::All, Some(((place, value), _))) if kept < count => {
-            let place = place.at();
+        (_, Some(((_, only), _))) if count == 1 => {
+            (met == 1, format!("{prefix}{}", format_value(*only)))
+        }
+        (PointQuantifier::All, Some(((point, value), _))) if met < count => {
+            let location = point.location_text();
             (
                 false,
                 format!(
-                    "{} of {count} points miss it: {ratio}{}{place}",
-                    count - kept,
-                    say(*value)
+                    "{} of {count} points miss it: {prefix}{}{location}",
+                    count - met,
+                    format_value(*value)
                 ),
             )
         }
         (PointQuantifier::All, Some(((_, value), _))) => {
             let end = nearest_end(bounds, values, *value);
-            (true, format!("all {count} points: {end}{ratio}{}", say(*value)))
+            (true, format!("all {count} points: {end}{prefix}{}", format_value(*value)))
         }
-        (PointQuantifier::Any, Some((_, (place, value)))) => {
-            let best = format!("best {ratio}{}{}", say(*value), place.at());
-            (kept > 0, format!("{kept} of {count} points: {best}"))
+        (PointQuantifier::Any, Some((_, (point, value)))) => {
+            let best = format!("best {prefix}{}{}", format_value(*value), point.location_text());
+            (met > 0, format!("{met} of {count} points: {best}"))
         }
     };
-    let found = if held { CheckOutcome::Holds } else { CheckOutcome::Fails };
-    let of = match &check.statistic {
+    let found = if holds { CheckOutcome::Holds } else { CheckOutcome::Fails };
+    let quantity = match &check.statistic {
         Statistic::Share(bound) => {
             format!("share of runs with {} {}", check.metric, bound.expected_text())
         }
@@ -327,17 +333,17 @@ fn check_values(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> 
         Statistic::Min => format!("smallest {}", check.metric),
         Statistic::Max => format!("largest {}", check.metric),
     };
-    CheckResult { found, text: format!("{of}: {text}, asked {asked}{note}") }
+    CheckResult { found, text: format!("{quantity}: {text}, asked {bounds_text}{note}") }
 }
 
 /// Returns the position of the value nearest to the bound: smallest, largest or neither.
 fn nearest_end(bounds: &[Bound], values: &[(GridPoint, f64)], value: f64) -> &'static str {
-    let is = |order: fn(f64, f64) -> f64, start: f64| {
-        values.iter().map(|(_, value)| *value).fold(start, order).total_cmp(&value).is_eq()
+    let is_extreme = |fold_step: fn(f64, f64) -> f64, start: f64| {
+        values.iter().map(|(_, value)| *value).fold(start, fold_step).total_cmp(&value).is_eq()
     };
     match bounds {
-        [_] if is(f64::min, f64::INFINITY) => "smallest ",
-        [_] if is(f64::max, f64::NEG_INFINITY) => "largest ",
+        [_] if is_extreme(f64::min, f64::INFINITY) => "smallest ",
+        [_] if is_extreme(f64::max, f64::NEG_INFINITY) => "largest ",
         _ => "nearest to the bound ",
     }
 }

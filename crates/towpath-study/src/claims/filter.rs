@@ -32,8 +32,8 @@ impl RunFilter {
     pub fn admits(&self, row: &RunRow) -> bool {
         (self.variants.is_empty() || self.variants.contains(&row.variant))
             && self.world.is_none_or(|world| world == row.world)
-            && self.parameters.iter().all(|(name, wanted)| {
-                row.parameters.get(name).is_some_and(|parameter| wanted.admits(parameter))
+            && self.parameters.iter().all(|(name, condition)| {
+                row.parameters.get(name).is_some_and(|parameter| condition.admits(parameter))
             })
     }
 }
@@ -44,13 +44,13 @@ impl ParameterFilter {
             Self::Bounds(bounds) => parameter.number.is_some_and(|number| {
                 bounds.iter().all(|bound| bound.operator.holds(number, bound.value))
             }),
-            Self::OneOf(values) => values.iter().any(|value| same(value, parameter)),
+            Self::OneOf(values) => values.iter().any(|value| is_same_value(value, parameter)),
         }
     }
 }
 
 /// Returns true if two parameters are equal: by value where both have one, in any notation.
-pub(crate) fn same(a: &Parameter, b: &Parameter) -> bool {
+pub(crate) fn is_same_value(a: &Parameter, b: &Parameter) -> bool {
     match (a.number, b.number) {
         (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
         _ => a.text == b.text,

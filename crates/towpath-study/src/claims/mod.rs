@@ -135,7 +135,7 @@ pub enum PointQuantifier {
 impl ClaimSet {
     /// Reads the claims about the runs of `plan`. `file_name` is only for messages.
     pub fn parse(file_name: &str, text: &str, plan: &Plan) -> Result<Self, ScenarioErrors> {
-        read::expected(file_name, text, plan)
+        read::read_claims(file_name, text, plan)
     }
 }
 

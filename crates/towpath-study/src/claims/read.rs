@@ -84,7 +84,7 @@ pub fn reference_markdown() -> String {
     document::reference("# Keys of expected.toml", [&EXPECTED, &CLAIM, &CHECK])
 }
 
-pub(super) fn expected(
+pub(super) fn read_claims(
     file_name: &str,
     text: &str,
     plan: &Plan,
@@ -92,13 +92,13 @@ pub(super) fn expected(
     document::read(file_name, text, (&EXPECTED, "the file"), |top, _| {
         let claims = top.take("claims").and_then(|value| value.list("expected `[[claims]]`"));
         let claims = claims.unwrap_or_default();
-        let claims = claims.iter().filter_map(|value| claim(value, plan)).collect();
+        let claims = claims.iter().filter_map(|value| read_claim(value, plan)).collect();
         let axes = plan.axes.iter().map(|axis| axis.name.clone()).collect();
         ClaimSet { claims, axes }
     })
 }
 
-fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
+fn read_claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
     let mut section = value.section(&CLAIM, "a claim", "expected a table")?;
     let text = section.require("text", "text = \"…\"").and_then(|value| value.text());
     let source = section.require("source", "source = \"section 4.2\"").and_then(|v| v.text());
@@ -113,7 +113,7 @@ fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
     let worlds = worlds.iter().filter_map(|value| value.word(&WORLDS)).collect();
     let checks = section.require("checks", "[[claims.checks]]");
     let checks = checks.and_then(|value| value.list("expected `[[claims.checks]]`"))?;
-    let checks: Vec<_> = checks.iter().filter_map(|value| check(value, plan)).collect();
+    let checks: Vec<_> = checks.iter().filter_map(|value| read_check(value, plan)).collect();
     section.finish();
     Some(Claim {
         text: text?.to_owned(),
@@ -127,30 +127,26 @@ fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
 
 const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
 
-fn check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
+fn read_check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     let mut section = value.section(&CHECK, "a check", "expected a table")?;
-    let figure = section.require("figure", "figure = \"goodput\"").and_then(|v| v.text());
-    let of = section.take("of").map_or_else(RunFilter::default, |value| filter(&value, plan));
-    let statistic = statistic(&mut section);
-    let asked = read_bound(&mut section, plan);
-    let overs = [
+    let metric = section.require("figure", "figure = \"goodput\"").and_then(|v| v.text());
+    let filter =
+        section.take("of").map_or_else(RunFilter::default, |value| read_filter(&value, plan));
+    let statistic = read_statistic(&mut section);
+    let bound = read_bound(&mut section, plan);
+    let quantifiers = [
         ("all", PointQuantifier::All),
         ("any", PointQuantifier::Any),
         ("mean", PointQuantifier::Mean),
     ];
-    let over =
-        section.take("over").and_then(|value| value.word(&overs)).unwrap_or(PointQuantifier::All);
-    let thin = section.take("quick").and_then(|value| value.boolean()).unwrap_or(true);
+    let quantifier = section
+        .take("over")
+        .and_then(|value| value.word(&quantifiers))
+        .unwrap_or(PointQuantifier::All);
+    let quick = section.take("quick").and_then(|value| value.boolean()).unwrap_or(true);
     section.finish();
-    let figure = figure?.to_owned();
-    Some(ClaimCheck {
-        metric: figure,
-        filter: of,
-        statistic: statistic?,
-        bound: asked?,
-        quantifier: over,
-        quick: thin,
-    })
+    let metric = metric?.to_owned();
+    Some(ClaimCheck { metric, filter, statistic: statistic?, bound: bound?, quantifier, quick })
 }
 
 /// Reads the bound: either `is`, or `than` with `ratio`.
@@ -158,10 +154,10 @@ fn read_bound(section: &mut Section<'_>, plan: &Plan) -> Option<CheckBound> {
     let is = section.take("is");
     let (than, ratio) = (section.take("than"), section.take("ratio"));
     match (is, than, ratio) {
-        (Some(is), None, None) => Some(CheckBound::Is(bounds(&is, None))),
+        (Some(is), None, None) => Some(CheckBound::Is(read_bounds(&is, None))),
         (None, Some(than), Some(ratio)) => {
-            let bounds = bounds(&ratio, Some(Dimension::Count));
-            Some(CheckBound::Ratio { than: filter(&than, plan), bounds })
+            let bounds = read_bounds(&ratio, Some(Dimension::Count));
+            Some(CheckBound::Ratio { than: read_filter(&than, plan), bounds })
         }
         _ => {
             let expected = "expected either `is`, or `than` and `ratio`";
@@ -171,17 +167,17 @@ fn read_bound(section: &mut Section<'_>, plan: &Plan) -> Option<CheckBound> {
     }
 }
 
-fn statistic(section: &mut Section<'_>) -> Option<Statistic> {
-    let (value, keeps) = (section.take("statistic"), section.take("keeps"));
+fn read_statistic(section: &mut Section<'_>) -> Option<Statistic> {
+    let (value, share_bound) = (section.take("statistic"), section.take("keeps"));
     let text = value.as_ref().map_or(Some("median"), Value::text)?;
-    let keeps = keeps.and_then(|value| Some((bound(&value, None)?, value)));
+    let share_bound = share_bound.and_then(|value| Some((read_one_bound(&value, None)?, value)));
     let statistic = match (text, text.strip_prefix("percentile ")) {
         ("median", _) => Statistic::Median,
         ("mean", _) => Statistic::Mean,
         ("min", _) => Statistic::Min,
         ("max", _) => Statistic::Max,
         ("share", _) => {
-            let Some((bound, _)) = keeps else {
+            let Some((bound, _)) = share_bound else {
                 section.fail("`share` of which runs?", "expected `keeps = \">= 10 s\"`");
                 return None;
             };
@@ -193,7 +189,7 @@ fn statistic(section: &mut Section<'_>) -> Option<Statistic> {
         },
         _ => return unknown_statistic(&value?),
     };
-    if let Some((_, value)) = keeps {
+    if let Some((_, value)) = share_bound {
         value.fail("`keeps` says of which runs a `share` is", "expected `statistic = \"share\"`");
     }
     Some(statistic)
@@ -205,12 +201,12 @@ fn unknown_statistic(value: &Value<'_>) -> Option<Statistic> {
     None
 }
 
-fn bounds(value: &Value<'_>, wanted: Option<Dimension>) -> Vec<Bound> {
+fn read_bounds(value: &Value<'_>, dimension: Option<Dimension>) -> Vec<Bound> {
     if value.as_str().is_some() {
-        return bound(value, wanted).into_iter().collect();
+        return read_one_bound(value, dimension).into_iter().collect();
     }
     let list = value.list("expected a bound such as `>= 9 Mbit/s`, or a list of bounds");
-    list.unwrap_or_default().iter().filter_map(|value| bound(value, wanted)).collect()
+    list.unwrap_or_default().iter().filter_map(|value| read_one_bound(value, dimension)).collect()
 }
 
 /// Operators, longer ones first, because the shorter ones are their prefixes.
@@ -222,47 +218,49 @@ const OPERATORS: [(&str, Operator); 5] = [
     (">", Operator::More),
 ];
 
-fn operator(text: &str) -> Option<(Operator, &str)> {
+fn split_operator(text: &str) -> Option<(Operator, &str)> {
     OPERATORS.iter().find_map(|(word, operator)| Some((*operator, text.strip_prefix(word)?)))
 }
 
-fn bound(value: &Value<'_>, wanted: Option<Dimension>) -> Option<Bound> {
-    let Some((operator, rest)) = operator(value.text()?) else {
+fn read_one_bound(value: &Value<'_>, dimension: Option<Dimension>) -> Option<Bound> {
+    let Some((operator, quantity_text)) = split_operator(value.text()?) else {
         value.fail("this is not a bound", "expected an operator and a value such as `>= 9 Mbit/s`");
         return None;
     };
-    let read = units::quantity(rest).and_then(|quantity| match wanted {
-        Some(wanted) => quantity.of(wanted),
+    let parsed = units::quantity(quantity_text).and_then(|quantity| match dimension {
+        Some(dimension) => quantity.of(dimension),
         None => Ok(quantity),
     });
-    match read {
+    match parsed {
         Ok(quantity) => {
             let (value, dimension) = (quantity.as_f64(), quantity.dimension);
             Some(Bound { operator, value, dimension })
         }
         Err(error) => {
-            let wanted = wanted.unwrap_or(Dimension::Rate);
-            value.unit_error(&error, wanted, "expected a number with its unit".to_owned());
+            let dimension = dimension.unwrap_or(Dimension::Rate);
+            value.unit_error(&error, dimension, "expected a number with its unit".to_owned());
             None
         }
     }
 }
 
-fn filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
+fn read_filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
     let mut filter = RunFilter::default();
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ variant = \"…\" }`");
         return filter;
     };
-    for (name, inner) in table {
-        let inner = value.nested(name.get_ref(), name.span(), inner);
+    for (name, entry) in table {
+        let entry = value.nested(name.get_ref(), name.span(), entry);
         match name.get_ref().as_ref() {
-            "variant" => filter.variants = variants(&inner, plan),
-            "world" => filter.world = inner.word(&WORLDS),
-            other => {
-                let wanted =
-                    require_known(other, &inner, plan).and_then(|()| parameter_filter(&inner));
-                filter.parameters.extend(wanted.map(|wanted| (other.to_owned(), wanted)));
+            "variant" => filter.variants = read_variants(&entry, plan),
+            "world" => filter.world = entry.word(&WORLDS),
+            parameter => {
+                let condition =
+                    require_known(parameter, &entry, plan).and_then(|()| parameter_filter(&entry));
+                filter
+                    .parameters
+                    .extend(condition.map(|condition| (parameter.to_owned(), condition)));
             }
         }
     }
@@ -270,48 +268,52 @@ fn filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
 }
 
 /// Reads a text or a list of texts.
-fn one_or_more<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
+fn text_or_list<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
     match value.as_str() {
         Some(_) => vec![value.clone()],
         None => value.list("expected a text or a list of texts").unwrap_or_default(),
     }
 }
 
-fn variants(value: &Value<'_>, plan: &Plan) -> Vec<String> {
-    let all = || plan.variants.iter().map(|variant| variant.name.as_str());
-    let mut found = Vec::new();
-    for value in one_or_more(value) {
+fn read_variants(value: &Value<'_>, plan: &Plan) -> Vec<String> {
+    let plan_variants = || plan.variants.iter().map(|variant| variant.name.as_str());
+    let mut variants = Vec::new();
+    for value in text_or_list(value) {
         let Some(name) = value.text() else { continue };
-        if all().any(|known| known == name) {
-            found.push(name.to_owned());
+        if plan_variants().any(|v| v == name) {
+            variants.push(name.to_owned());
         } else {
-            not_in_plan(
+            report_not_in_plan(
                 &value,
                 value.span(),
                 format!("no variant is called {}", quote(name)),
-                || nearest(name, all()).map_or_else(|| alternatives(all().take(10)), quote),
+                || {
+                    nearest(name, plan_variants())
+                        .map_or_else(|| alternatives(plan_variants().take(10)), quote)
+                },
             );
         }
     }
-    found
+    variants
 }
 
 /// Returns `Some` if the plan has such an axis or draw; otherwise reports an error.
 fn require_known(name: &str, value: &Value<'_>, plan: &Plan) -> Option<()> {
     let axes = plan.axes.iter().map(|axis| axis.name.as_str());
     let draws = plan.random.iter().flat_map(|random| &random.draws).map(|draw| draw.name.as_str());
-    let all: Vec<&str> = axes.chain(draws).chain(["variant", "world"]).collect();
-    if all.contains(&name) {
+    let known: Vec<&str> = axes.chain(draws).chain(["variant", "world"]).collect();
+    if known.contains(&name) {
         return Some(());
     }
     let message = format!("no axis or draw is called {}", quote(name));
-    not_in_plan(value, value.key_span(), message, || {
-        nearest(name, all.iter().copied()).map_or_else(|| alternatives(all.iter().copied()), quote)
+    report_not_in_plan(value, value.key_span(), message, || {
+        nearest(name, known.iter().copied())
+            .map_or_else(|| alternatives(known.iter().copied()), quote)
     });
     None
 }
 
-fn not_in_plan(
+fn report_not_in_plan(
     value: &Value<'_>,
     span: std::ops::Range<usize>,
     message: String,
@@ -323,20 +325,23 @@ fn not_in_plan(
 
 /// Reads the condition on a parameter: bounds, or values as the plan writes them.
 fn parameter_filter(value: &Value<'_>) -> Option<ParameterFilter> {
-    let bounded = |value: &Value<'_>| value.as_str().is_some_and(|text| operator(text).is_some());
+    let is_bound =
+        |value: &Value<'_>| value.as_str().is_some_and(|text| split_operator(text).is_some());
     let list = if value.as_str().is_some() || value.as_number().is_some() {
         vec![value.clone()]
     } else {
         value.list("expected a value, a comparison or a list of them")?
     };
-    if !list.is_empty() && list.iter().all(bounded) {
-        return Some(ParameterFilter::Bounds(list.iter().filter_map(|v| bound(v, None)).collect()));
+    if !list.is_empty() && list.iter().all(is_bound) {
+        return Some(ParameterFilter::Bounds(
+            list.iter().filter_map(|v| read_one_bound(v, None)).collect(),
+        ));
     }
-    let one = |value: &Value<'_>| {
+    let parameter = |value: &Value<'_>| {
         let number = value.as_number();
         let text = value.as_str().map(str::to_owned).or(number)?;
         let number = units::quantity(&text).ok().map(units::Quantity::as_f64);
         Some(Parameter { text, number })
     };
-    Some(ParameterFilter::OneOf(list.iter().filter_map(one).collect()))
+    Some(ParameterFilter::OneOf(list.iter().filter_map(parameter).collect()))
 }

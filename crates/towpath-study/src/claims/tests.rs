@@ -21,8 +21,8 @@ values = ["100 KB", "600 KB", "1 MB"]
 "#;
 
 fn plan() -> Plan {
-    let none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::parse("plan.toml", PLAN, &none).unwrap()
+    let no_files = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    Plan::parse("plan.toml", PLAN, &no_files).unwrap()
 }
 
 fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> RunRow {
@@ -93,24 +93,24 @@ fn points_are_compared_at_equal_other_parameters() {
     // Another point of the same variant.
     let text = check("of = { variant = \"MPTCP\", \"receive buffer\" = \"600 KB\" }\nthan = { \"receive buffer\" = \"1000 KB\" }\nratio = \"<= 1\"", &rows()).1;
     assert_eq!(text, "goodput: ratio 0.979, asked ≤ 1");
-    let without: Vec<_> = rows().into_iter().filter(|row| row.variant == "MPTCP").collect();
-    let (found, text) = check(&format!("{ratio}\">= 0.9\""), &without);
+    let mptcp_rows: Vec<_> = rows().into_iter().filter(|row| row.variant == "MPTCP").collect();
+    let (found, text) = check(&format!("{ratio}\">= 0.9\""), &mptcp_rows);
     assert_eq!(found, Some(ClaimOutcome::Fails));
     assert!(text.ends_with("was not run"), "{text}");
 }
 
 #[test]
 fn one_point_or_the_mean_can_be_enough() {
-    let of = |over: &str| {
+    let check_over = |over: &str| {
         check(
             &format!("of = {{ variant = \"MPTCP\" }}\nis = \">= 7 Mbit/s\"\nover = \"{over}\""),
             &rows(),
         )
     };
-    assert_eq!(of("all").0, Some(ClaimOutcome::Fails));
-    assert_eq!(of("any").0, Some(ClaimOutcome::Holds));
+    assert_eq!(check_over("all").0, Some(ClaimOutcome::Fails));
+    assert_eq!(check_over("any").0, Some(ClaimOutcome::Holds));
     assert_eq!(
-        of("mean"),
+        check_over("mean"),
         (
             Some(ClaimOutcome::Holds),
             "goodput: mean of 3 points 7.13 Mbit/s, asked ≥ 7 Mbit/s".into()
@@ -120,23 +120,25 @@ fn one_point_or_the_mean_can_be_enough() {
 
 #[test]
 fn the_runs_of_a_point_are_aggregated_as_requested() {
-    let at = |rest: &str| {
+    let text_of = |aggregation: &str| {
         check(
-            &format!("of = {{ variant = \"MPTCP\", \"receive buffer\" = \"1 MB\" }}\n{rest}"),
+            &format!(
+                "of = {{ variant = \"MPTCP\", \"receive buffer\" = \"1 MB\" }}\n{aggregation}"
+            ),
             &rows(),
         )
         .1
     };
     assert_eq!(
-        at("statistic = \"min\"\nis = \">= 9 Mbit/s\""),
+        text_of("statistic = \"min\"\nis = \">= 9 Mbit/s\""),
         "smallest goodput: 9.30 Mbit/s, asked ≥ 9 Mbit/s"
     );
     assert_eq!(
-        at("statistic = \"percentile 75\"\nis = [\">= 9 Mbit/s\", \"<= 10 Mbit/s\"]"),
+        text_of("statistic = \"percentile 75\"\nis = [\">= 9 Mbit/s\", \"<= 10 Mbit/s\"]"),
         "percentile 75 of goodput: 9.45 Mbit/s, asked ≥ 9 Mbit/s and ≤ 10 Mbit/s"
     );
     assert_eq!(
-        at("statistic = \"share\"\nkeeps = \">= 9.4 Mbit/s\"\nis = \">= 60 %\""),
+        text_of("statistic = \"share\"\nkeeps = \">= 9.4 Mbit/s\"\nis = \">= 60 %\""),
         "share of runs with goodput ≥ 9.4 Mbit/s: 66.7 %, asked ≥ 60 %"
     );
 }
@@ -171,14 +173,14 @@ fn values_of_never_meet_no_upper_bound() {
 fn a_claim_needs_all_its_checks_and_a_quick_run_skips_some() {
     let checks = "[[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 bit/s\"\n\
         [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nquick = false\n";
-    let whole = verdict(checks, &rows());
-    assert_eq!(whole.found, Some(ClaimOutcome::Fails));
-    assert!(!whole.as_expected());
+    let full_verdict = verdict(checks, &rows());
+    assert_eq!(full_verdict.found, Some(ClaimOutcome::Fails));
+    assert!(!full_verdict.as_expected());
     let text = format!("[[claims]]\ntext = \"t\"\nsource = \"s\"\noutcome = \"holds\"\n{checks}");
     let expected = ClaimSet::parse("expected.toml", &text, &plan()).unwrap();
     assert_eq!(expected.check(&rows(), World::Sim, true)[0].found, Some(ClaimOutcome::Holds));
-    let here = text.replace("outcome", "worlds = [\"emu\"]\noutcome");
-    let expected = ClaimSet::parse("expected.toml", &here, &plan()).unwrap();
+    let emulated_only = text.replace("outcome", "worlds = [\"emu\"]\noutcome");
+    let expected = ClaimSet::parse("expected.toml", &emulated_only, &plan()).unwrap();
     let verdict = expected.check(&rows(), World::Sim, false).remove(0);
     assert_eq!((verdict.found, verdict.as_expected()), (None, true));
 }
@@ -213,10 +215,10 @@ proptest! {
     #[test]
     fn the_verdict_follows_the_bound(values in prop::collection::vec(1.0..1e9_f64, 1..20), bound in 1_u32..1_000) {
         let rows: Vec<_> = values.iter().enumerate().map(|(n, v)| row("MPTCP", "1 MB", 1e6, n as u64, *v)).collect();
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
         for over in ["all", "any", "mean"] {
             let (found, _) = check(&format!("statistic = \"min\"\nover = \"{over}\"\nis = \">= {bound} Mbit/s\""), &rows);
-            prop_assert_eq!(found == Some(ClaimOutcome::Holds), least >= f64::from(bound) * 1e6);
+            prop_assert_eq!(found == Some(ClaimOutcome::Holds), min >= f64::from(bound) * 1e6);
         }
     }
 }

@@ -3,7 +3,7 @@
 use towpath_measure::scenario::document::nearest;
 use towpath_measure::scenario::units::{self, Dimension};
 
-use super::points::may_have;
+use super::points::may_have_curve;
 use crate::plan::Plan;
 
 /// A point that a source publishes.
@@ -32,8 +32,8 @@ impl QuantityText {
     /// Returns the number in units of `size` base units; `None` if it does not parse.
     pub(super) fn value(&self, size: f64) -> Option<f64> {
         let quantity = units::quantity(&self.text).ok()?;
-        let bare = quantity.dimension == Dimension::Count;
-        Some(if bare { quantity.as_f64() } else { quantity.as_f64() / size })
+        let is_plain_number = quantity.dimension == Dimension::Count;
+        Some(if is_plain_number { quantity.as_f64() } else { quantity.as_f64() / size })
     }
 }
 
@@ -44,39 +44,42 @@ const COLUMNS: [&str; 2] = ["variant,x,y,where", "panel,variant,x,y,where"];
 /// optionally with `panel` before them. An error names the line and its mistake.
 pub fn published(text: &str, plan: &Plan) -> Result<Vec<PublishedPoint>, String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let [usual, with_panels] = COLUMNS;
-    let panels = match lines.next() {
-        Some((_, first)) if first == usual => false,
+    let [without_panels, with_panels] = COLUMNS;
+    let has_panel_column = match lines.next() {
+        Some((_, first)) if first == without_panels => false,
         Some((_, first)) if first == with_panels => true,
         Some((_, other)) => {
-            return Err(format!("line 1 is `{other}`, expected `{usual}` or `{with_panels}`"));
+            return Err(format!(
+                "line 1 is `{other}`, expected `{without_panels}` or `{with_panels}`"
+            ));
         }
-        None => return Err(format!("it is empty, expected `{usual}` or `{with_panels}`")),
+        None => return Err(format!("it is empty, expected `{without_panels}` or `{with_panels}`")),
     };
-    let read = |(number, line)| {
-        point(line, panels, plan).map_err(|why| format!("line {}: {why}", number + 1))
+    let parse_line = |(number, line)| {
+        point(line, has_panel_column, plan).map_err(|error| format!("line {}: {error}", number + 1))
     };
-    lines.map(read).collect()
+    lines.map(parse_line).collect()
 }
 
-fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String> {
+fn point(line: &str, has_panel_column: bool, plan: &Plan) -> Result<PublishedPoint, String> {
     let mut cells = cells(line)?;
-    if !panels {
+    if !has_panel_column {
         cells.insert(0, String::new());
     }
-    let [panel, variant, x, y, place] = <[String; 5]>::try_from(cells).map_err(|cells| {
-        let (found, expected) = if panels { (cells.len(), 5) } else { (cells.len() - 1, 4) };
+    let [panel, variant, x, y, source_place] = <[String; 5]>::try_from(cells).map_err(|cells| {
+        let (found, expected) =
+            if has_panel_column { (cells.len(), 5) } else { (cells.len() - 1, 4) };
         format!("there are {found} cells, expected {expected}")
     })?;
     if units::quantity(&y).is_err() {
         return Err(format!("`{y}` is no number, expected one, with its unit or the axis'"));
     }
-    if place.trim().is_empty() {
+    if source_place.trim().is_empty() {
         return Err("it is not said where the source gives this".to_owned());
     }
     let panel = if panel.is_empty() { None } else { Some(panel_of(&panel, plan)?) };
-    let known = || plan.panels.iter().any(|drawing| may_have(plan, drawing, &variant));
-    if panel.is_none() && plan.panels.len() > 1 && !known() {
+    let has_curve = || plan.panels.iter().any(|spec| may_have_curve(plan, spec, &variant));
+    if panel.is_none() && plan.panels.len() > 1 && !has_curve() {
         return Err(format!(
             "no panel has a curve `{variant}`; for a curve of its own, say in the column `panel` where"
         ));
@@ -86,20 +89,22 @@ fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String
         variant,
         x: QuantityText { text: x },
         y: QuantityText { text: y },
-        source_place: place,
+        source_place,
     })
 }
 
 /// Finds a panel by its title, else by its number from 1.
 fn panel_of(text: &str, plan: &Plan) -> Result<usize, String> {
-    let titles = || plan.panels.iter().map(|drawing| drawing.title.as_str());
+    let titles = || plan.panels.iter().map(|spec| spec.title.as_str());
     let by_number = || text.parse::<usize>().ok()?.checked_sub(1);
     let number = titles().position(|title| title == text).or_else(by_number);
     number.filter(|number| *number < plan.panels.len()).ok_or_else(|| {
-        let near = nearest(text, titles()).map(|title| format!("; did you mean `{title}`?"));
+        let suggestion = nearest(text, titles()).map(|title| format!("; did you mean `{title}`?"));
         let count = plan.panels.len();
-        let near = near.unwrap_or_default();
-        format!("no panel is called `{text}`, expected a title or a number up to {count}{near}")
+        let suggestion = suggestion.unwrap_or_default();
+        format!(
+            "no panel is called `{text}`, expected a title or a number up to {count}{suggestion}"
+        )
     })
 }
 

@@ -20,8 +20,8 @@ values = ["100 KB", "1 MB"]
 "#;
 
 fn plan(figures: &str) -> Plan {
-    let none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &none)
+    let no_files = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &no_files)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -31,7 +31,7 @@ fn rows() -> Vec<RunRow> {
         for (text, number) in [("100 KB", 1e5), ("1 MB", 1e6)] {
             for seed in 1..=3 {
                 let goodput = (mbps + seed as f64 + number / 1e6) * 1e6;
-                let figures = [
+                let metrics = [
                     ("goodput", goodput),
                     ("path.first.goodput", goodput * 0.75),
                     ("path.second.goodput", goodput * 0.25),
@@ -47,7 +47,7 @@ fn rows() -> Vec<RunRow> {
                     seed,
                     parameters: [("receive buffer".to_owned(), parameter)].into(),
                     error: None,
-                    metrics: figures.map(|(name, value)| (name.to_owned(), value)).into(),
+                    metrics: metrics.map(|(name, value)| (name.to_owned(), value)).into(),
                 });
             }
         }
@@ -55,7 +55,7 @@ fn rows() -> Vec<RunRow> {
     rows
 }
 
-fn drawn(figures: &str) -> Figure {
+fn draw_figure(figures: &str) -> Figure {
     figure(&plan(figures), &rows(), &[], None)
 }
 
@@ -65,7 +65,7 @@ fn corners(curve: &Curve) -> Vec<(f64, f64)> {
 
 #[test]
 fn curves_are_medians_in_the_units_of_the_axes() {
-    let panel = drawn(
+    let panel = draw_figure(
         "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\nx-unit = \"KB\"\n\
          y-unit = \"Mbit/s\"\ny-label = \"Goodput\"\nspread = \"range\"\n",
     )
@@ -85,7 +85,7 @@ fn curves_are_medians_in_the_units_of_the_axes() {
 fn bars_can_be_grouped_by_variant_and_stacked_by_part() {
     let y = "y = [\"path.first.goodput\", \"path.second.goodput\"]\ny-unit = \"Mbit/s\"\n\
              names = { \"path.first.goodput\" = \"link A\" }\n";
-    let panel = drawn(&format!(
+    let panel = draw_figure(&format!(
         "[[figures]]\nkind = \"bars\"\nx = \"variant\"\n{y}where = {{ \"receive buffer\" = \"1 MB\" }}\n"
     ));
     let panel = &panel.panels[0];
@@ -93,11 +93,11 @@ fn bars_can_be_grouped_by_variant_and_stacked_by_part() {
     assert_eq!(panel.curves[0].name, "link A");
     assert_eq!(corners(&panel.curves[1]), [(0.0, 2.75), (1.0, 3.25)]);
     let panel =
-        drawn(&format!("[[figures]]\nkind = \"stacked-bars\"\nx = \"receive buffer\"\n{y}"));
+        draw_figure(&format!("[[figures]]\nkind = \"stacked-bars\"\nx = \"receive buffer\"\n{y}"));
     let curves = &panel.panels[0].curves;
-    let look: Vec<_> = curves.iter().map(|c| (c.name.as_str(), c.style, c.group)).collect();
+    let looks: Vec<_> = curves.iter().map(|c| (c.name.as_str(), c.style, c.group)).collect();
     assert_eq!(
-        look,
+        looks,
         [
             ("TCP: link A", 0, 0),
             ("TCP: path.second.goodput", 1, 0),
@@ -112,14 +112,14 @@ fn bars_can_be_grouped_by_variant_and_stacked_by_part() {
 fn rows_of_two_worlds() -> Vec<RunRow> {
     let mut rows = rows();
     rows.retain(|row| row.variant == "TCP");
-    let mut others = rows.clone();
-    for row in &mut others {
+    let mut emulated_rows = rows.clone();
+    for row in &mut emulated_rows {
         row.world = World::Emu;
         row.metrics.entry("goodput".to_owned()).and_modify(|goodput| *goodput -= 1e6);
     }
-    let kernel = |row: &RunRow| RunRow { variant: "MPTCP".into(), ..row.clone() };
-    let only: Vec<_> = others.iter().map(kernel).collect();
-    rows.into_iter().chain(others).chain(only).collect()
+    let as_mptcp = |row: &RunRow| RunRow { variant: "MPTCP".into(), ..row.clone() };
+    let mptcp_rows: Vec<_> = emulated_rows.iter().map(as_mptcp).collect();
+    rows.into_iter().chain(emulated_rows).chain(mptcp_rows).collect()
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn bars_of_one_name_have_one_colour_in_all_panels() {
     };
     let figures =
         panel("[\"goodput\"]") + &panel("[\"throughput\", \"goodput\"]") + &panel("\"throughput\"");
-    let drawn = figure(&plan(&figures), &rows(), &[], None);
+    let figure_drawn = figure(&plan(&figures), &rows(), &[], None);
     let styles = |panel: &Panel| panel.curves.iter().map(|curve| curve.style).collect::<Vec<_>>();
-    let styles: Vec<_> = drawn.panels.iter().map(styles).collect();
+    let styles: Vec<_> = figure_drawn.panels.iter().map(styles).collect();
     assert_eq!(styles, [vec![0], vec![1, 0], vec![1]]);
 }
 
@@ -141,16 +141,17 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
                    x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n\
                    [[figures]]\nkind = \"bars\"\nx = \"variant\"\ny = \"goodput\"\n\
                    y-unit = \"Mbit/s\"\nwhere = { \"receive buffer\" = \"1 MB\" }\n";
-    let both = plan(figures);
-    let published = published("variant,x,y,where\nTCP,100 KB,9 Mbit/s,a\n", &both).unwrap();
-    let drawn = figure(&both, &rows_of_two_worlds(), &published, None);
-    let look = |panel: &Panel| -> Vec<_> {
-        let look = |c: &Curve| (c.name.clone(), c.style, c.emulated, corners(c));
-        panel.curves.iter().map(look).collect()
+    let two_panel_plan = plan(figures);
+    let published =
+        published("variant,x,y,where\nTCP,100 KB,9 Mbit/s,a\n", &two_panel_plan).unwrap();
+    let figure_drawn = figure(&two_panel_plan, &rows_of_two_worlds(), &published, None);
+    let panel_looks = |panel: &Panel| -> Vec<_> {
+        let curve_look = |c: &Curve| (c.name.clone(), c.style, c.emulated, corners(c));
+        panel.curves.iter().map(curve_look).collect()
     };
-    let [lines, bars] = &drawn.panels[..] else { panic!() };
+    let [lines, bars] = &figure_drawn.panels[..] else { panic!() };
     assert_eq!(
-        look(lines),
+        panel_looks(lines),
         [
             ("TCP".to_owned(), 0, false, vec![(100.0, 10.1), (1000.0, 11.0)]),
             ("TCP (kernel)".to_owned(), 0, true, vec![(100.0, 9.1), (1000.0, 10.0)]),
@@ -160,23 +161,25 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
     assert_eq!((lines.references.len(), lines.references[0].name.as_str()), (1, "TCP"));
     assert_eq!(bars.x.scale, ScaleKind::Names(vec!["TCP".into(), "MPTCP".into()]));
     assert_eq!(
-        look(bars),
+        panel_looks(bars),
         [
             ("goodput".to_owned(), 0, false, vec![(0.0, 11.0)]),
             ("goodput (kernel)".to_owned(), 0, true, vec![(0.0, 10.0), (1.0, 10.0)]),
         ]
     );
     // The emulated world alone is drawn like any other.
-    let mut alone = rows_of_two_worlds();
-    alone.retain(|row| row.world == World::Emu);
-    let alone = figure(&plan(figures), &alone, &[], None);
-    assert_eq!(alone.panels[0].curves[0].name, "TCP");
-    assert!(alone.panels.iter().flat_map(|panel| &panel.curves).all(|curve| !curve.emulated));
+    let mut emulated_rows = rows_of_two_worlds();
+    emulated_rows.retain(|row| row.world == World::Emu);
+    let emulated_figure = figure(&plan(figures), &emulated_rows, &[], None);
+    assert_eq!(emulated_figure.panels[0].curves[0].name, "TCP");
+    assert!(
+        emulated_figure.panels.iter().flat_map(|panel| &panel.curves).all(|curve| !curve.emulated)
+    );
 }
 
 #[test]
 fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
-    let figure = drawn(
+    let figure = draw_figure(
         "[[figures]]\nkind = \"series\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\nstatistic = \"mean\"\n\
          [[figures]]\nkind = \"cdf\"\nx = \"goodput\"\nx-unit = \"Mbit/s\"\nvariants = [\"TCP\"]\n",
     );
@@ -210,8 +213,8 @@ fn two_panels(points: &str) -> Result<Figure, String> {
              y = \"{y}\"\nx-unit = \"KB\"\ny-unit = \"Mbit/s\"\n"
         )
     };
-    let both = [panel("all of it", "goodput"), panel("one link", "path.first.goodput")].concat();
-    let plan = plan(&both);
+    let panels = [panel("all of it", "goodput"), panel("one link", "path.first.goodput")].concat();
+    let plan = plan(&panels);
     Ok(figure(&plan, &rows(), &published(points, &plan)?, None))
 }
 
@@ -222,9 +225,9 @@ fn a_published_point_is_in_its_named_panel_or_with_its_curve() {
     let references = |panel: &Panel| -> Vec<(String, f64)> {
         panel.references.iter().map(|point| (point.name.clone(), point.y)).collect()
     };
-    let [all, one] = &figure.panels[..] else { panic!() };
-    assert_eq!(references(all), [("MPTCP".to_owned(), 7.0), ("TCP".to_owned(), 6.0)]);
-    assert_eq!(references(one), [("TCP".to_owned(), 5.0), ("TCP".to_owned(), 6.0)]);
+    let [goodput_panel, link_panel] = &figure.panels[..] else { panic!() };
+    assert_eq!(references(goodput_panel), [("MPTCP".to_owned(), 7.0), ("TCP".to_owned(), 6.0)]);
+    assert_eq!(references(link_panel), [("TCP".to_owned(), 5.0), ("TCP".to_owned(), 6.0)]);
 }
 
 #[test]
@@ -232,62 +235,63 @@ fn points_of_an_unknown_curve_form_their_own_curve() {
     let points = "panel,variant,x,y,where\n1,theirs,300,6,a\n1,theirs,200 KB,5 Mbit/s,b\n\
                   2,others,200,4,c\n";
     let figure = two_panels(points).unwrap();
-    let [all, one] = &figure.panels[..] else { panic!() };
-    let [_, _, theirs] = &all.curves[..] else { panic!("{all:?}") };
+    let [goodput_panel, link_panel] = &figure.panels[..] else { panic!() };
+    let [_, _, theirs] = &goodput_panel.curves[..] else { panic!("{goodput_panel:?}") };
     assert_eq!((theirs.name.as_str(), theirs.given, theirs.style), ("theirs", true, 2));
     assert_eq!(corners(theirs), [(200.0, 5.0), (300.0, 6.0)]);
-    assert_eq!(one.curves.iter().map(|curve| curve.style).collect::<Vec<_>>(), [0, 1, 3]);
-    assert!(all.references.is_empty() && one.references.is_empty());
+    assert_eq!(link_panel.curves.iter().map(|curve| curve.style).collect::<Vec<_>>(), [0, 1, 3]);
+    assert!(goodput_panel.references.is_empty() && link_panel.references.is_empty());
 }
 
 #[test]
 fn a_point_outside_every_panel_is_reported() {
-    let of = |line: &str| two_panels(&format!("panel,variant,x,y,where\n{line}\n")).unwrap_err();
+    let error_of =
+        |line: &str| two_panels(&format!("panel,variant,x,y,where\n{line}\n")).unwrap_err();
     assert_eq!(
-        of(",theirs,1,1,a"),
+        error_of(",theirs,1,1,a"),
         "line 2: no panel has a curve `theirs`; for a curve of its own, say in the column `panel` \
          where"
     );
     assert_eq!(
-        of("one lonk,TCP,1,1,a"),
+        error_of("one lonk,TCP,1,1,a"),
         "line 2: no panel is called `one lonk`, expected a title or a number up to 2; did you mean \
          `one link`?"
     );
-    assert!(of("3,TCP,1,1,a").contains("no panel is called `3`"));
-    assert!(of("0,TCP,1,1,a").contains("no panel is called `0`"));
+    assert!(error_of("3,TCP,1,1,a").contains("no panel is called `3`"));
+    assert!(error_of("0,TCP,1,1,a").contains("no panel is called `0`"));
 }
 
 #[test]
 fn a_wrong_table_of_points_is_reported_with_its_line() {
     let plan = plan("");
-    let of = |text: &str| published(text, &plan).unwrap_err();
+    let error_of = |text: &str| published(text, &plan).unwrap_err();
     assert_eq!(
-        of("a,b\n"),
+        error_of("a,b\n"),
         "line 1 is `a,b`, expected `variant,x,y,where` or `panel,variant,x,y,where`"
     );
     assert_eq!(
-        of("variant,x,y,where\n\nTCP,1,fast,p\n"),
+        error_of("variant,x,y,where\n\nTCP,1,fast,p\n"),
         "line 3: `fast` is no number, expected one, with its unit or the axis'"
     );
-    assert_eq!(of("variant,x,y,where\nTCP,1,2\n"), "line 2: there are 3 cells, expected 4");
+    assert_eq!(error_of("variant,x,y,where\nTCP,1,2\n"), "line 2: there are 3 cells, expected 4");
     assert_eq!(
-        of("variant,x,y,where\nTCP,1,2,\n"),
+        error_of("variant,x,y,where\nTCP,1,2,\n"),
         "line 2: it is not said where the source gives this"
     );
 }
 
 #[test]
 fn a_figure_that_the_plan_cannot_draw_is_an_error() {
-    let none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let no_files = |_: &str| Err(std::io::ErrorKind::NotFound.into());
     let figures = "[[figures]]\nkind = \"line\"\nx = \"recieve buffer\"\ny = \"goodput\"\ny-unit = \"Mbits\"\n\
                    variants = [\"MTPCP\"]\ny-range = [\"10 Mbit/s\", \"0\"]\ncolour = \"red\"\n";
-    let errors = Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &none).unwrap_err();
+    let errors = Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &no_files).unwrap_err();
     insta::assert_snapshot!(errors.to_string());
 }
 
 #[test]
 fn each_curve_has_a_line_of_sparks() {
-    let lines = sparks(&drawn(
+    let lines = sparks(&draw_figure(
         "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\n",
     ));
     assert_eq!(lines[1], "  TCP    ▇▇  10.1 … 11.0");

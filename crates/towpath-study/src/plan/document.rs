@@ -32,19 +32,21 @@ impl KeyPath {
     /// Parses a key in TOML syntax: names with dots or spaces are in double quotes. `None` if
     /// invalid.
     pub fn parse(text: &str) -> Option<Self> {
-        let (mut segments, mut rest) = (Vec::new(), text.trim());
+        let (mut segments, mut remaining) = (Vec::new(), text.trim());
         loop {
-            let (segment, after) = match rest.strip_prefix('"') {
+            let (segment, after) = match remaining.strip_prefix('"') {
                 Some(quoted) => quoted.split_once('"')?,
-                None => rest.split_at(rest.find('.').unwrap_or(rest.len())),
+                None => remaining.split_at(remaining.find('.').unwrap_or(remaining.len())),
             };
-            let bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-            if segment.is_empty() || (!rest.starts_with('"') && !segment.chars().all(bare)) {
+            let is_bare_char = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+            if segment.is_empty()
+                || (!remaining.starts_with('"') && !segment.chars().all(is_bare_char))
+            {
                 return None;
             }
             segments.push(segment.to_owned());
             match after.strip_prefix('.') {
-                Some(further) => rest = further,
+                Some(further) => remaining = further,
                 None if after.is_empty() => return Some(Self(segments)),
                 None => return None,
             }
@@ -57,7 +59,7 @@ impl KeyPath {
     }
 
     /// Returns the first `count` names, for messages.
-    fn beginning(&self, count: usize) -> String {
+    fn prefix(&self, count: usize) -> String {
         Self(self.0.iter().take(count).cloned().collect()).to_string()
     }
 
@@ -71,18 +73,18 @@ impl KeyPath {
 impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, name) in self.0.iter().enumerate() {
-            let point = if i > 0 { "." } else { "" };
+            let separator = if i > 0 { "." } else { "" };
             if name.contains(['.', ' ']) {
-                write!(f, "{point}\"{name}\"")?;
+                write!(f, "{separator}\"{name}\"")?;
             } else {
-                write!(f, "{point}{name}")?;
+                write!(f, "{separator}{name}")?;
             }
         }
         Ok(())
     }
 }
 
-/// Target of a path's last step.
+/// Container of a key's last name: a table with the name, or an array with the index.
 enum Slot<'a> {
     Table(&'a mut Table, &'a str),
     Array(&'a mut Vec<Value>, usize),
@@ -109,51 +111,52 @@ pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), Docu
     let mut paths: Vec<_> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.removal_order()));
     for path in paths {
-        let gone = match find_parent(document, path, false)? {
+        let removed = match find_parent(document, path, false)? {
             Slot::Table(table, name) => table.remove(name).is_some(),
             Slot::Array(array, index) => {
-                let there = index < array.len();
-                if there {
+                let exists = index < array.len();
+                if exists {
                     array.remove(index);
                 }
-                there
+                exists
             }
         };
-        if !gone {
+        if !removed {
             return Err(DocumentError::Missing(path.to_string()));
         }
     }
     Ok(())
 }
 
-/// Returns the table or array that contains the last name of `path`.
+/// Returns the table or array that contains the last name of `path`. With `create_missing`, missing
+/// tables are created.
 fn find_parent<'a>(
     document: &'a mut Table,
     path: &'a KeyPath,
-    make: bool,
+    create_missing: bool,
 ) -> Result<Slot<'a>, DocumentError> {
     let missing = || DocumentError::Missing(path.to_string());
-    let (last, before) = path.0.split_last().ok_or_else(missing)?;
-    let mut here = Slot::Table(document, last);
-    for (depth, name) in before.iter().enumerate() {
-        let next = path.0.get(depth + 1).ok_or_else(missing)?;
-        let value = match here {
-            Slot::Table(table, _) if make => {
+    let (last_name, parent_names) = path.0.split_last().ok_or_else(missing)?;
+    let mut parent = Slot::Table(document, last_name);
+    for (depth, name) in parent_names.iter().enumerate() {
+        let next_name = path.0.get(depth + 1).ok_or_else(missing)?;
+        let value = match parent {
+            Slot::Table(table, _) if create_missing => {
                 table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()))
             }
             Slot::Table(table, _) => table.get_mut(name).ok_or_else(missing)?,
             Slot::Array(array, index) => {
                 let length = array.len();
-                if make && index == length {
+                if create_missing && index == length {
                     array.push(Value::Table(Table::new()));
                 }
                 array.get_mut(index).ok_or_else(|| too_far(path, length))?
             }
         };
-        here = match value {
-            Value::Table(table) => Slot::Table(table, last),
+        parent = match value {
+            Value::Table(table) => Slot::Table(table, last_name),
             Value::Array(array) => {
-                let index = next.parse().ok();
+                let index = next_name.parse().ok();
                 let index = index.ok_or_else(|| DocumentError::Missing(path.to_string()))?;
                 Slot::Array(array, index)
             }
@@ -162,23 +165,25 @@ fn find_parent<'a>(
             | Value::Float(_)
             | Value::Boolean(_)
             | Value::Datetime(_) => {
-                return Err(DocumentError::Plain(path.beginning(depth + 1)));
+                return Err(DocumentError::Plain(path.prefix(depth + 1)));
             }
         };
     }
-    Ok(here)
+    Ok(parent)
 }
 
 fn too_far(path: &KeyPath, length: usize) -> DocumentError {
     let names = path.0.iter().position(|name| name.parse::<usize>().is_ok()).unwrap_or(0);
-    DocumentError::TooFar { array: path.beginning(names), length }
+    DocumentError::TooFar { array: path.prefix(names), length }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn changed(change: impl Fn(&mut Table) -> Result<(), DocumentError>) -> Result<String, String> {
+    fn change_document(
+        change: impl Fn(&mut Table) -> Result<(), DocumentError>,
+    ) -> Result<String, String> {
         let text = "[hosts.a]\nmtu = 1500\n[[flows]]\nx = 1\n[[flows]]\nx = 2\n[[flows]]\nx = 3\n";
         let mut document: Table = text.parse().unwrap();
         change(&mut document).map_err(|error| error.to_string())?;
@@ -191,27 +196,30 @@ mod tests {
 
     #[test]
     fn values_are_set_in_tables_and_arrays_and_tables_are_made() {
-        let put = |key: &str| changed(|d| set(d, &path(key), Value::Integer(7)));
-        assert!(put("hosts.a.mtu").unwrap().contains("mtu = 7"));
-        assert!(put("flows.1.x").unwrap().contains("x = 1\n\n[[flows]]\nx = 7\n"));
-        assert!(put("flows.3.x").unwrap().ends_with("x = 3\n\n[[flows]]\nx = 7\n"));
-        assert!(put("run.\"a b\".seed").unwrap().contains("[run.\"a b\"]\nseed = 7"));
-        assert_eq!(put("flows.4.x"), Err("the scenario has only 3 `flows`, counted from 0".into()));
+        let set_seven = |key: &str| change_document(|d| set(d, &path(key), Value::Integer(7)));
+        assert!(set_seven("hosts.a.mtu").unwrap().contains("mtu = 7"));
+        assert!(set_seven("flows.1.x").unwrap().contains("x = 1\n\n[[flows]]\nx = 7\n"));
+        assert!(set_seven("flows.3.x").unwrap().ends_with("x = 3\n\n[[flows]]\nx = 7\n"));
+        assert!(set_seven("run.\"a b\".seed").unwrap().contains("[run.\"a b\"]\nseed = 7"));
         assert_eq!(
-            put("hosts.a.mtu.x"),
+            set_seven("flows.4.x"),
+            Err("the scenario has only 3 `flows`, counted from 0".into())
+        );
+        assert_eq!(
+            set_seven("hosts.a.mtu.x"),
             Err("`hosts.a.mtu` is a plain value in the scenario".into())
         );
     }
 
     #[test]
     fn indices_of_removed_entries_refer_to_the_original() {
-        let gone = |keys: &[&str]| {
+        let remove_keys = |keys: &[&str]| {
             let keys: Vec<_> = keys.iter().map(|key| path(key)).collect();
-            changed(|d| remove(d, &keys))
+            change_document(|d| remove(d, &keys))
         };
-        assert_eq!(gone(&["hosts", "flows.0", "flows.1"]).unwrap(), "[[flows]]\nx = 3\n");
-        assert_eq!(gone(&["hosts.b"]), Err("the scenario has no `hosts.b`".into()));
-        assert_eq!(gone(&["flows.3"]), Err("the scenario has no `flows.3`".into()));
+        assert_eq!(remove_keys(&["hosts", "flows.0", "flows.1"]).unwrap(), "[[flows]]\nx = 3\n");
+        assert_eq!(remove_keys(&["hosts.b"]), Err("the scenario has no `hosts.b`".into()));
+        assert_eq!(remove_keys(&["flows.3"]), Err("the scenario has no `flows.3`".into()));
     }
 
     #[test]

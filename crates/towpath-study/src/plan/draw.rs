@@ -11,56 +11,55 @@ use super::{AxisValue, Distribution, DrawUnit, RandomDraw};
 const MAX_REDRAWS: u32 = 1_000;
 
 impl RandomDraw {
-    /// Returns the draw of sample `number` of plan `plan`, with `before` added. The value depends
+    /// Returns the draw of sample `number` of plan `plan`, with `added` added. The value depends
     /// only on these names and the number. Further draws or more samples change nothing.
-    pub(crate) fn sample(&self, plan: &str, number: u64, before: f64) -> AxisValue {
+    pub(crate) fn sample(&self, plan: &str, number: u64, added: f64) -> AxisValue {
         let seed = stream_seed(number, plan, &self.name);
         let mut stream = RngStream(Pcg32::new(seed, seed));
         let (number, measure) = match &self.from {
-            Distribution::Choice(choices) => return choose(choices, &mut stream),
-            &Distribution::Uniform([least, most], DrawUnit::Whole) => {
-                let span = most - least + 1.0;
-                let draw = |part: f64| (least + (part * span).floor()).min(most);
+            Distribution::Choice(choices) => return choose_weighted(choices, &mut stream),
+            &Distribution::Uniform([min, max], DrawUnit::Whole) => {
+                let span = max - min + 1.0;
+                let draw = |u: f64| (min + (u * span).floor()).min(max);
                 (self.draw_within_limits(&mut stream, draw), DrawUnit::Whole)
             }
-            &Distribution::Uniform([least, most], measure) => (
-                self.draw_within_limits(&mut stream, |part| least + part * (most - least)),
-                measure,
-            ),
+            &Distribution::Uniform([min, max], measure) => {
+                (self.draw_within_limits(&mut stream, |u| min + u * (max - min)), measure)
+            }
             &Distribution::Exponential(mean, measure) => {
-                (self.draw_within_limits(&mut stream, |part| -part.ln() * mean), measure)
+                (self.draw_within_limits(&mut stream, |u| -u.ln() * mean), measure)
             }
             &Distribution::LogNormal { median, sigma, measure } => {
-                let draw = |part: f64| median * (sigma * normal_quantile(part)).exp();
+                let draw = |u: f64| median * (sigma * normal_quantile(u)).exp();
                 (self.draw_within_limits(&mut stream, draw), measure)
             }
         };
-        measure.setting(before + number)
+        measure.to_axis_value(added + number)
     }
 
     /// Repeats a draw until it is within the limits.
     fn draw_within_limits(&self, stream: &mut RngStream, draw: impl Fn(f64) -> f64) -> f64 {
-        let [least, most] = self.limits.map(|limit| limit.unwrap_or(f64::NAN));
+        let [min, max] = self.limits.map(|limit| limit.unwrap_or(f64::NAN));
         let mut number = f64::NAN;
         for _ in 0..MAX_REDRAWS {
             number = draw(stream.uniform());
             // Comparisons with a missing limit (NaN) are false.
-            if !(number < least || number > most) {
+            if !(number < min || number > max) {
                 return number;
             }
         }
-        number.max(least).min(most)
+        number.max(min).min(max)
     }
 }
 
-fn choose(choices: &[(AxisValue, f64)], stream: &mut RngStream) -> AxisValue {
+fn choose_weighted(choices: &[(AxisValue, f64)], stream: &mut RngStream) -> AxisValue {
     let total: f64 = choices.iter().map(|(_, weight)| weight).sum();
-    let mut left = stream.uniform() * total;
-    let found = choices.iter().find(|(_, weight)| {
-        left -= weight;
-        left < 0.0
+    let mut remaining_weight = stream.uniform() * total;
+    let chosen = choices.iter().find(|(_, weight)| {
+        remaining_weight -= weight;
+        remaining_weight < 0.0
     });
-    let (setting, _) = found.or(choices.last()).cloned().unzip();
+    let (setting, _) = chosen.or(choices.last()).cloned().unzip();
     setting.unwrap_or_else(|| AxisValue::new(Value::Integer(0)))
 }
 
@@ -76,9 +75,9 @@ impl RngStream {
 impl DrawUnit {
     /// Converts a number in base units to a scenario value with six digits. Further digits would
     /// differ between computers.
-    fn setting(self, number: f64) -> AxisValue {
+    fn to_axis_value(self, number: f64) -> AxisValue {
         let rounded = six_digits(number);
-        let whole = || format!("{:.0}", rounded.max(0.0));
+        let whole_text = || format!("{:.0}", rounded.max(0.0));
         let (value, number) = match self {
             // A time must be a whole number of nanoseconds.
             Self::Time => {
@@ -88,8 +87,8 @@ impl DrawUnit {
             Self::Rate => {
                 (Value::String(format!("{:.0} bit/s", rounded.max(1.0))), rounded.round())
             }
-            Self::Size => (Value::String(format!("{} B", whole())), rounded.round()),
-            Self::Packets => (Value::String(format!("{} packets", whole())), rounded.round()),
+            Self::Size => (Value::String(format!("{} B", whole_text())), rounded.round()),
+            Self::Packets => (Value::String(format!("{} packets", whole_text())), rounded.round()),
             Self::Share => {
                 let percent = format!("{:.6}", rounded * 100.0);
                 (Value::String(format!("{percent} %")), rounded)
@@ -103,8 +102,8 @@ impl DrawUnit {
 
 fn time_text(nanos: f64) -> String {
     if nanos >= 1e9 {
-        let (seconds, rest) = ((nanos / 1e9).floor(), nanos % 1e9);
-        let text = format!("{seconds:.0}.{rest:09.0}");
+        let (seconds, fraction_ns) = ((nanos / 1e9).floor(), nanos % 1e9);
+        let text = format!("{seconds:.0}.{fraction_ns:09.0}");
         return format!("{} s", text.trim_end_matches('0').trim_end_matches('.'));
     }
     format!("{nanos:.0} ns")
@@ -116,7 +115,7 @@ fn six_digits(number: f64) -> f64 {
 
 /// Returns the normal distribution's quantile: Acklam's rational approximation, within 1.15 ×
 /// 10⁻⁹.
-fn normal_quantile(part: f64) -> f64 {
+fn normal_quantile(probability: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969_683_028_665_376e1,
         2.209_460_984_245_205e2,
@@ -150,16 +149,16 @@ fn normal_quantile(part: f64) -> f64 {
     ];
     const TAIL_PROBABILITY: f64 = 0.024_25;
     let polynomial = |terms: &[f64], x: f64| terms.iter().fold(0.0, |sum, term| sum * x + term);
-    let tail = |part: f64| {
-        let q = (-2.0 * part.ln()).sqrt();
+    let tail = |probability: f64| {
+        let q = (-2.0 * probability.ln()).sqrt();
         polynomial(&C, q) / polynomial(&D, q)
     };
-    if part < TAIL_PROBABILITY {
-        tail(part)
-    } else if part > 1.0 - TAIL_PROBABILITY {
-        -tail(1.0 - part)
+    if probability < TAIL_PROBABILITY {
+        tail(probability)
+    } else if probability > 1.0 - TAIL_PROBABILITY {
+        -tail(1.0 - probability)
     } else {
-        let q = part - 0.5;
+        let q = probability - 0.5;
         polynomial(&A, q * q) * q / polynomial(&B, q * q)
     }
 }

@@ -159,7 +159,7 @@ static LINE: TableSchema = TableSchema {
     ]],
 };
 
-pub(super) static SHAPES: [&TableSchema; 2] = [&FIGURE, &LINE];
+pub(super) static SCHEMAS: [&TableSchema; 2] = [&FIGURE, &LINE];
 
 /// Names that a panel may refer to.
 #[derive(Debug, Clone, Copy)]
@@ -169,7 +169,7 @@ pub(super) struct KnownNames<'a> {
     pub(super) axes: &'a [&'a str],
 }
 
-pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelSpec> {
+pub(super) fn read_panel(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelSpec> {
     let mut section = value.section(&FIGURE, "a figure", "expected a table")?;
     let kind = section.require("kind", "kind = \"lines\"").and_then(|value| value.word(&KINDS));
     let kind = kind.unwrap_or(PlotKind::Lines);
@@ -184,69 +184,73 @@ pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelS
         value.and_then(|value| x_quantity(&value, kind, names)).unwrap_or_default()
     };
     let y = if kind == PlotKind::Cdf { None } else { section.require("y", "y = \"goodput\"") };
-    let middles = [("median", CentralValue::Median), ("mean", CentralValue::Mean)];
+    let statistics = [("median", CentralValue::Median), ("mean", CentralValue::Mean)];
     let spreads = [
         ("ci95", ErrorBars::Interval),
         ("quartiles", ErrorBars::Quartiles),
         ("range", ErrorBars::Range),
         ("none", ErrorBars::None),
     ];
-    let drawing = PanelSpec {
+    let spec = PanelSpec {
         kind,
         title,
         x,
-        y: y.map(|value| texts(&value)).unwrap_or_default(),
+        y: y.map(|value| read_texts(&value)).unwrap_or_default(),
         labels: ["x-label", "y-label"].map(|key| text(&mut section, key)),
-        units: ["x-unit", "y-unit"].map(|key| section.take(key).and_then(|value| unit(&value))),
+        units: ["x-unit", "y-unit"]
+            .map(|key| section.take(key).and_then(|value| read_unit(&value))),
         log: ["x-scale", "y-scale"].map(|key| {
             let value = section.take(key);
             value.and_then(|v| v.word(&[("linear", false), ("log", true)])).unwrap_or(false)
         }),
-        ranges: ["x-range", "y-range"].map(|key| section.take(key).and_then(|v| range(&v))),
-        variants: section.take("variants").map(|v| variants(&v, names)).unwrap_or_default(),
-        only: section.take("where").map(|value| only(&value, names)).unwrap_or_default(),
-        names: section.take("names").map(|value| legend(&value)).unwrap_or_default(),
+        ranges: ["x-range", "y-range"].map(|key| section.take(key).and_then(|v| read_range(&v))),
+        variants: section.take("variants").map(|v| read_variants(&v, names)).unwrap_or_default(),
+        only: section
+            .take("where")
+            .map(|value| read_point_filter(&value, names))
+            .unwrap_or_default(),
+        names: section.take("names").map(|value| read_legend_names(&value)).unwrap_or_default(),
         statistic: section
             .take("statistic")
-            .and_then(|v| v.word(&middles))
+            .and_then(|v| v.word(&statistics))
             .unwrap_or(CentralValue::Median),
         spread: section
             .take("spread")
             .and_then(|v| v.word(&spreads))
             .unwrap_or(ErrorBars::Interval),
-        lines: section.take("lines").map(|value| lines(&value)).unwrap_or_default(),
+        lines: section.take("lines").map(|value| read_lines(&value)).unwrap_or_default(),
     };
     section.finish();
-    Some(drawing)
+    Some(spec)
 }
 
 /// Reads the quantity of the horizontal axis.
 fn x_quantity(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<String> {
     let text = value.text()?;
-    let of_rows = matches!(kind, PlotKind::Cdf | PlotKind::Scatter);
-    if !of_rows && text != "variant" {
-        one_of(value, text, names.axes, "no axis")?;
+    let is_metric = matches!(kind, PlotKind::Cdf | PlotKind::Scatter);
+    if !is_metric && text != "variant" {
+        require_name(value, text, names.axes, "no axis")?;
     }
     Some(text.to_owned())
 }
 
 /// Reports a name that the plan does not have.
-fn one_of(value: &Value<'_>, text: &str, known: &[&str], what: &str) -> Option<()> {
-    if known.contains(&text) {
+fn require_name(value: &Value<'_>, text: &str, names: &[&str], subject: &str) -> Option<()> {
+    if names.contains(&text) {
         return Some(());
     }
-    let hint = match nearest(text, known.iter().copied()) {
-        Some(near) => format!("did you mean {}?", quote(near)),
-        None if known.is_empty() => "this plan has none".to_owned(),
-        None => format!("there are {}", alternatives(known.iter().copied().take(10))),
+    let hint = match nearest(text, names.iter().copied()) {
+        Some(suggestion) => format!("did you mean {}?", quote(suggestion)),
+        None if names.is_empty() => "this plan has none".to_owned(),
+        None => format!("there are {}", alternatives(names.iter().copied().take(10))),
     };
-    let message = format!("{what} is called {}", quote(text));
+    let message = format!("{subject} is called {}", quote(text));
     let finding = SpannedProblem::new(value.span(), message, "expected a name of this plan");
     value.push(finding.hint(hint));
     None
 }
 
-fn texts(value: &Value<'_>) -> Vec<String> {
+fn read_texts(value: &Value<'_>) -> Vec<String> {
     if let Some(text) = value.as_str() {
         return vec![text.to_owned()];
     }
@@ -254,7 +258,7 @@ fn texts(value: &Value<'_>) -> Vec<String> {
     list.iter().filter_map(|value| Some(value.text()?.to_owned())).collect()
 }
 
-fn unit(value: &Value<'_>) -> Option<AxisUnit> {
+fn read_unit(value: &Value<'_>) -> Option<AxisUnit> {
     let name = value.text()?;
     match units::quantity(&format!("1 {name}")) {
         Ok(quantity) => Some(AxisUnit { name: name.to_owned(), size: quantity.as_f64() }),
@@ -265,23 +269,24 @@ fn unit(value: &Value<'_>) -> Option<AxisUnit> {
     }
 }
 
-fn number(value: &Value<'_>) -> Option<f64> {
+fn read_number(value: &Value<'_>) -> Option<f64> {
     let number = value.as_number();
     let Some(text) = value.as_str().or(number.as_deref()) else {
         value.wrong_type("expected a number with its unit");
         return None;
     };
-    let wrong = |error| value.unit_error(&error, Dimension::Rate, "expected a number".to_owned());
-    units::quantity(text).map(units::Quantity::as_f64).map_err(wrong).ok()
+    let report_error =
+        |error| value.unit_error(&error, Dimension::Rate, "expected a number".to_owned());
+    units::quantity(text).map(units::Quantity::as_f64).map_err(report_error).ok()
 }
 
-fn range(value: &Value<'_>) -> Option<[f64; 2]> {
+fn read_range(value: &Value<'_>) -> Option<[f64; 2]> {
     let list = value.list("expected both ends")?;
     let [low, high] = list.as_slice() else {
         value.fail("a range has two ends", "expected `[\"0\", \"10 Mbit/s\"]`");
         return None;
     };
-    let [low, high] = [number(low)?, number(high)?];
+    let [low, high] = [read_number(low)?, read_number(high)?];
     if low >= high {
         value.fail("the range ends before it begins", "expected the lower end first");
         return None;
@@ -289,54 +294,55 @@ fn range(value: &Value<'_>) -> Option<[f64; 2]> {
     Some([low, high])
 }
 
-fn variants(value: &Value<'_>, names: KnownNames<'_>) -> Vec<String> {
+fn read_variants(value: &Value<'_>, names: KnownNames<'_>) -> Vec<String> {
     let list = value.list("expected a list of variants").unwrap_or_default();
-    let known = |value: &Value<'_>| {
+    let known_variant = |value: &Value<'_>| {
         let text = value.text()?;
-        one_of(value, text, names.variants, "no variant").map(|()| text.to_owned())
+        require_name(value, text, names.variants, "no variant").map(|()| text.to_owned())
     };
-    list.iter().filter_map(known).collect()
+    list.iter().filter_map(known_variant).collect()
 }
 
 /// Reads values as texts, in any notation.
-fn only(value: &Value<'_>, names: KnownNames<'_>) -> BTreeMap<String, Vec<String>> {
+fn read_point_filter(value: &Value<'_>, names: KnownNames<'_>) -> BTreeMap<String, Vec<String>> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ queue = \"100 packets\" }`");
         return BTreeMap::new();
     };
-    let each = table.iter().filter_map(|(name, inner)| {
-        let inner = value.nested(name.get_ref(), name.span(), inner);
-        one_of(&inner, name.get_ref(), names.axes, "no axis")?;
-        let list = match (inner.as_str(), inner.as_number()) {
-            (None, None) => inner.list("expected a value or a list of values")?,
-            _ => vec![inner],
+    let filters = table.iter().filter_map(|(name, entry)| {
+        let entry = value.nested(name.get_ref(), name.span(), entry);
+        require_name(&entry, name.get_ref(), names.axes, "no axis")?;
+        let list = match (entry.as_str(), entry.as_number()) {
+            (None, None) => entry.list("expected a value or a list of values")?,
+            _ => vec![entry],
         };
         let text = |value: &Value<'_>| value.as_str().map(str::to_owned).or(value.as_number());
         Some((name.get_ref().to_string(), list.iter().filter_map(text).collect()))
     });
-    each.collect()
+    filters.collect()
 }
 
-fn legend(value: &Value<'_>) -> BTreeMap<String, String> {
+fn read_legend_names(value: &Value<'_>) -> BTreeMap<String, String> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ \"path.a.goodput\" = \"link A\" }`");
         return BTreeMap::new();
     };
-    let each = table.iter().filter_map(|(name, inner)| {
-        let inner = value.nested(name.get_ref(), name.span(), inner);
-        Some((name.get_ref().to_string(), inner.text()?.to_owned()))
+    let names = table.iter().filter_map(|(name, entry)| {
+        let entry = value.nested(name.get_ref(), name.span(), entry);
+        Some((name.get_ref().to_string(), entry.text()?.to_owned()))
     });
-    each.collect()
+    names.collect()
 }
 
-fn lines(value: &Value<'_>) -> Vec<(f64, String)> {
+fn read_lines(value: &Value<'_>) -> Vec<(f64, String)> {
     let list = value.list("expected a list of lines").unwrap_or_default();
     let line = |value: &Value<'_>| {
         let mut section = value.section(&LINE, "a line", "expected `{ at = …, text = … }`")?;
-        let at = section.require("at", "at = \"10 Mbit/s\"").and_then(|value| number(&value));
+        let value_at_line =
+            section.require("at", "at = \"10 Mbit/s\"").and_then(|value| read_number(&value));
         let text = section.require("text", "text = \"both links\"").and_then(|value| value.text());
         section.finish();
-        Some((at?, text?.to_owned()))
+        Some((value_at_line?, text?.to_owned()))
     };
     list.iter().filter_map(line).collect()
 }

@@ -4,13 +4,13 @@ use towpath_measure::scenario::document::{
     self, KeyPresence, KeySchema, TableSchema, ValueKind, key,
 };
 
-use super::drawing::{FIGURE, SHAPES};
+use super::drawing::{FIGURE, SCHEMAS};
 
 use KeyPresence::{Optional, Required};
 use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 
 /// Longest name of anything in a plan, in characters.
-pub(super) const MAX_NAME: usize = 64;
+pub(super) const MAX_NAME_CHARS: usize = 64;
 /// Maximum number of seeds of a point: those of a sample begin at a multiple of this.
 pub(crate) const MAX_SEEDS: u64 = 1_000;
 /// Maximum number of random samples.
@@ -31,7 +31,7 @@ pub(super) static PLAN: TableSchema = TableSchema {
     heading: "The plan",
     doc: "Which runs there are: every variant at every point, with every seed.",
     key_groups: &[&[
-        key("name", Name(MAX_NAME), Required, "Short name, for results"),
+        key("name", Name(MAX_NAME_CHARS), Required, "Short name, for results"),
         key("title", Text, Optional("empty"), "One line for lists and pages"),
         key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
         key(
@@ -185,6 +185,6 @@ pub(super) static LOGNORMAL: TableSchema = TableSchema {
 pub fn reference_markdown() -> String {
     let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan-keys` \
         prints it.";
-    let own = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
-    document::reference(title, own.into_iter().chain(SHAPES))
+    let plan_schemas = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
+    document::reference(title, plan_schemas.into_iter().chain(SCHEMAS))
 }

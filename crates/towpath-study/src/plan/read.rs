@@ -9,9 +9,9 @@ use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
 use super::document::KeyPath;
-use super::drawing::{KnownNames, drawing};
+use super::drawing::{KnownNames, read_panel};
 use super::keys::{
-    AXIS, DRAW, LOGNORMAL, MAX_NAME, MAX_RUNS, MAX_SAMPLES, MAX_SEEDS, PLAN, RANDOM, VARIANT,
+    AXIS, DRAW, LOGNORMAL, MAX_NAME_CHARS, MAX_RUNS, MAX_SAMPLES, MAX_SEEDS, PLAN, RANDOM, VARIANT,
 };
 use super::{
     Axis, AxisValue, Distribution, DrawUnit, FileLoader, Plan, RandomDraw, RandomSampling, Variant,
@@ -25,7 +25,7 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("mpquic", Transport::Mpquic),
 ];
 /// Maximum duration of a run.
-const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
+const MAX_RUN_DURATION: Duration = Duration::from_secs(24 * 3_600);
 
 /// Reads the whole file into a plan.
 pub(super) fn plan(
@@ -36,44 +36,47 @@ pub(super) fn plan(
     read(file_name, text, (&PLAN, "the plan"), |top, _| decode(top, load))
 }
 
-fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
-    let name = top.require("name", "name = \"buffers\"").and_then(|v| file_name(&v));
-    let title = top.take("title").and_then(|v| v.text()).unwrap_or("").to_owned();
-    let scenario = top.require("scenario", "scenario = \"scenario.toml\"");
+fn decode(section: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
+    let name = section.require("name", "name = \"buffers\"").and_then(|v| file_name(&v));
+    let title = section.take("title").and_then(|v| v.text()).unwrap_or("").to_owned();
+    let scenario = section.require("scenario", "scenario = \"scenario.toml\"");
     let (scenario_name, scenario) =
         scenario.and_then(|v| scenario_of(&v, load)).unwrap_or_default();
-    let worlds = top.take("worlds").and_then(|v| worlds(&v)).unwrap_or_else(|| vec![World::Sim]);
-    let whole = |v: Value<'_>, most| v.integer(1, most).map(|n| n as u32);
-    let seeds = top.take("seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
-    let thin_seeds = top.take("quick-seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
-    let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MAX_SEEDS));
-    let window = top.take("window").and_then(|v| window(&v));
+    let worlds =
+        section.take("worlds").and_then(|v| worlds(&v)).unwrap_or_else(|| vec![World::Sim]);
+    let whole_number = |v: Value<'_>, max| v.integer(1, max).map(|n| n as u32);
+    let seeds = section.take("seeds").and_then(|v| whole_number(v, MAX_SEEDS)).unwrap_or(1);
+    let thin_seeds =
+        section.take("quick-seeds").and_then(|v| whole_number(v, MAX_SEEDS)).unwrap_or(1);
+    let emulated_seeds = section.take("emulated-seeds").and_then(|v| whole_number(v, MAX_SEEDS));
+    let window = section.take("window").and_then(|v| window(&v));
     let mut names = BTreeSet::new();
-    let grid = top.require("variants", "[[variants]]");
-    let variants = grid
+    let variants_value = section.require("variants", "[[variants]]");
+    let variants = variants_value
         .clone()
-        .map_or_else(Vec::new, |v| each(&v, |value| variant(value, &worlds, &mut names)));
+        .map_or_else(Vec::new, |v| decode_each(&v, |value| variant(value, &worlds, &mut names)));
     let mut names = BTreeSet::new();
-    let axes =
-        top.take("axes").map_or_else(Vec::new, |v| each(&v, |value| axis(value, &mut names)));
-    let random = top.take("random").and_then(|v| random(&v, &mut names));
+    let axes = section
+        .take("axes")
+        .map_or_else(Vec::new, |v| decode_each(&v, |value| axis(value, &mut names)));
+    let random = section.take("random").and_then(|v| random(&v, &mut names));
     let samples = random.as_ref().map_or(1, |random: &RandomSampling| random.samples as usize);
-    let most_seeds = seeds.max(thin_seeds).max(emulated_seeds.unwrap_or(seeds)) as usize;
+    let max_seeds = seeds.max(thin_seeds).max(emulated_seeds.unwrap_or(seeds)) as usize;
     let axes_values = axes.iter().map(|axis| axis.values.len());
-    let runs = axes_values.chain([variants.len(), samples, most_seeds]);
+    let runs = axes_values.chain([variants.len(), samples, max_seeds]);
     let runs = runs.fold(1, usize::saturating_mul);
-    if let Some(grid) = grid.filter(|_| runs > MAX_RUNS) {
+    if let Some(variants_value) = variants_value.filter(|_| runs > MAX_RUNS) {
         // Every run is checked before the first starts.
-        let found = if runs == usize::MAX { "too many".to_owned() } else { runs.to_string() };
-        grid.fail(format!("the plan has {found} runs"), "expected at most 10000000");
+        let count_text = if runs == usize::MAX { "too many".to_owned() } else { runs.to_string() };
+        variants_value.fail(format!("the plan has {count_text} runs"), "expected at most 10000000");
     }
-    let figures = top.take("figures").map_or_else(Vec::new, |v| {
+    let panels = section.take("figures").map_or_else(Vec::new, |v| {
         let draws = random.iter().flat_map(|random: &RandomSampling| &random.draws);
         let axes = axes.iter().map(|axis| axis.name.as_str());
         let axes: Vec<_> = axes.chain(draws.map(|draw| draw.name.as_str())).collect();
         let variants: Vec<_> = variants.iter().map(|variant| variant.name.as_str()).collect();
         let names = KnownNames { variants: &variants, axes: &axes };
-        each(&v, |value| drawing(value, names))
+        decode_each(&v, |value| read_panel(value, names))
     });
     Plan {
         name: name.unwrap_or_default(),
@@ -88,12 +91,15 @@ fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
         variants,
         axes,
         random,
-        panels: figures,
+        panels,
     }
 }
 
 /// Decodes each value of an array, and reports an empty array.
-fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T>) -> Vec<T> {
+fn decode_each<'a, T>(
+    value: &Value<'a>,
+    mut decode: impl FnMut(&Value<'a>) -> Option<T>,
+) -> Vec<T> {
     let list = value.list("expected a list").unwrap_or_default();
     if list.is_empty() && value.to_toml().is_array() {
         value.fail("there is nothing in it", "expected at least one");
@@ -104,8 +110,8 @@ fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T
 /// Reads a name that is also used for file names.
 fn file_name(value: &Value<'_>) -> Option<String> {
     let text = value.text()?;
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if text.is_empty() || text.len() > MAX_NAME || !text.chars().all(good) {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > MAX_NAME_CHARS || !text.chars().all(is_allowed) {
         value.fail(
             format!("{} is not the name of a plan", quote(text)),
             "expected lower-case letters, digits and hyphens, at most 64",
@@ -116,10 +122,13 @@ fn file_name(value: &Value<'_>) -> Option<String> {
 }
 
 /// Reads a name for people that must be unique among its kind.
-fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<String> {
+fn unique_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let value = section.require("name", "name = \"…\"")?;
     let text = value.text()?;
-    if text.is_empty() || text.chars().count() > MAX_NAME || text.chars().any(char::is_control) {
+    if text.is_empty()
+        || text.chars().count() > MAX_NAME_CHARS
+        || text.chars().any(char::is_control)
+    {
         value.fail("this is not a name", "expected 1 to 64 characters on one line");
         return None;
     }
@@ -132,24 +141,24 @@ fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<S
 
 fn scenario_of(value: &Value<'_>, load: FileLoader<'_>) -> Option<(String, Table)> {
     let name = value.text()?;
-    let text = if let Some(wanted) = name.strip_prefix("builtin:") {
-        let all = || builtin().iter().map(|builtin| builtin.name);
-        let Some(found) = builtin().iter().find(|builtin| builtin.name == wanted) else {
-            let hint = match nearest(wanted, all()) {
-                Some(near) => format!("did you mean `builtin:{near}`?"),
+    let text = if let Some(builtin_name) = name.strip_prefix("builtin:") {
+        let builtin_names = || builtin().iter().map(|builtin| builtin.name);
+        let Some(scenario) = builtin().iter().find(|builtin| builtin.name == builtin_name) else {
+            let hint = match nearest(builtin_name, builtin_names()) {
+                Some(suggestion) => format!("did you mean `builtin:{suggestion}`?"),
                 None => "`towpath scenarios` lists them".to_owned(),
             };
-            let message = format!("no built-in scenario is called {}", quote(wanted));
+            let message = format!("no built-in scenario is called {}", quote(builtin_name));
             value.fail_with_hint(message, "expected the name of a scenario", hint);
             return None;
         };
-        found.text.to_owned()
+        scenario.text.to_owned()
     } else {
         match load(name) {
             Ok(text) => text,
             Err(error) => {
-                let why = unreadable(&error);
-                let message = format!("the scenario {} cannot be read: {why}", quote(name));
+                let reason = unreadable(&error);
+                let message = format!("the scenario {} cannot be read: {reason}", quote(name));
                 let hint =
                     "the name is relative to the plan's folder; `builtin:NAME` is a built-in one";
                 value.fail_with_hint(message, "expected a file", hint);
@@ -178,12 +187,12 @@ fn worlds(value: &Value<'_>) -> Option<Vec<World>> {
 
 fn window(value: &Value<'_>) -> Option<[Duration; 2]> {
     let list = value.list("expected two times: `[\"5 s\", \"25 s\"]`")?;
-    let [from, to] = list.as_slice() else {
+    let [start, end] = list.as_slice() else {
         value.fail("a window is two times", "expected `[\"5 s\", \"25 s\"]`");
         return None;
     };
-    let window = [from.duration(MAX_RUN)?, to.duration(MAX_RUN)?];
-    if window.is_sorted_by(|from, to| from < to) {
+    let window = [start.duration(MAX_RUN_DURATION)?, end.duration(MAX_RUN_DURATION)?];
+    if window.is_sorted_by(|start, end| start < end) {
         return Some(window);
     }
     value.fail("the window ends before it begins", "expected a later time at the end");
@@ -191,10 +200,10 @@ fn window(value: &Value<'_>) -> Option<[Duration; 2]> {
 }
 
 fn path(value: &Value<'_>) -> Option<KeyPath> {
-    dotted(value.text()?, value, value.span())
+    key_path(value.text()?, value, value.span())
 }
 
-fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option<KeyPath> {
+fn key_path(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option<KeyPath> {
     let path = KeyPath::parse(text);
     if path.is_none() {
         let message = format!("{} is not a dotted key", quote(text));
@@ -202,10 +211,10 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
         value.push(SpannedProblem::new(span, message, expected));
     }
     // The study sets a run's own keys.
-    let own = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
-    let own = own.iter().filter_map(|own| KeyPath::parse(own));
+    let reserved = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
+    let reserved = reserved.iter().filter_map(|reserved| KeyPath::parse(reserved));
     if let Some(path) = &path
-        && own.into_iter().any(|own| path.is_in(&own))
+        && reserved.into_iter().any(|reserved| path.is_in(&reserved))
     {
         let hint =
             "seeds, transports and worlds are said by the plan; what is expected is not checked";
@@ -220,12 +229,16 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
 
 fn paths(section: &mut Section<'_>) -> Vec<KeyPath> {
     let value = section.require("keys", "keys = [\"paths.wifi.delay\"]");
-    value.map_or_else(Vec::new, |value| each(&value, path))
+    value.map_or_else(Vec::new, |value| decode_each(&value, path))
 }
 
-fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> Option<Variant> {
+fn variant(
+    value: &Value<'_>,
+    plan_worlds: &[World],
+    names: &mut BTreeSet<String>,
+) -> Option<Variant> {
     let mut section = value.section(&VARIANT, "the variant", "expected `[[variants]]`")?;
-    let name = own_name(&mut section, names);
+    let name = unique_name(&mut section, names);
     if let Some(name) = &name {
         section.set_label(format!("variant {}", quote(name)));
     }
@@ -237,11 +250,11 @@ fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> 
         list.iter().filter_map(path).collect()
     });
     let worlds = section.take("worlds").and_then(|v| {
-        let own = worlds(&v)?;
-        if own.iter().any(|world| !known.contains(world)) {
+        let variant_worlds = worlds(&v)?;
+        if variant_worlds.iter().any(|world| !plan_worlds.contains(world)) {
             v.fail("the plan is not run there", "expected some of the plan's `worlds`");
         }
-        Some(own)
+        Some(variant_worlds)
     });
     section.finish();
     Some(Variant { name: name?, transport: transport?, set, remove, worlds })
@@ -254,11 +267,11 @@ fn settings(value: &Value<'_>) -> Vec<(KeyPath, toml::Value)> {
         value.wrong_type("expected a table: `{ \"flows.0.duration\" = \"27 s\" }`");
         return Vec::new();
     };
-    let one = |(key, inner)| {
-        let (key, inner): (&toml::Spanned<_>, &toml::Spanned<_>) = (key, inner);
+    let setting = |(key, entry)| {
+        let (key, entry): (&toml::Spanned<_>, &toml::Spanned<_>) = (key, entry);
         let name: &std::borrow::Cow<'_, str> = key.get_ref();
-        let path = dotted(name, value, key.span())?;
-        let setting = value.nested(name, key.span(), inner).to_toml();
+        let path = key_path(name, value, key.span())?;
+        let setting = value.nested(name, key.span(), entry).to_toml();
         if setting.is_table() && !name.contains('.') {
             let hint = format!("write `\"{name}.KEY\" = VALUE`, with the quotes");
             let message = format!("this would replace all of `{name}`");
@@ -267,37 +280,37 @@ fn settings(value: &Value<'_>) -> Vec<(KeyPath, toml::Value)> {
         }
         Some((path, setting))
     };
-    table.iter().filter_map(one).collect()
+    table.iter().filter_map(setting).collect()
 }
 
 fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     let mut section = value.section(&AXIS, "the axis", "expected `[[axes]]`")?;
-    let name = own_name(&mut section, names);
+    let name = unique_name(&mut section, names);
     if let Some(name) = &name {
         section.set_label(format!("axis {}", quote(name)));
     }
-    not_a_column(&section, name.as_deref());
+    reject_column_name(&section, name.as_deref());
     let keys = paths(&mut section);
     let values = section.require("values", "values = [\"10 ms\", \"20 ms\"]");
-    let mut seen = BTreeSet::new();
+    let mut texts = BTreeSet::new();
     let values = values.map_or_else(Vec::new, |v| {
-        each(&v, |value| {
+        decode_each(&v, |value| {
             let setting = AxisValue::new(value.to_toml());
-            if !seen.insert(setting.text.clone()) {
+            if !texts.insert(setting.text.clone()) {
                 value.fail("this value is there twice", "remove one of them");
             }
             Some(setting)
         })
     });
-    let [thin, emulated] = ["quick", "emulated"]
-        .map(|key| section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values)));
+    let [quick, emulated] = ["quick", "emulated"]
+        .map(|key| section.take(key).map_or_else(|| values.clone(), |v| subset_of(&v, &values)));
     section.finish();
-    Some(Axis { name: name?, keys, values, quick: thin, emulated })
+    Some(Axis { name: name?, keys, values, quick, emulated })
 }
 
 /// Reads a subset of an axis' values.
-fn some_of(value: &Value<'_>, values: &[AxisValue]) -> Vec<AxisValue> {
-    each(value, |value| {
+fn subset_of(value: &Value<'_>, values: &[AxisValue]) -> Vec<AxisValue> {
+    decode_each(value, |value| {
         let setting = AxisValue::new(value.to_toml());
         if !values.contains(&setting) {
             value.fail("this is not one of the `values`", "expected some of the `values`");
@@ -308,34 +321,34 @@ fn some_of(value: &Value<'_>, values: &[AxisValue]) -> Vec<AxisValue> {
 
 fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampling> {
     let mut section = value.section(&RANDOM, "`[random]`", "expected a table: `[random]`")?;
-    let whole = |v: Value<'_>| v.integer(1, MAX_SAMPLES).map(|n| n as u32);
-    let samples = section.require("samples", "samples = 100").and_then(whole);
-    let thin = section.take("quick").and_then(whole);
+    let whole_number = |v: Value<'_>| v.integer(1, MAX_SAMPLES).map(|n| n as u32);
+    let samples = section.require("samples", "samples = 100").and_then(whole_number);
+    let quick = section.take("quick").and_then(whole_number);
     let draws = section.require("draws", "[[random.draws]]");
     names.insert(super::super::runs::SAMPLE_PARAMETER.to_owned());
-    let mut earlier = Vec::new();
+    let mut earlier_draws = Vec::new();
     let mut draw = |value: &Value<'_>| {
-        let draw = draw(value, names, &earlier)?;
-        earlier.push((draw.name.clone(), draw.from.measure()));
+        let draw = draw(value, names, &earlier_draws)?;
+        earlier_draws.push((draw.name.clone(), draw.from.measure()));
         Some(draw)
     };
-    let draws = draws.map_or_else(Vec::new, |v| each(&v, &mut draw));
+    let draws = draws.map_or_else(Vec::new, |v| decode_each(&v, &mut draw));
     section.finish();
     let samples = samples?;
-    Some(RandomSampling { samples, quick: thin.unwrap_or(samples).min(samples), draws })
+    Some(RandomSampling { samples, quick: quick.unwrap_or(samples).min(samples), draws })
 }
 
 fn draw(
     value: &Value<'_>,
     names: &mut BTreeSet<String>,
-    earlier: &[(String, Option<DrawUnit>)],
+    earlier_draws: &[(String, Option<DrawUnit>)],
 ) -> Option<RandomDraw> {
     let mut section = value.section(&DRAW, "the draw", "expected `[[random.draws]]`")?;
-    let name = own_name(&mut section, names);
+    let name = unique_name(&mut section, names);
     if let Some(name) = &name {
         section.set_label(format!("draw {}", quote(name)));
     }
-    not_a_column(&section, name.as_deref());
+    reject_column_name(&section, name.as_deref());
     let keys = paths(&mut section);
     let distributions = [
         section.take("uniform").map(|v| uniform(&v)),
@@ -344,7 +357,7 @@ fn draw(
             Some(Distribution::Exponential(positive(&v, mean)?, measure))
         }),
         section.take("lognormal").map(|v| lognormal(&v)),
-        section.take("choice").map(|v| Some(Distribution::Choice(each(&v, choice)))),
+        section.take("choice").map(|v| Some(Distribution::Choice(decode_each(&v, choice)))),
     ];
     let limit = |v: Value<'_>| number(&v).map(|(limit, _)| limit);
     let limits = [section.take("min").and_then(limit), section.take("max").and_then(limit)];
@@ -361,9 +374,11 @@ fn draw(
     let measure = from.as_ref().and_then(Distribution::measure);
     let after = after.and_then(|v| {
         let name = v.text()?;
-        let found = earlier.iter().find(|(other, _)| other == name);
-        match found {
-            Some((_, of)) if from.is_none() || (of.is_some() && *of == measure) => {}
+        let earlier_draw = earlier_draws.iter().find(|(other, _)| other == name);
+        match earlier_draw {
+            Some((_, earlier_measure))
+                if from.is_none() || (earlier_measure.is_some() && *earlier_measure == measure) => {
+            }
             Some(_) => v.fail("the two draws cannot be added", "expected two of a kind"),
             None => v.fail("no draw before this one has the name", "expected an earlier draw"),
         }
@@ -374,7 +389,7 @@ fn draw(
 }
 
 /// Rejects names of table columns: parameters and metrics share one table.
-fn not_a_column(section: &Section<'_>, name: Option<&str>) {
+fn reject_column_name(section: &Section<'_>, name: Option<&str>) {
     if let Some(name) = name.filter(|name| crate::table::is_taken(name)) {
         let message = format!("{} is what a column of the table is called", quote(name));
         section.fail(message, "expected another name");
@@ -383,24 +398,24 @@ fn not_a_column(section: &Section<'_>, name: Option<&str>) {
 
 fn uniform(value: &Value<'_>) -> Option<Distribution> {
     let list = value.list("expected two quantities: `[\"2 s\", \"8 s\"]`")?;
-    let [least, most] = list.as_slice() else {
+    let [min_value, max_value] = list.as_slice() else {
         value.fail("`uniform` is two quantities", "expected `[\"2 s\", \"8 s\"]`");
         return None;
     };
-    let ((from, measure), (to, other)) = (number(least)?, number(most)?);
-    let measure = match (measure, other) {
+    let ((min, measure), (max, max_measure)) = (number(min_value)?, number(max_value)?);
+    let measure = match (measure, max_measure) {
         (DrawUnit::Whole, DrawUnit::Number) => DrawUnit::Number,
         (DrawUnit::Number, DrawUnit::Whole) => DrawUnit::Number,
-        (measure, other) if measure == other => measure,
+        (measure, max_measure) if measure == max_measure => measure,
         _ => {
             value.fail("the two are not of a kind", "expected two of the same");
             return None;
         }
     };
-    if from > to {
+    if min > max {
         value.fail("the first is more than the second", "expected the least and the most");
     }
-    Some(Distribution::Uniform([from, to], measure))
+    Some(Distribution::Uniform([min, max], measure))
 }
 
 fn lognormal(value: &Value<'_>) -> Option<Distribution> {
@@ -410,8 +425,8 @@ fn lognormal(value: &Value<'_>) -> Option<Distribution> {
     let sigma = section.require("sigma", "sigma = 0.8");
     section.finish();
     let (median, sigma) = (median?, sigma?);
-    let ((middle, measure), (sigma, _)) = (number(&median)?, number(&sigma)?);
-    Some(Distribution::LogNormal { median: positive(&median, middle)?, sigma, measure })
+    let ((median_number, measure), (sigma, _)) = (number(&median)?, number(&sigma)?);
+    Some(Distribution::LogNormal { median: positive(&median, median_number)?, sigma, measure })
 }
 
 fn choice(value: &Value<'_>) -> Option<(AxisValue, f64)> {
@@ -420,8 +435,8 @@ fn choice(value: &Value<'_>) -> Option<(AxisValue, f64)> {
         value.fail("a choice is a value and its weight", "expected `[\"a\", 0.5]`");
         return None;
     };
-    let (part, _) = number(weight)?;
-    Some((AxisValue::new(setting.to_toml()), positive(weight, part)?))
+    let (weight_number, _) = number(weight)?;
+    Some((AxisValue::new(setting.to_toml()), positive(weight, weight_number)?))
 }
 
 fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
@@ -434,13 +449,13 @@ fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
 
 /// Reads a quantity or a plain number, in base units.
 fn number(value: &Value<'_>) -> Option<(f64, DrawUnit)> {
-    let written = value.to_toml();
-    match &written {
-        toml::Value::Integer(whole) if *whole >= 0 => {
-            return Some((*whole as f64, DrawUnit::Whole));
+    let toml_value = value.to_toml();
+    match &toml_value {
+        toml::Value::Integer(integer) if *integer >= 0 => {
+            return Some((*integer as f64, DrawUnit::Whole));
         }
-        toml::Value::Float(part) if part.is_finite() && *part >= 0.0 => {
-            return Some((*part, DrawUnit::Number));
+        toml::Value::Float(float) if float.is_finite() && *float >= 0.0 => {
+            return Some((*float, DrawUnit::Number));
         }
         toml::Value::String(text) => match units::quantity(text) {
             Ok(quantity) => {

@@ -11,10 +11,10 @@ fn load(name: &str) -> io::Result<String> {
     }
 }
 
-const HEAD: &str = "name = \"p\"\nscenario = \"two-links.toml\"\n";
-const CURVE: &str = "[[variants]]\nname = \"TCP\"\ntransport = \"tcp\"\n";
+const PLAN_HEAD: &str = "name = \"p\"\nscenario = \"two-links.toml\"\n";
+const TCP_VARIANT: &str = "[[variants]]\nname = \"TCP\"\ntransport = \"tcp\"\n";
 
-fn refused(text: &str) -> String {
+fn plan_error(text: &str) -> String {
     Plan::parse("plan.toml", text, &load).unwrap_err().to_string()
 }
 
@@ -22,45 +22,45 @@ macro_rules! wrong {
     ($($name:ident: $text:expr;)*) => {
         $(#[test]
         fn $name() {
-            insta::assert_snapshot!(refused($text.as_ref()));
+            insta::assert_snapshot!(plan_error($text.as_ref()));
         })*
     };
 }
 
 wrong! {
     an_empty_plan: "";
-    an_unknown_key: format!("{HEAD}sedes = 5\n{CURVE}");
-    a_scenario_that_is_not_there: format!("name = \"p\"\nscenario = \"two-link.toml\"\n{CURVE}");
-    a_scenario_that_is_not_toml: format!("name = \"p\"\nscenario = \"broken.toml\"\n{CURVE}");
+    an_unknown_key: format!("{PLAN_HEAD}sedes = 5\n{TCP_VARIANT}");
+    a_scenario_that_is_not_there: format!("name = \"p\"\nscenario = \"two-link.toml\"\n{TCP_VARIANT}");
+    a_scenario_that_is_not_toml: format!("name = \"p\"\nscenario = \"broken.toml\"\n{TCP_VARIANT}");
     a_builtin_scenario_that_does_not_exist:
-        format!("name = \"p\"\nscenario = \"builtin:wifi-4g\"\n{CURVE}");
-    a_name_no_file_can_have: format!("name = \"A plan\"\nscenario = \"two-links.toml\"\n{CURVE}");
-    no_curve: HEAD;
-    a_window_that_ends_before_it_begins: format!("{HEAD}window = [\"5 s\", \"2 s\"]\n{CURVE}");
-    a_transport_that_does_not_exist: format!("{HEAD}{CURVE}").replace("\"tcp\"", "\"mtcp\"");
-    two_curves_of_one_name: format!("{HEAD}{CURVE}{CURVE}");
-    a_curve_for_a_world_the_plan_is_not_run_in: format!("{HEAD}{CURVE}worlds = [\"emu\"]\n");
-    an_unknown_plan_key: format!("{HEAD}{CURVE}remove = [\"paths..wifi\"]\n");
-    a_whole_table_replaced: format!("{HEAD}{CURVE}set = {{ hosts.a.mtu = 1400 }}\n");
-    a_key_that_the_plan_sets_itself: format!("{HEAD}{CURVE}set = {{ \"run.seed\" = 7 }}\n");
-    an_axis_without_values: format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\n");
+        format!("name = \"p\"\nscenario = \"builtin:wifi-4g\"\n{TCP_VARIANT}");
+    a_name_no_file_can_have: format!("name = \"A plan\"\nscenario = \"two-links.toml\"\n{TCP_VARIANT}");
+    no_curve: PLAN_HEAD;
+    a_window_that_ends_before_it_begins: format!("{PLAN_HEAD}window = [\"5 s\", \"2 s\"]\n{TCP_VARIANT}");
+    a_transport_that_does_not_exist: format!("{PLAN_HEAD}{TCP_VARIANT}").replace("\"tcp\"", "\"mtcp\"");
+    two_curves_of_one_name: format!("{PLAN_HEAD}{TCP_VARIANT}{TCP_VARIANT}");
+    a_curve_for_a_world_the_plan_is_not_run_in: format!("{PLAN_HEAD}{TCP_VARIANT}worlds = [\"emu\"]\n");
+    an_unknown_plan_key: format!("{PLAN_HEAD}{TCP_VARIANT}remove = [\"paths..wifi\"]\n");
+    a_whole_table_replaced: format!("{PLAN_HEAD}{TCP_VARIANT}set = {{ hosts.a.mtu = 1400 }}\n");
+    a_key_that_the_plan_sets_itself: format!("{PLAN_HEAD}{TCP_VARIANT}set = {{ \"run.seed\" = 7 }}\n");
+    an_axis_without_values: format!("{PLAN_HEAD}{TCP_VARIANT}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\n");
     a_value_twice:
-        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
+        format!("{PLAN_HEAD}{TCP_VARIANT}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
     a_quick_value_that_is_none:
-        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nquick = [2]\n");
+        format!("{PLAN_HEAD}{TCP_VARIANT}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nquick = [2]\n");
     an_emulated_value_that_does_not_exist: format!(
-        "{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nemulated = [2]\n"
+        "{PLAN_HEAD}{TCP_VARIANT}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nemulated = [2]\n"
     );
     an_axis_called_like_a_column:
-        format!("{HEAD}{CURVE}[[axes]]\nname = \"seed\"\nkeys = [\"a.b\"]\nvalues = [1]\n");
+        format!("{PLAN_HEAD}{TCP_VARIANT}[[axes]]\nname = \"seed\"\nkeys = [\"a.b\"]\nvalues = [1]\n");
     a_draw_from_nothing:
-        format!("{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a\"]\n");
+        format!("{PLAN_HEAD}{TCP_VARIANT}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a\"]\n");
     a_draw_without_a_unit: format!(
-        "{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
+        "{PLAN_HEAD}{TCP_VARIANT}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
          uniform = [\"2 s\", \"8 sek\"]\n"
     );
     a_draw_between_things_of_two_kinds: format!(
-        "{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
+        "{PLAN_HEAD}{TCP_VARIANT}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
          uniform = [\"2 s\", \"8 KB\"]\n"
     );
 }

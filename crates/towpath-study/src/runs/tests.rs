@@ -70,7 +70,7 @@ fn plan(text: &str) -> Plan {
 
 const SIM: RunSelection = RunSelection { world: World::Sim, quick: false, seeds: None };
 
-fn all(runs: &RunGrid<'_>) -> Vec<StudyRun> {
+fn all_runs(runs: &RunGrid<'_>) -> Vec<StudyRun> {
     (0..runs.len()).map(|index| runs.get(index).unwrap()).collect()
 }
 
@@ -78,54 +78,60 @@ fn all(runs: &RunGrid<'_>) -> Vec<StudyRun> {
 fn every_variant_meets_every_point_and_every_seed_once() {
     let plan = plan(PLAN);
     let runs = plan.runs(SIM, &load);
-    let all = all(&runs);
-    assert_eq!(all.len(), 2 * 3 * 2 * 3);
-    assert!(runs.get(all.len()).is_none());
-    let seen: BTreeSet<_> = all
+    let runs_made = all_runs(&runs);
+    assert_eq!(runs_made.len(), 2 * 3 * 2 * 3);
+    assert!(runs.get(runs_made.len()).is_none());
+    let points: BTreeSet<_> = runs_made
         .iter()
         .map(|run| {
             let text = |name: &str| run.row.parameters[name].text.clone();
             (run.row.variant.clone(), text("delay of b"), text("rate of a"), run.row.seed)
         })
         .collect();
-    assert_eq!(seen.len(), all.len());
-    let keys: BTreeSet<_> = all.iter().map(|run| run.row.key.clone()).collect();
-    assert_eq!(keys.len(), all.len());
-    assert!(all.iter().all(|run| run.scenario.is_ok()), "{all:#?}");
+    assert_eq!(points.len(), runs_made.len());
+    let keys: BTreeSet<_> = runs_made.iter().map(|run| run.row.key.clone()).collect();
+    assert_eq!(keys.len(), runs_made.len());
+    assert!(runs_made.iter().all(|run| run.scenario.is_ok()), "{runs_made:#?}");
 }
 
 #[test]
 fn the_emulated_world_runs_its_own_part_of_the_plan() {
     let delays = |plan: &Plan, thin: bool| {
         let selection = RunSelection { world: World::Emu, quick: thin, seeds: None };
-        let runs = all(&plan.runs(selection, &load));
+        let runs = all_runs(&plan.runs(selection, &load));
         let delays: BTreeSet<_> =
             runs.iter().map(|run| run.row.parameters["delay of b"].text.clone()).collect();
         let seeds = runs.iter().map(|run| run.row.seed).max().unwrap();
         (Vec::from_iter(delays), seeds)
     };
-    let whole = plan(PLAN);
-    assert_eq!(delays(&whole, false), (vec!["10 ms".into(), "100 ms".into(), "500 ms".into()], 3));
-    assert_eq!(delays(&whole, true), (vec!["100 ms".into()], 2));
-    let part = |emulated: &str| {
+    let full_plan = plan(PLAN);
+    assert_eq!(
+        delays(&full_plan, false),
+        (vec!["10 ms".into(), "100 ms".into(), "500 ms".into()], 3)
+    );
+    assert_eq!(delays(&full_plan, true), (vec!["100 ms".into()], 2));
+    let plan_with_emulated = |emulated: &str| {
         let values = format!("emulated = {emulated}\nquick = [\"100 ms\", \"500 ms\"]\n");
         let text = PLAN.replace("quick = [\"100 ms\"]\n", &values);
         plan(&text.replace("quick-seeds = 2\n", "quick-seeds = 2\nemulated-seeds = 1\n"))
     };
-    let both = part("[\"10 ms\", \"500 ms\"]");
-    assert_eq!(delays(&both, false), (vec!["10 ms".into(), "500 ms".into()], 1));
-    assert_eq!(delays(&both, true), (vec!["500 ms".into()], 1));
+    let two_values = plan_with_emulated("[\"10 ms\", \"500 ms\"]");
+    assert_eq!(delays(&two_values, false), (vec!["10 ms".into(), "500 ms".into()], 1));
+    assert_eq!(delays(&two_values, true), (vec!["500 ms".into()], 1));
     // If a quick run would have no value, it uses the quick ones.
-    assert_eq!(delays(&part("[\"10 ms\"]"), true), (vec!["100 ms".into(), "500 ms".into()], 1));
-    let simulated = both.runs(SIM, &load).len();
-    assert_eq!(simulated, whole.runs(SIM, &load).len());
+    assert_eq!(
+        delays(&plan_with_emulated("[\"10 ms\"]"), true),
+        (vec!["100 ms".into(), "500 ms".into()], 1)
+    );
+    let simulated = two_values.runs(SIM, &load).len();
+    assert_eq!(simulated, full_plan.runs(SIM, &load).len());
 }
 
 #[test]
 fn a_run_is_the_scenario_with_variant_and_point_applied() {
     let plan = plan(PLAN);
-    let all = all(&plan.runs(SIM, &load));
-    let (first, last) = (all.first().unwrap(), all.last().unwrap());
+    let runs = all_runs(&plan.runs(SIM, &load));
+    let (first, last) = (runs.first().unwrap(), runs.last().unwrap());
     let scenario = first.scenario.as_ref().unwrap();
     let names: Vec<_> = scenario.paths.iter().map(|path| path.name.as_str()).collect();
     assert_eq!((names, scenario.run.seed), (vec!["a"], 1));
@@ -157,15 +163,15 @@ fn everything_that_affects_a_row_changes_its_key() {
 }
 
 #[test]
-fn a_scenario_that_cannot_be_and_a_panic_are_rows() {
+fn an_invalid_scenario_and_a_panic_are_error_rows() {
     let plan = plan(&PLAN.replace("receive-buffer", "recieve-buffer"));
-    let all = all(&plan.runs(SIM, &load));
-    let row = all.last().unwrap().execute(|_| panic!("not called"));
+    let runs = all_runs(&plan.runs(SIM, &load));
+    let row = runs.last().unwrap().execute(|_| panic!("not called"));
     let error = row.error.unwrap();
     assert!(error.contains("unknown key `recieve-buffer`"), "{error}");
-    let row = all.first().unwrap().execute(|_| panic!("{}", "oh no"));
+    let row = runs.first().unwrap().execute(|_| panic!("{}", "oh no"));
     assert_eq!(row.error.as_deref(), Some("panic: oh no"));
-    let row = all.first().unwrap().execute(|_| Err("no".to_owned()));
+    let row = runs.first().unwrap().execute(|_| Err("no".to_owned()));
     assert_eq!((row.error.as_deref(), row.metrics.len()), (Some("no"), 0));
 }
 
@@ -197,17 +203,17 @@ keys = ["hosts.client.mptcp.subflows"]
 uniform = [1, 3]
 "#;
 
-fn drawn(text: &str) -> Vec<StudyRun> {
+fn sampled_runs(text: &str) -> Vec<StudyRun> {
     let plan = plan(text);
     let selection = RunSelection { seeds: Some(1), ..SIM };
     let runs = plan.runs(selection, &load);
-    let all = all(&runs);
-    all.into_iter().filter(|run| run.row.variant == "MPTCP").take(40).collect()
+    let runs_made = all_runs(&runs);
+    runs_made.into_iter().filter(|run| run.row.variant == "MPTCP").take(40).collect()
 }
 
 #[test]
 fn samples_are_drawn_from_the_distributions_of_the_plan() {
-    let runs = drawn(&format!("{PLAN}{DRAWS}"));
+    let runs = sampled_runs(&format!("{PLAN}{DRAWS}"));
     let (mut schedulers, mut subflows) = (BTreeSet::new(), BTreeSet::new());
     for run in &runs {
         let parameter = |name: &str| &run.row.parameters[name];
@@ -233,7 +239,7 @@ fn samples_are_drawn_from_the_distributions_of_the_plan() {
 fn a_draw_can_be_added_to_an_earlier_one() {
     let later = "[[random.draws]]\nname = \"later\"\nkeys = [\"flows.0.start\"]\n\
         uniform = [\"1 s\", \"2 s\"]\nafter = \"length\"\n";
-    for run in drawn(&format!("{PLAN}{DRAWS}{later}")) {
+    for run in sampled_runs(&format!("{PLAN}{DRAWS}{later}")) {
         let number = |name: &str| run.row.parameters[name].number.unwrap();
         let wait = number("later") - number("length");
         assert!((0.999..2.001).contains(&wait), "{wait}");
@@ -268,7 +274,7 @@ fn another_draw_and_more_samples_do_not_change_earlier_values() {
     );
     assert_ne!(without, text);
     let delays = |text: &str| -> Vec<_> {
-        drawn(text).iter().map(|run| run.row.parameters["delay"].text.clone()).collect()
+        sampled_runs(text).iter().map(|run| run.row.parameters["delay"].text.clone()).collect()
     };
     assert_eq!(delays(&without), delays(&text));
     assert_eq!(delays(&text.replace("samples = 40", "samples = 400")), delays(&text));
@@ -309,7 +315,7 @@ proptest! {
             * seeds as usize
             * samples.unwrap_or(1) as usize;
         prop_assert_eq!(runs.len(), expected);
-        let keys: BTreeSet<_> = all(&runs).into_iter().map(|run| run.row.key).collect();
+        let keys: BTreeSet<_> = all_runs(&runs).into_iter().map(|run| run.row.key).collect();
         prop_assert_eq!(keys.len(), expected);
     }
 }

@@ -13,12 +13,12 @@ pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
     if target.exists() {
         return Ok(());
     }
-    let (beside, mut file) = unfinished(folder, name)?;
+    let (temporary_path, mut file) = create_temporary(folder, name)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     drop(file);
-    let linked = written.and_then(|()| fs::hard_link(&beside, &target));
+    let linked = written.and_then(|()| fs::hard_link(&temporary_path, &target));
     // Another process may have removed it as a leftover.
-    let _ = fs::remove_file(&beside);
+    let _ = fs::remove_file(&temporary_path);
     match linked {
         Ok(()) => File::open(folder)?.sync_all(),
         // Another process was faster: equal runs have equal rows.
@@ -29,7 +29,7 @@ pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
 
 /// Creates a file that only this process writes, even if another computer has equal process
 /// numbers.
-fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+fn create_temporary(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let process = std::process::id();
     let mut number = 0_u32;
     loop {

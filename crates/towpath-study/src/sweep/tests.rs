@@ -17,7 +17,7 @@ fn load(name: &str) -> io::Result<String> {
     if name == "t.toml" { Ok(SCENARIO.to_owned()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-fn order() -> SweepSpec {
+fn sweep_spec() -> SweepSpec {
     SweepSpec::new(("plan.toml", PLAN), SIM, Some(4), &load).unwrap()
 }
 
@@ -39,7 +39,7 @@ impl Drop for TestDir {
 }
 
 /// Executes a run at once; every third one fails.
-fn answer(run: &StudyRun) -> Result<Vec<Record>, String> {
+fn instant_run(run: &StudyRun) -> Result<Vec<Record>, String> {
     if run.index % 3 == 2 {
         return Err(format!("run {} fails", run.index));
     }
@@ -59,42 +59,42 @@ fn answer(run: &StudyRun) -> Result<Vec<Record>, String> {
     Ok(vec![Record::Summary(Box::new(summary))])
 }
 
-fn go_on(_: usize, _: usize) -> bool {
+fn keep_going(_: usize, _: usize) -> bool {
     true
 }
 
 #[test]
-fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
+fn the_keys_of_a_spec_are_computed_once_and_name_the_same_files() {
     let folder = TestDir::new("sweep-keys");
-    let made = order();
-    assert_eq!(made.keys.iter().collect::<BTreeSet<_>>().len(), 15);
-    let begun = Sweep::begin(&folder.0, made).unwrap();
-    begun.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
-    let opened = Sweep::open(&folder.0).unwrap();
-    assert!(opened.spec.keys.is_empty(), "they are not stored");
-    assert_eq!(opened.status(), begun.status());
-    assert_eq!(opened.status().chunks_done, 4);
+    let spec = sweep_spec();
+    assert_eq!(spec.keys.iter().collect::<BTreeSet<_>>().len(), 15);
+    let sweep = Sweep::begin(&folder.0, spec).unwrap();
+    sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+    let reopened = Sweep::open(&folder.0).unwrap();
+    assert!(reopened.spec.keys.is_empty(), "they are not stored");
+    assert_eq!(reopened.status(), sweep.status());
+    assert_eq!(reopened.status().chunks_done, 4);
     // Given keys are used as they are: those of another world name no existing file.
-    let mut wrong = order();
-    wrong.keys.reverse();
-    assert_eq!(Sweep::begin(&folder.0, wrong).unwrap().status().chunks_done, 0);
+    let mut reversed = sweep_spec();
+    reversed.keys.reverse();
+    assert_eq!(Sweep::begin(&folder.0, reversed).unwrap().status().chunks_done, 0);
 }
 
 #[test]
 fn a_stopped_sweep_resumes_and_has_every_run_once() {
     let folder = TestDir::new("sweep-stopped");
-    let sweep = Sweep::begin(&folder.0, order()).unwrap();
-    sweep.work(Shard::WHOLE, 2, &answer, &mut |ended, _| ended < 10).unwrap();
+    let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
+    sweep.work(Shard::WHOLE, 2, &instant_run, &mut |finished, _| finished < 10).unwrap();
     let status = sweep.status();
     assert_eq!((status.runs, status.chunks, status.done), (15, 4, 8));
     std::fs::write(folder.0.join(".tmp-left-over"), "half a file").unwrap();
-    let sweep = Sweep::begin(&folder.0, order()).unwrap();
+    let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
     let performed = AtomicUsize::new(0);
-    let counted = |run: &StudyRun| {
+    let counting_run = |run: &StudyRun| {
         performed.fetch_add(1, Ordering::Relaxed);
-        answer(run)
+        instant_run(run)
     };
-    sweep.work(Shard::WHOLE, 2, &counted, &mut go_on).unwrap();
+    sweep.work(Shard::WHOLE, 2, &counting_run, &mut keep_going).unwrap();
     sweep.remove_leftovers();
     assert_eq!(performed.load(Ordering::Relaxed), 15 - 8);
     let rows = sweep.rows().unwrap();
@@ -106,29 +106,30 @@ fn a_stopped_sweep_resumes_and_has_every_run_once() {
 
 #[test]
 fn the_files_are_the_same_for_any_worker() {
-    let (one, two) = (TestDir::new("sweep-one"), TestDir::new("sweep-two"));
-    let alone = Sweep::begin(&one.0, order()).unwrap();
-    alone.work(Shard::WHOLE, 1, &answer, &mut go_on).unwrap();
-    let together = Sweep::begin(&two.0, order()).unwrap();
+    let (first_folder, second_folder) = (TestDir::new("sweep-one"), TestDir::new("sweep-two"));
+    let single_worker = Sweep::begin(&first_folder.0, sweep_spec()).unwrap();
+    single_worker.work(Shard::WHOLE, 1, &instant_run, &mut keep_going).unwrap();
+    let shared_sweep = Sweep::begin(&second_folder.0, sweep_spec()).unwrap();
     std::thread::scope(|scope| {
         for number in 1..=3 {
-            let together = &together;
+            let shared_sweep = &shared_sweep;
             let shard = Shard { number, of: 3 };
-            scope.spawn(move || together.work(shard, 2, &answer, &mut go_on).unwrap());
+            scope
+                .spawn(move || shared_sweep.work(shard, 2, &instant_run, &mut keep_going).unwrap());
         }
     });
     let content = |folder: &Path| -> BTreeMap<_, _> {
         let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
         entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap())).collect()
     };
-    assert_eq!(content(&one.0), content(&two.0));
-    assert_eq!(content(&one.0).len(), 4 + 1);
+    assert_eq!(content(&first_folder.0), content(&second_folder.0));
+    assert_eq!(content(&first_folder.0).len(), 4 + 1);
 }
 
 #[test]
 fn another_plan_is_refused_in_the_same_folder() {
     let folder = TestDir::new("sweep-another");
-    Sweep::begin(&folder.0, order()).unwrap();
+    Sweep::begin(&folder.0, sweep_spec()).unwrap();
     let other = PLAN.replace("3 ms", "4 ms");
     let other = SweepSpec::new(("plan.toml", &other), SIM, None, &load).unwrap();
     let refused = Sweep::begin(&folder.0, other).unwrap_err();
@@ -149,15 +150,15 @@ fn a_point_with_an_invalid_scenario_is_refused_before_any_run() {
 #[test]
 fn verifying_finds_a_row_that_is_not_reproduced() {
     let folder = TestDir::new("sweep-verify");
-    let sweep = Sweep::begin(&folder.0, order()).unwrap();
-    sweep.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
-    assert_eq!(sweep.verify((15, 1), 2, &answer, &mut go_on).unwrap(), []);
-    let other = |run: &StudyRun| match run.index {
+    let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
+    sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+    assert_eq!(sweep.verify((15, 1), 2, &instant_run, &mut keep_going).unwrap(), []);
+    let run_7_differs = |run: &StudyRun| match run.index {
         7 => Err("not as before".to_owned()),
-        _ => answer(run),
+        _ => instant_run(run),
     };
-    let differ = sweep.verify((15, 1), 2, &other, &mut go_on).unwrap();
-    let [(old, new)] = differ.as_slice() else { panic!("{differ:?}") };
+    let differing = sweep.verify((15, 1), 2, &run_7_differs, &mut keep_going).unwrap();
+    let [(old, new)] = differing.as_slice() else { panic!("{differing:?}") };
     assert_eq!((old.error.as_deref(), new.error.as_deref()), (None, Some("not as before")));
 }
 

@@ -25,33 +25,35 @@ const VALUE_MEMORY_BYTES: u64 = 32;
 /// Returns a reader for a column of one row group in `file`.
 pub(super) fn column(
     file: &Bytes,
-    about: &ColumnChunkMetaData,
+    chunk: &ColumnChunkMetaData,
     rows: usize,
     budget: &Arc<ReadBudget>,
 ) -> Result<ColumnReader, ParquetError> {
-    let offsets = [Some(about.data_page_offset()), about.dictionary_page_offset()];
+    let offsets = [Some(chunk.data_page_offset()), chunk.dictionary_page_offset()];
     let is_negative = offsets.into_iter().flatten().any(i64::is_negative);
-    if is_negative || about.compressed_size().is_negative() {
+    if is_negative || chunk.compressed_size().is_negative() {
         return Err(invalid_file("a column begins before the file"));
     }
-    let compression = about.compression();
+    let compression = chunk.compression();
     if !matches!(compression, Compression::SNAPPY | Compression::UNCOMPRESSED) {
         return Err(invalid_file("a column is compressed otherwise than with Snappy"));
     }
-    let packed = about.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
-    let packed = SerializedPageReader::new(Arc::new(file.clone()), &packed, rows, None)?;
-    let unpacks = compression == Compression::SNAPPY;
+    let packed_pages =
+        chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+    let packed_pages =
+        SerializedPageReader::new(Arc::new(file.clone()), &packed_pages, rows, None)?;
+    let is_snappy = compression == Compression::SNAPPY;
     let pages = BudgetedPages {
-        compressed: packed,
-        is_snappy: unpacks,
+        compressed: packed_pages,
+        is_snappy,
         has_dictionary: false,
         budget: budget.clone(),
     };
-    Ok(get_column_reader(about.column_descr_ptr(), Box::new(pages)))
+    Ok(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)))
 }
 
-fn invalid_file(why: &str) -> ParquetError {
-    ParquetError::General(why.to_owned())
+fn invalid_file(reason: &str) -> ParquetError {
+    ParquetError::General(reason.to_owned())
 }
 
 struct BudgetedPages {
@@ -67,10 +69,10 @@ impl BudgetedPages {
         if !self.is_snappy || packed.is_empty() {
             return Ok(packed);
         }
-        let wrong = |error| ParquetError::External(Box::new(error));
-        let length = decompress_len(&packed).map_err(wrong)?;
+        let external_error = |error| ParquetError::External(Box::new(error));
+        let length = decompress_len(&packed).map_err(external_error)?;
         self.consume(length as u64)?;
-        Ok(Decoder::new().decompress_vec(&packed).map_err(wrong)?.into())
+        Ok(Decoder::new().decompress_vec(&packed).map_err(external_error)?.into())
     }
 
     fn consume(&self, bytes: u64) -> Result<(), ParquetError> {
@@ -87,11 +89,11 @@ impl BudgetedPages {
                 rep_level_encoding,
                 statistics,
             } => {
-                let of_dictionary = is_of_dictionary(encoding);
-                if !(of_dictionary || encoding == Encoding::PLAIN) {
+                let is_dictionary_encoded = is_dictionary_encoding(encoding);
+                if !(is_dictionary_encoded || encoding == Encoding::PLAIN) {
                     return Err(invalid_file("a page is encoded as none of ours is"));
                 }
-                if of_dictionary && !self.has_dictionary {
+                if is_dictionary_encoded && !self.has_dictionary {
                     return Err(invalid_file("a page needs a dictionary that is not there"));
                 }
                 Ok(Page::DataPage {
@@ -119,7 +121,7 @@ impl BudgetedPages {
     }
 }
 
-fn is_of_dictionary(encoding: Encoding) -> bool {
+fn is_dictionary_encoding(encoding: Encoding) -> bool {
     matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
 }
 
@@ -156,13 +158,13 @@ mod tests {
     fn first_column() -> (Bytes, ColumnChunkMetaData) {
         let bytes = Bytes::from(write(&[], &[]).unwrap());
         let reader = SerializedFileReader::new(bytes.clone()).unwrap();
-        let about = reader.metadata().row_group(0).column(0).clone();
-        (bytes, about)
+        let chunk = reader.metadata().row_group(0).column(0).clone();
+        (bytes, chunk)
     }
 
     fn pages(budget: u64) -> BudgetedPages {
-        let (bytes, about) = first_column();
-        let packed = SerializedPageReader::new(Arc::new(bytes), &about, 0, None).unwrap();
+        let (bytes, chunk) = first_column();
+        let packed = SerializedPageReader::new(Arc::new(bytes), &chunk, 0, None).unwrap();
         let budget = Arc::new(ReadBudget::of(budget));
         BudgetedPages { compressed: packed, is_snappy: true, has_dictionary: false, budget }
     }
@@ -197,15 +199,15 @@ mod tests {
 
     #[test]
     fn a_column_that_begins_before_the_file_is_refused() {
-        let (bytes, about) = first_column();
+        let (bytes, chunk) = first_column();
         let budget = Arc::new(ReadBudget::of(0));
-        assert!(column(&bytes, &about, 0, &budget).is_ok());
-        for about in [
-            about.clone().into_builder().set_data_page_offset(-1).set_dictionary_page_offset(None),
-            about.clone().into_builder().set_dictionary_page_offset(Some(-1)),
-            about.into_builder().set_total_compressed_size(-1),
+        assert!(column(&bytes, &chunk, 0, &budget).is_ok());
+        for chunk in [
+            chunk.clone().into_builder().set_data_page_offset(-1).set_dictionary_page_offset(None),
+            chunk.clone().into_builder().set_dictionary_page_offset(Some(-1)),
+            chunk.into_builder().set_total_compressed_size(-1),
         ] {
-            let error = column(&bytes, &about.build().unwrap(), 0, &budget).err().unwrap();
+            let error = column(&bytes, &chunk.build().unwrap(), 0, &budget).err().unwrap();
             assert!(error.to_string().contains("before the file"), "{error}");
         }
     }
