@@ -11,8 +11,8 @@ use super::observation::{ConnectAttempt, ConnectOutcome, IcmpRefusal};
 use crate::clock::Clock;
 use crate::sys::error_queue;
 
-/// Two SYN packets go in this time, at 0 and at 1 s. It must not be longer: after the third, Linux
-/// turns Multipath TCP off for the whole host if only plain TCP is answered.
+/// Timeout that allows two SYN packets, at 0 and at 1 s. After a third one, Linux turns Multipath
+/// TCP off for the whole host if only plain TCP is answered.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_450);
 
 /// Options of one attempt to connect.
@@ -37,46 +37,49 @@ impl ConnectOptions {
 /// Connects; returns the socket if that succeeded.
 pub(super) fn connect(
     target: SocketAddr,
-    manner: &ConnectOptions,
+    options: &ConnectOptions,
     clock: Clock,
 ) -> (ConnectAttempt, Option<Socket>) {
-    let began = clock.now();
-    let mut refused = None;
-    let connected = open(target, manner, &mut refused);
-    let took_ms = clock.now().saturating_since(began).as_millis() as u64;
-    let outcome = match &connected {
+    let started = clock.now();
+    let mut refusal = None;
+    let result = open(target, options, &mut refusal);
+    let took_ms = clock.now().saturating_since(started).as_millis() as u64;
+    let outcome = match &result {
         Ok(_) => ConnectOutcome::Connected,
-        Err(error) => outcome(error),
+        Err(error) => connect_outcome(error),
     };
-    (ConnectAttempt { multipath: manner.multipath, outcome, took_ms, refused }, connected.ok())
+    (
+        ConnectAttempt { multipath: options.multipath, outcome, took_ms, refused: refusal },
+        result.ok(),
+    )
 }
 
 fn open(
     target: SocketAddr,
-    manner: &ConnectOptions,
-    refused: &mut Option<IcmpRefusal>,
+    options: &ConnectOptions,
+    refusal: &mut Option<IcmpRefusal>,
 ) -> io::Result<Socket> {
-    let protocol = if manner.multipath { Protocol::MPTCP } else { Protocol::TCP };
+    let protocol = if options.multipath { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
-    if let Some(device) = &manner.device {
+    if let Some(device) = &options.device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
-    if let Some(source) = manner.source {
+    if let Some(source) = options.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
     let _ = error_queue::enable(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
-    let connected = socket.connect_timeout(&SockAddr::from(target), manner.timeout);
-    if connected.is_err() {
-        *refused = error_queue::first(socket.as_fd()).map(|one| IcmpRefusal {
-            router: one.router.to_canonical(),
-            kind: one.kind,
-            code: one.code,
+    let result = socket.connect_timeout(&SockAddr::from(target), options.timeout);
+    if result.is_err() {
+        *refusal = error_queue::first(socket.as_fd()).map(|error| IcmpRefusal {
+            router: error.router.to_canonical(),
+            kind: error.kind,
+            code: error.code,
         });
     }
-    connected.map(|()| socket)
+    result.map(|()| socket)
 }
 
-fn outcome(error: &io::Error) -> ConnectOutcome {
+fn connect_outcome(error: &io::Error) -> ConnectOutcome {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset, _) => {
             ConnectOutcome::Refused
@@ -87,7 +90,7 @@ fn outcome(error: &io::Error) -> ConnectOutcome {
 }
 
 /// Waits until the socket is readable, or writable if `write` is set.
-pub(super) fn wait(socket: &Socket, write: bool, timeout: Duration) -> io::Result<()> {
+pub(super) fn wait_until_ready(socket: &Socket, write: bool, timeout: Duration) -> io::Result<()> {
     let mut fds = [crate::sys::wait_for_input(&socket.as_fd())];
     if let [fd] = &mut fds
         && write

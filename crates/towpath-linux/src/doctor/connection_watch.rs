@@ -3,7 +3,7 @@
 use towpath_net::Instant;
 
 use super::observation::{ObservedSubflow, RecordedEvent, TcpStats};
-use super::snapshot::plain_end;
+use super::snapshot::canonical_address;
 use crate::clock::Clock;
 use crate::netlink::{
     DiagSocket, MptcpEvent, MptcpEventKind, MptcpEvents, SocketDiag, StateFilter, SubflowFlags,
@@ -18,52 +18,52 @@ pub(super) struct ConnectionWatch {
     events: Option<MptcpEvents>,
     token: u32,
     clock: Clock,
-    began: Instant,
+    started: Instant,
     /// Subflows by socket cookie.
-    seen: Vec<(u64, ObservedSubflow)>,
+    subflows: Vec<(u64, ObservedSubflow)>,
     recorded: Vec<RecordedEvent>,
     /// Time of the last change of a subflow, or of the last event.
-    changed: Instant,
+    last_change: Instant,
 }
 
 impl ConnectionWatch {
     /// Monitors the connection with this local token. `events` were subscribed to before it began.
     pub(super) fn new(token: u32, events: Option<MptcpEvents>, clock: Clock) -> Self {
         let (diag, now) = (SocketDiag::open().ok(), clock.now());
-        let (seen, recorded) = (Vec::new(), Vec::new());
-        Self { diag, events, token, clock, began: now, seen, recorded, changed: now }
+        let (subflows, recorded) = (Vec::new(), Vec::new());
+        Self { diag, events, token, clock, started: now, subflows, recorded, last_change: now }
     }
 
     /// Polls the subflows and receives pending events.
     pub(super) fn poll(&mut self) {
         self.drain_events();
-        let listed = self.diag.as_mut().and_then(|diag| diag.tcp(StateFilter::CONNECTED).ok());
-        let Some(listed) = listed else { return };
-        let ours = |socket: &&DiagSocket| {
+        let sockets = self.diag.as_mut().and_then(|diag| diag.tcp(StateFilter::CONNECTED).ok());
+        let Some(sockets) = sockets else { return };
+        let is_own = |socket: &&DiagSocket| {
             socket.subflow.and_then(|flow| flow.token_local) == Some(self.token)
         };
         let now = self.clock.now();
-        let mine: Vec<_> = listed.iter().filter(ours).collect();
-        for (cookie, seen) in &mut self.seen {
-            let gone = !mine.iter().any(|socket| socket.cookie == *cookie);
-            if gone && !seen.gone {
-                seen.gone = true;
-                self.changed = now;
+        let own_sockets: Vec<_> = sockets.iter().filter(is_own).collect();
+        for (cookie, subflow) in &mut self.subflows {
+            let gone = !own_sockets.iter().any(|socket| socket.cookie == *cookie);
+            if gone && !subflow.gone {
+                subflow.gone = true;
+                self.last_change = now;
             }
         }
-        for socket in mine {
-            let fresh = subflow(socket);
-            let known = self.seen.iter_mut().find(|(cookie, _)| *cookie == socket.cookie);
-            let Some((_, known)) = known else {
-                self.seen.push((socket.cookie, fresh));
-                self.changed = now;
+        for socket in own_sockets {
+            let current = observed_subflow(socket);
+            let previous = self.subflows.iter_mut().find(|(cookie, _)| *cookie == socket.cookie);
+            let Some((_, previous)) = previous else {
+                self.subflows.push((socket.cookie, current));
+                self.last_change = now;
                 continue;
             };
-            if known.state != fresh.state {
-                self.changed = now;
+            if previous.state != current.state {
+                self.last_change = now;
             }
-            let established = known.established || fresh.established;
-            *known = ObservedSubflow { established, ..fresh };
+            let established = previous.established || current.established;
+            *previous = ObservedSubflow { established, ..current };
         }
     }
 
@@ -73,31 +73,33 @@ impl ConnectionWatch {
     }
 
     /// Returns true while a subflow is being set up.
-    pub(super) fn is_trying(&self) -> bool {
-        self.seen.iter().any(|(_, one)| !one.gone && !one.established)
+    pub(super) fn is_connecting(&self) -> bool {
+        self.subflows.iter().any(|(_, subflow)| !subflow.gone && !subflow.established)
     }
 
     /// Returns true if some subflow has unacknowledged data.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.seen.iter().any(|(_, one)| !one.gone && one.established && one.tcp.unacked > 0)
+    pub(super) fn has_unacked_data(&self) -> bool {
+        self.subflows
+            .iter()
+            .any(|(_, subflow)| !subflow.gone && subflow.established && subflow.tcp.unacked > 0)
     }
 
     /// Returns the time of the last change.
-    pub(super) fn changed(&self) -> Instant {
-        self.changed
+    pub(super) fn last_change(&self) -> Instant {
+        self.last_change
     }
 
     /// Returns the round-trip time of the first subflow, in microseconds; 0 if unknown.
     pub(super) fn srtt_us(&self) -> u32 {
-        self.seen.first().map_or(0, |(_, one)| one.tcp.srtt_us)
+        self.subflows.first().map_or(0, |(_, subflow)| subflow.tcp.srtt_us)
     }
 
     /// Returns the subflows, and the events, or `None` without the privilege for them.
-    pub(super) fn end(mut self) -> (Vec<ObservedSubflow>, Option<Vec<RecordedEvent>>) {
+    pub(super) fn finish(mut self) -> (Vec<ObservedSubflow>, Option<Vec<RecordedEvent>>) {
         self.poll();
-        let hears = self.events.is_some();
-        let subflows = self.seen.into_iter().map(|(_, one)| one).collect();
-        (subflows, hears.then_some(self.recorded))
+        let has_events = self.events.is_some();
+        let subflows = self.subflows.into_iter().map(|(_, subflow)| subflow).collect();
+        (subflows, has_events.then_some(self.recorded))
     }
 
     fn drain_events(&mut self) {
@@ -106,33 +108,33 @@ impl ConnectionWatch {
         let now = self.clock.now();
         for event in &received.events {
             if event.token == Some(self.token) {
-                let at_ms = now.saturating_since(self.began).as_millis() as u64;
-                self.recorded.push(self::event(event, at_ms));
-                self.changed = now;
+                let at_ms = now.saturating_since(self.started).as_millis() as u64;
+                self.recorded.push(recorded_event(event, at_ms));
+                self.last_change = now;
             }
         }
     }
 }
 
 /// Converts a subflow of a socket dump.
-pub(super) fn subflow(socket: &DiagSocket) -> ObservedSubflow {
+pub(super) fn observed_subflow(socket: &DiagSocket) -> ObservedSubflow {
     let info = TcpInfo::parse(&socket.info);
     let flow = socket.subflow.unwrap_or_default();
-    let has = |flag: SubflowFlags| flow.flags.contains(flag);
-    let first = has(SubflowFlags::CAPABLE_LOCAL) || has(SubflowFlags::CAPABLE_REMOTE);
+    let has_flag = |flag: SubflowFlags| flow.flags.contains(flag);
+    let is_first = has_flag(SubflowFlags::CAPABLE_LOCAL) || has_flag(SubflowFlags::CAPABLE_REMOTE);
     let established = matches!(
         socket.state,
         TcpState::Established | TcpState::CloseWait | TcpState::FinWait1 | TcpState::FinWait2
     );
     ObservedSubflow {
-        local: plain_end(socket.local),
-        remote: plain_end(socket.remote),
+        local: canonical_address(socket.local),
+        remote: canonical_address(socket.remote),
         local_id: flow.local_id,
         remote_id: flow.remote_id,
-        first,
-        opened_here: has(SubflowFlags::CAPABLE_LOCAL) || has(SubflowFlags::JOIN_LOCAL),
-        backup_here: has(SubflowFlags::BACKUP_LOCAL),
-        backup_there: has(SubflowFlags::BACKUP_REMOTE),
+        first: is_first,
+        opened_here: has_flag(SubflowFlags::CAPABLE_LOCAL) || has_flag(SubflowFlags::JOIN_LOCAL),
+        backup_here: has_flag(SubflowFlags::BACKUP_LOCAL),
+        backup_there: has_flag(SubflowFlags::BACKUP_REMOTE),
         established,
         state: info.state_name().to_owned(),
         gone: false,
@@ -153,7 +155,7 @@ pub(super) fn subflow(socket: &DiagSocket) -> ObservedSubflow {
     }
 }
 
-fn event(event: &MptcpEvent, at_ms: u64) -> RecordedEvent {
+fn recorded_event(event: &MptcpEvent, at_ms: u64) -> RecordedEvent {
     let kind = match event.kind {
         MptcpEventKind::Created => "CREATED".to_owned(),
         MptcpEventKind::Established => "ESTABLISHED".to_owned(),

@@ -16,13 +16,13 @@ const BLOCK_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct EchoTest {
     clock: Clock,
-    began: Instant,
+    started: Instant,
     last_received: Instant,
-    done: EchoResult,
+    progress: EchoResult,
     buffer: Vec<u8>,
     ended: bool,
     /// Offset of the next expected byte. Some servers omit data that they cannot send at once.
-    place: u64,
+    next_offset: u64,
 }
 
 /// Matching bytes in a row that identify their offset.
@@ -30,27 +30,35 @@ const MATCH_BYTES: usize = 16;
 
 /// Returns the byte at an offset (`SplitMix64`). No run repeats, so that omitted data are
 /// recognised.
-const fn byte(place: u64) -> u8 {
-    let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+const fn byte(offset: u64) -> u8 {
+    let mixed = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56) as u8
 }
 
-/// Returns the length of the prefix of `came` that matches the data from `place` on.
-fn agreement(came: &[u8], place: u64) -> usize {
-    came.iter().zip(place..).take_while(|(came, place)| **came == byte(*place)).count()
+/// Returns the length of the prefix of `received` that equals the sent data from `offset` on.
+fn match_len(received: &[u8], offset: u64) -> usize {
+    received.iter().zip(offset..).take_while(|(value, offset)| **value == byte(*offset)).count()
 }
 
 /// Returns the offset of a run of bytes in the sent data.
-fn find(run: &[u8], mut places: std::ops::Range<u64>) -> Option<u64> {
-    places.find(|place| agreement(run, *place) == run.len())
+fn find_offset(run: &[u8], mut offsets: std::ops::Range<u64>) -> Option<u64> {
+    offsets.find(|offset| match_len(run, *offset) == run.len())
 }
 
 impl EchoTest {
     pub(super) fn new(clock: Clock) -> Self {
         let now = clock.now();
-        let (done, buffer) = (EchoResult::default(), vec![0; BLOCK_BYTES]);
-        Self { clock, began: now, last_received: now, done, buffer, ended: false, place: 0 }
+        let (progress, buffer) = (EchoResult::default(), vec![0; BLOCK_BYTES]);
+        Self {
+            clock,
+            started: now,
+            last_received: now,
+            progress,
+            buffer,
+            ended: false,
+            next_offset: 0,
+        }
     }
 
     /// Reads and writes without waiting, up to `limit` bytes in all.
@@ -61,12 +69,12 @@ impl EchoTest {
 
     /// Returns true if all sent data were echoed.
     pub(super) fn all_echoed(&self) -> bool {
-        self.done.sent == self.done.returned
+        self.progress.sent == self.progress.returned
     }
 
     /// Returns the bytes sent so far.
     pub(super) fn sent(&self) -> u64 {
-        self.done.sent
+        self.progress.sent
     }
 
     /// Returns true if the connection has ended.
@@ -79,23 +87,23 @@ impl EchoTest {
         let pause = now.saturating_since(self.last_received).as_millis() as u64;
         let waiting = if self.all_echoed() { 0 } else { pause };
         EchoResult {
-            took_ms: now.saturating_since(self.began).as_millis() as u64,
-            longest_pause_ms: self.done.longest_pause_ms.max(waiting),
-            ..self.done
+            took_ms: now.saturating_since(self.started).as_millis() as u64,
+            longest_pause_ms: self.progress.longest_pause_ms.max(waiting),
+            ..self.progress
         }
     }
 
     fn write(&mut self, mut socket: &Socket, limit: u64) {
-        while self.done.sent < limit && !self.ended {
-            let length = (limit - self.done.sent).min(BLOCK_BYTES as u64);
-            let place = self.done.sent;
-            let data: Vec<u8> = (0..length).map(|offset| byte(place + offset)).collect();
+        while self.progress.sent < limit && !self.ended {
+            let length = (limit - self.progress.sent).min(BLOCK_BYTES as u64);
+            let start = self.progress.sent;
+            let data: Vec<u8> = (0..length).map(|offset| byte(start + offset)).collect();
             if self.all_echoed() {
                 self.last_received = self.clock.now();
             }
             match socket.write(&data) {
                 Ok(0) => return,
-                Ok(written) => self.done.sent += written as u64,
+                Ok(written) => self.progress.sent += written as u64,
                 Err(error) => return self.on_error(&error),
             }
         }
@@ -107,10 +115,10 @@ impl EchoTest {
                 Ok(0) => self.ended = true,
                 Ok(length) => {
                     self.compare(length);
-                    self.done.returned += length as u64;
+                    self.progress.returned += length as u64;
                     let now = self.clock.now();
                     let pause = now.saturating_since(self.last_received).as_millis() as u64;
-                    self.done.longest_pause_ms = self.done.longest_pause_ms.max(pause);
+                    self.progress.longest_pause_ms = self.progress.longest_pause_ms.max(pause);
                     self.last_received = now;
                 }
                 Err(error) => return self.on_error(&error),
@@ -120,26 +128,27 @@ impl EchoTest {
 
     /// Compares the received data in the buffer with the sent data.
     fn compare(&mut self, length: usize) {
-        let mut came = self.buffer.get(..length).unwrap_or_default();
+        let mut received = self.buffer.get(..length).unwrap_or_default();
         loop {
-            let same = agreement(came, self.place);
-            self.place += same as u64;
-            came = came.get(same..).unwrap_or_default();
-            let (Some(run), Some(after)) = (came.get(..MATCH_BYTES), came.get(1..=MATCH_BYTES))
+            let matching = match_len(received, self.next_offset);
+            self.next_offset += matching as u64;
+            received = received.get(matching..).unwrap_or_default();
+            let (Some(run), Some(rest)) =
+                (received.get(..MATCH_BYTES), received.get(1..=MATCH_BYTES))
             else {
                 // Too short to classify; the next data decide.
-                self.place += came.len() as u64;
+                self.next_offset += received.len() as u64;
                 return;
             };
-            if agreement(after, self.place + 1) == MATCH_BYTES {
-                self.done.changed_at.get_or_insert(self.place);
-                self.place += 1;
-                came = came.get(1..).unwrap_or_default();
-            } else if let Some(place) = find(run, self.place..self.done.sent) {
-                self.place = place;
+            if match_len(rest, self.next_offset + 1) == MATCH_BYTES {
+                self.progress.changed_at.get_or_insert(self.next_offset);
+                self.next_offset += 1;
+                received = received.get(1..).unwrap_or_default();
+            } else if let Some(offset) = find_offset(run, self.next_offset..self.progress.sent) {
+                self.next_offset = offset;
             } else {
-                self.done.changed_at.get_or_insert(self.place);
-                self.place += came.len() as u64;
+                self.progress.changed_at.get_or_insert(self.next_offset);
+                self.next_offset += received.len() as u64;
                 return;
             }
         }
@@ -152,25 +161,25 @@ impl EchoTest {
 
 /// Sends `length` bytes over a connection and waits for their echo.
 pub(super) fn await_echo(
-    exchanging: &mut EchoTest,
+    echo_test: &mut EchoTest,
     socket: &Socket,
     length: u64,
     timeout: Duration,
 ) -> bool {
-    let clock = exchanging.clock;
+    let clock = echo_test.clock;
     let deadline = clock.now() + timeout;
-    let limit = exchanging.sent() + length;
+    let limit = echo_test.sent() + length;
     loop {
-        exchanging.step(socket, limit);
-        if exchanging.sent() == limit && exchanging.all_echoed() {
+        echo_test.step(socket, limit);
+        if echo_test.sent() == limit && echo_test.all_echoed() {
             return true;
         }
-        let left = deadline.saturating_since(clock.now());
-        if exchanging.has_ended() || left.is_zero() {
+        let remaining = deadline.saturating_since(clock.now());
+        if echo_test.has_ended() || remaining.is_zero() {
             return false;
         }
-        let writing = exchanging.sent() < limit;
-        let _ = super::attempt::wait(socket, writing, left); // the loop checks again
+        let wants_write = echo_test.sent() < limit;
+        let _ = super::attempt::wait_until_ready(socket, wants_write, remaining); // the loop checks again
     }
 }
 
@@ -178,38 +187,39 @@ pub(super) fn await_echo(
 mod tests {
     use super::*;
 
-    /// Returns the result for `came`, after 100,000 bytes were sent.
-    fn changed(came: &[u8]) -> Option<u64> {
-        let mut exchanging = EchoTest::new(Clock::start());
-        exchanging.done.sent = 100_000;
-        for piece in came.chunks(1_000) {
-            exchanging.buffer = piece.to_vec();
-            exchanging.compare(piece.len());
+    /// Returns the offset of the first change in `received`, after 100,000 bytes were sent.
+    fn first_change(received: &[u8]) -> Option<u64> {
+        let mut echo_test = EchoTest::new(Clock::start());
+        echo_test.progress.sent = 100_000;
+        for chunk in received.chunks(1_000) {
+            echo_test.buffer = chunk.to_vec();
+            echo_test.compare(chunk.len());
         }
-        exchanging.done.changed_at
+        echo_test.progress.changed_at
     }
 
-    fn sent(places: std::ops::Range<u64>) -> Vec<u8> {
-        places.map(byte).collect()
+    fn sent_data(range: std::ops::Range<u64>) -> Vec<u8> {
+        range.map(byte).collect()
     }
 
     #[test]
     fn an_identical_echo_is_unchanged() {
-        assert_eq!(changed(&sent(0..100_000)), None);
+        assert_eq!(first_change(&sent_data(0..100_000)), None);
     }
 
     #[test]
     fn data_omitted_by_the_server_is_not_reported_as_changed() {
-        let came = [sent(0..30_000), sent(44_321..60_500), sent(70_000..99_000)].concat();
-        assert_eq!(changed(&came), None);
+        let received =
+            [sent_data(0..30_000), sent_data(44_321..60_500), sent_data(70_000..99_000)].concat();
+        assert_eq!(first_change(&received), None);
     }
 
     #[test]
     fn a_replaced_byte_and_an_insertion_are_detected() {
-        let mut came = sent(0..50_000);
-        came[12_345] ^= 0x20;
-        assert_eq!(changed(&came), Some(12_345));
-        let came = [&sent(0..5_500)[..], &[7; 40], &sent(5_500..9_000)].concat();
-        assert_eq!(changed(&came), Some(5_500));
+        let mut received = sent_data(0..50_000);
+        received[12_345] ^= 0x20;
+        assert_eq!(first_change(&received), Some(12_345));
+        let received = [&sent_data(0..5_500)[..], &[7; 40], &sent_data(5_500..9_000)].concat();
+        assert_eq!(first_change(&received), Some(5_500));
     }
 }

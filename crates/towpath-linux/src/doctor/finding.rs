@@ -224,12 +224,12 @@ impl Finding {
     }
 
     /// Returns true if both have the same cause and location.
-    pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same_problem(&self, other: &Self) -> bool {
         (self.cause, &self.location) == (other.cause, &other.location)
     }
 
-    pub(super) fn at_location(mut self, place: impl fmt::Display) -> Self {
-        self.location = Some(place.to_string());
+    pub(super) fn at_location(mut self, location: impl fmt::Display) -> Self {
+        self.location = Some(location.to_string());
         self
     }
 

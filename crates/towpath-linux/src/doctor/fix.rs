@@ -25,7 +25,7 @@ const HOST_SYSCTLS: [&str; 6] = [
     "net.ipv4.tcp_mtu_probing",
     "net.ipv4.ip_default_ttl",
 ];
-/// Settings of its interfaces that findings fix.
+/// Settings of interfaces that findings fix, below `net.ipv4.conf.NAME`.
 const INTERFACE_SYSCTLS: [&str; 3] = ["rp_filter", "arp_ignore", "arp_announce"];
 
 /// One command of a finding, ready to be executed.
@@ -59,12 +59,12 @@ pub enum FixError {
 /// Returns the actions for problems that this host observed itself. They keep the order of the
 /// diagnosis, and only actions that it shows are included.
 pub fn actions(observation: &Observation) -> Vec<FixAction> {
-    let (shown, own) = (diagnose(observation), LocalFindings::of(observation));
+    let (diagnosis, local_findings) = (diagnose(observation), LocalFindings::of(observation));
     let mut actions: Vec<FixAction> = Vec::new();
-    for command in own.commands(&shown) {
+    for command in local_findings.commands(&diagnosis) {
         let step = parse(command);
-        let new = step.filter(|step| !actions.iter().any(|known| known.step == *step));
-        actions.extend(new.map(|step| FixAction { command: command.text().to_owned(), step }));
+        let new_step = step.filter(|step| !actions.iter().any(|action| action.step == *step));
+        actions.extend(new_step.map(|step| FixAction { command: command.text().to_owned(), step }));
     }
     actions
 }
@@ -89,10 +89,15 @@ impl FixAction {
             FixStep::Delete { id } => MptcpPm::open()?.delete_endpoint(*id)?,
             FixStep::NoBackup { id } => {
                 let mut manager = MptcpPm::open()?;
-                let all = manager.endpoints()?;
-                let flags = all.iter().find(|one| one.id == Some(*id)).map(|one| one.flags);
-                let mesh = flags.is_some_and(|flags| flags.contains(EndpointFlags::FULLMESH));
-                let flags = if mesh { EndpointFlags::FULLMESH } else { EndpointFlags::default() };
+                let endpoints = manager.endpoints()?;
+                let flags = endpoints
+                    .iter()
+                    .find(|endpoint| endpoint.id == Some(*id))
+                    .map(|endpoint| endpoint.flags);
+                let is_fullmesh =
+                    flags.is_some_and(|flags| flags.contains(EndpointFlags::FULLMESH));
+                let flags =
+                    if is_fullmesh { EndpointFlags::FULLMESH } else { EndpointFlags::default() };
                 manager.set_endpoint_flags(*id, flags)?;
             }
         }
@@ -113,8 +118,9 @@ fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
             let (name, value) = command.strip_prefix("sysctl -w ")?.split_once('=')?;
             let value = value.trim_matches('"');
             let is_number = |word: &str| word.parse::<u32>().is_ok();
-            let good = !value.is_empty() && value.split(' ').all(is_number);
-            Some(FixStep::Set { sysctl: setting(name)?, value: value.to_owned() }).filter(|_| good)
+            let is_valid = !value.is_empty() && value.split(' ').all(is_number);
+            Some(FixStep::Set { sysctl: parse_sysctl(name)?, value: value.to_owned() })
+                .filter(|_| is_valid)
         }
         ["ip", "mptcp", "limits", "set", "subflows", subflows, "add_addr_accepted", accepted] => {
             let (subflows, add_addr_accepted) = (subflows.parse().ok()?, accepted.parse().ok()?);
@@ -126,12 +132,12 @@ fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
         ["ip", "mptcp", "endpoint", "change", "id", id, "nobackup"] => {
             Some(FixStep::NoBackup { id: id.parse().ok()? })
         }
-        ["ip", "mptcp", "endpoint", "add", address, "dev", device, ref names @ ..] => {
-            let (address, flags) = (address.parse().ok()?, flags(names)?);
+        ["ip", "mptcp", "endpoint", "add", address, "dev", device, ref flag_names @ ..] => {
+            let (address, flags) = (address.parse().ok()?, parse_flags(flag_names)?);
             Some(FixStep::Add { address, device: Some(device.to_owned()), flags })
         }
-        ["ip", "mptcp", "endpoint", "add", address, ref names @ ..] => {
-            let (address, flags) = (address.parse().ok()?, flags(names)?);
+        ["ip", "mptcp", "endpoint", "add", address, ref flag_names @ ..] => {
+            let (address, flags) = (address.parse().ok()?, parse_flags(flag_names)?);
             Some(FixStep::Add { address, device: None, flags })
         }
         _ => None,
@@ -140,30 +146,31 @@ fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
 
 /// Parses a setting that findings fix, with the separators of `sysctl`: slashes if the interface's
 /// name has dots.
-fn setting(name: &str) -> Option<Sysctl> {
+fn parse_sysctl(name: &str) -> Option<Sysctl> {
     if HOST_SYSCTLS.contains(&name) {
         return Some(Sysctl::new(name));
     }
-    let (with, below) = match name.strip_prefix("net.ipv4.conf.") {
-        Some(below) => ('.', below),
+    let (separator, rest) = match name.strip_prefix("net.ipv4.conf.") {
+        Some(rest) => ('.', rest),
         None => ('/', name.strip_prefix("net/ipv4/conf/")?),
     };
-    let (link, name) = below.split_once(with)?;
-    let good = INTERFACE_SYSCTLS.contains(&name) && is_interface_name(link);
-    good.then(|| Sysctl::ipv4(link, name))
+    let (link, name) = rest.split_once(separator)?;
+    let is_known = INTERFACE_SYSCTLS.contains(&name) && is_interface_name(link);
+    is_known.then(|| Sysctl::ipv4(link, name))
 }
 
-fn flags(names: &[&str]) -> Option<EndpointFlags> {
-    names.iter().try_fold(EndpointFlags::default(), |all, name| {
+fn parse_flags(flag_names: &[&str]) -> Option<EndpointFlags> {
+    flag_names.iter().try_fold(EndpointFlags::default(), |combined, name| {
         Some(
-            all | match *name {
-                "signal" => EndpointFlags::SIGNAL,
-                "subflow" => EndpointFlags::SUBFLOW,
-                "backup" => EndpointFlags::BACKUP,
-                "fullmesh" => EndpointFlags::FULLMESH,
-                "laminar" => EndpointFlags::LAMINAR,
-                _ => return None,
-            },
+            combined
+                | match *name {
+                    "signal" => EndpointFlags::SIGNAL,
+                    "subflow" => EndpointFlags::SUBFLOW,
+                    "backup" => EndpointFlags::BACKUP,
+                    "fullmesh" => EndpointFlags::FULLMESH,
+                    "laminar" => EndpointFlags::LAMINAR,
+                    _ => return None,
+                },
         )
     })
 }
@@ -199,7 +206,7 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(parse(LocalCommand::of_a_test(command)), Some(step), "{command}");
+            assert_eq!(parse(LocalCommand::for_test(command)), Some(step), "{command}");
         }
     }
 
@@ -222,7 +229,7 @@ mod tests {
             "ip mptcp endpoint add 10.0.0.1 dev wifi strange",
             "towpath exec -- curl",
         ] {
-            assert_eq!(parse(LocalCommand::of_a_test(command)), None, "{command}");
+            assert_eq!(parse(LocalCommand::for_test(command)), None, "{command}");
         }
     }
 }

@@ -19,26 +19,28 @@ pub(super) struct LocalCommand<'a>(&'a str);
 impl LocalFindings {
     /// Repeats the diagnosis without the peer's report.
     pub(super) fn of(observation: &Observation) -> Self {
-        let alone = Observation { peer: None, peer_error: None, ..observation.clone() };
-        Self(rules::findings(&alone))
+        let without_peer = Observation { peer: None, peer_error: None, ..observation.clone() };
+        Self(rules::findings(&without_peer))
     }
 
     /// Returns the local finding with the same cause and location.
-    pub(super) fn same(&self, finding: &Finding) -> Option<&Finding> {
-        self.0.iter().find(|own| own.is_about_the_same(finding))
+    pub(super) fn find_same(&self, finding: &Finding) -> Option<&Finding> {
+        self.0.iter().find(|local| local.is_same_problem(finding))
     }
 
-    /// Returns the commands of findings with enough confidence, if `shown` also has them, in its
-    /// order.
+    /// Returns the commands of findings with enough confidence, if `diagnosis` also has them, in
+    /// its order.
     pub(super) fn commands<'a>(
         &'a self,
-        shown: &'a Diagnosis,
+        diagnosis: &'a Diagnosis,
     ) -> impl Iterator<Item = LocalCommand<'a>> {
         let is_sure = |finding: &&Finding| finding.confidence > Confidence::Possible;
-        shown.findings.iter().filter(is_sure).flat_map(move |finding| {
-            let own = self.same(finding).filter(is_sure);
-            let commands = own.into_iter().flat_map(|own| &own.fix);
-            commands.filter(|own| finding.fix.contains(own)).map(|own| LocalCommand(own))
+        diagnosis.findings.iter().filter(is_sure).flat_map(move |finding| {
+            let local = self.find_same(finding).filter(is_sure);
+            let commands = local.into_iter().flat_map(|local| &local.fix);
+            commands
+                .filter(|command| finding.fix.contains(command))
+                .map(|command| LocalCommand(command))
         })
     }
 }
@@ -50,7 +52,7 @@ impl<'a> LocalCommand<'a> {
     }
 
     #[cfg(test)]
-    pub(super) const fn of_a_test(text: &'a str) -> Self {
+    pub(super) const fn for_test(text: &'a str) -> Self {
         Self(text)
     }
 }

@@ -51,7 +51,7 @@ use crate::netlink::MptcpEvents;
 
 /// Limit on all waiting in total; CPU time on this machine comes on top.
 const TOTAL_TIMEOUT: Duration = Duration::from_millis(4_200);
-/// Part of that for our own connection; the rest is enough for each path alone.
+/// Part of [`TOTAL_TIMEOUT`] for our own connection; the rest is for the tests of single paths.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Limit on traceroutes, counted by path and option.
 const MAX_PROBES: usize = 12;
@@ -73,52 +73,59 @@ pub struct DoctorOptions {
 }
 
 /// Reads and tests everything; takes less than 5 s.
-pub fn examine(order: &DoctorOptions) -> Observation {
+pub fn examine(options: &DoctorOptions) -> Observation {
     let clock = Clock::start();
-    let began = clock.now();
+    let started = clock.now();
     let here = snapshot(None);
-    let targets: BTreeSet<_> = order.connect.iter().map(SocketAddr::ip).collect();
+    let targets: BTreeSet<_> = options.connect.iter().map(SocketAddr::ip).collect();
     let mut observation = Observation {
         route_lookups: route_lookups::route_lookups(&here, &targets),
         rights: Privileges { events: MptcpEvents::open().is_ok(), raw: traceroute::is_allowed() },
         managers: managers(),
-        asked_for_programs: order.programs != ProcessScope::Multipath,
+        asked_for_programs: options.programs != ProcessScope::Multipath,
         here,
         ..Observation::default()
     };
-    let port = order.connect.map_or(0, |target| target.port());
-    let secret = order.secret.as_ref();
-    let mut asked = order.peer.map(|address| {
+    let port = options.connect.map_or(0, |target| target.port());
+    let secret = options.secret.as_ref();
+    let mut peer_session = options.peer.map(|address| {
         let mut session = server_session::connect_and_open(address, port, secret, clock)?;
         let before = session.snapshot()?;
         Ok((session, PeerSnapshots { address, before, after: None }))
     });
-    let done = order.connect.map(|target| {
-        let mut before = None;
-        let until = began + CONNECTION_TIMEOUT;
-        let poll = |session: &mut server_session::ServerSession| before = Some(session.snapshot());
-        let whom = test_connection::TestTarget { target, server_name: &order.server_name, secret };
-        let mut done = test_connection::run(whom, (clock, until), poll);
-        if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
+    let outcome = options.connect.map(|target| {
+        let mut peer_before = None;
+        let deadline = started + CONNECTION_TIMEOUT;
+        let poll =
+            |session: &mut server_session::ServerSession| peer_before = Some(session.snapshot());
+        let test_target =
+            test_connection::TestTarget { target, server_name: &options.server_name, secret };
+        let mut outcome = test_connection::run(test_target, (clock, deadline), poll);
+        if let (Some(peer_before), None, Some(session)) =
+            (peer_before, &peer_session, outcome.session.take())
+        {
             let peer = |before| (session, PeerSnapshots { address: target, before, after: None });
-            asked = Some(before.map(peer));
+            peer_session = Some(peer_before.map(peer));
         }
-        done
+        outcome
     });
-    finish_observation(&mut observation, asked, done);
-    let end = began + TOTAL_TIMEOUT;
-    let (controls, probes, held) = thread::scope(|scope| {
-        let probes = scope.spawn(|| traceroute::probe(&probes(&observation), clock, end));
-        let held = scope.spawn(|| sender_stats::watch(order.programs, clock, end));
+    finish_observation(&mut observation, peer_session, outcome);
+    let end = started + TOTAL_TIMEOUT;
+    let (controls, probes, sender_stats) = thread::scope(|scope| {
+        let probes = scope.spawn(|| traceroute::probe(&probe_specs(&observation), clock, end));
+        let sender_stats = scope.spawn(|| sender_stats::watch(options.programs, clock, end));
         let controls = path_checks::check_paths(&observation, clock, end);
-        (controls, probes.join().unwrap_or_default(), held.join().unwrap_or_default())
+        (controls, probes.join().unwrap_or_default(), sender_stats.join().unwrap_or_default())
     });
     if let Some(trial) = &mut observation.trial {
         (trial.controls, trial.probes) = (controls, probes);
     }
     // Read last: a connection that has just started has its further subflows by now.
-    observation.programs = programs::programs(order.programs).ok();
-    sender_stats::attach_stats(observation.programs.as_deref_mut().unwrap_or_default(), &held);
+    observation.programs = programs::program_sockets(options.programs).ok();
+    sender_stats::attach_stats(
+        observation.programs.as_deref_mut().unwrap_or_default(),
+        &sender_stats,
+    );
     observation
 }
 
@@ -128,45 +135,45 @@ type PeerSession = Result<(server_session::ServerSession, PeerSnapshots), String
 /// Takes a second snapshot of both hosts while the connection still exists.
 fn finish_observation(
     observation: &mut Observation,
-    asked: Option<PeerSession>,
-    done: Option<test_connection::TestOutcome>,
+    peer_session: Option<PeerSession>,
+    outcome: Option<test_connection::TestOutcome>,
 ) {
-    match asked {
+    match peer_session {
         Some(Ok((mut session, peer))) => {
             let after = session.snapshot().ok();
             observation.peer = Some(PeerSnapshots { after, ..peer });
         }
-        Some(Err(why)) => observation.peer_error = Some(why),
+        Some(Err(reason)) => observation.peer_error = Some(reason),
         None => {
             observation.peer_error =
-                done.as_ref().and_then(|done| done.other_server_reason.clone());
+                outcome.as_ref().and_then(|outcome| outcome.other_server_reason.clone());
         }
     }
     let after = snapshot(None);
-    if let Some(done) = done {
-        let mut trial = done.trial;
+    if let Some(outcome) = outcome {
+        let mut trial = outcome.trial;
         trial.counters = after.counters_since(&observation.here);
         let announced = trial.events_of("ANNOUNCED").filter_map(|event| event.remote);
-        let joined = trial.subflows.iter().map(|one| one.remote.ip());
+        let joined = trial.subflows.iter().map(|subflow| subflow.remote.ip());
         let targets = announced.chain(joined).chain([trial.target.ip()]).collect();
         observation.route_lookups = route_lookups::route_lookups(&observation.here, &targets);
         observation.trial = Some(trial);
-        drop(done.socket);
+        drop(outcome.socket);
     }
     observation.after = Some(after);
 }
 
 /// Returns the paths to trace hop by hop: those over which Multipath TCP does not work.
-fn probes(observation: &Observation) -> Vec<traceroute::ProbeSpec> {
+fn probe_specs(observation: &Observation) -> Vec<traceroute::ProbeSpec> {
     let Some(trial) = observation.trial.as_ref().filter(|_| observation.rights.raw) else {
         return Vec::new();
     };
-    let mut wanted = Vec::new();
+    let mut specs = Vec::new();
     let mut add = |local, bound_to: Option<u32>, remote, option| {
         let link = bound_to.and_then(|index| observation.here.link(index));
         let device = link.map(|link| link.name.clone());
         for option in [ProbeOption::Plain, option] {
-            wanted.push(traceroute::ProbeSpec { local, device: device.clone(), remote, option });
+            specs.push(traceroute::ProbeSpec { local, device: device.clone(), remote, option });
         }
     };
     if !(trial.multipath && trial.multipath_at_end)
@@ -174,31 +181,36 @@ fn probes(observation: &Observation) -> Vec<traceroute::ProbeSpec> {
     {
         add(local, None, trial.target, ProbeOption::Capable);
     }
-    let works = |local, remote| {
-        let mut all = trial.subflows.iter();
-        all.any(|one| {
-            one.established && !one.gone && one.local.ip() == local && one.remote.ip() == remote
+    let is_working = |local, remote| {
+        let mut subflows = trial.subflows.iter();
+        subflows.any(|subflow| {
+            subflow.established
+                && !subflow.gone
+                && subflow.local.ip() == local
+                && subflow.remote.ip() == remote
         })
     };
     for path in path_checks::suspect_paths(observation) {
         let local = path.local.or_else(|| local_address_towards(path.remote));
-        let Some(local) = local.filter(|local| !works(*local, path.remote.ip())) else { continue };
-        let here = observation.here.link_of(local).is_some();
-        if here && trial.multipath && local.is_ipv4() == path.remote.is_ipv4() {
+        let Some(local) = local.filter(|local| !is_working(*local, path.remote.ip())) else {
+            continue;
+        };
+        let is_local = observation.here.link_of(local).is_some();
+        if is_local && trial.multipath && local.is_ipv4() == path.remote.is_ipv4() {
             add(local, path.bound_to, path.remote, ProbeOption::Join);
         }
     }
-    wanted.truncate(MAX_PROBES);
-    wanted
+    specs.truncate(MAX_PROBES);
+    specs
 }
 
 /// Returns the source address that this host would use; sends nothing.
 fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr = match target {
+    let unspecified: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
     socket.connect(target).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
@@ -206,14 +218,14 @@ fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
 /// Returns the running programs that configure Multipath TCP by themselves.
 fn managers() -> Vec<String> {
     const KNOWN_MANAGERS: [&str; 2] = ["mptcpd", "NetworkManager"];
-    let space = std::fs::read_link("/proc/self/ns/net").ok();
+    let own_netns = std::fs::read_link("/proc/self/ns/net").ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
+    let managers = entries.filter_map(|entry| {
         let name = std::fs::read_to_string(entry.path().join("comm")).ok()?.trim().to_owned();
         // A process without readable namespace could be in ours.
-        let its = std::fs::read_link(entry.path().join("ns/net")).ok();
-        let ours = its.is_none() || its == space;
-        (KNOWN_MANAGERS.contains(&name.as_str()) && ours).then_some(name)
+        let netns = std::fs::read_link(entry.path().join("ns/net")).ok();
+        let is_local = netns.is_none() || netns == own_netns;
+        (KNOWN_MANAGERS.contains(&name.as_str()) && is_local).then_some(name)
     });
-    found.collect::<BTreeSet<_>>().into_iter().collect()
+    managers.collect::<BTreeSet<_>>().into_iter().collect()
 }

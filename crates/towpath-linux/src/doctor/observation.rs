@@ -365,20 +365,20 @@ pub struct PlainTcpCheck {
     /// After large packets failed: true if a few bytes were echoed over another connection.
     #[serde(alias = "small_again", default)]
     pub small_retry: Option<bool>,
-    /// After that: true if large packets were echoed, over another connection or late over the
-    /// first.
+    /// After large packets failed: true if others were echoed over another connection, or the first
+    /// ones late.
     #[serde(alias = "large_again", default)]
     pub large_retry: Option<bool>,
     /// Small packets sent one after the other, with pauses between them.
     #[serde(default)]
     pub packets: u32,
-    /// Number of them that were lost and retransmitted.
+    /// Number of these small packets that were lost and retransmitted.
     #[serde(default)]
     pub resent: u32,
     /// Received packets with data.
     #[serde(default)]
     pub answers: u32,
-    /// Number of those received out of order.
+    /// Number of the received packets that arrived out of order.
     #[serde(default)]
     pub behind_gap: u32,
     /// Smallest round-trip time in microseconds.
@@ -487,17 +487,17 @@ impl TestConnection {
 
     /// Returns the attempts over one transport.
     pub fn attempts(&self, multipath: bool) -> impl Iterator<Item = &ConnectAttempt> {
-        self.attempts.iter().filter(move |one| one.multipath == multipath)
+        self.attempts.iter().filter(move |attempt| attempt.multipath == multipath)
     }
 
     /// Returns true if some attempt over one transport connected.
     pub fn connected(&self, multipath: bool) -> bool {
-        self.attempts(multipath).any(|one| one.outcome == ConnectOutcome::Connected)
+        self.attempts(multipath).any(|attempt| attempt.outcome == ConnectOutcome::Connected)
     }
 
     /// Returns the first subflow, if it was seen.
     pub fn first(&self) -> Option<&ObservedSubflow> {
-        self.subflows.iter().find(|one| one.first)
+        self.subflows.iter().find(|subflow| subflow.first)
     }
 
     /// Returns the events of one kind.

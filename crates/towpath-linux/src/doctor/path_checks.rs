@@ -28,17 +28,23 @@ const MAX_PATHS: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
 /// Delay before the extra attempts, as a single SYN may be lost by chance.
 const RETRY_AFTER: Duration = Duration::from_millis(350);
+/// Number of extra connections to the same address.
 const EXTRA_CONNECTIONS: usize = 2;
+/// Timeout of the attempt over Multipath TCP.
 const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
+/// Timeout of the extra connections for data.
 const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Timeout of the small and of the large packets.
+/// Timeout of the echo of small and of large packets.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
+/// Data that fits into one small packet.
 const SMALL_BYTES: u64 = 64;
 /// Several packets of full size on any link.
 const LARGE_BYTES: u64 = 12_000;
-/// Small packets with pauses between them, so that losses are not due to a full queue.
+/// Number of small packets with pauses between them, so that losses are not due to a full queue.
 const PACKETS: u32 = 40;
+/// Time between two of these small packets.
 const PACKET_INTERVAL: Duration = Duration::from_millis(12);
+/// Payload of each of these small packets.
 const PACKET_BYTES: u64 = 100;
 
 /// A path to be tested.
@@ -56,7 +62,7 @@ pub(super) fn check_paths(
     end: Instant,
 ) -> Vec<PlainTcpCheck> {
     let Some(trial) = &observation.trial else { return Vec::new() };
-    let shared =
+    let shared_paths =
         route_lookups::shared_links(observation).into_iter().map(|(link, local, remote)| {
             CandidatePath {
                 local: Some(local),
@@ -65,23 +71,23 @@ pub(super) fn check_paths(
             }
         });
     let paths: Vec<_> =
-        suspect_paths(observation).into_iter().chain(shared.take(MAX_PATHS)).collect();
+        suspect_paths(observation).into_iter().chain(shared_paths.take(MAX_PATHS)).collect();
     let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
     let is_plain = trial.connected(true) && !trial.multipath;
-    let speaks = PeerBehaviour { echoes, is_towpath, is_plain };
+    let peer = PeerBehaviour { echoes, is_towpath, is_plain };
     let device = |path: &CandidatePath| {
         let link = path.bound_to.and_then(|index| observation.here.link(index));
         link.map(|link| link.name.clone())
     };
     thread::scope(|scope| {
-        let tried: Vec<_> = paths
+        let threads: Vec<_> = paths
             .iter()
             .map(|path| {
                 let (path, device) = (*path, device(path));
-                scope.spawn(move || control(path, device, speaks, (clock, end)))
+                scope.spawn(move || check_path(path, device, peer, (clock, end)))
             })
             .collect();
-        tried.into_iter().filter_map(|one| one.join().ok()).collect()
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }
 
@@ -97,17 +103,17 @@ struct PeerBehaviour {
 }
 
 /// Tests one path. The peer may echo data, and may expect a preamble first.
-fn control(
+fn check_path(
     path: CandidatePath,
     device: Option<String>,
     PeerBehaviour { echoes, is_towpath, is_plain }: PeerBehaviour,
     (clock, end): (Clock, Instant),
 ) -> PlainTcpCheck {
-    let manner = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
-    let (attempt, socket) = connect(path.remote, &manner, (clock, end));
-    let chosen = socket.as_ref().and_then(|one| one.local_addr().ok()?.as_socket());
-    let local = path.local.or(chosen.map(|end| end.ip().to_canonical()));
-    let mut control = PlainTcpCheck {
+    let options = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
+    let (attempt, socket) = connect(path.remote, &options, (clock, end));
+    let local_address = socket.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
+    let local = path.local.or(local_address.map(|address| address.ip().to_canonical()));
+    let mut check = PlainTcpCheck {
         local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         bound_to: path.bound_to,
         remote: path.remote,
@@ -125,97 +131,104 @@ fn control(
         multipath: None,
     };
     // From the handshake, until there is more.
-    control.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
+    check.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
     if is_plain && socket.is_some() {
-        let manner = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..manner.clone() };
-        let (_, socket) = attempt::connect(path.remote, &manner, clock);
-        control.multipath = socket.as_ref().map(is_multipath);
+        let options = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..options.clone() };
+        let (_, socket) = attempt::connect(path.remote, &options, clock);
+        check.multipath = socket.as_ref().map(is_multipath);
     }
-    let Some(socket) = socket.filter(|_| echoes) else { return control };
-    let patience = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
-    let manner = ConnectOptions { timeout: patience, ..manner };
-    let mut lanes = vec![CheckConnection::open(socket, is_towpath, clock)];
+    let Some(socket) = socket.filter(|_| echoes) else { return check };
+    let timeout = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
+    let options = ConnectOptions { timeout, ..options };
+    let mut connections = vec![CheckConnection::open(socket, is_towpath, clock)];
     thread::scope(|scope| {
-        let further: Vec<_> = (0..EXTRA_CONNECTIONS)
-            .map(|_| scope.spawn(|| attempt::connect(path.remote, &manner, clock).1))
+        let extra_sockets: Vec<_> = (0..EXTRA_CONNECTIONS)
+            .map(|_| scope.spawn(|| attempt::connect(path.remote, &options, clock).1))
             .collect();
-        let further = further.into_iter().filter_map(|one| one.join().ok().flatten());
-        lanes.extend(further.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
+        let extra_sockets =
+            extra_sockets.into_iter().filter_map(|thread| thread.join().ok().flatten());
+        connections
+            .extend(extra_sockets.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
     });
-    send(&mut control, &mut lanes.into_iter().flatten().collect::<Vec<_>>(), (clock, end));
-    control
+    send_packets(
+        &mut check,
+        &mut connections.into_iter().flatten().collect::<Vec<_>>(),
+        (clock, end),
+    );
+    check
 }
 
 /// One of a path's connections: if one waits for a retransmission, others continue.
 #[derive(Debug)]
 struct CheckConnection {
     socket: Socket,
-    exchanging: EchoTest,
+    echo_test: EchoTest,
 }
 
 impl CheckConnection {
     fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
         let _ = socket.set_tcp_nodelay(true); // best effort
         if is_towpath {
-            io::Write::write(&mut socket, &server_session::echo()).ok()?;
+            io::Write::write(&mut socket, &server_session::echo_preamble()).ok()?;
         }
         socket.set_nonblocking(true).ok()?;
-        Some(Self { socket, exchanging: EchoTest::new(clock) })
+        Some(Self { socket, echo_test: EchoTest::new(clock) })
     }
 
     /// Reads and writes without waiting, with `bytes` more to send.
     fn step(&mut self, bytes: u64) {
-        self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
+        self.echo_test.step(&self.socket, self.echo_test.sent().saturating_add(bytes));
     }
 
     fn await_echo(&mut self, bytes: u64, timeout: Duration) -> bool {
-        await_echo(&mut self.exchanging, &self.socket, bytes, timeout)
+        await_echo(&mut self.echo_test, &self.socket, bytes, timeout)
     }
 }
 
 /// Connects; starts extra attempts if the first is slow, as one packet may be lost by chance.
 fn connect(
     remote: SocketAddr,
-    manner: &ConnectOptions,
+    options: &ConnectOptions,
     (clock, end): (Clock, Instant),
 ) -> (ConnectAttempt, Option<Socket>) {
-    let began = clock.now();
-    let (tell, told) = mpsc::channel();
-    let attempt = |reply_timeout: Duration| {
-        let patience = reply_timeout.min(end.saturating_since(clock.now()));
-        let (manner, tell) = (ConnectOptions { timeout: patience, ..manner.clone() }, tell.clone());
+    let started = clock.now();
+    let (results_tx, results_rx) = mpsc::channel();
+    let start_attempt = |reply_timeout: Duration| {
+        let timeout = reply_timeout.min(end.saturating_since(clock.now()));
+        let (options, results_tx) =
+            (ConnectOptions { timeout, ..options.clone() }, results_tx.clone());
         // A late attempt finds the channel closed.
-        thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
+        thread::spawn(move || results_tx.send(attempt::connect(remote, &options, clock)));
     };
-    attempt(CONNECT_TIMEOUT);
+    start_attempt(CONNECT_TIMEOUT);
     let (outcome, refused) = (ConnectOutcome::Silent, None);
-    let silent = |took_ms| ConnectAttempt { multipath: false, outcome, took_ms, refused };
-    let mut last = match told.recv_timeout(RETRY_AFTER) {
-        Ok(ended) => return ended,
-        Err(_) => (silent(0), None),
+    let silent_attempt = |took_ms| ConnectAttempt { multipath: false, outcome, took_ms, refused };
+    let mut last_result = match results_rx.recv_timeout(RETRY_AFTER) {
+        Ok(result) => return result,
+        Err(_) => (silent_attempt(0), None),
     };
-    (0..EXTRA_CONNECTIONS).for_each(|_| attempt(CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER)));
+    (0..EXTRA_CONNECTIONS).for_each(|_| start_attempt(CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER)));
     for _ in 0..=EXTRA_CONNECTIONS {
-        let left = CONNECT_TIMEOUT.saturating_sub(clock.now().saturating_since(began));
-        match told.recv_timeout(left) {
+        let remaining = CONNECT_TIMEOUT.saturating_sub(clock.now().saturating_since(started));
+        match results_rx.recv_timeout(remaining) {
             Ok((attempt, socket)) if attempt.outcome != ConnectOutcome::Silent => {
                 return (attempt, socket);
             }
-            Ok(ended) => last = ended,
+            Ok(result) => last_result = result,
             Err(_) => break,
         }
     }
-    last
+    last_result
 }
 
 /// Sends one small packet, then many with pauses between them, then large ones.
-fn send(
-    control: &mut PlainTcpCheck,
+fn send_packets(
+    check: &mut PlainTcpCheck,
     connections: &mut [CheckConnection],
     (clock, end): (Clock, Instant),
 ) {
     let timeout = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
-    control.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
+    check.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
     let before: Vec<_> =
         connections.iter().map(|connection| TcpCounts::of(&connection.socket)).collect();
     let count = connections.len().max(1);
@@ -224,64 +237,70 @@ fn send(
         if next > end {
             break;
         }
-        for (place, lane) in connections.iter_mut().enumerate() {
-            lane.step(if packet % count == place { PACKET_BYTES } else { 0 });
+        for (index, connection) in connections.iter_mut().enumerate() {
+            connection.step(if packet % count == index { PACKET_BYTES } else { 0 });
         }
         clock.sleep_until(next);
     }
-    let even = echo_all(connections, 0, timeout(), clock);
-    for (lane, before) in connections.iter().zip(before) {
-        let after = TcpCounts::of(&lane.socket);
+    let any_complete = echo_all(connections, 0, timeout(), clock);
+    for (connection, before) in connections.iter().zip(before) {
+        let after = TcpCounts::of(&connection.socket);
         let (packets, lost) = after.lost_since(before);
-        control.packets = control.packets.saturating_add(packets);
-        control.resent = control.resent.saturating_add(lost);
+        check.packets = check.packets.saturating_add(packets);
+        check.resent = check.resent.saturating_add(lost);
         let answers = after.received_packets.saturating_sub(before.received_packets);
-        control.answers = control.answers.saturating_add(answers);
+        check.answers = check.answers.saturating_add(answers);
         let behind_gap = after.out_of_order.saturating_sub(before.out_of_order);
-        control.behind_gap = control.behind_gap.saturating_add(behind_gap);
-        let known = Some(control.min_rtt_us).filter(|time| *time > 0);
-        control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
+        check.behind_gap = check.behind_gap.saturating_add(behind_gap);
+        let min_rtt_us = Some(check.min_rtt_us).filter(|time| *time > 0);
+        check.min_rtt_us =
+            min_rtt_us.map_or(after.min_rtt_us, |min_rtt_us| min_rtt_us.min(after.min_rtt_us));
     }
-    let free = connections.iter().position(|lane| lane.exchanging.all_echoed()).filter(|_| even);
-    let Some((place, lane)) = free.and_then(|place| Some((place, connections.get_mut(place)?)))
+    let idle = connections
+        .iter()
+        .position(|connection| connection.echo_test.all_echoed())
+        .filter(|_| any_complete);
+    let Some((index, connection)) =
+        idle.and_then(|index| Some((index, connections.get_mut(index)?)))
     else {
         return;
     };
-    control.small = Some(true);
-    let large = lane.await_echo(LARGE_BYTES, timeout());
-    control.large = Some(large);
+    check.small = Some(true);
+    let large = connection.await_echo(LARGE_BYTES, timeout());
+    check.large = Some(large);
     if large {
         return;
     }
-    let free =
-        |(at, lane): &(usize, &mut CheckConnection)| *at != place && lane.exchanging.all_echoed();
-    if let Some((_, another)) = connections.iter_mut().enumerate().find(free) {
-        control.small_retry = Some(another.await_echo(SMALL_BYTES, timeout()));
+    let is_other_idle = |(other, connection): &(usize, &mut CheckConnection)| {
+        *other != index && connection.echo_test.all_echoed()
+    };
+    if let Some((_, other)) = connections.iter_mut().enumerate().find(is_other_idle) {
+        check.small_retry = Some(other.await_echo(SMALL_BYTES, timeout()));
     }
-    control.large_retry = retry_large(connections, place, timeout);
+    check.large_retry = retry_large(connections, index, timeout);
 }
 
 /// Sends the large packets again over every idle connection, as one random loss delays them. The
 /// first ones may arrive meanwhile.
 fn retry_large(
     connections: &mut [CheckConnection],
-    first: usize,
+    first_index: usize,
     timeout: impl Fn() -> Duration,
 ) -> Option<bool> {
     let mut tried = false;
-    for (place, lane) in connections.iter_mut().enumerate().rev() {
-        if place == first || !lane.exchanging.all_echoed() || timeout().is_zero() {
+    for (index, connection) in connections.iter_mut().enumerate().rev() {
+        if index == first_index || !connection.echo_test.all_echoed() || timeout().is_zero() {
             continue;
         }
         tried = true;
-        if lane.await_echo(LARGE_BYTES, timeout()) {
+        if connection.await_echo(LARGE_BYTES, timeout()) {
             return Some(true);
         }
     }
-    let late = connections
-        .get_mut(first)
+    let late_echo = connections
+        .get_mut(first_index)
         .is_some_and(|connection| connection.await_echo(0, Duration::ZERO));
-    (tried || late).then_some(late)
+    (tried || late_echo).then_some(late_echo)
 }
 
 /// Sends `bytes` over each connection and waits for all echoes; returns true if any is complete.
@@ -295,10 +314,10 @@ fn echo_all(
     for connection in connections.iter_mut() {
         connection.step(bytes);
     }
-    for lane in connections.iter_mut() {
-        lane.await_echo(0, deadline.saturating_since(clock.now()));
+    for connection in connections.iter_mut() {
+        connection.await_echo(0, deadline.saturating_since(clock.now()));
     }
-    connections.iter().any(|lane| lane.exchanging.all_echoed())
+    connections.iter().any(|connection| connection.echo_test.all_echoed())
 }
 
 /// Kernel counters of a connection.
@@ -322,14 +341,14 @@ impl TcpCounts {
     fn of(socket: &Socket) -> Self {
         let mut bytes = [0; 256];
         let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
-        let known = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
-        let number = |at| u32_at(known, at);
+        let info = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
+        let field = |offset| u32_at(info, offset);
         // tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups
-        let [packets, retransmissions, duplicates] = [156, 100, 216].map(number);
+        let [packets, retransmissions, duplicates] = [156, 100, 216].map(field);
         // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
-        let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(number);
+        let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(field);
         let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
-        let backoff = known.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
+        let backoff = info.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
         Self {
             packets,
             retransmissions,
@@ -344,12 +363,15 @@ impl TcpCounts {
     /// Returns the new packets since `before`, and the losses: retransmissions that were necessary
     /// and answered.
     fn lost_since(self, before: Self) -> (u32, u32) {
-        let again = self.retransmissions.saturating_sub(before.retransmissions);
-        let in_vain = self.duplicates.saturating_sub(before.duplicates);
+        let retransmitted = self.retransmissions.saturating_sub(before.retransmissions);
+        let spurious = self.duplicates.saturating_sub(before.duplicates);
         // The tail-loss probe and the timeouts may still be unanswered.
-        let open = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
-        let all = self.packets.saturating_sub(before.packets);
-        (all.saturating_sub(again), again.saturating_sub(in_vain.saturating_add(open)))
+        let unanswered = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
+        let sent = self.packets.saturating_sub(before.packets);
+        (
+            sent.saturating_sub(retransmitted),
+            retransmitted.saturating_sub(spurious.saturating_add(unanswered)),
+        )
     }
 }
 
@@ -367,10 +389,12 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
         let endpoint = here.endpoints.iter().find(|endpoint| endpoint.address == address);
         endpoint.and_then(|endpoint| endpoint.link)
     };
-    let works = |one: &ObservedSubflow| one.established && !one.gone && one.tcp.backoff == 0;
-    for one in trial.subflows.iter().filter(|one| !works(one)) {
-        let local = one.local.ip();
-        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
+    let is_working = |subflow: &ObservedSubflow| {
+        subflow.established && !subflow.gone && subflow.tcp.backoff == 0
+    };
+    for subflow in trial.subflows.iter().filter(|subflow| !is_working(subflow)) {
+        let local = subflow.local.ip();
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote });
     }
     for event in trial.events_of("SF_CLOSED") {
         if let (Some(local), Some(remote)) = (event.local, event.remote) {
@@ -378,21 +402,27 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
             add(CandidatePath { local: Some(local), bound_to: binding(local), remote });
         }
     }
-    let joined = trial.subflows.iter().any(|one| !one.first && works(one));
-    for one in trial.subflows.iter().filter(|one| works(one)) {
-        let local = one.local.ip();
-        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
+    let has_join = trial.subflows.iter().any(|subflow| !subflow.first && is_working(subflow));
+    for subflow in trial.subflows.iter().filter(|subflow| is_working(subflow)) {
+        let local = subflow.local.ip();
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote });
     }
-    let used = |address: IpAddr| trial.subflows.iter().any(|one| one.local.ip() == address);
-    for endpoint in here.endpoints.iter().filter(|one| one.opens_subflows() && !used(one.address)) {
+    let is_used =
+        |address: IpAddr| trial.subflows.iter().any(|subflow| subflow.local.ip() == address);
+    for endpoint in here
+        .endpoints
+        .iter()
+        .filter(|endpoint| endpoint.opens_subflows() && !is_used(endpoint.address))
+    {
         if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
             let (local, bound_to) = (Some(endpoint.address), endpoint.link);
             add(CandidatePath { local, bound_to, remote: trial.target });
         }
     }
     for event in trial.events_of("ANNOUNCED") {
-        let reached = |remote| trial.subflows.iter().any(|one| one.remote.ip() == remote);
-        if let Some(remote) = event.remote.filter(|remote| !reached(*remote)) {
+        let is_reached =
+            |remote| trial.subflows.iter().any(|subflow| subflow.remote.ip() == remote);
+        if let Some(remote) = event.remote.filter(|remote| !is_reached(*remote)) {
             let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
             add(CandidatePath {
                 local: None,
@@ -402,8 +432,12 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
         }
     }
     for source in route_lookups::sources(here) {
-        let inside = trial.target.ip().is_loopback();
-        if !joined && !inside && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
+        let is_loopback = trial.target.ip().is_loopback();
+        if !has_join
+            && !is_loopback
+            && !is_used(source)
+            && source.is_ipv4() == trial.target.is_ipv4()
+        {
             let bound_to = here.link_of(source).map(|link| link.index);
             add(CandidatePath { local: Some(source), bound_to, remote: trial.target });
         }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::connection_watch;
 use super::observation::{ProgramSocket, SocketProtocol, SocketRole};
-use super::snapshot::plain_end;
+use super::snapshot::canonical_address;
 use crate::monitor::{self, Process};
 use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, StateFilter, TcpState};
 use crate::sample::MptcpInfo;
@@ -38,47 +38,53 @@ impl ProcessScope {
 }
 
 /// Returns the sockets of programs, without those of this process.
-pub(super) fn programs(whose: ProcessScope) -> Result<Vec<ProgramSocket>, NetlinkError> {
+pub(super) fn program_sockets(scope: ProcessScope) -> Result<Vec<ProgramSocket>, NetlinkError> {
     let mut diag = SocketDiag::open()?;
     let (tcp, mptcp) =
         (diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default());
     let owners = monitor::owners();
-    let tokens: BTreeSet<u32> = mptcp.iter().map(|one| MptcpInfo::parse(&one.info).token).collect();
-    let inodes: BTreeSet<u32> = mptcp.iter().map(|one| one.inode).filter(|one| *one != 0).collect();
-    let part = |one: &DiagSocket| {
-        let token = one.subflow.and_then(|flow| flow.token_local);
-        token.is_some_and(|token| tokens.contains(&token)) || inodes.contains(&one.inode)
+    let tokens: BTreeSet<u32> =
+        mptcp.iter().map(|socket| MptcpInfo::parse(&socket.info).token).collect();
+    let inodes: BTreeSet<u32> =
+        mptcp.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    let is_mptcp_part = |socket: &DiagSocket| {
+        let token = socket.subflow.and_then(|flow| flow.token_local);
+        token.is_some_and(|token| tokens.contains(&token)) || inodes.contains(&socket.inode)
     };
-    let connections = mptcp.iter().filter_map(|one| {
-        let info = MptcpInfo::parse(&one.info);
-        let speaks =
+    let connections = mptcp.iter().filter_map(|socket| {
+        let info = MptcpInfo::parse(&socket.info);
+        let protocol =
             if info.fallback { SocketProtocol::FellBack } else { SocketProtocol::Multipath };
-        let its = |part: &&DiagSocket| {
-            part.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
+        let is_own_subflow = |subflow: &&DiagSocket| {
+            subflow.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
-        let subflows = tcp.iter().filter(its).map(connection_watch::subflow).collect();
-        Some(ProgramSocket { speaks, subflows, ..program(one, &owners)? })
+        let subflows =
+            tcp.iter().filter(is_own_subflow).map(connection_watch::observed_subflow).collect();
+        Some(ProgramSocket { speaks: protocol, subflows, ..program_socket(socket, &owners)? })
     });
-    let plain = tcp.iter().filter(|one| one.subflow.is_none() && !part(one));
-    let plain = plain.filter_map(|one| program(one, &owners));
-    let us = std::process::id();
-    let wanted = |one: &ProgramSocket| {
-        one.id != Some(us)
-            && match whose {
+    let plain = tcp.iter().filter(|socket| socket.subflow.is_none() && !is_mptcp_part(socket));
+    let plain = plain.filter_map(|socket| program_socket(socket, &owners));
+    let own_pid = std::process::id();
+    let is_in_scope = |socket: &ProgramSocket| {
+        socket.id != Some(own_pid)
+            && match scope {
                 ProcessScope::Multipath => {
-                    one.speaks != SocketProtocol::Tcp && one.role == SocketRole::Connected
+                    socket.speaks != SocketProtocol::Tcp && socket.role == SocketRole::Connected
                 }
-                ProcessScope::Process(id) => one.id == Some(id),
+                ProcessScope::Process(id) => socket.id == Some(id),
                 ProcessScope::All => true,
             }
     };
-    let mut found: Vec<_> = connections.chain(plain).filter(wanted).collect();
-    found.truncate(MAX_SOCKETS);
-    Ok(found)
+    let mut sockets: Vec<_> = connections.chain(plain).filter(is_in_scope).collect();
+    sockets.truncate(MAX_SOCKETS);
+    Ok(sockets)
 }
 
 /// Returns a listener or connection; omits loopback and link-local peers.
-fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<ProgramSocket> {
+fn program_socket(
+    socket: &DiagSocket,
+    owners: &BTreeMap<u32, Vec<Process>>,
+) -> Option<ProgramSocket> {
     let role = match socket.state {
         TcpState::Listen => SocketRole::Listens,
         TcpState::Established | TcpState::CloseWait => SocketRole::Connected,
@@ -92,12 +98,12 @@ fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<
         | TcpState::Closing
         | TcpState::Other(_) => return None,
     };
-    let (local, remote) = (plain_end(socket.local), plain_end(socket.remote));
-    let inside = |end: SocketAddr| end.ip().is_loopback();
-    if inside(local) || inside(remote) || is_link_local(remote.ip()) {
+    let (local, remote) = (canonical_address(socket.local), canonical_address(socket.remote));
+    let is_loopback = |address: SocketAddr| address.ip().is_loopback();
+    if is_loopback(local) || is_loopback(remote) || is_link_local(remote.ip()) {
         return None;
     }
-    let owner = owners.get(&socket.inode).and_then(|all| all.first());
+    let owner = owners.get(&socket.inode).and_then(|processes| processes.first());
     Some(ProgramSocket {
         id: owner.map(|owner| owner.id),
         name: owner.map_or_else(String::new, |owner| owner.name.clone()),

@@ -63,8 +63,8 @@ impl ServerKind {
     }
 
     /// Recognises the kind by its first bytes.
-    fn from_first_bytes(came: &[u8]) -> Option<Self> {
-        match came {
+    fn from_first_bytes(received: &[u8]) -> Option<Self> {
+        match received {
             [b'S', b'S', b'H', b'-', ..] => Some(Self::Ssh),
             [b'H', b'T', b'T', b'P', b'/', ..] => Some(Self::Web),
             // A record with a handshake or an alert (RFC 8446 §5.1).
@@ -109,52 +109,67 @@ fn http_request(host: &str, padding: usize) -> Vec<u8> {
 /// Builds a `ClientHello` that every TLS server of the last fifteen years accepts (RFC 8446
 /// §4.1.2). Its key share is random-looking filler, as no session is to follow.
 fn client_hello(host: &str) -> Vec<u8> {
-    let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
-    let extension = |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &sized(body)].concat();
-    let noise: Vec<u8> = (0..32_u8).map(|at| at.wrapping_mul(151).wrapping_add(43)).collect();
-    let name = [&[0][..], &sized(host.as_bytes())].concat();
-    let named = host.parse::<std::net::IpAddr>().is_err() && !host.is_empty();
-    let share = [&[0, 0x1d][..], &sized(&noise)].concat();
+    let length_prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+    let extension =
+        |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &length_prefixed(body)].concat();
+    let filler: Vec<u8> =
+        (0..32_u8).map(|index| index.wrapping_mul(151).wrapping_add(43)).collect();
+    let name = [&[0][..], &length_prefixed(host.as_bytes())].concat();
+    let has_name = host.parse::<std::net::IpAddr>().is_err() && !host.is_empty();
+    let key_share = [&[0, 0x1d][..], &length_prefixed(&filler)].concat();
     let extensions = [
-        if named { extension(0, &sized(&name)) } else { Vec::new() },
+        if has_name { extension(0, &length_prefixed(&name)) } else { Vec::new() },
         // Groups x25519 and P-256; points as they are.
-        extension(10, &sized(&[0, 0x1d, 0, 0x17])),
+        extension(10, &length_prefixed(&[0, 0x1d, 0, 0x17])),
         extension(11, &[1, 0]),
         // Signatures by ECDSA, RSA-PSS and RSA with SHA-256 and -384.
-        extension(13, &sized(&[4, 3, 8, 4, 4, 1, 5, 3, 8, 5, 5, 1])),
+        extension(13, &length_prefixed(&[4, 3, 8, 4, 4, 1, 5, 3, 8, 5, 5, 1])),
         // Versions 1.3 and 1.2.
         extension(43, &[4, 3, 4, 3, 3]),
-        extension(51, &sized(&share)),
+        extension(51, &length_prefixed(&key_share)),
     ]
     .concat();
     // AES-GCM and ChaCha20 of 1.3, and of 1.2 with ECDHE.
     let suites = [0x13, 1, 0x13, 2, 0x13, 3, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x30, 0xcc, 0xa8];
-    let body = [&[3, 3][..], &noise, &[0], &sized(&suites), &[1, 0], &sized(&extensions)].concat();
+    let body = [
+        &[3, 3][..],
+        &filler,
+        &[0],
+        &length_prefixed(&suites),
+        &[1, 0],
+        &length_prefixed(&extensions),
+    ]
+    .concat();
     let [_, high, middle, low] = (body.len() as u32).to_be_bytes();
     let message = [&[1, high, middle, low][..], &body].concat();
-    [&[22, 3, 1][..], &sized(&message)].concat()
+    [&[22, 3, 1][..], &length_prefixed(&message)].concat()
 }
 
 /// Identifies a server by its reply to a towpath preamble, or else by the messages of other
 /// protocols on separate connections.
-pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock) -> ServerKind {
-    match ServerKind::from_first_bytes(came) {
+pub(super) fn identify(
+    received: &[u8],
+    target: SocketAddr,
+    host: &str,
+    clock: Clock,
+) -> ServerKind {
+    match ServerKind::from_first_bytes(received) {
         Some(ServerKind::Web) | None => {}
         Some(kind) => return kind,
     }
-    let mut answered = false;
+    let mut has_reply = false;
     for kind in [ServerKind::Web, ServerKind::Tls] {
-        let Some(answer) = probe(target, &kind.hello(host), clock) else { continue };
-        match (kind, ServerKind::from_first_bytes(&answer)) {
+        let Some(reply) = probe(target, &kind.hello(host), clock) else { continue };
+        match (kind, ServerKind::from_first_bytes(&reply)) {
             // A TLS server rejects plain HTTP in plain HTTP.
-            (ServerKind::Web, Some(ServerKind::Web)) if is_bad_request(&answer) => answered = true,
-            (_, Some(found)) => return found,
-            (_, None) => answered |= !answer.is_empty(),
+            (ServerKind::Web, Some(ServerKind::Web)) if is_bad_request(&reply) => has_reply = true,
+            (_, Some(kind)) => return kind,
+            (_, None) => has_reply |= !reply.is_empty(),
         }
     }
-    if ServerKind::from_first_bytes(came) == Some(ServerKind::Web) {
+    if ServerKind::from_first_bytes(received) == Some(ServerKind::Web) {
         ServerKind::Web
-    } else if answered || !came.is_empty() {
+    } else if has_reply || !received.is_empty() {
         ServerKind::Unknown
     } else {
         ServerKind::ClosesOnData
@@ -162,28 +177,28 @@ pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock
 }
 
 /// Returns true if a web server rejects the request with status 400.
-fn is_bad_request(answer: &[u8]) -> bool {
-    answer.get(9..12) == Some(b"400")
+fn is_bad_request(reply: &[u8]) -> bool {
+    reply.get(9..12) == Some(b"400")
 }
 
 /// Returns the beginning of the reply; empty after a close, `None` after a timeout.
-fn probe(target: SocketAddr, words: &[u8], clock: Clock) -> Option<Vec<u8>> {
-    let manner = ConnectOptions { timeout: IO_TIMEOUT, ..ConnectOptions::tcp() };
-    let (_, socket) = attempt::connect(target, &manner, clock);
+fn probe(target: SocketAddr, message: &[u8], clock: Clock) -> Option<Vec<u8>> {
+    let options = ConnectOptions { timeout: IO_TIMEOUT, ..ConnectOptions::tcp() };
+    let (_, socket) = attempt::connect(target, &options, clock);
     let mut socket = socket?;
-    send_and_read(&mut socket, words).ok()
+    send_and_read(&mut socket, message).ok()
 }
 
-fn send_and_read(socket: &mut Socket, words: &[u8]) -> io::Result<Vec<u8>> {
+fn send_and_read(socket: &mut Socket, message: &[u8]) -> io::Result<Vec<u8>> {
     socket.set_read_timeout(Some(IO_TIMEOUT))?;
-    socket.write_all(words)?;
-    let mut came = vec![0; HEAD_BYTES];
-    match socket.read(&mut came) {
-        Ok(read) => came.truncate(read),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => came.clear(),
+    socket.write_all(message)?;
+    let mut reply = vec![0; HEAD_BYTES];
+    match socket.read(&mut reply) {
+        Ok(length) => reply.truncate(length),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => reply.clear(),
         Err(error) => return Err(error),
     }
-    Ok(came)
+    Ok(reply)
 }
 
 #[cfg(test)]
@@ -200,8 +215,8 @@ mod tests {
             (b"hello", None),
             (b"", None),
         ];
-        for (came, expected) in cases {
-            assert_eq!(ServerKind::from_first_bytes(came), expected, "{came:?}");
+        for (received, expected) in cases {
+            assert_eq!(ServerKind::from_first_bytes(received), expected, "{received:?}");
         }
     }
 
@@ -209,13 +224,14 @@ mod tests {
     fn lengths_in_a_hello_add_up() {
         for host in ["", "192.0.2.1", "example.org"] {
             let hello = client_hello(host);
-            let sixteen = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
-            assert_eq!(sixteen(3), hello.len() - 5);
-            assert_eq!(sixteen(7), hello.len() - 9);
+            let u16_at =
+                |offset: usize| usize::from(u16::from_be_bytes([hello[offset], hello[offset + 1]]));
+            assert_eq!(u16_at(3), hello.len() - 5);
+            assert_eq!(u16_at(7), hello.len() - 9);
             let suites = 5 + 4 + 2 + 32 + 1;
-            let extensions = suites + 2 + sixteen(suites) + 2;
-            assert_eq!(sixteen(extensions), hello.len() - extensions - 2, "{host}");
-            let has_name = hello.windows(11).any(|part| part == b"example.org");
+            let extensions = suites + 2 + u16_at(suites) + 2;
+            assert_eq!(u16_at(extensions), hello.len() - extensions - 2, "{host}");
+            let has_name = hello.windows(11).any(|window| window == b"example.org");
             assert_eq!(has_name, host == "example.org");
         }
     }

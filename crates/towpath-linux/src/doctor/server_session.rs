@@ -51,7 +51,7 @@ pub(super) enum PeerKind {
     /// A peer that sends no snapshots.
     Other {
         /// Reason as a clause for people.
-        why: String,
+        reason: String,
         /// First bytes that it sent; `None` for a towpath server that refuses us.
         first_bytes: Option<Vec<u8>>,
     },
@@ -75,62 +75,64 @@ pub(super) fn identify_peer(
     secret: Option<&Secret>,
     clock: Clock,
 ) -> PeerKind {
-    let say = |error: &io::Error| {
-        let gone = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-        if gone.contains(&error.kind()) {
+    let describe_error = |error: &io::Error| {
+        let close_kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+        if close_kinds.contains(&error.kind()) {
             return "it closes the connection".to_owned();
         }
         sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
     };
-    let mut first_words = Vec::new();
-    let mut hear = || -> io::Result<FirstReply> {
+    let mut first_bytes = Vec::new();
+    let mut exchange_hello = || -> io::Result<FirstReply> {
         let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
-        let words = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
-        let words = [&hello_preamble()[..], &words].concat();
-        let peeking = TcpStream::from(socket.try_clone()?);
-        let mut speaker = ControlChannel::new(socket.try_clone()?, clock)?;
-        speaker.send_raw(&words)?;
-        peeking.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        let mut came = vec![0; words.len()];
-        let length = peeking.peek(&mut came)?;
-        let came = came.get(..length).unwrap_or_default();
-        if is_echo(&words, came) {
-            let changed = words.iter().zip(came).position(|(sent, came)| sent != came);
-            return Ok(FirstReply::Echo(changed.map(|at| at as u64)));
+        let frame = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
+        let request = [&hello_preamble()[..], &frame].concat();
+        let peek_socket = TcpStream::from(socket.try_clone()?);
+        let mut channel = ControlChannel::new(socket.try_clone()?, clock)?;
+        channel.send_raw(&request)?;
+        peek_socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        let mut reply = vec![0; request.len()];
+        let length = peek_socket.peek(&mut reply)?;
+        let reply = reply.get(..length).unwrap_or_default();
+        if is_echo(&request, reply) {
+            let changed_at =
+                request.iter().zip(reply).position(|(sent, received)| sent != received);
+            return Ok(FirstReply::Echo(changed_at.map(|offset| offset as u64)));
         }
-        first_words = came.to_vec();
-        match speaker.recv(REPLY_TIMEOUT) {
-            Ok(word) => Ok(FirstReply::Message(Box::new(speaker), word)),
-            Err(error) => Ok(FirstReply::NotTowpath(say(&error))),
+        first_bytes = reply.to_vec();
+        match channel.recv(REPLY_TIMEOUT) {
+            Ok(message) => Ok(FirstReply::Message(Box::new(channel), message)),
+            Err(error) => Ok(FirstReply::NotTowpath(describe_error(&error))),
         }
     };
-    let heard = hear();
-    let (speaker, word) = match heard {
-        Ok(FirstReply::Message(speaker, word)) => (*speaker, word),
+    let reply = exchange_hello();
+    let (channel, message) = match reply {
+        Ok(FirstReply::Message(channel, message)) => (*channel, message),
         Ok(FirstReply::Echo(changed_at)) => return PeerKind::Echo { changed_at },
-        Ok(FirstReply::NotTowpath(why)) => {
-            return PeerKind::Other { why, first_bytes: Some(first_words) };
+        Ok(FirstReply::NotTowpath(reason)) => {
+            return PeerKind::Other { reason, first_bytes: Some(first_bytes) };
         }
         Err(error) => {
-            return PeerKind::Other { why: say(&error), first_bytes: Some(first_words) };
+            return PeerKind::Other {
+                reason: describe_error(&error),
+                first_bytes: Some(first_bytes),
+            };
         }
     };
-    let Some(ServerMessage::Welcome { challenge, .. }) = word else {
-        let what = "it accepts connections and is no towpath server";
-        return PeerKind::Other { why: what.to_owned(), first_bytes: Some(first_words) };
+    let Some(ServerMessage::Welcome { challenge, .. }) = message else {
+        let reason = "it accepts connections and is no towpath server";
+        return PeerKind::Other { reason: reason.to_owned(), first_bytes: Some(first_bytes) };
     };
-    let other_peer = |why: String| PeerKind::Other { why, first_bytes: None };
+    let other_peer = |reason: String| PeerKind::Other { reason, first_bytes: None };
     match (challenge, secret) {
-        (None, None) => PeerKind::Server(ServerSession { channel: speaker, port, echoes: true }),
+        (None, None) => PeerKind::Server(ServerSession { channel, port, echoes: true }),
         (Some(_), None) => other_peer("it wants a secret: give it with --secret-file".to_owned()),
         (None, Some(_)) => other_peer(authenticator::secret_not_required().reason),
         // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
-            Ok(Ok(speaker)) => {
-                PeerKind::Server(ServerSession { channel: speaker, port, echoes: false })
-            }
-            Ok(Err(why)) => other_peer(why),
-            Err(error) => other_peer(say(&error)),
+            Ok(Ok(channel)) => PeerKind::Server(ServerSession { channel, port, echoes: false }),
+            Ok(Err(reason)) => other_peer(reason),
+            Err(error) => other_peer(describe_error(&error)),
         },
     }
 }
@@ -138,58 +140,59 @@ pub(super) fn identify_peer(
 /// Opens another connection to the same server and proves the secret in both directions. Returns
 /// the reason if the server refuses.
 fn authenticated_connection(
-    other: &Socket,
+    first_socket: &Socket,
     secret: &Secret,
     clock: Clock,
 ) -> io::Result<Result<ControlChannel, String>> {
-    let target = other.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-    let manner = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
-    let (attempt, socket) = attempt::connect(target, &manner, clock);
+    let target = first_socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    let options = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
+    let (attempt, socket) = attempt::connect(target, &options, clock);
     let Some(socket) = socket else { return Ok(Err(super::text::outcome(attempt.outcome))) };
-    let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
-    io::Write::write_all(&mut &socket, &first.to_bytes())?;
+    let preamble =
+        Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
+    io::Write::write_all(&mut &socket, &preamble.to_bytes())?;
     // The secret authenticates the server, not its certificate.
     let session = tls::TlsSession::client(&Trust::Any).map_err(io::Error::other)?;
-    let (wire, _) =
+    let (stream, _) =
         SocketStream::handshake(socket, session, (clock, clock.now() + CONNECT_TIMEOUT))?;
-    let mut speaker = ControlChannel::over_socket(wire, clock)?;
+    let mut channel = ControlChannel::over_socket(stream, clock)?;
     let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
-    speaker.send_raw(&hello_preamble())?;
-    speaker.send(&hello)?;
+    channel.send_raw(&hello_preamble())?;
+    channel.send(&hello)?;
     let Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) =
-        speaker.recv(REPLY_TIMEOUT)?
+        channel.recv(REPLY_TIMEOUT)?
     else {
         return Ok(Err(authenticator::secret_not_required().reason));
     };
-    let introduction = Authenticator::new(secret, challenge, &speaker)?;
-    speaker.send(&introduction.proof_message()?)?;
-    Ok(match speaker.recv(REPLY_TIMEOUT)? {
-        Some(said) if introduction.verify_reply(&said) => Ok(speaker),
-        Some(ServerMessage::Refused { reason: why, .. }) => Err(sanitize(&why)),
+    let authenticator = Authenticator::new(secret, challenge, &channel)?;
+    channel.send(&authenticator.proof_message()?)?;
+    Ok(match channel.recv(REPLY_TIMEOUT)? {
+        Some(message) if authenticator.verify_reply(&message) => Ok(channel),
+        Some(ServerMessage::Refused { reason, .. }) => Err(sanitize(&reason)),
         Some(_) | None => Err(authenticator::server_unproven().reason),
     })
 }
 
 /// Returns true if more than half of the reply equals the sent bytes at the same offset.
-fn is_echo(sent: &[u8], came: &[u8]) -> bool {
+fn is_echo(sent: &[u8], received: &[u8]) -> bool {
     const MIN_MATCH_BYTES: usize = 16;
-    let same = sent.iter().zip(came).filter(|(sent, came)| sent == came).count();
-    came.len() >= MIN_MATCH_BYTES && same * 2 > came.len()
+    let matching = sent.iter().zip(received).filter(|(sent, received)| sent == received).count();
+    received.len() >= MIN_MATCH_BYTES && matching * 2 > received.len()
 }
 
 impl ServerSession {
     /// Requests a snapshot of the server's host.
     pub(super) fn snapshot(&mut self) -> Result<HostSnapshot, String> {
-        let mut ask = || {
+        let mut request = || {
             self.channel.send(&ClientMessage::Snapshot { port: self.port })?;
             self.channel.recv(REPLY_TIMEOUT)
         };
-        match ask() {
-            Ok(Some(ServerMessage::Snapshot(look))) if look.partial => {
+        match request() {
+            Ok(Some(ServerMessage::Snapshot(snapshot))) if snapshot.partial => {
                 Err(REDACTED_HINT.to_owned())
             }
-            Ok(Some(ServerMessage::Snapshot(look))) => Ok(sanitize_snapshot(*look)),
-            Ok(Some(ServerMessage::Refused { reason: why, .. })) => Err(sanitize(&why)),
+            Ok(Some(ServerMessage::Snapshot(snapshot))) => Ok(sanitize_snapshot(*snapshot)),
+            Ok(Some(ServerMessage::Refused { reason, .. })) => Err(sanitize(&reason)),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
         }
@@ -198,8 +201,8 @@ impl ServerSession {
 
 /// Removes values that no kernel would report: names of interfaces become part of commands that
 /// people paste.
-fn sanitize_snapshot(look: HostSnapshot) -> HostSnapshot {
-    let mut snapshot = look.truncated();
+fn sanitize_snapshot(snapshot: HostSnapshot) -> HostSnapshot {
+    let mut snapshot = snapshot.truncated();
     for link in snapshot.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
         link.name = format!("interface-{}", link.index);
     }
@@ -213,7 +216,7 @@ pub(super) fn hello_preamble() -> [u8; Preamble::BYTES] {
 }
 
 /// Returns the preamble of an echo connection.
-pub(super) fn echo() -> [u8; Preamble::BYTES] {
+pub(super) fn echo_preamble() -> [u8; Preamble::BYTES] {
     Preamble { kind: ConnectionKind::Echo, flow: 0, stream: 0, token: TestToken::NONE }.to_bytes()
 }
 
@@ -224,15 +227,15 @@ pub(super) fn connect_and_open(
     secret: Option<&Secret>,
     clock: Clock,
 ) -> Result<ServerSession, String> {
-    let manner = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
-    let (attempt, socket) = attempt::connect(address, &manner, clock);
+    let options = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
+    let (attempt, socket) = attempt::connect(address, &options, clock);
     let Some(socket) = socket else {
         return Err(super::text::outcome(attempt.outcome));
     };
     match identify_peer(&socket, port, secret, clock) {
         PeerKind::Server(session) => Ok(session),
         PeerKind::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
-        PeerKind::Other { why, .. } => Err(why),
+        PeerKind::Other { reason, .. } => Err(reason),
     }
 }
 

@@ -59,36 +59,37 @@ pub(crate) struct SnapshotQuery {
 }
 
 /// Takes a snapshot of this host; omits unreadable parts.
-pub(crate) fn snapshot(question: Option<SnapshotQuery>) -> HostSnapshot {
-    let mut look = HostSnapshot {
+pub(crate) fn snapshot(query: Option<SnapshotQuery>) -> HostSnapshot {
+    let mut snapshot = HostSnapshot {
         kernel: read("sys/kernel/osrelease").unwrap_or_default(),
         socket_errno: socket_errno(),
-        settings: settings(),
-        counters: counters(),
+        settings: read_settings(),
+        counters: read_counters(),
         ..HostSnapshot::default()
     };
     if let Ok(mut route) = RouteSocket::open() {
-        look.links = route.links().unwrap_or_default().iter().map(link).collect();
-        look.addresses = route.addresses().unwrap_or_default().iter().map(address).collect();
+        snapshot.links = route.links().unwrap_or_default().iter().map(link_snapshot).collect();
+        snapshot.addresses =
+            route.addresses().unwrap_or_default().iter().map(address_snapshot).collect();
     }
     if let Ok(mut manager) = MptcpPm::open() {
         let endpoints = manager.endpoints().unwrap_or_default();
-        look.endpoints = endpoints.iter().map(endpoint).collect();
-        look.limits = manager.limits().ok().map(|limits| MptcpLimits {
+        snapshot.endpoints = endpoints.iter().map(endpoint_snapshot).collect();
+        snapshot.limits = manager.limits().ok().map(|limits| MptcpLimits {
             subflows: limits.subflows,
             add_addr_accepted: limits.add_addr_accepted,
         });
     }
-    if let Some(question) = question {
-        sockets(&mut look, question);
+    if let Some(query) = query {
+        add_sockets(&mut snapshot, query);
     }
-    look.truncated()
+    snapshot.truncated()
 }
 
 /// Takes a snapshot of the listener on a port, and of the client's connections to it.
-pub(crate) fn snapshot_port(question: SnapshotQuery) -> HostSnapshot {
+pub(crate) fn snapshot_port(query: SnapshotQuery) -> HostSnapshot {
     let mut snapshot = HostSnapshot::default();
-    sockets(&mut snapshot, question);
+    add_sockets(&mut snapshot, query);
     snapshot.redacted().truncated()
 }
 
@@ -97,13 +98,13 @@ pub(super) fn read(name: &str) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{name}")).ok()?.trim().to_owned())
 }
 
-fn settings() -> BTreeMap<String, String> {
-    let value = |name: &str| {
+fn read_settings() -> BTreeMap<String, String> {
+    let read_setting = |name: &str| {
         let path = format!("sys/net/{}", name.replace('.', "/"));
-        let words = read(&path)?.split_whitespace().collect::<Vec<_>>().join(" ");
-        Some((name.to_owned(), words))
+        let value = read(&path)?.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some((name.to_owned(), value))
     };
-    SYSCTLS.iter().filter_map(|name| value(name)).collect()
+    SYSCTLS.iter().filter_map(|name| read_setting(name)).collect()
 }
 
 /// Returns the error of opening a Multipath TCP socket, or 0. Each reason for missing support has
@@ -116,12 +117,13 @@ fn socket_errno() -> i32 {
 }
 
 /// Returns the counters that are not zero.
-pub(super) fn counters() -> BTreeMap<String, u64> {
-    let mut found = BTreeMap::new();
+pub(super) fn read_counters() -> BTreeMap<String, u64> {
+    let mut nonzero = BTreeMap::new();
     let mut add = |counters: &MibCounters| {
-        let wanted = |name: &str| name.starts_with("MPTcpExt.") || TCP_COUNTERS.contains(&name);
-        let rows = counters.iter().filter(|(name, value)| *value > 0 && wanted(name));
-        found.extend(rows.map(|(name, value)| (name.to_owned(), value)));
+        let is_relevant =
+            |name: &str| name.starts_with("MPTcpExt.") || TCP_COUNTERS.contains(&name);
+        let rows = counters.iter().filter(|(name, value)| *value > 0 && is_relevant(name));
+        nonzero.extend(rows.map(|(name, value)| (name.to_owned(), value)));
     };
     add(&MibCounters::read().unwrap_or_default());
     // The older counters are in a second file of the same form.
@@ -133,20 +135,20 @@ pub(super) fn counters() -> BTreeMap<String, u64> {
         let (name, value) = (words.next().unwrap_or_default(), words.next());
         let value = value.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
         if name == "Icmp6InDestUnreachs" && value > 0 {
-            found.insert("Icmp6.InDestUnreachs".to_owned(), value);
+            nonzero.insert("Icmp6.InDestUnreachs".to_owned(), value);
         }
     }
-    found
+    nonzero
 }
 
-fn link(link: &crate::netlink::Link) -> LinkSnapshot {
-    // The kernel uses the larger of the two.
+fn link_snapshot(link: &crate::netlink::Link) -> LinkSnapshot {
+    // The kernel uses the larger value of `all` and of the interface.
     let effective = |setting: &str| {
-        let of = |whose: &str| {
-            let value = read(&format!("sys/net/ipv4/conf/{whose}/{setting}"))?;
+        let read_conf = |scope: &str| {
+            let value = read(&format!("sys/net/ipv4/conf/{scope}/{setting}"))?;
             value.parse::<u8>().ok()
         };
-        of("all").max(of(&link.name)).unwrap_or(0)
+        read_conf("all").max(read_conf(&link.name)).unwrap_or(0)
     };
     LinkSnapshot {
         index: link.index,
@@ -163,12 +165,12 @@ fn link(link: &crate::netlink::Link) -> LinkSnapshot {
     }
 }
 
-fn address(address: &crate::netlink::InterfaceAddress) -> AddressSnapshot {
+fn address_snapshot(address: &crate::netlink::InterfaceAddress) -> AddressSnapshot {
     let (local, link) = (address.local, address.link_index);
     AddressSnapshot { link, address: local.address(), prefix_length: local.length() }
 }
 
-fn endpoint(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
+fn endpoint_snapshot(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
     EndpointSnapshot {
         id: endpoint.id.unwrap_or(0),
         address: endpoint.address,
@@ -178,50 +180,55 @@ fn endpoint(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
     }
 }
 
-fn sockets(snapshot: &mut HostSnapshot, question: SnapshotQuery) {
-    let listed = SocketDiag::open().and_then(|mut diag| {
+fn add_sockets(snapshot: &mut HostSnapshot, query: SnapshotQuery) {
+    let lists = SocketDiag::open().and_then(|mut diag| {
         Ok((diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default()))
     });
-    let Ok((tcp, mptcp)) = listed else { return };
-    let here = |socket: &&DiagSocket| socket.local.port() == question.port;
-    let listens = |socket: &DiagSocket| socket.state == TcpState::Listen;
-    let multipath = mptcp.iter().filter(here).any(listens);
+    let Ok((tcp, mptcp)) = lists else { return };
+    let is_on_port = |socket: &&DiagSocket| socket.local.port() == query.port;
+    let is_listener = |socket: &DiagSocket| socket.state == TcpState::Listen;
+    let multipath = mptcp.iter().filter(is_on_port).any(is_listener);
     // A Multipath TCP listener shows in both lists.
-    let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
-    let plain = tcp.iter().filter(here).any(|one| listens(one) && !twin(one));
+    let is_mptcp_listener =
+        |socket: &DiagSocket| mptcp.iter().any(|other| other.inode == socket.inode);
+    let plain = tcp
+        .iter()
+        .filter(is_on_port)
+        .any(|socket| is_listener(socket) && !is_mptcp_listener(socket));
     snapshot.listener = Some(ListenerSnapshot { plain, multipath });
-    let Some(asker) = question.peer else { return };
-    let of_asker =
-        |socket: &&DiagSocket| socket.remote.ip().to_canonical() == asker && !listens(socket);
-    for whole in mptcp.iter().filter(here).filter(of_asker) {
-        let info = MptcpInfo::parse(&whole.info);
-        let part = |one: &&DiagSocket| {
-            one.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
+    let Some(peer) = query.peer else { return };
+    let is_from_peer =
+        |socket: &&DiagSocket| socket.remote.ip().to_canonical() == peer && !is_listener(socket);
+    for connection in mptcp.iter().filter(is_on_port).filter(is_from_peer) {
+        let info = MptcpInfo::parse(&connection.info);
+        let is_own_subflow = |socket: &&DiagSocket| {
+            socket.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
         snapshot.connections.push(ConnectionSnapshot {
-            local: plain_end(whole.local),
-            remote: plain_end(whole.remote),
+            local: canonical_address(connection.local),
+            remote: canonical_address(connection.remote),
             multipath: !info.fallback && info.remote_key,
-            subflows: tcp.iter().filter(part).map(subflow).collect(),
+            subflows: tcp.iter().filter(is_own_subflow).map(subflow_snapshot).collect(),
         });
     }
-    let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == TcpState::Established;
-    for one in tcp.iter().filter(here).filter(of_asker).filter(alone) {
+    let is_plain_connection =
+        |socket: &&DiagSocket| socket.subflow.is_none() && socket.state == TcpState::Established;
+    for socket in tcp.iter().filter(is_on_port).filter(is_from_peer).filter(is_plain_connection) {
         snapshot.connections.push(ConnectionSnapshot {
-            local: plain_end(one.local),
-            remote: plain_end(one.remote),
+            local: canonical_address(socket.local),
+            remote: canonical_address(socket.remote),
             multipath: false,
             subflows: Vec::new(),
         });
     }
 }
 
-fn subflow(socket: &DiagSocket) -> SubflowSnapshot {
+fn subflow_snapshot(socket: &DiagSocket) -> SubflowSnapshot {
     let info = TcpInfo::parse(&socket.info);
     let flags = socket.subflow.unwrap_or_default().flags;
     SubflowSnapshot {
-        local: plain_end(socket.local),
-        remote: plain_end(socket.remote),
+        local: canonical_address(socket.local),
+        remote: canonical_address(socket.remote),
         established: socket.state == TcpState::Established,
         backup: flags.contains(SubflowFlags::BACKUP_LOCAL)
             || flags.contains(SubflowFlags::BACKUP_REMOTE),
@@ -231,6 +238,6 @@ fn subflow(socket: &DiagSocket) -> SubflowSnapshot {
 }
 
 /// Converts an IPv4-mapped address to IPv4.
-pub(super) fn plain_end(end: SocketAddr) -> SocketAddr {
-    SocketAddr::new(end.ip().to_canonical(), end.port())
+pub(super) fn canonical_address(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -41,7 +41,8 @@ const MIN_DATA_TIME: Duration = Duration::from_millis(300);
 const ACK_TIMEOUT: Duration = Duration::from_millis(550);
 /// Time between two polls of the subflows.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// The same without path manager events: short-lived subflows are visible only in a poll.
+/// Time between two polls without path manager events: short-lived subflows are visible only in a
+/// poll.
 const FAST_POLL_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Result of the test connection.
@@ -65,58 +66,58 @@ pub(super) struct TestTarget<'a> {
     pub(super) secret: Option<&'a Secret>,
 }
 
-/// Connects, sends and monitors until about `until`. If plain TCP connects in time, calls
+/// Connects, sends and monitors until about `deadline`. If plain TCP connects in time, calls
 /// `on_session` before any data are sent over Multipath TCP.
 pub(super) fn run(
-    whom: TestTarget<'_>,
-    (clock, until): (Clock, Instant),
+    test_target: TestTarget<'_>,
+    (clock, deadline): (Clock, Instant),
     on_session: impl FnOnce(&mut ServerSession),
 ) -> TestOutcome {
-    let target = whom.target;
+    let target = test_target.target;
     let events = MptcpEvents::open().ok();
-    let mut done = TestOutcome {
+    let mut outcome = TestOutcome {
         trial: TestConnection::new(target),
         session: None,
         other_server_reason: None,
         socket: None,
     };
     let multipath = thread::scope(|scope| {
-        let connect = |manner: ConnectOptions, tell: mpsc::Sender<AttemptResult>| {
+        let connect = |options: ConnectOptions, results_tx: mpsc::Sender<AttemptResult>| {
             scope.spawn(move || {
                 // The receiver may be gone.
-                let _ = tell.send(attempt::connect(target, &manner, clock));
+                let _ = results_tx.send(attempt::connect(target, &options, clock));
             });
         };
-        let (tell, told) = mpsc::channel();
-        let mut met = AttemptSet::default();
-        connect(ConnectOptions::tcp(), tell.clone());
-        met.collect(&told, TCP_HEAD_START, true);
-        if let Some(plain) = met.plain.take() {
-            identify_server(&mut done, &plain, whom, clock, on_session);
+        let (results_tx, results_rx) = mpsc::channel();
+        let mut attempts = AttemptSet::default();
+        connect(ConnectOptions::tcp(), results_tx.clone());
+        attempts.collect(&results_rx, TCP_HEAD_START, true);
+        if let Some(plain) = attempts.plain.take() {
+            identify_server(&mut outcome, &plain, test_target, clock, on_session);
         }
-        connect(ConnectOptions::mptcp(), tell.clone());
-        met.collect(&told, RETRY_AFTER, true);
-        if met.is_doubtful() {
-            let patience = CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER);
-            for manner in [
+        connect(ConnectOptions::mptcp(), results_tx.clone());
+        attempts.collect(&results_rx, RETRY_AFTER, true);
+        if attempts.is_doubtful() {
+            let timeout = CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER);
+            for options in [
                 ConnectOptions::tcp(),
                 ConnectOptions::mptcp(),
                 ConnectOptions::tcp(),
                 ConnectOptions::mptcp(),
             ] {
-                connect(ConnectOptions { timeout: patience, ..manner }, tell.clone());
+                connect(ConnectOptions { timeout, ..options }, results_tx.clone());
             }
         }
-        drop(tell);
-        met.collect(&told, CONNECT_TIMEOUT.saturating_add(RETRY_AFTER), false);
-        done.trial.attempts = met.attempts;
-        met.multipath
+        drop(results_tx);
+        attempts.collect(&results_rx, CONNECT_TIMEOUT.saturating_add(RETRY_AFTER), false);
+        outcome.trial.attempts = attempts.attempts;
+        attempts.multipath
     });
     if let Some(socket) = multipath {
-        monitor(&mut done.trial, &socket, (events, whom.server_name), (clock, until));
-        done.socket = Some(socket);
+        monitor(&mut outcome.trial, &socket, (events, test_target.server_name), (clock, deadline));
+        outcome.socket = Some(socket);
     }
-    done
+    outcome
 }
 
 /// Result of an attempt, with its socket if it connected.
@@ -131,20 +132,25 @@ struct AttemptSet {
 }
 
 impl AttemptSet {
-    /// Collects results of attempts until the time is over or all have ended; with `next`, only
-    /// one.
-    fn collect(&mut self, results: &mpsc::Receiver<AttemptResult>, timeout: Duration, next: bool) {
+    /// Collects results of attempts until the time is over or all have ended; with `only_next`,
+    /// one result.
+    fn collect(
+        &mut self,
+        results: &mpsc::Receiver<AttemptResult>,
+        timeout: Duration,
+        only_next: bool,
+    ) {
         let clock = Clock::start();
         let deadline = clock.now() + timeout;
         loop {
-            let left = deadline.saturating_since(clock.now());
-            let Ok((attempt, socket)) = results.recv_timeout(left) else { return };
+            let remaining = deadline.saturating_since(clock.now());
+            let Ok((attempt, socket)) = results.recv_timeout(remaining) else { return };
             let slot = if attempt.multipath { &mut self.multipath } else { &mut self.plain };
             if slot.is_none() {
                 *slot = socket;
             }
             self.attempts.push(attempt);
-            if next {
+            if only_next {
                 return;
             }
         }
@@ -152,43 +158,55 @@ impl AttemptSet {
 
     /// Returns true if plain TCP has connected and no Multipath TCP attempt has ended.
     fn is_doubtful(&self) -> bool {
-        let plain =
-            |one: &ConnectAttempt| !one.multipath && one.outcome == ConnectOutcome::Connected;
-        self.attempts.iter().any(plain) && !self.attempts.iter().any(|one| one.multipath)
+        let is_plain_success = |attempt: &ConnectAttempt| {
+            !attempt.multipath && attempt.outcome == ConnectOutcome::Connected
+        };
+        self.attempts.iter().any(is_plain_success)
+            && !self.attempts.iter().any(|attempt| attempt.multipath)
     }
 }
 
 /// Identifies the server over the plain TCP connection.
 fn identify_server(
-    done: &mut TestOutcome,
-    plain: &Socket,
-    whom: TestTarget<'_>,
+    outcome: &mut TestOutcome,
+    socket: &Socket,
+    test_target: TestTarget<'_>,
     clock: Clock,
     on_session: impl FnOnce(&mut ServerSession),
 ) {
-    match server_session::identify_peer(plain, whom.target.port(), whom.secret, clock) {
+    match server_session::identify_peer(
+        socket,
+        test_target.target.port(),
+        test_target.secret,
+        clock,
+    ) {
         PeerKind::Server(mut session) => {
             on_session(&mut session);
-            done.trial.server = ServerKind::Towpath;
-            (done.trial.is_towpath, done.trial.echoes) = (true, session.echoes);
-            done.session = Some(session);
+            outcome.trial.server = ServerKind::Towpath;
+            (outcome.trial.is_towpath, outcome.trial.echoes) = (true, session.echoes);
+            outcome.session = Some(session);
         }
         PeerKind::Echo { changed_at } => {
-            (done.trial.echoes, done.trial.plain_changed_at) = (true, changed_at);
-            done.trial.server = ServerKind::Echo;
+            (outcome.trial.echoes, outcome.trial.plain_changed_at) = (true, changed_at);
+            outcome.trial.server = ServerKind::Echo;
         }
-        PeerKind::Other { why, first_bytes: came } => {
-            done.trial.server = match came {
-                Some(came) => server_kind::identify(&came, whom.target, whom.server_name, clock),
+        PeerKind::Other { reason, first_bytes } => {
+            outcome.trial.server = match first_bytes {
+                Some(first_bytes) => server_kind::identify(
+                    &first_bytes,
+                    test_target.target,
+                    test_target.server_name,
+                    clock,
+                ),
                 None => ServerKind::Towpath,
             };
-            done.other_server_reason = Some(match done.trial.server {
-                ServerKind::Towpath | ServerKind::Echo | ServerKind::Unknown => why,
+            outcome.other_server_reason = Some(match outcome.trial.server {
+                ServerKind::Towpath | ServerKind::Echo | ServerKind::Unknown => reason,
                 ServerKind::Web
                 | ServerKind::Tls
                 | ServerKind::Ssh
                 | ServerKind::Mail
-                | ServerKind::ClosesOnData => format!("it is {}", done.trial.server.name()),
+                | ServerKind::ClosesOnData => format!("it is {}", outcome.trial.server.name()),
             });
         }
     }
@@ -198,8 +216,8 @@ fn identify_server(
 fn monitor(
     trial: &mut TestConnection,
     socket: &Socket,
-    (events, name): (Option<MptcpEvents>, &str),
-    (clock, until): (Clock, Instant),
+    (events, server_name): (Option<MptcpEvents>, &str),
+    (clock, deadline): (Clock, Instant),
 ) {
     trial.multipath = is_multipath(socket);
     let token = match sample::connection(socket, true) {
@@ -207,41 +225,45 @@ fn monitor(
         Ok(ConnectionSample::Single(..)) | Err(_) => 0,
     };
     let mut watch = ConnectionWatch::new(token, events, clock);
-    let mut exchanging = EchoTest::new(clock);
+    let mut echo_test = EchoTest::new(clock);
     if socket.set_nonblocking(true).is_err() {
         return;
     }
     let _ = socket.set_tcp_nodelay(true); // best effort
     if trial.is_towpath || !trial.echoes {
-        let word =
-            if trial.echoes { server_session::echo().to_vec() } else { trial.server.hello(name) };
+        let message = if trial.echoes {
+            server_session::echo_preamble().to_vec()
+        } else {
+            trial.server.hello(server_name)
+        };
         let mut writer = socket;
-        let _ = std::io::Write::write(&mut writer, &word); // errors show up below
+        let _ = std::io::Write::write(&mut writer, &message); // errors show up below
     }
-    wait_for_subflows(trial, socket, &mut watch, &mut exchanging, (clock, until));
-    if trial.echoes && !exchanging.has_ended() {
-        let deadline = until.min(clock.now() + DATA_TIMEOUT).max(clock.now() + MIN_DATA_TIME);
-        while clock.now() < deadline && !exchanging.has_ended() {
-            poll_once(&mut watch, &mut exchanging, socket, DATA_BYTES, clock);
-            if exchanging.sent() >= DATA_BYTES && exchanging.all_echoed() {
+    wait_for_subflows(trial, socket, &mut watch, &mut echo_test, (clock, deadline));
+    if trial.echoes && !echo_test.has_ended() {
+        let data_deadline =
+            deadline.min(clock.now() + DATA_TIMEOUT).max(clock.now() + MIN_DATA_TIME);
+        while clock.now() < data_deadline && !echo_test.has_ended() {
+            poll_once(&mut watch, &mut echo_test, socket, DATA_BYTES, clock);
+            if echo_test.sent() >= DATA_BYTES && echo_test.all_echoed() {
                 break;
             }
         }
-        let deadline = until.max(clock.now()).min(clock.now() + ACK_TIMEOUT);
-        while clock.now() < deadline && watch.is_waiting() && !exchanging.has_ended() {
-            let sent = exchanging.sent();
-            poll_once(&mut watch, &mut exchanging, socket, sent, clock);
+        let ack_deadline = deadline.max(clock.now()).min(clock.now() + ACK_TIMEOUT);
+        while clock.now() < ack_deadline && watch.has_unacked_data() && !echo_test.has_ended() {
+            let sent = echo_test.sent();
+            poll_once(&mut watch, &mut echo_test, socket, sent, clock);
         }
     }
-    let burst = if trial.echoes { Vec::new() } else { trial.server.burst(name) };
+    let burst = if trial.echoes { Vec::new() } else { trial.server.burst(server_name) };
     if !burst.is_empty() {
-        send(&burst, socket, &mut watch, &mut exchanging, (clock, until));
+        send_data(&burst, socket, &mut watch, &mut echo_test, (clock, deadline));
     }
     trial.multipath_at_end = is_multipath(socket);
-    trial.closed_by_peer = exchanging.has_ended();
-    let exchange = exchanging.result();
+    trial.closed_by_peer = echo_test.has_ended();
+    let exchange = echo_test.result();
     trial.exchange = trial.echoes.then_some(exchange);
-    (trial.subflows, trial.events) = watch.end();
+    (trial.subflows, trial.events) = watch.finish();
 }
 
 /// Waits until no more subflows are expected. Linux opens them only after an acknowledgement of
@@ -251,19 +273,20 @@ fn wait_for_subflows(
     trial: &TestConnection,
     socket: &Socket,
     watch: &mut ConnectionWatch,
-    exchanging: &mut EchoTest,
-    (clock, until): (Clock, Instant),
+    echo_test: &mut EchoTest,
+    (clock, deadline): (Clock, Instant),
 ) {
     const FIRST_BYTES: u64 = 64;
-    let began = clock.now();
+    let started = clock.now();
     let limit = if trial.echoes { FIRST_BYTES } else { 0 };
     loop {
-        poll_once(watch, exchanging, socket, limit, clock);
+        poll_once(watch, echo_test, socket, limit, clock);
         let now = clock.now();
-        let quiet = QUIET_PERIOD.max(Duration::from_micros(u64::from(watch.srtt_us()) * 4));
-        let settled = now.saturating_since(watch.changed()) > quiet && !watch.is_trying();
-        let over = now >= until || now.saturating_since(began) > SUBFLOW_SETUP_TIMEOUT;
-        if over || exchanging.has_ended() || (settled && exchanging.all_echoed()) {
+        let quiet_period = QUIET_PERIOD.max(Duration::from_micros(u64::from(watch.srtt_us()) * 4));
+        let settled =
+            now.saturating_since(watch.last_change()) > quiet_period && !watch.is_connecting();
+        let timed_out = now >= deadline || now.saturating_since(started) > SUBFLOW_SETUP_TIMEOUT;
+        if timed_out || echo_test.has_ended() || (settled && echo_test.all_echoed()) {
             return;
         }
     }
@@ -271,19 +294,19 @@ fn wait_for_subflows(
 
 /// Sends data to a server that does not echo them, until they are acknowledged; discards its
 /// replies.
-fn send(
-    mut words: &[u8],
+fn send_data(
+    mut data: &[u8],
     mut socket: &Socket,
     watch: &mut ConnectionWatch,
-    exchanging: &mut EchoTest,
-    (clock, until): (Clock, Instant),
+    echo_test: &mut EchoTest,
+    (clock, end): (Clock, Instant),
 ) {
-    let deadline = until.max(clock.now()).min(clock.now() + DATA_TIMEOUT);
-    while clock.now() < deadline && !exchanging.has_ended() {
-        let written = std::io::Write::write(&mut socket, words).unwrap_or(0);
-        words = words.get(written..).unwrap_or_default();
-        poll_once(watch, exchanging, socket, 0, clock);
-        if words.is_empty() && !watch.is_waiting() {
+    let deadline = end.max(clock.now()).min(clock.now() + DATA_TIMEOUT);
+    while clock.now() < deadline && !echo_test.has_ended() {
+        let written = std::io::Write::write(&mut socket, data).unwrap_or(0);
+        data = data.get(written..).unwrap_or_default();
+        poll_once(watch, echo_test, socket, 0, clock);
+        if data.is_empty() && !watch.has_unacked_data() {
             return;
         }
     }
@@ -292,24 +315,24 @@ fn send(
 /// Exchanges data for one interval, then polls the subflows.
 fn poll_once(
     watch: &mut ConnectionWatch,
-    exchanging: &mut EchoTest,
+    echo_test: &mut EchoTest,
     socket: &Socket,
     limit: u64,
     clock: Clock,
 ) {
     let end = clock.now() + if watch.has_events() { POLL_INTERVAL } else { FAST_POLL_INTERVAL };
     loop {
-        exchanging.step(socket, limit);
-        let left = end.saturating_since(clock.now());
-        if left.is_zero() || exchanging.has_ended() {
+        echo_test.step(socket, limit);
+        let remaining = end.saturating_since(clock.now());
+        if remaining.is_zero() || echo_test.has_ended() {
             break;
         }
-        let writing = exchanging.sent() < limit;
-        if exchanging.all_echoed() && !writing {
+        let wants_write = echo_test.sent() < limit;
+        if echo_test.all_echoed() && !wants_write {
             clock.sleep_until(end);
             break;
         }
-        let _ = attempt::wait(socket, writing, left); // the loop checks again
+        let _ = attempt::wait_until_ready(socket, wants_write, remaining); // the loop checks again
     }
     watch.poll();
 }

@@ -21,8 +21,8 @@ pub(super) fn error(errno: i32) -> String {
 }
 
 /// Formats a count: `1 subflow`, `2 subflows`.
-pub(super) fn count(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+pub(super) fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Formats bytes with a decimal unit.

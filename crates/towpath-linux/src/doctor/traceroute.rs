@@ -17,8 +17,9 @@ use super::observation::{HopProbe, HopReply, ProbeOption, TargetReply};
 use crate::clock::Clock;
 use crate::sys;
 
-/// Time to live of the first packets, and of further ones if the path is longer.
+/// Time to live of the packets of the first round.
 const NEAR_TTLS: std::ops::RangeInclusive<u8> = 1..=5;
+/// Time to live of the packets of the second round, if the path is longer.
 const FAR_TTLS: std::ops::RangeInclusive<u8> = 6..=14;
 /// Timeout of each of the two rounds.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(450);
@@ -46,8 +47,8 @@ pub(super) fn is_allowed() -> bool {
 }
 
 /// Sends all probes at once, and receives until `end` at the latest.
-pub(super) fn probe(wanted: &[ProbeSpec], clock: Clock, end: Instant) -> Vec<HopProbe> {
-    let (v4, v6): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| one.local.is_ipv4());
+pub(super) fn probe(specs: &[ProbeSpec], clock: Clock, end: Instant) -> Vec<HopProbe> {
+    let (v4, v6): (Vec<_>, Vec<_>) = specs.iter().cloned().partition(|spec| spec.local.is_ipv4());
     let mut probes = Vec::new();
     for family in [v4, v6] {
         if !family.is_empty() {
@@ -63,7 +64,7 @@ pub(super) fn probe(wanted: &[ProbeSpec], clock: Clock, end: Instant) -> Vec<Hop
 struct ProbeRun {
     clock: Clock,
     end: Instant,
-    errors: UdpSocket,
+    icmp_socket: UdpSocket,
     paths: Vec<PathProbe>,
 }
 
@@ -73,39 +74,40 @@ struct PathProbe {
     first_port: u16,
     probe: HopProbe,
     /// Smallest time to live that reached the target.
-    reached: Option<u8>,
+    target_ttl: Option<u8>,
 }
 
 impl ProbeRun {
-    fn open(wanted: Vec<ProbeSpec>, clock: Clock, end: Instant) -> io::Result<Self> {
-        let v4 = wanted.first().is_some_and(|one| one.local.is_ipv4());
+    fn open(specs: Vec<ProbeSpec>, clock: Clock, end: Instant) -> io::Result<Self> {
+        let v4 = specs.first().is_some_and(|spec| spec.local.is_ipv4());
         let (domain, protocol) =
             if v4 { (Domain::IPV4, Protocol::ICMPV4) } else { (Domain::IPV6, Protocol::ICMPV6) };
-        let errors = Socket::new(domain, Type::RAW, Some(protocol))?;
-        errors.set_nonblocking(true)?;
+        let icmp_socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+        icmp_socket.set_nonblocking(true)?;
         let mut first_port = FIRST_PORT;
         let mut probes = Vec::new();
-        for one in wanted {
-            probes.push(PathProbe::open(domain, first_port, one)?);
+        for spec in specs {
+            probes.push(PathProbe::open(domain, first_port, spec)?);
             first_port = first_port.wrapping_add(PORTS_PER_PROBE);
         }
-        Ok(Self { clock, end, errors: errors.into(), paths: probes })
+        Ok(Self { clock, end, icmp_socket: icmp_socket.into(), paths: probes })
     }
 
     fn run(mut self) -> Vec<HopProbe> {
-        self.round(NEAR_TTLS);
-        let last = usize::from(*NEAR_TTLS.end());
-        let goes_on = |path: &PathProbe| path.reached.is_none() && path.probe.hops.len() >= last;
-        if self.paths.iter().any(goes_on) {
-            self.round(FAR_TTLS);
+        self.run_round(NEAR_TTLS);
+        let last_near_ttl = usize::from(*NEAR_TTLS.end());
+        let is_unfinished =
+            |path: &PathProbe| path.target_ttl.is_none() && path.probe.hops.len() >= last_near_ttl;
+        if self.paths.iter().any(is_unfinished) {
+            self.run_round(FAR_TTLS);
         }
-        self.paths.into_iter().map(PathProbe::end).collect()
+        self.paths.into_iter().map(PathProbe::into_probe).collect()
     }
 
-    fn round(&mut self, range: std::ops::RangeInclusive<u8>) {
+    fn run_round(&mut self, range: std::ops::RangeInclusive<u8>) {
         for ttl in range.clone() {
-            for probe in self.paths.iter().filter(|way| way.reached.is_none()) {
-                let _ = probe.send(ttl); // a failed send counts as loss
+            for path in self.paths.iter().filter(|path| path.target_ttl.is_none()) {
+                let _ = path.send(ttl); // a failed send counts as loss
             }
         }
         let deadline = self.end.min(self.clock.now() + ROUND_TIMEOUT);
@@ -115,45 +117,46 @@ impl ProbeRun {
     }
 
     /// Returns true if every packet was answered, so that nothing more can arrive.
-    fn is_complete(&self, last: u8) -> bool {
-        self.paths.iter().all(|way| {
-            let until = usize::from(way.reached.map_or(last, |ttl| ttl.saturating_sub(1)));
-            let answered =
-                |at: usize| way.probe.hops.get(at).is_some_and(|hop| hop.address.is_some());
-            (0..until).all(answered)
+    fn is_complete(&self, max_ttl: u8) -> bool {
+        self.paths.iter().all(|path| {
+            let expected_hops =
+                usize::from(path.target_ttl.map_or(max_ttl, |ttl| ttl.saturating_sub(1)));
+            let is_answered =
+                |index: usize| path.probe.hops.get(index).is_some_and(|hop| hop.address.is_some());
+            (0..expected_hops).all(is_answered)
         })
     }
 
     /// Waits for input; returns true if there is time left.
     fn wait(&self, deadline: Instant) -> bool {
-        let left = deadline.saturating_since(self.clock.now());
-        let mut fds = vec![sys::wait_for_input(&self.errors)];
-        fds.extend(self.paths.iter().map(|probe| sys::wait_for_input(&probe.socket)));
-        !left.is_zero() && sys::poll(&mut fds, Some(left)).is_ok()
+        let remaining = deadline.saturating_since(self.clock.now());
+        let mut fds = vec![sys::wait_for_input(&self.icmp_socket)];
+        fds.extend(self.paths.iter().map(|path| sys::wait_for_input(&path.socket)));
+        !remaining.is_zero() && sys::poll(&mut fds, Some(remaining)).is_ok()
     }
 
     fn receive(&mut self) {
-        let mut room = [0; 2_048];
-        while let Ok((length, from)) = self.errors.recv_from(&mut room) {
-            let message = room.get(..length).unwrap_or_default();
+        let mut buffer = [0; 2_048];
+        while let Ok((length, from)) = self.icmp_socket.recv_from(&mut buffer) {
+            let message = buffer.get(..length).unwrap_or_default();
             if let Some(quote) = IcmpQuote::parse(message, from.is_ipv4()) {
-                for probe in &mut self.paths {
-                    probe.on_error(from.ip(), &quote);
+                for path in &mut self.paths {
+                    path.on_error(from.ip(), &quote);
                 }
             }
         }
-        for way in &mut self.paths {
-            while let Ok((length, from)) = way.socket.recv_from(&mut room) {
-                let packet = room.get(..length).unwrap_or_default();
-                way.on_answer(from.ip(), packet);
+        for path in &mut self.paths {
+            while let Ok((length, source)) = path.socket.recv_from(&mut buffer) {
+                let packet = buffer.get(..length).unwrap_or_default();
+                path.on_answer(source.ip(), packet);
             }
         }
     }
 }
 
 impl PathProbe {
-    fn open(domain: Domain, first_port: u16, wanted: ProbeSpec) -> io::Result<Self> {
-        let ProbeSpec { local, device, remote, option } = wanted;
+    fn open(domain: Domain, first_port: u16, spec: ProbeSpec) -> io::Result<Self> {
+        let ProbeSpec { local, device, remote, option } = spec;
         let socket = Socket::new(domain, Type::RAW, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         if let Some(device) = &device {
@@ -161,13 +164,13 @@ impl PathProbe {
         }
         socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
         let probe = HopProbe { local, remote, option, hops: Vec::new(), answer: None };
-        Ok(Self { socket: socket.into(), first_port, probe, reached: None })
+        Ok(Self { socket: socket.into(), first_port, probe, target_ttl: None })
     }
 
     fn send(&self, ttl: u8) -> io::Result<()> {
         let HopProbe { local, remote, option, .. } = self.probe;
         let port = self.first_port.wrapping_add(ttl.into());
-        let packet = Packet::emit(&syn(SocketAddr::new(local, port), remote, option), 0);
+        let packet = Packet::emit(&build_syn(SocketAddr::new(local, port), remote, option), 0);
         let bytes = packet.to_vec();
         let header = if local.is_ipv4() { 20 } else { 40 };
         let socket = SockRef::from(&self.socket);
@@ -176,8 +179,8 @@ impl PathProbe {
         } else {
             socket.set_unicast_hops_v6(ttl.into())?;
         }
-        let to = SocketAddr::new(remote.ip(), 0);
-        self.socket.send_to(bytes.get(header..).unwrap_or_default(), to).map(drop)
+        let destination = SocketAddr::new(remote.ip(), 0);
+        self.socket.send_to(bytes.get(header..).unwrap_or_default(), destination).map(drop)
     }
 
     /// Returns the time to live that belongs to a source port.
@@ -188,45 +191,46 @@ impl PathProbe {
     }
 
     fn on_error(&mut self, router: IpAddr, quote: &IcmpQuote) {
-        let ends = (quote.source_port, quote.remote);
-        let Some(ttl) = self.ttl_of(ends.0).filter(|_| ends.1 == self.probe.remote) else { return };
-        let at = usize::from(ttl.saturating_sub(1));
-        if self.probe.hops.len() <= at {
-            self.probe.hops.resize(at + 1, HopReply::default());
+        let ttl = self.ttl_of(quote.source_port).filter(|_| quote.remote == self.probe.remote);
+        let Some(ttl) = ttl else { return };
+        let index = usize::from(ttl.saturating_sub(1));
+        if self.probe.hops.len() <= index {
+            self.probe.hops.resize(index + 1, HopReply::default());
         }
-        if let Some(hop) = self.probe.hops.get_mut(at) {
+        if let Some(hop) = self.probe.hops.get_mut(index) {
             let has_option = quote.has_option;
             *hop = HopReply { address: Some(router), has_option, refused: quote.refused };
         }
     }
 
-    fn on_answer(&mut self, from: IpAddr, packet: &[u8]) {
+    fn on_answer(&mut self, source: IpAddr, packet: &[u8]) {
         // A raw IPv4 socket returns the IP header as well, one of IPv6 does not.
-        let tcp = if from.is_ipv4() { behind_v4(packet) } else { Some(packet) };
+        let tcp = if source.is_ipv4() { ipv4_payload(packet) } else { Some(packet) };
         let Some(tcp) = tcp else { return };
         let &[s0, s1, d0, d1, _, _, _, _, _, _, _, _, _, flags, ..] = tcp else { return };
-        let (source, local) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
-        let Some(ttl) = self.ttl_of(local) else { return };
-        if SocketAddr::new(from.to_canonical(), source) != self.probe.remote {
+        let (source_port, local_port) =
+            (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+        let Some(ttl) = self.ttl_of(local_port) else { return };
+        if SocketAddr::new(source.to_canonical(), source_port) != self.probe.remote {
             return;
         }
         let flags = Flags(flags);
-        let answer = if flags.contains(Flags::RST) {
+        let reply = if flags.contains(Flags::RST) {
             TargetReply::Reset { option: has_option(tcp) == Some(true) }
         } else if flags.contains(Flags::SYN.with(Flags::ACK)) {
             TargetReply::SynAck { option: has_option(tcp) == Some(true) }
         } else {
             return;
         };
-        if self.reached.is_none_or(|reached| ttl < reached) {
-            self.reached = Some(ttl);
-            self.probe.answer = Some(answer);
+        if self.target_ttl.is_none_or(|target_ttl| ttl < target_ttl) {
+            self.target_ttl = Some(ttl);
+            self.probe.answer = Some(reply);
         }
     }
 
-    fn end(self) -> HopProbe {
-        let Self { mut probe, reached, .. } = self;
-        if let Some(ttl) = reached {
+    fn into_probe(self) -> HopProbe {
+        let Self { mut probe, target_ttl, .. } = self;
+        if let Some(ttl) = target_ttl {
             probe.hops.truncate(usize::from(ttl.saturating_sub(1)));
         }
         probe
@@ -234,7 +238,7 @@ impl PathProbe {
 }
 
 /// Builds a first packet as Linux would send it.
-fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
+fn build_syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
     let mptcp = match option {
         ProbeOption::Plain => Vec::new(),
         ProbeOption::Capable => vec![MptcpOption::Capable(MpCapable {
@@ -279,7 +283,7 @@ struct IcmpQuote {
 impl IcmpQuote {
     fn parse(message: &[u8], v4: bool) -> Option<Self> {
         // A raw IPv4 socket returns the IP header as well.
-        let message = if v4 { behind_v4(message)? } else { message };
+        let message = if v4 { ipv4_payload(message)? } else { message };
         let &[kind, code, _, _, _, _, _, _, ref packet @ ..] = message else { return None };
         let refused = match (v4, kind) {
             (true, 11) | (false, 3) => None,
@@ -291,7 +295,7 @@ impl IcmpQuote {
         } else {
             Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?).into()
         };
-        let tcp = tcp_of(packet, v4)?;
+        let tcp = tcp_header(packet, v4)?;
         let &[s0, s1, d0, d1, ..] = tcp else { return None };
         Some(Self {
             remote: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
@@ -303,16 +307,16 @@ impl IcmpQuote {
 }
 
 /// Returns the payload of an IPv4 packet.
-fn behind_v4(packet: &[u8]) -> Option<&[u8]> {
-    let first = *packet.first()?;
-    packet.get(usize::from(first & 0x0f) * 4..)
+fn ipv4_payload(packet: &[u8]) -> Option<&[u8]> {
+    let version_and_length = *packet.first()?;
+    packet.get(usize::from(version_and_length & 0x0f) * 4..)
 }
 
 /// Returns the TCP header of a packet, if it has one.
-fn tcp_of(packet: &[u8], v4: bool) -> Option<&[u8]> {
+fn tcp_header(packet: &[u8], v4: bool) -> Option<&[u8]> {
     const TCP: u8 = 6;
     if v4 {
-        return (*packet.get(9)? == TCP).then(|| behind_v4(packet))?;
+        return (*packet.get(9)? == TCP).then(|| ipv4_payload(packet))?;
     }
     (*packet.get(6)? == TCP).then(|| packet.get(40..))?
 }
@@ -325,7 +329,7 @@ fn has_option(tcp: &[u8]) -> Option<bool> {
         match rest {
             [] => return (tcp.len() >= length).then_some(false),
             [TCPOPT_EOL, ..] => return Some(false),
-            [TCPOPT_NOP, after @ ..] => rest = after,
+            [TCPOPT_NOP, tail @ ..] => rest = tail,
             [TCPOPT_MPTCP, ..] => return Some(true),
             [_, length, ..] => rest = rest.get(usize::from(*length).max(2)..).unwrap_or_default(),
             [_] => return None,
@@ -340,22 +344,27 @@ mod tests {
     use super::*;
 
     fn packet(option: ProbeOption) -> Vec<u8> {
-        let (from, to) = ("10.0.0.1:61003".parse().unwrap(), "10.0.9.1:80".parse().unwrap());
-        Packet::emit(&syn(from, to, option), 0).to_vec()
+        let (source, destination) =
+            ("10.0.0.1:61003".parse().unwrap(), "10.0.9.1:80".parse().unwrap());
+        Packet::emit(&build_syn(source, destination, option), 0).to_vec()
     }
 
-    fn quoted(kind: u8, code: u8, packet: &[u8]) -> Vec<u8> {
+    fn icmp_message(kind: u8, code: u8, packet: &[u8]) -> Vec<u8> {
         let ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 5, 1, 10, 0, 0, 1];
         [&ip[..], &[kind, code, 0, 0, 0, 0, 0, 0], packet].concat()
     }
 
     #[test]
     fn a_quote_shows_whether_the_option_was_still_there() {
-        for (option, has) in
+        for (option, expected) in
             [(ProbeOption::Plain, false), (ProbeOption::Capable, true), (ProbeOption::Join, true)]
         {
-            let quote = IcmpQuote::parse(&quoted(11, 0, &packet(option)), true).unwrap();
-            assert_eq!((quote.source_port, quote.has_option), (61_003, Some(has)), "{option:?}");
+            let quote = IcmpQuote::parse(&icmp_message(11, 0, &packet(option)), true).unwrap();
+            assert_eq!(
+                (quote.source_port, quote.has_option),
+                (61_003, Some(expected)),
+                "{option:?}"
+            );
             assert_eq!((quote.remote.to_string().as_str(), quote.refused), ("10.0.9.1:80", None));
         }
     }
@@ -363,10 +372,10 @@ mod tests {
     #[test]
     fn a_quote_of_eight_bytes_reveals_no_options() {
         let packet = packet(ProbeOption::Capable);
-        let quote = IcmpQuote::parse(&quoted(3, 13, &packet[..28]), true).unwrap();
+        let quote = IcmpQuote::parse(&icmp_message(3, 13, &packet[..28]), true).unwrap();
         assert_eq!((quote.has_option, quote.refused), (None, Some((3, 13))));
         assert_eq!(
-            IcmpQuote::parse(&quoted(0, 0, &packet), true),
+            IcmpQuote::parse(&icmp_message(0, 0, &packet), true),
             None,
             "an echo reply quotes nothing"
         );
@@ -376,7 +385,7 @@ mod tests {
         #[test]
         fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120), v4: bool) {
             let _ = IcmpQuote::parse(&bytes, v4);
-            let _ = tcp_of(&bytes, v4).and_then(has_option);
+            let _ = tcp_header(&bytes, v4).and_then(has_option);
         }
     }
 }

@@ -25,36 +25,44 @@ pub(super) fn start(
     network: &FailureNetwork,
     target: SocketAddr,
 ) -> Result<(), NetworkError> {
-    set(plan, network, &plan.initial_boxes);
+    apply_boxes(plan, network, &plan.initial_boxes);
     for kind in &plan.applications {
-        listener::application(&network.client.namespace, target, *kind)
+        listener::start_application(&network.client.namespace, target, *kind)
             .map_err(NetworkError::system("connect an application"))?;
     }
-    let wait = |condition: fn(&AppSubflows) -> bool| {
-        wait(network, target, condition).map_err(NetworkError::system("watch an application"))
+    let wait_until = |condition: fn(&AppSubflows) -> bool| {
+        wait_until(network, target, condition).map_err(NetworkError::system("watch an application"))
     };
     if !plan.initial_boxes.is_empty() {
-        wait(|seen| seen.tried && seen.subflows < 2)?;
-        clear(plan, network, &plan.initial_boxes);
+        wait_until(|state| state.join_sent && state.subflows < 2)?;
+        remove_boxes(plan, network, &plan.initial_boxes);
     }
     if !plan.temporary_boxes.is_empty() {
-        wait(|seen| seen.subflows > 1)?;
-        set(plan, network, &plan.temporary_boxes);
-        wait(|seen| seen.subflows < 2)?;
-        clear(plan, network, &plan.temporary_boxes);
+        wait_until(|state| state.subflows > 1)?;
+        apply_boxes(plan, network, &plan.temporary_boxes);
+        wait_until(|state| state.subflows < 2)?;
+        remove_boxes(plan, network, &plan.temporary_boxes);
     } else if plan.initial_boxes.is_empty() && plan.applications.contains(&AppSocket::Bursts) {
-        wait(|seen| seen.silent)?;
+        wait_until(|state| state.silent)?;
     }
     Ok(())
 }
 
-fn set(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static [RouterRule])]) {
+fn apply_boxes(
+    plan: &FailurePlan,
+    network: &FailureNetwork,
+    boxes: &[(usize, &'static [RouterRule])],
+) {
     for (path, rules) in boxes {
         network.set_rules(*path, &[&plan.rules(*path), *rules].concat());
     }
 }
 
-fn clear(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static [RouterRule])]) {
+fn remove_boxes(
+    plan: &FailurePlan,
+    network: &FailureNetwork,
+    boxes: &[(usize, &'static [RouterRule])],
+) {
     for (path, _) in boxes {
         network.set_rules(*path, &plan.rules(*path));
     }
@@ -65,12 +73,12 @@ fn clear(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static
 struct AppSubflows {
     subflows: usize,
     /// Set when the client has sent an MP_JOIN SYN.
-    tried: bool,
+    join_sent: bool,
     /// True if a subflow retransmits without a response.
     silent: bool,
 }
 
-fn wait(
+fn wait_until(
     network: &FailureNetwork,
     target: SocketAddr,
     condition: fn(&AppSubflows) -> bool,
@@ -80,17 +88,18 @@ fn wait(
         let deadline = clock.now() + SETUP_TIMEOUT;
         let mut diag = SocketDiag::open().map_err(io::Error::other)?;
         while clock.now() < deadline {
-            let listed = diag.tcp(StateFilter::CONNECTED).map_err(io::Error::other)?;
-            let its =
-                |one: &&DiagSocket| one.subflow.is_some() && one.remote.port() == target.port();
-            let its: Vec<_> = listed.iter().filter(its).collect();
-            let joined = MibCounters::read().unwrap_or_default().get("MPTcpExt.MPJoinSynTx");
-            let seen = AppSubflows {
-                subflows: its.len(),
-                tried: joined.unwrap_or(0) > 0,
-                silent: its.iter().any(|one| is_silent(one)),
+            let sockets = diag.tcp(StateFilter::CONNECTED).map_err(io::Error::other)?;
+            let is_app_subflow = |socket: &&DiagSocket| {
+                socket.subflow.is_some() && socket.remote.port() == target.port()
             };
-            if condition(&seen) {
+            let subflows: Vec<_> = sockets.iter().filter(is_app_subflow).collect();
+            let join_syns = MibCounters::read().unwrap_or_default().get("MPTcpExt.MPJoinSynTx");
+            let state = AppSubflows {
+                subflows: subflows.len(),
+                join_sent: join_syns.unwrap_or(0) > 0,
+                silent: subflows.iter().any(|socket| is_silent(socket)),
+            };
+            if condition(&state) {
                 break;
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -99,8 +108,8 @@ fn wait(
     })?
 }
 
-fn is_silent(one: &DiagSocket) -> bool {
-    let info = TcpInfo::parse(&one.info);
-    let last_activity_ms = u32_at(&one.info, 52).min(u32_at(&one.info, 56)); // last data, last acknowledgement
+fn is_silent(socket: &DiagSocket) -> bool {
+    let info = TcpInfo::parse(&socket.info);
+    let last_activity_ms = u32_at(&socket.info, 52).min(u32_at(&socket.info, 56)); // last data, last acknowledgement
     info.backoff > 1 && last_activity_ms > SILENT_AFTER_MS
 }

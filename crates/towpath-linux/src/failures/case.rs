@@ -274,7 +274,7 @@ impl FailurePlan {
             NetworkMutation::FormerBox(path, rules) => self.former_boxes.push((path, rules)),
             NetworkMutation::Quality(path, quality) => self.qualities.push((path, quality)),
             NetworkMutation::Listener(listener) => self.listener = listener,
-            NetworkMutation::Event(happening) => self.events.push(happening),
+            NetworkMutation::Event(event) => self.events.push(event),
             NetworkMutation::OtherServer => self.other_server = true,
             NetworkMutation::Application(socket) => self.applications.push(socket),
             NetworkMutation::InitialBox(path, rules) => self.initial_boxes.push((path, rules)),
@@ -286,13 +286,13 @@ impl FailurePlan {
 
     /// Returns the rules of a path's middlebox.
     pub(crate) fn rules(&self, path: usize) -> Vec<RouterRule> {
-        let own = self.boxes.iter().filter(|(at, _)| *at == path);
-        own.flat_map(|(_, rules)| rules.iter().copied()).collect()
+        let boxes = self.boxes.iter().filter(|(box_path, _)| *box_path == path);
+        boxes.flat_map(|(_, rules)| rules.iter().copied()).collect()
     }
 
     /// Returns the quality of a path.
     pub(crate) fn quality(&self, path: usize) -> PathQuality {
-        let own = self.qualities.iter().rev().find(|(at, _)| *at == path);
-        own.map_or(PathQuality::DEFAULT, |(_, quality)| *quality)
+        let quality = self.qualities.iter().rev().find(|(quality_path, _)| *quality_path == path);
+        quality.map_or(PathQuality::DEFAULT, |(_, quality)| *quality)
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
     })??;
     thread::Builder::new().name("listener".into()).spawn(move || {
         while let Ok((connection, _)) = socket.accept() {
-            let last = kind == ServerBehaviour::Once && is_multipath(&connection);
+            let is_last = kind == ServerBehaviour::Once && is_multipath(&connection);
             // If no thread can be created, the connection is closed.
             let _ = thread::Builder::new().name("server".into()).spawn(move || match kind {
                 ServerBehaviour::Web
@@ -57,7 +57,7 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
                     echo(&connection);
                 }
             });
-            if last {
+            if is_last {
                 return;
             }
         }
@@ -81,20 +81,22 @@ fn echo(mut connection: &Socket) {
     }
 }
 
-/// Data that an application sends, and its interval.
+/// Data that an application sends at each interval.
 const KEEPALIVE_PAYLOAD: &[u8] = b"still there";
+/// Interval between two keepalive payloads.
 const SEND_INTERVAL: Duration = Duration::from_millis(50);
-/// More than a subflow's initial window, so that all subflows are used; and a long pause.
+/// Size of a burst: more than a subflow's initial window, so that all subflows are used.
 const BURST_BYTES: usize = 60_000;
+/// Time between two bursts.
 const BURST_PAUSE: Duration = Duration::from_millis(1_200);
 
 /// Opens a connection of a client application, which sends on it regularly.
-pub(crate) fn application(
+pub(crate) fn start_application(
     namespace: &Namespace,
     target: SocketAddr,
     kind: case::AppSocket,
 ) -> io::Result<()> {
-    let (protocol, words, period) = match kind {
+    let (protocol, payload, interval) = match kind {
         case::AppSocket::Plain => (Protocol::TCP, KEEPALIVE_PAYLOAD.to_vec(), SEND_INTERVAL),
         case::AppSocket::Multipath => (Protocol::MPTCP, KEEPALIVE_PAYLOAD.to_vec(), SEND_INTERVAL),
         case::AppSocket::Bursts => (Protocol::MPTCP, vec![b'.'; BURST_BYTES], BURST_PAUSE),
@@ -108,10 +110,10 @@ pub(crate) fn application(
     thread::Builder::new().name("application".into()).spawn(move || {
         let mut connection = &socket;
         // Linux opens further subflows only after data was acknowledged.
-        let mut goes_on = connection.write_all(KEEPALIVE_PAYLOAD).is_ok();
-        while goes_on {
-            thread::sleep(period);
-            goes_on = connection.write_all(&words).is_ok();
+        let mut is_open = connection.write_all(KEEPALIVE_PAYLOAD).is_ok();
+        while is_open {
+            thread::sleep(interval);
+            is_open = connection.write_all(&payload).is_ok();
         }
     })?;
     Ok(())

@@ -52,21 +52,21 @@ pub struct RunningCase {
 
 impl RunningCase {
     /// Creates the network and its listeners, and replays the case's history.
-    pub fn open(situation: &FailureCase, thread: EmulatorThread) -> Result<Self, NetworkError> {
-        let plan = FailurePlan::new(situation.changes);
+    pub fn open(case: &FailureCase, thread: EmulatorThread) -> Result<Self, NetworkError> {
+        let plan = FailurePlan::new(case.changes);
         let network = Arc::new(FailureNetwork::build(&plan, thread)?);
         configure(&plan, &network, HostSide::Client)?;
         configure(&plan, &network, HostSide::Server)?;
-        let target = situation.target();
-        let server = if situation.needs_server_report {
+        let target = case.target();
+        let server = if case.needs_server_report {
             Some(start_server(&network.server).map_err(NetworkError::system("start the server"))?)
         } else {
             listener::serve(&network.server.namespace, PORT, plan.listener)
                 .map_err(NetworkError::system("listen at the server"))?;
             None
         };
-        if let Some(other) = &network.other {
-            listener::serve(&other.namespace, PORT, plan.listener)
+        if let Some(other_server) = &network.other_server {
+            listener::serve(&other_server.namespace, PORT, plan.listener)
                 .map_err(NetworkError::system("listen at the other server"))?;
         }
         for (path, rules) in &plan.former_boxes {
@@ -75,13 +75,13 @@ impl RunningCase {
                 .map_err(NetworkError::system("connect through the box"))?;
             network.set_rules(*path, &plan.rules(*path));
         }
-        for (host, link, again) in &plan.down {
-            let space = side(&network, *host);
-            let Some(name) = link_name(&plan, *host, *link) else { continue };
-            let at = NetworkError::kernel(&space.name);
-            space.route().set_down(name).map_err(&at)?;
-            if *again {
-                space.route().set_up(name).map_err(&at)?;
+        for (side, link, up_again) in &plan.down {
+            let host = host_namespace(&network, *side);
+            let Some(name) = link_name(&plan, *side, *link) else { continue };
+            let kernel_error = NetworkError::kernel(&host.name);
+            host.route().set_down(name).map_err(&kernel_error)?;
+            if *up_again {
+                host.route().set_up(name).map_err(&kernel_error)?;
             }
         }
         applications::start(&plan, &network, target)?;
@@ -90,8 +90,8 @@ impl RunningCase {
             thread::spawn(move || namespace.run(|| flap_endpoint(address)));
         }
         if !plan.events.is_empty() {
-            let (stage, due) = (Arc::clone(&network), plan.events.clone());
-            thread::spawn(move || apply_events(&stage, &due, plan.clients));
+            let (network_handle, events) = (Arc::clone(&network), plan.events.clone());
+            thread::spawn(move || apply_events(&network_handle, &events, plan.clients));
         }
         Ok(Self { network, target, server, old_kernel: plan.old_kernel })
     }
@@ -109,10 +109,11 @@ impl RunningCase {
         if let Some(filter) = filter::without_multipath().filter(|_| self.old_kernel) {
             seccomp::limit_on_start(&mut program, filter);
         }
-        let failed = |source| LabError::Program { program: name.to_string_lossy().into(), source };
+        let program_error =
+            |source| LabError::Program { program: name.to_string_lossy().into(), source };
         let mut child =
-            program::start(&self.network.client.namespace, &mut program).map_err(failed)?;
-        sandbox::wait(&mut child).map_err(failed)
+            program::start(&self.network.client.namespace, &mut program).map_err(program_error)?;
+        sandbox::wait(&mut child).map_err(program_error)
     }
 }
 
@@ -125,16 +126,16 @@ impl Drop for RunningCase {
     }
 }
 
-fn side(network: &FailureNetwork, host: HostSide) -> &HostNamespace {
-    match host {
+fn host_namespace(network: &FailureNetwork, side: HostSide) -> &HostNamespace {
+    match side {
         HostSide::Client => &network.client,
         HostSide::Server => &network.server,
     }
 }
 
 /// Returns the name of an interface, counted from 1.
-fn link_name(plan: &FailurePlan, host: HostSide, link: usize) -> Option<&'static str> {
-    let names = match host {
+fn link_name(plan: &FailurePlan, side: HostSide, link: usize) -> Option<&'static str> {
+    let names = match side {
         HostSide::Client => plan.clients,
         HostSide::Server => &SERVERS,
     };
@@ -145,38 +146,38 @@ fn link_name(plan: &FailurePlan, host: HostSide, link: usize) -> Option<&'static
 fn configure(
     plan: &FailurePlan,
     network: &FailureNetwork,
-    host: HostSide,
+    side: HostSide,
 ) -> Result<(), NetworkError> {
-    let space = side(network, host);
-    let at = NetworkError::kernel(&space.name);
-    change_addresses(plan, space, host, true).map_err(&at)?;
-    let configured = space.namespace.run(|| {
-        configure_mptcp(plan, space, host).map_err(NetworkError::kernel(&space.name))?;
+    let host = host_namespace(network, side);
+    let kernel_error = NetworkError::kernel(&host.name);
+    change_addresses(plan, host, side, true).map_err(&kernel_error)?;
+    let configured = host.namespace.run(|| {
+        configure_mptcp(plan, host, side).map_err(NetworkError::kernel(&host.name))?;
         plan.sysctls
             .iter()
-            .filter(|(on, _, _)| *on == host)
+            .filter(|(change_side, _, _)| *change_side == side)
             .try_for_each(|(_, name, value)| write_setting(name, value))
     });
     configured.map_err(NetworkError::system("enter a host"))??;
-    change_addresses(plan, space, host, false).map_err(&at)
+    change_addresses(plan, host, side, false).map_err(&kernel_error)
 }
 
 fn change_addresses(
     plan: &FailurePlan,
-    space: &HostNamespace,
-    host: HostSide,
-    added: bool,
+    host: &HostNamespace,
+    side: HostSide,
+    add: bool,
 ) -> Result<(), NetlinkError> {
-    let all = if added { &plan.addresses } else { &plan.lost_addresses };
-    for (_, link, text) in all.iter().filter(|(on, _, _)| *on == host) {
-        let (Some(name), Ok(prefix)) = (link_name(plan, host, *link), text.parse::<Prefix>())
+    let addresses = if add { &plan.addresses } else { &plan.lost_addresses };
+    for (_, link, text) in addresses.iter().filter(|(change_side, _, _)| *change_side == side) {
+        let (Some(name), Ok(prefix)) = (link_name(plan, side, *link), text.parse::<Prefix>())
         else {
             continue;
         };
-        if added {
-            space.route().add_address(name, prefix)?;
+        if add {
+            host.route().add_address(name, prefix)?;
         } else {
-            space.route().delete_address(name, prefix)?;
+            host.route().delete_address(name, prefix)?;
         }
     }
     Ok(())
@@ -185,16 +186,16 @@ fn change_addresses(
 /// Configures MPTCP; runs inside the host's namespace.
 fn configure_mptcp(
     plan: &FailurePlan,
-    space: &HostNamespace,
-    host: HostSide,
+    host: &HostNamespace,
+    side: HostSide,
 ) -> Result<(), NetlinkError> {
     let mut mptcp = MptcpPm::open()?;
     let [client, server] = plan.limits;
-    let (subflows, add_addr_accepted) = if host == HostSide::Client { client } else { server };
+    let (subflows, add_addr_accepted) = if side == HostSide::Client { client } else { server };
     mptcp.set_limits(MptcpLimits { subflows, add_addr_accepted })?;
     let [client, server] = &plan.endpoints;
-    for text in if host == HostSide::Client { client } else { server } {
-        let endpoint = endpoint::parse(text, &mut space.route());
+    for text in if side == HostSide::Client { client } else { server } {
+        let endpoint = endpoint::parse(text, &mut host.route());
         if let Some(endpoint) = endpoint {
             mptcp.add_endpoint(&endpoint)?;
         }
@@ -208,16 +209,17 @@ fn configure_mptcp(
 /// default would take 3 s.
 fn trigger_blackhole_fallback(network: &FailureNetwork, target: SocketAddr) -> io::Result<()> {
     const SYN_RETRANS_SYSCTL: &str = "net.mptcp.syn_retrans_before_tcp_fallback";
-    let set = |value: &str| write_setting(SYN_RETRANS_SYSCTL, value).map_err(io::Error::other);
+    let set_syn_retrans =
+        |value: &str| write_setting(SYN_RETRANS_SYSCTL, value).map_err(io::Error::other);
     network.client.namespace.run(|| {
-        set("0")?;
+        set_syn_retrans("0")?;
         let socket = socket2::Socket::new(
             socket2::Domain::for_address(target),
             socket2::Type::STREAM,
             Some(socket2::Protocol::MPTCP),
         )?;
         socket.connect(&socket2::SockAddr::from(target))?;
-        set("2")
+        set_syn_retrans("2")
     })?
 }
 
@@ -238,20 +240,20 @@ fn start_server(server: &HostNamespace) -> io::Result<Child> {
 }
 
 /// Waits until a connection has transferred data, then applies the events.
-fn apply_events(network: &FailureNetwork, due: &[FailureEvent], clients: &[&str]) {
+fn apply_events(network: &FailureNetwork, events: &[FailureEvent], clients: &[&str]) {
     /// Interval between two polls of the server's interfaces.
     const POLL_INTERVAL: Duration = Duration::from_millis(5);
-    let received = || -> u64 {
+    let received_bytes = || -> u64 {
         let mut route = network.server.route();
         let stats = SERVERS.iter().filter_map(|name| route.link(name).ok());
         stats.map(|link| link.stats.rx_bytes).sum()
     };
-    let before = received();
-    while received().saturating_sub(before) < EVENT_AFTER_BYTES {
+    let initial_bytes = received_bytes();
+    while received_bytes().saturating_sub(initial_bytes) < EVENT_AFTER_BYTES {
         thread::sleep(POLL_INTERVAL);
     }
-    for happening in due {
-        match *happening {
+    for event in events {
+        match *event {
             FailureEvent::Down(link) => {
                 let name = link.checked_sub(1).and_then(|index| clients.get(index));
                 // An error cannot be reported from here; the network then stays healthy.
@@ -268,9 +270,9 @@ fn flap_endpoint(address: &str) -> Result<(), NetlinkError> {
     const PERIOD: Duration = Duration::from_millis(150);
     let mut mptcp = MptcpPm::open()?;
     loop {
-        let all = mptcp.endpoints()?;
-        let wanted = |endpoint: &&Endpoint| endpoint.address.to_string() == address;
-        let Some(endpoint) = all.iter().find(wanted) else { return Ok(()) };
+        let endpoints = mptcp.endpoints()?;
+        let has_address = |endpoint: &&Endpoint| endpoint.address.to_string() == address;
+        let Some(endpoint) = endpoints.iter().find(has_address) else { return Ok(()) };
         mptcp.delete_endpoint(endpoint.id.unwrap_or_default())?;
         thread::sleep(PERIOD);
         mptcp.add_endpoint(&Endpoint { id: None, ..*endpoint })?;

@@ -34,7 +34,7 @@ use crate::sandbox::EmulatorThread;
 
 /// Names of the server's interfaces.
 pub(crate) const SERVERS: [&str; 2] = ["s1", "s2"];
-/// First policy-routing table and first rule priority.
+/// Number of the first policy-routing table, and priority of the first rule.
 const FIRST_TABLE: u32 = 100;
 /// MTU of every link, in bytes.
 const MTU: u32 = 1_500;
@@ -47,7 +47,7 @@ pub(crate) struct FailureNetwork {
     pub(crate) client: HostNamespace,
     pub(crate) server: HostNamespace,
     /// Another host with the server's address, if the case has one.
-    pub(crate) other: Option<HostNamespace>,
+    pub(crate) other_server: Option<HostNamespace>,
     /// Hosts between client and server: routers and switches.
     _between: Vec<HostNamespace>,
     _carriers: Vec<[CarrierControl; 2]>,
@@ -56,19 +56,23 @@ pub(crate) struct FailureNetwork {
 
 impl FailureNetwork {
     pub(crate) fn build(plan: &FailurePlan, thread: EmulatorThread) -> Result<Self, NetworkError> {
-        let client = host("client")?;
-        let server = host("server")?;
-        let mut builder = NetworkBuilder { middle: middle()?, between: Vec::new(), other: None };
+        let client = create_host("client")?;
+        let server = create_host("server")?;
+        let mut builder = NetworkBuilder {
+            route_socket: open_route_socket()?,
+            between: Vec::new(),
+            other_server: None,
+        };
         let mut ports = PendingPorts::default();
         if plan.one_subnet {
-            builder.switch(plan, &client, &server)?;
+            builder.build_switched(plan, &client, &server)?;
         } else {
-            ports = builder.routers(plan, &client, &server)?;
+            ports = builder.build_routed(plan, &client, &server)?;
         }
-        let PendingPorts { ports_and_boxes: lanes, carriers } = ports;
-        let emulator = start(plan, thread, lanes)?;
-        let NetworkBuilder { middle: _, between, other } = builder;
-        Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
+        let PendingPorts { ports_and_boxes, carriers } = ports;
+        let emulator = start_emulator(plan, thread, ports_and_boxes)?;
+        let NetworkBuilder { route_socket: _, between, other_server } = builder;
+        Ok(Self { client, server, other_server, _between: between, _carriers: carriers, emulator })
     }
 
     /// Replaces the rules of a path's middlebox; paths count from 1.
@@ -86,16 +90,16 @@ struct PendingPorts {
 
 struct NetworkBuilder {
     /// Socket that creates interface pairs between any two namespaces.
-    middle: RouteSocket,
+    route_socket: RouteSocket,
     between: Vec<HostNamespace>,
-    other: Option<HostNamespace>,
+    other_server: Option<HostNamespace>,
 }
 
-fn host(name: &str) -> Result<HostNamespace, NetworkError> {
+fn create_host(name: &str) -> Result<HostNamespace, NetworkError> {
     empty_host(name, write_default_settings)
 }
 
-fn router(name: &str) -> Result<HostNamespace, NetworkError> {
+fn create_router(name: &str) -> Result<HostNamespace, NetworkError> {
     empty_host(name, || {
         write_default_settings()?;
         write_setting("net.ipv4.ip_forward", "1")?;
@@ -103,170 +107,184 @@ fn router(name: &str) -> Result<HostNamespace, NetworkError> {
     })
 }
 
-fn middle() -> Result<RouteSocket, NetworkError> {
+fn open_route_socket() -> Result<RouteSocket, NetworkError> {
     RouteSocket::open().map_err(NetworkError::kernel("emulator"))
 }
 
 impl NetworkBuilder {
     /// Connects two hosts by a veth pair with the given interface names.
-    fn cable(
+    fn connect(
         &mut self,
-        (one, one_name): (&HostNamespace, &str),
-        (two, two_name): (&HostNamespace, &str),
+        (left_host, left_name): (&HostNamespace, &str),
+        (right_host, right_name): (&HostNamespace, &str),
     ) -> Result<(), NetworkError> {
-        let near = Some(one.namespace.as_fd());
-        let left = VethEnd { name: one_name, namespace: near, ..VethEnd::default() };
-        let far = Some(two.namespace.as_fd());
-        let right = VethEnd { name: two_name, namespace: far, ..VethEnd::default() };
-        self.middle.add_veth(&left, &right).map_err(NetworkError::kernel(&one.name))?;
-        one.route().set_up(one_name).map_err(NetworkError::kernel(&one.name))?;
-        two.route().set_up(two_name).map_err(NetworkError::kernel(&two.name))
+        let left_namespace = Some(left_host.namespace.as_fd());
+        let left = VethEnd { name: left_name, namespace: left_namespace, ..VethEnd::default() };
+        let right_namespace = Some(right_host.namespace.as_fd());
+        let right = VethEnd { name: right_name, namespace: right_namespace, ..VethEnd::default() };
+        self.route_socket.add_veth(&left, &right).map_err(NetworkError::kernel(&left_host.name))?;
+        left_host.route().set_up(left_name).map_err(NetworkError::kernel(&left_host.name))?;
+        right_host.route().set_up(right_name).map_err(NetworkError::kernel(&right_host.name))
     }
 
-    fn routers(
+    fn build_routed(
         &mut self,
         plan: &FailurePlan,
         client: &HostNamespace,
         server: &HostNamespace,
     ) -> Result<PendingPorts, NetworkError> {
-        let core = router("core")?;
-        let mut wires = PendingPorts::default();
+        let core = create_router("core")?;
+        let mut pending = PendingPorts::default();
         for (index, name) in plan.clients.iter().enumerate() {
             let number = index + 1;
-            let gateway = router(&format!("gateway{number}"))?;
-            self.cable((client, name), (&gateway, "lan"))?;
-            let farther = plan.far_boxes.contains(&number);
-            let provider = farther.then(|| self.provider(&gateway, number)).transpose()?;
-            let last = provider.as_ref().unwrap_or(&gateway);
-            let (ports, carriers) = self.box_between(last, &core, number)?;
-            let at = NetworkError::kernel(&last.name);
-            address_wan(&mut last.route(), number).map_err(at)?;
-            let at = NetworkError::kernel(&client.name);
-            address_client(&mut client.route(), plan, index).map_err(at)?;
-            let at = NetworkError::kernel(&gateway.name);
-            address_gateway(&mut gateway.route(), number).map_err(at)?;
-            let at = NetworkError::kernel(&core.name);
-            address_core_wan(&mut core.route(), number).map_err(at)?;
-            let hop = EmulatedRouter::new(
+            let gateway = create_router(&format!("gateway{number}"))?;
+            self.connect((client, name), (&gateway, "lan"))?;
+            let has_provider = plan.far_boxes.contains(&number);
+            let provider = has_provider.then(|| self.add_provider(&gateway, number)).transpose()?;
+            let last_router = provider.as_ref().unwrap_or(&gateway);
+            let (ports, carriers) = self.add_box_ports(last_router, &core, number)?;
+            let kernel_error = NetworkError::kernel(&last_router.name);
+            configure_wan(&mut last_router.route(), number).map_err(kernel_error)?;
+            let kernel_error = NetworkError::kernel(&client.name);
+            configure_client(&mut client.route(), plan, index).map_err(kernel_error)?;
+            let kernel_error = NetworkError::kernel(&gateway.name);
+            configure_gateway(&mut gateway.route(), number).map_err(kernel_error)?;
+            let kernel_error = NetworkError::kernel(&core.name);
+            configure_core_wan(&mut core.route(), number).map_err(kernel_error)?;
+            let middlebox = EmulatedRouter::new(
                 Ipv4Addr::new(100, 64, octet(number), 2),
                 v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, 2]),
-                [client_net(number), wan_net(number), provider_net(number)].concat(),
+                [client_networks(number), wan_networks(number), provider_networks(number)].concat(),
                 &plan.rules(number),
             );
-            let hop = if plan.late_boxes.contains(&number) { hop.with_late_rules() } else { hop };
-            wires.ports_and_boxes.push((ports, hop));
-            wires.carriers.push(carriers);
+            let middlebox = if plan.late_boxes.contains(&number) {
+                middlebox.with_late_rules()
+            } else {
+                middlebox
+            };
+            pending.ports_and_boxes.push((ports, middlebox));
+            pending.carriers.push(carriers);
             self.between.extend([Some(gateway), provider].into_iter().flatten());
         }
         for (index, name) in SERVERS.iter().enumerate() {
             let lan = format!("lan{}", index + 1);
-            self.cable((&core, &lan), (server, name))?;
-            let at = NetworkError::kernel(&server.name);
-            address_server(&mut server.route(), index, plan.server_routing).map_err(at)?;
-            let at = NetworkError::kernel(&core.name);
-            address_core_lan(&mut core.route(), &lan, index).map_err(at)?;
+            self.connect((&core, &lan), (server, name))?;
+            let kernel_error = NetworkError::kernel(&server.name);
+            configure_server(&mut server.route(), index, plan.server_routing)
+                .map_err(kernel_error)?;
+            let kernel_error = NetworkError::kernel(&core.name);
+            configure_core_lan(&mut core.route(), &lan, index).map_err(kernel_error)?;
         }
         if plan.other_server {
-            self.other = Some(self.other_server(&core)?);
+            self.other_server = Some(self.add_other_server(&core)?);
         }
         self.between.push(core);
-        Ok(wires)
+        Ok(pending)
     }
 
     /// Adds a router between a gateway and its middlebox.
-    fn provider(
+    fn add_provider(
         &mut self,
         gateway: &HostNamespace,
         number: usize,
     ) -> Result<HostNamespace, NetworkError> {
-        let provider = router(&format!("provider{number}"))?;
-        self.cable((gateway, "up"), (&provider, "lan"))?;
-        let lead = |host: &HostNamespace, link, own, next, targets: [Prefix; 2]| {
-            let mut route = host.route();
-            let ends = provider_host(number, own).into_iter().zip(provider_host(number, next));
-            for ((own, next), to) in ends.zip(targets) {
-                route.add_address(link, own)?;
-                let (gateway, source) = (Some(next.address()), None);
-                let (table, metric) = (None, None);
-                route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
-            }
-            Ok(())
-        };
-        lead(gateway, "up", 1, 2, [Prefix::ALL_V4, Prefix::ALL_V6])
+        let provider = create_router(&format!("provider{number}"))?;
+        self.connect((gateway, "up"), (&provider, "lan"))?;
+        let configure_link =
+            |host: &HostNamespace, link, own_octet, next_octet, targets: [Prefix; 2]| {
+                let mut route = host.route();
+                let own_addresses = provider_addresses(number, own_octet);
+                let next_hops = provider_addresses(number, next_octet);
+                for ((own, next), to) in own_addresses.into_iter().zip(next_hops).zip(targets) {
+                    route.add_address(link, own)?;
+                    let (gateway, source) = (Some(next.address()), None);
+                    let (table, metric) = (None, None);
+                    route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
+                }
+                Ok(())
+            };
+        configure_link(gateway, "up", 1, 2, [Prefix::ALL_V4, Prefix::ALL_V6])
             .map_err(NetworkError::kernel(&gateway.name))?;
-        lead(&provider, "lan", 2, 1, client_net(number))
+        configure_link(&provider, "lan", 2, 1, client_networks(number))
             .map_err(NetworkError::kernel(&provider.name))?;
         Ok(provider)
     }
 
     /// Adds a second host with the server's first address; path 2 leads there.
-    fn other_server(&mut self, core: &HostNamespace) -> Result<HostNamespace, NetworkError> {
-        let other = host("other")?;
-        self.cable((core, "lan3"), (&other, "s1"))?;
-        let at = NetworkError::kernel(&other.name);
-        address_server(&mut other.route(), 0, Routing::BySource).map_err(at)?;
+    fn add_other_server(&mut self, core: &HostNamespace) -> Result<HostNamespace, NetworkError> {
+        let other_server = create_host("other")?;
+        self.connect((core, "lan3"), (&other_server, "s1"))?;
+        let kernel_error = NetworkError::kernel(&other_server.name);
+        configure_server(&mut other_server.route(), 0, Routing::BySource).map_err(kernel_error)?;
         let mut route = core.route();
-        let mut lead = || {
-            let ends = server_net(0, 1).into_iter().zip(server_net(0, 2));
-            for (from, (own, target)) in client_net(2).into_iter().zip(ends) {
-                route.add_address("lan3", Prefix::host(own.address()))?;
+        let mut route_second_path = || {
+            let address_pairs = server_addresses(0, 1).into_iter().zip(server_addresses(0, 2));
+            for (from, (core_address, server_address)) in
+                client_networks(2).into_iter().zip(address_pairs)
+            {
+                route.add_address("lan3", Prefix::host(core_address.address()))?;
                 let (table, priority) = (FIRST_TABLE, Some(FIRST_TABLE));
                 route.add_rule(&RuleSpec { from, to: None, table, priority })?;
-                let (to, table) = (Prefix::host(target.address()), Some(table));
+                let (to, table) = (Prefix::host(server_address.address()), Some(table));
                 let (link, gateway, source, metric) = ("lan3", None, None, None);
                 route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
             }
             Ok(())
         };
-        lead().map_err(NetworkError::kernel(&core.name))?;
-        Ok(other)
+        route_second_path().map_err(NetworkError::kernel(&core.name))?;
+        Ok(other_server)
     }
 
     /// Creates two interfaces whose other ends are ports of the emulator.
-    fn box_between(
+    fn add_box_ports(
         &mut self,
         gateway: &HostNamespace,
         core: &HostNamespace,
         number: usize,
     ) -> Result<([EmulatorPort; 2], [CarrierControl; 2]), NetworkError> {
         let backend = choose_backend(None, std::slice::from_ref(gateway))?;
-        let far = format!("wan{number}");
-        let (near_name, far_name) = (format!("{number}-0"), format!("{number}-1"));
-        let (near, near_carrier) =
-            interface(backend, &mut self.middle, gateway, ("wan", MTU), &near_name)?;
-        let (far_port, far_carrier) =
-            interface(backend, &mut self.middle, core, (&far, MTU), &far_name)?;
-        for (host, name) in [(gateway, "wan"), (core, far.as_str())] {
+        let core_interface = format!("wan{number}");
+        let (near_port_name, far_port_name) = (format!("{number}-0"), format!("{number}-1"));
+        let (near_port, near_carrier) =
+            interface(backend, &mut self.route_socket, gateway, ("wan", MTU), &near_port_name)?;
+        let (far_port, far_carrier) = interface(
+            backend,
+            &mut self.route_socket,
+            core,
+            (&core_interface, MTU),
+            &far_port_name,
+        )?;
+        for (host, name) in [(gateway, "wan"), (core, core_interface.as_str())] {
             host.route().set_up(name).map_err(NetworkError::kernel(&host.name))?;
         }
-        Ok(([near, far_port], [near_carrier, far_carrier]))
+        Ok(([near_port, far_port], [near_carrier, far_carrier]))
     }
 
     /// Connects all interfaces to one switch.
-    fn switch(
+    fn build_switched(
         &mut self,
         plan: &FailurePlan,
         client: &HostNamespace,
         server: &HostNamespace,
     ) -> Result<(), NetworkError> {
-        let switch = host("switch")?;
-        let at = NetworkError::kernel("switch");
-        switch.route().add_bridge("switch").map_err(&at)?;
-        switch.route().set_up("switch").map_err(&at)?;
-        let ends = plan.clients.iter().map(|name| (client, *name, 10));
-        let ends = ends.chain(SERVERS.iter().map(|name| (server, *name, 20)));
-        for (index, (host, name, base)) in ends.enumerate() {
-            let port = format!("port{}", index + 1);
-            self.cable((host, name), (&switch, &port))?;
-            switch.route().set_bridge(&port, "switch").map_err(&at)?;
-            let number = if base == 10 { index + 1 } else { index + 1 - plan.clients.len() };
-            let own = octet(number + base);
+        let switch = create_host("switch")?;
+        let kernel_error = NetworkError::kernel("switch");
+        switch.route().add_bridge("switch").map_err(&kernel_error)?;
+        switch.route().set_up("switch").map_err(&kernel_error)?;
+        let interfaces = plan.clients.iter().map(|name| (client, *name, 10));
+        let interfaces = interfaces.chain(SERVERS.iter().map(|name| (server, *name, 20)));
+        for (index, (host, name, first_octet)) in interfaces.enumerate() {
+            let switch_port = format!("port{}", index + 1);
+            self.connect((host, name), (&switch, &switch_port))?;
+            switch.route().set_bridge(&switch_port, "switch").map_err(&kernel_error)?;
+            let number = if first_octet == 10 { index + 1 } else { index + 1 - plan.clients.len() };
+            let host_octet = octet(number + first_octet);
             let mut route = host.route();
-            let mut address = || {
-                let v4 = Ipv4Addr::new(192, 0, 2, own);
-                let six = v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, u16::from(own)]);
-                route.add_address(name, net(v4.into(), 24))?;
-                route.add_address(name, net(six.into(), 64))?;
+            let mut configure = || {
+                let v4_address = Ipv4Addr::new(192, 0, 2, host_octet);
+                let v6_address = v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, u16::from(host_octet)]);
+                route.add_address(name, prefix(v4_address.into(), 24))?;
+                route.add_address(name, prefix(v6_address.into(), 64))?;
                 if let Some(rate) = Rate::from_bps(SWITCH_RATE_BPS) {
                     let tbf = Tbf { rate, burst_bytes: 16_000, limit_bytes: 250_000 };
                     route.set_tbf(name, &tbf)?;
@@ -275,14 +293,17 @@ impl NetworkBuilder {
                     return Ok(());
                 }
                 for (from, to) in [
-                    (IpAddr::V4(v4), net(Ipv4Addr::new(192, 0, 2, 0).into(), 24)),
-                    (IpAddr::V6(six), net(v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, 0]).into(), 64)),
+                    (IpAddr::V4(v4_address), prefix(Ipv4Addr::new(192, 0, 2, 0).into(), 24)),
+                    (
+                        IpAddr::V6(v6_address),
+                        prefix(v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, 0]).into(), 64),
+                    ),
                 ] {
-                    by_source(&mut route, from, name, (to, None), index)?;
+                    add_source_route(&mut route, from, name, (to, None), index)?;
                 }
                 Ok(())
             };
-            address().map_err(NetworkError::kernel(&host.name))?;
+            configure().map_err(NetworkError::kernel(&host.name))?;
         }
         self.between.push(switch);
         Ok(())
@@ -290,7 +311,7 @@ impl NetworkBuilder {
 }
 
 /// Adds a rule and a table for packets with source address `from`.
-fn by_source(
+fn add_source_route(
     route: &mut RouteSocket,
     from: IpAddr,
     link: &str,
@@ -304,22 +325,22 @@ fn by_source(
     route.add_route(&RouteSpec { to, link, gateway, source: None, table, metric: None })
 }
 
-fn address_client(
+fn configure_client(
     route: &mut RouteSocket,
     plan: &FailurePlan,
     index: usize,
 ) -> Result<(), NetlinkError> {
     let number = index + 1;
     let Some(link) = plan.clients.get(index) else { return Ok(()) };
-    let all = [Prefix::ALL_V4, Prefix::ALL_V6];
-    let ends = client_host(number, 2).into_iter().zip(client_host(number, 1));
-    for ((own, gateway), to) in ends.zip(all) {
-        route.add_address(link, own)?;
-        let gateway = Some(gateway.address());
+    let destinations = [Prefix::ALL_V4, Prefix::ALL_V6];
+    let address_pairs = client_addresses(number, 2).into_iter().zip(client_addresses(number, 1));
+    for ((own_address, gateway_address), to) in address_pairs.zip(destinations) {
+        route.add_address(link, own_address)?;
+        let gateway = Some(gateway_address.address());
         let default = RouteSpec { to, link, gateway, source: None, table: None, metric: None };
         match plan.routing {
             Routing::BySource => {
-                by_source(route, own.address(), link, (to, gateway), index)?;
+                add_source_route(route, own_address.address(), link, (to, gateway), index)?;
                 if index == 0 {
                     route.add_route(&default)?;
                 }
@@ -335,46 +356,54 @@ fn address_client(
     Ok(())
 }
 
-fn address_gateway(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
-    client_host(number, 1).into_iter().try_for_each(|own| route.add_address("lan", own))
+fn configure_gateway(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
+    client_addresses(number, 1)
+        .into_iter()
+        .try_for_each(|address| route.add_address("lan", address))
 }
 
 /// Assigns the addresses of the last router before the middlebox.
-fn address_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
-    for own in wan_host(number, 1) {
-        route.add_address("wan", own)?;
+fn configure_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
+    for address in wan_addresses(number, 1) {
+        route.add_address("wan", address)?;
     }
-    [Prefix::ALL_V4, Prefix::ALL_V6].into_iter().try_for_each(|to| plain_route(route, to, "wan"))
+    [Prefix::ALL_V4, Prefix::ALL_V6]
+        .into_iter()
+        .try_for_each(|to| add_plain_route(route, to, "wan"))
 }
 
-fn address_core_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
+fn configure_core_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
     let link = format!("wan{number}");
-    for own in wan_host(number, 3) {
-        route.add_address(&link, own)?;
+    for address in wan_addresses(number, 3) {
+        route.add_address(&link, address)?;
     }
-    for to in client_net(number) {
-        plain_route(route, to, &link)?;
+    for to in client_networks(number) {
+        add_plain_route(route, to, &link)?;
     }
     Ok(())
 }
 
-fn address_core_lan(route: &mut RouteSocket, link: &str, index: usize) -> Result<(), NetlinkError> {
-    server_net(index, 1).into_iter().try_for_each(|own| route.add_address(link, own))
+fn configure_core_lan(
+    route: &mut RouteSocket,
+    link: &str,
+    index: usize,
+) -> Result<(), NetlinkError> {
+    server_addresses(index, 1).into_iter().try_for_each(|address| route.add_address(link, address))
 }
 
-fn address_server(
+fn configure_server(
     route: &mut RouteSocket,
     index: usize,
     routing: Routing,
 ) -> Result<(), NetlinkError> {
     let Some(link) = SERVERS.get(index) else { return Ok(()) };
-    let all = [Prefix::ALL_V4, Prefix::ALL_V6];
-    let ends = server_net(index, 2).into_iter().zip(server_net(index, 1));
-    for ((own, gateway), to) in ends.zip(all) {
-        route.add_address(link, own)?;
-        let gateway = Some(gateway.address());
+    let destinations = [Prefix::ALL_V4, Prefix::ALL_V6];
+    let address_pairs = server_addresses(index, 2).into_iter().zip(server_addresses(index, 1));
+    for ((own_address, gateway_address), to) in address_pairs.zip(destinations) {
+        route.add_address(link, own_address)?;
+        let gateway = Some(gateway_address.address());
         if routing == Routing::BySource {
-            by_source(route, own.address(), link, (to, gateway), index)?;
+            add_source_route(route, own_address.address(), link, (to, gateway), index)?;
         }
         if index == 0 {
             let (source, table, metric) = (None, None, None);
@@ -384,58 +413,58 @@ fn address_server(
     Ok(())
 }
 
-fn plain_route(route: &mut RouteSocket, to: Prefix, link: &str) -> Result<(), NetlinkError> {
+fn add_plain_route(route: &mut RouteSocket, to: Prefix, link: &str) -> Result<(), NetlinkError> {
     let (gateway, source, table, metric) = (None, None, None, None);
     route.add_route(&RouteSpec { to, link, gateway, source, table, metric })
 }
 
-/// Returns the addresses of host `last` in the network of the client's interface `number`.
-fn client_host(number: usize, last: u8) -> [Prefix; 2] {
+/// Returns the IPv4 and IPv6 address of a host in the network of the client's interface `number`.
+fn client_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
     [
-        net(Ipv4Addr::new(10, 1, octet(number), last).into(), 24),
-        net(v6([0x2001, 0xdb8, 1, number as u16, 0, 0, 0, last.into()]).into(), 64),
+        prefix(Ipv4Addr::new(10, 1, octet(number), host_octet).into(), 24),
+        prefix(v6([0x2001, 0xdb8, 1, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
     ]
 }
 
-fn client_net(number: usize) -> [Prefix; 2] {
-    client_host(number, 0).map(Prefix::network)
+fn client_networks(number: usize) -> [Prefix; 2] {
+    client_addresses(number, 0).map(Prefix::network)
 }
 
 /// Returns addresses of the network of gateway (1), middlebox (2) and core (3).
-fn wan_host(number: usize, last: u8) -> [Prefix; 2] {
+fn wan_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
     [
-        net(Ipv4Addr::new(100, 64, octet(number), last).into(), 24),
-        net(v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, last.into()]).into(), 64),
+        prefix(Ipv4Addr::new(100, 64, octet(number), host_octet).into(), 24),
+        prefix(v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
     ]
 }
 
-fn wan_net(number: usize) -> [Prefix; 2] {
-    wan_host(number, 0).map(Prefix::network)
+fn wan_networks(number: usize) -> [Prefix; 2] {
+    wan_addresses(number, 0).map(Prefix::network)
 }
 
 /// Returns addresses of the network of gateway (1) and provider (2), if there is a provider.
-fn provider_host(number: usize, last: u8) -> [Prefix; 2] {
+fn provider_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
     [
-        net(Ipv4Addr::new(100, 65, octet(number), last).into(), 24),
-        net(v6([0x2001, 0xdb8, 0xfe, number as u16, 0, 0, 0, last.into()]).into(), 64),
+        prefix(Ipv4Addr::new(100, 65, octet(number), host_octet).into(), 24),
+        prefix(v6([0x2001, 0xdb8, 0xfe, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
     ]
 }
 
-fn provider_net(number: usize) -> [Prefix; 2] {
-    provider_host(number, 0).map(Prefix::network)
+fn provider_networks(number: usize) -> [Prefix; 2] {
+    provider_addresses(number, 0).map(Prefix::network)
 }
 
 /// Returns addresses of the network of core (1) and server (2); they look public.
-fn server_net(index: usize, last: u8) -> [Prefix; 2] {
-    let v4 = match index {
-        0 => Ipv4Addr::new(198, 51, 100, last),
-        _ => Ipv4Addr::new(203, 0, 113, last),
+fn server_addresses(index: usize, host_octet: u8) -> [Prefix; 2] {
+    let v4_address = match index {
+        0 => Ipv4Addr::new(198, 51, 100, host_octet),
+        _ => Ipv4Addr::new(203, 0, 113, host_octet),
     };
-    let six = v6([0x2001, 0xdb8, 2, index as u16 + 1, 0, 0, 0, last.into()]);
-    [net(v4.into(), 24), net(six.into(), 64)]
+    let v6_address = v6([0x2001, 0xdb8, 2, index as u16 + 1, 0, 0, 0, host_octet.into()]);
+    [prefix(v4_address.into(), 24), prefix(v6_address.into(), 64)]
 }
 
-fn net(address: IpAddr, bits: u8) -> Prefix {
+fn prefix(address: IpAddr, bits: u8) -> Prefix {
     Prefix::new(address, bits).unwrap_or(Prefix::host(address))
 }
 
@@ -447,33 +476,31 @@ fn octet(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-fn start(
+fn start_emulator(
     plan: &FailurePlan,
     thread: EmulatorThread,
-    wires: Vec<([EmulatorPort; 2], EmulatedRouter)>,
+    ports_and_boxes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
 ) -> Result<Emulator, NetworkError> {
-    let qualities: Vec<PathQuality> = (1..=wires.len()).map(|path| plan.quality(path)).collect();
-    let (_, routes) = topology(&qualities);
-    let paths = wires.into_iter().zip(routes).map(|((ports, hop), routes)| EmulatedPath {
-        ports,
-        routes,
-        split: true,
-        hop: Some(hop),
+    let qualities: Vec<PathQuality> =
+        (1..=ports_and_boxes.len()).map(|path| plan.quality(path)).collect();
+    let (_, routes) = build_topology(&qualities);
+    let paths = ports_and_boxes.into_iter().zip(routes).map(|((ports, middlebox), routes)| {
+        EmulatedPath { ports, routes, split: true, hop: Some(middlebox) }
     });
-    let lanes = paths.collect();
-    let build = move || Ok(topology(&qualities).0);
-    Emulator::start(thread, Clock::start(), build, lanes, Vec::new())
+    let emulated_paths = paths.collect();
+    let topology = move || Ok(build_topology(&qualities).0);
+    Emulator::start(thread, Clock::start(), topology, emulated_paths, Vec::new())
         .map_err(NetworkError::system("start the emulator"))
 }
 
 /// Builds both directions of each path; route numbers are the same each time.
-fn topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2]>) {
+fn build_topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2]>) {
     let mut topology = Topology::new();
     let mut routes = Vec::new();
     for (index, quality) in qualities.iter().enumerate() {
         let [up, down] = [(LinkSide::Up, "up"), (LinkSide::Down, "down")].map(|(side, name)| {
             let seed = stream_seed(1, &format!("path/{index}"), name);
-            let direction = topology.add_direction(direction(*quality, side), seed);
+            let direction = topology.add_direction(direction_config(*quality, side), seed);
             topology.add_route(&[direction])
         });
         // A route through a direction that was just added is always accepted.
@@ -484,16 +511,16 @@ fn topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2
     (topology, routes)
 }
 
-fn direction(quality: PathQuality, side: LinkSide) -> DirectionConfig {
-    let PathQuality { delay_ms, rate_kbps, loss_percent, mtu_bytes, side: worse } = quality;
-    let is_worse = worse == LinkSide::Both || worse == side;
+fn direction_config(quality: PathQuality, side: LinkSide) -> DirectionConfig {
+    let PathQuality { delay_ms, rate_kbps, loss_percent, mtu_bytes, side: affected_side } = quality;
+    let is_affected = affected_side == LinkSide::Both || affected_side == side;
     let loss = Loss::Random(Probability::from_millionths(loss_percent * 10_000));
     DirectionConfig {
         delay: Delay { base: Duration::from_millis(delay_ms), ..Delay::default() },
         shaper: Rate::from_bps(rate_kbps * 1_000).map_or(Shaper::Unlimited, Shaper::Line),
         queue: Queue::DropTail(QueueLimit::Time(Duration::from_millis(100))),
-        loss: if is_worse && loss_percent > 0 { loss } else { Loss::None },
-        mtu_bytes: if is_worse { mtu_bytes } else { u32::MAX },
+        loss: if is_affected && loss_percent > 0 { loss } else { Loss::None },
+        mtu_bytes: if is_affected { mtu_bytes } else { u32::MAX },
         ..DirectionConfig::default()
     }
 }

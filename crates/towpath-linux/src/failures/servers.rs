@@ -51,11 +51,11 @@ fn serve_http(mut connection: &Socket) -> io::Result<()> {
         let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
         received.drain(..end + 4);
         let body = if head.starts_with("head ") { "" } else { PAGE };
-        let answer = format!(
+        let head_lines = format!(
             "HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n",
             PAGE.len()
         );
-        connection.write_all(answer.as_bytes())?;
+        connection.write_all(head_lines.as_bytes())?;
         connection.write_all(body.as_bytes())?;
         if head.contains("connection: close") {
             return Ok(());
@@ -63,9 +63,9 @@ fn serve_http(mut connection: &Socket) -> io::Result<()> {
     }
 }
 
-fn is_request_prefix(came: &[u8]) -> bool {
+fn is_request_prefix(received: &[u8]) -> bool {
     const METHODS: [&[u8]; 5] = [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS "];
-    METHODS.iter().any(|method| method.iter().zip(came).all(|(one, other)| one == other))
+    METHODS.iter().any(|method| method.iter().zip(received).all(|(a, b)| a == b))
 }
 
 /// Replies to a `ClientHello` and waits for the client's next flight; sends an alert for anything

@@ -157,7 +157,7 @@ pub enum LabError {
         /// Name that was requested.
         name: String,
         /// Names of the lab's hosts.
-        known: Vec<String>,
+        hosts: Vec<String>,
     },
     /// The host's namespace cannot be entered.
     #[error("cannot enter host `{name}`: {source}")]
@@ -179,7 +179,7 @@ impl LabError {
             Self::NoLab | Self::Enter { .. } => Some(
                 "open one: `towpath lab two-links`; or `towpath lab … --on HOST COMMAND`".into(),
             ),
-            Self::UnknownHost { known, .. } => Some(format!("its hosts are: {}", known.join(", "))),
+            Self::UnknownHost { hosts, .. } => Some(format!("its hosts are: {}", hosts.join(", "))),
             Self::Network(_)
             | Self::Program { .. }
             | Self::OwnStack(_)
@@ -192,37 +192,37 @@ impl LabError {
 /// Runs a program on another host of this process's lab; an empty `command` means a shell.
 pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let namespaces = std::env::var(program::LAB_ENV).map_err(|_| LabError::NoLab)?;
-    let places: Vec<_> = namespaces.split(' ').filter_map(|place| place.split_once('=')).collect();
-    let place = places.iter().find(|(name, _)| *name == host);
-    let Some((name, place)) = place else {
-        let known = places.iter().map(|(name, _)| (*name).to_owned()).collect();
-        return Err(LabError::UnknownHost { name: host.to_owned(), known });
+    let hosts: Vec<_> = namespaces.split(' ').filter_map(|entry| entry.split_once('=')).collect();
+    let entry = hosts.iter().find(|(name, _)| *name == host);
+    let Some((name, netns_path)) = entry else {
+        let hosts = hosts.iter().map(|(name, _)| (*name).to_owned()).collect();
+        return Err(LabError::UnknownHost { name: host.to_owned(), hosts });
     };
-    let enter = |source| LabError::Enter { name: (*name).to_owned(), source };
-    let namespace = Namespace::open(place.as_ref()).map_err(enter)?;
-    let own = Program { host: 0, command: command.to_vec() };
-    let (words, arguments) = own.argv();
-    let mut command = Command::new(words);
+    let enter_error = |source| LabError::Enter { name: (*name).to_owned(), source };
+    let namespace = Namespace::open(netns_path.as_ref()).map_err(enter_error)?;
+    let requested = Program { host: 0, command: command.to_vec() };
+    let (executable, arguments) = requested.argv();
+    let mut command = Command::new(executable);
     command.args(arguments).env("TOWPATH_HOST", host);
-    // For the child, this host is the other one: it gets this host's address as `TOWPATH_TO`.
-    let here = std::env::var("TOWPATH_HOST").unwrap_or_default();
-    let other = std::env::var(format!("TOWPATH_{}", program::env_name(&here)));
-    command.env("TOWPATH_TO", other.unwrap_or_default());
+    // This host is the peer of the child, so `TOWPATH_TO` is this host's address.
+    let this_host = std::env::var("TOWPATH_HOST").unwrap_or_default();
+    let this_address = std::env::var(format!("TOWPATH_{}", program::env_name(&this_host)));
+    command.env("TOWPATH_TO", this_address.unwrap_or_default());
     interrupt::ignore();
     let mut child = program::start(&namespace, &mut command).map_err(|source| {
         // EPERM comes from the namespace; other errors come from the program.
         match source.raw_os_error() {
             Some(libc::EPERM) => LabError::Enter { name: host.to_owned(), source },
-            _ => own.io_error()(source),
+            _ => requested.io_error()(source),
         }
     })?;
-    sandbox::wait(&mut child).map_err(own.io_error())
+    sandbox::wait(&mut child).map_err(requested.io_error())
 }
 
 /// Receiver of the records of a lab.
 pub type RecordWriter<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
-/// Creates the network, describes it by `say`, runs the programs and waits for the last one.
+/// Creates the network, describes it through `emit`, runs the programs and waits for the last one.
 ///
 /// With a command, the timeline starts with the last program; a shell gets an unchanging network.
 /// Records of connections and links go to `write`, if given.
@@ -253,13 +253,13 @@ pub fn run_lab(
         return run_single(&lab, roles, network, emit);
     }
     network.scenario = Arc::new(lab_scenario(&lab, roles));
-    let more = program::lab_variables(&network);
-    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
-    let lab_programs = Arc::new(LabPrograms::new(lab.programs, &network.scenario, roles, more));
+    let lab_env = program::lab_variables(&network);
+    let is_shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    let lab_programs = Arc::new(LabPrograms::new(lab.programs, &network.scenario, roles, lab_env));
     if let Some(status) = lab_programs.start_others(&network, emit)? {
         return Ok(status);
     }
-    if shell {
+    if is_shell {
         // Ctrl-C at the prompt belongs to the shell.
         interrupt::ignore();
     }
@@ -271,8 +271,8 @@ pub fn run_lab(
         order: None,
         pcap: lab.pcap,
     };
-    let mut nobody = |_: &Record| Ok(());
-    let write = write.unwrap_or(&mut nobody);
+    let mut discard = |_: &Record| Ok(());
+    let write = write.unwrap_or(&mut discard);
     run::run_in_network(&job, network, Some(Arc::clone(&lab_programs)), write)?;
     lab_programs.report_outcome(emit)
 }
@@ -281,11 +281,11 @@ pub fn run_lab(
 fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
     let Roles { client, server } = roles;
     let mut scenario = Scenario::clone(&lab.scenario);
-    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
-    if shell {
+    let is_shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    if is_shell {
         scenario.timeline.clear();
     }
-    let joins = |path: &towpath_measure::scenario::Path| {
+    let connects_roles = |path: &towpath_measure::scenario::Path| {
         [[client, server], [server, client]].contains(&path.between)
     };
     let commands: Vec<_> = lab.programs.iter().map(Program::command_line).collect();
@@ -293,13 +293,13 @@ fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
         from: client,
         to: server,
         pattern: Pattern::Run { command: commands.join("; "), duration: MAX_LAB_DURATION },
-        via: scenario.paths.iter().position(joins).unwrap_or_default(),
+        via: scenario.paths.iter().position(connects_roles).unwrap_or_default(),
         start: Duration::ZERO,
         family: scenario.flows.first().map_or(Family::V4, |flow| flow.family),
         transport: None,
     }];
     if !scenario.run.names_congestion_control {
-        // The programs did not request one.
+        // The scenario names none, so programs keep the kernel's default.
         scenario.run.congestion_control.clear();
     }
     // Expectations refer to the scenario's own traffic.
@@ -314,18 +314,18 @@ fn run_single(
     network: EmulatedNetwork,
     emit: &mut dyn FnMut(LabMessage<'_>),
 ) -> Result<ExitStatus, LabError> {
-    let own = lab.programs.first().ok_or(LabError::Host)?;
-    let space = network.hosts.get(own.host).ok_or(LabError::Host)?;
-    let (name, arguments) = own.argv();
+    let program = lab.programs.first().ok_or(LabError::Host)?;
+    let host = network.hosts.get(program.host).ok_or(LabError::Host)?;
+    let (name, arguments) = program.argv();
     let mut command = Command::new(name);
-    command.args(arguments).envs(environment(&network.scenario, own.host, roles));
+    command.args(arguments).envs(environment(&network.scenario, program.host, roles));
     command.envs(program::lab_variables(&network));
-    let mut child = program::start(&space.namespace, &mut command).map_err(own.io_error())?;
-    if own.command.is_empty() {
-        return sandbox::wait(&mut child).map_err(own.io_error());
+    let mut child = program::start(&host.namespace, &mut command).map_err(program.io_error())?;
+    if program.command.is_empty() {
+        return sandbox::wait(&mut child).map_err(program.io_error());
     }
     let network = Arc::new(network);
-    let stage = TrafficContext {
+    let context = TrafficContext {
         pace: RunClock::new(network.clock, network.clock.now()),
         network: Arc::clone(&network),
         transport: Transport::Tcp,
@@ -334,13 +334,13 @@ fn run_single(
         meters: crate::cpu_time::CpuMeters::default(),
         lab_programs: None,
     };
-    network.schedule_link_changes(stage.pace.zero());
+    network.schedule_link_changes(context.pace.zero());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (told, _receiver) = std::sync::mpsc::channel();
-        let (stage, done) = (&stage, &done);
-        let timeline = scope.spawn(move || run::play_timeline(stage, &told, done));
-        let status = sandbox::wait(&mut child).map_err(own.io_error());
+        let (records, _receiver) = std::sync::mpsc::channel();
+        let (context, done) = (&context, &done);
+        let timeline = scope.spawn(move || run::play_timeline(context, &records, done));
+        let status = sandbox::wait(&mut child).map_err(program.io_error());
         done.store(true, Ordering::Release);
         for warning in timeline.join().unwrap_or_default() {
             emit(LabMessage::Warning(&warning));
@@ -356,47 +356,47 @@ fn announce(
     network: &EmulatedNetwork,
     emit: &mut dyn FnMut(LabMessage<'_>),
 ) {
-    let here = match lab.programs.as_slice() {
-        [only] => Some(only.host),
+    let single_host = match lab.programs.as_slice() {
+        [program] => Some(program.host),
         _ => None,
     };
-    emit(LabMessage::Map(&describe_network(network, here, roles)));
+    emit(LabMessage::Map(&describe_network(network, single_host, roles)));
     let scenario = &lab.scenario;
     let mut hosts: Vec<_> = lab.programs.iter().map(|program| program.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let mut told = Vec::new();
+    let mut emitted = Vec::new();
     for host in hosts {
-        let named = |host: &&Host| scenario.names_congestion_control_of(host);
-        let wanted = scenario.hosts.get(host).filter(named);
-        let wanted = wanted.map(|host| scenario.congestion_control_of(host));
-        let used = network.hosts.get(host).map(|host| host.namespace.run(congestion_control));
-        if let (Some(wanted), Some(Ok(used))) = (wanted, used)
-            && wanted != used
+        let names_its_own = |host: &&Host| scenario.names_congestion_control_of(host);
+        let requested = scenario.hosts.get(host).filter(names_its_own);
+        let requested = requested.map(|host| scenario.congestion_control_of(host));
+        let actual = network.hosts.get(host).map(|host| host.namespace.run(congestion_control));
+        if let (Some(requested), Some(Ok(actual))) = (requested, actual)
+            && requested != actual
         {
             let text = format!(
-                "programs that do not ask for a congestion control use `{used}`, not `{wanted}`: \
+                "programs that do not ask for a congestion control use `{actual}`, not `{requested}`: \
                  an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
             );
-            if !told.contains(&text) {
+            if !emitted.contains(&text) {
                 emit(LabMessage::Warning(&text));
-                told.push(text);
+                emitted.push(text);
             }
         }
     }
-    for warning in without_user_namespace()
+    for warning in user_namespace_warning()
         .iter()
-        .chain(&hosts_without_kernel_stack(scenario))
+        .chain(&own_stack_warnings(scenario))
         .chain(&network.warnings)
     {
         emit(LabMessage::Warning(warning));
     }
-    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
-    let others = scenario.hosts.iter().enumerate().filter(|(index, _)| Some(*index) != here);
+    let is_shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    let others = scenario.hosts.iter().enumerate().filter(|(index, _)| Some(*index) != single_host);
     let names: Vec<_> = others.map(|(_, host)| host.name.as_str()).collect();
-    if let (true, Some(first)) = (shell && !sandbox::is_real_root(), names.first()) {
+    if let (true, Some(other_host)) = (is_shell && !sandbox::is_real_root(), names.first()) {
         emit(LabMessage::Note(&format!(
-            "on another host: `towpath on {first} COMMAND`; addresses: `env | grep TOWPATH_`"
+            "on another host: `towpath on {other_host} COMMAND`; addresses: `env | grep TOWPATH_`"
         )));
     }
 }
@@ -408,7 +408,7 @@ fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
 }
 
 /// Returns a warning if the kernel provides no user namespaces.
-fn without_user_namespace() -> Option<String> {
+fn user_namespace_warning() -> Option<String> {
     sandbox::is_real_root().then(|| {
         "there are no user namespaces here: the program is root of this machine, with the \
          capabilities alone that a network and files take"
@@ -417,11 +417,11 @@ fn without_user_namespace() -> Option<String> {
 }
 
 /// Returns a warning for each other host with our own stack: no kernel there replies to programs.
-fn hosts_without_kernel_stack(scenario: &Scenario) -> Vec<String> {
-    let program =
+fn own_stack_warnings(scenario: &Scenario) -> Vec<String> {
+    let hosts =
         scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
     let text = "has towpath's own stack, in which nothing listens here";
-    program.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
+    hosts.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
 }
 
 /// Returns the default congestion control of the calling thread's namespace.
@@ -431,38 +431,38 @@ fn congestion_control() -> String {
 }
 
 /// Returns one line for each interface; marks the host of a single program.
-fn describe_network(network: &EmulatedNetwork, here: Option<usize>, roles: Roles) -> String {
+fn describe_network(network: &EmulatedNetwork, single_host: Option<usize>, roles: Roles) -> String {
     let mut text = String::new();
     let families = EmulatedNetwork::families(&network.scenario);
     for (index, host) in network.hosts.iter().enumerate() {
-        let role = |role: &'static str, of: usize| {
-            (of == index && host.name != role).then(|| role.to_owned())
+        let role = |role: &'static str, host_index: usize| {
+            (host_index == index && host.name != role).then(|| role.to_owned())
         };
         let marks = [
             role("client", roles.client),
             role("server", roles.server),
-            (Some(index) == here).then(|| "you are here".to_owned()),
+            (Some(index) == single_host).then(|| "you are here".to_owned()),
         ];
         let marks: Vec<_> = marks.into_iter().flatten().collect();
         let mark =
             if marks.is_empty() { String::new() } else { format!(" ({})", marks.join("; ")) };
         let _ = writeln!(text, "{}{mark}", host.name);
-        for (number, path) in network.scenario.paths.iter().enumerate() {
+        for (path_index, path) in network.scenario.paths.iter().enumerate() {
             let Some(end) = end_of(path, index) else { continue };
-            let other = path.between.iter().find(|other| **other != index);
-            let other = other.and_then(|other| network.hosts.get(*other));
-            let program = |family| {
+            let peer = path.between.iter().find(|peer| **peer != index);
+            let peer = peer.and_then(|peer| network.hosts.get(*peer));
+            let address_text = |family| {
                 let configured = families.contains(&family);
-                let text = || address(number, end, family, 0).to_string();
+                let text = || address(path_index, end, family, 0).to_string();
                 if configured { text() } else { "-".to_owned() }
             };
             let _ = writeln!(
                 text,
                 "  {:<12} {:<15} {:<22} to {}",
                 path.name,
-                program(Family::V4),
-                program(Family::V6),
-                other.map_or("?", |other| other.name.as_str()),
+                address_text(Family::V4),
+                address_text(Family::V6),
+                peer.map_or("?", |peer| peer.name.as_str()),
             );
         }
     }
@@ -477,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_with_our_stack_is_refused_and_a_peer_with_it_warned() {
+    fn programs_cannot_run_on_hosts_with_our_own_stack() {
         let text = "name = \"t\"\n[hosts.near]\n[hosts.far]\nstack = \"towpath\"\n[paths.p]\n\
                     between = [\"near\", \"far\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
         let scenario = Scenario::parse("t.toml", text, &no_files).unwrap();
@@ -485,6 +485,6 @@ mod tests {
         let refused = check_stack(&scenario, 1).unwrap_err().to_string();
         assert!(refused.contains("host `far` has towpath's own stack"), "{refused}");
         assert!(matches!(check_stack(&scenario, 2), Err(LabError::Host)));
-        assert!(hosts_without_kernel_stack(&scenario)[0].contains("`far`"));
+        assert!(own_stack_warnings(&scenario)[0].contains("`far`"));
     }
 }

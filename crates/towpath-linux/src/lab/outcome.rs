@@ -55,56 +55,59 @@ impl LabOutcome {
 
     /// Returns the outcome after the last program has ended.
     pub(super) fn after_last_program(
-        last: &str,
+        last_label: &str,
         status: ExitStatus,
         others: &[ProgramOutcome],
     ) -> Self {
-        let failed = others.iter().find_map(ProgramOutcome::failed_client);
-        match failed {
-            Some((shown, of_client)) if status.success() => {
+        let failed_client = others.iter().find_map(ProgramOutcome::failed_client);
+        match failed_client {
+            Some((label, client_status)) if status.success() => {
                 let hint = "its exit code is the lab's; write `|| true` behind a command whose \
                             failure does not matter";
-                Self::failed(of_client, format!("{shown} ended with {of_client}"), hint)
+                Self::failed(client_status, format!("{label} ended with {client_status}"), hint)
             }
             None if status.success() => Self { status, failure: None, warning: None },
             _ => {
-                let text = format!("{last} ended with {status}");
-                let alone = others.is_empty() || others.iter().any(|other| other.listens);
-                let none = || {
+                let text = format!("{last_label} ended with {status}");
+                let order_is_plausible =
+                    others.is_empty() || others.iter().any(|other| other.listens);
+                let order_warning = || {
                     let text = format!("{text}, and no program before it listened");
                     (text, ORDER_HINT.to_owned())
                 };
-                let told = (!alone && status.code().is_some()).then(none);
-                Self { status, failure: Some(text), warning: told }
+                let warning = (!order_is_plausible && status.code().is_some()).then(order_warning);
+                Self { status, failure: Some(text), warning }
             }
         }
     }
 
     /// Returns the outcome after a server has failed and the last program has not noticed.
-    pub(super) fn server_failed(last: &str, others: &[ProgramOutcome]) -> Option<Self> {
+    pub(super) fn server_failed(last_label: &str, others: &[ProgramOutcome]) -> Option<Self> {
         let server = others.iter().find(|other| other.is_failed_server())?;
         let status = server.failure_status()?;
-        let text = format!("{} ended with {status} while {last} still ran", server.label);
+        let text = format!("{} ended with {status} while {last_label} still ran", server.label);
         Some(Self::failed(status, text, "what it printed may say why"))
     }
 
-    /// Returns the outcome if the remaining programs only wait for connections.
-    pub(super) fn idle(last: &str, others: &[ProgramOutcome]) -> Self {
-        if let Some((shown, status)) = others.iter().find_map(ProgramOutcome::failed_client) {
-            let text = format!("{shown} ended with {status}, and {last} waits for nobody");
+    /// Returns the outcome if the programs that still run only wait for connections.
+    pub(super) fn idle(last_label: &str, others: &[ProgramOutcome]) -> Self {
+        if let Some((label, status)) = others.iter().find_map(ProgramOutcome::failed_client) {
+            let text = format!("{label} ended with {status}, and {last_label} waits for nobody");
             return Self::failed(status, text, ORDER_HINT);
         }
-        let over = |other: &&ProgramOutcome| other.status.is_some();
-        if others.iter().any(|other| over(&other)) {
-            let left = others.iter().all(|other| over(&other));
-            let others = if left { "all others have ended" } else { "nobody is left that acts" };
-            let text = format!("{others}, and {last} only waits: the lab ends");
+        let has_ended = |other: &&ProgramOutcome| other.status.is_some();
+        if others.iter().any(|other| has_ended(&other)) {
+            let all_ended = others.iter().all(|other| has_ended(&other));
+            let reason =
+                if all_ended { "all others have ended" } else { "nobody is left that acts" };
+            let text = format!("{reason}, and {last_label} only waits: the lab ends");
             let status = ExitStatus::from_raw(0);
             return Self { status, failure: None, warning: Some((text, ORDER_HINT.to_owned())) };
         }
-        let names: Vec<_> = others.iter().map(|other| other.label.as_str()).chain([last]).collect();
-        let wait = if names.len() == 1 { "only waits" } else { "only wait" };
-        let text = format!("{} {wait} for others to come, and there are none", names.join(" and "));
+        let names: Vec<_> =
+            others.iter().map(|other| other.label.as_str()).chain([last_label]).collect();
+        let verb = if names.len() == 1 { "only waits" } else { "only wait" };
+        let text = format!("{} {verb} for others to come, and there are none", names.join(" and "));
         let hint = "add a client: a further `--on HOST COMMAND`; `-- sleep 600` keeps a lab open";
         Self::failed(ExitStatus::from_raw(1 << 8), text, hint)
     }
@@ -119,59 +122,70 @@ impl LabOutcome {
 mod tests {
     use super::*;
 
-    fn exit(code: i32) -> ExitStatus {
+    fn exit_status(code: i32) -> ExitStatus {
         ExitStatus::from_raw(code << 8)
     }
 
     fn client(code: Option<i32>) -> ProgramOutcome {
-        ProgramOutcome { label: "`c` on left".into(), listens: false, status: code.map(exit) }
+        ProgramOutcome {
+            label: "`c` on left".into(),
+            listens: false,
+            status: code.map(exit_status),
+        }
     }
 
     fn server(code: Option<i32>) -> ProgramOutcome {
-        ProgramOutcome { label: "`s` on right".into(), listens: true, status: code.map(exit) }
+        ProgramOutcome {
+            label: "`s` on right".into(),
+            listens: true,
+            status: code.map(exit_status),
+        }
     }
 
     #[test]
-    fn the_last_ones_code_is_the_labs_unless_only_a_client_before_it_failed() {
+    fn a_lab_exits_with_the_last_programs_code_unless_only_a_client_failed() {
         let code = |status, others: &[ProgramOutcome]| {
             LabOutcome::after_last_program("`l`", status, others).status.code()
         };
-        assert_eq!(code(exit(0), &[server(None), client(Some(0))]), Some(0));
-        assert_eq!(code(exit(7), &[server(None), client(Some(3))]), Some(7));
-        assert_eq!(code(exit(0), &[server(None), client(Some(3))]), Some(3));
+        assert_eq!(code(exit_status(0), &[server(None), client(Some(0))]), Some(0));
+        assert_eq!(code(exit_status(7), &[server(None), client(Some(3))]), Some(7));
+        assert_eq!(code(exit_status(0), &[server(None), client(Some(3))]), Some(3));
         // The client has left the server; the lab itself did not fail.
-        assert_eq!(code(exit(0), &[server(Some(1))]), Some(0));
-        let told = |others: &[ProgramOutcome]| {
-            LabOutcome::after_last_program("`l`", exit(7), others).warning
+        assert_eq!(code(exit_status(0), &[server(Some(1))]), Some(0));
+        let warning = |others: &[ProgramOutcome]| {
+            LabOutcome::after_last_program("`l`", exit_status(7), others).warning
         };
-        assert!(told(&[client(Some(0))]).unwrap().0.contains("no program before it listened"));
-        assert_eq!((told(&[server(None)]), told(&[])), (None, None));
+        assert!(warning(&[client(Some(0))]).unwrap().0.contains("no program before it listened"));
+        assert_eq!((warning(&[server(None)]), warning(&[])), (None, None));
     }
 
     #[test]
-    fn a_server_without_clients_left_ends_the_lab_with_their_status() {
-        let end = |others: &[ProgramOutcome]| LabOutcome::idle("`l` on right", others);
-        let failed = end(&[client(Some(1))]);
-        assert_eq!(failed.status.code(), Some(1));
+    fn an_idle_server_ends_the_lab_with_the_status_of_its_clients() {
+        let idle_outcome = |others: &[ProgramOutcome]| LabOutcome::idle("`l` on right", others);
+        let outcome = idle_outcome(&[client(Some(1))]);
+        assert_eq!(outcome.status.code(), Some(1));
         assert_eq!(
-            failed.warning.unwrap().0,
+            outcome.warning.unwrap().0,
             "`c` on left ended with exit status: 1, and `l` on right waits for nobody"
         );
         assert_eq!(
-            (end(&[client(Some(0))]).status.code(), end(&[]).status.code()),
+            (idle_outcome(&[client(Some(0))]).status.code(), idle_outcome(&[]).status.code()),
             (Some(0), Some(1))
         );
-        let both = end(&[server(None)]).warning.unwrap().0;
-        assert!(both.starts_with("`s` on right and `l` on right only wait for others"), "{both}");
+        let warning = idle_outcome(&[server(None)]).warning.unwrap().0;
+        assert!(
+            warning.starts_with("`s` on right and `l` on right only wait for others"),
+            "{warning}"
+        );
     }
 
     #[test]
-    fn a_server_that_dies_is_named_with_its_code() {
+    fn a_failed_server_is_named_with_its_exit_code() {
         assert_eq!(LabOutcome::server_failed("`l`", &[server(Some(0)), client(Some(1))]), None);
-        let end = LabOutcome::server_failed("`l`", &[server(Some(4))]).unwrap();
-        assert_eq!(end.status.code(), Some(4));
+        let outcome = LabOutcome::server_failed("`l`", &[server(Some(4))]).unwrap();
+        assert_eq!(outcome.status.code(), Some(4));
         assert_eq!(
-            end.failure.unwrap(),
+            outcome.failure.unwrap(),
             "`s` on right ended with exit status: 4 while `l` still ran"
         );
     }

@@ -11,33 +11,35 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
 /// Threads that print the programs' output.
 #[derive(Debug)]
 pub(super) struct Printers {
+    /// Sender that every printer thread clones and drops at its end.
     thread_guard: Option<Sender<()>>,
+    /// Receiver that disconnects when all printer threads have ended.
     all_ended: Receiver<()>,
 }
 
 impl Printers {
     pub(super) fn new() -> Self {
-        let (alive, all_ended) = mpsc::channel();
-        Self { thread_guard: Some(alive), all_ended }
+        let (guard, all_ended) = mpsc::channel();
+        Self { thread_guard: Some(guard), all_ended }
     }
 
-    /// Copies the lines of `from` to `out` until end of file.
+    /// Copies the lines of `input` to `out` until end of file.
     pub(super) fn add(
         &self,
         label: String,
-        from: impl Read + Send + 'static,
+        input: impl Read + Send + 'static,
         out: impl Fn() -> Box<dyn Write> + Send + 'static,
     ) -> io::Result<()> {
-        let alive = self.thread_guard.clone();
+        let guard = self.thread_guard.clone();
         thread::Builder::new().name("printer".into()).spawn(move || {
             // A write error closes the pipe here, so that the program notices it.
-            let _ = print(&label, from, &out);
-            drop(alive);
+            let _ = print(&label, input, &out);
+            drop(guard);
         })?;
         Ok(())
     }
 
-    /// Waits until all output is printed, at most `patience`: background programs may keep the
+    /// Waits until all output is printed, at most `timeout`: background programs may keep the
     /// pipe open.
     pub(super) fn finish(&mut self, timeout: Duration) {
         drop(self.thread_guard.take());
@@ -46,14 +48,14 @@ impl Printers {
     }
 }
 
-fn print(label: &str, from: impl Read, out: &impl Fn() -> Box<dyn Write>) -> io::Result<()> {
-    let mut from = BufReader::new(from);
+fn print(label: &str, input: impl Read, out: &impl Fn() -> Box<dyn Write>) -> io::Result<()> {
+    let mut input = BufReader::new(input);
     let mut line = Vec::new();
     loop {
         line.clear();
         line.extend(label.as_bytes());
-        let read = from.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
-        if read == 0 {
+        let read_len = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+        if read_len == 0 {
             return Ok(());
         }
         if line.last() != Some(&b'\n') {
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_its_label_and_the_last_its_end() {
+    fn every_line_has_its_label_and_the_last_line_ends_with_a_newline() {
         let printed = Arc::new(Mutex::new(Vec::new()));
         let out = || Box::new(SharedBuffer(Arc::clone(&printed))) as Box<dyn Write>;
         print("left  | ", &b"one\n\ntwo"[..], &out).unwrap();

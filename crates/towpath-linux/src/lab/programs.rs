@@ -51,7 +51,8 @@ const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct LabPrograms {
     programs: Vec<Program>,
-    labels: Vec<String>,
+    /// Prefixes of the programs' output lines, in the order of `programs`.
+    line_prefixes: Vec<String>,
     roles: Roles,
     /// Additional variables for the environment of every program.
     extra_env: Vec<(String, String)>,
@@ -86,7 +87,7 @@ impl LabPrograms {
         let round_trips = scenario.paths.iter().map(|p| p.up.delay.base + p.down.delay.base);
         let state = LabState { printers: Printers::new(), others: Vec::new(), outcome: None };
         Self {
-            labels: labels(&programs, scenario),
+            line_prefixes: line_prefixes(&programs, scenario),
             programs,
             roles,
             extra_env,
@@ -106,35 +107,39 @@ impl LabPrograms {
     pub(super) fn start_others(
         &self,
         network: &EmulatedNetwork,
-        say: &mut dyn FnMut(LabMessage<'_>),
+        emit: &mut dyn FnMut(LabMessage<'_>),
     ) -> Result<Option<ExitStatus>, LabError> {
-        let others = self.programs.len().saturating_sub(1);
-        for (program, label) in self.programs.iter().zip(&self.labels).take(others) {
-            let space = network.hosts.get(program.host).ok_or(LabError::Host)?;
-            let before = ReadinessBaseline::of(space);
-            let mut child = self.spawn(network, program, label, false)?;
-            let outcome =
-                wait_until_ready(&mut child, space, &before).map_err(program.io_error())?;
-            let shown = program_label(program, network);
-            let keep = |child, listens, status| {
-                let fate = ProgramOutcome { label: shown.clone(), listens, status };
-                self.state().others.push(BackgroundProgram { child, outcome: fate });
+        let other_count = self.programs.len().saturating_sub(1);
+        for (program, line_prefix) in
+            self.programs.iter().zip(&self.line_prefixes).take(other_count)
+        {
+            let host = network.hosts.get(program.host).ok_or(LabError::Host)?;
+            let baseline = ReadinessBaseline::of(host);
+            let mut child = self.spawn(network, program, line_prefix, false)?;
+            let readiness =
+                wait_until_ready(&mut child, host, &baseline).map_err(program.io_error())?;
+            let display_label = program_label(program, network);
+            let add_background = |child, listens, status| {
+                let outcome = ProgramOutcome { label: display_label.clone(), listens, status };
+                self.state().others.push(BackgroundProgram { child, outcome });
             };
-            match outcome {
-                Readiness::Ready { listens } => keep(Some(child), listens, None),
+            match readiness {
+                Readiness::Ready { listens } => add_background(Some(child), listens, None),
                 Readiness::TimedOut => {
-                    say(LabMessage::Note(&format!(
-                        "{shown} has opened no socket for {READY_TIMEOUT:?}; the next one starts"
+                    emit(LabMessage::Note(&format!(
+                        "{display_label} has opened no socket for {READY_TIMEOUT:?}; the next one starts"
                     )));
-                    keep(Some(child), false, None);
+                    add_background(Some(child), false, None);
                 }
-                Readiness::Background { listens } => keep(None, listens, None),
-                Readiness::Ended(status) if status.success() => keep(None, false, Some(status)),
+                Readiness::Background { listens } => add_background(None, listens, None),
+                Readiness::Ended(status) if status.success() => {
+                    add_background(None, false, Some(status))
+                }
                 Readiness::Ended(status) => {
-                    say(LabMessage::Note(&format!(
-                        "{shown} ended with {status} before the next one could start"
+                    emit(LabMessage::Note(&format!(
+                        "{display_label} ended with {status} before the next one could start"
                     )));
-                    say(LabMessage::Hint(
+                    emit(LabMessage::Hint(
                         "programs start in the order of the command line, servers first; write \
                          `|| true` behind a command whose failure does not matter",
                     ));
@@ -142,7 +147,7 @@ impl LabPrograms {
                     return Ok(Some(status));
                 }
                 Readiness::Interrupted => {
-                    keep(Some(child), false, None);
+                    add_background(Some(child), false, None);
                     self.stop_others();
                     return Ok(Some(ExitStatus::from_raw(libc::SIGINT)));
                 }
@@ -153,50 +158,56 @@ impl LabPrograms {
 
     /// Runs the last program to its end, then stops the others. Blocks.
     pub(crate) fn run_to_end(&self, network: &EmulatedNetwork) -> FlowOutcome {
-        let ended = self.run_last(network);
-        let failure = match &ended {
-            Ok(end) => end.failure.clone(),
+        let result = self.run_last(network);
+        let failure = match &result {
+            Ok(outcome) => outcome.failure.clone(),
             Err(error) => Some(error.to_string()),
         };
-        self.state().outcome = Some(ended);
+        self.state().outcome = Some(result);
         self.stop_others();
         FlowOutcome { failure, ..FlowOutcome::default() }
     }
 
     fn run_last(&self, network: &EmulatedNetwork) -> Result<LabOutcome, LabError> {
-        let (Some(last), Some(label)) = (self.programs.last(), self.labels.last()) else {
+        let (Some(last), Some(line_prefix)) = (self.programs.last(), self.line_prefixes.last())
+        else {
             return Err(LabError::Host);
         };
         if interrupt::is_interrupted() {
             return Ok(LabOutcome::interrupted());
         }
-        let space = network.hosts.get(last.host).ok_or(LabError::Host)?;
-        let before = OpenSockets::read(&space.namespace);
-        let shown = program_label(last, network);
-        let mut child = self.spawn(network, last, label, true)?;
+        let host = network.hosts.get(last.host).ok_or(LabError::Host)?;
+        let sockets_before = OpenSockets::read(&host.namespace);
+        let display_label = program_label(last, network);
+        let mut child = self.spawn(network, last, line_prefix, true)?;
         let mut monitor = ActivityMonitor::start(network);
-        let mut ended = None;
+        let mut exit_status = None;
         loop {
-            if ended.is_none() {
-                ended = child.try_wait().map_err(last.io_error())?;
+            if exit_status.is_none() {
+                exit_status = child.try_wait().map_err(last.io_error())?;
             }
-            let fates = self.poll_others();
-            if let Some(status) = ended {
+            let others = self.poll_others();
+            if let Some(status) = exit_status {
                 // Continue if the last program left a listener in the background and others can
                 // still connect to it.
                 let daemonized = status.success()
-                    && fates.iter().any(|fate| !fate.listens && fate.status.is_none())
-                    && OpenSockets::read(&space.namespace).has_new_listener_since(&before);
+                    && others.iter().any(|other| !other.listens && other.status.is_none())
+                    && OpenSockets::read(&host.namespace).has_new_listener_since(&sockets_before);
                 if !daemonized || interrupt::is_interrupted() {
-                    return Ok(LabOutcome::after_last_program(&shown, status, &fates));
+                    return Ok(LabOutcome::after_last_program(&display_label, status, &others));
                 }
             }
-            let shell = last.command.is_empty();
-            if let Some(end) = monitor.detect_end(&shown, &fates).filter(|_| !shell) {
+            let is_shell = last.command.is_empty();
+            if let Some(outcome) = monitor.detect_end(&display_label, &others).filter(|_| !is_shell)
+            {
                 terminate_all(&mut child, &monitor.namespaces);
-                return Ok(end);
+                return Ok(outcome);
             }
-            thread::sleep(if ended.is_some() { ACTIVITY_POLL_INTERVAL } else { POLL_INTERVAL });
+            thread::sleep(if exit_status.is_some() {
+                ACTIVITY_POLL_INTERVAL
+            } else {
+                POLL_INTERVAL
+            });
         }
     }
 
@@ -215,14 +226,14 @@ impl LabPrograms {
     /// Returns the lab's exit status and emits its warning and hint.
     pub(super) fn report_outcome(
         &self,
-        say: &mut dyn FnMut(LabMessage<'_>),
+        emit: &mut dyn FnMut(LabMessage<'_>),
     ) -> Result<ExitStatus, LabError> {
-        let ended = self.state().outcome.take().unwrap_or(Err(LabError::Host))?;
-        if let Some((text, hint)) = &ended.warning {
-            say(LabMessage::Warning(text));
-            say(LabMessage::Hint(hint));
+        let outcome = self.state().outcome.take().unwrap_or(Err(LabError::Host))?;
+        if let Some((text, hint)) = &outcome.warning {
+            emit(LabMessage::Warning(text));
+            emit(LabMessage::Hint(hint));
         }
-        Ok(ended.status)
+        Ok(outcome.status)
     }
 
     /// Waits briefly for programs to exit, sends SIGTERM, then SIGKILL.
@@ -231,13 +242,13 @@ impl LabPrograms {
         let others = std::mem::take(&mut state.others);
         let mut others: Vec<_> = others.into_iter().filter_map(|other| other.child).collect();
         wait_for_exit(&mut others, self.exit_grace);
-        for (signal, patience) in
+        for (signal, timeout) in
             [(libc::SIGTERM, TERMINATE_TIMEOUT), (libc::SIGKILL, TERMINATE_TIMEOUT)]
         {
             for child in &others {
                 let _ = signal_group(child.id(), signal); // it may have exited
             }
-            wait_for_exit(&mut others, patience);
+            wait_for_exit(&mut others, timeout);
         }
         state.printers.finish(OUTPUT_DRAIN_TIMEOUT);
     }
@@ -246,36 +257,36 @@ impl LabPrograms {
         &self,
         network: &EmulatedNetwork,
         program: &Program,
-        label: &str,
-        leads: bool,
+        line_prefix: &str,
+        is_last: bool,
     ) -> Result<Child, LabError> {
-        let space = network.hosts.get(program.host).ok_or(LabError::Host)?;
+        let host = network.hosts.get(program.host).ok_or(LabError::Host)?;
         let (name, arguments) = program.argv();
         let mut command = Command::new(name);
         command.args(arguments);
         command.envs(environment(&network.scenario, program.host, self.roles));
         command.envs(self.extra_env.iter().map(|(name, value)| (name, value)));
-        if !leads {
+        if !is_last {
             command.stdin(Stdio::null()).process_group(0);
         }
-        let labelled = self.programs.len() > 1;
-        if labelled {
+        let has_prefix = self.programs.len() > 1;
+        if has_prefix {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let mut child =
-            program::start(&space.namespace, &mut command).map_err(program.io_error())?;
+            program::start(&host.namespace, &mut command).map_err(program.io_error())?;
         let state = self.state();
-        let printed = [
+        let printers = [
             child.stdout.take().map(|out| {
-                let to = || Box::new(io::stdout()) as Box<dyn Write>;
-                state.printers.add(label.to_owned(), out, to)
+                let open_output = || Box::new(io::stdout()) as Box<dyn Write>;
+                state.printers.add(line_prefix.to_owned(), out, open_output)
             }),
             child.stderr.take().map(|err| {
-                let to = || Box::new(io::stderr()) as Box<dyn Write>;
-                state.printers.add(label.to_owned(), err, to)
+                let open_output = || Box::new(io::stderr()) as Box<dyn Write>;
+                state.printers.add(line_prefix.to_owned(), err, open_output)
             }),
         ];
-        printed.into_iter().flatten().collect::<io::Result<()>>().map_err(program.io_error())?;
+        printers.into_iter().flatten().collect::<io::Result<()>>().map_err(program.io_error())?;
         Ok(child)
     }
 }
@@ -307,39 +318,45 @@ impl<'a> ActivityMonitor<'a> {
     }
 
     /// Returns the outcome if nothing more can happen in the lab.
-    fn detect_end(&mut self, last: &str, fates: &[ProgramOutcome]) -> Option<LabOutcome> {
+    fn detect_end(&mut self, last_label: &str, others: &[ProgramOutcome]) -> Option<LabOutcome> {
         let now = self.clock.now();
         if now < self.next_check {
             return None;
         }
         self.next_check = now + ACTIVITY_POLL_INTERVAL;
-        if fates.iter().any(ProgramOutcome::is_failed_server) {
-            let dead = *self.server_failed_at.get_or_insert(now);
-            if now >= dead + TERMINATE_TIMEOUT {
-                return LabOutcome::server_failed(last, fates);
+        if others.iter().any(ProgramOutcome::is_failed_server) {
+            let failed_at = *self.server_failed_at.get_or_insert(now);
+            if now >= failed_at + TERMINATE_TIMEOUT {
+                return LabOutcome::server_failed(last_label, others);
             }
         }
-        let sent = activity::sent_packets(&self.namespaces);
-        if sent != self.sent_packets {
-            (self.sent_packets, self.quiet_since) = (sent, now);
+        let sent_packets = activity::sent_packets(&self.namespaces);
+        if sent_packets != self.sent_packets {
+            (self.sent_packets, self.quiet_since) = (sent_packets, now);
         }
-        let failed = fates.iter().any(|fate| fate.status.is_some_and(|status| !status.success()));
+        let failed =
+            others.iter().any(|other| other.status.is_some_and(|status| !status.success()));
         let timeout = if failed { FAILED_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
         let idle =
             now >= self.quiet_since + timeout && activity::all_processes_wait(&self.namespaces);
-        idle.then(|| LabOutcome::idle(last, fates))
+        idle.then(|| LabOutcome::idle(last_label, others))
     }
 }
 
 /// Stops a program and all other processes on the hosts.
 fn terminate_all(child: &mut Child, namespaces: &[&Namespace]) {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
-        let all = Processes::on_hosts(namespaces.iter().copied());
+        let processes = Processes::on_hosts(namespaces.iter().copied());
         // If /proc belongs to another PID namespace, so do its process IDs.
-        let own = std::fs::read_link("/proc/self").ok();
-        let ours =
-            own.is_some_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
-        let ids = all.pids().into_iter().filter_map(|id| id.parse().ok()).filter(|_| ours);
+        let self_link = std::fs::read_link("/proc/self").ok();
+        let is_same_pid_namespace = self_link.is_some_and(|self_link| {
+            self_link.as_os_str() == std::process::id().to_string().as_str()
+        });
+        let ids = processes
+            .pids()
+            .into_iter()
+            .filter_map(|id| id.parse().ok())
+            .filter(|_| is_same_pid_namespace);
         for id in ids.chain([child.id()]) {
             let _ = send_signal(id, signal); // it may have exited
         }
@@ -382,33 +399,33 @@ struct ReadinessBaseline {
 }
 
 impl ReadinessBaseline {
-    fn of(space: &HostNamespace) -> Self {
-        let processes = Processes::on_host(&space.namespace).pids();
-        Self { sockets: OpenSockets::read(&space.namespace), processes }
+    fn of(host: &HostNamespace) -> Self {
+        let processes = Processes::on_host(&host.namespace).pids();
+        Self { sockets: OpenSockets::read(&host.namespace), processes }
     }
 }
 
 fn wait_until_ready(
     child: &mut Child,
-    space: &HostNamespace,
-    before: &ReadinessBaseline,
+    host: &HostNamespace,
+    baseline: &ReadinessBaseline,
 ) -> io::Result<Readiness> {
     let clock = Clock::start();
     let deadline = clock.now() + READY_TIMEOUT;
     loop {
         // The order matters: a program that ends now has opened its socket before.
-        let ended = child.try_wait()?;
-        let sockets = OpenSockets::read(&space.namespace);
-        let opened = sockets.has_new_since(&before.sockets);
-        let listens = sockets.has_new_listener_since(&before.sockets);
-        match ended {
-            None if opened => return Ok(Readiness::Ready { listens }),
+        let exit_status = child.try_wait()?;
+        let sockets = OpenSockets::read(&host.namespace);
+        let has_socket = sockets.has_new_since(&baseline.sockets);
+        let listens = sockets.has_new_listener_since(&baseline.sockets);
+        match exit_status {
+            None if has_socket => return Ok(Readiness::Ready { listens }),
             Some(status) if !status.success() => return Ok(Readiness::Ended(status)),
             Some(_) if listens => return Ok(Readiness::Background { listens }),
             Some(status) => {
                 // A daemon's parent may end before the daemon listens.
-                let left = Processes::on_host(&space.namespace).pids();
-                if left.is_subset(&before.processes) {
+                let remaining = Processes::on_host(&host.namespace).pids();
+                if remaining.is_subset(&baseline.processes) {
                     return Ok(Readiness::Ended(status));
                 }
             }
@@ -419,13 +436,13 @@ fn wait_until_ready(
         }
         if clock.now() >= deadline {
             let background = Readiness::Background { listens };
-            return Ok(if ended.is_some() { background } else { Readiness::TimedOut });
+            return Ok(if exit_status.is_some() { background } else { Readiness::TimedOut });
         }
         thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until all have exited, at most `patience`; removes those that have.
+/// Waits up to `timeout` for the children to exit; removes those that have exited.
 fn wait_for_exit(children: &mut Vec<Child>, timeout: Duration) {
     let clock = Clock::start();
     let deadline = clock.now() + timeout;
@@ -439,14 +456,14 @@ fn wait_for_exit(children: &mut Vec<Child>, timeout: Duration) {
     }
 }
 
-/// Returns labels such as `server | ` of equal width, numbered where a host has several programs.
-fn labels(programs: &[Program], scenario: &Scenario) -> Vec<String> {
+/// Returns prefixes such as `server | ` of equal width, numbered where a host has several programs.
+fn line_prefixes(programs: &[Program], scenario: &Scenario) -> Vec<String> {
     let mut names = Vec::new();
     for (index, program) in programs.iter().enumerate() {
         let name = scenario.hosts.get(program.host).map_or("?", |host| host.name.as_str());
-        let same = |other: &&Program| other.host == program.host;
-        let number = programs.iter().take(index + 1).filter(same).count();
-        let several = programs.iter().filter(same).count() > 1;
+        let on_same_host = |other: &&Program| other.host == program.host;
+        let number = programs.iter().take(index + 1).filter(on_same_host).count();
+        let several = programs.iter().filter(on_same_host).count() > 1;
         names.push(if several { format!("{name} {number}") } else { name.to_owned() });
     }
     let width = names.iter().map(String::len).max().unwrap_or_default();

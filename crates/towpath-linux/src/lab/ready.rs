@@ -57,8 +57,8 @@ impl OpenSockets {
 
     /// Returns true if a listening socket exists that is not in `before`.
     pub(super) fn has_new_listener_since(&self, before: &Self) -> bool {
-        let listens = |(socket, used): (_, &SocketUse)| {
-            *used == SocketUse::Listens && !before.0.contains_key(socket)
+        let listens = |(socket, socket_use): (_, &SocketUse)| {
+            *socket_use == SocketUse::Listens && !before.0.contains_key(socket)
         };
         self.0.iter().any(listens)
     }
@@ -70,44 +70,48 @@ impl OpenSockets {
     }
 
     #[cfg(test)]
-    pub(super) fn with<const N: usize>(all: [(&str, SocketUse); N]) -> Self {
-        Self(all.map(|(inode, used)| (("tcp".to_owned(), inode.to_owned()), used)).into())
+    pub(super) fn from_uses<const N: usize>(sockets: [(&str, SocketUse); N]) -> Self {
+        Self(
+            sockets
+                .map(|(inode, socket_use)| (("tcp".to_owned(), inode.to_owned()), socket_use))
+                .into(),
+        )
     }
 
     /// Returns the inode and the purpose of each socket.
     pub(super) fn uses(&self) -> impl Iterator<Item = (&str, SocketUse)> {
-        self.0.iter().map(|((_, inode), used)| (inode.as_str(), *used))
+        self.0.iter().map(|((_, inode), socket_use)| (inode.as_str(), *socket_use))
     }
 
     fn parse<'a>(tables: impl IntoIterator<Item = (&'a str, usize, &'a str)>) -> Self {
-        let mut all = Self::default();
+        let mut sockets = Self::default();
         for (name, column, text) in tables {
             let rows: Vec<Vec<&str>> =
                 text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-            let state = |row: &[&str]| row.get(3).copied() == Some(TCP_LISTEN_STATE);
-            let port = |row: &[&str]| {
+            let listens = |row: &[&str]| row.get(3).copied() == Some(TCP_LISTEN_STATE);
+            let local_port = |row: &[&str]| {
                 row.get(1).and_then(|local| local.rsplit_once(':')).map(|(_, port)| port.to_owned())
             };
-            let listening: BTreeSet<_> =
-                rows.iter().filter(|row| state(row)).filter_map(|row| port(row)).collect();
+            let listening_ports: BTreeSet<_> =
+                rows.iter().filter(|row| listens(row)).filter_map(|row| local_port(row)).collect();
             for row in rows {
                 // A peer has opened this connection to a listening port.
                 let accepted = name.starts_with("tcp")
-                    && !state(&row)
-                    && port(&row).is_some_and(|port| listening.contains(&port));
+                    && !listens(&row)
+                    && local_port(&row).is_some_and(|port| listening_ports.contains(&port));
                 let inode = row.get(column).copied().unwrap_or("0");
                 if !accepted && inode != "0" {
-                    let used = match (name, row.get(3).copied()) {
+                    let socket_use = match (name, row.get(3).copied()) {
                         ("tcp" | "tcp6", Some(TCP_LISTEN_STATE)) => SocketUse::Listens,
                         ("udp" | "udp6" | "udplite", Some(UDP_UNCONNECTED_STATE))
                         | ("packet", _) => SocketUse::Receives,
                         _ => SocketUse::Active,
                     };
-                    all.0.insert((name.to_owned(), inode.to_owned()), used);
+                    sockets.0.insert((name.to_owned(), inode.to_owned()), socket_use);
                 }
             }
         }
-        all
+        sockets
     }
 }
 
@@ -118,7 +122,7 @@ mod tests {
     const TABLE_HEADER: &str =
         "  sl  local_address rem_address   st tx rx tr tm retrnsmt uid timeout inode";
 
-    fn tcp(rows: &[(&str, &str, &str)]) -> OpenSockets {
+    fn tcp_sockets(rows: &[(&str, &str, &str)]) -> OpenSockets {
         let rows = rows.iter().map(|(local, state, inode)| {
             format!("   0: {local} 00000000:0000 {state} 0:0 00:0 00000000 0 0 {inode} 1 0")
         });
@@ -128,32 +132,35 @@ mod tests {
 
     #[test]
     fn listening_or_connecting_sockets_show_readiness() {
-        let none = tcp(&[]);
-        let listens = tcp(&[("00000000:1451", "0A", "77")]);
-        let accepted = tcp(&[("00000000:1451", "0A", "77"), ("0100400A:1451", "01", "78")]);
-        let connects = tcp(&[("0100400A:9C40", "02", "79")]);
-        assert!(listens.has_new_since(&none) && connects.has_new_since(&none));
-        assert!(!none.has_new_since(&none) && !accepted.has_new_since(&listens));
+        let empty = tcp_sockets(&[]);
+        let listener = tcp_sockets(&[("00000000:1451", "0A", "77")]);
+        let with_accepted =
+            tcp_sockets(&[("00000000:1451", "0A", "77"), ("0100400A:1451", "01", "78")]);
+        let client = tcp_sockets(&[("0100400A:9C40", "02", "79")]);
+        assert!(listener.has_new_since(&empty) && client.has_new_since(&empty));
+        assert!(!empty.has_new_since(&empty) && !with_accepted.has_new_since(&listener));
     }
 
     #[test]
-    fn waiting_sockets_are_distinguished_from_active_ones() {
-        let uses = |sockets: &OpenSockets| sockets.uses().map(|(_, used)| used).collect::<Vec<_>>();
-        assert_eq!(uses(&tcp(&[("00000000:1451", "0A", "77")])), [SocketUse::Listens]);
-        assert_eq!(uses(&tcp(&[("0100400A:9C40", "02", "79")])), [SocketUse::Active]);
-        let udp = |state: &str| {
+    fn listening_and_receiving_sockets_do_not_count_as_active() {
+        let uses = |sockets: &OpenSockets| {
+            sockets.uses().map(|(_, socket_use)| socket_use).collect::<Vec<_>>()
+        };
+        assert_eq!(uses(&tcp_sockets(&[("00000000:1451", "0A", "77")])), [SocketUse::Listens]);
+        assert_eq!(uses(&tcp_sockets(&[("0100400A:9C40", "02", "79")])), [SocketUse::Active]);
+        let udp_sockets = |state: &str| {
             let row = format!("   0: 00000000:1451 00000000:0000 {state} 0:0 00:0 0 0 0 7 1 0");
             OpenSockets::parse([("udp", 9, format!("{TABLE_HEADER}\n{row}").as_str())])
         };
-        assert_eq!(uses(&udp("07")), [SocketUse::Receives]);
-        assert_eq!(uses(&udp("01")), [SocketUse::Active]);
+        assert_eq!(uses(&udp_sockets("07")), [SocketUse::Receives]);
+        assert_eq!(uses(&udp_sockets("01")), [SocketUse::Active]);
     }
 
     #[test]
     fn a_capture_is_ready_once_its_packet_socket_is_open() {
         let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000 3      3    0003   2     1 0      0      4242\n";
-        let looks = OpenSockets::parse([("packet", 8, text)]);
-        assert!(looks.has_new_since(&OpenSockets::default()));
+        let capture = OpenSockets::parse([("packet", 8, text)]);
+        assert!(capture.has_new_since(&OpenSockets::default()));
     }
 }

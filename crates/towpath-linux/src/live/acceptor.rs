@@ -25,10 +25,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct PendingConnection {
     socket: Socket,
-    from: Option<IpAddr>,
-    since: Instant,
+    source: Option<IpAddr>,
+    accepted_at: Instant,
     received: [u8; Preamble::BYTES],
-    length: usize,
+    received_len: usize,
 }
 
 /// State of a pending connection after a read.
@@ -42,7 +42,7 @@ enum PendingState {
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
-    waiting: Vec<PendingConnection>,
+    pending: Vec<PendingConnection>,
     clock: Clock,
     /// Set when descriptors or memory ran out; accepting pauses briefly then.
     exhausted: bool,
@@ -50,30 +50,30 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     pub(super) fn new(listeners: Vec<Socket>, clock: Clock) -> Self {
-        Self { listeners, waiting: Vec::new(), clock, exhausted: false }
+        Self { listeners, pending: Vec::new(), clock, exhausted: false }
     }
 
-    /// Waits for connections and passes those with a complete preamble to `let_in`. Returns after
-    /// `POLL_INTERVAL` at the latest.
+    /// Waits for connections and passes those with a complete preamble to `on_preamble`. Returns
+    /// after `POLL_INTERVAL` at the latest.
     pub(super) fn poll(
         &mut self,
         limits: &ServerLimits,
-        let_in: &mut dyn FnMut(Socket, Preamble),
+        on_preamble: &mut dyn FnMut(Socket, Preamble),
     ) -> io::Result<()> {
-        let input = |socket: &Socket| libc::pollfd {
+        let poll_input = |socket: &Socket| libc::pollfd {
             fd: socket.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        let mut fds: Vec<_> = self.listeners.iter().map(input).collect();
-        fds.extend(self.waiting.iter().map(|waiting| input(&waiting.socket)));
+        let mut fds: Vec<_> = self.listeners.iter().map(poll_input).collect();
+        fds.extend(self.pending.iter().map(|connection| poll_input(&connection.socket)));
         if std::mem::take(&mut self.exhausted) {
             thread::sleep(POLL_INTERVAL);
         }
         sys::poll(&mut fds, Some(POLL_INTERVAL))?;
         let now = self.clock.now();
-        read_preambles(&mut self.waiting, now, limits, let_in);
-        self.accept(limits, now, let_in);
+        read_preambles(&mut self.pending, now, limits, on_preamble);
+        self.accept(limits, now, on_preamble);
         Ok(())
     }
 
@@ -81,9 +81,9 @@ impl Acceptor {
         &mut self,
         limits: &ServerLimits,
         now: Instant,
-        let_in: &mut dyn FnMut(Socket, Preamble),
+        on_preamble: &mut dyn FnMut(Socket, Preamble),
     ) {
-        let Self { listeners, waiting, exhausted, .. } = self;
+        let Self { listeners, pending, exhausted, .. } = self;
         for listener in listeners {
             // Bounded, so that pending connections are not starved.
             for _ in 0..limits.max_pending.max(1) {
@@ -100,21 +100,21 @@ impl Acceptor {
                 if socket.set_nonblocking(true).is_err() {
                     continue;
                 }
-                let from = socket::peer(&socket).map(|peer| peer.ip());
-                if waiting.len() >= limits.max_pending.max(1) {
+                let source = socket::peer(&socket).map(|peer| peer.ip());
+                if pending.len() >= limits.max_pending.max(1) {
                     // Connections whose preamble has arrived are dispatched before any is evicted.
-                    read_preambles(waiting, now, limits, let_in);
+                    read_preambles(pending, now, limits, on_preamble);
                 }
-                while waiting.len() >= limits.max_pending.max(1) {
-                    evict_oldest(waiting);
+                while pending.len() >= limits.max_pending.max(1) {
+                    evict_oldest(pending);
                 }
-                let said = [0; Preamble::BYTES];
-                waiting.push(PendingConnection {
+                let received = [0; Preamble::BYTES];
+                pending.push(PendingConnection {
                     socket,
-                    from,
-                    since: now,
-                    received: said,
-                    length: 0,
+                    source,
+                    accepted_at: now,
+                    received,
+                    received_len: 0,
                 });
             }
         }
@@ -122,13 +122,15 @@ impl Acceptor {
 }
 
 impl PendingConnection {
-    fn step(&mut self) -> PendingState {
-        let Some(room) = self.received.get_mut(self.length..) else { return PendingState::Closed };
-        let mut plain = &self.socket;
-        match io::Read::read(&mut plain, room) {
-            Ok(read) if read > 0 => {
-                self.length = self.length.saturating_add(read);
-                match Preamble::read(self.received.get(..self.length).unwrap_or_default()) {
+    fn read_preamble(&mut self) -> PendingState {
+        let Some(buffer) = self.received.get_mut(self.received_len..) else {
+            return PendingState::Closed;
+        };
+        let mut reader = &self.socket;
+        match io::Read::read(&mut reader, buffer) {
+            Ok(read_len) if read_len > 0 => {
+                self.received_len = self.received_len.saturating_add(read_len);
+                match Preamble::read(self.received.get(..self.received_len).unwrap_or_default()) {
                     Ok(Some(preamble)) => PendingState::Complete(preamble),
                     Ok(None) => PendingState::Waiting,
                     Err(_) => PendingState::Closed,
@@ -149,31 +151,33 @@ impl PendingConnection {
 
 /// Reads preambles, dispatches complete ones and drops connections after a timeout or an error.
 fn read_preambles(
-    waiting: &mut Vec<PendingConnection>,
+    pending: &mut Vec<PendingConnection>,
     now: Instant,
     limits: &ServerLimits,
-    let_in: &mut dyn FnMut(Socket, Preamble),
+    on_preamble: &mut dyn FnMut(Socket, Preamble),
 ) {
-    for mut one in std::mem::take(waiting) {
-        match one.step() {
-            PendingState::Waiting if now.saturating_since(one.since) < limits.preamble_timeout => {
-                waiting.push(one);
+    for mut connection in std::mem::take(pending) {
+        match connection.read_preamble() {
+            PendingState::Waiting
+                if now.saturating_since(connection.accepted_at) < limits.preamble_timeout =>
+            {
+                pending.push(connection);
             }
             PendingState::Waiting | PendingState::Closed => {}
-            PendingState::Complete(preamble) => let_in(one.socket, preamble),
+            PendingState::Complete(preamble) => on_preamble(connection.socket, preamble),
         }
     }
 }
 
-/// Evicts the oldest connection of the address with the most of them; `waiting` is in order of age.
-fn evict_oldest(waiting: &mut Vec<PendingConnection>) {
+/// Evicts the oldest connection of the address with the most of them; `pending` is in order of age.
+fn evict_oldest(pending: &mut Vec<PendingConnection>) {
     let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
-    for one in waiting.iter() {
-        *counts.entry(one.from).or_default() += 1;
+    for connection in pending.iter() {
+        *counts.entry(connection.source).or_default() += 1;
     }
-    let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from);
-    let oldest = waiting.iter().position(|one| Some(one.from) == most);
+    let busiest = counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source);
+    let oldest = pending.iter().position(|connection| Some(connection.source) == busiest);
     if let Some(oldest) = oldest {
-        waiting.remove(oldest);
+        pending.remove(oldest);
     }
 }

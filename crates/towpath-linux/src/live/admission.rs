@@ -81,7 +81,7 @@ impl SourceQuota {
     /// Returns true and consumes the rate if the limit permits a reply of `bytes` bytes to a
     /// datagram.
     pub(super) fn try_consume_reply(&self, now: Instant, bytes: u64) -> bool {
-        self.total_rates.as_ref().is_none_or(|all| all.try_consume_both(now, bytes))
+        self.total_rates.as_ref().is_none_or(|limiter| limiter.try_consume_both(now, bytes))
     }
 }
 
@@ -100,7 +100,8 @@ struct PermitEntry {
 struct ConnectionTable {
     /// Permits by number, so in order of age.
     permits: BTreeMap<u64, PermitEntry>,
-    next: u64,
+    next_number: u64,
+    /// Quota of each source, and time of its last use.
     sources: BTreeMap<SourcePrefix, (Arc<SourceQuota>, Instant)>,
 }
 
@@ -123,8 +124,8 @@ pub(super) struct ConnectionPermit {
 impl ConnectionPermit {
     /// Pins the permit to a test, so that it cannot be revoked.
     pub(super) fn pin(&self) {
-        if let Some(taken) = self.budget.lock().permits.get_mut(&self.number) {
-            taken.pinned = true;
+        if let Some(entry) = self.budget.lock().permits.get_mut(&self.number) {
+            entry.pinned = true;
         }
     }
 }
@@ -160,28 +161,28 @@ impl AdmissionControl {
     pub(super) fn acquire(
         self: &Arc<Self>,
         source: SourcePrefix,
-        kept: bool,
+        pinned: bool,
         close: CloseFn,
     ) -> Option<ConnectionPermit> {
-        let mut books = self.lock();
-        let leaving = || books.permits.values().filter(|taken| taken.close.is_none());
-        let share = if leaving().any(|taken| taken.source == source) { 4 } else { 2 };
-        let leaving = leaving().count();
-        if leaving > self.max_connections / share {
+        let mut table = self.lock();
+        let revoked = || table.permits.values().filter(|entry| entry.close.is_none());
+        let divisor = if revoked().any(|entry| entry.source == source) { 4 } else { 2 };
+        let revoked = revoked().count();
+        if revoked > self.max_connections / divisor {
             return None;
         }
-        let evicted = if books.permits.len() - leaving >= self.max_connections {
-            Some(books.evict()?)
+        let evicted = if table.permits.len() - revoked >= self.max_connections {
+            Some(table.evict()?)
         } else {
             None
         };
-        let number = books.next;
-        books.next += 1;
-        books.permits.insert(number, PermitEntry { source, pinned: kept, close: Some(close) });
-        drop(books);
+        let number = table.next_number;
+        table.next_number += 1;
+        table.permits.insert(number, PermitEntry { source, pinned, close: Some(close) });
+        drop(table);
         // Called without the lock, since closing may drop a permit.
-        if let Some(evict) = evicted {
-            evict();
+        if let Some(close_evicted) = evicted {
+            close_evicted();
         }
         Some(ConnectionPermit { budget: Arc::clone(self), number })
     }
@@ -194,24 +195,24 @@ impl AdmissionControl {
     /// Returns the quota of a source.
     pub(super) fn quota(&self, source: SourcePrefix) -> Arc<SourceQuota> {
         let now = self.clock.now();
-        let mut books = self.lock();
-        let known = books.sources.len();
-        if let Some((allowed, seen)) = books.sources.get_mut(&source) {
-            *seen = now;
-            return Arc::clone(allowed);
+        let mut table = self.lock();
+        let source_count = table.sources.len();
+        if let Some((quota, last_used)) = table.sources.get_mut(&source) {
+            *last_used = now;
+            return Arc::clone(quota);
         }
-        if known >= MAX_SOURCES {
+        if source_count >= MAX_SOURCES {
             return Arc::clone(&self.shared_quota);
         }
-        let allowed = Arc::new(SourceQuota::new(self.rate));
-        books.sources.insert(source, (Arc::clone(&allowed), now));
-        allowed
+        let quota = Arc::new(SourceQuota::new(self.rate));
+        table.sources.insert(source, (Arc::clone(&quota), now));
+        quota
     }
 
     /// Removes the quotas of idle sources.
     pub(super) fn expire(&self, now: Instant) {
-        self.lock().sources.retain(|_, (allowed, seen)| {
-            Arc::strong_count(allowed) > 1 || now.saturating_since(*seen) < SOURCE_EXPIRY
+        self.lock().sources.retain(|_, (quota, last_used)| {
+            Arc::strong_count(quota) > 1 || now.saturating_since(*last_used) < SOURCE_EXPIRY
         });
     }
 }
@@ -221,14 +222,14 @@ impl ConnectionTable {
     /// that closes its connection.
     fn evict(&mut self) -> Option<CloseFn> {
         let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
-        let free = |taken: &&PermitEntry| !taken.pinned && taken.close.is_some();
-        for taken in self.permits.values().filter(free) {
-            *counts.entry(taken.source).or_default() += 1;
+        let is_revocable = |entry: &&PermitEntry| !entry.pinned && entry.close.is_some();
+        for entry in self.permits.values().filter(is_revocable) {
+            *counts.entry(entry.source).or_default() += 1;
         }
-        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let mut own =
-            self.permits.values_mut().filter(|taken| !taken.pinned && taken.close.is_some());
-        own.find(|taken| taken.source == most)?.close.take()
+        let (busiest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let mut revocable =
+            self.permits.values_mut().filter(|entry| !entry.pinned && entry.close.is_some());
+        revocable.find(|entry| entry.source == busiest)?.close.take()
     }
 }
 
@@ -249,29 +250,31 @@ pub(super) struct ResourceDemand {
 pub(super) const MAX_THREADS: u64 = 1_536;
 
 impl ResourceDemand {
-    pub(super) fn sum(all: impl Iterator<Item = Self>) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            threads: sum.threads.saturating_add(one.threads),
-            bytes: sum.bytes.saturating_add(one.bytes),
+    pub(super) fn sum(demands: impl Iterator<Item = Self>) -> Self {
+        demands.fold(Self::default(), |sum, demand| Self {
+            threads: sum.threads.saturating_add(demand.threads),
+            bytes: sum.bytes.saturating_add(demand.bytes),
         })
     }
 
     /// Checks that the demand is at most half of what remains beyond `used`.
     pub(super) fn check(self, used: Self, limits: &ServerLimits) -> Result<(), AdmissionError> {
-        let half = |most: u64, used: u64| most.saturating_sub(used) / 2;
-        let memory = half(limits.memory, used.bytes);
+        let half_of_remaining = |total: u64, used: u64| total.saturating_sub(used) / 2;
+        let memory = half_of_remaining(limits.memory, used.bytes);
         if self.bytes > memory {
-            let (asked, most) = (mib(self.bytes), mib(memory));
-            let why = format!("it needs {asked} MiB of memory, and this server has {most} for it");
+            let (needed_mib, max_mib) = (mib(self.bytes), mib(memory));
+            let reason = format!(
+                "it needs {needed_mib} MiB of memory, and this server has {max_mib} for it"
+            );
             let hint = "use fewer streams (-P) or smaller blocks (-l), or start the server with a \
                         larger --max-memory";
-            return Err(AdmissionError::new(why, hint));
+            return Err(AdmissionError::new(reason, hint));
         }
-        let threads = half(MAX_THREADS, used.threads);
+        let threads = half_of_remaining(MAX_THREADS, used.threads);
         if self.threads > threads {
-            let asked = self.threads;
-            let why = format!("it needs {asked} threads, and this server has {threads} for it");
-            return Err(AdmissionError::new(why, "use fewer streams (-P), or try again later"));
+            let needed = self.threads;
+            let reason = format!("it needs {needed} threads, and this server has {threads} for it");
+            return Err(AdmissionError::new(reason, "use fewer streams (-P), or try again later"));
         }
         Ok(())
     }
@@ -303,10 +306,10 @@ mod tests {
 
     #[test]
     fn a_network_of_64_bits_is_one_source() {
-        let of = |text: &str| SourcePrefix::of(Some(text.parse().unwrap()));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), source(1));
+        let source_of = |text: &str| SourcePrefix::of(Some(text.parse().unwrap()));
+        assert_eq!(source_of("2001:db8::1"), source_of("2001:db8::ffff:1"));
+        assert_ne!(source_of("2001:db8::1"), source_of("2001:db8:0:1::1"));
+        assert_eq!(source_of("::ffff:10.0.0.1"), source(1));
         assert_ne!(source(1), source(2));
     }
 
@@ -314,19 +317,20 @@ mod tests {
     fn a_new_source_evicts_the_oldest_slot_of_the_largest_source() {
         let budget = AdmissionControl::new(&limits(), Clock::start());
         let closed = Arc::new(AtomicUsize::new(0));
-        let note = |number: usize| -> CloseFn {
+        let on_close = |number: usize| -> CloseFn {
             let closed = Arc::clone(&closed);
             Box::new(move || closed.store(number, Ordering::Relaxed))
         };
-        let first = budget.acquire(source(2), false, note(100)).unwrap();
-        let crowd: Vec<_> =
-            (1..10).map(|one| budget.acquire(source(1), false, note(one)).unwrap()).collect();
+        let first_permit = budget.acquire(source(2), false, on_close(100)).unwrap();
+        let crowd_permits: Vec<_> = (1..10)
+            .map(|number| budget.acquire(source(1), false, on_close(number)).unwrap())
+            .collect();
         assert_eq!(closed.load(Ordering::Relaxed), 0);
-        let newcomer = budget.acquire(source(3), false, close()).unwrap();
+        let new_permit = budget.acquire(source(3), false, close()).unwrap();
         assert_eq!(closed.load(Ordering::Relaxed), 1, "the crowd's oldest");
-        let again = budget.acquire(source(1), false, close()).unwrap();
+        let crowd_permit = budget.acquire(source(1), false, close()).unwrap();
         assert_eq!(closed.load(Ordering::Relaxed), 2, "the crowd pays itself");
-        drop((first, crowd, newcomer, again));
+        drop((first_permit, crowd_permits, new_permit, crowd_permit));
         assert_eq!(budget.in_use(), 0);
     }
 
@@ -338,33 +342,37 @@ mod tests {
         pinned.iter().for_each(ConnectionPermit::pin);
         assert!(budget.acquire(source(2), false, close()).is_none());
         drop(pinned);
-        let stays: Vec<_> =
+        let running: Vec<_> =
             (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
         // The connections are closed, but their threads still run.
-        let came: Vec<_> =
+        let new_permits: Vec<_> =
             (0..10).map_while(|_| budget.acquire(source(2), false, close())).collect();
         // Half of the permits, and one more.
-        assert_eq!(came.len(), 6);
+        assert_eq!(new_permits.len(), 6);
         // The limit is lower for the source that owns revoked permits.
         assert!(budget.acquire(source(1), false, close()).is_none());
-        drop((stays, came));
+        drop((running, new_permits));
         assert!(budget.acquire(source(2), false, close()).is_some());
     }
 
     #[test]
     fn a_test_may_take_half_of_the_remaining_budget() {
         let limits = ServerLimits { memory: 100 << 20, ..ServerLimits::default() };
-        let asks = |mib: u64| ResourceDemand { threads: 2, bytes: mib << 20 };
-        assert!(asks(50).check(ResourceDemand::default(), &limits).is_ok());
-        let refused = asks(51).check(ResourceDemand::default(), &limits).unwrap_err();
+        let demand = |mib: u64| ResourceDemand { threads: 2, bytes: mib << 20 };
+        assert!(demand(50).check(ResourceDemand::default(), &limits).is_ok());
+        let refused = demand(51).check(ResourceDemand::default(), &limits).unwrap_err();
         assert!(
             refused.reason.contains("51 MiB") && refused.reason.contains("has 50"),
             "{refused:?}"
         );
-        assert!(asks(25).check(asks(50), &limits).is_ok());
-        let wide = ResourceDemand { threads: MAX_THREADS / 2 + 1, bytes: 0 };
+        assert!(demand(25).check(demand(50), &limits).is_ok());
+        let many_threads = ResourceDemand { threads: MAX_THREADS / 2 + 1, bytes: 0 };
         assert!(
-            wide.check(ResourceDemand::default(), &limits).unwrap_err().reason.contains("threads")
+            many_threads
+                .check(ResourceDemand::default(), &limits)
+                .unwrap_err()
+                .reason
+                .contains("threads")
         );
     }
 
@@ -374,28 +382,28 @@ mod tests {
         #[test]
         fn a_source_without_a_permit_gets_one(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
             let budget = AdmissionControl::new(&limits(), Clock::start());
-            let mut seats: Vec<(u8, ConnectionPermit)> = Vec::new();
-            for (who, what) in steps {
-                match what {
-                    0 if !seats.is_empty() => {
-                        let at = usize::from(who) % seats.len();
-                        seats.remove(at);
+            let mut permits: Vec<(u8, ConnectionPermit)> = Vec::new();
+            for (source_number, step) in steps {
+                match step {
+                    0 if !permits.is_empty() => {
+                        let index = usize::from(source_number) % permits.len();
+                        permits.remove(index);
                     }
                     _ => {
                         // Revoked connections end at once.
-                        let before: Vec<u64> = seats.iter().map(|(_, permit)| permit.number).collect();
-                        let entered = budget.acquire(source(who), false, close());
-                        prop_assert!(entered.is_some());
-                        seats.extend(entered.map(|seat| (who, seat)));
-                        let gone = |number: u64| {
-                            budget.lock().permits.get(&number).is_some_and(|one| one.close.is_none())
+                        let numbers: Vec<u64> = permits.iter().map(|(_, permit)| permit.number).collect();
+                        let permit = budget.acquire(source(source_number), false, close());
+                        prop_assert!(permit.is_some());
+                        permits.extend(permit.map(|permit| (source_number, permit)));
+                        let is_revoked = |number: u64| {
+                            budget.lock().permits.get(&number).is_some_and(|entry| entry.close.is_none())
                         };
-                        let left: Vec<u64> = before.into_iter().filter(|one| gone(*one)).collect();
-                        seats.retain(|(_, seat)| !left.contains(&seat.number));
+                        let revoked: Vec<u64> = numbers.into_iter().filter(|number| is_revoked(*number)).collect();
+                        permits.retain(|(_, permit)| !revoked.contains(&permit.number));
                     }
                 }
-                prop_assert_eq!(budget.in_use(), seats.len());
-                prop_assert!(seats.len() <= 10);
+                prop_assert_eq!(budget.in_use(), permits.len());
+                prop_assert!(permits.len() <= 10);
             }
         }
     }

@@ -20,12 +20,12 @@ impl<'a> Authenticator<'a> {
     pub(crate) fn new(
         secret: &'a Secret,
         server: Challenge,
-        speaker: &ControlChannel,
+        channel: &ControlChannel,
     ) -> io::Result<Self> {
         let unprotected = || io::Error::other("the connection is not encrypted");
-        let binding = speaker.binding().ok_or_else(unprotected)?;
-        let meeting = AuthTranscript { binding, server, client: Challenge(random()?) };
-        Ok(Self { secret, transcript: meeting })
+        let binding = channel.binding().ok_or_else(unprotected)?;
+        let transcript = AuthTranscript { binding, server, client: Challenge(random()?) };
+        Ok(Self { secret, transcript })
     }
 
     /// Returns the client's proof message, which includes its challenge.
@@ -36,8 +36,8 @@ impl<'a> Authenticator<'a> {
     }
 
     /// Returns true if the server's message proves knowledge of the secret.
-    pub(crate) fn verify_reply(&self, said: &ServerMessage) -> bool {
-        let ServerMessage::Proved { proof } = said else { return false };
+    pub(crate) fn verify_reply(&self, reply: &ServerMessage) -> bool {
+        let ServerMessage::Proved { proof } = reply else { return false };
         self.secret.accepts(AuthRole::Server, &self.transcript, *proof)
     }
 }

@@ -23,8 +23,9 @@ use crate::clock::Clock;
 
 /// Timeout of a connection attempt and of the first reply on it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// UDP requests, since some may be lost, and the timeout of each reply.
+/// Number of UDP requests, since some may be lost.
 const UDP_PROBES: u32 = 4;
+/// Timeout of each UDP reply.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Protocol that a probe tests.
@@ -107,50 +108,50 @@ pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
     let clock = Clock::start();
     let dialer = &Dialer::new(clock, Trust::Any);
     thread::scope(|scope| {
-        let tried = targets.iter().map(|target| {
-            let over = |transport| move || over_tcp(*target, transport, clock);
-            let over_quic = |transport| move || over_quic(*target, transport, dialer, clock);
-            let tcp = scope.spawn(over(Transport::Tcp));
-            let mptcp = scope.spawn(over(Transport::Mptcp));
-            let udp = scope.spawn(move || over_udp(*target, clock));
-            let quic = scope.spawn(over_quic(Transport::Quic));
-            let mpquic = scope.spawn(over_quic(Transport::Mpquic));
+        let probes = targets.iter().map(|target| {
+            let tcp_probe = |transport| move || probe_tcp(*target, transport, clock);
+            let quic_probe = |transport| move || probe_quic(*target, transport, dialer, clock);
+            let tcp = scope.spawn(tcp_probe(Transport::Tcp));
+            let mptcp = scope.spawn(tcp_probe(Transport::Mptcp));
+            let udp = scope.spawn(move || probe_udp(*target, clock));
+            let quic = scope.spawn(quic_probe(Transport::Quic));
+            let mpquic = scope.spawn(quic_probe(Transport::Mpquic));
             (tcp, mptcp, udp, quic, mpquic)
         });
-        let tried: Vec<_> = tried.collect();
-        let mut all = Vec::new();
-        for (tcp, mptcp, udp, quic, mpquic) in tried {
-            let (Ok((tcp, word)), Ok((mptcp, _))) = (tcp.join(), mptcp.join()) else { continue };
+        let probes: Vec<_> = probes.collect();
+        let mut results = Vec::new();
+        for (tcp, mptcp, udp, quic, mpquic) in probes {
+            let (Ok((tcp, hello)), Ok((mptcp, _))) = (tcp.join(), mptcp.join()) else { continue };
             let (Ok(udp), Ok(quic), Ok(mpquic)) = (udp.join(), quic.join(), mpquic.join()) else {
                 continue;
             };
-            let mut over_udp = [udp, quic, mpquic];
-            conclude(word, &mut over_udp);
-            all.extend([tcp, mptcp]);
-            all.extend(over_udp);
+            let mut udp_results = [udp, quic, mpquic];
+            refine_udp_results(hello, &mut udp_results);
+            results.extend([tcp, mptcp]);
+            results.extend(udp_results);
         }
-        all
+        results
     })
 }
 
 /// Refines the UDP results. Silence over UDP has several causes; the server's hello over TCP and
 /// the other UDP results distinguish them.
-fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
-    let [udp, quic, mpquic] = over_udp;
-    let silent = |tried: &ProbeResult| tried.finding == ProbeOutcome::Silent;
-    let speaks = |tried: &ProbeResult| {
-        matches!(tried.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath)
+fn refine_udp_results(hello: Option<ServerHello>, udp_results: &mut [ProbeResult; 3]) {
+    let [udp, quic, mpquic] = udp_results;
+    let silent = |result: &ProbeResult| result.finding == ProbeOutcome::Silent;
+    let works = |result: &ProbeResult| {
+        matches!(result.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath)
     };
-    if silent(udp) && (speaks(quic) || speaks(mpquic)) {
+    if silent(udp) && (works(quic) || works(mpquic)) {
         // A server with a secret ignores datagrams of unauthenticated clients, but QUIC shows that
         // UDP works.
         udp.finding = ProbeOutcome::Works;
     }
-    if silent(udp) && word.is_some_and(|word| word.quic) {
+    if silent(udp) && hello.is_some_and(|hello| hello.quic) {
         udp.finding = ProbeOutcome::Blocked;
     }
-    for tried in [quic, mpquic].into_iter().filter(|tried| silent(tried)) {
-        tried.finding = match (word, &udp.finding) {
+    for result in [quic, mpquic].into_iter().filter(|result| silent(result)) {
+        result.finding = match (hello, &udp.finding) {
             (Some(ServerHello { quic: false, .. }), _) => ProbeOutcome::NoQuic,
             (_, ProbeOutcome::Works) => ProbeOutcome::Filtered,
             (_, same) => same.clone(),
@@ -166,57 +167,55 @@ pub(super) struct ServerHello {
 }
 
 /// Connects over TCP or Multipath TCP and exchanges hello messages.
-pub(super) fn over_tcp(
+pub(super) fn probe_tcp(
     target: SocketAddr,
     transport: Transport,
     clock: Clock,
 ) -> (ProbeResult, Option<ServerHello>) {
     let probe = if transport == Transport::Mptcp { ProbeKind::Mptcp } else { ProbeKind::Tcp };
     let finding = ProbeOutcome::Silent;
-    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
-    let began = clock.now();
+    let mut result = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
+    let started = clock.now();
     let settings = TransferSettings::default();
-    let connected =
+    let connect_result =
         socket::connect(transport, &LocalBind::default(), target, &settings, CONNECT_TIMEOUT);
-    let socket = match connected {
+    let socket = match connect_result {
         Ok(socket) => socket,
         Err(error) => {
-            tried.finding = failure(&error, transport);
-            return (tried, None);
+            result.finding = failure_outcome(&error, transport);
+            return (result, None);
         }
     };
-    let connected = clock.now();
-    tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
-    let speaker = socket.try_clone().and_then(|socket| ControlChannel::new(socket, clock));
-    match speaker.and_then(exchange_hello) {
-        Ok(word) => {
-            tried.answer_ns = Some(clock.now().saturating_since(connected).as_nanos() as u64);
-            tried.finding = if probe == ProbeKind::Tcp || socket::is_multipath(&socket) {
+    let connected_at = clock.now();
+    result.connect_ns = Some(connected_at.saturating_since(started).as_nanos() as u64);
+    let channel = socket.try_clone().and_then(|socket| ControlChannel::new(socket, clock));
+    match channel.and_then(exchange_hello) {
+        Ok(hello) => {
+            result.answer_ns = Some(clock.now().saturating_since(connected_at).as_nanos() as u64);
+            result.finding = if probe == ProbeKind::Tcp || socket::is_multipath(&socket) {
                 ProbeOutcome::Works
             } else {
-                fallback(word.observed)
+                fallback_outcome(hello.observed)
             };
-            (tried, Some(word))
+            (result, Some(hello))
         }
         Err(error) => {
-            tried.finding = ProbeOutcome::NotTowpath { why: without_number(&error) };
-            (tried, None)
+            result.finding = ProbeOutcome::NotTowpath { why: error_text(&error) };
+            (result, None)
         }
     }
 }
 
 /// Exchanges hello messages. The server requires a secret only afterwards.
-fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
+fn exchange_hello(mut channel: ControlChannel) -> io::Result<ServerHello> {
     let preamble =
         Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
-    speaker.send_raw(&preamble.to_bytes())?;
-    speaker.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    match speaker.recv::<ServerMessage>(CONNECT_TIMEOUT)? {
-        Some(ServerMessage::Welcome { observed: seen, quic, .. }) => {
-            Ok(ServerHello { observed: seen, quic })
-        }
-        Some(ServerMessage::Refused { reason: why, .. }) => {
-            Err(io::Error::other(format!("it refuses: {}", sanitize(&why))))
+    channel.send_raw(&preamble.to_bytes())?;
+    channel.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    match channel.recv::<ServerMessage>(CONNECT_TIMEOUT)? {
+        Some(ServerMessage::Welcome { observed, quic, .. }) => Ok(ServerHello { observed, quic }),
+        Some(ServerMessage::Refused { reason, .. }) => {
+            Err(io::Error::other(format!("it refuses: {}", sanitize(&reason))))
         }
         Some(_) => Err(io::Error::other("it says something else than a towpath server")),
         None => Err(io::Error::other("it accepts connections and says nothing")),
@@ -224,8 +223,8 @@ fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
 }
 
 /// Returns why Multipath TCP fell back to plain TCP.
-fn fallback(seen: Option<ObservedProtocol>) -> ProbeOutcome {
-    match seen {
+fn fallback_outcome(observed: Option<ObservedProtocol>) -> ProbeOutcome {
+    match observed {
         Some(ObservedProtocol::Plain) => ProbeOutcome::StrippedForward,
         Some(ObservedProtocol::Multipath) => ProbeOutcome::StrippedReverse,
         Some(ObservedProtocol::Unsupported) => {
@@ -235,7 +234,7 @@ fn fallback(seen: Option<ObservedProtocol>) -> ProbeOutcome {
     }
 }
 
-fn over_quic(
+fn probe_quic(
     target: SocketAddr,
     transport: Transport,
     dialer: &Dialer,
@@ -243,38 +242,40 @@ fn over_quic(
 ) -> ProbeResult {
     let probe = if transport == Transport::Mpquic { ProbeKind::Mpquic } else { ProbeKind::Quic };
     let finding = ProbeOutcome::Silent;
-    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
-    let began = clock.now();
-    let connected = dialer.quic(transport, (&LocalBind::default(), target), CONNECT_TIMEOUT);
-    let (connection, hold) = match connected {
+    let mut result = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
+    let started = clock.now();
+    let connect_result =
+        dialer.connect_quic(transport, (&LocalBind::default(), target), CONNECT_TIMEOUT);
+    let (connection, guard) = match connect_result {
         Ok(connected) => connected,
         Err(error) => {
-            tried.finding = match quic_error(&error) {
-                None => failure(&error, transport),
+            result.finding = match quic_error(&error) {
+                None => failure_outcome(&error, transport),
                 Some(ConnectionError::Version) => ProbeOutcome::VersionMismatch,
                 Some(ConnectionError::TimedOut) => ProbeOutcome::Silent,
                 Some(other) => ProbeOutcome::NotTowpath { why: other.to_string() },
             };
-            return tried;
+            return result;
         }
     };
-    let connected = clock.now();
-    tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
+    let connected_at = clock.now();
+    result.connect_ns = Some(connected_at.saturating_since(started).as_nanos() as u64);
     let multipath = connection.status().is_some_and(|status| status.multipath);
-    let speaker =
-        connection.open_stream().map(|stream| ControlChannel::over_quic(stream, hold, clock));
-    tried.finding = match speaker.and_then(exchange_hello) {
-        Err(error) => ProbeOutcome::NotTowpath { why: without_number(&error) },
+    let channel =
+        connection.open_stream().map(|stream| ControlChannel::over_quic(stream, guard, clock));
+    result.finding = match channel.and_then(exchange_hello) {
+        Err(error) => ProbeOutcome::NotTowpath { why: error_text(&error) },
         Ok(_) if probe == ProbeKind::Mpquic && !multipath => ProbeOutcome::SinglePath,
         Ok(_) => ProbeOutcome::Works,
     };
-    let spoken = matches!(tried.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath);
-    tried.answer_ns = spoken.then(|| clock.now().saturating_since(connected).as_nanos() as u64);
-    tried
+    let has_reply = matches!(result.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath);
+    result.answer_ns =
+        has_reply.then(|| clock.now().saturating_since(connected_at).as_nanos() as u64);
+    result
 }
 
-fn failure(error: &io::Error, transport: Transport) -> ProbeOutcome {
-    let why = || {
+fn failure_outcome(error: &io::Error, transport: Transport) -> ProbeOutcome {
+    let reason = || {
         let text = crate::traffic::explain(error, transport, "this host");
         text.split(" (os error").next().unwrap_or_default().to_lowercase()
     };
@@ -283,11 +284,11 @@ fn failure(error: &io::Error, transport: Transport) -> ProbeOutcome {
     } else if error.kind() == io::ErrorKind::TimedOut {
         ProbeOutcome::Silent
     } else {
-        ProbeOutcome::Unreachable { why: why() }
+        ProbeOutcome::Unreachable { why: reason() }
     }
 }
 
-fn without_number(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return "it closes the connection".to_owned();
     }
@@ -295,49 +296,49 @@ fn without_number(error: &io::Error) -> String {
     sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
 }
 
-fn over_udp(target: SocketAddr, clock: Clock) -> ProbeResult {
+fn probe_udp(target: SocketAddr, clock: Clock) -> ProbeResult {
     let (probe, finding) = (ProbeKind::Udp, ProbeOutcome::Silent);
-    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
+    let mut result = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
     match ping_udp(target, clock) {
-        Ok(Some(took)) => {
-            tried.answer_ns = Some(took.as_nanos() as u64);
-            tried.finding = ProbeOutcome::Works;
+        Ok(Some(round_trip)) => {
+            result.answer_ns = Some(round_trip.as_nanos() as u64);
+            result.finding = ProbeOutcome::Works;
         }
         Ok(None) => {}
-        Err(error) => tried.finding = failure(&error, Transport::Quic),
+        Err(error) => result.finding = failure_outcome(&error, Transport::Quic),
     }
-    tried
+    result
 }
 
 /// Sends echo requests until a reply arrives, which may belong to an earlier request. Returns its
 /// round-trip time; `None` without a reply.
 fn ping_udp(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
-    let any: SocketAddr = if target.is_ipv4() {
+    let unspecified: SocketAddr = if target.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(unspecified)?;
     // Only a connected UDP socket reports `ECONNREFUSED`.
     socket.connect(target)?;
-    let began = clock.now();
+    let started = clock.now();
     for number in 0..UDP_PROBES {
-        let sent_ns = clock.now().saturating_since(began).as_nanos() as u64;
+        let sent_ns = clock.now().saturating_since(started).as_nanos() as u64;
         socket.send(&EchoDatagram { token: TestToken::NONE, number, sent_ns }.to_bytes())?;
         let deadline = clock.now() + REPLY_TIMEOUT;
-        let mut room = [0; 2 * EchoDatagram::BYTES];
+        let mut buffer = [0; 2 * EchoDatagram::BYTES];
         loop {
-            let left = deadline.saturating_since(clock.now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_since(clock.now());
+            if remaining.is_zero() {
                 break;
             }
-            socket.set_read_timeout(Some(left))?;
-            match socket.recv(&mut room) {
+            socket.set_read_timeout(Some(remaining))?;
+            match socket.recv(&mut buffer) {
                 Ok(length) => {
-                    let bytes = room.get(..length).unwrap_or_default();
-                    if let Some(answer) = EchoDatagram::parse_reply(bytes) {
-                        let asked = began + Duration::from_nanos(answer.sent_ns);
-                        return Ok(Some(clock.now().saturating_since(asked)));
+                    let bytes = buffer.get(..length).unwrap_or_default();
+                    if let Some(reply) = EchoDatagram::parse_reply(bytes) {
+                        let sent_at = started + Duration::from_nanos(reply.sent_ns);
+                        return Ok(Some(clock.now().saturating_since(sent_at)));
                     }
                 }
                 Err(error) if crate::traffic::kernel::is_timeout(&error) => break,

@@ -35,7 +35,7 @@ use super::socket::LocalBind;
 use crate::clock::Clock;
 use crate::run_clock::RunClock;
 use crate::traffic::is_quic;
-use setup::{PreparedTest, open, probe};
+use setup::{PreparedTest, estimate_clock_offset, prepare_test};
 
 pub(super) use setup::quic_error;
 
@@ -83,42 +83,43 @@ pub struct MeasureRequest {
     pub mobile: bool,
 }
 
-/// Runs the measurement. `tell` receives the conditions first, then live records of this host.
+/// Runs the measurement. `on_record` receives the conditions first, then live records of this host.
 /// Returns all records of the result in their order.
 pub fn measure(
-    order: &MeasureRequest,
-    tell: &mut (dyn FnMut(&Record) + Send),
+    request: &MeasureRequest,
+    on_record: &mut (dyn FnMut(&Record) + Send),
 ) -> Result<Vec<Record>, LiveError> {
-    let clock = order.session.as_ref().map_or_else(Clock::start, MobileSession::clock);
-    let before = HostBaseline::read();
-    let mut opened = open(order, clock)?;
-    let offset = probe(&mut opened.session, clock)?;
+    let clock = request.session.as_ref().map_or_else(Clock::start, MobileSession::clock);
+    let baseline = HostBaseline::read();
+    let mut prepared = prepare_test(request, clock)?;
+    let offset = estimate_clock_offset(&mut prepared.session, clock)?;
     let begin = clock.now() + START_LEAD + (offset.error * 4).min(MAX_START_LEAD);
     let at_ns = offset.to_server_time(begin).as_nanos();
-    let said = opened.session.channel.send(&ClientMessage::Begin { at_ns });
-    said.map_err(LiveError::system("start the test"))?;
-    let mut meta = meta(order, offset, &opened.reconnector.dialer);
-    tell(&Record::Meta(Box::new(meta.clone())));
-    let pace = RunClock::new(clock, begin);
-    let LocalObservations { mut own, changes, network_lost: departed } =
-        run_traffic((order, offset), &pace, &mut opened, &before, tell);
-    let interrupted = pace.is_interrupted();
-    let other = finish(order, &mut own, opened, interrupted, &pace);
+    let sent = prepared.session.channel.send(&ClientMessage::Begin { at_ns });
+    sent.map_err(LiveError::system("start the test"))?;
+    let mut meta = meta(request, offset, &prepared.reconnector.dialer);
+    on_record(&Record::Meta(Box::new(meta.clone())));
+    let run_clock = RunClock::new(clock, begin);
+    let LocalObservations { mut client_report, changes, network_lost } =
+        run_traffic((request, offset), &run_clock, &mut prepared, &baseline, on_record);
+    let interrupted = run_clock.is_interrupted();
+    let server_report =
+        fetch_report(request, &mut client_report, prepared, interrupted, &run_clock);
     let mut records = Vec::new();
-    let warnings = conditions(&mut meta, &own, &other, offset, interrupted);
-    if let Some(end) = pace.end() {
+    let warnings = conditions(&mut meta, &client_report, &server_report, offset, interrupted);
+    if let Some(end) = run_clock.end() {
         meta.duration_ns = end.as_nanos().min(meta.duration_ns);
     }
     records.push(Record::Meta(Box::new(meta)));
-    let ended = pace.end().map(|end| EarlyEnd { end, network_lost: departed });
-    conclude(
-        order,
-        (&own, other.as_ref().map(|(report, _)| report)),
+    let early_end = run_clock.end().map(|end| EarlyEnd { end, network_lost });
+    append_result(
+        request,
+        (&client_report, server_report.as_ref().map(|(report, _)| report)),
         warnings,
-        ended.as_ref(),
+        early_end.as_ref(),
         &mut records,
     );
-    if let Some(Record::Summary(summary)) = records.last_mut().filter(|_| !order.mobile) {
+    if let Some(Record::Summary(summary)) = records.last_mut().filter(|_| !request.mobile) {
         invalidate(summary, &changes);
     }
     Ok(records)
@@ -126,7 +127,7 @@ pub fn measure(
 
 /// Local observations of the traffic.
 struct LocalObservations {
-    own: HostReport,
+    client_report: HostReport,
     changes: Vec<(Instant, NetworkChange)>,
     /// Time and reason of a network loss; `None` if none was lost.
     network_lost: Option<(Instant, String)>,
@@ -134,67 +135,73 @@ struct LocalObservations {
 
 /// Runs this host's traffic and watches its networks meanwhile.
 fn run_traffic(
-    (order, offset): (&MeasureRequest, ClockOffset),
-    pace: &RunClock,
-    opened: &mut PreparedTest,
-    before: &HostBaseline,
-    tell: &mut (dyn FnMut(&Record) + Send),
+    (request, offset): (&MeasureRequest, ClockOffset),
+    run_clock: &RunClock,
+    prepared: &mut PreparedTest,
+    baseline: &HostBaseline,
+    on_record: &mut (dyn FnMut(&Record) + Send),
 ) -> LocalObservations {
     // Without permission to watch the network, the measurement still runs.
     let watch = NetworkWatch::open().ok();
-    let departure = order
+    let loss_detector = request
         .session
         .as_ref()
-        .map(|_| Arc::new(Mutex::new(mobile::loss_detector(&order.scenario, watch.as_ref()))));
-    let end = FlowRunner {
-        pace,
-        scenario: &order.scenario,
-        transport: order.plan.transport,
-        settings: &order.plan.settings,
+        .map(|_| Arc::new(Mutex::new(mobile::loss_detector(&request.scenario, watch.as_ref()))));
+    let runner = FlowRunner {
+        run_clock,
+        scenario: &request.scenario,
+        transport: request.plan.transport,
+        settings: &request.plan.settings,
         is_client: true,
-        probe_target: opened.reconnector.targets.first().map(|target| ProbeTarget {
+        probe_target: prepared.reconnector.targets.first().map(|target| ProbeTarget {
             target: *target,
-            token: opened.reconnector.token.public_id(),
-            source: order.source.clone(),
-            loss_detector: departure.clone(),
+            token: prepared.reconnector.token.public_id(),
+            source: request.source.clone(),
+            loss_detector: loss_detector.clone(),
         }),
         udp_server: None,
     };
-    let PreparedTest { session: talk, streams, .. } = opened;
-    let speaker = &mut talk.channel;
-    let followed = order.session.as_ref().zip(departure.as_ref());
+    let PreparedTest { session, streams, .. } = prepared;
+    let channel = &mut session.channel;
+    let session_and_detector = request.session.as_ref().zip(loss_detector.as_ref());
     let follow = |done: &AtomicBool| {
-        if let Some((session, departure)) = followed {
-            session.follow(pace, departure, done, |at| mobile::send_end(speaker, offset, at));
+        if let Some((session, loss_detector)) = session_and_detector {
+            session
+                .follow(run_clock, loss_detector, done, |at| mobile::send_end(channel, offset, at));
         }
     };
-    let traffic = || end.run(streams, before, tell);
-    let (mut own, changes) = watched((pace, watch, departure.as_ref()), traffic, follow);
-    let events = changes.iter().map(|(at, change)| Record::Event(as_event(*at, change)));
-    own.records.extend(events);
-    let departed = order.session.as_ref().and_then(|session| session.network_lost(pace));
-    own.records
-        .extend(departed.iter().map(|(since, why)| Record::Event(network_lost_event(*since, why))));
-    LocalObservations { own, changes, network_lost: departed }
+    let traffic = || runner.run(streams, baseline, on_record);
+    let (mut client_report, changes) =
+        run_watched((run_clock, watch, loss_detector.as_ref()), traffic, follow);
+    let events =
+        changes.iter().map(|(at, change)| Record::Event(network_change_event(*at, change)));
+    client_report.records.extend(events);
+    let network_lost = request.session.as_ref().and_then(|session| session.network_lost(run_clock));
+    client_report.records.extend(
+        network_lost
+            .iter()
+            .map(|(since, reason)| Record::Event(network_lost_event(*since, reason))),
+    );
+    LocalObservations { client_report, changes, network_lost }
 }
 
-/// Runs `what` while watching for network changes; returns its result and the changes. `follow`
+/// Runs `traffic` while watching for network changes; returns its result and the changes. `follow`
 /// runs concurrently.
-fn watched<T>(
-    (pace, watch, departure): (&RunClock, Option<NetworkWatch>, Option<&SharedDetector>),
-    what: impl FnOnce() -> T,
+fn run_watched<T>(
+    (run_clock, watch, loss_detector): (&RunClock, Option<NetworkWatch>, Option<&SharedDetector>),
+    traffic: impl FnOnce() -> T,
     follow: impl FnOnce(&AtomicBool) + Send,
 ) -> (T, Vec<(Instant, NetworkChange)>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
-        let watching = watch.map(|mut watch| {
+        let watcher = watch.map(|mut watch| {
             scope.spawn(move || {
                 let mut changes = Vec::new();
                 watch.run(done, &mut |change| {
-                    let now = pace.now();
-                    if let Some(departure) = departure {
-                        mobile::lock(departure).on_change(now, &change);
+                    let now = run_clock.now();
+                    if let Some(loss_detector) = loss_detector {
+                        mobile::lock(loss_detector).on_change(now, &change);
                     }
                     changes.push((now, change));
                 });
@@ -202,26 +209,26 @@ fn watched<T>(
             })
         });
         scope.spawn(move || follow(done));
-        let result = what();
+        let result = traffic();
         done.store(true, Ordering::Release);
-        let changes = watching.and_then(|watching| watching.join().ok());
+        let changes = watcher.and_then(|watcher| watcher.join().ok());
         (result, changes.unwrap_or_default())
     })
 }
 
 /// Returns the event of a lost network.
-fn network_lost_event(since: Instant, why: &str) -> Event {
+fn network_lost_event(since: Instant, reason: &str) -> Event {
     Event {
         t_ns: since.as_nanos(),
         kind: EventKind::Link,
         host: HOSTS.first().map(|name| (*name).to_owned()),
         path: None,
-        text: format!("the first network is gone: {why}"),
+        text: format!("the first network is gone: {reason}"),
         detail: BTreeMap::new(),
     }
 }
 
-fn as_event(at: Instant, change: &NetworkChange) -> Event {
+fn network_change_event(at: Instant, change: &NetworkChange) -> Event {
     let kind = match change {
         NetworkChange::Link { .. }
         | NetworkChange::Removed { .. }
@@ -240,13 +247,13 @@ fn as_event(at: Instant, change: &NetworkChange) -> Event {
 
 /// Marks the summary as invalid if a network changed, as its metrics would mix two networks.
 fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
-    let Some((at, first)) = changes.first() else { return };
+    let Some((at, change)) = changes.first() else { return };
     let seconds = Duration::from_nanos(at.as_nanos()).as_secs_f64();
     let more = match changes.len() - 1 {
         0 => String::new(),
         more => format!(" ({more} more changes)"),
     };
-    let text = format!("invalid: at {seconds:.1} s, {first}{more}");
+    let text = format!("invalid: at {seconds:.1} s, {change}{more}");
     summary.ok = false;
     summary.verdict = format!("{text}; {}", summary.verdict);
     summary.warnings.push(Warning {
@@ -256,76 +263,83 @@ fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
 }
 
 /// Fetches the server's report, even after connections were lost.
-fn finish(
-    order: &MeasureRequest,
-    own: &mut HostReport,
-    opened: PreparedTest,
+fn fetch_report(
+    request: &MeasureRequest,
+    client_report: &mut HostReport,
+    prepared: PreparedTest,
     interrupted: bool,
-    pace: &RunClock,
+    run_clock: &RunClock,
 ) -> Result<(HostReport, u32), String> {
-    let PreparedTest { session: talk, streams, reconnector: mut way, connect } = opened;
-    let mut speaker = talk.channel;
-    for (flow, span) in connect {
-        if let Some(report) = own.flows.iter_mut().find(|half| half.flow == flow) {
-            report.connect_ns = Some(span.as_nanos() as u64);
+    let PreparedTest { session, streams, mut reconnector, connect } = prepared;
+    let mut channel = session.channel;
+    for (flow, connect_time) in connect {
+        if let Some(report) =
+            client_report.flows.iter_mut().find(|flow_report| flow_report.flow == flow)
+        {
+            report.connect_ns = Some(connect_time.as_nanos() as u64);
         }
     }
     // Addresses announced by the server may be reachable when the first one is not.
-    for remote in own.subflows.iter().filter_map(|subflow| subflow.remote.parse().ok()) {
-        if !way.targets.contains(&remote) {
-            way.targets.push(remote);
+    for remote in client_report.subflows.iter().filter_map(|subflow| subflow.remote.parse().ok()) {
+        if !reconnector.targets.contains(&remote) {
+            reconnector.targets.push(remote);
         }
     }
     drop(streams);
     if interrupted {
-        let _ = speaker.send(&ClientMessage::Stop); // the server may be gone
+        let _ = channel.send(&ClientMessage::Stop); // the server may be gone
     }
-    let now = way.clock.now();
-    let left = if interrupted {
+    let now = reconnector.clock.now();
+    let remaining = if interrupted {
         Duration::ZERO
     } else {
-        max_duration(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
+        max_duration(&request.scenario)
+            .saturating_sub(run_clock.now().saturating_since(Instant::ZERO))
     };
-    let deadline = now + left + order.result_timeout * 2;
-    let most = max_result_bytes(&order.scenario);
-    ResultFetch::new(&way, Some(speaker), most).run(order.result_timeout, deadline)
+    let deadline = now + remaining + request.result_timeout * 2;
+    let max_bytes = max_result_bytes(&request.scenario);
+    ResultFetch::new(&reconnector, Some(channel), max_bytes).run(request.result_timeout, deadline)
 }
 
-fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
-    let run = (order.plan.transport, order.repeat);
+fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
+    let run = (request.plan.transport, request.repeat);
     let mut conditions = BTreeMap::from([
-        ("server".to_owned(), order.name.clone()),
+        ("server".to_owned(), request.name.clone()),
         ("clock offset error".to_owned(), format!("{:?}", offset.error)),
     ]);
-    conditions.extend(order.scenario.remarks.clone());
-    let settings = &order.plan.settings;
-    let mut note = |name: &str, value: Option<String>| {
+    conditions.extend(request.scenario.remarks.clone());
+    let settings = &request.plan.settings;
+    let mut add_condition = |name: &str, value: Option<String>| {
         conditions.extend(value.map(|value| (name.to_owned(), value)));
     };
-    note("why this server", order.choice.clone());
-    note("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
-    note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
-    note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
-    let quic = is_quic(order.plan.transport);
-    note("quic", quic.then(|| towpath_quic::QUIC_LIBRARY.to_owned()));
+    add_condition("why this server", request.choice.clone());
+    add_condition("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
+    add_condition(
+        "socket buffers asked for",
+        settings.window_bytes.map(|bytes| format!("{bytes} bytes")),
+    );
+    add_condition("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
+    let quic = is_quic(request.plan.transport);
+    add_condition("quic", quic.then(|| towpath_quic::QUIC_LIBRARY.to_owned()));
     let bytes = "UDP payload, with everything that QUIC adds to the data";
-    note("bytes of paths", quic.then(|| bytes.to_owned()));
-    let multipath = order.plan.transport == Transport::Mpquic;
-    let policy = order.scenario.hosts.first().map(|host| host.stack.path_policy.to_string());
-    note("path policy", policy.filter(|_| multipath));
-    note("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
-    let checked = match (order.server, &order.secret) {
+    add_condition("bytes of paths", quic.then(|| bytes.to_owned()));
+    let multipath = request.plan.transport == Transport::Mpquic;
+    let policy = request.scenario.hosts.first().map(|host| host.stack.path_policy.to_string());
+    add_condition("path policy", policy.filter(|_| multipath));
+    add_condition("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
+    let trust = match (request.server, &request.secret) {
         (Some(_), _) => "as expected",
         (None, Some(_)) => "whoever has it knows the secret",
         (None, None) => "not checked",
     };
-    let shown = dialer.server_fingerprint().map(|shown| format!("sha256:{shown} ({checked})"));
-    note("server certificate", shown);
-    note("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
+    let fingerprint =
+        dialer.server_fingerprint().map(|fingerprint| format!("sha256:{fingerprint} ({trust})"));
+    add_condition("server certificate", fingerprint);
+    add_condition("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
     let around_control = dialer.is_secure() && !quic;
-    note("tls of control", around_control.then(|| "1.3".to_owned()));
-    note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
-    let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
+    add_condition("tls of control", around_control.then(|| "1.3".to_owned()));
+    add_condition("received data", settings.discard.then(|| "counted, not copied".to_owned()));
+    let mut meta = Meta::of(&request.scenario, World::Live, run, request.seed);
     for path in &mut meta.paths {
         // Link settings of the scenario apply to emulated links only.
         "as it is".clone_into(&mut path.text);
@@ -337,7 +351,7 @@ fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
             .congestion_control
             .clone()
             .unwrap_or_else(system_congestion_control),
-        order: order.run_order,
+        order: request.run_order,
         conditions,
         ..meta
     }
@@ -346,33 +360,33 @@ fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
 /// Adds the conditions of both hosts to `meta`; returns warnings about the result.
 fn conditions(
     meta: &mut Meta,
-    own: &HostReport,
-    other: &Result<(HostReport, u32), String>,
+    client_report: &HostReport,
+    server_report: &Result<(HostReport, u32), String>,
     offset: ClockOffset,
     interrupted: bool,
 ) -> Vec<Warning> {
-    let plain = |text: String| Warning { text, hint: None };
+    let warning = |text: String| Warning { text, hint: None };
     let mut warnings = Vec::new();
-    let other_half = other.as_ref().ok().map(|(report, _)| report);
-    for (name, half) in HOSTS.iter().zip([Some(own), other_half]) {
-        let Some(host) = half.map(|half| &half.host) else { continue };
+    let received_report = server_report.as_ref().ok().map(|(report, _)| report);
+    for (name, report) in HOSTS.iter().zip([Some(client_report), received_report]) {
+        let Some(host) = report.map(|report| &report.host) else { continue };
         for (key, value) in &host.conditions {
             meta.conditions.insert(format!("{key} on {name}"), value.clone());
         }
         meta.conditions.insert(format!("kernel on {name}"), host.kernel.clone());
         meta.conditions.insert(format!("towpath on {name}"), host.towpath.clone());
         meta.conditions.insert(format!("processor time on {name}"), format!("{:.3} s", host.cpu_s));
-        warnings.extend(host.warnings.iter().cloned().map(plain));
+        warnings.extend(host.warnings.iter().cloned().map(warning));
     }
-    match other {
+    match server_report {
         Ok((_, 0)) => {}
-        Ok((_, lost)) => {
-            let lost = if *lost == 1 { "once".to_owned() } else { format!("{lost} times") };
-            let text = format!("the control connection was lost {lost}; nothing is missing");
+        Ok((_, losses)) => {
+            let losses = if *losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+            let text = format!("the control connection was lost {losses}; nothing is missing");
             meta.conditions.insert("control".to_owned(), text);
         }
-        Err(why) => warnings.push(Warning {
-            text: format!("the server's half of the result is missing: {why}"),
+        Err(reason) => warnings.push(Warning {
+            text: format!("the server's half of the result is missing: {reason}"),
             hint: Some(
                 "what this host saw is here; repeat it when the server can be \
                 reached"
@@ -381,7 +395,7 @@ fn conditions(
         }),
     }
     if interrupted {
-        warnings.push(plain("the run was interrupted".to_owned()));
+        warnings.push(warning("the run was interrupted".to_owned()));
     }
     if offset.error > MAX_CLOCK_ERROR {
         let text = format!(
@@ -389,7 +403,7 @@ fn conditions(
              the other",
             offset.error.as_secs_f64() * 1e3
         );
-        warnings.push(plain(text));
+        warnings.push(warning(text));
     }
     warnings
 }
@@ -403,28 +417,28 @@ struct EarlyEnd {
 }
 
 /// Merges both reports and appends the records of the result, ending with the summary.
-fn conclude(
-    order: &MeasureRequest,
-    (own, other): (&HostReport, Result<&HostReport, &String>),
+fn append_result(
+    request: &MeasureRequest,
+    (client_report, server_report): (&HostReport, Result<&HostReport, &String>),
     warnings: Vec<Warning>,
-    ended: Option<&EarlyEnd>,
+    early_end: Option<&EarlyEnd>,
     records: &mut Vec<Record>,
 ) {
-    let other = other.map_err(String::as_str);
-    let mut merged = merge(&order.scenario, own, other);
-    if let Some(EarlyEnd { end, .. }) = ended {
+    let server_report = server_report.map_err(String::as_str);
+    let mut merged = merge(&request.scenario, client_report, server_report);
+    if let Some(EarlyEnd { end, .. }) = early_end {
         merged.drop_from(*end);
     }
-    let transport = order.plan.transport;
-    let proved = multipath_use(transport, &merged, (own, other.ok()));
-    let (accounts, account) = account(&order.scenario, transport, &merged);
+    let transport = request.plan.transport;
+    let multipath = multipath_use(transport, &merged, (client_report, server_report.ok()));
+    let (accounts, account) = account(&request.scenario, transport, &merged);
     let MergedRun { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
-    let mut summarizer = Summarizer::new(&order.scenario, transport);
+    let mut summarizer = Summarizer::new(&request.scenario, transport);
     for input in inputs {
         summarizer = summarizer.flow(input);
     }
-    for (flow, direction, figures) in merged.datagrams {
-        summarizer.add_datagrams(flow, direction, figures);
+    for (flow, direction, summary) in merged.datagrams {
+        summarizer.add_datagrams(flow, direction, summary);
     }
     let mut warnings = warnings;
     if !probes.is_empty() && probes.iter().all(|probe| probe.answered_ns.is_none()) {
@@ -433,34 +447,36 @@ fn conclude(
             hint: Some("`towpath check` says whether UDP passes to the server's port".to_owned()),
         });
     }
-    for warning in warnings.into_iter().chain(evidence::warnings(&order.scenario, transport, own)) {
+    for warning in
+        warnings.into_iter().chain(evidence::warnings(&request.scenario, transport, client_report))
+    {
         summarizer = summarizer.warning(warning);
     }
-    let nanos = |report: &HostReport| {
+    let cpu_ns = |report: &HostReport| {
         Duration::try_from_secs_f64(report.host.cpu_s).ok().map(|t| t.as_nanos() as u64)
     };
     let cpu = CpuTime {
-        client_cpu_ns: nanos(own),
-        server_cpu_ns: other.ok().and_then(nanos),
+        client_cpu_ns: cpu_ns(client_report),
+        server_cpu_ns: server_report.ok().and_then(cpu_ns),
         accounting: CpuAccounting::Process,
     };
     let summarizer = summarizer
         .subflows(subflows)
         .probes(&probes)
-        .multipath(proved)
+        .multipath(multipath)
         .counters(&counters)
         .account(account)
         .cpu(Some(cpu));
     records.extend(series);
-    records.extend(accounts.into_iter().map(|one| Record::Account(Box::new(one))));
+    records.extend(accounts.into_iter().map(|account| Record::Account(Box::new(account))));
     records.extend(messages.into_iter().map(Record::Message));
     records.extend(probes.into_iter().map(Record::Probe));
     records.extend(merged.datagram_rows.into_iter().map(Record::Datagrams));
     records.extend(counters.into_iter().map(Record::Counter));
     let mut summary = summarizer.finish();
-    if let Some(EarlyEnd { network_lost: Some((since, why)), .. }) = ended {
-        let seconds = since.saturating_since(Instant::ZERO).as_secs_f64();
-        summary.verdict = format!("{why} at {seconds:.1} s; {}", summary.verdict);
+    if let Some(EarlyEnd { network_lost: Some((lost_at, reason)), .. }) = early_end {
+        let seconds = lost_at.saturating_since(Instant::ZERO).as_secs_f64();
+        summary.verdict = format!("{reason} at {seconds:.1} s; {}", summary.verdict);
     }
     records.push(Record::Summary(Box::new(summary)));
 }

@@ -22,7 +22,7 @@ use crate::{interrupt, quic};
 const READ_BYTES: usize = 16 * 1024;
 /// Longest time to deliver the last message.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same after an interrupt.
+/// Longest time to deliver the last message after an interrupt.
 const INTERRUPTED_LINGER: Duration = Duration::from_millis(50);
 /// Time limit for sending one message to a slow peer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ enum ControlTransport {
 /// Endpoint of a control connection.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
-    wire: ControlTransport,
+    transport: ControlTransport,
     frames: FrameDecoder,
     clock: Clock,
     /// Bytes read and written.
@@ -54,13 +54,16 @@ impl ControlChannel {
     }
 
     /// Creates the channel over a socket, with or without TLS.
-    pub(crate) fn over_socket(wire: socket_stream::SocketStream, clock: Clock) -> io::Result<Self> {
-        let socket = wire.socket();
+    pub(crate) fn over_socket(
+        transport: socket_stream::SocketStream,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let socket = transport.socket();
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_write_timeout(Some(POLL_INTERVAL))?;
         Ok(Self {
-            wire: ControlTransport::Kernel(wire),
+            transport: ControlTransport::Kernel(transport),
             frames: FrameDecoder::default(),
             clock,
             transferred_bytes: Default::default(),
@@ -70,11 +73,11 @@ impl ControlChannel {
     /// Creates the channel over a QUIC stream.
     pub(super) fn over_quic(
         stream: quic::BlockingStream,
-        hold: Arc<ConnectionGuard>,
+        guard: Arc<ConnectionGuard>,
         clock: Clock,
     ) -> Self {
         Self {
-            wire: ControlTransport::Quic(stream, hold),
+            transport: ControlTransport::Quic(stream, guard),
             frames: FrameDecoder::default(),
             clock,
             transferred_bytes: Default::default(),
@@ -88,9 +91,9 @@ impl ControlChannel {
 
     /// Returns the channel binding of an encrypted connection; `None` otherwise.
     pub(crate) fn binding(&self) -> Option<ChannelBinding> {
-        let binding = match &self.wire {
-            ControlTransport::Kernel(wire) => wire.binding(),
-            ControlTransport::Quic(_, hold) => hold.binding(),
+        let binding = match &self.transport {
+            ControlTransport::Kernel(transport) => transport.binding(),
+            ControlTransport::Quic(_, guard) => guard.binding(),
         };
         binding.map(ChannelBinding)
     }
@@ -101,20 +104,20 @@ impl ControlChannel {
             .1
             .set(self.transferred_bytes.1.get().saturating_add(bytes.len() as u64));
         let deadline = self.clock.now() + WRITE_TIMEOUT;
-        let wire = match &self.wire {
-            ControlTransport::Kernel(wire) => wire,
+        let transport = match &self.transport {
+            ControlTransport::Kernel(transport) => transport,
             ControlTransport::Quic(stream, _) => return stream.write(bytes, WRITE_TIMEOUT),
         };
         let mut rest = bytes;
         loop {
             let sent = if rest.is_empty() {
                 // Accepted bytes may still await encryption and sending.
-                if wire.is_flushed()? {
+                if transport.is_flushed()? {
                     return Ok(());
                 }
                 Err(io::ErrorKind::WouldBlock.into())
             } else {
-                wire.send(rest)
+                transport.send(rest)
             };
             match sent {
                 Ok(length) => rest = rest.get(length..).unwrap_or_default(),
@@ -138,8 +141,8 @@ impl ControlChannel {
     /// Sends the last message and waits until it is delivered. Over a kernel socket, the kernel
     /// delivers it after the close.
     pub(super) fn send_last<T: Serialize>(mut self, message: &T) {
-        let said = self.send(message);
-        if let (Ok(()), ControlTransport::Quic(stream, _)) = (said, &self.wire) {
+        let result = self.send(message);
+        if let (Ok(()), ControlTransport::Quic(stream, _)) = (result, &self.transport) {
             let _ = stream.finish(linger_timeout());
         }
     } // the peer may be gone
@@ -147,55 +150,55 @@ impl ControlChannel {
     /// Closes the sending direction and reads on briefly. Closing with unread data resets the
     /// connection, which may lose the last message.
     pub(crate) fn close(self) {
-        let wire = match &self.wire {
-            ControlTransport::Kernel(wire) => wire,
+        let transport = match &self.transport {
+            ControlTransport::Kernel(transport) => transport,
             ControlTransport::Quic(stream, _) => {
                 let _ = stream.finish(linger_timeout()); // the peer may be gone
                 return;
             }
         };
-        wire.close(self.clock);
+        transport.close(self.clock);
         let deadline = self.clock.now() + linger_timeout();
-        let mut room = [0; READ_BYTES];
-        let _ = wire.socket().set_read_timeout(Some(linger_timeout())); // best effort
-        let mut plain = &**wire.socket();
+        let mut buffer = [0; READ_BYTES];
+        let _ = transport.socket().set_read_timeout(Some(linger_timeout())); // best effort
+        let mut reader = &**transport.socket();
         while self.clock.now() < deadline
-            && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)
+            && io::Read::read(&mut reader, &mut buffer).is_ok_and(|length| length > 0)
         {}
     }
 
     /// Receives the first bytes, which are not a message.
     pub(super) fn recv_raw<const N: usize>(&mut self, timeout: Duration) -> io::Result<[u8; N]> {
         let deadline = self.clock.now() + timeout;
-        let (mut said, mut there) = ([0; N], 0);
-        while let Some(room) = said.get_mut(there..).filter(|room| !room.is_empty()) {
-            match self.read(room, deadline) {
+        let (mut bytes, mut received_len) = ([0; N], 0);
+        while let Some(buffer) = bytes.get_mut(received_len..).filter(|buffer| !buffer.is_empty()) {
+            match self.read(buffer, deadline) {
                 Ok(None) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(Some(length)) => there += length,
+                Ok(Some(length)) => received_len += length,
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(said)
+        Ok(bytes)
     }
 
-    /// Receives the next message; `None` after `patience`.
+    /// Receives the next message; `None` after `timeout`.
     pub(crate) fn recv<T: DeserializeOwned>(&mut self, timeout: Duration) -> io::Result<Option<T>> {
         let deadline = self.clock.now() + timeout;
-        let mut room = [0; READ_BYTES];
+        let mut buffer = [0; READ_BYTES];
         loop {
             if let Some(message) = self.frames.take().map_err(invalid_data)? {
                 return Ok(Some(message));
             }
-            match self.read(&mut room, deadline) {
+            match self.read(&mut buffer, deadline) {
                 Ok(None) => return Ok(None),
                 Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(length)) => {
                     self.transferred_bytes
                         .0
                         .set(self.transferred_bytes.0.get().saturating_add(length as u64));
-                    self.frames.push(room.get(..length).unwrap_or_default());
+                    self.frames.push(buffer.get(..length).unwrap_or_default());
                 }
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
@@ -204,18 +207,20 @@ impl ControlChannel {
     }
 
     /// Reads some bytes; `None` after the deadline.
-    fn read(&self, room: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
-        let left = deadline.saturating_since(self.clock.now());
-        if left.is_zero() {
+    fn read(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
+        let remaining = deadline.saturating_since(self.clock.now());
+        if remaining.is_zero() {
             return Ok(None);
         }
-        match &self.wire {
-            ControlTransport::Kernel(wire) => {
+        match &self.transport {
+            ControlTransport::Kernel(transport) => {
                 // A timeout of zero would disable the timeout.
-                wire.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-                wire.read(room).map(Some)
+                transport
+                    .socket()
+                    .set_read_timeout(Some(remaining.max(Duration::from_millis(1))))?;
+                transport.read(buffer).map(Some)
             }
-            ControlTransport::Quic(stream, _) => stream.read(room, left).map(Some),
+            ControlTransport::Quic(stream, _) => stream.read(buffer, remaining).map(Some),
         }
     }
 }

@@ -28,14 +28,14 @@ impl ConnectionGuard {
     /// Returns the channel binding, a secret of both endpoints of the connection.
     pub(super) fn binding(&self) -> Option<[u8; 32]> {
         let id = self.id;
-        self.host.call(move |turn| turn.host.binding(id)).ok().flatten()
+        self.host.call(move |driver| driver.host.binding(id)).ok().flatten()
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let id = self.id;
-        self.host.post(move |turn| turn.close(id));
+        self.host.post(move |driver| driver.close(id));
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) enum DataStream {
 /// Endpoint of a QUIC stream.
 #[derive(Debug, Clone)]
 pub(super) struct QuicDataStream {
-    ended: QuicStreamHandle,
+    handle: QuicStreamHandle,
     stream: StreamId,
     _guard: Arc<ConnectionGuard>,
 }
@@ -61,19 +61,19 @@ impl QuicDataStream {
     pub(super) fn new(
         connection: QuicConnection,
         (stream, first): (StreamId, bool),
-        hold: Arc<ConnectionGuard>,
+        guard: Arc<ConnectionGuard>,
     ) -> Self {
-        Self { ended: QuicStreamHandle::new(connection, first), stream, _guard: hold }
+        Self { handle: QuicStreamHandle::new(connection, first), stream, _guard: guard }
     }
 
     /// Attaches the handler that transfers the stream's data.
-    pub(super) fn attach(&self, end: StreamApp) {
-        self.ended.connection.attach(self.stream, end);
+    pub(super) fn attach(&self, app: StreamApp) {
+        self.handle.connection.attach(self.stream, app);
     }
 
     /// Returns the connection if this stream represents it.
     pub(super) fn connection(&self) -> Option<&QuicConnection> {
-        self.ended.is_first().then_some(&self.ended.connection)
+        self.handle.is_first().then_some(&self.handle.connection)
     }
 }
 
@@ -81,8 +81,8 @@ impl DataStream {
     /// Returns a sample of the connection's statistics.
     pub(super) fn sample(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
-            Self::Socket(wire) => sample::connection(wire.socket(), multipath),
-            Self::Quic(strand) => strand.ended.sample(),
+            Self::Socket(socket) => sample::connection(socket.socket(), multipath),
+            Self::Quic(stream) => stream.handle.sample(),
         }
     }
 
@@ -90,7 +90,7 @@ impl DataStream {
     pub(super) fn connection(&self) -> Option<&QuicConnection> {
         match self {
             Self::Socket(_) => None,
-            Self::Quic(strand) => strand.connection(),
+            Self::Quic(stream) => stream.connection(),
         }
     }
 }

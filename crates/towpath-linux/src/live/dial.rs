@@ -52,16 +52,16 @@ impl Dialer {
         Self { clock, trust, secure, pinned, host, server_fingerprint }
     }
 
-    /// Requires TLS for control over TCP if `needed`.
+    /// Requires TLS for control over TCP if `required`.
     #[must_use]
-    pub(super) fn with_tls(self, needed: bool) -> Self {
-        Self { secure: self.secure || needed, ..self }
+    pub(super) fn with_tls(self, required: bool) -> Self {
+        Self { secure: self.secure || required, ..self }
     }
 
     /// Pins the certificate that the server has presented.
     pub(super) fn pin_identity(&self) {
-        if let Some(shown) = self.server_fingerprint() {
-            self.pinned.get_or_init(|| Trust::Pinned(vec![shown]));
+        if let Some(fingerprint) = self.server_fingerprint() {
+            self.pinned.get_or_init(|| Trust::Pinned(vec![fingerprint]));
         }
     }
 
@@ -91,52 +91,55 @@ impl Dialer {
     }
 
     /// Opens a QUIC connection for control, not for traffic.
-    pub(super) fn quic(
+    pub(super) fn connect_quic(
         &self,
         transport: Transport,
         (source, target): (&LocalBind, SocketAddr),
         timeout: Duration,
     ) -> io::Result<(quic::BlockingConnection, Arc<ConnectionGuard>)> {
         let multipath = transport == Transport::Mpquic;
-        let config = self.config(QuicConfig { multipath, ..QuicConfig::default() }, target);
+        let config = self.client_config(QuicConfig { multipath, ..QuicConfig::default() }, target);
         let host = self.host()?;
-        let connection = host.connect(local(source, target), target, config, timeout)?;
-        let hold = ConnectionGuard::new(host, connection.id());
-        if let Some(shown) = connection.status().and_then(|status| status.peer) {
-            self.server_fingerprint.get_or_init(|| shown);
+        let connection = host.connect(local_address(source, target), target, config, timeout)?;
+        let guard = ConnectionGuard::new(host, connection.id());
+        if let Some(fingerprint) = connection.status().and_then(|status| status.peer) {
+            self.server_fingerprint.get_or_init(|| fingerprint);
         }
-        Ok((connection, hold))
+        Ok((connection, guard))
     }
 
     /// Opens a control connection and sends its preamble.
-    pub(super) fn control(
+    pub(super) fn connect_control(
         &self,
         transport: Transport,
         (source, target): (&LocalBind, SocketAddr),
         token: TestToken,
         timeout: Duration,
     ) -> io::Result<ControlChannel> {
-        let mut speaker = if is_quic(transport) {
-            let (connection, hold) = self.quic(transport, (source, target), timeout)?;
-            ControlChannel::over_quic(connection.open_stream()?, hold, self.clock)
+        let mut channel = if is_quic(transport) {
+            let (connection, guard) = self.connect_quic(transport, (source, target), timeout)?;
+            ControlChannel::over_quic(connection.open_stream()?, guard, self.clock)
         } else {
             let settings = TransferSettings::default();
             let socket = socket::connect(transport, source, target, &settings, timeout)?;
             if self.secure {
                 let (kind, token) = (ConnectionKind::Tls, TestToken::NONE);
-                let first = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
-                io::Write::write_all(&mut &socket, &first)?;
+                let preamble = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
+                io::Write::write_all(&mut &socket, &preamble)?;
             }
-            ControlChannel::over_socket(self.wire(socket, self.secure, timeout)?, self.clock)?
+            ControlChannel::over_socket(
+                self.wrap_socket(socket, self.secure, timeout)?,
+                self.clock,
+            )?
         };
         let preamble = Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token };
-        speaker.send_raw(&preamble.to_bytes())?;
-        Ok(speaker)
+        channel.send_raw(&preamble.to_bytes())?;
+        Ok(channel)
     }
 
     /// Opens the streams of a flow: one TCP connection each, or one QUIC connection for all. Also
     /// returns the connect time of the first connection.
-    pub(super) fn flow(
+    pub(super) fn connect_flow(
         &self,
         (plan, scenario): (&TestPlan, &Scenario),
         (source, target): (&LocalBind, SocketAddr),
@@ -144,57 +147,67 @@ impl Dialer {
         (token, qlog): (TestToken, Option<Qlog>),
         timeout: Duration,
     ) -> io::Result<(Vec<DataStream>, Duration)> {
-        let began = self.clock.now();
+        let started = self.clock.now();
         // Data preambles are not encrypted, so they carry the public ID.
         let token = token.public_id();
         let preamble =
             |stream: u16| Preamble { kind: ConnectionKind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
         if is_quic(transport) {
-            let config = QuicConfig { qlog, ..config(scenario, 0, plan) };
-            let config = self.config(config, target);
+            let config = QuicConfig { qlog, ..flow_config(scenario, 0, plan) };
+            let config = self.client_config(config, target);
             let host = self.host()?;
-            let connection =
-                QuicConnection::connect(host, (local(source, target), target), config, timeout)?;
-            let hold = ConnectionGuard::new(host, connection.id());
+            let connection = QuicConnection::connect(
+                host,
+                (local_address(source, target), target),
+                config,
+                timeout,
+            )?;
+            let guard = ConnectionGuard::new(host, connection.id());
             let open = |number: &u16| {
                 let stream = connection.open_stream(&preamble(*number))?;
-                let place = (stream, *number == 0);
+                let stream_role = (stream, *number == 0);
                 Ok(DataStream::Quic(QuicDataStream::new(
                     connection.clone(),
-                    place,
-                    Arc::clone(&hold),
+                    stream_role,
+                    Arc::clone(&guard),
                 )))
             };
-            let took = self.clock.now().saturating_since(began);
-            return Ok((numbers.iter().map(open).collect::<io::Result<_>>()?, took));
+            let connect_time = self.clock.now().saturating_since(started);
+            return Ok((numbers.iter().map(open).collect::<io::Result<_>>()?, connect_time));
         }
-        let mut first = None;
+        let mut first_connect_time = None;
         let open = |number: &u16| {
             let socket = socket::connect(transport, source, target, settings, timeout)?;
-            first.get_or_insert_with(|| self.clock.now().saturating_since(began));
+            first_connect_time.get_or_insert_with(|| self.clock.now().saturating_since(started));
             io::Write::write_all(&mut &socket, &preamble(*number))?;
-            self.wire(socket, settings.tls, timeout).map(DataStream::Socket)
+            self.wrap_socket(socket, settings.tls, timeout).map(DataStream::Socket)
         };
-        let lines = numbers.iter().map(open).collect::<io::Result<_>>()?;
-        Ok((lines, first.unwrap_or_default()))
+        let streams = numbers.iter().map(open).collect::<io::Result<_>>()?;
+        Ok((streams, first_connect_time.unwrap_or_default()))
     }
 
     /// Wraps a socket, in TLS if `tls` is set.
-    fn wire(&self, socket: Socket, tls: bool, timeout: Duration) -> io::Result<SocketStream> {
+    fn wrap_socket(
+        &self,
+        socket: Socket,
+        tls: bool,
+        timeout: Duration,
+    ) -> io::Result<SocketStream> {
         if !tls {
             return Ok(SocketStream::Plain(Arc::new(socket)));
         }
         let session = TlsSession::client(self.trust()).map_err(io::Error::other)?;
         let deadline = self.clock.now() + timeout;
-        let (wire, shown) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
-        if let Some(shown) = shown {
-            self.server_fingerprint.get_or_init(|| shown);
+        let (stream, fingerprint) =
+            SocketStream::handshake(socket, session, (self.clock, deadline))?;
+        if let Some(fingerprint) = fingerprint {
+            self.server_fingerprint.get_or_init(|| fingerprint);
         }
-        Ok(wire)
+        Ok(stream)
     }
 
-    fn config(&self, config: QuicConfig, target: SocketAddr) -> QuicConfig {
+    fn client_config(&self, config: QuicConfig, target: SocketAddr) -> QuicConfig {
         let [v4, v6] = MAX_DATAGRAM_BYTES;
         QuicConfig {
             trust: self.trust().clone(),
@@ -207,18 +220,21 @@ impl Dialer {
 }
 
 /// Returns the local address for `source`; `None` leaves the choice to routing.
-fn local(source: &LocalBind, target: SocketAddr) -> Option<IpAddr> {
+fn local_address(source: &LocalBind, target: SocketAddr) -> Option<IpAddr> {
     source.address.or_else(|| {
         let name = source.interface.as_ref()?;
-        let all = interfaces().unwrap_or_default();
-        let fits = |address: IpAddr| address.is_ipv4() == target.is_ipv4();
-        all.into_iter().find(|one| one.name == *name && fits(one.address)).map(|one| one.address)
+        let local_interfaces = interfaces().unwrap_or_default();
+        let is_same_family = |address: IpAddr| address.is_ipv4() == target.is_ipv4();
+        local_interfaces
+            .into_iter()
+            .find(|interface| interface.name == *name && is_same_family(interface.address))
+            .map(|interface| interface.address)
     })
 }
 
 /// Returns the QUIC settings of a flow on one of the two hosts. Settings without meaning for QUIC
 /// get its defaults; the result records what was used.
-pub(super) fn config(scenario: &Scenario, host: usize, plan: &TestPlan) -> QuicConfig {
+pub(super) fn flow_config(scenario: &Scenario, host: usize, plan: &TestPlan) -> QuicConfig {
     let texts = scenario.hosts.get(host).map(|host| scenario.quic_settings(host));
     let texts = texts.unwrap_or_default();
     let texts = texts.iter().map(|(name, value)| (*name, value.as_str()));

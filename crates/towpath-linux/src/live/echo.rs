@@ -15,54 +15,56 @@ use crate::traffic_budget::TrafficDirection;
 pub(super) struct EchoStream<T> {
     unsent: Bytes,
     deadline: Instant,
-    /// Quota of the source; `paid_until` is when it permits more data.
+    /// Quota of the source.
     quota: Arc<SourceQuota>,
+    /// Time from which the quota permits more data.
     next_allowed: Instant,
     /// Time when a throttled stream continues.
-    resumes: Option<Instant>,
-    over: bool,
+    resume_at: Option<Instant>,
+    /// True once no more data is read.
+    finished: bool,
     /// Guard that is dropped at the end of the stream.
     guard: Option<T>,
 }
 
 impl<T: Send> EchoStream<T> {
-    /// Creates an echo stream; `kept` is dropped when it ends.
-    pub(super) fn new(deadline: Instant, quota: Arc<SourceQuota>, kept: T) -> Self {
+    /// Creates an echo stream; `guard` is dropped when it ends.
+    pub(super) fn new(deadline: Instant, quota: Arc<SourceQuota>, guard: T) -> Self {
         let (unsent, next_allowed) = (Bytes::new(), Instant::ZERO);
         Self {
             unsent,
             deadline,
             quota,
             next_allowed,
-            resumes: None,
-            over: false,
-            guard: Some(kept),
+            resume_at: None,
+            finished: false,
+            guard: Some(guard),
         }
     }
 }
 
 impl<T: Send> StreamHandler for EchoStream<T> {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        while !self.over {
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        while !self.finished {
             if now >= self.deadline {
-                self.over = true;
+                self.finished = true;
                 self.guard = None;
                 return;
             }
-            pipe.write(now, &mut self.unsent);
-            self.resumes = (self.next_allowed > now).then_some(self.next_allowed);
-            if !self.unsent.is_empty() || self.resumes.is_some() {
+            stream.write(now, &mut self.unsent);
+            self.resume_at = (self.next_allowed > now).then_some(self.next_allowed);
+            if !self.unsent.is_empty() || self.resume_at.is_some() {
                 return;
             }
-            let Some(data) = pipe.read(now) else { return };
+            let Some(data) = stream.read(now) else { return };
             if data.is_empty() {
-                self.over = true;
-                pipe.shutdown(now);
+                self.finished = true;
+                stream.shutdown(now);
             }
             let bytes = data.len() as u64;
-            let both = [TrafficDirection::Inbound, TrafficDirection::Outbound]
-                .map(|way| self.quota.consume(now, way, bytes));
-            self.next_allowed = both.into_iter().fold(now, Instant::max);
+            let due_times = [TrafficDirection::Inbound, TrafficDirection::Outbound]
+                .map(|direction| self.quota.consume(now, direction, bytes));
+            self.next_allowed = due_times.into_iter().fold(now, Instant::max);
             self.unsent = data;
         }
     }
@@ -72,11 +74,12 @@ impl<T: Send> StreamHandler for EchoStream<T> {
     }
 
     fn closed(&mut self, _now: Instant, _error: Option<&ConnectionError>) {
-        self.over = true;
+        self.finished = true;
         self.guard = None;
     }
 
     fn deadline(&self) -> Option<Instant> {
-        (!self.over).then(|| self.resumes.map_or(self.deadline, |due| due.min(self.deadline)))
+        (!self.finished)
+            .then(|| self.resume_at.map_or(self.deadline, |resume_at| resume_at.min(self.deadline)))
     }
 }

@@ -17,8 +17,8 @@ pub(super) fn multipath_use(
     merged: &MergedRun,
     (client, server): (&HostReport, Option<&HostReport>),
 ) -> MultipathUse {
-    let mut proved = if transport == Transport::Mpquic {
-        of_quic(merged, [Some(client), server])
+    let mut multipath_use = if transport == Transport::Mpquic {
+        quic_multipath_use(merged, [Some(client), server])
     } else {
         let totals = Totals {
             subflows: Vec::new(),
@@ -31,40 +31,41 @@ pub(super) fn multipath_use(
         };
         run::evidence::multipath_use(transport, &totals, &merged.counters)
     };
-    proved.paths_used.clone_from(&merged.paths_used);
-    proved
+    multipath_use.paths_used.clone_from(&merged.paths_used);
+    multipath_use
 }
 
-fn of_quic(merged: &MergedRun, halves: [Option<&HostReport>; 2]) -> MultipathUse {
+fn quic_multipath_use(merged: &MergedRun, reports: [Option<&HostReport>; 2]) -> MultipathUse {
     let count = |host: &'static str| {
         move |name: &'static str| {
             let name = format!("Towpath.{name}");
-            let own = merged.counters.iter().find(|one| one.host == host && one.name == name);
-            own.map(|counter| counter.after)
+            let counter =
+                merged.counters.iter().find(|counter| counter.host == host && counter.name == name);
+            counter.map(|counter| counter.after)
         }
     };
     let counts = HOSTS.map(count);
-    let mut witnesses = Vec::new();
-    for ((host, half), count) in HOSTS.into_iter().zip(halves).zip(&counts) {
-        let ends = half.map(ends).unwrap_or_default();
-        witnesses.push(HostEvidence { host, ends, count });
+    let mut hosts = Vec::new();
+    for ((host, report), count) in HOSTS.into_iter().zip(reports).zip(&counts) {
+        let ends = report.map(connection_evidence).unwrap_or_default();
+        hosts.push(HostEvidence { host, ends, count });
     }
-    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&hosts);
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// Returns the evidence of a host's connections.
-fn ends(report: &HostReport) -> Vec<ConnectionEvidence> {
+fn connection_evidence(report: &HostReport) -> Vec<ConnectionEvidence> {
     let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
     for subflow in &report.subflows {
         let sum = lost.entry(subflow.flow).or_default();
         *sum = sum.saturating_add(subflow.retransmissions);
     }
-    let ends = report.connections.iter().map(|connection| ConnectionEvidence {
+    let connections = report.connections.iter().map(|connection| ConnectionEvidence {
         multipath: connection.multipath,
         lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
     });
-    ends.collect()
+    connections.collect()
 }
 
 /// Returns the warnings about a Multipath QUIC result.
@@ -76,14 +77,14 @@ pub(super) fn warnings(
     if transport != Transport::Mpquic {
         return Vec::new();
     }
-    let mut all = vec![evidence::no_scheduler()];
+    let mut texts = vec![evidence::no_scheduler()];
     for flow in 0..scenario.flows.len() {
-        let paths = client.subflows.iter().filter(|one| one.flow as usize == flow).count();
+        let paths = client.subflows.iter().filter(|subflow| subflow.flow as usize == flow).count();
         if paths == 1 && scenario.paths.len() > 1 {
-            all.push(evidence::single_path(flow));
+            texts.push(evidence::single_path(flow));
         }
     }
     let warning =
         |(text, hint): evidence::WarningText| Warning { text, hint: Some(hint.to_owned()) };
-    all.into_iter().map(warning).collect()
+    texts.into_iter().map(warning).collect()
 }

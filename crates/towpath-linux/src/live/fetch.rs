@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Minimum time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size of a short test's result; parsed, it takes several times as much memory.
-const SHORT_BYTES: u64 = 16 << 20;
+const SHORT_RESULT_BYTES: u64 = 16 << 20;
 /// Bytes for each sample of a stream: a line for the stream and for each of its subflows.
 const SAMPLE_BYTES: u64 = 9 * 600;
 /// Upper limit of any result in bytes.
@@ -52,7 +52,7 @@ pub(super) fn max_result_bytes(scenario: &Scenario) -> u64 {
     let samples = max_duration(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
     let lines = samples.saturating_mul(expected_streams(scenario).len() as u128);
     let bytes = u64::try_from(lines).unwrap_or(u64::MAX).saturating_mul(SAMPLE_BYTES);
-    bytes.saturating_add(SHORT_BYTES).min(MAX_RESULT_BYTES)
+    bytes.saturating_add(SHORT_RESULT_BYTES).min(MAX_RESULT_BYTES)
 }
 
 /// Parameters for reconnecting to a server.
@@ -77,31 +77,41 @@ impl Reconnector {
         target: SocketAddr,
         timeout: Duration,
     ) -> io::Result<ControlChannel> {
-        self.dialer.control(transport, (source, target), self.token, timeout)
+        self.dialer.connect_control(transport, (source, target), self.token, timeout)
     }
 
     /// Returns all combinations of transport, interface and address, the usual one first.
     fn attempts(&self) -> Vec<(Transport, LocalBind, SocketAddr)> {
         let mut transports = vec![self.transport];
-        transports.extend([Transport::Tcp].iter().filter(|other| **other != self.transport));
+        transports
+            .extend([Transport::Tcp].iter().filter(|transport| **transport != self.transport));
         let mut sources = vec![self.source.clone()];
-        for one in interfaces().unwrap_or_default() {
-            sources.push(LocalBind { address: Some(one.address), interface: Some(one.name) });
+        for interface in interfaces().unwrap_or_default() {
+            sources.push(LocalBind {
+                address: Some(interface.address),
+                interface: Some(interface.name),
+            });
         }
-        let mut all = Vec::new();
+        let mut attempts = Vec::new();
         for source in sources {
             for target in &self.targets {
-                let family = |address: std::net::IpAddr| address.is_ipv4() == target.is_ipv4();
+                let is_same_family =
+                    |address: std::net::IpAddr| address.is_ipv4() == target.is_ipv4();
                 // Loopback cannot reach another host, and QUIC would only notice by timeout.
-                let stays =
+                let is_loopback_only =
                     |address: std::net::IpAddr| address.is_loopback() && !target.ip().is_loopback();
-                if source.address.is_some_and(|address| !family(address) || stays(address)) {
+                if source
+                    .address
+                    .is_some_and(|address| !is_same_family(address) || is_loopback_only(address))
+                {
                     continue;
                 }
-                all.extend(transports.iter().map(|one| (*one, source.clone(), *target)));
+                attempts.extend(
+                    transports.iter().map(|transport| (*transport, source.clone(), *target)),
+                );
             }
         }
-        all
+        attempts
     }
 }
 
@@ -112,17 +122,16 @@ pub(super) struct ResultFetch<'a> {
     channel: Option<ControlChannel>,
     text: String,
     total: Option<u64>,
-    largest_bytes: u64,
+    max_bytes: u64,
     /// Time of the last valid message.
     last_message: Instant,
     /// Bytes of the result at the last progress.
-    counted: usize,
+    progress_bytes: usize,
     /// Number of protocol errors of the server.
-    wrong: u32,
+    protocol_errors: u32,
     /// Time when the interrupt was noticed.
-    interrupted: Option<Instant>,
-    /// Number of lost connections.
-    lost: u32,
+    interrupted_at: Option<Instant>,
+    lost_connections: u32,
 }
 
 /// Deadlines and timeout of a retrieval.
@@ -131,84 +140,85 @@ struct FetchDeadlines {
     /// Longest silence of the server.
     timeout: Duration,
     /// Deadline while no progress is made.
-    until: Instant,
+    progress_deadline: Instant,
     /// Deadline even if progress continues.
-    last: Instant,
+    final_deadline: Instant,
 }
 
 impl<'a> ResultFetch<'a> {
-    /// Creates a retrieval; a result larger than `max_result_bytes` is an error.
+    /// Creates a retrieval; a result larger than `max_bytes` is an error.
     pub(super) fn new(
         reconnector: &'a Reconnector,
         channel: Option<ControlChannel>,
-        largest_bytes: u64,
+        max_bytes: u64,
     ) -> Self {
-        let (last_message, text, total, interrupted) =
+        let (last_message, text, total, interrupted_at) =
             (reconnector.clock.now(), String::new(), None, None);
-        let (counted, wrong, lost) = (0, 0, 0);
+        let (progress_bytes, protocol_errors, lost_connections) = (0, 0, 0);
         Self {
             reconnector,
             channel,
             text,
             total,
-            largest_bytes,
+            max_bytes,
             last_message,
-            counted,
-            wrong,
-            interrupted,
-            lost,
+            progress_bytes,
+            protocol_errors,
+            interrupted_at,
+            lost_connections,
         }
     }
 
-    /// Fetches the complete result. Gives up when the server was silent for `patience`, or when
-    /// `deadline` has passed and no progress was made for as long.
+    /// Fetches the complete result. Gives up when the server was silent for `reply_timeout`, or
+    /// when `deadline` has passed and no progress was made for as long.
     pub(super) fn run(
         mut self,
         reply_timeout: Duration,
         deadline: Instant,
     ) -> Result<(HostReport, u32), String> {
-        let mut turn = 0;
-        let mut why = "the connection was lost".to_owned();
-        let mut wait = FetchDeadlines {
+        let mut attempt = 0;
+        let mut last_error = "the connection was lost".to_owned();
+        let mut deadlines = FetchDeadlines {
             timeout: reply_timeout,
-            until: deadline,
-            last: deadline + MAX_FETCH_TIME,
+            progress_deadline: deadline,
+            final_deadline: deadline + MAX_FETCH_TIME,
         };
         loop {
             if let Some(report) = self.finished() {
-                return report.map(|half| (half, self.lost));
+                return report.map(|report| (report, self.lost_connections));
             }
-            if let Some(given_up) = self.give_up_reason(wait) {
-                return Err(format!("{given_up} ({})", sanitize(&why)));
+            if let Some(reason) = self.give_up_reason(deadlines) {
+                return Err(format!("{reason} ({})", sanitize(&last_error)));
             }
             match self.channel.take() {
-                Some(mut speaker) => match self.request(&mut speaker, &mut wait) {
-                    Ok(()) => self.channel = Some(speaker),
+                Some(mut channel) => match self.request(&mut channel, &mut deadlines) {
+                    Ok(()) => self.channel = Some(channel),
                     Err(error) => {
-                        self.lost = self.lost.saturating_add(1);
-                        self.wrong += u32::from(error.kind() == io::ErrorKind::InvalidData);
-                        why = error.to_string();
+                        self.lost_connections = self.lost_connections.saturating_add(1);
+                        self.protocol_errors +=
+                            u32::from(error.kind() == io::ErrorKind::InvalidData);
+                        last_error = error.to_string();
                     }
                 },
-                None => self.reconnect(&mut turn, &mut why),
+                None => self.reconnect(&mut attempt, &mut last_error),
             }
         }
     }
 
     /// Returns the reason to stop waiting, if any.
-    fn give_up_reason(&mut self, wait: FetchDeadlines) -> Option<String> {
+    fn give_up_reason(&mut self, deadlines: FetchDeadlines) -> Option<String> {
         let now = self.reconnector.clock.now();
         if interrupt::is_interrupted() {
-            let since = *self.interrupted.get_or_insert(now);
-            let over = now.saturating_since(since) >= INTERRUPT_GRACE;
-            return over.then(|| "it was interrupted".to_owned());
+            let since = *self.interrupted_at.get_or_insert(now);
+            let is_over = now.saturating_since(since) >= INTERRUPT_GRACE;
+            return is_over.then(|| "it was interrupted".to_owned());
         }
-        let silent = now.saturating_since(self.last_message);
-        if self.wrong >= MAX_PROTOCOL_ERRORS {
+        let silence = now.saturating_since(self.last_message);
+        if self.protocol_errors >= MAX_PROTOCOL_ERRORS {
             Some("the server does not keep to the protocol".to_owned())
-        } else if silent > wait.timeout {
-            Some(format!("the server was silent for {} s", silent.as_secs()))
-        } else if now > wait.until {
+        } else if silence > deadlines.timeout {
+            Some(format!("the server was silent for {} s", silence.as_secs()))
+        } else if now > deadlines.progress_deadline {
             Some("the server kept it back".to_owned())
         } else {
             None
@@ -217,9 +227,9 @@ impl<'a> ResultFetch<'a> {
 
     fn finished(&mut self) -> Option<Result<HostReport, String>> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
-        if let Some(speaker) = self.channel.take() {
+        if let Some(channel) = self.channel.take() {
             // The message is a courtesy; the server also expires results.
-            speaker.send_last(&ClientMessage::Bye);
+            channel.send_last(&ClientMessage::Bye);
         }
         let report = HostReport::from_text(&self.text);
         Some(
@@ -230,39 +240,41 @@ impl<'a> ResultFetch<'a> {
     /// Requests the missing part and receives it. An error means that the connection is unusable.
     fn request(
         &mut self,
-        speaker: &mut ControlChannel,
-        wait: &mut FetchDeadlines,
+        channel: &mut ControlChannel,
+        deadlines: &mut FetchDeadlines,
     ) -> io::Result<()> {
-        speaker.send(&ClientMessage::Fetch { offset: self.text.len() as u64 })?;
-        let mut asked = self.reconnector.clock.now();
-        let mut late = 0_u32;
+        channel.send(&ClientMessage::Fetch { offset: self.text.len() as u64 })?;
+        let mut requested_at = self.reconnector.clock.now();
+        let mut late_replies = 0_u32;
         loop {
-            if self.give_up_reason(*wait).is_some() {
+            if self.give_up_reason(*deadlines).is_some() {
                 return Ok(());
             }
-            let Some(said) = speaker.recv::<ServerMessage>(POLL_INTERVAL)? else {
-                if self.reconnector.clock.now().saturating_since(asked) >= READ_TIMEOUT {
+            let Some(message) = channel.recv::<ServerMessage>(POLL_INTERVAL)? else {
+                if self.reconnector.clock.now().saturating_since(requested_at) >= READ_TIMEOUT {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
                 }
                 continue;
             };
             let now = self.reconnector.clock.now();
-            match said {
+            match message {
                 ServerMessage::Pending => {
                     self.last_message = now;
                     return Ok(());
                 }
                 ServerMessage::Part { offset, total, text } => {
                     self.take((offset, total), &text)?;
-                    (self.last_message, asked) = (now, now);
-                    self.record_progress(wait, now);
+                    (self.last_message, requested_at) = (now, now);
+                    self.record_progress(deadlines, now);
                     if self.text.len() as u64 >= total {
                         return Ok(());
                     }
                 }
                 // Late replies to requests before the traffic.
-                ServerMessage::Clock { .. } | ServerMessage::Ready if late < MAX_LATE_REPLIES => {
-                    late += 1;
+                ServerMessage::Clock { .. } | ServerMessage::Ready
+                    if late_replies < MAX_LATE_REPLIES =>
+                {
+                    late_replies += 1;
                 }
                 ServerMessage::Welcome { .. }
                 | ServerMessage::Proved { .. }
@@ -271,8 +283,8 @@ impl<'a> ResultFetch<'a> {
                 | ServerMessage::Clock { .. }
                 | ServerMessage::Ready
                 | ServerMessage::Refused { .. } => {
-                    let word = format!("it said `{}` in place of the result", said.name());
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, word));
+                    let text = format!("it said `{}` in place of the result", message.name());
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
             }
         }
@@ -280,19 +292,19 @@ impl<'a> ResultFetch<'a> {
 
     /// Appends a part, which must continue where the last one ended.
     fn take(&mut self, (offset, total): (u64, u64), text: &str) -> io::Result<()> {
-        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        let there = self.text.len() as u64;
-        let end = there.saturating_add(text.len() as u64);
-        if offset != there || end > total || self.total.is_some_and(|known| known != total) {
-            return wrong("a part of the result that does not fit to the others");
+        let invalid = |problem: &str| Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        let length = self.text.len() as u64;
+        let end = length.saturating_add(text.len() as u64);
+        if offset != length || end > total || self.total.is_some_and(|previous| previous != total) {
+            return invalid("a part of the result that does not fit to the others");
         }
         if text.is_empty() {
-            return wrong("an empty part of the result");
+            return invalid("an empty part of the result");
         }
-        let largest = self.largest_bytes;
-        if total > largest {
-            let what = format!("a result of {total} bytes; none is larger than {largest}");
-            return wrong(&what);
+        let max_bytes = self.max_bytes;
+        if total > max_bytes {
+            let problem = format!("a result of {total} bytes; none is larger than {max_bytes}");
+            return invalid(&problem);
         }
         self.text.push_str(text);
         self.total = Some(total);
@@ -300,29 +312,33 @@ impl<'a> ResultFetch<'a> {
     }
 
     /// Extends the deadline after sufficient progress.
-    fn record_progress(&mut self, wait: &mut FetchDeadlines, now: Instant) {
-        if self.text.len().saturating_sub(self.counted) >= PROGRESS_BYTES {
-            self.counted = self.text.len();
-            wait.until = wait.until.max(now + wait.timeout).min(wait.last);
+    fn record_progress(&mut self, deadlines: &mut FetchDeadlines, now: Instant) {
+        if self.text.len().saturating_sub(self.progress_bytes) >= PROGRESS_BYTES {
+            self.progress_bytes = self.text.len();
+            deadlines.progress_deadline = deadlines
+                .progress_deadline
+                .max(now + deadlines.timeout)
+                .min(deadlines.final_deadline);
         }
     }
 
     /// Tries the next path to the server.
-    fn reconnect(&mut self, turn: &mut usize, why: &mut String) {
-        let ways = self.reconnector.attempts();
-        let Some((transport, source, target)) = ways.get(*turn % ways.len().max(1)) else {
-            "no way leads to it".clone_into(why);
+    fn reconnect(&mut self, attempt: &mut usize, last_error: &mut String) {
+        let attempts = self.reconnector.attempts();
+        let Some((transport, source, target)) = attempts.get(*attempt % attempts.len().max(1))
+        else {
+            "no way leads to it".clone_into(last_error);
             return self
                 .reconnector
                 .clock
                 .sleep_until(self.reconnector.clock.now() + RETRY_INTERVAL);
         };
-        *turn += 1;
-        let began = self.reconnector.clock.now();
+        *attempt += 1;
+        let started = self.reconnector.clock.now();
         match self.reconnector.connect(*transport, source, *target, CONNECT_TIMEOUT) {
-            Ok(speaker) => self.channel = Some(speaker),
-            Err(error) => *why = error.to_string(),
+            Ok(channel) => self.channel = Some(channel),
+            Err(error) => *last_error = error.to_string(),
         }
-        self.reconnector.clock.sleep_until(began + RETRY_INTERVAL);
+        self.reconnector.clock.sleep_until(started + RETRY_INTERVAL);
     }
 }

@@ -50,9 +50,9 @@ pub(super) struct FlowStream {
 }
 
 impl FlowStream {
-    pub(super) fn new(flow: u32, number: u32, described: &Flow, stream: DataStream) -> Self {
+    pub(super) fn new(flow: u32, number: u32, config: &Flow, stream: DataStream) -> Self {
         let received =
-            directions(&described.pattern).iter().map(|direction| (*direction, Arc::default()));
+            directions(&config.pattern).iter().map(|direction| (*direction, Arc::default()));
         Self { flow, number, stream, received: received.collect() }
     }
 }
@@ -60,7 +60,7 @@ impl FlowStream {
 /// Endpoint of a test with its settings.
 #[derive(Debug)]
 pub(super) struct FlowRunner<'a> {
-    pub(super) pace: &'a RunClock,
+    pub(super) run_clock: &'a RunClock,
     pub(super) scenario: &'a Scenario,
     pub(super) transport: Transport,
     pub(super) settings: &'a TransferSettings,
@@ -74,80 +74,81 @@ pub(super) struct FlowRunner<'a> {
 /// Returns flow index and stream number of all streams of a scenario.
 pub(super) fn expected_streams(scenario: &Scenario) -> Vec<(u16, u16)> {
     let flows = scenario.flows.iter().enumerate();
-    let each = |(flow, described): (usize, &Flow)| {
-        (0..streams(&described.pattern)).map(move |stream| (flow as u16, stream as u16))
+    let each = |(flow, config): (usize, &Flow)| {
+        (0..streams(&config.pattern)).map(move |stream| (flow as u16, stream as u16))
     };
     flows.flat_map(each).collect()
 }
 
 impl FlowRunner<'_> {
-    /// Runs all flows to their ends; `tell` receives every record when it is created.
+    /// Runs all flows to their ends; `on_record` receives every record when it is created.
     pub(super) fn run(
         &self,
         streams: &[FlowStream],
-        before: &HostBaseline,
-        tell: &mut (dyn FnMut(&Record) + Send),
+        baseline: &HostBaseline,
+        on_record: &mut (dyn FnMut(&Record) + Send),
     ) -> HostReport {
         let done = AtomicBool::new(false);
         // Probes that run with other flows end with them.
         let is_ping = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_));
-        let others = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
-        let (alone, left) = (others == 0, AtomicUsize::new(others));
+        let other_count = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
+        let (only_probes, unfinished) = (other_count == 0, AtomicUsize::new(other_count));
         let probes = Mutex::new(Vec::new());
-        let counted = match self.udp_server {
-            Some(served) => served.counters(),
+        let udp_counters = match self.udp_server {
+            Some(context) => context.counters(),
             None => udp_flows::counters(self.scenario, self.is_client),
         };
         let (flows, series) = thread::scope(|scope| {
-            let (left, probes, counted) = (&left, &probes, &counted);
+            let (unfinished, probes, udp_counters) = (&unfinished, &probes, &udp_counters);
             let flows = self.scenario.flows.iter().enumerate().map(|(index, flow)| {
-                let own: Vec<_> =
+                let flow_streams: Vec<_> =
                     streams.iter().filter(|stream| stream.flow as usize == index).collect();
                 let body = move || {
                     if let Pattern::Udping(plan) = &flow.pattern {
-                        let is_last = || !alone && left.load(Ordering::Acquire) == 0;
-                        let is_late = || self.pace.end().is_some_and(|end| self.pace.now() >= end);
-                        let is_enough = || is_last() || is_late();
-                        let own = self.datagrams((index as u32, flow), plan, &is_enough);
-                        probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
+                        let is_last = || !only_probes && unfinished.load(Ordering::Acquire) == 0;
+                        let is_late =
+                            || self.run_clock.end().is_some_and(|end| self.run_clock.now() >= end);
+                        let is_done = || is_last() || is_late();
+                        let replies = self.send_probes((index as u32, flow), plan, &is_done);
+                        probes.lock().unwrap_or_else(PoisonError::into_inner).extend(replies);
                         return FlowReport { flow: index as u32, ..FlowReport::default() };
                     }
                     let report = match flow.pattern.udp() {
-                        Some(plan) => self.run_udp((index as u32, flow), plan, counted),
-                        None => self.flow(index as u32, flow, &own),
+                        Some(plan) => self.run_udp((index as u32, flow), plan, udp_counters),
+                        None => self.run_flow(index as u32, flow, &flow_streams),
                     };
-                    left.fetch_sub(1, Ordering::Release);
+                    unfinished.fetch_sub(1, Ordering::Release);
                     report
                 };
                 let spawned = thread::Builder::new().spawn_scoped(scope, body);
                 spawned.map_err(|error| {
-                    left.fetch_sub(usize::from(is_ping(&flow).not()), Ordering::Release);
-                    Box::new(without_thread(index as u32, &error))
+                    unfinished.fetch_sub(usize::from(is_ping(&flow).not()), Ordering::Release);
+                    Box::new(thread_failure(index as u32, &error))
                 })
             });
             let flows: Vec<_> = flows.collect();
             let done = &done;
-            let body = move || self.sample((streams, counted), done, tell);
+            let body = move || self.sample((streams, udp_counters), done, on_record);
             let series = thread::Builder::new().spawn_scoped(scope, body);
             let join = |flow: ScopedJoinHandle<'_, FlowReport>| flow.join().unwrap_or_default();
             let flows: Vec<_> =
-                flows.into_iter().map(|flow| flow.map_or_else(|half| *half, join)).collect();
+                flows.into_iter().map(|flow| flow.map_or_else(|report| *report, join)).collect();
             done.store(true, Ordering::Release);
             (flows, series.ok().and_then(|series| series.join().ok()))
         });
-        let series = series.unwrap_or_else(|| self.series());
+        let series = series.unwrap_or_else(|| self.new_series());
         let (connections, subflows, mut records) = series.finish();
         let probes = probes.into_inner().unwrap_or_else(PoisonError::into_inner);
         records.extend(probes.into_iter().map(Record::Probe));
-        records.extend(before.changes().into_iter().map(Record::Counter));
-        let (mut flows, mut host) = (flows, before.host());
+        records.extend(baseline.changes().into_iter().map(Record::Counter));
+        let (mut flows, mut host) = (flows, baseline.host());
         udp_flows::move_notes(&mut flows, &mut host);
         HostReport { host, flows, connections, subflows, records }
     }
 
-    fn series(&self) -> EndSeries {
+    fn new_series(&self) -> EndSeries {
         let multipath = matches!(self.transport, Transport::Mptcp | Transport::Mpquic);
-        EndSeries::new(self.is_client, multipath, self.pace.zero())
+        EndSeries::new(self.is_client, multipath, self.run_clock.zero())
     }
 
     fn transfer_options(&self) -> TransferOptions {
@@ -158,29 +159,29 @@ impl FlowRunner<'_> {
         }
     }
 
-    fn flow(&self, number: u32, flow: &Flow, streams: &[&FlowStream]) -> FlowReport {
+    fn run_flow(&self, number: u32, flow: &Flow, streams: &[&FlowStream]) -> FlowReport {
         let start = Instant::ZERO + flow.start;
         let deadline = start + flow.pattern.limit();
         let role = if self.is_client { FlowRole::Client } else { FlowRole::Server };
         let session = MessageSession::new(&flow.pattern, role, start);
         let mut report = FlowReport { flow: number, ..FlowReport::default() };
         // Times before the start are not representable, so no request is made earlier.
-        self.pace.wait_until(start);
-        let talk = session.map(|talk| Arc::new(Mutex::new(talk)));
-        if let (Some(talk), Some(purse)) = (&talk, self.pace.budget()) {
-            let talk = Arc::clone(talk);
-            purse.add_gauge(move || lock(&talk).memory_bytes());
+        self.run_clock.wait_until(start);
+        let session = session.map(|session| Arc::new(Mutex::new(session)));
+        if let (Some(session), Some(budget)) = (&session, self.run_clock.budget()) {
+            let session = Arc::clone(session);
+            budget.add_gauge(move || lock(&session).memory_bytes());
         }
-        let of_quic = |stream: &&FlowStream| matches!(stream.stream, DataStream::Quic(_));
-        if streams.iter().any(of_quic) {
-            report.delivered = self.run_quic(flow, streams, talk.as_ref(), (start, deadline));
-            report.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
-        } else if let Some(talk) = talk {
-            match self.message_end(&talk, streams) {
-                Ok(part) => report.delivered = part.run(self.pace, flow, deadline),
+        let is_quic = |stream: &&FlowStream| matches!(stream.stream, DataStream::Quic(_));
+        if streams.iter().any(is_quic) {
+            report.delivered = self.run_quic(flow, streams, session.as_ref(), (start, deadline));
+            report.exchange = session.map(|session| ExchangeReport::of(&lock(&session)));
+        } else if let Some(session) = session {
+            match self.message_end(&session, streams) {
+                Ok(end) => report.delivered = end.run(self.run_clock, flow, deadline),
                 Err(error) => report.failure = Some(error.to_string()),
             }
-            report.exchange = Some(ExchangeReport::of(&lock(&talk)));
+            report.exchange = Some(ExchangeReport::of(&lock(&session)));
         } else {
             let results = Mutex::new(Vec::new());
             thread::scope(|scope| {
@@ -188,11 +189,11 @@ impl FlowRunner<'_> {
                     let results = &results;
                     let body = move || {
                         let log = self.transfer(flow, stream, start, deadline);
-                        let mut all = results.lock().unwrap_or_else(PoisonError::into_inner);
-                        all.extend(log);
+                        let mut logs = results.lock().unwrap_or_else(PoisonError::into_inner);
+                        logs.extend(log);
                     };
                     if let Err(error) = thread::Builder::new().spawn_scoped(scope, body) {
-                        report.failure = without_thread(number, &error).failure;
+                        report.failure = thread_failure(number, &error).failure;
                     }
                 }
             });
@@ -202,22 +203,23 @@ impl FlowRunner<'_> {
     }
 
     /// Sends probes over single paths. On the server another thread replies while the test exists.
-    fn datagrams(
+    fn send_probes(
         &self,
         (number, flow): (u32, &Flow),
         plan: &Udping,
-        is_enough: &dyn Fn() -> bool,
+        is_done: &dyn Fn() -> bool,
     ) -> Vec<Probe> {
         let start = Instant::ZERO + flow.start;
-        let Some(aim) = &self.probe_target else {
-            while !self.pace.is_over(start + plan.duration) && !is_enough() {
-                self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(start + plan.duration));
+        let Some(target) = &self.probe_target else {
+            while !self.run_clock.is_over(start + plan.duration) && !is_done() {
+                self.run_clock
+                    .sleep_until((self.run_clock.now() + POLL_INTERVAL).min(start + plan.duration));
             }
             return Vec::new();
         };
-        self.pace.wait_until(start);
-        let ways = aim.paths(self.scenario, plan, start);
-        path_ping::run(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
+        self.run_clock.wait_until(start);
+        let paths = target.paths(self.scenario, plan, start);
+        path_ping::run(self.run_clock, number, paths, start + flow.pattern.limit(), is_done)
     }
 
     /// Attaches handlers to QUIC streams, whose data the driver thread moves, and waits for their
@@ -229,34 +231,35 @@ impl FlowRunner<'_> {
         session_stream: Option<&SharedSession>,
         (start, deadline): (Instant, Instant),
     ) -> Vec<(DataDirection, DeliveryLog)> {
-        let mut all = Vec::new();
+        let mut running = Vec::new();
         for stream in streams {
-            let DataStream::Quic(strand) = &stream.stream else { continue };
+            let DataStream::Quic(quic_stream) = &stream.stream else { continue };
             let outgoing =
                 stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client));
-            let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
-            let halves = StreamAppConfig {
+            let incoming =
+                stream.received.iter().find(|(direction, _)| !sends(*direction, self.is_client));
+            let config = StreamAppConfig {
                 sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
-                session: session_stream.map(|talk| (Arc::clone(talk), stream.number)),
+                session: session_stream.map(|session| (Arc::clone(session), stream.number)),
                 options: self.transfer_options(),
-                budget: self.pace.budget().cloned(),
+                budget: self.run_clock.budget().cloned(),
             };
-            let (end, events) = stream_app::make(self.pace.zero(), halves, false);
-            strand.attach(end);
-            all.push((events, incoming.map(|(way, _)| *way), outgoing));
+            let (app, events) = stream_app::make(self.run_clock.zero(), config, false);
+            quic_stream.attach(app);
+            running.push((events, incoming.map(|(direction, _)| *direction), outgoing));
         }
         let end_early = || {
-            if let (Some(talk), Some(end)) = (session_stream, self.pace.end()) {
-                lock(talk).end_at(end);
+            if let (Some(session), Some(end)) = (session_stream, self.run_clock.end()) {
+                lock(session).end_at(end);
             }
         };
-        let ended = all.into_iter().filter_map(|(ears, incoming, outgoing)| {
-            let both = (incoming.is_some(), outgoing);
-            let log = ears.receive(self.pace, (start, deadline), both, &end_early);
+        let deliveries = running.into_iter().filter_map(|(events, incoming, outgoing)| {
+            let has_directions = (incoming.is_some(), outgoing);
+            let log = events.receive(self.run_clock, (start, deadline), has_directions, &end_early);
             Some((incoming?, log))
         });
-        ended.collect()
+        deliveries.collect()
     }
 
     /// Creates this endpoint's part of a message exchange.
@@ -266,18 +269,22 @@ impl FlowRunner<'_> {
         streams: &[&FlowStream],
     ) -> io::Result<KernelMessageEnd> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
-        let mut lines = Vec::new();
+        let mut kernel_streams = Vec::new();
         for stream in streams {
-            let DataStream::Socket(wire) = &stream.stream else { continue };
-            wire.socket().set_nonblocking(true)?;
+            let DataStream::Socket(socket_stream) = &stream.stream else { continue };
+            socket_stream.socket().set_nonblocking(true)?;
             let received = stream.received.iter().find(|(direction, _)| *direction == incoming);
-            lines.extend(received.map(|(_, received)| messages::KernelStream {
+            kernel_streams.extend(received.map(|(_, received)| messages::KernelStream {
                 number: stream.number,
-                socket: wire.clone(),
+                socket: socket_stream.clone(),
                 received: Arc::clone(received),
             }));
         }
-        Ok(KernelMessageEnd { session: Arc::clone(session_stream), streams: lines, incoming })
+        Ok(KernelMessageEnd {
+            session: Arc::clone(session_stream),
+            streams: kernel_streams,
+            incoming,
+        })
     }
 
     /// Sends, receives or both on one stream; returns the deliveries of the receiving direction.
@@ -288,8 +295,9 @@ impl FlowRunner<'_> {
         start: Instant,
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
-        let DataStream::Socket(wire) = &stream.stream else { return None };
-        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.transfer_options());
+        let DataStream::Socket(socket_stream) = &stream.stream else { return None };
+        let (run_clock, socket, options) =
+            (self.run_clock, &**socket_stream.socket(), self.transfer_options());
         // A socket that rejects options is closed; the following calls report that.
         let _ = socket
             .set_nonblocking(false)
@@ -297,22 +305,24 @@ impl FlowRunner<'_> {
             .and_then(|()| socket.set_write_timeout(Some(IO_POLL_INTERVAL)));
         let outgoing =
             stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client));
-        let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
+        let incoming =
+            stream.received.iter().find(|(direction, _)| !sends(*direction, self.is_client));
         let sender = TransferSender::new(&flow.pattern, start).filter(|_| outgoing);
         thread::scope(|scope| {
-            let sending = sender.and_then(|sender| {
-                let body = move || kernel::send(pace, wire, sender, manner);
+            let sender_thread = sender.and_then(|sender| {
+                let body = move || kernel::send(run_clock, socket_stream, sender, options);
                 // Without a thread nothing is sent, which the peer notices.
                 thread::Builder::new().spawn_scoped(scope, body).ok()
             });
-            if let Some((way, received)) = incoming {
-                let log = kernel::receive(pace, wire, (start, deadline), received, manner);
-                wire.close(pace.clock());
-                return Some((*way, log));
+            if let Some((direction, received)) = incoming {
+                let log =
+                    kernel::receive(run_clock, socket_stream, (start, deadline), received, options);
+                socket_stream.close(run_clock.clock());
+                return Some((*direction, log));
             }
             // Data may be in flight until the peer has closed its side.
-            let _ = sending.map(ScopedJoinHandle::join); // the peer counts what arrives
-            drain(pace, socket, deadline);
+            let _ = sender_thread.map(ScopedJoinHandle::join); // the peer counts what arrives
+            drain(run_clock, socket, deadline);
             None
         })
     }
@@ -320,73 +330,73 @@ impl FlowRunner<'_> {
     /// Returns the streams on which this endpoint sends; true if the stream is never limited by the
     /// application.
     fn sending_streams<'b>(&self, streams: &'b [FlowStream]) -> Vec<(&'b FlowStream, bool)> {
-        let sending = streams.iter().filter(|stream| {
+        let senders = streams.iter().filter(|stream| {
             stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client))
         });
-        let each = sending.map(|stream| {
+        let marked_senders = senders.map(|stream| {
             let flow = self.scenario.flows.get(stream.flow as usize);
             let endless = flow.is_some_and(|flow| send_limit::is_endless(&flow.pattern));
             (stream, endless && self.settings.rate_bps.is_none())
         });
-        each.collect()
+        marked_senders.collect()
     }
 
     /// Returns the senders whose flow is running at `now`.
     fn active_senders<'b>(
         &self,
-        all: &[(&'b FlowStream, bool)],
+        senders: &[(&'b FlowStream, bool)],
         now: Instant,
     ) -> Vec<(&'b FlowStream, bool)> {
-        let runs = |(stream, _): &&(&FlowStream, bool)| {
+        let is_active = |(stream, _): &&(&FlowStream, bool)| {
             self.scenario.flows.get(stream.flow as usize).is_some_and(|flow| {
                 let begin = Instant::ZERO + flow.start;
                 (begin..=begin + flow.pattern.limit()).contains(&now)
             })
         };
-        all.iter().filter(runs).copied().collect()
+        senders.iter().filter(is_active).copied().collect()
     }
 
     /// Samples at each multiple of the period until all flows have ended, and once at their end.
     fn sample(
         &self,
-        (streams, counted): (&[FlowStream], &UdpByteCounters),
+        (streams, udp_counters): (&[FlowStream], &UdpByteCounters),
         done: &AtomicBool,
-        tell: &mut (dyn FnMut(&Record) + Send),
+        on_record: &mut (dyn FnMut(&Record) + Send),
     ) -> EndSeries {
-        let mut series = self.series();
+        let mut series = self.new_series();
         let period = self.scenario.run.sample;
         let mut next = Instant::ZERO + period;
-        let mut told = 0;
+        let mut emitted = 0;
         let senders = self.sending_streams(streams);
-        let nap = if senders.is_empty() { POLL_INTERVAL } else { SAMPLE_INTERVAL };
+        let interval = if senders.is_empty() { POLL_INTERVAL } else { SAMPLE_INTERVAL };
         loop {
-            while self.pace.now() < next && !done.load(Ordering::Acquire) {
-                let now = self.pace.now();
+            while self.run_clock.now() < next && !done.load(Ordering::Acquire) {
+                let now = self.run_clock.now();
                 series.sample_senders(&self.active_senders(&senders, now), now, false);
-                self.pace.sleep_until(next.min(now + nap));
+                self.run_clock.sleep_until(next.min(now + interval));
             }
-            let now = self.pace.now();
+            let now = self.run_clock.now();
             series.sample_senders(&self.active_senders(&senders, now), now, true);
-            let last = done.load(Ordering::Acquire);
-            if last {
+            let is_last = done.load(Ordering::Acquire);
+            if is_last {
                 // A last sample over a small part of a period would only add noise.
-                let rest = now.saturating_since(next - period);
+                let partial = now.saturating_since(next - period);
                 // A run within its first period has this sample only.
-                if rest * 2 >= period || told == 0 {
-                    series.sample((streams, counted), now.min(next), true);
+                if partial * 2 >= period || emitted == 0 {
+                    series.sample((streams, udp_counters), now.min(next), true);
                 }
             } else {
-                series.sample((streams, counted), next, false);
+                series.sample((streams, udp_counters), next, false);
             }
-            series.records().iter().skip(told).for_each(&mut *tell);
-            self.pace.add_memory((series.records().len() - told) as u64 * RECORD_BYTES);
-            told = series.records().len();
-            if last {
+            series.records().iter().skip(emitted).for_each(&mut *on_record);
+            self.run_clock.add_memory((series.records().len() - emitted) as u64 * RECORD_BYTES);
+            emitted = series.records().len();
+            if is_last {
                 series.sample_final_paths(streams);
                 return series;
             }
             if self.is_client && crate::interrupt::is_interrupted() {
-                self.pace.interrupt();
+                self.run_clock.interrupt();
             }
             while next <= now {
                 next += period;
@@ -396,16 +406,16 @@ impl FlowRunner<'_> {
 }
 
 /// Returns the report of a flow that did not start for lack of a thread.
-fn without_thread(flow: u32, error: &io::Error) -> FlowReport {
+fn thread_failure(flow: u32, error: &io::Error) -> FlowReport {
     let failure = Some(format!("no thread for it: {error}"));
     FlowReport { flow, failure, ..FlowReport::default() }
 }
 
 /// Waits until the peer has closed a stream that it only receives on.
-fn drain(pace: &RunClock, socket: &Socket, deadline: Instant) {
-    let mut room = [MaybeUninit::uninit(); 64];
-    while !pace.is_over(deadline) {
-        match socket.recv(&mut room) {
+fn drain(run_clock: &RunClock, socket: &Socket, deadline: Instant) {
+    let mut buffer = [MaybeUninit::uninit(); 64];
+    while !run_clock.is_over(deadline) {
+        match socket.recv(&mut buffer) {
             Ok(length) if length > 0 => {}
             Err(error) if is_timeout(&error) => {}
             Ok(_) | Err(_) => return,

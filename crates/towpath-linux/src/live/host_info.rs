@@ -11,7 +11,7 @@ use towpath_measure::result::Counter;
 use crate::netlink::{MibCounters, RouteSocket};
 
 /// Maximum length of a path name in a scenario.
-const MAX_NAME: usize = 12;
+const MAX_PATH_NAME_CHARS: usize = 12;
 
 /// Interface of this host with one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,30 +28,30 @@ pub fn interfaces_towards(
     target: IpAddr,
     source: Option<IpAddr>,
 ) -> io::Result<Vec<LocalInterface>> {
-    let chosen = match source {
+    let preferred = match source {
         Some(address) => Some(address),
         None => local_address_towards(target).ok(),
     };
-    let mut found = interfaces()?;
-    found.retain(|one| one.address.is_ipv4() == target.is_ipv4());
-    let on_loopback = chosen.is_some_and(|address| address.is_loopback());
-    found.retain(|one| one.address.is_loopback() == on_loopback);
-    found.sort_by_key(|one| Some(one.address) != chosen);
+    let mut candidates = interfaces()?;
+    candidates.retain(|interface| interface.address.is_ipv4() == target.is_ipv4());
+    let on_loopback = preferred.is_some_and(|address| address.is_loopback());
+    candidates.retain(|interface| interface.address.is_loopback() == on_loopback);
+    candidates.sort_by_key(|interface| Some(interface.address) != preferred);
     let mut names: Vec<String> = Vec::new();
-    found.retain(|one| {
-        let new = !names.contains(&one.name);
-        names.push(one.name.clone());
-        new
+    candidates.retain(|interface| {
+        let is_new = !names.contains(&interface.name);
+        names.push(interface.name.clone());
+        is_new
     });
-    Ok(found)
+    Ok(candidates)
 }
 
 /// Returns the addresses under which other hosts may reach this one, IPv4 first.
 pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
-    let found = interfaces()?.into_iter().map(|one| one.address.to_canonical());
-    let mut found: Vec<_> = found.filter(|address| !address.is_loopback()).collect();
-    found.sort_by_key(|address| !address.is_ipv4());
-    Ok(found)
+    let addresses = interfaces()?.into_iter().map(|interface| interface.address.to_canonical());
+    let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
+    addresses.sort_by_key(|address| !address.is_ipv4());
+    Ok(addresses)
 }
 
 /// Returns all usable addresses, excluding link-local ones, with their interfaces.
@@ -59,23 +59,23 @@ pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
     let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let links = route.links().map_err(io::Error::other)?;
     let addresses = route.addresses().map_err(io::Error::other)?;
-    let named = addresses.into_iter().filter_map(|address| {
+    let usable_interfaces = addresses.into_iter().filter_map(|address| {
         let link = links.iter().find(|link| link.index == address.link_index)?;
         let ip = address.local.address();
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let usable = link.is_up() && !link_local;
-        usable.then(|| LocalInterface { name: link.name.clone(), address: ip })
+        let is_usable = link.is_up() && !link_local;
+        is_usable.then(|| LocalInterface { name: link.name.clone(), address: ip })
     });
-    Ok(named.collect())
+    Ok(usable_interfaces.collect())
 }
 
 /// Returns the source address that routing chooses for `target`; sends nothing.
 fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
-    let any: SocketAddr = match target {
+    let unspecified: SocketAddr = match target {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         IpAddr::V6(_) => ([0_u16; 8], 0).into(),
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(unspecified)?;
     socket.connect((target, 9))?;
     Ok(socket.local_addr()?.ip())
 }
@@ -83,7 +83,7 @@ fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
 /// Returns the path name of an interface: its name in the syntax of scenarios.
 pub fn path_name(interface: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = interface.chars().take(MAX_NAME).map(letter).collect();
+    let name: String = interface.chars().take(MAX_PATH_NAME_CHARS).map(letter).collect();
     let name = name.trim_start_matches('-');
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
 }
@@ -91,17 +91,19 @@ pub fn path_name(interface: &str) -> String {
 /// Path names by interface address; unknown addresses cause a new lookup.
 #[derive(Debug, Default)]
 pub(super) struct PathNames {
-    known: BTreeMap<IpAddr, String>,
+    names: BTreeMap<IpAddr, String>,
 }
 
 impl PathNames {
-    pub(super) fn of(&mut self, address: IpAddr) -> Option<String> {
-        if !self.known.contains_key(&address) {
-            let found = interfaces().unwrap_or_default();
-            let named = found.into_iter().map(|one| (one.address, path_name(&one.name)));
-            self.known.extend(named);
+    pub(super) fn lookup(&mut self, address: IpAddr) -> Option<String> {
+        if !self.names.contains_key(&address) {
+            let local_interfaces = interfaces().unwrap_or_default();
+            let named = local_interfaces
+                .into_iter()
+                .map(|interface| (interface.address, path_name(&interface.name)));
+            self.names.extend(named);
         }
-        self.known.get(&address).cloned()
+        self.names.get(&address).cloned()
     }
 }
 
@@ -109,20 +111,24 @@ impl PathNames {
 #[derive(Debug)]
 pub(super) struct HostBaseline {
     counters: MibCounters,
-    cpu: std::time::Duration,
-    load: String,
+    cpu_time: std::time::Duration,
+    load_average: String,
 }
 
 impl HostBaseline {
     pub(super) fn read() -> Self {
         let counters = MibCounters::read().unwrap_or_else(|_| MibCounters::parse(""));
-        Self { counters, cpu: crate::sys::process_cpu_time(), load: read("loadavg") }
+        Self {
+            counters,
+            cpu_time: crate::sys::process_cpu_time(),
+            load_average: read_proc("loadavg"),
+        }
     }
 
-    /// Returns the counters of the whole host that have increased since.
+    /// Returns the counters of the whole host that have increased since the baseline.
     pub(super) fn changes(&self) -> Vec<Counter> {
-        let Ok(now) = MibCounters::read() else { return Vec::new() };
-        let changed = now.iter().filter_map(|(name, after)| {
+        let Ok(counters) = MibCounters::read() else { return Vec::new() };
+        let changed = counters.iter().filter_map(|(name, after)| {
             let before = self.counters.get(name).unwrap_or(0);
             let host = String::new();
             (after > before).then(|| Counter { host, name: name.to_owned(), before, after })
@@ -130,13 +136,13 @@ impl HostBaseline {
         changed.collect()
     }
 
-    /// Returns host information, including the process's CPU time since.
+    /// Returns host information, including the process's CPU time since the baseline.
     pub(super) fn host(&self) -> HostInfo {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut conditions = BTreeMap::from([
             ("processors".to_owned(), processors.to_string()),
-            ("load before".to_owned(), self.load.clone()),
-            ("load after".to_owned(), read("loadavg")),
+            ("load before".to_owned(), self.load_average.clone()),
+            ("load after".to_owned(), read_proc("loadavg")),
         ]);
         for name in [
             "ipv4.tcp_rmem",
@@ -145,13 +151,13 @@ impl HostBaseline {
             "mptcp.enabled",
             "mptcp.scheduler",
         ] {
-            let value = read(&format!("sys/net/{}", name.replace('.', "/")));
+            let value = read_proc(&format!("sys/net/{}", name.replace('.', "/")));
             conditions.insert(format!("net.{name}"), value);
         }
-        let cpu = crate::sys::process_cpu_time().saturating_sub(self.cpu);
+        let cpu = crate::sys::process_cpu_time().saturating_sub(self.cpu_time);
         HostInfo {
             towpath: env!("CARGO_PKG_VERSION").to_owned(),
-            kernel: read("sys/kernel/osrelease"),
+            kernel: read_proc("sys/kernel/osrelease"),
             conditions,
             warnings: Vec::new(),
             cpu_s: cpu.as_secs_f64(),
@@ -159,7 +165,7 @@ impl HostBaseline {
     }
 }
 
-fn read(name: &str) -> String {
+fn read_proc(name: &str) -> String {
     match fs::read_to_string(format!("/proc/{name}")) {
         Ok(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
         Err(_) => "not available".to_owned(),
@@ -168,5 +174,5 @@ fn read(name: &str) -> String {
 
 /// Returns the default TCP congestion control of the system.
 pub fn system_congestion_control() -> String {
-    read("sys/net/ipv4/tcp_congestion_control")
+    read_proc("sys/net/ipv4/tcp_congestion_control")
 }

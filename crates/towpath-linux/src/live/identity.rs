@@ -47,17 +47,17 @@ pub(super) fn ephemeral_identity() -> Result<Identity, IdentityError> {
 /// Reads certificate and key from PEM files. Fails if another user owns the key or could change it,
 /// as it is not secret then.
 pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, IdentityFileError> {
-    let file = |path: &Path| {
+    let file_error = |path: &Path| {
         let path = path.to_owned();
         |source| IdentityFileError::File { path, source }
     };
-    files::check_secret(key).map_err(file(key))?;
-    let text = |path: &Path| {
-        let bytes = ReadBudget::of(MAX_PEM_BYTES).read(path).map_err(file(path))?;
+    files::check_secret(key).map_err(file_error(key))?;
+    let read_text = |path: &Path| {
+        let bytes = ReadBudget::of(MAX_PEM_BYTES).read(path).map_err(file_error(path))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let (chain, secret) = (text(certificate)?, text(key)?);
-    Identity::from_pem(&chain, &secret)
+    let (certificate_pem, key_pem) = (read_text(certificate)?, read_text(key)?);
+    Identity::from_pem(&certificate_pem, &key_pem)
         .map_err(|source| IdentityFileError::Content { path: certificate.to_owned(), source })
 }
 
@@ -65,23 +65,25 @@ pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, Identit
 /// recognize this host. Only its user can read the key or write to the folder.
 pub fn load_or_create_identity(folder: &Path) -> Result<Identity, IdentityFileError> {
     let certificate = folder.join(CERTIFICATE_FILE);
-    let file = |path: &Path| {
+    let file_error = |path: &Path| {
         let path = path.to_owned();
         |source| IdentityFileError::File { path, source }
     };
-    let kept = Dir::private(folder, ReadAccess::OwnerOnly).map_err(file(folder))?;
-    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
-    if !(is_there(CERTIFICATE_FILE) && is_there(KEY_FILE)) {
-        let made = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])
+    let private_dir = Dir::private(folder, ReadAccess::OwnerOnly).map_err(file_error(folder))?;
+    let exists = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    if !(exists(CERTIFICATE_FILE) && exists(KEY_FILE)) {
+        let pem = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])
             .map_err(|source| IdentityFileError::Content { path: certificate.clone(), source })?;
         // Atomic writes, so that a server that starts concurrently reads complete files.
-        for (name, text) in [(KEY_FILE, &made.key), (CERTIFICATE_FILE, &made.certificate)] {
-            let written = kept.write_durably(name, text.as_bytes(), ReadAccess::OwnerOnly);
-            written.map_err(file(&folder.join(name)))?;
+        for (name, text) in [(KEY_FILE, &pem.key), (CERTIFICATE_FILE, &pem.certificate)] {
+            let written = private_dir.write_durably(name, text.as_bytes(), ReadAccess::OwnerOnly);
+            written.map_err(file_error(&folder.join(name)))?;
         }
     }
     let read = |name: &str| {
-        let bytes = kept.read_private(name, MAX_PEM_BYTES).map_err(file(&folder.join(name)))?;
+        let bytes = private_dir
+            .read_private(name, MAX_PEM_BYTES)
+            .map_err(file_error(&folder.join(name)))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     Identity::from_pem(&read(CERTIFICATE_FILE)?, &read(KEY_FILE)?)
@@ -96,10 +98,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_made_once_and_its_key_is_private() {
+    fn an_identity_is_created_once_and_its_key_is_private() {
         let folder = std::env::temp_dir().join(format!("towpath-identity-{}", std::process::id()));
-        let first = load_or_create_identity(&folder).unwrap();
-        assert_eq!(load_or_create_identity(&folder).unwrap(), first);
+        let identity = load_or_create_identity(&folder).unwrap();
+        assert_eq!(load_or_create_identity(&folder).unwrap(), identity);
         let mode = fs::metadata(folder.join("server.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::write(folder.join("server.crt"), "nothing").unwrap();
@@ -111,9 +113,9 @@ mod tests {
     #[test]
     fn a_key_writable_by_others_is_refused() {
         let folder = std::env::temp_dir().join(format!("towpath-key-{}", std::process::id()));
-        let first = load_or_create_identity(&folder).unwrap();
+        let identity = load_or_create_identity(&folder).unwrap();
         let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
-        assert_eq!(read_identity(&certificate, &key).unwrap(), first);
+        assert_eq!(read_identity(&certificate, &key).unwrap(), identity);
         fs::set_permissions(&key, fs::Permissions::from_mode(0o606)).unwrap();
         for refused in [read_identity(&certificate, &key), load_or_create_identity(&folder)] {
             let error = refused.unwrap_err().to_string();

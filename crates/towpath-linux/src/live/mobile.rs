@@ -28,23 +28,24 @@ pub struct MobileSession {
     clock: Clock,
     /// Longest wait for late replies after the end.
     reply_timeout: Duration,
-    ending: Arc<Mutex<Option<SessionEnd>>>,
+    end: Arc<Mutex<Option<SessionEnd>>>,
 }
 
 /// Time and reason of the early end.
 #[derive(Debug, Clone)]
 struct SessionEnd {
-    /// Time of the network loss and of the end, on the session's clock.
-    since: Instant,
-    at: Instant,
-    why: String,
+    /// Time of the network loss, on the session's clock.
+    lost_at: Instant,
+    /// Time at which all tests end, on the session's clock.
+    end_at: Instant,
+    reason: String,
 }
 
 /// Returns the longest time that replies may be late in a scenario.
 pub(super) fn max_reply_delay(scenario: &Scenario) -> Duration {
     let flows = scenario.flows.iter().map(|flow| &flow.pattern);
-    let each = flows.map(|pattern| pattern.limit().saturating_sub(pattern.duration()));
-    each.max().unwrap_or_default()
+    let delays = flows.map(|pattern| pattern.limit().saturating_sub(pattern.duration()));
+    delays.max().unwrap_or_default()
 }
 
 pub(super) type SharedDetector = Arc<Mutex<NetworkLossDetector>>;
@@ -59,7 +60,7 @@ impl MobileSession {
         Self {
             clock: Clock::start(),
             reply_timeout: max_reply_delay(scenario),
-            ending: Arc::default(),
+            end: Arc::default(),
         }
     }
 
@@ -68,57 +69,58 @@ impl MobileSession {
         self.clock
     }
 
-    fn end(&self, ending: SessionEnd) {
-        lock(&self.ending).get_or_insert(ending);
+    fn set_end(&self, end: SessionEnd) {
+        lock(&self.end).get_or_insert(end);
     }
 
-    /// Returns time and reason of the network loss, on the time scale of `pace`; `None` if no
+    /// Returns time and reason of the network loss, on the time scale of `run_clock`; `None` if no
     /// network was lost.
-    pub(super) fn network_lost(&self, pace: &RunClock) -> Option<(Instant, String)> {
-        let ending = lock(&self.ending).clone()?;
-        Some((in_traffic(pace, ending.since), ending.why))
+    pub(super) fn network_lost(&self, run_clock: &RunClock) -> Option<(Instant, String)> {
+        let end = lock(&self.end).clone()?;
+        Some((to_run_time(run_clock, end.lost_at), end.reason))
     }
 
     /// Polls until `done` for a network loss, then ends both endpoints of this test. Only the test
     /// with probes detects every kind of loss.
     pub(super) fn follow(
         &self,
-        pace: &RunClock,
-        departure: &SharedDetector,
+        run_clock: &RunClock,
+        loss_detector: &SharedDetector,
         done: &AtomicBool,
-        tell: impl FnOnce(Instant) -> io::Result<()>,
+        notify_server: impl FnOnce(Instant) -> io::Result<()>,
     ) {
         while !done.load(Ordering::Acquire) {
-            let now = pace.now();
-            if let Some((since, why)) = lock(departure).lost_since(now) {
-                let at = pace.zero() + (now + POST_LOSS_TIME).saturating_since(Instant::ZERO);
-                let since = pace.zero() + since.saturating_since(Instant::ZERO);
-                self.end(SessionEnd { since, at, why });
+            let now = run_clock.now();
+            if let Some((lost_at, reason)) = lock(loss_detector).lost_since(now) {
+                let end_at =
+                    run_clock.zero() + (now + POST_LOSS_TIME).saturating_since(Instant::ZERO);
+                let lost_at = run_clock.zero() + lost_at.saturating_since(Instant::ZERO);
+                self.set_end(SessionEnd { lost_at, end_at, reason });
             }
-            let ending = lock(&self.ending).clone();
-            if let Some(SessionEnd { at, .. }) = ending {
-                pace.end_at(in_traffic(pace, at), self.reply_timeout);
+            let end = lock(&self.end).clone();
+            if let Some(SessionEnd { end_at, .. }) = end {
+                run_clock.end_at(to_run_time(run_clock, end_at), self.reply_timeout);
                 // A server that misses the message is ended by the data streams.
-                let _ = tell(at);
+                let _ = notify_server(end_at);
                 return;
             }
-            pace.sleep_until(now + POLL_INTERVAL);
+            run_clock.sleep_until(now + POLL_INTERVAL);
         }
     }
 }
 
-fn in_traffic(pace: &RunClock, at: Instant) -> Instant {
-    Instant::ZERO + at.saturating_since(pace.zero())
+fn to_run_time(run_clock: &RunClock, at: Instant) -> Instant {
+    Instant::ZERO + at.saturating_since(run_clock.zero())
 }
 
 /// Sends the end time to the server, converted to its clock.
 pub(super) fn send_end(
-    speaker: &mut ControlChannel,
+    channel: &mut ControlChannel,
     offset: ClockOffset,
     at: Instant,
 ) -> io::Result<()> {
     let at_ns = offset.to_server_time(at).as_nanos();
-    speaker.send(&ClientMessage::End { at_ns })
+    channel.send(&ClientMessage::End { at_ns })
 }
 
 /// Creates the detector for a test of `scenario` from the host's present networks.
@@ -127,8 +129,10 @@ pub(super) fn loss_detector(
     watch: Option<&NetworkWatch>,
 ) -> NetworkLossDetector {
     let paths = scenario.paths.iter().map(|path| path.name.clone()).collect();
-    let known = interfaces().unwrap_or_default();
-    let addresses = known.into_iter().map(|one| -> (String, IpAddr) { (one.name, one.address) });
-    let default = |v6| watch.and_then(|watch| watch.default_interface(v6));
-    NetworkLossDetector::new(paths, addresses, [default(false), default(true)])
+    let local_interfaces = interfaces().unwrap_or_default();
+    let addresses = local_interfaces
+        .into_iter()
+        .map(|interface| -> (String, IpAddr) { (interface.name, interface.address) });
+    let default_interface = |v6| watch.and_then(|watch| watch.default_interface(v6));
+    NetworkLossDetector::new(paths, addresses, [default_interface(false), default_interface(true)])
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use towpath_measure::scenario::Transport;
 
-use super::check::{ProbeOutcome, over_tcp};
+use super::check::{ProbeOutcome, probe_tcp};
 use super::pause;
 use crate::clock::Clock;
 
@@ -44,54 +44,55 @@ impl PingResult {
 /// hello exchange on a new TCP connection. Returns results in the order of `servers`.
 pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<PingResult> {
     let clock = Clock::start();
-    servers.chunks(MAX_CONCURRENT).flat_map(|some| at_once(some, clock)).collect()
+    servers.chunks(MAX_CONCURRENT).flat_map(|chunk| ping_concurrently(chunk, clock)).collect()
 }
 
-fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<PingResult> {
+fn ping_concurrently(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<PingResult> {
     thread::scope(|scope| {
-        let ask = |targets| {
-            let asking = thread::Builder::new().spawn_scoped(scope, move || one(targets, clock));
+        let spawn_ping = |targets| {
+            let spawned =
+                thread::Builder::new().spawn_scoped(scope, move || ping_server(targets, clock));
             // Without a further thread, the calling thread does the work.
-            asking.map_err(|_| one(targets, clock))
+            spawned.map_err(|_| ping_server(targets, clock))
         };
-        let asked: Vec<_> = servers.iter().map(|targets| ask(targets)).collect();
-        let lost =
+        let pings: Vec<_> = servers.iter().map(|targets| spawn_ping(targets)).collect();
+        let silent_result =
             |_| PingResult { target: None, answers: Vec::new(), finding: ProbeOutcome::Silent };
-        let answer = |asked: Result<thread::ScopedJoinHandle<'_, _>, _>| {
-            asked.map_or_else(|answer| answer, |asked| asked.join().unwrap_or_else(lost))
+        let join = |ping: Result<thread::ScopedJoinHandle<'_, _>, _>| {
+            ping.map_or_else(|result| result, |thread| thread.join().unwrap_or_else(silent_result))
         };
-        asked.into_iter().map(answer).collect()
+        pings.into_iter().map(join).collect()
     })
 }
 
-fn one(targets: &[SocketAddr], clock: Clock) -> PingResult {
-    let mut pinged =
+fn ping_server(targets: &[SocketAddr], clock: Clock) -> PingResult {
+    let mut result =
         PingResult { target: None, answers: Vec::new(), finding: ProbeOutcome::Silent };
     let deadline = clock.now() + PING_TIMEOUT;
     for target in targets {
         if clock.now() >= deadline {
             break;
         }
-        let (tried, _) = over_tcp(*target, Transport::Tcp, clock);
-        pinged.finding = tried.finding;
-        if pinged.finding == ProbeOutcome::Works {
-            pinged.target = Some(*target);
+        let (probe, _) = probe_tcp(*target, Transport::Tcp, clock);
+        result.finding = probe.finding;
+        if result.finding == ProbeOutcome::Works {
+            result.target = Some(*target);
             break;
         }
     }
-    let Some(target) = pinged.target else { return pinged };
+    let Some(target) = result.target else { return result };
     for _ in 0..PINGS {
         pause(PING_INTERVAL);
         if clock.now() >= deadline {
             break;
         }
-        let (tried, _) = over_tcp(target, Transport::Tcp, clock);
-        match tried.answer_ns {
-            Some(nanos) => pinged.answers.push(Duration::from_nanos(nanos)),
-            None => pinged.finding = tried.finding,
+        let (probe, _) = probe_tcp(target, Transport::Tcp, clock);
+        match probe.answer_ns {
+            Some(nanos) => result.answers.push(Duration::from_nanos(nanos)),
+            None => result.finding = probe.finding,
         }
     }
-    pinged
+    result
 }
 
 #[cfg(test)]
@@ -100,13 +101,13 @@ mod tests {
 
     #[test]
     fn the_median_needs_most_of_the_answers() {
-        let pinged = |millis: &[u64]| PingResult {
+        let result = |millis: &[u64]| PingResult {
             target: None,
-            answers: millis.iter().map(|one| Duration::from_millis(*one)).collect(),
+            answers: millis.iter().map(|ms| Duration::from_millis(*ms)).collect(),
             finding: ProbeOutcome::Works,
         };
-        assert_eq!(pinged(&[9, 1, 5, 7, 3]).median(), Some(Duration::from_millis(5)));
-        assert_eq!(pinged(&[9, 1, 5]).median(), Some(Duration::from_millis(5)));
-        assert_eq!(pinged(&[9, 1]).median(), None);
+        assert_eq!(result(&[9, 1, 5, 7, 3]).median(), Some(Duration::from_millis(5)));
+        assert_eq!(result(&[9, 1, 5]).median(), Some(Duration::from_millis(5)));
+        assert_eq!(result(&[9, 1]).median(), None);
     }
 }

@@ -47,22 +47,22 @@ impl NetworkLossDetector {
         addresses: impl IntoIterator<Item = (String, IpAddr)>,
         defaults: [Option<String>; 2],
     ) -> Self {
-        let mut known: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
+        let mut addresses_by_family: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
         for (interface, address) in addresses {
-            known.entry((interface, address.is_ipv6())).or_default().insert(address);
+            addresses_by_family.entry((interface, address.is_ipv6())).or_default().insert(address);
         }
         let (missing, later, last_reply) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { paths, addresses: known, defaults, missing, later, last_reply }
+        Self { paths, addresses: addresses_by_family, defaults, missing, later, last_reply }
     }
 
     /// Updates the state after a change of the network.
     pub(super) fn on_change(&mut self, at: Instant, change: &NetworkChange) {
-        let counts = |interface: &str| self.paths.contains(&path_name(interface));
-        let (part, there) = match change {
+        let is_monitored = |interface: &str| self.paths.contains(&path_name(interface));
+        let (part, is_present) = match change {
             NetworkChange::Link { interface, .. }
             | NetworkChange::Removed { interface }
             | NetworkChange::Address { interface, .. }
-                if !counts(interface) =>
+                if !is_monitored(interface) =>
             {
                 return;
             }
@@ -72,23 +72,26 @@ impl NetworkLossDetector {
             NetworkChange::Removed { interface } => (NetworkPart::Link(interface.clone()), false),
             NetworkChange::Address { interface, address, present } => {
                 let key = (interface.clone(), address.is_ipv6());
-                let all = self.addresses.entry(key).or_default();
+                let addresses = self.addresses.entry(key).or_default();
                 if *present {
-                    all.insert(*address);
+                    addresses.insert(*address);
                 } else {
-                    all.remove(address);
+                    addresses.remove(address);
                 }
                 // Replacing an address does not lose the network.
-                (NetworkPart::Addresses(interface.clone(), address.is_ipv6()), !all.is_empty())
+                (
+                    NetworkPart::Addresses(interface.clone(), address.is_ipv6()),
+                    !addresses.is_empty(),
+                )
             }
             NetworkChange::DefaultRoute { v6, now } => {
-                let first = self.defaults.get(usize::from(*v6)).cloned().flatten();
-                let Some(first) = first else { return };
-                let same = now.as_ref().is_some_and(|(interface, _)| *interface == first);
-                (NetworkPart::DefaultRoute(*v6), same)
+                let initial = self.defaults.get(usize::from(*v6)).cloned().flatten();
+                let Some(initial) = initial else { return };
+                let is_initial = now.as_ref().is_some_and(|(interface, _)| *interface == initial);
+                (NetworkPart::DefaultRoute(*v6), is_initial)
             }
         };
-        if !there {
+        if !is_present {
             if !self.later.contains(&part) {
                 self.missing.entry(part).or_insert_with(|| (at, change.to_string()));
             }
@@ -105,8 +108,10 @@ impl NetworkLossDetector {
     /// Returns time and reason of the first network loss; `None` if all networks are present.
     pub(super) fn lost_since(&self, now: Instant) -> Option<(Instant, String)> {
         let missing = self.missing.values().filter(|(since, _)| *since + LOSS_CONFIRM_AFTER <= now);
-        let silent = self.last_reply.iter().filter(|(_, last)| **last + PATH_TIMEOUT <= now);
-        let silent = silent.map(|(path, last)| (*last, format!("nothing comes back over {path}")));
+        let silent =
+            self.last_reply.iter().filter(|(_, last_reply)| **last_reply + PATH_TIMEOUT <= now);
+        let silent = silent
+            .map(|(path, last_reply)| (*last_reply, format!("nothing comes back over {path}")));
         missing.cloned().chain(silent).min()
     }
 }
@@ -115,7 +120,7 @@ impl NetworkLossDetector {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn time_ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
@@ -123,7 +128,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn departure() -> NetworkLossDetector {
+    fn create_detector() -> NetworkLossDetector {
         let addresses = [("wlan0", "10.0.0.1"), ("wwan0", "10.1.0.1")];
         let addresses = addresses.map(|(name, text)| (name.to_owned(), address(text)));
         let paths = vec!["wlan0".to_owned(), "wwan0".to_owned()];
@@ -136,64 +141,68 @@ mod tests {
 
     #[test]
     fn a_short_link_outage_is_not_a_loss_of_the_network() {
-        let mut departure = departure();
-        departure.on_change(at(1_000), &link("wlan0", false));
-        assert_eq!(departure.lost_since(at(2_900)), None);
-        departure.on_change(at(2_900), &link("wlan0", true));
-        assert_eq!(departure.lost_since(at(9_000)), None);
-        departure.on_change(at(9_000), &NetworkChange::Removed { interface: "wlan0".to_owned() });
-        let (since, why) = departure.lost_since(at(11_000)).unwrap();
-        assert!(since == at(9_000) && why.contains("wlan0"), "{why}");
+        let mut detector = create_detector();
+        detector.on_change(time_ms(1_000), &link("wlan0", false));
+        assert_eq!(detector.lost_since(time_ms(2_900)), None);
+        detector.on_change(time_ms(2_900), &link("wlan0", true));
+        assert_eq!(detector.lost_since(time_ms(9_000)), None);
+        detector
+            .on_change(time_ms(9_000), &NetworkChange::Removed { interface: "wlan0".to_owned() });
+        let (since, reason) = detector.lost_since(time_ms(11_000)).unwrap();
+        assert!(since == time_ms(9_000) && reason.contains("wlan0"), "{reason}");
     }
 
     #[test]
     fn non_path_and_later_interfaces_may_disappear() {
-        let mut departure = departure();
-        departure.on_change(at(0), &link("docker0", false));
+        let mut detector = create_detector();
+        detector.on_change(time_ms(0), &link("docker0", false));
         // A third network that did not exist at the start.
-        departure.on_change(at(0), &link("wwan0", true));
-        departure.on_change(at(1_000), &link("wwan0", false));
+        detector.on_change(time_ms(0), &link("wwan0", true));
+        detector.on_change(time_ms(1_000), &link("wwan0", false));
         let v6 = NetworkChange::DefaultRoute { v6: true, now: None };
-        departure.on_change(at(1_000), &v6);
-        assert_eq!(departure.lost_since(at(9_000)), None);
+        detector.on_change(time_ms(1_000), &v6);
+        assert_eq!(detector.lost_since(time_ms(9_000)), None);
     }
 
     #[test]
     fn a_lost_address_counts_if_its_interface_has_no_other() {
-        let mut departure = departure();
+        let mut detector = create_detector();
         let change = |text: &str, present| NetworkChange::Address {
             interface: "wlan0".to_owned(),
             address: address(text),
             present,
         };
-        departure.on_change(at(0), &change("10.0.0.9", true));
-        departure.on_change(at(0), &change("10.0.0.1", false));
-        assert_eq!(departure.lost_since(at(9_000)), None);
-        departure.on_change(at(9_000), &change("10.0.0.9", false));
-        assert_eq!(departure.lost_since(at(11_000)).map(|(since, _)| since), Some(at(9_000)));
+        detector.on_change(time_ms(0), &change("10.0.0.9", true));
+        detector.on_change(time_ms(0), &change("10.0.0.1", false));
+        assert_eq!(detector.lost_since(time_ms(9_000)), None);
+        detector.on_change(time_ms(9_000), &change("10.0.0.9", false));
+        assert_eq!(
+            detector.lost_since(time_ms(11_000)).map(|(since, _)| since),
+            Some(time_ms(9_000))
+        );
     }
 
     #[test]
-    fn a_default_route_that_leads_elsewhere_was_left() {
-        let mut departure = departure();
-        let now =
+    fn a_default_route_over_another_interface_is_a_loss() {
+        let mut detector = create_detector();
+        let default_over =
             |name: &str| NetworkChange::DefaultRoute { v6: false, now: Some((name.into(), None)) };
-        departure.on_change(at(0), &now("wwan0"));
-        departure.on_change(at(500), &now("wlan0"));
-        assert_eq!(departure.lost_since(at(9_000)), None);
-        departure.on_change(at(9_000), &now("wwan0"));
-        assert!(departure.lost_since(at(11_000)).is_some());
+        detector.on_change(time_ms(0), &default_over("wwan0"));
+        detector.on_change(time_ms(500), &default_over("wlan0"));
+        assert_eq!(detector.lost_since(time_ms(9_000)), None);
+        detector.on_change(time_ms(9_000), &default_over("wwan0"));
+        assert!(detector.lost_since(time_ms(11_000)).is_some());
     }
 
     #[test]
-    fn only_a_path_that_worked_before_counts_as_gone() {
-        let mut departure = departure();
+    fn only_a_path_that_has_replied_can_be_silent() {
+        let mut detector = create_detector();
         for step in 0..50 {
-            departure.on_reply(at(step * 100), "wwan0");
-            assert_eq!(departure.lost_since(at(step * 100)), None);
+            detector.on_reply(time_ms(step * 100), "wwan0");
+            assert_eq!(detector.lost_since(time_ms(step * 100)), None);
         }
-        assert_eq!(departure.lost_since(at(7_899)), None);
-        let (since, why) = departure.lost_since(at(7_900)).unwrap();
-        assert_eq!((since, why.as_str()), (at(4_900), "nothing comes back over wwan0"));
+        assert_eq!(detector.lost_since(time_ms(7_899)), None);
+        let (since, reason) = detector.lost_since(time_ms(7_900)).unwrap();
+        assert_eq!((since, reason.as_str()), (time_ms(4_900), "nothing comes back over wwan0"));
     }
 }

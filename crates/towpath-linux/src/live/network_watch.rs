@@ -110,7 +110,7 @@ struct NetworkState {
 pub struct NetworkWatch {
     events: LinkEvents,
     route: RouteSocket,
-    known: NetworkState,
+    state: NetworkState,
 }
 
 impl NetworkWatch {
@@ -119,15 +119,15 @@ impl NetworkWatch {
         // Subscribe first, so that no change during the listing is missed.
         let events = LinkEvents::open_with_routes()?;
         let mut route = RouteSocket::open()?;
-        let mut known = NetworkState::default();
-        known.relist(&mut route)?;
-        Ok(Self { events, route, known })
+        let mut state = NetworkState::default();
+        state.relist(&mut route)?;
+        Ok(Self { events, route, state })
     }
 
     /// Returns the interface of a family's best default route.
     pub fn default_interface(&self, v6: bool) -> Option<String> {
-        let (index, _) = (*self.known.defaults.get(usize::from(v6))?)?;
-        self.known.links.get(&index).map(|(name, _)| name.clone())
+        let (index, _) = (*self.state.defaults.get(usize::from(v6))?)?;
+        self.state.links.get(&index).map(|(name, _)| name.clone())
     }
 
     /// Returns the changes since the last call; never blocks.
@@ -135,27 +135,27 @@ impl NetworkWatch {
         let received = self.events.drain()?;
         let mut changes = Vec::new();
         for event in &received.events {
-            self.known.on_event(event, &mut changes);
+            self.state.on_event(event, &mut changes);
         }
         if received.lost {
-            changes.extend(self.known.relist(&mut self.route)?);
+            changes.extend(self.state.relist(&mut self.route)?);
         } else if !received.events.is_empty() {
             // Not every removed route is announced: IPv4 routes disappear with their link.
             let routes = self.route.routes()?;
-            self.known.take_routes(&routes, &mut changes);
+            self.state.update_routes(&routes, &mut changes);
         }
         Ok(changes)
     }
 
-    /// Passes all changes to `tell` until `done`, including those that precede it.
-    pub fn run(&mut self, done: &AtomicBool, tell: &mut dyn FnMut(NetworkChange)) {
+    /// Passes all changes to `on_change` until `done`, including those that precede it.
+    pub fn run(&mut self, done: &AtomicBool, on_change: &mut dyn FnMut(NetworkChange)) {
         loop {
             // Read before the last poll, so that changes until then are included.
-            let last = done.load(Ordering::Acquire);
+            let is_last = done.load(Ordering::Acquire);
             let Ok(changes) = self.changes() else { return };
-            changes.into_iter().for_each(&mut *tell);
+            changes.into_iter().for_each(&mut *on_change);
             let mut fds = [sys::wait_for_input(&self.events.as_fd())];
-            if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
+            if is_last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
                 return;
             }
         }
@@ -174,48 +174,49 @@ impl NetworkState {
         let mut changes = Vec::new();
         let (links, addresses) = (route.links()?, route.addresses()?);
         let routes = route.routes()?;
-        let is_there = |index| links.iter().any(|link| link.index == index);
-        let gone: Vec<u32> = self.links.keys().copied().filter(|index| !is_there(*index)).collect();
-        for index in gone {
+        let exists = |index| links.iter().any(|link| link.index == index);
+        let removed: Vec<u32> =
+            self.links.keys().copied().filter(|index| !exists(*index)).collect();
+        for index in removed {
             self.forget_link(index, &mut changes);
         }
         for link in &links {
-            self.take_link(link, &mut changes);
+            self.update_link(link, &mut changes);
         }
         let present: BTreeSet<_> = addresses.iter().map(address_key).collect();
-        let gone: Vec<_> = self.addresses.difference(&present).copied().collect();
-        for (index, address) in gone {
-            self.take_address((index, address), false, &mut changes);
+        let removed: Vec<_> = self.addresses.difference(&present).copied().collect();
+        for (index, address) in removed {
+            self.update_address((index, address), false, &mut changes);
         }
         for address in present {
-            self.take_address(address, true, &mut changes);
+            self.update_address(address, true, &mut changes);
         }
-        self.take_routes(&routes, &mut changes);
+        self.update_routes(&routes, &mut changes);
         Ok(changes)
     }
 
     fn on_event(&mut self, event: &LinkEvent, changes: &mut Vec<NetworkChange>) {
         match event {
-            LinkEvent::Link(link) => self.take_link(link, changes),
+            LinkEvent::Link(link) => self.update_link(link, changes),
             LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
             LinkEvent::AddressAdded(address) => {
-                self.take_address(address_key(address), true, changes);
+                self.update_address(address_key(address), true, changes);
             }
             LinkEvent::AddressRemoved(address) => {
-                self.take_address(address_key(address), false, changes);
+                self.update_address(address_key(address), false, changes);
             }
             // Routes are listed afterwards.
             LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => {}
         }
     }
 
-    fn take_link(&mut self, link: &Link, changes: &mut Vec<NetworkChange>) {
+    fn update_link(&mut self, link: &Link, changes: &mut Vec<NetworkChange>) {
         if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
             return;
         }
         let running = link.is_up() && link.is_running();
-        let before = self.links.insert(link.index, (link.name.clone(), running));
-        if before.is_none_or(|(_, before)| before != running) {
+        let previous = self.links.insert(link.index, (link.name.clone(), running));
+        if previous.is_none_or(|(_, was_running)| was_running != running) {
             changes.push(NetworkChange::Link { interface: link.name.clone(), running });
         }
     }
@@ -227,27 +228,29 @@ impl NetworkState {
         }
     }
 
-    fn take_address(
+    fn update_address(
         &mut self,
         (index, address): (u32, IpAddr),
         present: bool,
         changes: &mut Vec<NetworkChange>,
     ) {
-        let local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let Some((interface, _)) = self.links.get(&index).filter(|_| !local) else { return };
-        let is_news = if present {
+        let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let Some((interface, _)) = self.links.get(&index).filter(|_| !is_link_local) else {
+            return;
+        };
+        let is_change = if present {
             self.addresses.insert((index, address))
         } else {
             self.addresses.remove(&(index, address))
         };
-        if is_news {
+        if is_change {
             changes.push(NetworkChange::Address { interface: interface.clone(), address, present });
         }
     }
 
     /// Updates the best default route of each family; the kernel prefers low metrics.
-    fn take_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<NetworkChange>) {
-        for (v6, known) in [false, true].into_iter().zip(&mut self.defaults) {
+    fn update_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<NetworkChange>) {
+        for (v6, current) in [false, true].into_iter().zip(&mut self.defaults) {
             let of_family = |route: &&RouteEntry| {
                 route.table == MAIN_TABLE
                     && route.to.length() == 0
@@ -256,10 +259,10 @@ impl NetworkState {
             };
             let best = routes.iter().filter(of_family).min_by_key(|route| route.metric);
             let now = best.and_then(|route| Some((route.link_index?, route.gateway)));
-            if *known == now {
+            if *current == now {
                 continue;
             }
-            *known = now;
+            *current = now;
             let now = now.map(|(index, gateway)| {
                 let name = self.links.get(&index).map(|(name, _)| name.clone());
                 (name.unwrap_or_default(), gateway)

@@ -44,10 +44,10 @@ impl ProbeTarget {
     ) -> Vec<PathPinger<InterfacePath>> {
         let names = scenario.paths.iter().map(|path| path.name.clone());
         let probe = |name: String| {
-            let departure = self.loss_detector.clone();
-            let over =
-                InterfacePath { path: name.clone(), target: self.target, loss_detector: departure };
-            PathPinger::new(name, over, Pinger::new(*plan, start), self.token)
+            let loss_detector = self.loss_detector.clone();
+            let interface_path =
+                InterfacePath { path: name.clone(), target: self.target, loss_detector };
+            PathPinger::new(name, interface_path, Pinger::new(*plan, start), self.token)
         };
         names.map(probe).collect()
     }
@@ -56,11 +56,12 @@ impl ProbeTarget {
 impl PingPath for InterfacePath {
     /// Binds to the current address of the interface, since source routing may depend on it.
     fn open(&self) -> io::Result<UdpSocket> {
-        let own = interfaces()?.into_iter().find(|one| {
-            path_name(&one.name) == self.path && one.address.is_ipv4() == self.target.is_ipv4()
+        let interface = interfaces()?.into_iter().find(|interface| {
+            path_name(&interface.name) == self.path
+                && interface.address.is_ipv4() == self.target.is_ipv4()
         });
-        let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        path_ping::bind(&own.name, SocketAddr::new(own.address, 0))
+        let interface = interface.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        path_ping::bind(&interface.name, SocketAddr::new(interface.address, 0))
     }
 
     fn target(&self) -> io::Result<SocketAddr> {
@@ -68,8 +69,8 @@ impl PingPath for InterfacePath {
     }
 
     fn on_answer(&self, at: Instant) {
-        if let Some(departure) = &self.loss_detector {
-            lock(departure).on_reply(at, &self.path);
+        if let Some(loss_detector) = &self.loss_detector {
+            lock(loss_detector).on_reply(at, &self.path);
         }
     }
 }

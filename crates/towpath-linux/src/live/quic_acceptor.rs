@@ -62,8 +62,8 @@ enum PreambleState {
 /// QUIC connection and the preambles of its streams.
 #[derive(Debug)]
 struct PendingQuicConnection {
-    from: IpAddr,
-    since: Instant,
+    source: IpAddr,
+    accepted_at: Instant,
     log: Option<Arc<Mutex<QuicEventLog>>>,
     streams: BTreeMap<StreamId, PreambleState>,
     /// Guard of the connection; dead until an identified stream needs it.
@@ -71,7 +71,7 @@ struct PendingQuicConnection {
 }
 
 impl PendingQuicConnection {
-    fn is_waiting(&self) -> bool {
+    fn is_pending(&self) -> bool {
         self.guard.strong_count() == 0
     }
 }
@@ -79,7 +79,7 @@ impl PendingQuicConnection {
 /// Connections of a server by ID.
 #[derive(Debug, Default)]
 struct QuicConnectionTable {
-    all: BTreeMap<ConnectionId, PendingQuicConnection>,
+    by_id: BTreeMap<ConnectionId, PendingQuicConnection>,
 }
 
 impl QuicConnectionTable {
@@ -87,33 +87,36 @@ impl QuicConnectionTable {
     fn insert(
         &mut self,
         id: ConnectionId,
-        caller: PendingQuicConnection,
-        most: usize,
+        connection: PendingQuicConnection,
+        max_pending: usize,
     ) -> Option<ConnectionId> {
-        self.all.insert(id, caller);
+        self.by_id.insert(id, connection);
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         let mut count = 0;
-        for (_, caller) in self.all.iter().filter(|(_, caller)| caller.is_waiting()) {
-            *counts.entry(caller.from).or_default() += 1;
+        for (_, connection) in self.by_id.iter().filter(|(_, connection)| connection.is_pending()) {
+            *counts.entry(connection.source).or_default() += 1;
             count += 1;
         }
-        if count <= most {
+        if count <= max_pending {
             return None;
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from)?;
-        let mut waiting = self.all.iter().filter(|(_, caller)| caller.is_waiting());
+        let busiest =
+            counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source)?;
+        let mut pending = self.by_id.iter().filter(|(_, connection)| connection.is_pending());
         // IDs are in order of age.
-        let oldest = waiting.find(|(_, caller)| caller.from == most).map(|(id, _)| *id)?;
-        self.all.remove(&oldest);
+        let oldest =
+            pending.find(|(_, connection)| connection.source == busiest).map(|(id, _)| *id)?;
+        self.by_id.remove(&oldest);
         Some(oldest)
     }
 
     /// Returns the pending connections whose preamble timed out.
     fn expired(&self, now: Instant, limits: &ServerLimits) -> Vec<ConnectionId> {
-        let late = self.all.iter().filter(|(_, caller)| {
-            caller.is_waiting() && now.saturating_since(caller.since) > limits.preamble_timeout
+        let expired = self.by_id.iter().filter(|(_, connection)| {
+            connection.is_pending()
+                && now.saturating_since(connection.accepted_at) > limits.preamble_timeout
         });
-        late.map(|(id, _)| *id).collect()
+        expired.map(|(id, _)| *id).collect()
     }
 }
 
@@ -126,13 +129,13 @@ pub(super) struct QuicAcceptor {
     limits: ServerLimits,
 }
 
-fn lock(callers: &Mutex<QuicConnectionTable>) -> MutexGuard<'_, QuicConnectionTable> {
-    callers.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(table: &Mutex<QuicConnectionTable>) -> MutexGuard<'_, QuicConnectionTable> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the QUIC settings of accepted connections before their purpose is known.
 fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
-    let waiting = limits.max_pending.max(1);
+    let max_pending = limits.max_pending.max(1);
     QuicConfig {
         multipath: true,
         identity: Some(identity),
@@ -141,9 +144,9 @@ fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
         max_streams: limits.streams.max(1),
         validation: AddressValidation {
             // Handshakes from spoofed addresses must not exhaust the limits.
-            retry_from: waiting / 4,
-            max_handshakes: waiting.saturating_mul(2),
-            max_connections: waiting.saturating_mul(4).saturating_add(limits.tests * 20),
+            retry_from: max_pending / 4,
+            max_handshakes: max_pending.saturating_mul(2),
+            max_connections: max_pending.saturating_mul(4).saturating_add(limits.tests * 20),
         },
         ..QuicConfig::default()
     }
@@ -168,30 +171,30 @@ impl QuicAcceptor {
         &self,
         address: Option<IpAddr>,
         port: u16,
-        (let_in, admits, hears): (OnStream, EchoFilter, OnDatagram),
+        (on_stream, echo_filter, on_datagram): (OnStream, EchoFilter, OnDatagram),
     ) -> io::Result<()> {
         // A weak reference, since the thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
-        let callers = Arc::clone(&self.connections);
-        let most = self.limits.max_pending.max(1);
+        let table = Arc::clone(&self.connections);
+        let max_pending = self.limits.max_pending.max(1);
         let config = self.config.clone();
-        self.host.call(move |turn| {
-            turn.listen_at(address, port, config, move |turn, id| {
-                let desk = PreambleReader {
+        self.host.call(move |driver| {
+            driver.listen_at(address, port, config, move |driver, id| {
+                let reader = PreambleReader {
                     host: Weak::clone(&host),
-                    connections: Arc::clone(&callers),
+                    connections: Arc::clone(&table),
                     port,
                     id,
                 };
-                desk.accept(turn, most, &let_in);
+                reader.accept(driver, max_pending, &on_stream);
             })?;
-            turn.on_non_quic_datagram(port, move |question, (peer, local)| {
-                if let Some(stamp) = DatagramHeader::parse(question) {
-                    let answer = hears(&stamp, question.len(), (peer, local));
-                    return answer.map(|answer| Bytes::copy_from_slice(&answer.to_bytes()));
+            driver.on_non_quic_datagram(port, move |request, (peer, local)| {
+                if let Some(header) = DatagramHeader::parse(request) {
+                    let reply = on_datagram(&header, request.len(), (peer, local));
+                    return reply.map(|reply| Bytes::copy_from_slice(&reply.to_bytes()));
                 }
-                let answer = datagram::reply(question, |token| admits(token, peer));
-                answer.map(|answer| Bytes::copy_from_slice(&answer))
+                let reply = datagram::reply(request, |token| echo_filter(token, peer));
+                reply.map(|reply| Bytes::copy_from_slice(&reply))
             });
             Ok(())
         })?
@@ -199,20 +202,20 @@ impl QuicAcceptor {
 
     /// Returns the listening sockets of all ports, for sending datagrams outside QUIC.
     pub(super) fn listener_sockets(&self) -> io::Result<ListenerSockets> {
-        self.host.call(|turn| {
-            let each = turn.listener_sockets().into_iter();
-            each.map(|outlet| Ok(((outlet.port, outlet.v4), outlet))).collect()
+        self.host.call(|driver| {
+            let sockets = driver.listener_sockets().into_iter();
+            sockets.map(|socket| Ok(((socket.port, socket.v4), socket))).collect()
         })?
     }
 
     /// Closes pending connections whose preamble timed out.
     pub(super) fn expire(&self) {
-        let (callers, limits) = (Arc::clone(&self.connections), self.limits.clone());
-        self.host.post(move |turn| {
-            let late = lock(&callers).expired(turn.now, &limits);
-            for id in late {
-                lock(&callers).all.remove(&id);
-                turn.close(id);
+        let (table, limits) = (Arc::clone(&self.connections), self.limits.clone());
+        self.host.post(move |driver| {
+            let expired = lock(&table).expired(driver.now, &limits);
+            for id in expired {
+                lock(&table).by_id.remove(&id);
+                driver.close(id);
             }
         });
     }
@@ -228,42 +231,47 @@ struct PreambleReader {
 }
 
 impl PreambleReader {
-    fn accept(self, turn: &mut DriverContext<'_>, most: usize, let_in: &OnStream) {
-        let Some(status) = turn.host.status(self.id) else { return };
-        let from = status.remote.ip().to_canonical();
-        let (since, streams, hold) = (turn.now, BTreeMap::new(), Weak::new());
-        let caller = PendingQuicConnection { from, since, log: None, streams, guard: hold };
-        if let Some(other) = lock(&self.connections).insert(self.id, caller, most) {
-            turn.abandon(other);
+    fn accept(self, driver: &mut DriverContext<'_>, max_pending: usize, on_stream: &OnStream) {
+        let Some(status) = driver.host.status(self.id) else { return };
+        let source = status.remote.ip().to_canonical();
+        let (accepted_at, streams, guard) = (driver.now, BTreeMap::new(), Weak::new());
+        let connection = PendingQuicConnection { source, accepted_at, log: None, streams, guard };
+        if let Some(evicted) = lock(&self.connections).insert(self.id, connection, max_pending) {
+            driver.abandon(evicted);
         }
-        let (desk, let_in) = (self.clone(), Arc::clone(let_in));
-        let log = QuicEventLog::attach(turn, self.id, move |turn, happened| match happened {
+        let (reader, on_stream) = (self.clone(), Arc::clone(on_stream));
+        let log = QuicEventLog::attach(driver, self.id, move |driver, event| match event {
             ConnectionEvent::StreamOpened(stream) | ConnectionEvent::Readable(stream) => {
-                desk.read_preamble(turn, *stream, &let_in);
+                reader.read_preamble(driver, *stream, &on_stream);
             }
             ConnectionEvent::Closed(_) => {
-                lock(&desk.connections).all.remove(&desk.id);
+                lock(&reader.connections).by_id.remove(&reader.id);
             }
             ConnectionEvent::Connected | ConnectionEvent::Notice(_) => {}
         });
-        if let Some(caller) = lock(&self.connections).all.get_mut(&self.id) {
-            caller.log = Some(log);
+        if let Some(connection) = lock(&self.connections).by_id.get_mut(&self.id) {
+            connection.log = Some(log);
         }
     }
 
     /// Reads the preamble of a readable stream and dispatches the stream.
-    fn read_preamble(&self, turn: &mut DriverContext<'_>, stream: StreamId, let_in: &OnStream) {
-        match self.preamble(turn, stream) {
+    fn read_preamble(
+        &self,
+        driver: &mut DriverContext<'_>,
+        stream: StreamId,
+        on_stream: &OnStream,
+    ) {
+        match self.preamble(driver, stream) {
             Ok(None) => {}
             Ok(Some(preamble)) => {
                 // A stream that is not dispatched is dropped.
-                if let Some(guest) = self.identify(turn, stream, preamble) {
-                    let_in(turn, guest);
+                if let Some(identified) = self.identify(driver, stream, preamble) {
+                    on_stream(driver, identified);
                 }
             }
             Err(BadPreamble) => {
-                lock(&self.connections).all.remove(&self.id);
-                turn.close(self.id);
+                lock(&self.connections).by_id.remove(&self.id);
+                driver.close(self.id);
             }
         }
     }
@@ -271,26 +279,26 @@ impl PreambleReader {
     /// Reads exactly one preamble; later data belongs to the stream's handler.
     fn preamble(
         &self,
-        turn: &mut DriverContext<'_>,
+        driver: &mut DriverContext<'_>,
         stream: StreamId,
     ) -> Result<Option<Preamble>, BadPreamble> {
-        let mut callers = lock(&self.connections);
-        let Some(caller) = callers.all.get_mut(&self.id) else { return Ok(None) };
-        if caller.streams.len() >= MAX_STREAMS {
+        let mut table = lock(&self.connections);
+        let Some(connection) = table.by_id.get_mut(&self.id) else { return Ok(None) };
+        if connection.streams.len() >= MAX_STREAMS {
             return Err(BadPreamble);
         }
-        let said =
-            caller.streams.entry(stream).or_insert_with(|| PreambleState::Partial(Vec::new()));
+        let state =
+            connection.streams.entry(stream).or_insert_with(|| PreambleState::Partial(Vec::new()));
         loop {
-            let PreambleState::Partial(part) = said else { return Ok(None) };
-            let missing = Preamble::BYTES.saturating_sub(part.len());
-            match turn.host.read_chunk(turn.now, self.id, stream, missing) {
-                Ok(Some(more)) if !more.is_empty() => part.extend_from_slice(&more),
+            let PreambleState::Partial(bytes) = state else { return Ok(None) };
+            let missing = Preamble::BYTES.saturating_sub(bytes.len());
+            match driver.host.read_chunk(driver.now, self.id, stream, missing) {
+                Ok(Some(chunk)) if !chunk.is_empty() => bytes.extend_from_slice(&chunk),
                 Ok(None) => return Ok(None),
                 Ok(Some(_)) | Err(_) => return Err(BadPreamble),
             }
-            if let Some(preamble) = Preamble::read(part).map_err(|_| BadPreamble)? {
-                *said = PreambleState::Complete;
+            if let Some(preamble) = Preamble::read(bytes).map_err(|_| BadPreamble)? {
+                *state = PreambleState::Complete;
                 return Ok(Some(preamble));
             }
         }
@@ -298,22 +306,23 @@ impl PreambleReader {
 
     fn identify(
         &self,
-        turn: &mut DriverContext<'_>,
+        driver: &mut DriverContext<'_>,
         stream: StreamId,
         preamble: Preamble,
     ) -> Option<IdentifiedStream> {
         let host = self.host.upgrade()?;
-        let peer = turn.host.status(self.id)?.remote;
-        let mut callers = lock(&self.connections);
-        let caller = callers.all.get_mut(&self.id)?;
-        let hold = caller.guard.upgrade().unwrap_or_else(|| ConnectionGuard::new(&host, self.id));
-        caller.guard = Arc::downgrade(&hold);
-        let log = caller.log.clone()?;
+        let peer = driver.host.status(self.id)?.remote;
+        let mut table = lock(&self.connections);
+        let connection = table.by_id.get_mut(&self.id)?;
+        let guard =
+            connection.guard.upgrade().unwrap_or_else(|| ConnectionGuard::new(&host, self.id));
+        connection.guard = Arc::downgrade(&guard);
+        let log = connection.log.clone()?;
         Some(IdentifiedStream {
             host,
             connection: self.id,
             stream,
-            guard: hold,
+            guard,
             log,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             port: self.port,

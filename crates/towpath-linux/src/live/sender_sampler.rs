@@ -35,7 +35,7 @@ type HostPair = (IpAddr, IpAddr);
 #[derive(Debug, Default)]
 pub(super) struct SenderSampler {
     multipath: bool,
-    samples: usize,
+    sample_count: usize,
     subflows: BTreeMap<HostSubflowKey, SenderSubflow>,
     /// Recent samples of the acknowledged bytes of each host pair, with the time.
     peak_rates: BTreeMap<HostPair, PeakRate>,
@@ -46,16 +46,19 @@ pub(super) struct SenderSampler {
 #[derive(Debug)]
 struct SenderSubflow {
     info: TcpInfo,
-    overhead: u64,
+    /// Header bytes of each packet.
+    overhead_bytes: u64,
+    /// Set when a loss has reduced the congestion window.
     cwnd_reduced: bool,
     /// Sample at the end of the previous period.
     period_start: TcpInfo,
     limits_ns: BTreeMap<Part, u64>,
     queued_ns: u64,
     min_rtt_us: u32,
-    waits_for: BTreeMap<HostSubflowKey, u64>,
-    window_bytes: u64,
-    buffer_bytes: u64,
+    /// Time in which other subflows blocked this one, in nanoseconds.
+    blocked_by_ns: BTreeMap<HostSubflowKey, u64>,
+    max_peer_window_bytes: u64,
+    max_buffer_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -74,20 +77,21 @@ impl SenderSampler {
 
     /// Samples all sending streams; the flag is true if the application never limits the stream.
     pub(super) fn sample(&mut self, streams: &[(&FlowStream, bool)], at: Instant, closing: bool) {
-        self.samples += 1;
-        if !closing && !self.samples.is_multiple_of(streams.len() / MAX_FULL_RATE_STREAMS + 1) {
+        self.sample_count += 1;
+        if !closing && !self.sample_count.is_multiple_of(streams.len() / MAX_FULL_RATE_STREAMS + 1)
+        {
             return;
         }
         for (stream, endless) in streams {
             self.sample_stream(stream, *endless, at);
         }
         let mut sums: BTreeMap<HostPair, u64> = BTreeMap::new();
-        for ((_, _, local, remote, _), known) in &self.subflows {
+        for ((_, _, local, remote, _), subflow) in &self.subflows {
             let sum = sums.entry((local.ip(), remote.ip())).or_default();
-            *sum = sum.saturating_add(delivered_bytes(&known.info));
+            *sum = sum.saturating_add(delivered_bytes(&subflow.info));
         }
-        for (group, bytes) in sums {
-            self.peak_rates.entry(group).or_default().add_sample(at, bytes);
+        for (hosts, bytes) in sums {
+            self.peak_rates.entry(hosts).or_default().add_sample(at, bytes);
         }
     }
 
@@ -107,45 +111,50 @@ impl SenderSampler {
             .filter(|sample| sample.remote.port() != 0 && !sample.local.ip().is_unspecified())
             .map(|sample| (key_of(stream, &sample), sample))
             .collect();
-        let mut seen: Vec<(HostSubflowKey, TcpInfo)> = Vec::new();
+        let mut previous: Vec<(HostSubflowKey, TcpInfo)> = Vec::new();
         for (key, sample) in &samples {
-            let overhead = overhead_bytes(sample, is_multipath);
-            let known =
+            let packet_overhead = overhead_bytes(sample, is_multipath);
+            let subflow =
                 self.subflows.entry(*key).or_insert_with(|| SenderSubflow::new(sample.info));
-            known.overhead = overhead;
+            subflow.overhead_bytes = packet_overhead;
             let now = sample.info;
-            let between =
-                SubflowDelta { before: &known.info, now: &now, backup: false, cwnd_reduced: false };
-            known.cwnd_reduced |= between.is_cwnd_reduced();
-            known.window_bytes = known.window_bytes.max(now.snd_wnd_bytes.unwrap_or(0).into());
-            known.buffer_bytes = known.buffer_bytes.max(buffer_bytes);
-            if known.is_queueing(&now) {
-                known.queued_ns += span.as_nanos() as u64;
+            let delta = SubflowDelta {
+                before: &subflow.info,
+                now: &now,
+                backup: false,
+                cwnd_reduced: false,
+            };
+            subflow.cwnd_reduced |= delta.is_cwnd_reduced();
+            subflow.max_peer_window_bytes =
+                subflow.max_peer_window_bytes.max(now.snd_wnd_bytes.unwrap_or(0).into());
+            subflow.max_buffer_bytes = subflow.max_buffer_bytes.max(buffer_bytes);
+            if subflow.is_queueing(&now) {
+                subflow.queued_ns += span.as_nanos() as u64;
             }
-            seen.push((*key, std::mem::replace(&mut known.info, now)));
+            previous.push((*key, std::mem::replace(&mut subflow.info, now)));
         }
-        let between: Vec<SubflowDelta<'_>> = { seen.iter().zip(&samples) }
+        let deltas: Vec<SubflowDelta<'_>> = { previous.iter().zip(&samples) }
             .map(|((key, before), (_, sample))| SubflowDelta {
                 before,
                 now: &sample.info,
                 backup: sample.backup.unwrap_or(false),
-                cwnd_reduced: self.subflows.get(key).is_some_and(|known| known.cwnd_reduced),
+                cwnd_reduced: self.subflows.get(key).is_some_and(|subflow| subflow.cwnd_reduced),
             })
             .collect();
-        let shares = send_limit::connection_limits(source, &between, endless, span);
-        for (shares, (key, _)) in shares.iter().zip(&seen) {
-            let Some(known) = self.subflows.get_mut(key) else { continue };
+        let shares = send_limit::connection_limits(source, &deltas, endless, span);
+        for (shares, (key, _)) in shares.iter().zip(&previous) {
+            let Some(subflow) = self.subflows.get_mut(key) else { continue };
             for (limit, share) in shares {
-                let spent = (span.as_nanos() as f64 * share) as u64;
-                let cut = known.cwnd_reduced.then_some(Part::AfterLoss);
-                *known
+                let share_ns = (span.as_nanos() as f64 * share) as u64;
+                let after_loss = subflow.cwnd_reduced.then_some(Part::AfterLoss);
+                *subflow
                     .limits_ns
-                    .entry(send_limit::account_part(*limit, cut, endless))
-                    .or_default() += spent;
-                if let SendLimit::HolBlocked(other) = limit
-                    && let Some((other, _)) = seen.get(*other)
+                    .entry(send_limit::account_part(*limit, after_loss, endless))
+                    .or_default() += share_ns;
+                if let SendLimit::HolBlocked(blocker) = limit
+                    && let Some((blocker, _)) = previous.get(*blocker)
                 {
-                    *known.waits_for.entry(*other).or_default() += spent;
+                    *subflow.blocked_by_ns.entry(*blocker).or_default() += share_ns;
                 }
             }
         }
@@ -153,34 +162,35 @@ impl SenderSampler {
 
     /// Returns the limits of a subflow since the last call; `None` if it is unknown.
     pub(super) fn take_limits(&mut self, key: &HostSubflowKey) -> Option<SubflowLimits> {
-        let known = self.subflows.get_mut(key)?;
-        let before = std::mem::replace(&mut known.period_start, known.info);
-        let limits_ns = std::mem::take(&mut known.limits_ns);
-        let mss = u64::from(known.info.mss_bytes);
-        let grown =
-            |of: fn(&TcpInfo) -> u32| u64::from(of(&known.info).saturating_sub(of(&before)));
-        let delivered = delivered_bytes(&known.info).saturating_sub(delivered_bytes(&before));
-        let duplicates = grown(|info| info.dsack_dups);
+        let subflow = self.subflows.get_mut(key)?;
+        let before = std::mem::replace(&mut subflow.period_start, subflow.info);
+        let limits_ns = std::mem::take(&mut subflow.limits_ns);
+        let mss = u64::from(subflow.info.mss_bytes);
+        let increase = |counter: fn(&TcpInfo) -> u32| {
+            u64::from(counter(&subflow.info).saturating_sub(counter(&before)))
+        };
+        let delivered = delivered_bytes(&subflow.info).saturating_sub(delivered_bytes(&before));
+        let duplicates = increase(|info| info.dsack_dups);
         // The QUIC library does not count packets.
-        let again = grown(|info| info.total_retrans);
-        let packets = match grown(|info| info.data_segs_out) {
+        let retransmitted = increase(|info| info.total_retrans);
+        let packets = match increase(|info| info.data_segs_out) {
             0 => delivered.div_ceil(mss.max(1)),
-            packets => packets.saturating_sub(again),
+            packets => packets.saturating_sub(retransmitted),
         };
         let peak_bps =
             self.peak_rates.get(&(key.2.ip(), key.3.ip())).map_or(0, |rates| rates.peak_bps);
-        let held = SenderActivity {
+        let activity = SenderActivity {
             limits_ns: limits_ns.into_iter().filter(|(_, span)| *span > 0).collect(),
             blocked_by_ns: Vec::new(),
-            queued_ns: std::mem::take(&mut known.queued_ns),
+            queued_ns: std::mem::take(&mut subflow.queued_ns),
             delivered_bytes: delivered,
-            header_bytes: (packets + duplicates) * known.overhead,
+            header_bytes: (packets + duplicates) * subflow.overhead_bytes,
             spurious_bytes: duplicates * mss,
             peak_bps,
-            peer_window_max_bytes: known.window_bytes,
-            send_buffer_max_bytes: known.buffer_bytes,
+            peer_window_max_bytes: subflow.max_peer_window_bytes,
+            send_buffer_max_bytes: subflow.max_buffer_bytes,
         };
-        Some((held, std::mem::take(&mut known.waits_for)))
+        Some((activity, std::mem::take(&mut subflow.blocked_by_ns)))
     }
 
     /// Starts the next period.
@@ -195,15 +205,15 @@ impl SenderSubflow {
     fn new(info: TcpInfo) -> Self {
         Self {
             info,
-            overhead: 0,
+            overhead_bytes: 0,
             cwnd_reduced: false,
             period_start: info,
             limits_ns: BTreeMap::new(),
             queued_ns: 0,
             min_rtt_us: u32::MAX,
-            waits_for: BTreeMap::new(),
-            window_bytes: 0,
-            buffer_bytes: 0,
+            blocked_by_ns: BTreeMap::new(),
+            max_peer_window_bytes: 0,
+            max_buffer_bytes: 0,
         }
     }
 }
@@ -212,26 +222,26 @@ impl SenderSubflow {
     /// Returns true if the round-trip time shows queueing on the path.
     fn is_queueing(&mut self, now: &TcpInfo) -> bool {
         // The QUIC library does not report the minimum.
-        let shortest = if now.min_rtt_us > 0 { now.min_rtt_us } else { now.srtt_us };
-        if shortest > 0 {
-            self.min_rtt_us = self.min_rtt_us.min(shortest);
+        let min_rtt_us = if now.min_rtt_us > 0 { now.min_rtt_us } else { now.srtt_us };
+        if min_rtt_us > 0 {
+            self.min_rtt_us = self.min_rtt_us.min(min_rtt_us);
         }
-        let longer = now.srtt_us.saturating_sub(self.min_rtt_us);
-        now.unacked > 0 && longer >= MIN_QUEUE_DELAY_US.max(self.min_rtt_us / 4)
+        let queue_delay_us = now.srtt_us.saturating_sub(self.min_rtt_us);
+        now.unacked > 0 && queue_delay_us >= MIN_QUEUE_DELAY_US.max(self.min_rtt_us / 4)
     }
 }
 
 impl PeakRate {
     fn add_sample(&mut self, at: Instant, bytes: u64) {
         // Keeps the latest sample that is at least `RATE_WINDOW` old, and all later ones.
-        while self.samples.get(1).is_some_and(|(then, _)| at.saturating_since(*then) >= RATE_WINDOW)
+        while self.samples.get(1).is_some_and(|(time, _)| at.saturating_since(*time) >= RATE_WINDOW)
         {
             self.samples.pop_front();
         }
-        if let Some((then, before)) = self.samples.front()
-            && at.saturating_since(*then) >= RATE_WINDOW
+        if let Some((time, before)) = self.samples.front()
+            && at.saturating_since(*time) >= RATE_WINDOW
         {
-            let nanos = at.saturating_since(*then).as_nanos();
+            let nanos = at.saturating_since(*time).as_nanos();
             let bits = u128::from(bytes.saturating_sub(*before)) * 8_000_000_000;
             let rate = u64::try_from(bits / nanos.max(1)).unwrap_or(u64::MAX);
             self.peak_bps = self.peak_bps.max(rate);
@@ -246,9 +256,9 @@ fn delivered_bytes(info: &TcpInfo) -> u64 {
 }
 
 /// Returns the source of a connection's limits, and the size of its send buffer.
-fn info_source(line: &DataStream, connection: &ConnectionSample) -> (InfoSource, u64) {
-    let DataStream::Socket(wire) = line else { return (InfoSource::Library, 0) };
-    let buffer = sample::send_buffer(wire.socket()).unwrap_or_default();
+fn info_source(stream: &DataStream, connection: &ConnectionSample) -> (InfoSource, u64) {
+    let DataStream::Socket(socket_stream) = stream else { return (InfoSource::Library, 0) };
+    let buffer = sample::send_buffer(socket_stream.socket()).unwrap_or_default();
     let source = match connection {
         ConnectionSample::Multipath(info, _) => {
             InfoSource::Multipath(ConnectionSendState::of(info, buffer))
@@ -273,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_that_of_the_fastest_moment_and_not_of_the_mean() {
+    fn the_peak_rate_is_the_maximum_over_windows_and_not_the_mean() {
         let mut rates = PeakRate::default();
         let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
         // 25 kB in each of three samples, then nothing for 70 ms.

@@ -31,7 +31,7 @@ pub(super) type HostSubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 #[derive(Debug)]
 struct HostSubflowTrack {
     report: SubflowReport,
-    latest: TcpInfo,
+    last_info: TcpInfo,
     last_seen: Instant,
 }
 
@@ -42,17 +42,18 @@ pub(super) struct EndSeries {
     multipath: bool,
     /// Start of the traffic on this host's clock.
     zero: Instant,
-    names: PathNames,
+    path_names: PathNames,
     subflows: BTreeMap<HostSubflowKey, HostSubflowTrack>,
     connections: BTreeMap<(u32, u32), ConnectionReport>,
-    counted: BTreeMap<(u32, u32, DataDirection), u64>,
-    at: Instant,
+    /// Received bytes at the last sample, by flow, stream and direction.
+    counted_bytes: BTreeMap<(u32, u32, DataDirection), u64>,
+    last_sample: Instant,
     /// Set if a subflow's congestion control has not been read yet.
     needs_read_back: bool,
-    /// Time of the last such read.
+    /// Time of the last read of congestion control and backup flag.
     last_read_back: Instant,
     /// Number of QUIC path events by name, for each flow.
-    counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
+    notice_counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
     /// Sampler of the senders' limits.
     sender_sampler: SenderSampler,
     /// Records of all samples and events so far.
@@ -65,14 +66,14 @@ impl EndSeries {
             is_client,
             multipath,
             zero,
-            names: PathNames::default(),
+            path_names: PathNames::default(),
             subflows: BTreeMap::new(),
             connections: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            at: Instant::ZERO,
+            counted_bytes: BTreeMap::new(),
+            last_sample: Instant::ZERO,
             needs_read_back: false,
             last_read_back: Instant::ZERO,
-            counts: BTreeMap::new(),
+            notice_counts: BTreeMap::new(),
             sender_sampler: SenderSampler::new(multipath),
             records: Vec::new(),
         }
@@ -92,34 +93,34 @@ impl EndSeries {
     /// Takes the sample that ends a period at `at` and appends it to [`Self::records`].
     pub(super) fn sample(
         &mut self,
-        (streams, counted): (&[FlowStream], &UdpByteCounters),
+        (streams, udp_counters): (&[FlowStream], &UdpByteCounters),
         at: Instant,
-        last: bool,
+        is_last: bool,
     ) {
-        let span = at.saturating_since(self.at);
+        let span = at.saturating_since(self.last_sample);
         if span.is_zero() {
             return;
         }
-        self.at = at;
+        self.last_sample = at;
         for stream in streams {
-            self.count(stream, at, span);
+            self.count_received(stream, at, span);
             if let Some(connection) = stream.stream.connection() {
                 self.emit_notices(stream.flow, connection);
             }
             self.sample_subflows(stream, at, span);
         }
         self.sender_sampler.begin_period();
-        for (flow, direction, received) in counted {
+        for (flow, direction, received) in udp_counters {
             self.emit_bytes((*flow, 0, *direction), received, (at, span));
         }
         // All subflows close at the end, which is not an event.
-        if !last {
-            self.notice_closed(at);
+        if !is_last {
+            self.close_missing(at);
         }
         // Closed subflows cannot be read any more, and a subflow may become a backup later.
-        let again =
+        let is_due =
             self.multipath && at.saturating_since(self.last_read_back) >= READ_BACK_INTERVAL;
-        if self.needs_read_back || again {
+        if self.needs_read_back || is_due {
             self.last_read_back = at;
             self.read_back(streams, at);
         }
@@ -136,8 +137,8 @@ impl EndSeries {
                 Err(_) => continue,
             };
             for sample in samples {
-                if let Some(known) = self.subflows.get_mut(&key_of(stream, &sample)) {
-                    known.take(&sample);
+                if let Some(track) = self.subflows.get_mut(&key_of(stream, &sample)) {
+                    track.update(&sample);
                 }
             }
         }
@@ -150,9 +151,10 @@ impl EndSeries {
             if matches!(notice, PathNotice::SinglePath) && !self.multipath {
                 continue;
             }
-            *self.counts.entry(flow).or_default().entry(notice.counter()).or_default() += 1;
+            *self.notice_counts.entry(flow).or_default().entry(notice.counter()).or_default() += 1;
             let local = ends.map(|(local, _)| local.ip());
-            let path = local.filter(|_| self.is_client).and_then(|local| self.names.of(local));
+            let path =
+                local.filter(|_| self.is_client).and_then(|local| self.path_names.lookup(local));
             let kind = match notice {
                 PathNotice::SinglePath => EventKind::Fallback,
                 PathNotice::Established { .. }
@@ -178,10 +180,10 @@ impl EndSeries {
 
     /// Returns connections, subflows and records at the end.
     pub(super) fn finish(self) -> (Vec<ConnectionReport>, Vec<SubflowReport>, Vec<Record>) {
-        let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.report).collect();
-        subflows.sort_by_key(|half| (half.flow, half.stream, half.subflow));
+        let mut subflows: Vec<_> = self.subflows.into_values().map(|track| track.report).collect();
+        subflows.sort_by_key(|report| (report.flow, report.stream, report.subflow));
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        for (name, count) in self.counts.into_values().flatten() {
+        for (name, count) in self.notice_counts.into_values().flatten() {
             *sums.entry(name).or_default() += count;
         }
         let mut records = self.records;
@@ -192,7 +194,7 @@ impl EndSeries {
         (self.connections.into_values().collect(), subflows, records)
     }
 
-    fn count(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
+    fn count_received(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
         let is_client = self.is_client;
         let incoming =
             stream.received.iter().filter(|(direction, _)| !sends(*direction, is_client));
@@ -208,7 +210,7 @@ impl EndSeries {
         (at, span): (Instant, Duration),
     ) {
         let total = received.load(Ordering::Relaxed);
-        let before = self.counted.insert((flow, stream, direction), total).unwrap_or(0);
+        let before = self.counted_bytes.insert((flow, stream, direction), total).unwrap_or(0);
         self.records.push(Record::Interval(Interval {
             t_ns: at.as_nanos(),
             span_ns: span.as_nanos() as u64,
@@ -228,23 +230,23 @@ impl EndSeries {
             ConnectionSample::Single(sample, _) => (None, vec![sample]),
         };
         if self.multipath {
-            let one = self.connections.entry((stream.flow, stream.number));
-            let one = one.or_insert_with(|| ConnectionReport {
+            let report = self.connections.entry((stream.flow, stream.number));
+            let report = report.or_insert_with(|| ConnectionReport {
                 flow: stream.flow,
                 stream: stream.number,
                 multipath: true,
                 reinjected_bytes: 0,
                 reason: None,
             });
-            one.multipath = info.is_some_and(|info| !info.fallback);
-            let again = info.map_or(0, |info| info.bytes_retrans);
-            one.reinjected_bytes = one.reinjected_bytes.max(again);
+            report.multipath = info.is_some_and(|info| !info.fallback);
+            let reinjected_bytes = info.map_or(0, |info| info.bytes_retrans);
+            report.reinjected_bytes = report.reinjected_bytes.max(reinjected_bytes);
         }
         // A closing subflow may lack one of its addresses.
-        let whole = |sample: &SubflowSample| {
+        let has_both_addresses = |sample: &SubflowSample| {
             sample.remote.port() != 0 && !sample.local.ip().is_unspecified()
         };
-        for sample in samples.iter().filter(|sample| whole(sample)) {
+        for sample in samples.iter().filter(|sample| has_both_addresses(sample)) {
             self.add_sample(stream, sample, at, span);
         }
     }
@@ -261,51 +263,52 @@ impl EndSeries {
             self.on_first_sample(key, sample.stream_frames.is_some(), at);
         }
         let is_client = self.is_client;
-        let Some(known) = self.subflows.get_mut(&key) else { return };
+        let Some(track) = self.subflows.get_mut(&key) else { return };
         if sample.info.state == TcpInfo::QUIC_ABANDONED {
-            let closed = *known.report.closed_ns.get_or_insert(at.as_nanos());
+            let closed = *track.report.closed_ns.get_or_insert(at.as_nanos());
             if closed < at.as_nanos() {
                 return;
             }
         }
-        known.last_seen = at;
-        let before = known.take(sample);
-        let told = self.sender_sampler.take_limits(&key);
-        let number =
-            |key: &HostSubflowKey| self.subflows.get(key).map(|known| known.report.subflow);
-        let held = told.map(|(mut held, waits_for)| {
-            let waits = waits_for.iter().filter_map(|(key, span)| Some((number(key)?, *span)));
-            held.blocked_by_ns = waits.collect();
-            Box::new(held)
+        track.last_seen = at;
+        let before = track.update(sample);
+        let limits = self.sender_sampler.take_limits(&key);
+        let subflow_number =
+            |key: &HostSubflowKey| self.subflows.get(key).map(|track| track.report.subflow);
+        let activity = limits.map(|(mut activity, waits_for)| {
+            let blocked_by =
+                waits_for.iter().filter_map(|(key, span)| Some((subflow_number(key)?, *span)));
+            activity.blocked_by_ns = blocked_by.collect();
+            Box::new(activity)
         });
-        let Some(known) = self.subflows.get(&key) else { return };
-        let half = &known.report;
-        let named = SubflowLabel {
-            flow: half.flow,
-            stream: half.stream,
-            number: half.subflow,
-            path: half.path.as_deref().unwrap_or("unknown"),
-            backup: half.backup,
+        let Some(track) = self.subflows.get(&key) else { return };
+        let report = &track.report;
+        let label = SubflowLabel {
+            flow: report.flow,
+            stream: report.stream,
+            number: report.subflow,
+            path: report.path.as_deref().unwrap_or("unknown"),
+            backup: report.backup,
         };
         for (direction, _) in &stream.received {
             let sends = sends(*direction, is_client);
-            let mut record = named.record(*direction, sends, (&before, &sample.info), (at, span));
-            record.sender_activity = held.clone().filter(|_| sends);
+            let mut record = label.record(*direction, sends, (&before, &sample.info), (at, span));
+            record.sender_activity = activity.clone().filter(|_| sends);
             self.records.push(Record::Subflow(Box::new(record)));
         }
     }
 
     fn on_first_sample(&mut self, key: HostSubflowKey, numbered: bool, at: Instant) {
         let (flow, stream, local, remote, number) = key;
-        let same = |other: &&HostSubflowKey| other.0 == flow && other.1 == stream;
-        let subflow = self.subflows.keys().filter(same).count() as u32;
+        let is_same_stream = |other: &&HostSubflowKey| other.0 == flow && other.1 == stream;
+        let subflow = self.subflows.keys().filter(is_same_stream).count() as u32;
         // Only the client's interfaces define path names.
-        let path = self.is_client.then(|| self.names.of(local.ip())).flatten();
+        let path = self.is_client.then(|| self.path_names.lookup(local.ip())).flatten();
         let name = path.as_deref().unwrap_or("unknown");
         let text = format!("subflow {subflow} first seen on {name}: {local} → {remote}");
-        self.event(at, path.clone(), text);
+        self.push_event(at, path.clone(), text);
         self.needs_read_back = true;
-        let half = SubflowReport {
+        let report = SubflowReport {
             flow,
             stream,
             subflow,
@@ -323,28 +326,26 @@ impl EndSeries {
             first_seen_ns: at.as_nanos(),
             closed_ns: None,
         };
-        self.subflows.insert(
-            key,
-            HostSubflowTrack { report: half, latest: TcpInfo::default(), last_seen: at },
-        );
+        self.subflows
+            .insert(key, HostSubflowTrack { report, last_info: TcpInfo::default(), last_seen: at });
     }
 
-    fn notice_closed(&mut self, at: Instant) {
-        let mut gone = Vec::new();
-        for known in self.subflows.values_mut() {
-            if known.report.closed_ns.is_none() && known.last_seen < at {
-                known.report.closed_ns = Some(known.last_seen.as_nanos());
-                gone.push((known.report.subflow, known.report.path.clone()));
+    fn close_missing(&mut self, at: Instant) {
+        let mut closed = Vec::new();
+        for track in self.subflows.values_mut() {
+            if track.report.closed_ns.is_none() && track.last_seen < at {
+                track.report.closed_ns = Some(track.last_seen.as_nanos());
+                closed.push((track.report.subflow, track.report.path.clone()));
             }
         }
-        for (number, path) in gone {
+        for (number, path) in closed {
             let name = path.as_deref().unwrap_or("unknown");
             let text = format!("subflow {number} on {name} is gone");
-            self.event(at, path.clone(), text);
+            self.push_event(at, path.clone(), text);
         }
     }
 
-    fn event(&mut self, at: Instant, path: Option<String>, text: String) {
+    fn push_event(&mut self, at: Instant, path: Option<String>, text: String) {
         self.records.push(Record::Event(Event {
             t_ns: at.as_nanos(),
             kind: EventKind::Subflow,
@@ -360,41 +361,44 @@ impl EndSeries {
         if !streams.iter().any(|stream| matches!(stream.stream, DataStream::Socket(_))) {
             return;
         }
-        let all = list_kernel_subflows();
-        let mut switched = Vec::new();
-        for ((_, _, local, remote, _), known) in &mut self.subflows {
-            let own = all.iter().find(|one| (one.local, one.remote) == (*local, *remote));
-            let Some(own) = own else { continue };
-            let half = &mut known.report;
-            half.congestion_control = half.congestion_control.take().or(own.congestion.clone());
-            if std::mem::replace(&mut half.backup, own.backup) != own.backup
-                && half.first_seen_ns < at.as_nanos()
+        let kernel_subflows = list_kernel_subflows();
+        let mut changed_backups = Vec::new();
+        for ((_, _, local, remote, _), track) in &mut self.subflows {
+            let kernel_subflow = kernel_subflows
+                .iter()
+                .find(|subflow| (subflow.local, subflow.remote) == (*local, *remote));
+            let Some(kernel_subflow) = kernel_subflow else { continue };
+            let report = &mut track.report;
+            report.congestion_control =
+                report.congestion_control.take().or(kernel_subflow.congestion.clone());
+            if std::mem::replace(&mut report.backup, kernel_subflow.backup) != kernel_subflow.backup
+                && report.first_seen_ns < at.as_nanos()
             {
-                switched.push((half.subflow, half.path.clone(), own.backup));
+                changed_backups.push((report.subflow, report.path.clone(), kernel_subflow.backup));
             }
         }
-        for (number, path, backup) in switched {
+        for (number, path, backup) in changed_backups {
             let name = path.as_deref().unwrap_or("unknown");
-            let now = if backup { "is a backup now" } else { "is no backup any more" };
-            self.event(at, path.clone(), format!("subflow {number} on {name} {now}"));
+            let change = if backup { "is a backup now" } else { "is no backup any more" };
+            self.push_event(at, path.clone(), format!("subflow {number} on {name} {change}"));
         }
     }
 }
 
 impl HostSubflowTrack {
     /// Stores a sample; returns the previous one.
-    fn take(&mut self, sample: &SubflowSample) -> TcpInfo {
-        let half = &mut self.report;
-        half.bytes_acked = sample.info.bytes_acked;
-        half.bytes_received = sample.info.bytes_received;
-        half.retransmissions = sample.info.total_retrans.into();
-        half.srtt_us = sample.info.srtt_us;
-        half.stream_frames = sample.stream_frames;
-        half.backup = sample.backup.unwrap_or(half.backup);
+    fn update(&mut self, sample: &SubflowSample) -> TcpInfo {
+        let report = &mut self.report;
+        report.bytes_acked = sample.info.bytes_acked;
+        report.bytes_received = sample.info.bytes_received;
+        report.retransmissions = sample.info.total_retrans.into();
+        report.srtt_us = sample.info.srtt_us;
+        report.stream_frames = sample.stream_frames;
+        report.backup = sample.backup.unwrap_or(report.backup);
         if let Some(name) = sample.congestion_control {
-            half.congestion_control = Some(name.to_owned());
+            report.congestion_control = Some(name.to_owned());
         }
-        std::mem::replace(&mut self.latest, sample.info)
+        std::mem::replace(&mut self.last_info, sample.info)
     }
 }
 

@@ -96,7 +96,7 @@ pub enum ServerEvent {
 pub struct Server {
     acceptor: Acceptor,
     quic_acceptor: Option<QuicAcceptor>,
-    shared: Arc<ServerState>,
+    state: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     fingerprint: Option<Fingerprint>,
     warnings: Vec<String>,
@@ -152,7 +152,7 @@ impl Server {
         }
         config.identity = config.identity.or_else(|| super::identity::ephemeral_identity().ok());
         let clock = Clock::start();
-        let shared = Arc::new(ServerState {
+        let state = Arc::new(ServerState {
             clock,
             tests: TestTable::default(),
             budget: AdmissionControl::new(&config.limits, clock),
@@ -166,9 +166,9 @@ impl Server {
             config,
         });
         let mut warnings = Vec::new();
-        let opened = shared.quic_acceptor();
-        let (reception, fingerprint) = match opened {
-            Ok((reception, fingerprint)) => (Some(reception), Some(fingerprint)),
+        let result = state.quic_acceptor();
+        let (quic_acceptor, fingerprint) = match result {
+            Ok((quic_acceptor, fingerprint)) => (Some(quic_acceptor), Some(fingerprint)),
             Err(error) => {
                 warnings.push(format!("no QUIC: {error}"));
                 (None, None)
@@ -176,32 +176,29 @@ impl Server {
         };
         let mut listeners = Vec::new();
         let mut udp = BTreeSet::new();
-        for port in &shared.config.ports {
-            let (listener, without) = shared.listen(*port, reception.as_ref())?;
-            let bound = listener.local_addr().ok().and_then(|address| address.as_socket());
-            match without {
-                None => udp.extend(bound.map(|bound| bound.port()).filter(|_| reception.is_some())),
+        for port in &state.config.ports {
+            let (listener, udp_error) = state.listen(*port, quic_acceptor.as_ref())?;
+            let address = listener.local_addr().ok().and_then(|address| address.as_socket());
+            match udp_error {
+                None => udp.extend(
+                    address.map(|address| address.port()).filter(|_| quic_acceptor.is_some()),
+                ),
                 Some(error) => {
-                    let port = bound.map_or(*port, |bound| bound.port());
+                    let port = address.map_or(*port, |address| address.port());
                     warnings.push(format!("no QUIC on port {port}, UDP is not free: {error}"));
                 }
             }
             listeners.push(listener);
         }
-        let outlets = reception.as_ref().map(QuicAcceptor::listener_sockets).transpose();
-        let _ = shared.listener_sockets.set(outlets.ok().flatten().unwrap_or_default()); // set only here
-        let _ = shared.udp.set(udp);
-        let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
+        let listener_sockets =
+            quic_acceptor.as_ref().map(QuicAcceptor::listener_sockets).transpose();
+        let _ = state.listener_sockets.set(listener_sockets.ok().flatten().unwrap_or_default()); // set only here
+        let _ = state.udp.set(udp);
+        let addresses =
+            listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
-        let door = Acceptor::new(listeners, clock);
-        Ok(Self {
-            acceptor: door,
-            quic_acceptor: reception,
-            shared,
-            addresses,
-            fingerprint,
-            warnings,
-        })
+        let acceptor = Acceptor::new(listeners, clock);
+        Ok(Self { acceptor, quic_acceptor, state, addresses, fingerprint, warnings })
     }
 
     /// Returns the listening addresses, one for each port.
@@ -216,7 +213,7 @@ impl Server {
 
     /// Returns true if the server accepts QUIC on a port.
     pub fn has_quic(&self, port: u16) -> bool {
-        self.shared.has_udp(Some(port))
+        self.state.has_udp(Some(port))
     }
 
     /// Returns warnings about missing features, with reasons.
@@ -225,29 +222,29 @@ impl Server {
     }
 
     /// Serves until an interrupt, or until the first result was fetched if `once` is set.
-    pub fn run(mut self, tell: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
-        let _ = self.shared.on_event.set(Box::new(tell)); // set only here
-        let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
+    pub fn run(mut self, on_event: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
+        let _ = self.state.on_event.set(Box::new(on_event)); // set only here
+        let (mut last_source_expiry, mut last_test_expiry) = (Instant::ZERO, Instant::ZERO);
         loop {
-            let shared = &self.shared;
-            self.acceptor.poll(&shared.config.limits, &mut |socket, preamble| {
-                shared.dispatch(socket, preamble);
+            let state = &self.state;
+            self.acceptor.poll(&state.config.limits, &mut |socket, preamble| {
+                state.dispatch(socket, preamble);
             })?;
-            let now = shared.clock.now();
-            if now.saturating_since(watched) > HOUSEKEEPING_INTERVAL {
-                watched = now;
-                shared.tests.expire(now, &shared.config.limits);
+            let now = state.clock.now();
+            if now.saturating_since(last_test_expiry) > HOUSEKEEPING_INTERVAL {
+                last_test_expiry = now;
+                state.tests.expire(now, &state.config.limits);
             }
-            if now.saturating_since(tidied) > Duration::from_secs(1) {
-                tidied = now;
-                shared.budget.expire(now);
+            if now.saturating_since(last_source_expiry) > Duration::from_secs(1) {
+                last_source_expiry = now;
+                state.budget.expire(now);
                 self.quic_acceptor.iter().for_each(QuicAcceptor::expire);
             }
-            let done = shared.config.once && shared.fetched.load(Ordering::Acquire);
+            let done = state.config.once && state.fetched.load(Ordering::Acquire);
             if interrupt::is_interrupted() || done {
-                shared.closing.store(true, Ordering::Release);
-                shared.tests.stop_all();
-                shared.wait_for_linger(now + LINGER_TIMEOUT);
+                state.closing.store(true, Ordering::Release);
+                state.tests.stop_all();
+                state.wait_for_linger(now + LINGER_TIMEOUT);
                 return Ok(());
             }
         }
@@ -261,9 +258,9 @@ impl Server {
 fn max_pending(descriptors: u64, limits: &ServerLimits) -> usize {
     const MIN_PENDING: usize = 8;
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let others = limits.tests.saturating_mul(4).saturating_add(8);
-    let room = (descriptors / 4).saturating_mul(3).saturating_sub(others) / 3;
-    limits.max_pending.min(room.max(MIN_PENDING))
+    let reserved = limits.tests.saturating_mul(4).saturating_add(8);
+    let available = (descriptors / 4).saturating_mul(3).saturating_sub(reserved) / 3;
+    limits.max_pending.min(available.max(MIN_PENDING))
 }
 
 impl ServerState {
@@ -271,28 +268,32 @@ impl ServerState {
     fn listen(
         self: &Arc<Self>,
         port: u16,
-        reception: Option<&QuicAcceptor>,
+        quic_acceptor: Option<&QuicAcceptor>,
     ) -> Result<(Socket, Option<io::Error>), LiveError> {
         let bind = self.config.bind;
-        let refused = |source| {
+        let listen_error = |source| {
             let host = bind.map_or_else(|| "*".to_owned(), |ip| ip.to_string());
             LiveError::Listen { address: format!("{host}, port {port}"), source }
         };
         let mut attempts = if port == 0 { MAX_PORT_ATTEMPTS } else { 1 };
         loop {
-            let listener = socket::listen(bind, port).map_err(refused)?;
-            let bound = listener.local_addr().map_err(refused)?;
-            let (Some(bound), Some(reception)) = (bound.as_socket(), reception) else {
+            let listener = socket::listen(bind, port).map_err(listen_error)?;
+            let address = listener.local_addr().map_err(listen_error)?;
+            let (Some(address), Some(quic_acceptor)) = (address.as_socket(), quic_acceptor) else {
                 return Ok((listener, None));
             };
-            let (inside, asked) = (Arc::clone(self), Arc::clone(self));
-            let let_in: OnStream = Arc::new(move |turn, guest| inside.dispatch_quic(turn, guest));
-            let admits: EchoFilter = Arc::new(move |token, peer| asked.allows_echo(token, peer));
-            let told = Arc::clone(self);
-            let hears: OnDatagram =
-                Arc::new(move |stamp, length, ends| told.on_datagram(stamp, length, ends));
+            let (stream_state, echo_state) = (Arc::clone(self), Arc::clone(self));
+            let on_stream: OnStream =
+                Arc::new(move |driver, identified| stream_state.dispatch_quic(driver, identified));
+            let echo_filter: EchoFilter =
+                Arc::new(move |token, peer| echo_state.allows_echo(token, peer));
+            let datagram_state = Arc::clone(self);
+            let on_datagram: OnDatagram = Arc::new(move |header, length, ends| {
+                datagram_state.on_datagram(header, length, ends)
+            });
             attempts -= 1;
-            match reception.listen(bind, bound.port(), (let_in, admits, hears)) {
+            match quic_acceptor.listen(bind, address.port(), (on_stream, echo_filter, on_datagram))
+            {
                 Ok(()) => return Ok((listener, None)),
                 Err(error) if attempts == 0 => return Ok((listener, Some(error))),
                 Err(_) => {}
@@ -304,9 +305,9 @@ impl ServerState {
         self.udp.get().zip(port).is_some_and(|(ports, port)| ports.contains(&port))
     }
 
-    fn emit(&self, said: ServerEvent) {
-        if let Some(tell) = self.on_event.get() {
-            tell(said);
+    fn emit(&self, event: ServerEvent) {
+        if let Some(on_event) = self.on_event.get() {
+            on_event(event);
         }
     }
 
@@ -318,21 +319,21 @@ impl ServerState {
 
     /// Dispatches a connection by its preamble; closes it silently if it is not permitted.
     fn dispatch(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
-        let known = self.tests.find(preamble.test());
-        match (preamble.kind, known) {
-            (ConnectionKind::Tls, _) => self.control_over_tls(socket),
+        let test = self.tests.find(preamble.test());
+        match (preamble.kind, test) {
+            (ConnectionKind::Tls, _) => self.serve_control_over_tls(socket),
             (ConnectionKind::Data, Some(test)) => {
                 self.attach(test, (preamble.flow, preamble.stream), socket);
             }
             (ConnectionKind::Control, Some(test)) => {
-                self.control_over_tcp(socket, Some((preamble.test(), test)));
+                self.serve_control_over_tcp(socket, Some((preamble.test(), test)));
             }
             (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
-                self.control_over_tcp(socket, None);
+                self.serve_control_over_tcp(socket, None);
             }
             // A server with a secret replies to connections of known tests only.
-            (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
-                self.echo(socket);
+            (ConnectionKind::Echo, test) if test.is_some() || self.config.secret.is_none() => {
+                self.spawn_echo(socket);
             }
             (ConnectionKind::Control | ConnectionKind::Data | ConnectionKind::Echo, _) => {}
         }
@@ -341,36 +342,36 @@ impl ServerState {
     /// Returns true if an echo datagram gets a reply. A server with a secret requires a known test.
     fn allows_echo(&self, token: TestToken, peer: SocketAddr) -> bool {
         let now = self.clock.now();
-        let known = self.tests.find(token);
-        if let Some(test) = &known {
+        let test = self.tests.find(token);
+        if let Some(test) = &test {
             test.touch(now);
         }
         let open = token == TestToken::NONE && self.config.secret.is_none();
         let bytes = towpath_measure::live::datagram::EchoDatagram::BYTES as u64;
-        (open || known.is_some())
+        (open || test.is_some())
             && self.budget.quota(SourcePrefix::of_peer(Some(peer))).try_consume_reply(now, bytes)
     }
 
     /// Handles a datagram of a UDP flow; a reply has the length of its request.
     fn on_datagram(
         &self,
-        stamp: &DatagramHeader,
+        header: &DatagramHeader,
         length: usize,
         (peer, local): (SocketAddr, SocketAddr),
     ) -> Option<DatagramHeader> {
-        let test = self.tests.find(stamp.token)?;
-        match stamp.kind {
+        let test = self.tests.find(header.token)?;
+        match header.kind {
             DatagramKind::Data => {
-                test.on_datagram(stamp, length);
+                test.on_datagram(header, length);
                 None
             }
             DatagramKind::Subscribe => {
                 let now = self.clock.now();
                 test.touch(now);
-                let own = test.udp_flows.get(&stamp.flow)?;
-                let allowed = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
-                let may = allowed.try_consume_reply(now, length as u64);
-                if may { own.on_subscribe(now, stamp, (peer, local)) } else { None }
+                let flow = test.udp_flows.get(&header.flow)?;
+                let quota = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
+                let is_allowed = quota.try_consume_reply(now, length as u64);
+                if is_allowed { flow.on_subscribe(now, header, (peer, local)) } else { None }
             }
             DatagramKind::Challenge => None,
         }
@@ -379,8 +380,8 @@ impl ServerState {
     /// Returns the server's context of a test's UDP flows.
     fn udp_context<'a>(&'a self, test: &'a ServerTest) -> UdpServerContext<'a> {
         static NO_SOCKETS: ListenerSockets = ListenerSockets::new();
-        let outlets = self.listener_sockets.get().unwrap_or(&NO_SOCKETS);
-        UdpServerContext { flows: &test.udp_flows, listener_sockets: outlets, token: test.token }
+        let listener_sockets = self.listener_sockets.get().unwrap_or(&NO_SOCKETS);
+        UdpServerContext { flows: &test.udp_flows, listener_sockets, token: test.token }
     }
 
     /// Returns the protocol that the server observes, which the client cannot see.
@@ -393,57 +394,61 @@ impl ServerState {
     }
 
     /// Acquires a permit for a kernel connection; revoking the permit closes the connection.
-    fn acquire_permit(&self, socket: &Socket, kept: bool) -> Option<ConnectionPermit> {
-        let other = socket.try_clone().ok()?;
+    fn acquire_permit(&self, socket: &Socket, pinned: bool) -> Option<ConnectionPermit> {
+        let socket_clone = socket.try_clone().ok()?;
         let close: CloseFn = Box::new(move || {
-            let _ = other.shutdown(std::net::Shutdown::Both); // may be closed already
+            let _ = socket_clone.shutdown(std::net::Shutdown::Both); // may be closed already
         });
-        self.budget.acquire(SourcePrefix::of_peer(socket::peer(socket)), kept, close)
+        self.budget.acquire(SourcePrefix::of_peer(socket::peer(socket)), pinned, close)
     }
 
-    fn control_over_tcp(self: &Arc<Self>, socket: Socket, known: Option<NamedTest>) {
+    fn serve_control_over_tcp(self: &Arc<Self>, socket: Socket, named_test: Option<NamedTest>) {
         socket::enable_keepalive(&socket);
-        let attending = known.as_ref().map(|(_, test)| test.attach_control(self.clock));
-        let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
-        let Some(permit) = self.acquire_permit(&socket, kept) else { return };
-        let open = move |shared: &Self| {
-            let port = socket.local_addr().ok().and_then(|own| own.as_socket());
-            let port = port.map(|own| own.port());
+        let client_guard = named_test.as_ref().map(|(_, test)| test.attach_control(self.clock));
+        let may_pin = client_guard.as_ref().is_some_and(|(_, may_pin)| *may_pin);
+        let Some(permit) = self.acquire_permit(&socket, may_pin) else { return };
+        let open = move |state: &Self| {
+            let port = socket.local_addr().ok().and_then(|address| address.as_socket());
+            let port = port.map(|address| address.port());
             let origin = ConnectionOrigin {
                 peer: socket::peer(&socket),
-                observed: Some(shared.observed_protocol(&socket)),
+                observed: Some(state.observed_protocol(&socket)),
                 port,
             };
-            Ok((ControlChannel::new(socket, shared.clock)?, origin))
+            Ok((ControlChannel::new(socket, state.clock)?, origin))
         };
-        let token = known.map(|(token, _)| token);
-        self.in_a_thread((permit, attending.map(|(attending, _)| attending)), open, token);
+        let token = named_test.map(|(token, _)| token);
+        self.spawn_control_thread(
+            (permit, client_guard.map(|(client_guard, _)| client_guard)),
+            open,
+            token,
+        );
     }
 
     /// Serves a control connection in a thread of its own.
-    fn in_a_thread(
+    fn spawn_control_thread(
         self: &Arc<Self>,
-        (seat, attending): (ConnectionPermit, Option<ClientGuard>),
+        (permit, client_guard): (ConnectionPermit, Option<ClientGuard>),
         open: impl FnOnce(&Self) -> io::Result<ControlConnection> + Send + 'static,
         token: Option<TestToken>,
     ) {
-        let shared = Arc::clone(self);
+        let state = Arc::clone(self);
         // Without a thread, the connection is closed.
         let _ = admission::spawn_thread("control", move || {
-            if let Ok(opened) = open(&shared) {
+            if let Ok(connection) = open(&state) {
                 // An error ends only this connection.
-                let _ = shared.control(opened, (&seat, attending), token);
+                let _ = state.serve_control(connection, (&permit, client_guard), token);
             }
         });
     }
 
     /// Attaches a data connection to its test.
-    fn attach(self: &Arc<Self>, test: Arc<ServerTest>, place: (u16, u16), socket: Socket) {
-        if !test.is_missing(place) {
+    fn attach(self: &Arc<Self>, test: Arc<ServerTest>, stream_key: (u16, u16), socket: Socket) {
+        if !test.is_missing(stream_key) {
             return;
         }
         if !test.plan.settings.tls {
-            return test.attach(place, socket);
+            return test.attach(stream_key, socket);
         }
         let session = self.config.identity.as_ref().map(TlsSession::server);
         let (Some(Ok(session)), Some(permit)) = (session, self.acquire_permit(&socket, false))
@@ -453,40 +458,40 @@ impl ServerState {
         let clock = self.clock;
         // Without a thread, the connection is closed.
         let _ = admission::spawn_thread("tls", move || {
-            test.attach_with_tls(place, socket, session, clock);
+            test.attach_with_tls(stream_key, socket, session, clock);
             drop(permit);
         });
     }
 
     /// Echoes data for at most the maximum duration of a test.
-    fn echo(self: &Arc<Self>, socket: Socket) {
+    fn spawn_echo(self: &Arc<Self>, socket: Socket) {
         let Some(permit) = self.acquire_permit(&socket, false) else { return };
-        let allowed = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
-        let shared = Arc::clone(self);
+        let quota = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
+        let state = Arc::clone(self);
         // Without a thread, the connection is closed.
         let _ = admission::spawn_thread("echo", move || {
-            let _ = shared.echo_all(&socket, &allowed); // ends with the connection
+            let _ = state.run_echo(&socket, &quota); // ends with the connection
             drop(permit);
         });
     }
 
-    fn echo_all(&self, socket: &Socket, allowed: &SourceQuota) -> io::Result<()> {
+    fn run_echo(&self, socket: &Socket, quota: &SourceQuota) -> io::Result<()> {
         let limits = &self.config.limits;
         let deadline = self.clock.now() + limits.duration;
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_read_timeout(Some(limits.preamble_timeout))?;
         socket.set_write_timeout(Some(limits.preamble_timeout))?;
-        let mut room = [0; ECHO_BYTES];
+        let mut buffer = [0; ECHO_BYTES];
         while self.clock.now() < deadline && !self.closing.load(Ordering::Acquire) {
-            let mut plain = socket;
-            let length = io::Read::read(&mut plain, &mut room)?;
+            let mut stream = socket;
+            let length = io::Read::read(&mut stream, &mut buffer)?;
             if length == 0 {
                 break;
             }
-            allowed.consume_blocking(self.clock, TrafficDirection::Inbound, length as u64);
-            io::Write::write_all(&mut plain, room.get(..length).unwrap_or_default())?;
-            allowed.consume_blocking(self.clock, TrafficDirection::Outbound, length as u64);
+            quota.consume_blocking(self.clock, TrafficDirection::Inbound, length as u64);
+            io::Write::write_all(&mut stream, buffer.get(..length).unwrap_or_default())?;
+            quota.consume_blocking(self.clock, TrafficDirection::Outbound, length as u64);
         }
         Ok(())
     }

@@ -43,8 +43,8 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum number of test slots for which half are reserved for new clients.
 const MIN_SHARED_SLOTS: usize = 4;
-/// Control connections of a test with pinned permits. A client that reconnects may have several
-/// dead connections that the server has not detected yet.
+/// Maximum number of control connections of a test with pinned permits. A client that reconnects
+/// may have several dead connections that the server has not detected yet.
 const MAX_CONTROL_CONNECTIONS: usize = 8;
 
 /// Test of a client, from admission to the expiry of its result.
@@ -69,16 +69,17 @@ pub(super) struct ServerTest {
 /// Signs of life of a test's client.
 #[derive(Debug)]
 struct ClientLiveness {
-    admitted: Instant,
-    /// Number of its control connections.
+    admitted_at: Instant,
+    /// Number of control connections of the client.
     control_connections: AtomicUsize,
     /// Set after the client closed its last control connection.
     disconnected: AtomicBool,
     /// Set if the client does not want the result.
     unwanted: AtomicBool,
-    /// Time of the latest sign of life, and the bytes moved until then.
-    latest_ns: AtomicU64,
-    moved: AtomicU64,
+    /// Time of the latest sign of life.
+    last_seen_ns: AtomicU64,
+    /// Bytes that the test had transferred then.
+    transferred_bytes: AtomicU64,
 }
 
 /// Guard of a test's control connection. On drop, the client counts as having left, unless the
@@ -131,35 +132,37 @@ impl ServerTest {
 
     /// Records a sign of life of the client.
     pub(super) fn touch(&self, now: Instant) {
-        self.liveness.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
+        self.liveness.last_seen_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
     /// Returns the time of the client's latest sign of life, at most `now`.
     fn idle_since(&self, now: Instant) -> Instant {
-        let moved = self.budget.transferred_bytes();
-        if self.liveness.moved.swap(moved, Ordering::AcqRel) != moved {
+        let transferred_bytes = self.budget.transferred_bytes();
+        if self.liveness.transferred_bytes.swap(transferred_bytes, Ordering::AcqRel)
+            != transferred_bytes
+        {
             self.touch(now);
         }
-        Instant::from_nanos(self.liveness.latest_ns.load(Ordering::Acquire)).min(now)
+        Instant::from_nanos(self.liveness.last_seen_ns.load(Ordering::Acquire)).min(now)
     }
 
     /// Returns the reason to end the test now, if any.
     fn end_reason(&self, now: Instant) -> Option<&'static str> {
-        let quiet = now.saturating_since(self.idle_since(now));
-        let left = self.liveness.disconnected.load(Ordering::Acquire);
+        let idle_time = now.saturating_since(self.idle_since(now));
+        let has_left = self.liveness.disconnected.load(Ordering::Acquire);
         if self.liveness.control_connections.load(Ordering::Acquire) == 0 {
-            if left && quiet > RETURN_TIMEOUT {
+            if has_left && idle_time > RETURN_TIMEOUT {
                 return Some("its client has left");
             }
-            if quiet > CLIENT_TIMEOUT {
+            if idle_time > CLIENT_TIMEOUT {
                 return Some("nothing is seen of its client");
             }
         }
         match &*self.lock() {
-            TestState::Gathering(_) => (now.saturating_since(self.liveness.admitted)
+            TestState::Gathering(_) => (now.saturating_since(self.liveness.admitted_at)
                 > SETUP_TIMEOUT)
                 .then_some("its traffic has not begun"),
-            TestState::Running(pace) => (pace.now()
+            TestState::Running(run_clock) => (run_clock.now()
                 > Instant::ZERO + max_duration(&self.scenario) + RETURN_TIMEOUT)
                 .then_some("it takes longer than planned"),
             TestState::Ended { .. } => None,
@@ -167,8 +170,8 @@ impl ServerTest {
     }
 
     /// Ends the test early with a reason.
-    fn end_early(&self, why: &str) {
-        self.budget.end(why);
+    fn end_early(&self, reason: &str) {
+        self.budget.end(reason);
         self.stop();
     }
 
@@ -186,29 +189,29 @@ impl ServerTest {
     }
 
     /// Adds a kernel connection without TLS.
-    pub(super) fn attach(&self, place: (u16, u16), data: Socket) {
-        if self.set_up(&data).is_ok() {
-            self.add(place, DataStream::Socket(SocketStream::Plain(Arc::new(data))));
+    pub(super) fn attach(&self, stream_key: (u16, u16), data: Socket) {
+        if self.configure_socket(&data).is_ok() {
+            self.add(stream_key, DataStream::Socket(SocketStream::Plain(Arc::new(data))));
         }
     }
 
     /// Adds a kernel connection after a TLS handshake, which blocks.
     pub(super) fn attach_with_tls(
         &self,
-        place: (u16, u16),
+        stream_key: (u16, u16),
         data: Socket,
         session: TlsSession,
         clock: Clock,
     ) {
         let deadline = clock.now() + TLS_HANDSHAKE_TIMEOUT;
-        if self.set_up(&data).is_ok()
-            && let Ok((wire, _)) = SocketStream::handshake(data, session, (clock, deadline))
+        if self.configure_socket(&data).is_ok()
+            && let Ok((stream, _)) = SocketStream::handshake(data, session, (clock, deadline))
         {
-            self.add(place, DataStream::Socket(wire));
+            self.add(stream_key, DataStream::Socket(stream));
         }
     }
 
-    fn set_up(&self, data: &Socket) -> io::Result<()> {
+    fn configure_socket(&self, data: &Socket) -> io::Result<()> {
         data.set_nonblocking(false)?;
         let _ = data.set_tcp_nodelay(true); // best effort
         socket::configure(data, &self.plan.settings);
@@ -216,28 +219,30 @@ impl ServerTest {
     }
 
     /// Returns true if this kernel connection is still missing.
-    pub(super) fn is_missing(&self, place: (u16, u16)) -> bool {
-        let TestState::Gathering(found) = &*self.lock() else { return false };
+    pub(super) fn is_missing(&self, stream_key: (u16, u16)) -> bool {
+        let TestState::Gathering(streams) = &*self.lock() else { return false };
         !is_quic(self.plan.transport)
-            && expected_streams(&self.scenario).contains(&place)
-            && !found.contains_key(&place)
+            && expected_streams(&self.scenario).contains(&stream_key)
+            && !streams.contains_key(&stream_key)
     }
 
     /// Adds a data stream; returns true if it was missing.
-    pub(super) fn add(&self, place: (u16, u16), line: DataStream) -> bool {
-        let fits = match &line {
+    pub(super) fn add(&self, stream_key: (u16, u16), stream: DataStream) -> bool {
+        let fits = match &stream {
             DataStream::Quic(_) => is_quic(self.plan.transport),
-            DataStream::Socket(wire) => {
-                let has_tls = matches!(wire, SocketStream::Tls(_));
+            DataStream::Socket(socket_stream) => {
+                let has_tls = matches!(socket_stream, SocketStream::Tls(_));
                 !is_quic(self.plan.transport) && has_tls == self.plan.settings.tls
             }
         };
-        let TestState::Gathering(found) = &mut *self.lock() else { return false };
-        if !fits || !expected_streams(&self.scenario).contains(&place) || found.contains_key(&place)
+        let TestState::Gathering(streams) = &mut *self.lock() else { return false };
+        if !fits
+            || !expected_streams(&self.scenario).contains(&stream_key)
+            || streams.contains_key(&stream_key)
         {
             return false;
         }
-        found.insert(place, line);
+        streams.insert(stream_key, stream);
         self.changed.notify_all();
         true
     }
@@ -245,51 +250,51 @@ impl ServerTest {
     /// Waits for all data connections; returns true if they have arrived.
     pub(super) fn is_complete(&self, reply_timeout: Duration) -> bool {
         let count = expected_streams(&self.scenario).len();
-        let missing = |state: &mut TestState| match state {
-            TestState::Gathering(found) => found.len() < count,
+        let is_incomplete = |state: &mut TestState| match state {
+            TestState::Gathering(streams) => streams.len() < count,
             TestState::Running(_) | TestState::Ended { .. } => false,
         };
-        let waited = self.changed.wait_timeout_while(self.lock(), reply_timeout, missing);
+        let waited = self.changed.wait_timeout_while(self.lock(), reply_timeout, is_incomplete);
         let (_state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         !timeout.timed_out()
     }
 
     /// Starts the traffic and returns its streams; `None` if it was started before.
-    pub(super) fn start(&self, pace: &Arc<RunClock>) -> Option<Vec<FlowStream>> {
+    pub(super) fn start(&self, run_clock: &Arc<RunClock>) -> Option<Vec<FlowStream>> {
         let mut state = self.lock();
-        let TestState::Gathering(found) = &mut *state else { return None };
-        let found = std::mem::take(found);
-        *state = TestState::Running(Arc::clone(pace));
-        let streams = found.into_iter().filter_map(|((flow, number), line)| {
-            let described = self.scenario.flows.get(usize::from(flow))?;
-            Some(FlowStream::new(flow.into(), number.into(), described, line))
+        let TestState::Gathering(gathered) = &mut *state else { return None };
+        let gathered = std::mem::take(gathered);
+        *state = TestState::Running(Arc::clone(run_clock));
+        let streams = gathered.into_iter().filter_map(|((flow, number), stream)| {
+            let config = self.scenario.flows.get(usize::from(flow))?;
+            Some(FlowStream::new(flow.into(), number.into(), config, stream))
         });
         Some(streams.collect())
     }
 
     /// Passes a datagram to its UDP flow.
-    pub(super) fn on_datagram(&self, stamp: &DatagramHeader, length: usize) {
-        let pace = match &*self.lock() {
-            TestState::Running(pace) => Arc::clone(pace),
+    pub(super) fn on_datagram(&self, header: &DatagramHeader, length: usize) {
+        let run_clock = match &*self.lock() {
+            TestState::Running(run_clock) => Arc::clone(run_clock),
             TestState::Gathering(_) | TestState::Ended { .. } => return,
         };
-        if let Some(own) = self.udp_flows.get(&stamp.flow) {
-            own.receive(&pace, stamp, length);
+        if let Some(flow) = self.udp_flows.get(&header.flow) {
+            flow.receive(&run_clock, header, length);
         }
     }
 
     /// Stops the traffic immediately.
     pub(super) fn stop(&self) {
-        if let TestState::Running(pace) = &*self.lock() {
-            pace.interrupt();
+        if let TestState::Running(run_clock) = &*self.lock() {
+            run_clock.interrupt();
         }
     }
 
     /// Ends the traffic early at `at`, on the server's clock; exchanges begun before may finish.
     pub(super) fn end_by(&self, at: Instant) {
-        if let TestState::Running(pace) = &*self.lock() {
-            let at = Instant::ZERO + at.saturating_since(pace.zero());
-            pace.end_at(at, max_reply_delay(&self.scenario));
+        if let TestState::Running(run_clock) = &*self.lock() {
+            let at = Instant::ZERO + at.saturating_since(run_clock.zero());
+            run_clock.end_at(at, max_reply_delay(&self.scenario));
         }
     }
 
@@ -307,10 +312,10 @@ impl ServerTest {
         self.budget.consume_bytes(bytes) || before < total.saturating_mul(2)
     }
 
-    /// Waits for the result; `None` after `patience`.
+    /// Waits for the result; `None` after `timeout`.
     pub(super) fn result(&self, timeout: Duration) -> Option<Arc<String>> {
-        let not_yet = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
-        let waited = self.changed.wait_timeout_while(self.lock(), timeout, not_yet);
+        let is_unfinished = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, is_unfinished);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
             TestState::Ended { result, .. } => Some(Arc::clone(result)),
@@ -319,7 +324,7 @@ impl ServerTest {
     }
 
     /// Returns end time and result size of an ended test.
-    fn finished(&self) -> Option<(Instant, usize)> {
+    fn ended(&self) -> Option<(Instant, usize)> {
         match &*self.lock() {
             TestState::Ended { result, at } => Some((*at, result.len())),
             TestState::Gathering(_) | TestState::Running(_) => None,
@@ -330,12 +335,12 @@ impl ServerTest {
 /// Tests of a server by token.
 #[derive(Debug, Default)]
 pub(super) struct TestTable {
-    all: Mutex<BTreeMap<TestToken, Arc<ServerTest>>>,
+    tests: Mutex<BTreeMap<TestToken, Arc<ServerTest>>>,
 }
 
 impl TestTable {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TestToken, Arc<ServerTest>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Admits a test of `owner`; `None` if another test is about to give up its slot.
@@ -346,17 +351,18 @@ impl TestTable {
         (owner, rates): (SourcePrefix, Option<Arc<RateLimiter>>),
         (limits, now): (&ServerLimits, Instant),
     ) -> Result<Option<Arc<ServerTest>>, AdmissionError> {
-        let mut all = self.lock();
+        let mut tests = self.lock();
         let demand = resource_demand(&plan, &scenario);
-        demand.check(ResourceDemand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
-        if let AdmissionResult::Pending = make_room(&mut all, owner, limits, now)? {
+        demand
+            .check(ResourceDemand::sum(unfinished(&tests).map(|(_, test)| test.demand)), limits)?;
+        if let AdmissionResult::Pending = make_room(&mut tests, owner, limits, now)? {
             return Ok(None);
         }
-        let steady = UdpServerFlow::from_scenario(&scenario)
+        let udp_flows = UdpServerFlow::from_scenario(&scenario)
             .map_err(|_| AdmissionError::new("it has no randomness", "try again later"))?;
         let test = Arc::new(ServerTest {
             token,
-            udp_flows: steady,
+            udp_flows,
             plan,
             scenario,
             budget: Arc::new(TrafficBudget::new(limits.bytes, rates)),
@@ -365,16 +371,16 @@ impl TestTable {
             state: Mutex::new(TestState::Gathering(BTreeMap::new())),
             changed: Condvar::new(),
             liveness: ClientLiveness {
-                admitted: now,
+                admitted_at: now,
                 control_connections: AtomicUsize::new(0),
                 disconnected: AtomicBool::new(false),
                 unwanted: AtomicBool::new(false),
-                latest_ns: AtomicU64::new(now.as_nanos()),
-                moved: AtomicU64::new(0),
+                last_seen_ns: AtomicU64::new(now.as_nanos()),
+                transferred_bytes: AtomicU64::new(0),
             },
             fetched_bytes: AtomicU64::new(0),
         });
-        all.insert(token, Arc::clone(&test));
+        tests.insert(token, Arc::clone(&test));
         Ok(Some(test))
     }
 
@@ -385,14 +391,14 @@ impl TestTable {
     /// Removes a test that its client has abandoned. A running test keeps its slot until its
     /// traffic ends.
     pub(super) fn forget(&self, token: TestToken) {
-        let mut all = self.lock();
-        let Some(test) = all.get(&token) else { return };
+        let mut tests = self.lock();
+        let Some(test) = tests.get(&token) else { return };
         let runs = matches!(&*test.lock(), TestState::Running(_));
         if runs {
             test.liveness.unwanted.store(true, Ordering::Release);
             test.end_early("its client has taken its leave");
         } else {
-            all.remove(&token);
+            tests.remove(&token);
         }
     }
 
@@ -414,39 +420,40 @@ impl TestTable {
     /// Removes expired results, and the oldest results if memory is short. Ends tests that are
     /// abandoned, take too long, or use the most memory when it is short.
     pub(super) fn expire(&self, now: Instant, limits: &ServerLimits) {
-        let mut all = self.lock();
-        all.retain(|_, test| {
-            test.finished().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
+        let mut tests = self.lock();
+        tests.retain(|_, test| {
+            test.ended().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
         });
-        all.retain(|_, test| {
-            let why = test.end_reason(now);
-            if let Some(why) = why {
-                test.end_early(why);
+        tests.retain(|_, test| {
+            let reason = test.end_reason(now);
+            if let Some(reason) = reason {
+                test.end_early(reason);
             }
             // Without traffic yet, removal loses no data.
-            why.is_none() || !matches!(&*test.lock(), TestState::Gathering(_))
+            reason.is_none() || !matches!(&*test.lock(), TestState::Gathering(_))
         });
-        let mut taken: u64 = all.values().map(|test| test.bytes()).sum();
-        while taken > limits.memory {
-            let kept = all.iter().filter_map(|(token, test)| Some((test.finished()?, *token)));
-            let Some(((_, bytes), oldest)) = kept.min() else { break };
-            all.remove(&oldest);
-            taken = taken.saturating_sub(bytes as u64);
+        let mut used_bytes: u64 = tests.values().map(|test| test.bytes()).sum();
+        while used_bytes > limits.memory {
+            let ended = tests.iter().filter_map(|(token, test)| Some((test.ended()?, *token)));
+            let Some(((_, bytes), oldest)) = ended.min() else { break };
+            tests.remove(&oldest);
+            used_bytes = used_bytes.saturating_sub(bytes as u64);
         }
         // Tests that are ending will release their memory.
-        let over = |test: &&Arc<ServerTest>| test.budget.end_reason().is_some();
-        taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
-        let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
+        let is_ending = |test: &&Arc<ServerTest>| test.budget.end_reason().is_some();
+        used_bytes = used_bytes
+            .saturating_sub(tests.values().filter(is_ending).map(|test| test.bytes()).sum());
+        let mut remaining: Vec<_> = tests.values().filter(|test| !is_ending(test)).collect();
         // Cached: running tests grow while this sorts, and a key that changes is not a total order.
-        rest.sort_by_cached_key(|test| test.bytes());
-        while taken > limits.memory {
-            let Some(largest) = rest.pop() else { break };
-            let (its, most) = (mib(largest.bytes()), mib(limits.memory));
+        remaining.sort_by_cached_key(|test| test.bytes());
+        while used_bytes > limits.memory {
+            let Some(largest) = remaining.pop() else { break };
+            let (test_mib, max_mib) = (mib(largest.bytes()), mib(limits.memory));
             largest.end_early(&format!(
-                "what is noted of it takes {its} MiB, and the server has {most} for all tests: see \
+                "what is noted of it takes {test_mib} MiB, and the server has {max_mib} for all tests: see \
                  its --max-memory"
             ));
-            taken = taken.saturating_sub(largest.bytes());
+            used_bytes = used_bytes.saturating_sub(largest.bytes());
         }
     }
 
@@ -457,10 +464,10 @@ impl TestTable {
 }
 
 /// Returns the tests that have not ended.
-fn alive(
-    all: &BTreeMap<TestToken, Arc<ServerTest>>,
+fn unfinished(
+    tests: &BTreeMap<TestToken, Arc<ServerTest>>,
 ) -> impl Iterator<Item = (&TestToken, &Arc<ServerTest>)> {
-    all.iter().filter(|(_, test)| test.finished().is_none())
+    tests.iter().filter(|(_, test)| test.ended().is_none())
 }
 
 /// Outcome of a request for a test slot.
@@ -472,44 +479,46 @@ enum AdmissionResult {
 
 /// Frees a slot for a test of `owner` if the limits permit one.
 fn make_room(
-    all: &mut BTreeMap<TestToken, Arc<ServerTest>>,
+    tests: &mut BTreeMap<TestToken, Arc<ServerTest>>,
     owner: SourcePrefix,
     limits: &ServerLimits,
     now: Instant,
 ) -> Result<AdmissionResult, AdmissionError> {
-    let count = alive(all).count();
-    let own = alive(all).filter(|(_, test)| test.owner == owner).count();
+    let count = unfinished(tests).count();
+    let own_count = unfinished(tests).filter(|(_, test)| test.owner == owner).count();
     // With enough slots, the last half is reserved for sources without a test.
-    let shared = limits.tests < MIN_SHARED_SLOTS || own == 0;
-    let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
-    if count < most {
+    let may_use_all = limits.tests < MIN_SHARED_SLOTS || own_count == 0;
+    let max_tests = if may_use_all { limits.tests } else { limits.tests.div_ceil(2) };
+    if count < max_tests {
         return Ok(AdmissionResult::Admitted);
     }
-    let busy = || {
-        let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
+    let busy_error = || {
+        let others =
+            if own_count > 0 { format!(", {own_count} of them yours") } else { String::new() };
         AdmissionError::new(format!("it is busy with {count} tests{others}"), "try again later")
     };
-    if own > 0 {
-        return Err(busy());
+    if own_count > 0 {
+        return Err(busy_error());
     }
-    if alive(all).any(|(_, test)| test.budget.end_reason().is_some()) {
+    if unfinished(tests).any(|(_, test)| test.budget.end_reason().is_some()) {
         return Ok(AdmissionResult::Pending);
     }
     // The source with the most tests loses the one that was idle longest.
     let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
-    alive(all).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
-    let idle = alive(all).filter_map(|(token, test)| {
-        let since = test.idle_since(now);
-        let idle = now.saturating_since(since) > IDLE_TIMEOUT && test.budget.end_reason().is_none();
-        idle.then(|| (Reverse(counts.get(&test.owner).copied()), since, *token))
+    unfinished(tests).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
+    let idle = unfinished(tests).filter_map(|(token, test)| {
+        let idle_since = test.idle_since(now);
+        let idle =
+            now.saturating_since(idle_since) > IDLE_TIMEOUT && test.budget.end_reason().is_none();
+        idle.then(|| (Reverse(counts.get(&test.owner).copied()), idle_since, *token))
     });
-    let (_, _, token) = idle.min().ok_or_else(busy)?;
-    let Some(test) = all.get(&token) else { return Err(busy()) };
+    let (_, _, token) = idle.min().ok_or_else(busy_error)?;
+    let Some(test) = tests.get(&token) else { return Err(busy_error()) };
     test.end_early("its place was needed by somebody who had none, and it did nothing");
     if matches!(&*test.lock(), TestState::Running(_)) {
         return Ok(AdmissionResult::Pending);
     }
-    all.remove(&token);
+    tests.remove(&token);
     Ok(AdmissionResult::Admitted)
 }
 
@@ -522,29 +531,31 @@ const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
 fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
     let block =
         plan.settings.block_bytes.map_or(BLOCK_BYTES as u64, u64::from).max(BLOCK_BYTES as u64);
-    let mut all = ResourceDemand { threads: 2, bytes: 0 };
+    let mut total = ResourceDemand { threads: 2, bytes: 0 };
     for flow in &scenario.flows {
-        let halves = u64::from(streams(&flow.pattern)) * directions(&flow.pattern).len() as u64;
-        let talks = matches!(
+        let transfer_count =
+            u64::from(streams(&flow.pattern)) * directions(&flow.pattern).len() as u64;
+        let is_exchange = matches!(
             flow.pattern,
             Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) | Pattern::Udping(_)
         );
-        all.threads += 1;
-        let asked = planned_requests(&flow.pattern, DataDirection::Down);
-        let heard = planned_requests(&flow.pattern, DataDirection::Up);
-        all.bytes += asked * SENT_REQUEST_BYTES + heard * RECEIVED_REQUEST_BYTES;
+        total.threads += 1;
+        let sent_requests = planned_requests(&flow.pattern, DataDirection::Down);
+        let received_requests = planned_requests(&flow.pattern, DataDirection::Up);
+        total.bytes +=
+            sent_requests * SENT_REQUEST_BYTES + received_requests * RECEIVED_REQUEST_BYTES;
         if let Pattern::Udp(udp) = &flow.pattern {
             let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
             let direction_count = directions(&flow.pattern).len() as u64;
-            all.bytes += direction_count * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
+            total.bytes += direction_count * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
         } else if is_quic(plan.transport) {
-            all.bytes += CONNECTION_BYTES + halves * block;
-        } else if talks {
-            all.bytes += BLOCK_BYTES as u64;
+            total.bytes += CONNECTION_BYTES + transfer_count * block;
+        } else if is_exchange {
+            total.bytes += BLOCK_BYTES as u64;
         } else {
-            all.threads += halves;
-            all.bytes += halves * block;
+            total.threads += transfer_count;
+            total.bytes += transfer_count * block;
         }
     }
-    ResourceDemand { bytes: all.bytes + all.threads * THREAD_BYTES, ..all }
+    ResourceDemand { bytes: total.bytes + total.threads * THREAD_BYTES, ..total }
 }

@@ -36,18 +36,18 @@ pub(super) fn protocol(transport: Transport) -> Option<Protocol> {
 /// Opens a listening socket for TCP and, if the kernel supports it, Multipath TCP. Without an
 /// address it accepts IPv4 and IPv6.
 pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<Socket> {
-    let any = SocketAddr::new(address.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
-    let bound = bind_listener(any, address.is_none());
-    match bound {
+    let address_and_port = SocketAddr::new(address.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
+    let listener = bind_listener(address_and_port, address.is_none());
+    match listener {
         // The host has no IPv6.
         Err(error) if address.is_none() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
             bind_listener(SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), false)
         }
-        bound => bound,
+        listener => listener,
     }
 }
 
-fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
+fn bind_listener(address: SocketAddr, dual_stack: bool) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
     // A Multipath TCP listener accepts both protocols, and each connection reports which one it
     // uses.
@@ -55,7 +55,7 @@ fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
         .or_else(|_| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
     socket.set_reuse_address(true)?;
     if domain == Domain::IPV6 {
-        socket.set_only_v6(!both)?;
+        socket.set_only_v6(!dual_stack)?;
     }
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
@@ -63,7 +63,7 @@ fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Connects a configured socket; fails after `patience` or on an interrupt.
+/// Connects a configured socket; fails after `timeout` or on an interrupt.
 pub(super) fn connect(
     transport: Transport,
     source: &LocalBind,
@@ -85,7 +85,7 @@ pub(super) fn connect(
     Ok(socket)
 }
 
-/// Connects within `patience`; stops on an interrupt.
+/// Connects within `timeout`; stops on an interrupt.
 fn connect_in_time(socket: &Socket, target: SocketAddr, timeout: Duration) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(target)) {
@@ -132,12 +132,12 @@ pub(super) fn kernel_has_mptcp() -> bool {
 pub(super) fn enable_keepalive(socket: &Socket) {
     const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
     const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-    let often = TcpKeepalive::new()
+    let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(3);
     // Older kernels do not support keep-alive times for Multipath TCP and probe after two hours.
-    let _ = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
+    let _ = socket.set_tcp_keepalive(&keepalive).or_else(|_| socket.set_keepalive(true));
 }
 
 /// Returns the peer's address; IPv4-mapped addresses become IPv4.

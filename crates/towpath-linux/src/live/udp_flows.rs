@@ -31,8 +31,9 @@ use crate::traffic::sends;
 use crate::traffic_budget::TrafficDirection;
 use crate::udp_flow::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 
-/// Interval of a client's subscriptions before and after it received a challenge.
+/// Interval of a client's subscriptions before it has received a challenge.
 const INITIAL_SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of a client's subscriptions after it has received a challenge.
 const SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Lifetime of a subscription without renewal.
 const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,13 +46,13 @@ pub(super) type UdpByteCounters = Vec<(u32, DataDirection, Arc<AtomicU64>)>;
 /// Returns the counters of the directions that an endpoint receives, all zero.
 pub(super) fn counters(scenario: &Scenario, is_client: bool) -> UdpByteCounters {
     let flows = (0_u32..).zip(&scenario.flows);
-    let of_udp = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
-    let each = of_udp.flat_map(|(number, flow)| {
-        let direction = directions(&flow.pattern).iter();
-        let incoming = direction.filter(move |way| !sends(**way, is_client));
-        incoming.map(move |way| (number, *way, Arc::default()))
+    let udp_flows = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
+    let counters = udp_flows.flat_map(|(number, flow)| {
+        let all_directions = directions(&flow.pattern).iter();
+        let incoming = all_directions.filter(move |direction| !sends(**direction, is_client));
+        incoming.map(move |direction| (number, *direction, Arc::default()))
     });
-    each.collect()
+    counters.collect()
 }
 
 /// Listening sockets of a server by port and family; true for IPv4.
@@ -63,7 +64,7 @@ pub(super) struct UdpServerFlow {
     /// Key of the flow's challenges.
     challenge_key: [u8; 16],
     state: Mutex<UdpServerFlowState>,
-    bytes: Arc<AtomicU64>,
+    received_bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -78,22 +79,22 @@ struct UdpServerFlowState {
 impl UdpServerFlow {
     /// Creates the UDP flows of a test by flow index.
     pub(super) fn from_scenario(scenario: &Scenario) -> io::Result<BTreeMap<u32, Arc<Self>>> {
-        let mut all = BTreeMap::new();
+        let mut flows = BTreeMap::new();
         for (number, flow) in (0_u32..).zip(&scenario.flows) {
             let Pattern::Udp(plan) = &flow.pattern else { continue };
             let start = Instant::ZERO + flow.start;
             let up = directions(&flow.pattern).contains(&DataDirection::Up);
-            let hears = up.then(|| {
+            let receiver = up.then(|| {
                 let receiver = UdpReceiver::new(plan, start, scenario.run.sample);
                 (receiver, DeliveryLog::new(start))
             });
-            let state = Mutex::new(UdpServerFlowState { receiver: hears, subscriber: None });
-            all.insert(
+            let state = Mutex::new(UdpServerFlowState { receiver, subscriber: None });
+            flows.insert(
                 number,
-                Arc::new(Self { challenge_key: random()?, state, bytes: Arc::default() }),
+                Arc::new(Self { challenge_key: random()?, state, received_bytes: Arc::default() }),
             );
         }
-        Ok(all)
+        Ok(flows)
     }
 
     fn lock(&self) -> MutexGuard<'_, UdpServerFlowState> {
@@ -101,18 +102,18 @@ impl UdpServerFlow {
     }
 
     /// Counts a datagram of the traffic if the budget permits.
-    pub(super) fn receive(&self, pace: &RunClock, stamp: &DatagramHeader, length: usize) {
-        if pace.is_interrupted() || !pace.can_consume(TrafficDirection::Inbound) {
+    pub(super) fn receive(&self, run_clock: &RunClock, header: &DatagramHeader, length: usize) {
+        if run_clock.is_interrupted() || !run_clock.can_consume(TrafficDirection::Inbound) {
             return;
         }
-        pace.consume(TrafficDirection::Inbound, length);
-        let at = pace.now();
+        run_clock.consume(TrafficDirection::Inbound, length);
+        let at = run_clock.now();
         let mut state = self.lock();
         let Some((receiver, log)) = &mut state.receiver else { return };
-        if receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
+        if receiver.on_datagram(at, (header.number, header.sent_at()), length) {
             let at = log.last().map_or(at, |last| last.max(at));
             log.record(at, length as u64);
-            self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+            self.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
         }
     }
 
@@ -121,15 +122,15 @@ impl UdpServerFlow {
     pub(super) fn on_subscribe(
         &self,
         now: Instant,
-        stamp: &DatagramHeader,
+        header: &DatagramHeader,
         (peer, local): (SocketAddr, SocketAddr),
     ) -> Option<DatagramHeader> {
         let challenge = stamp::challenge(&self.challenge_key, peer);
-        if stamp.number == challenge {
+        if header.number == challenge {
             self.lock().subscriber = Some((peer, local, now));
             return None;
         }
-        Some(DatagramHeader { kind: DatagramKind::Challenge, number: challenge, ..*stamp })
+        Some(DatagramHeader { kind: DatagramKind::Challenge, number: challenge, ..*header })
     }
 
     /// Returns the subscriber's address and the local one; `None` if the subscription has expired.
@@ -150,9 +151,11 @@ pub(super) struct UdpServerContext<'a> {
 impl UdpServerContext<'_> {
     /// Returns the byte counters of the flows that the server receives.
     pub(super) fn counters(&self) -> UdpByteCounters {
-        let hears = |own: &UdpServerFlow| own.lock().receiver.is_some();
-        let each = self.flows.iter().filter(|(_, own)| hears(own));
-        each.map(|(flow, own)| (*flow, DataDirection::Up, Arc::clone(&own.bytes))).collect()
+        let receives = |flow: &UdpServerFlow| flow.lock().receiver.is_some();
+        let receiving_flows = self.flows.iter().filter(|(_, flow)| receives(flow));
+        receiving_flows
+            .map(|(number, flow)| (*number, DataDirection::Up, Arc::clone(&flow.received_bytes)))
+            .collect()
     }
 }
 
@@ -162,21 +165,21 @@ impl FlowRunner<'_> {
         &self,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        counted: &UdpByteCounters,
+        udp_counters: &UdpByteCounters,
     ) -> FlowReport {
         let mut report = FlowReport { flow: number, ..FlowReport::default() };
-        let done = match (&self.probe_target, &self.udp_server) {
-            (Some(aim), _) => {
-                self.run_udp_client(aim, (number, flow), plan, (counted, &mut report))
+        let result = match (&self.probe_target, &self.udp_server) {
+            (Some(target), _) => {
+                self.run_udp_client(target, (number, flow), plan, (udp_counters, &mut report))
             }
-            (None, Some(served)) => {
-                self.run_udp_server(*served, (number, flow), plan, &mut report);
+            (None, Some(context)) => {
+                self.run_udp_server(*context, (number, flow), plan, &mut report);
                 Ok(())
             }
             (None, None) => Err(io::ErrorKind::NotConnected.into()),
         };
         report.failure =
-            done.err().map(|error| format!("its datagrams could not be sent: {error}"));
+            result.err().map(|error| format!("its datagrams could not be sent: {error}"));
         report
     }
 
@@ -187,33 +190,34 @@ impl FlowRunner<'_> {
 
     fn run_udp_client(
         &self,
-        aim: &ProbeTarget,
+        target: &ProbeTarget,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        (counted, half): (&UdpByteCounters, &mut FlowReport),
+        (udp_counters, report): (&UdpByteCounters, &mut FlowReport),
     ) -> io::Result<()> {
         let (start, deadline, sample) = self.udp_times(flow);
-        let socket = open_socket(aim, self.scenario, flow, plan)?;
+        let socket = open_socket(target, self.scenario, flow, plan)?;
         let local = socket.local_addr()?.as_socket().map(|local| local.ip());
-        let path = local.and_then(|ip| PathNames::default().of(ip.to_canonical()));
-        let incoming = counted.iter().find(|(flow, ..)| *flow == number);
-        let has_outgoing = directions(&flow.pattern).iter().any(|way| sends(*way, true));
+        let path = local.and_then(|ip| PathNames::default().lookup(ip.to_canonical()));
+        let incoming = udp_counters.iter().find(|(flow, ..)| *flow == number);
+        let has_outgoing =
+            directions(&flow.pattern).iter().any(|direction| sends(*direction, true));
         let length = plan.bytes as usize;
-        let (token, flow) = (aim.token, number);
+        let (token, flow) = (target.token, number);
         let outgoing = has_outgoing.then(|| {
             let sender = UdpSender::new(*plan, start, sample);
             UdpSendTask { sender, token, flow, datagram_bytes: length }
         });
-        let (sent, heard) = thread::scope(|scope| {
+        let (sent, received) = thread::scope(|scope| {
             let socket = &socket;
-            let sending = outgoing.map(|outgoing| {
+            let sender_thread = outgoing.map(|outgoing| {
                 scope.spawn(move || {
-                    self.pace.wait_until(start);
+                    self.run_clock.wait_until(start);
                     let mut out = |datagram: &[u8]| socket.send(datagram).map(|_| ());
-                    outgoing.run(self.pace, start + plan.duration, &mut out).finish()
+                    outgoing.run(self.run_clock, start + plan.duration, &mut out).finish()
                 })
             });
-            let heard = incoming.map(|(_, direction, bytes)| {
+            let received = incoming.map(|(_, direction, bytes)| {
                 let incoming = UdpReceiveTask {
                     receiver: UdpReceiver::new(plan, start, sample),
                     log: DeliveryLog::new(start),
@@ -221,59 +225,60 @@ impl FlowRunner<'_> {
                     token,
                     flow,
                 };
-                let mut wants =
+                let mut subscription =
                     UdpSubscription { socket, token, flow, challenge: 0, next_due: Instant::ZERO };
-                let (receiver, log) = incoming.run(self.pace, socket, deadline, &mut wants);
+                let (receiver, log) =
+                    incoming.run(self.run_clock, socket, deadline, &mut subscription);
                 (*direction, receiver.finish(false), log)
             });
-            (sending.and_then(|sending| sending.join().ok()), heard)
+            (sender_thread.and_then(|sender_thread| sender_thread.join().ok()), received)
         });
         if let Some(sent) = sent {
             let direction = DataDirection::Up;
             let path = path.clone();
-            half.datagrams.push(DatagramReport {
+            report.datagrams.push(DatagramReport {
                 direction,
                 path,
                 sent: Some(sent),
                 received: None,
             });
         }
-        if let Some((direction, received, log)) = heard {
+        if let Some((direction, received, log)) = received {
             let received = Some(received);
-            half.delivered.push((direction, log));
-            half.datagrams.push(DatagramReport { direction, path, sent: None, received });
+            report.delivered.push((direction, log));
+            report.datagrams.push(DatagramReport { direction, path, sent: None, received });
         }
         let dropped = udp_flow::socket_drops(&socket);
-        half.notes.extend(udp_flow::drop_warning("client", dropped));
+        report.notes.extend(udp_flow::drop_warning("client", dropped));
         Ok(())
     }
 
     fn run_udp_server(
         &self,
-        served: UdpServerContext<'_>,
+        context: UdpServerContext<'_>,
         (number, flow): (u32, &Flow),
         plan: &Udp,
         report: &mut FlowReport,
     ) {
         let (start, deadline, sample) = self.udp_times(flow);
-        let Some(own) = served.flows.get(&number) else { return };
+        let Some(server_flow) = context.flows.get(&number) else { return };
         if directions(&flow.pattern).contains(&DataDirection::Down) {
             let direction = DataDirection::Down;
             let sender = UdpSender::new(*plan, start, sample);
-            let (token, length) = (served.token, plan.bytes as usize);
+            let (token, length) = (context.token, plan.bytes as usize);
             let outgoing = UdpSendTask { sender, token, flow: number, datagram_bytes: length };
             let end = start + plan.duration;
             let sent = self
-                .send_to_subscriber(own, served.listener_sockets, outgoing, (start, end))
+                .send_to_subscriber(server_flow, context.listener_sockets, outgoing, (start, end))
                 .finish();
             let sent = Some(sent);
             report.datagrams.push(DatagramReport { direction, path: None, sent, received: None });
         }
-        while !self.pace.is_over(deadline) {
-            self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(deadline));
+        while !self.run_clock.is_over(deadline) {
+            self.run_clock.sleep_until((self.run_clock.now() + POLL_INTERVAL).min(deadline));
         }
-        if let Some((receiver, mut log)) = own.lock().receiver.take() {
-            log.watch_until(self.pace.now().min(deadline));
+        if let Some((receiver, mut log)) = server_flow.lock().receiver.take() {
+            log.watch_until(self.run_clock.now().min(deadline));
             let (direction, received) = (DataDirection::Up, Some(receiver.finish(false)));
             report.delivered.push((direction, log));
             report.datagrams.push(DatagramReport { direction, path: None, sent: None, received });
@@ -283,23 +288,23 @@ impl FlowRunner<'_> {
     /// Sends while the subscription lasts.
     fn send_to_subscriber(
         &self,
-        own: &UdpServerFlow,
-        outlets: &ListenerSockets,
+        server_flow: &UdpServerFlow,
+        listener_sockets: &ListenerSockets,
         mut outgoing: UdpSendTask,
         (start, end): (Instant, Instant),
     ) -> UdpSender {
-        let pace = self.pace;
-        pace.wait_until(start);
-        while own.subscriber(pace.clock().now()).is_none() && !pace.is_over(end) {
-            pace.sleep_until(pace.now() + Duration::from_millis(1));
+        let run_clock = self.run_clock;
+        run_clock.wait_until(start);
+        while server_flow.subscriber(run_clock.clock().now()).is_none() && !run_clock.is_over(end) {
+            run_clock.sleep_until(run_clock.now() + Duration::from_millis(1));
         }
         // Datagrams before the first subscription were not due.
-        outgoing.sender.begin_at(pace.now());
-        outgoing.run(pace, end, &mut |datagram| {
-            let wanted = own.subscriber(pace.clock().now());
-            let (peer, local) = wanted.ok_or(io::ErrorKind::NotConnected)?;
-            let outlet = outlets.get(&(local.port(), peer.is_ipv4()));
-            outlet.ok_or(io::ErrorKind::NotConnected)?.send(local.ip(), peer, datagram)
+        outgoing.sender.begin_at(run_clock.now());
+        outgoing.run(run_clock, end, &mut |datagram| {
+            let subscriber = server_flow.subscriber(run_clock.clock().now());
+            let (peer, local) = subscriber.ok_or(io::ErrorKind::NotConnected)?;
+            let socket = listener_sockets.get(&(local.port(), peer.is_ipv4()));
+            socket.ok_or(io::ErrorKind::NotConnected)?.send(local.ip(), peer, datagram)
         })
     }
 }
@@ -318,17 +323,17 @@ impl ControlHandler for UdpSubscription<'_> {
         if now >= self.next_due {
             let (token, flow, number) = (self.token, self.flow, self.challenge);
             let (kind, sent_ns) = (DatagramKind::Subscribe, now.as_nanos());
-            let stamp = DatagramHeader { kind, token, flow, number, sent_ns };
-            let _ = self.socket.send(&stamp.to_bytes()); // repeated soon
+            let header = DatagramHeader { kind, token, flow, number, sent_ns };
+            let _ = self.socket.send(&header.to_bytes()); // repeated soon
             self.next_due = now
                 + if self.challenge == 0 { INITIAL_SUBSCRIBE_INTERVAL } else { SUBSCRIBE_INTERVAL };
         }
         Some(self.next_due)
     }
 
-    fn on_control(&mut self, stamp: &DatagramHeader) {
-        if stamp.kind == DatagramKind::Challenge && stamp.number != self.challenge {
-            self.challenge = stamp.number;
+    fn on_control(&mut self, header: &DatagramHeader) {
+        if header.kind == DatagramKind::Challenge && header.number != self.challenge {
+            self.challenge = header.number;
             self.next_due = Instant::ZERO;
         }
     }
@@ -340,31 +345,31 @@ impl ControlHandler for UdpSubscription<'_> {
 
 /// Opens a socket to the server, bound to the named path or to the client's source.
 fn open_socket(
-    aim: &ProbeTarget,
+    target: &ProbeTarget,
     scenario: &Scenario,
     flow: &Flow,
     plan: &Udp,
 ) -> io::Result<Socket> {
-    let target = aim.target;
-    let domain = Domain::for_address(target);
+    let address = target.target;
+    let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    let named = scenario.paths.get(flow.via).filter(|_| plan.is_bound);
-    let interface = match named {
+    let bound_path = scenario.paths.get(flow.via).filter(|_| plan.is_bound);
+    let interface = match bound_path {
         Some(path) => {
-            let all = interfaces()?.into_iter().map(|one| one.name);
-            let found = { all }.find(|name| path_name(name) == path.name);
-            Some(found.ok_or(io::ErrorKind::AddrNotAvailable)?)
+            let names = interfaces()?.into_iter().map(|interface| interface.name);
+            let name = { names }.find(|name| path_name(name) == path.name);
+            Some(name.ok_or(io::ErrorKind::AddrNotAvailable)?)
         }
-        None => aim.source.interface.clone(),
+        None => target.source.interface.clone(),
     };
     if let Some(interface) = interface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
-    let own: Option<IpAddr> = aim.source.address.filter(|_| named.is_none());
-    if let Some(address) = own {
+    let source_address: Option<IpAddr> = target.source.address.filter(|_| bound_path.is_none());
+    if let Some(address) = source_address {
         socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
     }
-    socket.connect(&SockAddr::from(target))?;
+    socket.connect(&SockAddr::from(address))?;
     udp_flow::configure_socket(&socket)?;
     Ok(socket)
 }
@@ -390,7 +395,7 @@ mod tests {
         Arc::clone(&UdpServerFlow::from_scenario(&scenario).unwrap()[&0])
     }
 
-    fn subscribe_stamp(number: u64) -> DatagramHeader {
+    fn subscribe_header(number: u64) -> DatagramHeader {
         let token = TestToken([7; 16]);
         DatagramHeader { kind: DatagramKind::Subscribe, token, flow: 0, number, sent_ns: 1 }
     }
@@ -398,48 +403,54 @@ mod tests {
     /// A client that subscribes for another address does not receive the challenge.
     #[test]
     fn nothing_is_sent_to_an_unvalidated_address() {
-        let own = test_flow();
+        let flow = test_flow();
         let now = Instant::from_nanos(1);
         let local: SocketAddr = "192.0.2.1:5210".parse().unwrap();
         let (peer, victim) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.3:4000".parse().unwrap());
-        let challenge = own.on_subscribe(now, &subscribe_stamp(0), (peer, local)).unwrap();
-        assert_eq!(own.subscriber(now), None);
-        assert_eq!(challenge.to_bytes().len(), subscribe_stamp(0).to_bytes().len());
+        let challenge = flow.on_subscribe(now, &subscribe_header(0), (peer, local)).unwrap();
+        assert_eq!(flow.subscriber(now), None);
+        assert_eq!(challenge.to_bytes().len(), subscribe_header(0).to_bytes().len());
         // A challenge is invalid for another address and in another test.
         assert!(
-            own.on_subscribe(now, &subscribe_stamp(challenge.number), (victim, local)).is_some()
+            flow.on_subscribe(now, &subscribe_header(challenge.number), (victim, local)).is_some()
         );
         assert!(
             test_flow()
-                .on_subscribe(now, &subscribe_stamp(challenge.number), (peer, local))
+                .on_subscribe(now, &subscribe_header(challenge.number), (peer, local))
                 .is_some()
         );
-        assert_eq!(own.subscriber(now), None);
-        assert_eq!(own.on_subscribe(now, &subscribe_stamp(challenge.number), (peer, local)), None);
-        assert_eq!(own.subscriber(now), Some((peer, local)));
+        assert_eq!(flow.subscriber(now), None);
+        assert_eq!(
+            flow.on_subscribe(now, &subscribe_header(challenge.number), (peer, local)),
+            None
+        );
+        assert_eq!(flow.subscriber(now), Some((peer, local)));
     }
 
     #[test]
     fn sending_stops_without_renewed_requests_from_the_receiver() {
-        let own = test_flow();
+        let flow = test_flow();
         let (peer, local) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
         let now = Instant::from_nanos(1);
-        let challenge = own.on_subscribe(now, &subscribe_stamp(0), (peer, local)).unwrap().number;
-        own.on_subscribe(now, &subscribe_stamp(challenge), (peer, local));
+        let challenge = flow.on_subscribe(now, &subscribe_header(0), (peer, local)).unwrap().number;
+        flow.on_subscribe(now, &subscribe_header(challenge), (peer, local));
         let later = now + SUBSCRIPTION_TIMEOUT;
-        assert_eq!((own.subscriber(later).is_some(), own.subscriber(now).is_some()), (false, true));
-        own.on_subscribe(later, &subscribe_stamp(challenge), (peer, local));
-        assert!(own.subscriber(later).is_some());
+        assert_eq!(
+            (flow.subscriber(later).is_some(), flow.subscriber(now).is_some()),
+            (false, true)
+        );
+        flow.on_subscribe(later, &subscribe_header(challenge), (peer, local));
+        assert!(flow.subscriber(later).is_some());
     }
 
     #[test]
     fn only_incoming_datagrams_are_counted() {
         let scenario = Scenario::parse("the test", PLAN, &no_files).unwrap();
-        let ways = |is_client| {
-            let all = counters(&scenario, is_client).into_iter();
-            all.map(|(flow, way, _)| (flow, way)).collect::<Vec<_>>()
+        let received_directions = |is_client| {
+            let received = counters(&scenario, is_client).into_iter();
+            received.map(|(flow, direction, _)| (flow, direction)).collect::<Vec<_>>()
         };
-        assert_eq!(ways(true), [(0, DataDirection::Down)]);
-        assert_eq!(ways(false), [(0, DataDirection::Up)]);
+        assert_eq!(received_directions(true), [(0, DataDirection::Down)]);
+        assert_eq!(received_directions(false), [(0, DataDirection::Up)]);
     }
 }

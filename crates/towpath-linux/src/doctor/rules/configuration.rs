@@ -13,17 +13,19 @@ use crate::setup::quoted;
 /// Returns the findings; `explained` is set if the reason for a single path is already known.
 pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(managers(view));
-    findings.extend(here_wrong_role(view));
-    findings.extend(there_wrong_role(view));
-    findings.extend(own_endpoints(view));
+    findings.extend(find_duplicate_managers(view));
+    findings.extend(find_own_wrong_role(view));
+    findings.extend(find_peer_wrong_role(view));
+    findings.extend(find_unusable_endpoints(view));
     if !explained {
-        findings.extend(no_endpoints(view).or_else(|| unannounced_links::unannounced(view)));
+        findings.extend(
+            find_missing_endpoints(view).or_else(|| unannounced_links::find_unannounced_link(view)),
+        );
     }
-    findings.extend(one_interface(view));
-    findings.extend(backup_only(view));
+    findings.extend(find_single_interface(view));
+    findings.extend(find_backup_only(view));
     if view.trial.is_none() || view.closed_before_join() {
-        findings.extend(predicted_problems(view));
+        findings.extend(predict_problems(view));
     }
     findings
 }
@@ -31,7 +33,7 @@ pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Findi
 /// Returns the problem with the address of an endpoint of this host.
 pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> Option<Finding> {
     let endpoint = view.endpoint(address)?;
-    let named = || format!("endpoint {} ({address})", endpoint.id);
+    let label = || format!("endpoint {} ({address})", endpoint.id);
     let Some(link) = view.here.link_of(address) else {
         return Some(
             Finding::new(
@@ -41,20 +43,20 @@ pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> O
                     endpoint.id
                 ),
             )
-            .at_location(named())
+            .at_location(label())
             .with_evidence(format!("no interface has {address} (ip address)"))
             .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
             .hint("addresses change (DHCP, IPv6): add an endpoint for the new one"),
         );
     };
-    down(view, link)
+    find_down_link(view, link)
 }
 
 /// Reports an interface that carries no traffic.
-fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
+fn find_down_link(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
     let name = &link.name;
-    let after = view.all.after.as_ref().and_then(|after| after.link(link.index));
-    let now = after.unwrap_or(link);
+    let after = view.observation.after.as_ref().and_then(|after| after.link(link.index));
+    let current = after.unwrap_or(link);
     if !link.up {
         return Some(
             Finding::new(Cause::EndpointInterfaceDown, format!("the interface {name} is down"))
@@ -63,7 +65,7 @@ fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
                 .fix(format!("ip link set {} up", quoted(name))),
         );
     }
-    if link.running && !now.up {
+    if link.running && !current.up {
         return Some(
             Finding::new(Cause::LinkDown, format!("the interface {name} went down meanwhile"))
                 .at_location(name)
@@ -71,7 +73,7 @@ fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
                 .hint("the kernel sends no event of the path manager for that"),
         );
     }
-    (!now.running).then(|| {
+    (!current.running).then(|| {
         Finding::new(Cause::LinkDown, format!("the link of {name} is down: there is no carrier"))
             .at_location(name)
             .with_evidence(format!("{name}: UP, and NO-CARRIER (ip link)"))
@@ -80,22 +82,22 @@ fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
 }
 
 /// Reports endpoints that cannot fulfil their purpose, needed or not.
-fn own_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
-    let used = |endpoint: &&EndpointSnapshot| {
+fn find_unusable_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
+    let is_used = |endpoint: &&EndpointSnapshot| {
         !endpoint.is_implicit() && (endpoint.opens_subflows() || endpoint.is_laminar())
     };
-    let opening = view.here.endpoints.iter().filter(used);
-    opening.filter_map(|endpoint| endpoint_trouble(view, endpoint.address)).collect()
+    let used_endpoints = view.here.endpoints.iter().filter(is_used);
+    used_endpoints.filter_map(|endpoint| endpoint_trouble(view, endpoint.address)).collect()
 }
 
 /// Reports two programs that both set endpoints, or endpoints that change during the test.
-fn managers(view: &ObservationView<'_>) -> Option<Finding> {
-    let managers = &view.all.managers;
+fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
+    let managers = &view.observation.managers;
     let ids = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
-        let own = endpoints.iter().filter(|one| !one.is_implicit());
-        own.map(|one| (one.id, one.address, one.flags)).collect()
+        let configured = endpoints.iter().filter(|endpoint| !endpoint.is_implicit());
+        configured.map(|endpoint| (endpoint.id, endpoint.address, endpoint.flags)).collect()
     };
-    let after = view.all.after.as_ref().map(|after| ids(&after.endpoints));
+    let after = view.observation.after.as_ref().map(|after| ids(&after.endpoints));
     let changed = after.is_some_and(|after| after != ids(&view.here.endpoints));
     let removed = view.trial.map_or(0, |trial| trial.counter_delta("RmAddrTx"));
     if managers.len() < 2 && !changed && removed == 0 {
@@ -124,32 +126,38 @@ fn managers(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Reports a host that opens connections and announces addresses instead of using them.
-fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
-    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let used: Vec<_> = view.joined().map(|one| one.local.ip()).collect();
-    let idle = |link: u32| {
-        let on = |address: IpAddr| view.here.link_of(address).is_some_and(|one| one.index == link);
-        !first.into_iter().chain(used.iter().copied()).any(on)
+fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
+    let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
+    let joined_locals: Vec<_> = view.joined_subflows().map(|subflow| subflow.local.ip()).collect();
+    let is_unused = |link: u32| {
+        let is_on_link =
+            |address: IpAddr| view.here.link_of(address).is_some_and(|other| other.index == link);
+        !first_local.into_iter().chain(joined_locals.iter().copied()).any(is_on_link)
     };
-    let announces = |one: &&EndpointSnapshot| {
-        one.is_signal() && !one.opens_subflows() && !one.is_laminar() && one.port.is_none()
+    let announces = |endpoint: &&EndpointSnapshot| {
+        endpoint.is_signal()
+            && !endpoint.opens_subflows()
+            && !endpoint.is_laminar()
+            && endpoint.port.is_none()
     };
     // Without a connection opened here, the role of this host is unknown.
     let trial = view.trial.filter(|trial| trial.multipath)?;
-    let wrong: Vec<_> = view
+    let wrong_endpoints: Vec<_> = view
         .here
         .endpoints
         .iter()
         .filter(announces)
-        .filter(|one| view.here.link_of(one.address).is_some_and(|link| idle(link.index)))
+        .filter(|endpoint| {
+            view.here.link_of(endpoint.address).is_some_and(|link| is_unused(link.index))
+        })
         .collect();
-    let one = wrong.first()?;
+    let endpoint = wrong_endpoints.first()?;
     let mut finding = Finding::new(
         Cause::EndpointWrongRole,
         format!(
             "endpoint {} ({}) is `signal`: it is announced to others, and this host, which opens the \
              connection, never uses it",
-            one.id, one.address
+            endpoint.id, endpoint.address
         ),
     )
     .at_location("this host")
@@ -157,70 +165,73 @@ fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     if trial.counter_delta("AddAddrTx") == 0 {
         finding = finding.with_confidence(Confidence::Likely);
     }
-    for one in wrong {
-        let device = view.here.link_of(one.address);
+    for endpoint in wrong_endpoints {
+        let device = view.here.link_of(endpoint.address);
         let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
         finding = finding
-            .fix(format!("ip mptcp endpoint delete id {}", one.id))
-            .fix(format!("ip mptcp endpoint add {} dev {device} subflow", one.address));
+            .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
+            .fix(format!("ip mptcp endpoint add {} dev {device} subflow", endpoint.address));
     }
     Some(finding.hint("`signal` is for the host that accepts connections, `subflow` for the other"))
 }
 
 /// Reports a host that accepts connections and tries to open subflows instead of announcing its
 /// addresses.
-fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
+fn find_peer_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let (peer, trial) = (view.peer?, view.trial.filter(|trial| trial.multipath)?);
     let snapshot = peer.latest();
-    let tried =
+    let attempt_counters =
         ["MPJoinSynTx", "MPJoinSynTxCreatSkErr", "MPJoinSynTxBindErr", "MPJoinSynTxConnectErr"];
-    let counted: Vec<String> = tried
+    let counter_texts: Vec<String> = attempt_counters
         .into_iter()
         .filter(|name| peer.counter_delta(name) > 0)
         .map(|name| format!("{name} {}", peer.counter_delta(name)))
         .collect();
-    let wrong = |one: &&EndpointSnapshot| {
-        one.opens_subflows()
-            && !one.is_signal()
-            && !one.is_implicit()
-            && one.address != trial.target.ip()
+    let is_wrong = |endpoint: &&EndpointSnapshot| {
+        endpoint.opens_subflows()
+            && !endpoint.is_signal()
+            && !endpoint.is_implicit()
+            && endpoint.address != trial.target.ip()
     };
-    let wrong: Vec<_> = snapshot.endpoints.iter().filter(wrong).collect();
-    let silent = !snapshot.endpoints.iter().any(|one| one.is_signal());
-    let one = wrong.first().filter(|_| silent || !counted.is_empty())?;
-    let foreign = snapshot.link_of(one.address).is_none();
+    let wrong_endpoints: Vec<_> = snapshot.endpoints.iter().filter(is_wrong).collect();
+    let announces_nothing = !snapshot.endpoints.iter().any(|endpoint| endpoint.is_signal());
+    let endpoint =
+        wrong_endpoints.first().filter(|_| announces_nothing || !counter_texts.is_empty())?;
+    let is_foreign = snapshot.link_of(endpoint.address).is_none();
     let mut finding = Finding::new(
         Cause::EndpointWrongRole,
         format!(
             "on the other host, endpoint {} ({}) is `{}`: a host that accepts connections announces \
              its addresses, it cannot open subflows to a client",
-            one.id,
-            one.address,
-            one.flag_names().join(" ")
+            endpoint.id,
+            endpoint.address,
+            endpoint.flag_names().join(" ")
         ),
     )
     .at_location("other host")
-    .with_evidence(if counted.is_empty() {
+    .with_evidence(if counter_texts.is_empty() {
         "it announces no address at all".to_owned()
     } else {
-        format!("it tried to open subflows: {}", counted.join(", "))
+        format!("it tried to open subflows: {}", counter_texts.join(", "))
     });
-    if counted.is_empty() && !foreign {
+    if counter_texts.is_empty() && !is_foreign {
         finding = finding.with_confidence(Confidence::Likely);
     }
-    if foreign {
-        finding =
-            finding.with_evidence(format!("it does not even have the address {}", one.address));
+    if is_foreign {
+        finding = finding
+            .with_evidence(format!("it does not even have the address {}", endpoint.address));
     }
-    for one in wrong {
-        finding =
-            finding.fix(format!("ip mptcp endpoint delete id {}   # on the other host", one.id));
-        if snapshot.link_of(one.address).is_some() {
-            finding = finding
-                .fix(format!("ip mptcp endpoint add {} signal   # on the other host", one.address));
+    for endpoint in wrong_endpoints {
+        finding = finding
+            .fix(format!("ip mptcp endpoint delete id {}   # on the other host", endpoint.id));
+        if snapshot.link_of(endpoint.address).is_some() {
+            finding = finding.fix(format!(
+                "ip mptcp endpoint add {} signal   # on the other host",
+                endpoint.address
+            ));
         }
     }
-    if foreign {
+    if is_foreign {
         for address in further_addresses(snapshot, trial.target.ip()) {
             finding = finding
                 .fix(format!("ip mptcp endpoint add {address} signal   # on the other host"));
@@ -230,43 +241,58 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Returns further addresses that the other host could announce.
-fn further_addresses(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
-    let link_local = |one: &IpAddr| matches!(one, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let own = look.addresses.iter().filter(|one| look.link(one.link).is_some_and(|link| link.up));
-    own.map(|one| one.address).filter(move |one| {
-        one.is_ipv4() == target.is_ipv4()
-            && *one != target
-            && !one.is_loopback()
-            && !link_local(one)
+fn further_addresses(snapshot: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let is_link_local =
+        |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let entries = snapshot
+        .addresses
+        .iter()
+        .filter(|entry| snapshot.link(entry.link).is_some_and(|link| link.up));
+    entries.map(|entry| entry.address).filter(move |address| {
+        address.is_ipv4() == target.is_ipv4()
+            && *address != target
+            && !address.is_loopback()
+            && !is_link_local(address)
     })
 }
 
 /// Reports a second path that has no endpoint.
-fn no_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
-    if view.joined().next().is_some() || view.trial.is_some_and(|trial| !trial.multipath) {
+fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
+    if view.joined_subflows().next().is_some() || view.trial.is_some_and(|trial| !trial.multipath) {
         return None;
     }
-    let usable = view.usable();
-    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let other: Vec<_> = usable
+    let interfaces = view.usable_interfaces();
+    let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
+    let further: Vec<_> = interfaces
         .iter()
-        .filter(|(link, _)| match first {
-            Some(first) => view.here.link_of(first).is_none_or(|one| one.index != link.index),
+        .filter(|(link, _)| match first_local {
+            Some(first_local) => view
+                .here
+                .link_of(first_local)
+                .is_none_or(|first_link| first_link.index != link.index),
             None => true,
         })
         .collect();
-    let has =
-        view.here.endpoints.iter().any(|one| !one.is_implicit() && Some(one.address) != first);
-    if has || usable.len() < 2 || other.is_empty() {
+    let has_endpoint = view
+        .here
+        .endpoints
+        .iter()
+        .any(|endpoint| !endpoint.is_implicit() && Some(endpoint.address) != first_local);
+    if has_endpoint || interfaces.len() < 2 || further.is_empty() {
         return None;
     }
     let target = view.trial.map(|trial| trial.target.ip());
-    let works = |address: IpAddr| target.and_then(|target| view.connects(Some(address), target));
-    let good: Vec<_> = other.iter().filter(|(_, address)| works(*address) == Some(true)).collect();
-    if target.is_some() && good.is_empty() && other.iter().any(|(_, one)| works(*one).is_some()) {
+    let connects =
+        |address: IpAddr| target.and_then(|target| view.plain_tcp_connects(Some(address), target));
+    let tested: Vec<_> =
+        further.iter().filter(|(_, address)| connects(*address) == Some(true)).collect();
+    if target.is_some()
+        && tested.is_empty()
+        && further.iter().any(|(_, address)| connects(*address).is_some())
+    {
         return None; // the other interfaces lead nowhere
     }
-    let names: Vec<_> = usable.iter().map(|(link, _)| link.name.as_str()).collect();
+    let names: Vec<_> = interfaces.iter().map(|(link, _)| link.name.as_str()).collect();
     let mut finding = Finding::new(
         Cause::NoEndpoints,
         format!(
@@ -276,47 +302,48 @@ fn no_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     )
     .at_location("this host")
     .with_evidence("ip mptcp endpoint: no address to open subflows from");
-    for (link, address) in &good {
+    for (link, address) in &tested {
         finding =
             finding.with_evidence(format!("plain TCP from {address} ({}): connected", link.name));
     }
-    if good.is_empty() {
+    if tested.is_empty() {
         finding = finding.with_confidence(Confidence::Likely);
     }
-    for (link, address) in &other {
+    for (link, address) in &further {
         let device = quoted(&link.name);
         finding = finding.fix(format!("ip mptcp endpoint add {address} dev {device} subflow"));
     }
-    if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < other.len()) {
+    if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < further.len()) {
         finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
     }
     Some(finding.hint("`towpath setup` does it, with the routes that it takes"))
 }
 
 /// Reports endpoints that are all on one interface although another one is usable.
-fn one_interface(view: &ObservationView<'_>) -> Option<Finding> {
-    let opening =
-        |one: &&EndpointSnapshot| (one.opens_subflows() || one.is_laminar()) && !one.is_implicit();
+fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
+    let opens_subflows = |endpoint: &&EndpointSnapshot| {
+        (endpoint.opens_subflows() || endpoint.is_laminar()) && !endpoint.is_implicit()
+    };
     let mut links = Vec::new();
-    for endpoint in view.here.endpoints.iter().filter(opening) {
+    for endpoint in view.here.endpoints.iter().filter(opens_subflows) {
         links.push(view.here.link_of(endpoint.address)?);
     }
     let (first, rest) = links.split_first()?;
-    let start = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let start = start.and_then(|address| view.here.link_of(address));
-    let same = rest.iter().all(|link| link.index == first.index)
-        && start.is_none_or(|start| start.index == first.index);
-    let usable = view.usable();
-    let (other, address) = usable.iter().find(|(link, _)| link.index != first.index)?;
-    let alone = rest.is_empty() && start.is_none();
-    let joined_elsewhere = view
-        .joined()
-        .any(|one| view.here.link_of(one.local.ip()).is_some_and(|link| link.index != first.index));
-    if !same || alone || joined_elsewhere {
+    let first_link = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
+    let first_link = first_link.and_then(|address| view.here.link_of(address));
+    let is_one_interface = rest.iter().all(|link| link.index == first.index)
+        && first_link.is_none_or(|first_link| first_link.index == first.index);
+    let interfaces = view.usable_interfaces();
+    let (other, address) = interfaces.iter().find(|(link, _)| link.index != first.index)?;
+    let is_single_endpoint = rest.is_empty() && first_link.is_none();
+    let joined_elsewhere = view.joined_subflows().any(|subflow| {
+        view.here.link_of(subflow.local.ip()).is_some_and(|link| link.index != first.index)
+    });
+    if !is_one_interface || is_single_endpoint || joined_elsewhere {
         return None;
     }
     let target = view.trial.map(|trial| trial.target.ip());
-    if target.and_then(|target| view.connects(Some(*address), target)) == Some(false) {
+    if target.and_then(|target| view.plain_tcp_connects(Some(*address), target)) == Some(false) {
         return None;
     }
     Some(
@@ -335,17 +362,19 @@ fn one_interface(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Reports that every further subflow is a backup.
-fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
-    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let further = |one: &&EndpointSnapshot| {
-        (one.opens_subflows() || one.is_laminar())
-            && !one.is_implicit()
-            && Some(one.address) != first
+fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
+    let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
+    let is_further = |endpoint: &&EndpointSnapshot| {
+        (endpoint.opens_subflows() || endpoint.is_laminar())
+            && !endpoint.is_implicit()
+            && Some(endpoint.address) != first_local
     };
-    let further: Vec<_> = view.here.endpoints.iter().filter(further).collect();
-    let regular = view.joined().any(|one| !one.backup_here && !one.backup_there);
-    let all = !further.is_empty() && further.iter().all(|one| one.is_backup());
-    if !all || regular {
+    let further: Vec<_> = view.here.endpoints.iter().filter(is_further).collect();
+    let has_regular =
+        view.joined_subflows().any(|subflow| !subflow.backup_here && !subflow.backup_there);
+    let are_all_backups =
+        !further.is_empty() && further.iter().all(|endpoint| endpoint.is_backup());
+    if !are_all_backups || has_regular {
         return None;
     }
     let mut finding = Finding::new(
@@ -353,42 +382,44 @@ fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
         "every further path is a backup: it carries nothing while the first one works",
     )
     .at_location("this host");
-    for one in further {
+    for endpoint in further {
         finding = finding
             .with_evidence(format!(
                 "endpoint {} ({}): {}",
-                one.id,
-                one.address,
-                one.flag_names().join(" ")
+                endpoint.id,
+                endpoint.address,
+                endpoint.flag_names().join(" ")
             ))
-            .fix(format!("ip mptcp endpoint change id {} nobackup", one.id));
+            .fix(format!("ip mptcp endpoint change id {} nobackup", endpoint.id));
     }
     Some(finding.hint("if that is what you want (a metered link), all is well"))
 }
 
 /// Returns problems of future connections, if no own connection lasted.
-fn predicted_problems(view: &ObservationView<'_>) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
-    let opening: Vec<_> = view
+fn predict_problems(view: &ObservationView<'_>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = path::find_userspace_manager(view).into_iter().collect();
+    let endpoints: Vec<_> = view
         .here
         .endpoints
         .iter()
-        .filter(|one| one.opens_subflows() && !one.is_implicit())
+        .filter(|endpoint| endpoint.opens_subflows() && !endpoint.is_implicit())
         .collect();
-    let likely = |finding: Finding| finding.with_confidence(Confidence::Likely);
-    for endpoint in &opening {
-        let to = view.all.route_lookups.iter().map(|way| way.to);
-        let to = to.filter(|to| to.is_ipv4() == endpoint.address.is_ipv4()).min();
+    let as_likely = |finding: Finding| finding.with_confidence(Confidence::Likely);
+    for endpoint in &endpoints {
+        let target = view.observation.route_lookups.iter().map(|lookup| lookup.to);
+        let target = target.filter(|target| target.is_ipv4() == endpoint.address.is_ipv4()).min();
         // The first subflow needs no rule of its own.
-        let plain = to.and_then(|to| view.route_lookup(to, None, None)).and_then(|way| way.link);
+        let default_link = target
+            .and_then(|target| view.route_lookup(target, None, None))
+            .and_then(|lookup| lookup.link);
         let link = view.here.link_of(endpoint.address).map(|link| link.index);
-        if let (Some(to), true) = (to, plain.is_some() && plain != link) {
-            let routing = routes::routing_of(view, endpoint.address, endpoint.link, to);
-            findings.extend(routing.map(likely));
+        if let (Some(target), true) = (target, default_link.is_some() && default_link != link) {
+            let routing = routes::routing_of(view, endpoint.address, endpoint.link, target);
+            findings.extend(routing.map(as_likely));
         }
     }
     if let Some(limits) = view.here.limits.filter(|limits| limits.subflows == 0)
-        && !opening.is_empty()
+        && !endpoints.is_empty()
     {
         findings.push(
             Finding::new(
@@ -400,49 +431,53 @@ fn predicted_problems(view: &ObservationView<'_>) -> Vec<Finding> {
             .fix("ip mptcp limits set subflows 8 add_addr_accepted 8"),
         );
     }
-    findings.extend(shared_network(view).map(likely));
+    findings.extend(find_shared_network(view).map(as_likely));
     findings
 }
 
 /// Reports two interfaces in one network that reply to ARP for each other.
-fn shared_network(view: &ObservationView<'_>) -> Option<Finding> {
+fn find_shared_network(view: &ObservationView<'_>) -> Option<Finding> {
     let addresses: Vec<_> =
-        view.here.addresses.iter().filter(|one| one.address.is_ipv4()).collect();
-    let lax = |index: u32| {
+        view.here.addresses.iter().filter(|entry| entry.address.is_ipv4()).collect();
+    let replies_for_others = |index: u32| {
         view.here
             .link(index)
             .is_some_and(|link| link.up && link.running && !link.loopback && link.arp_ignore == 0)
     };
     let has_endpoint = |address: IpAddr| view.endpoint(address).is_some();
-    for one in &addresses {
+    for entry in &addresses {
         let other = addresses.iter().find(|other| {
-            let length = one.prefix_length.min(other.prefix_length);
-            other.link != one.link
+            let length = entry.prefix_length.min(other.prefix_length);
+            other.link != entry.link
                 && length < 32
-                && in_network(one.address, length, other.address)
-                && (lax(one.link) || lax(other.link))
-                && (has_endpoint(one.address) || has_endpoint(other.address))
+                && in_network(entry.address, length, other.address)
+                && (replies_for_others(entry.link) || replies_for_others(other.link))
+                && (has_endpoint(entry.address) || has_endpoint(other.address))
         });
         if let Some(other) = other {
-            return Some(arp_finding(&view.name(one.link), &view.name(other.link), "this host"));
+            return Some(arp_finding(
+                &view.interface_name(entry.link),
+                &view.interface_name(other.link),
+                "this host",
+            ));
         }
     }
     None
 }
 
 /// Reports that two interfaces in one network share one link.
-pub(super) fn arp_finding(one: &str, other: &str, host: &str) -> Finding {
-    let there = if host == "this host" { "" } else { "   # on the other host" };
+pub(super) fn arp_finding(first: &str, second: &str, host: &str) -> Finding {
+    let comment = if host == "this host" { "" } else { "   # on the other host" };
     Finding::new(
         Cause::SameSubnetArp,
         format!(
-            "{one} and {other} are in the same network and answer for each other's address (ARP), so \
+            "{first} and {second} are in the same network and answer for each other's address (ARP), so \
              that two paths become one link"
         ),
     )
-    .at_location(format!("{host}, {one} and {other}"))
-    .fix(format!("sysctl -w net.ipv4.conf.all.arp_ignore=1{there}"))
-    .fix(format!("sysctl -w net.ipv4.conf.all.arp_announce=2{there}"))
+    .at_location(format!("{host}, {first} and {second}"))
+    .fix(format!("sysctl -w net.ipv4.conf.all.arp_ignore=1{comment}"))
+    .fix(format!("sysctl -w net.ipv4.conf.all.arp_announce=2{comment}"))
     .hint("neighbours keep what they have learnt for a while; `ip neighbour flush all` there helps. \
            Each source address needs a route of its own as well (`towpath setup`)")
 }

@@ -12,40 +12,45 @@ use crate::doctor::text;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
-    let finding = if let Some(finding) = rewritten(trial) {
+    let finding = if let Some(finding) = find_rewritten_payload(trial) {
         Some(finding)
     } else if !trial.connected(true) {
-        Some(not_connected(view, trial))
+        Some(explain_connect_failure(view, trial))
     } else if trial.multipath {
-        fell_back(view, trial)
+        find_fallback(view, trial)
     } else {
-        Some(plain(view, trial))
+        Some(explain_plain_tcp(view, trial))
     };
     finding.into_iter().collect()
 }
 
 /// Finds the cause of a failed Multipath TCP connection; plain TCP is the control.
-fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
+fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
-    let outcome =
-        |multipath| trial.attempts(multipath).map(|one: &ConnectAttempt| one.outcome).next();
-    let said = |multipath| outcome(multipath).map_or_else(String::new, text::outcome);
-    let both = |finding: Finding| {
+    let outcome = |multipath| {
+        trial.attempts(multipath).map(|attempt: &ConnectAttempt| attempt.outcome).next()
+    };
+    let outcome_text = |multipath| outcome(multipath).map_or_else(String::new, text::outcome);
+    let with_outcomes = |finding: Finding| {
         finding
-            .with_evidence(format!("plain TCP to {target}: {}", said(false)))
-            .with_evidence(format!("Multipath TCP to {target}: {}", said(true)))
+            .with_evidence(format!("plain TCP to {target}: {}", outcome_text(false)))
+            .with_evidence(format!("Multipath TCP to {target}: {}", outcome_text(true)))
     };
-    let no_way = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.errno);
+    let route_errno = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.errno);
     // A listener that has closed by now refuses plain TCP as well, over any path.
-    let answers = |control: &PlainTcpCheck| {
-        control.remote == target && control.outcome == ConnectOutcome::Connected
+    let connects = |check: &PlainTcpCheck| {
+        check.remote == target && check.outcome == ConnectOutcome::Connected
     };
-    let again = trial.controls.iter().any(answers);
-    match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), no_way) {
-        (true, ConnectOutcome::Silent, _) => dropped(trial),
-        (true, ConnectOutcome::Failed(_), _) => both(forbidden(trial, "forbids")),
-        (true, ConnectOutcome::Refused, _) if again => both(forbidden(trial, "resets")),
-        (true, ConnectOutcome::Refused, _) => both(
+    let later_connects = trial.controls.iter().any(connects);
+    match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), route_errno) {
+        (true, ConnectOutcome::Silent, _) => report_dropped_syn(trial),
+        (true, ConnectOutcome::Failed(_), _) => {
+            with_outcomes(report_refused_option(trial, "forbids"))
+        }
+        (true, ConnectOutcome::Refused, _) if later_connects => {
+            with_outcomes(report_refused_option(trial, "resets"))
+        }
+        (true, ConnectOutcome::Refused, _) => with_outcomes(
             Finding::new(
                 Cause::ListenerClosedAfterAccept,
                 format!("{target} accepts one connection and refuses the next"),
@@ -58,7 +63,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
              further subflows as well, as they arrive at the same port: keep the listener open, or \
              announce an endpoint with a port of its own",
         ),
-        (_, ConnectOutcome::Failed(errno), _) | (_, _, Some(errno)) => both(
+        (_, ConnectOutcome::Failed(errno), _) | (_, _, Some(errno)) => with_outcomes(
             Finding::new(
                 Cause::NoRoute,
                 format!("this host has no way to {}: {}", target.ip(), text::error(errno)),
@@ -66,7 +71,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
             .at_location(target.ip()),
         )
         .hint("look at `ip route get`: a default route or an interface is missing"),
-        (false, ConnectOutcome::Refused, None) => both(
+        (false, ConnectOutcome::Refused, None) => with_outcomes(
             Finding::new(
                 Cause::RemoteRefused,
                 format!("nobody listens on {target}, with or without Multipath TCP"),
@@ -74,20 +79,22 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
             .at_location(target),
         )
         .hint("start the server, or name the right port"),
-        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => both(
-            Finding::new(
-                Cause::RemoteSilent,
-                format!("{target} does not answer, with or without Multipath TCP"),
+        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => {
+            with_outcomes(
+                Finding::new(
+                    Cause::RemoteSilent,
+                    format!("{target} does not answer, with or without Multipath TCP"),
+                )
+                .at_location(target),
             )
-            .at_location(target),
-        )
-        .with_optional_evidence(last_hop(trial, None).map(|place| format!("hop by hop: {place}")))
-        .hint("the host is down, or a firewall drops what is sent to this port"),
+            .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
+            .hint("the host is down, or a firewall drops what is sent to this port")
+        }
     }
 }
 
 /// Reports a middlebox that refuses Multipath TCP while plain TCP connects.
-fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
+fn report_refused_option(trial: &TestConnection, verb: &str) -> Finding {
     let target = trial.target;
     Finding::new(
         Cause::SynOptionDropped,
@@ -97,12 +104,12 @@ fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
     .hint("a firewall: try another port, another first path, or a tunnel")
     .with_optional_evidence(
         option_loss_hop(trial, ProbeOption::Capable, None)
-            .map(|place| format!("hop by hop: {place}")),
+            .map(|hops| format!("hop by hop: {hops}")),
     )
 }
 
 /// Reports that plain TCP connects, while Multipath TCP gets no reply.
-fn dropped(trial: &TestConnection) -> Finding {
+fn report_dropped_syn(trial: &TestConnection) -> Finding {
     let target = trial.target;
     let count = |multipath| trial.attempts(multipath).count() as u64;
     let finding = Finding::new(
@@ -121,7 +128,7 @@ fn dropped(trial: &TestConnection) -> Finding {
         if count(true) > 1 { finding } else { finding.with_confidence(Confidence::Likely) };
     finding.with_optional_evidence(
         option_loss_hop(trial, ProbeOption::Capable, None)
-            .map(|place| format!("hop by hop: {place}")),
+            .map(|hops| format!("hop by hop: {hops}")),
     )
 }
 
@@ -131,25 +138,26 @@ pub(super) fn option_loss_hop(
     option: ProbeOption,
     local: Option<IpAddr>,
 ) -> Option<String> {
-    let of = |option| {
-        let same = |probe: &&HopProbe| {
+    let find_probe = |option| {
+        let is_wanted = |probe: &&HopProbe| {
             probe.option == option && local.is_none_or(|local| probe.local == local)
         };
-        trial.probes.iter().find(same)
+        trial.probes.iter().find(is_wanted)
     };
-    let (with, without) = (of(option)?, of(ProbeOption::Plain)?);
-    if let Some(place) = stripped_at(with) {
-        return Some(place);
+    let (with_option, without_option) = (find_probe(option)?, find_probe(ProbeOption::Plain)?);
+    if let Some(text) = stripped_at(with_option) {
+        return Some(text);
     }
-    let last = |probe: &HopProbe| probe.hops.iter().rposition(|hop| hop.address.is_some());
-    let reached = |probe: &HopProbe| last(probe).map_or(0, |last| last + 1);
-    let further = without.answer.is_some() || reached(without) > reached(with);
-    if with.answer.is_some() || !further {
+    let last_answer = |probe: &HopProbe| probe.hops.iter().rposition(|hop| hop.address.is_some());
+    let hop_count = |probe: &HopProbe| last_answer(probe).map_or(0, |last_answer| last_answer + 1);
+    let goes_further =
+        without_option.answer.is_some() || hop_count(without_option) > hop_count(with_option);
+    if with_option.answer.is_some() || !goes_further {
         return None;
     }
-    let address = |at: usize| without.hops.get(at).and_then(|hop| hop.address);
-    let before = reached(with).checked_sub(1).and_then(address);
-    let beyond = address(reached(with));
+    let hop_address = |index: usize| without_option.hops.get(index).and_then(|hop| hop.address);
+    let before = hop_count(with_option).checked_sub(1).and_then(hop_address);
+    let beyond = hop_address(hop_count(with_option));
     Some(match (before, beyond) {
         (Some(before), Some(beyond)) => {
             format!("it is lost between {before} and {beyond}, without the option it is not")
@@ -162,25 +170,27 @@ pub(super) fn option_loss_hop(
 
 /// Describes the last hop of a packet without any option, if it does not arrive.
 pub(super) fn last_hop(trial: &TestConnection, local: Option<IpAddr>) -> Option<String> {
-    let plain = |probe: &&HopProbe| {
+    let is_plain = |probe: &&HopProbe| {
         probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
     };
-    let probe = trial.probes.iter().find(plain).filter(|probe| probe.answer.is_none())?;
+    let probe = trial.probes.iter().find(is_plain).filter(|probe| probe.answer.is_none())?;
     match probe.hops.iter().rev().find_map(|hop| hop.address) {
-        Some(last) => Some(format!("{last} is the last hop that answers")),
+        Some(address) => Some(format!("{address} is the last hop that answers")),
         None => Some("no hop answers".to_owned()),
     }
 }
 
 /// Describes the hops between which the option disappears.
 fn stripped_at(probe: &HopProbe) -> Option<String> {
-    let mut before = None;
+    let mut last_with_option = None;
     for hop in &probe.hops {
         match (hop.address, hop.has_option) {
-            (Some(address), Some(true)) => before = Some(address),
+            (Some(address), Some(true)) => last_with_option = Some(address),
             (Some(address), Some(false)) => {
-                return Some(match before {
-                    Some(before) => format!("the option disappears between {before} and {address}"),
+                return Some(match last_with_option {
+                    Some(last_with_option) => {
+                        format!("the option disappears between {last_with_option} and {address}")
+                    }
                     None => format!("the option disappears before {address}"),
                 });
             }
@@ -191,87 +201,90 @@ fn stripped_at(probe: &HopProbe) -> Option<String> {
 }
 
 /// Finds the cause of a connection that was established as plain TCP.
-fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
+fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
     if trial.counter_delta("MPCapableSYNTXDisabled") > 0 {
-        return blackhole(view, trial);
+        return report_blackhole_fallback(view, trial);
     }
-    let capable = trial.probes.iter().find(|probe| probe.option == ProbeOption::Capable);
-    let stripped = capable.and_then(stripped_at);
-    let because = |finding: Finding| {
+    let capable_probe = trial.probes.iter().find(|probe| probe.option == ProbeOption::Capable);
+    let stripped_text = capable_probe.and_then(stripped_at);
+    let with_syn_evidence = |finding: Finding| {
         let answer = "the answer to the SYN came without the option (MPCapableFallbackSYNACK)";
-        finding
-            .with_evidence(answer)
-            .with_optional_evidence(stripped.as_ref().map(|place| format!("hop by hop: {place}")))
+        finding.with_evidence(answer).with_optional_evidence(
+            stripped_text.as_ref().map(|hops| format!("hop by hop: {hops}")),
+        )
     };
-    let on_the_way = |cause, sentence: String| {
-        because(Finding::new(cause, sentence).at_location(target.ip()))
+    let report_on_path = |cause, sentence: String| {
+        with_syn_evidence(Finding::new(cause, sentence).at_location(target.ip()))
             .hint("another port or another first path may pass; a tunnel does")
     };
     let sentence = format!("something on the way to {target} removes the option of Multipath TCP");
-    let there = on_the_way(Cause::SynOptionStripped, sentence);
-    let elsewhere = trial.controls.iter().find(|control| control.multipath == Some(true));
+    let forward_finding = report_on_path(Cause::SynOptionStripped, sentence);
+    let multipath_check = trial.controls.iter().find(|check| check.multipath == Some(true));
     let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
-        if let Some(control) = elsewhere {
-            let source = control.local;
-            return there
+        if let Some(check) = multipath_check {
+            let source = check.local;
+            return forward_finding
                 .with_evidence(format!("from {source}, the same listener gives Multipath TCP"));
         }
-        return if stripped.is_some() {
-            there
+        return if stripped_text.is_some() {
+            forward_finding
         } else {
-            because(likely_plain_listener(trial, capable))
+            with_syn_evidence(report_likely_plain_listener(trial, capable_probe))
         };
     };
-    let (snapshot, got) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
+    let (snapshot, received_syns) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
     let listener = snapshot.listener.unwrap_or_default();
     if snapshot.socket_errno != 0 {
         let sentence = "the other host has no Multipath TCP, or it is switched off there";
-        let tried = text::error(snapshot.socket_errno);
-        return because(Finding::new(Cause::ListenerPlainTcp, sentence))
+        let error_text = text::error(snapshot.socket_errno);
+        return with_syn_evidence(Finding::new(Cause::ListenerPlainTcp, sentence))
             .at_location(target)
-            .with_evidence(format!("socket(IPPROTO_MPTCP) there: {tried}"))
+            .with_evidence(format!("socket(IPPROTO_MPTCP) there: {error_text}"))
             .fix("sysctl -w net.mptcp.enabled=1   # on the other host");
     }
     if listener.plain && !listener.multipath {
-        return because(listener_plain(trial))
+        return with_syn_evidence(report_plain_listener(trial))
             .with_evidence(format!("the other host: port {} is plain TCP", target.port()));
     }
     if !listener.multipath {
-        return if stripped.is_some() {
-            there
+        return if stripped_text.is_some() {
+            forward_finding
         } else {
-            because(likely_plain_listener(trial, capable))
+            with_syn_evidence(report_likely_plain_listener(trial, capable_probe))
         };
     }
-    if got == 0 {
-        return there
+    if received_syns == 0 {
+        return forward_finding
             .with_evidence("the other host listens with Multipath TCP and got a SYN without it");
     }
     let sentence =
         format!("something on the way back from {target} removes the option of Multipath TCP");
-    on_the_way(Cause::SynackOptionStripped, sentence)
+    report_on_path(Cause::SynackOptionStripped, sentence)
         .with_evidence("the other host got the SYN with the option (MPCapableSYNRX)")
 }
 
 /// Reports the listener as the likely cause, as the evidence does not exclude the path.
-fn likely_plain_listener(trial: &TestConnection, capable: Option<&HopProbe>) -> Finding {
-    let finding = listener_plain(trial).with_confidence(Confidence::Likely).hint(
+fn report_likely_plain_listener(
+    trial: &TestConnection,
+    capable_probe: Option<&HopProbe>,
+) -> Finding {
+    let finding = report_plain_listener(trial).with_confidence(Confidence::Likely).hint(
         "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
          server` there and --peer tell which",
     );
-    let reached = capable.is_some_and(|probe| {
+    let option_arrives = capable_probe.is_some_and(|probe| {
         probe.answer == Some(TargetReply::SynAck { option: false })
             && probe.hops.iter().any(|hop| hop.has_option == Some(true))
     });
-    if reached {
+    if option_arrives {
         finding.with_evidence("the option reaches the last hop that answers")
     } else {
         finding
     }
 }
 
-fn listener_plain(trial: &TestConnection) -> Finding {
+fn report_plain_listener(trial: &TestConnection) -> Finding {
     let target = trial.target;
     Finding::new(
         Cause::ListenerPlainTcp,
@@ -282,9 +295,9 @@ fn listener_plain(trial: &TestConnection) -> Finding {
     .hint("or the program's own switch; systemd sockets have SocketProtocol=mptcp")
 }
 
-fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
+fn report_blackhole_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let seconds = view.here.number("mptcp.blackhole_timeout").unwrap_or(3_600);
-    let seen = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
+    let counter = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
     let finding = Finding::new(
         Cause::BlackholeFallbackActive,
         format!(
@@ -302,8 +315,8 @@ fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     ))
     .with_evidence(format!(
         "since this host was started: MPCapableSYNTXDrop {}, Blackhole {}",
-        seen("MPCapableSYNTXDrop"),
-        seen("Blackhole")
+        counter("MPCapableSYNTXDrop"),
+        counter("Blackhole")
     ))
     .fix(format!("sysctl -w net.mptcp.blackhole_timeout={seconds}"));
     let finding = finding.hint(
@@ -312,18 +325,18 @@ fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     );
     finding.with_optional_evidence(
         option_loss_hop(trial, ProbeOption::Capable, None)
-            .map(|place| format!("hop by hop: {place}")),
+            .map(|hops| format!("hop by hop: {hops}")),
     )
 }
 
 /// Reports data that were changed on the path.
-fn rewritten(trial: &TestConnection) -> Option<Finding> {
+fn find_rewritten_payload(trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = ["DataCsumErr", "MPFailTx", "MPFailRx"];
-    let counted = names.into_iter().find(|name| trial.counter_delta(name) > 0);
-    let reset = trial.events.iter().flatten().any(|event| event.reset_reason == Some(6));
-    let changed = trial.exchange.and_then(|exchange| exchange.changed_at);
-    if counted.is_none() && !reset && changed.or(trial.plain_changed_at).is_none() {
+    let counter_name = names.into_iter().find(|name| trial.counter_delta(name) > 0);
+    let was_reset = trial.events.iter().flatten().any(|event| event.reset_reason == Some(6));
+    let changed_at = trial.exchange.and_then(|exchange| exchange.changed_at);
+    if counter_name.is_none() && !was_reset && changed_at.or(trial.plain_changed_at).is_none() {
         return None;
     }
     let mut finding = Finding::new(
@@ -331,17 +344,17 @@ fn rewritten(trial: &TestConnection) -> Option<Finding> {
         format!("something on the way to {target} changes the data that is sent"),
     )
     .at_location(target.ip());
-    if let Some(place) = changed {
-        finding = finding.with_evidence(format!("byte {place} came back as another one"));
+    if let Some(offset) = changed_at {
+        finding = finding.with_evidence(format!("byte {offset} came back as another one"));
     }
-    if let Some(place) = trial.plain_changed_at {
+    if let Some(offset) = trial.plain_changed_at {
         finding =
-            finding.with_evidence(format!("over plain TCP, too, byte {place} came back changed"));
+            finding.with_evidence(format!("over plain TCP, too, byte {offset} came back changed"));
     }
-    if let Some(name) = counted {
+    if let Some(name) = counter_name {
         finding = finding.with_evidence(format!("the checksum of the data is wrong ({name})"));
     }
-    if reset {
+    if was_reset {
         finding =
             finding.with_evidence("a subflow was reset for a middlebox's interference (reason 6)");
     }
@@ -351,7 +364,7 @@ fn rewritten(trial: &TestConnection) -> Option<Finding> {
 }
 
 /// Reports a connection that was Multipath TCP at first and fell back later.
-fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+fn find_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = [
         "MPCapableDataFallback",
@@ -360,14 +373,14 @@ fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Findi
         "InfiniteMapRx",
         "InfiniteMapTx",
     ];
-    let why = names.into_iter().find(|name| trial.counter_delta(name) > 0);
-    if trial.multipath_at_end || (trial.closed_by_peer && why.is_none()) {
+    let counter_name = names.into_iter().find(|name| trial.counter_delta(name) > 0);
+    if trial.multipath_at_end || (trial.closed_by_peer && counter_name.is_none()) {
         return None;
     }
     // With checksums, changed data end Multipath TCP. The server then closed because it did not
     // understand the changed data over plain TCP.
-    let checked = view.here.number("mptcp.checksum_enabled") == Some(1);
-    if checked && trial.closed_by_peer && !trial.echoes && !trial.is_towpath {
+    let has_checksums = view.here.number("mptcp.checksum_enabled") == Some(1);
+    if has_checksums && trial.closed_by_peer && !trial.echoes && !trial.is_towpath {
         return Some(
             Finding::new(
                 Cause::PayloadRewritten,
@@ -376,7 +389,8 @@ fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Findi
             .at_location(target.ip())
             .with_confidence(Confidence::Likely)
             .with_optional_evidence(
-                why.map(|name| format!("the connection fell back with its first data ({name})")),
+                counter_name
+                    .map(|name| format!("the connection fell back with its first data ({name})")),
             )
             .with_evidence(
                 "checksums are on, and the server closed this connection and the one over TCP",
@@ -393,9 +407,13 @@ fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Findi
             ),
         )
         .at_location(target.ip())
-        .with_confidence(if why.is_some() { Confidence::Certain } else { Confidence::Likely })
+        .with_confidence(if counter_name.is_some() {
+            Confidence::Certain
+        } else {
+            Confidence::Likely
+        })
         .with_evidence("the handshake had the option both ways")
-        .with_evidence(why.map_or_else(
+        .with_evidence(counter_name.map_or_else(
             || "later the kernel says that it is plain TCP".to_owned(),
             |name| format!("the kernel counts {name}"),
         ))

@@ -7,7 +7,7 @@ use crate::doctor::text;
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let here = view.here;
     let errno = here.socket_errno;
-    let tried = || format!("socket(IPPROTO_MPTCP): {}", text::error(errno));
+    let socket_error = || format!("socket(IPPROTO_MPTCP): {}", text::error(errno));
     if errno == 0 {
         return Vec::new();
     }
@@ -21,7 +21,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
             ),
         )
         .with_evidence("the setting net.mptcp.mptcp_enabled exists")
-        .with_evidence(tried())
+        .with_evidence(socket_error())
         .hint("run an upstream kernel, Linux 5.16 or newer")
     } else if errno == libc::ENOPROTOOPT || here.number("mptcp.enabled") == Some(0) {
         Finding::new(Cause::MptcpDisabled, "Multipath TCP is switched off on this host")
@@ -29,7 +29,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
                 Some(value) => format!("net.mptcp.enabled = {value}"),
                 None => "net.mptcp.enabled cannot be read".to_owned(),
             })
-            .with_evidence(tried())
+            .with_evidence(socket_error())
             .fix("sysctl -w net.mptcp.enabled=1")
             .hint(
                 "a file in /etc/sysctl.d with `net.mptcp.enabled=1` keeps it; listeners that exist \
@@ -40,7 +40,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
             Cause::KernelWithoutMptcp,
             format!("this kernel ({}) has no Multipath TCP", here.kernel),
         )
-        .with_evidence(tried())
+        .with_evidence(socket_error())
         .hint(
             "it takes Linux 5.6, better 5.16 or newer, built with CONFIG_MPTCP (and \
                CONFIG_MPTCP_IPV6)",
@@ -51,7 +51,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
             "no Multipath TCP socket can be opened: something forbids it",
         )
         .with_confidence(crate::doctor::Confidence::Likely)
-        .with_evidence(tried())
+        .with_evidence(socket_error())
         .hint("a container's seccomp filter or a security module may forbid the protocol")
     };
     vec![finding]

@@ -28,19 +28,19 @@ pub(super) use view::on_link;
 
 /// Returns the diagnosis of an observation, causes before consequences.
 pub fn diagnose(observation: &Observation) -> Diagnosis {
-    let own = LocalFindings::of(observation);
-    let mut told = findings(observation);
-    for finding in &mut told {
-        finding.unverified = own.same(finding).is_none();
+    let local_findings = LocalFindings::of(observation);
+    let mut reported = findings(observation);
+    for finding in &mut reported {
+        finding.unverified = local_findings.find_same(finding).is_none();
     }
     let view = ObservationView::new(observation);
     let paths = verdict::paths(&view);
-    let (verdict, reason) = verdict::verdict(&view, &told, &paths);
+    let (verdict, reason) = verdict::verdict(&view, &reported, &paths);
     Diagnosis {
         verdict,
         reason,
         paths,
-        findings: told,
+        findings: reported,
         checked: checked(observation),
         not_checked: not_checked(observation),
     }
@@ -52,9 +52,9 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     let mut findings = kernel::findings(&view);
     if findings.is_empty() {
         let handshake = handshake::findings(&view);
-        let through = handshake.is_empty();
+        let is_multipath = handshake.is_empty();
         findings.extend(handshake);
-        if through {
+        if is_multipath {
             findings.extend(path::findings(&view));
             let explained = !findings.is_empty();
             findings.extend(configuration::findings(&view, explained));
@@ -68,7 +68,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     });
     let mut reported: Vec<Finding> = Vec::new();
     for finding in findings {
-        if !reported.iter().any(|one| one.is_about_the_same(&finding)) {
+        if !reported.iter().any(|previous| previous.is_same_problem(&finding)) {
             reported.push(finding);
         }
     }
@@ -83,8 +83,8 @@ fn checked(observation: &Observation) -> Vec<String> {
     if let Some(trial) = &observation.trial {
         checked.push(format!("a connection to {}", trial.target));
         if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
-            let moved = super::text::bytes(exchange.sent);
-            checked.push(format!("{moved} there and back"));
+            let sent = super::text::bytes(exchange.sent);
+            checked.push(format!("{sent} there and back"));
         }
         if trial.events.is_some() {
             checked.push("events of the path manager".to_owned());
@@ -106,35 +106,35 @@ fn checked(observation: &Observation) -> Vec<String> {
 
 fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
     let mut missing = Vec::new();
-    let mut add = |what: &str, why: &str| {
-        missing.push(SkippedCheck { what: what.to_owned(), why: why.to_owned() });
+    let mut add = |check: &str, requirement: &str| {
+        missing.push(SkippedCheck { what: check.to_owned(), why: requirement.to_owned() });
     };
     let programs = observation.programs.as_deref().unwrap_or_default();
-    let strangers = programs.iter().filter(|program| program.id.is_none()).count() as u64;
-    if strangers > 0 && !observation.rights.events {
-        let what = super::text::count(strangers, "socket");
-        add(&format!("whose programs have {what} open"), "other users': needs root");
+    let unattributed_count = programs.iter().filter(|program| program.id.is_none()).count() as u64;
+    if unattributed_count > 0 && !observation.rights.events {
+        let sockets = super::text::count(unattributed_count, "socket");
+        add(&format!("whose programs have {sockets} open"), "other users': needs root");
     }
     let Some(trial) = &observation.trial else {
         add("whether a connection uses several paths", "needs --connect HOST:PORT");
         if !(observation.rights.raw && observation.rights.events) {
-            let what = "why subflows of it are closed, and which hop drops or strips packets";
-            add(what, "needs root beside --connect");
+            let check = "why subflows of it are closed, and which hop drops or strips packets";
+            add(check, "needs root beside --connect");
         }
         if let Some(why) = &observation.peer_error {
             add("what the other host sees", why);
         }
         return missing;
     };
-    if let Some(what) = unannounced_links::untested_interface(&ObservationView::new(observation)) {
-        add(&what, "needs `towpath server` there (--peer HOST:PORT)");
+    if let Some(check) = unannounced_links::untested_interface(&ObservationView::new(observation)) {
+        add(&check, "needs `towpath server` there (--peer HOST:PORT)");
     }
     if trial.events.is_none() && trial.multipath {
         add("why a subflow was closed (events of the path manager)", "needs root");
     }
     if !trial.echoes && trial.multipath {
-        let what = "whether data arrives as it was sent, and quality and loss of each path";
-        add(what, &format!("{} does not give back what it gets", trial.server.name()));
+        let check = "whether data arrives as it was sent, and quality and loss of each path";
+        add(check, &format!("{} does not give back what it gets", trial.server.name()));
     }
     if !observation.rights.raw {
         add("which hop drops or strips packets, and whether another host answers", "needs root");

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use towpath_measure::live::snapshot::EndpointSnapshot;
 
-use super::failed::{closed, rejected, unanswered};
+use super::failed::{explain_closed, explain_rejected, explain_unanswered};
 use super::routes::routing;
-use super::view::{ObservationView, works};
+use super::view::{ObservationView, is_working};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ConnectOutcome, ObservedSubflow, RecordedEvent, TestConnection};
 use crate::doctor::text;
@@ -40,27 +40,27 @@ pub(super) enum FailureStage<'a> {
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
     // Without data in both directions, or with a peer that has gone, the kernel opens no subflow.
-    let first = trial.first();
-    let talked = first.is_some_and(|one| one.tcp.bytes_acked > 1 || one.tcp.bytes_received > 0);
-    if !trial.multipath_at_end && !talked {
+    let first_subflow = trial.first();
+    let exchanged_data = first_subflow
+        .is_some_and(|subflow| subflow.tcp.bytes_acked > 1 || subflow.tcp.bytes_received > 0);
+    if !trial.multipath_at_end && !exchanged_data {
         return Vec::new();
     }
-    let missing = missing(view, trial);
-    let swallowed = announcement_lost(view, trial);
-    let causes = missing.iter().filter_map(|one| match one.stage {
-        FailureStage::NotStarted => {
-            not_started(view, trial, one).filter(|_| talked && !trial.closed_by_peer)
-        }
+    let missing = missing_subflows(view, trial);
+    let lost_announcement = find_lost_announcement(view, trial);
+    let causes = missing.iter().filter_map(|subflow| match subflow.stage {
+        FailureStage::NotStarted => explain_not_started(view, trial, subflow)
+            .filter(|_| exchanged_data && !trial.closed_by_peer),
         FailureStage::Closed(_) | FailureStage::Rejected(_)
-            if closed_with_connection(view, trial, one) =>
+            if closed_with_connection(view, trial, subflow) =>
         {
             None
         }
-        FailureStage::Unanswered => Some(unanswered(view, trial, one)),
-        FailureStage::Closed(event) => Some(closed(view, trial, one, event)),
-        FailureStage::Rejected(event) => Some(rejected(view, one, event)),
+        FailureStage::Unanswered => Some(explain_unanswered(view, trial, subflow)),
+        FailureStage::Closed(event) => Some(explain_closed(view, trial, subflow, event)),
+        FailureStage::Rejected(event) => Some(explain_rejected(view, subflow, event)),
     });
-    swallowed.into_iter().chain(causes).collect()
+    lost_announcement.into_iter().chain(causes).collect()
 }
 
 /// Returns true if the server closed the whole connection and plain TCP works on that path. Then
@@ -68,38 +68,40 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
 fn closed_with_connection(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    subflow: &MissingSubflow<'_>,
 ) -> bool {
-    let passes = || {
-        let same = view.control(one.local, one.remote.ip());
-        same.is_none_or(|control| control.outcome == ConnectOutcome::Connected)
+    let plain_tcp_passes = || {
+        let check = view.plain_tcp_check(subflow.local, subflow.remote.ip());
+        check.is_none_or(|check| check.outcome == ConnectOutcome::Connected)
     };
-    let told = match one.stage {
+    let errno = match subflow.stage {
         FailureStage::Closed(event) | FailureStage::Rejected(event) => {
             event.and_then(|event| event.error)
         }
         FailureStage::NotStarted | FailureStage::Unanswered => None,
     };
     // A router's message has another cause.
-    let by_router = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
-    trial.closed_by_peer && passes() && !told.is_some_and(|error| by_router.contains(&error))
+    let router_errors = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
+    trial.closed_by_peer
+        && plain_tcp_passes()
+        && !errno.is_some_and(|error| router_errors.contains(&error))
 }
 
 /// Reports an announcement of the other host that did not arrive.
-fn announcement_lost(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let peer = view.peer?;
     let sent = peer.counter_delta("AddAddrTx");
     if sent == 0 || trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
         return None;
     }
-    let looks = peer.latest();
-    let announced = looks.endpoints.iter().find(|one| one.is_signal())?;
+    let peer_snapshot = peer.latest();
+    let endpoint = peer_snapshot.endpoints.iter().find(|endpoint| endpoint.is_signal())?;
     Some(
         Finding::new(
             Cause::AnnouncementStripped,
             format!(
                 "the other host announces {}, and something on the way removes the announcement",
-                announced.address
+                endpoint.address
             ),
         )
         .at_location(trial.target.ip())
@@ -117,12 +119,15 @@ fn announcement_lost(view: &ObservationView<'_>, trial: &TestConnection) -> Opti
 
 /// Returns the missing subflows: those that failed, unused endpoints, and announcements without a
 /// subflow while there is only one path.
-fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
-    let mut missing = failed(view, trial);
+fn missing_subflows<'a>(
+    view: &ObservationView<'a>,
+    trial: &'a TestConnection,
+) -> Vec<MissingSubflow<'a>> {
+    let mut missing = failed_subflows(view, trial);
     for endpoint in expected_endpoints(view, trial) {
-        let tried = trial.subflows.iter().any(|one| one.local.ip() == endpoint.address)
-            || missing.iter().any(|one| one.local == Some(endpoint.address));
-        if !tried {
+        let is_tried = trial.subflows.iter().any(|subflow| subflow.local.ip() == endpoint.address)
+            || missing.iter().any(|subflow| subflow.local == Some(endpoint.address));
+        if !is_tried {
             missing.push(MissingSubflow {
                 local: Some(endpoint.address),
                 bound_to: endpoint.link,
@@ -132,7 +137,7 @@ fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Mis
             });
         }
     }
-    if view.joined().next().is_none() {
+    if view.joined_subflows().next().is_none() {
         add_untried_announcements(trial, &mut missing);
     }
     missing
@@ -141,12 +146,13 @@ fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Mis
 /// Classifies a subflow that appears only in the counters. Without events, one that closes at once
 /// may not be seen.
 fn stage_from_counters(trial: &TestConnection) -> FailureStage<'static> {
-    let further = || trial.subflows.iter().filter(|one| !one.first && one.opened_here);
-    let seen = further().count() as u64;
-    let answered = further().filter(|one| one.established).count() as u64;
-    if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= seen {
+    let further_subflows =
+        || trial.subflows.iter().filter(|subflow| !subflow.first && subflow.opened_here);
+    let seen_count = further_subflows().count() as u64;
+    let answered_count = further_subflows().filter(|subflow| subflow.established).count() as u64;
+    if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= seen_count {
         FailureStage::NotStarted
-    } else if trial.counter_delta("MPJoinSynAckRx") > answered {
+    } else if trial.counter_delta("MPJoinSynAckRx") > answered_count {
         FailureStage::Rejected(None)
     } else {
         FailureStage::Closed(None)
@@ -154,77 +160,87 @@ fn stage_from_counters(trial: &TestConnection) -> FailureStage<'static> {
 }
 
 /// Returns subflows that were started and do not work.
-fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
-    let announced = |remote| trial.events_of("ANNOUNCED").any(|one| one.remote == Some(remote));
-    let of = |local: IpAddr, remote: SocketAddr, how| MissingSubflow {
+fn failed_subflows<'a>(
+    view: &ObservationView<'a>,
+    trial: &'a TestConnection,
+) -> Vec<MissingSubflow<'a>> {
+    let is_announced =
+        |remote| trial.events_of("ANNOUNCED").any(|event| event.remote == Some(remote));
+    let missing_subflow = |local: IpAddr, remote: SocketAddr, stage| MissingSubflow {
         local: Some(local),
-        bound_to: view.binding(local),
+        bound_to: view.bound_interface(local),
         remote,
-        announced: announced(remote.ip()),
-        stage: how,
+        announced: is_announced(remote.ip()),
+        stage,
     };
     // A SYN that waits for neighbour resolution is not retransmitted, even after its timeout.
-    let waited = trial.counters.contains_key("TcpExt.TCPTimeouts");
+    let had_timeout = trial.counters.contains_key("TcpExt.TCPTimeouts");
     let mut missing: Vec<MissingSubflow<'_>> = Vec::new();
-    for one in trial.subflows.iter().filter(|one| !one.first && one.opened_here && !works(one)) {
-        let ended = close_event(trial, one.local.ip(), one.remote.ip());
-        let how = match (one.established, one.gone, ended) {
-            (true, _, ended) => FailureStage::Rejected(ended),
+    for subflow in trial
+        .subflows
+        .iter()
+        .filter(|subflow| !subflow.first && subflow.opened_here && !is_working(subflow))
+    {
+        let end_event = close_event(trial, subflow.local.ip(), subflow.remote.ip());
+        let stage = match (subflow.established, subflow.gone, end_event) {
+            (true, _, end_event) => FailureStage::Rejected(end_event),
             (false, _, Some(event)) => FailureStage::Closed(Some(event)),
             (false, true, None) => FailureStage::Closed(None),
             // On a long path, the first reply may still arrive; after a retransmission, it counts
             // as missing.
-            (false, false, None) if one.tcp.retransmissions == 0 && !waited => continue,
+            (false, false, None) if subflow.tcp.retransmissions == 0 && !had_timeout => continue,
             (false, false, None) => FailureStage::Unanswered,
         };
-        missing.push(of(one.local.ip(), one.remote, how));
+        missing.push(missing_subflow(subflow.local.ip(), subflow.remote, stage));
     }
     for event in trial.events_of("SF_CLOSED") {
         let (Some(local), Some(remote)) = (event.local, event.remote) else { continue };
-        let same = |one: &ObservedSubflow| one.local.ip() == local && one.remote.ip() == remote;
-        let alive = trial.subflows.iter().any(|one| same(one) && (works(one) || one.first));
-        let known =
-            |one: &MissingSubflow<'_>| one.local == Some(local) && one.remote.ip() == remote;
-        if alive || missing.iter().any(known) {
+        let is_same_path = |subflow: &ObservedSubflow| {
+            subflow.local.ip() == local && subflow.remote.ip() == remote
+        };
+        let is_alive = trial
+            .subflows
+            .iter()
+            .any(|subflow| is_same_path(subflow) && (is_working(subflow) || subflow.first));
+        let is_listed = |subflow: &MissingSubflow<'_>| {
+            subflow.local == Some(local) && subflow.remote.ip() == remote
+        };
+        if is_alive || missing.iter().any(is_listed) {
             continue;
         }
         let ends = (event.local, event.remote);
-        let was = trial.events_of("SF_ESTABLISHED").any(|one| (one.local, one.remote) == ends);
-        let how = if was {
+        let was_established =
+            trial.events_of("SF_ESTABLISHED").any(|event| (event.local, event.remote) == ends);
+        let stage = if was_established {
             FailureStage::Rejected(Some(event))
         } else {
             FailureStage::Closed(Some(event))
         };
         let port = event.remote_port.unwrap_or(trial.target.port());
-        missing.push(of(local, SocketAddr::new(remote, port), how));
+        missing.push(missing_subflow(local, SocketAddr::new(remote, port), stage));
     }
     missing
 }
 
 /// Adds announced addresses without any attempt.
 fn add_untried_announcements(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
-    let (local, bound_to, announced, how) = (None, None, true, FailureStage::NotStarted);
+    let (local, bound_to, announced, stage) = (None, None, true, FailureStage::NotStarted);
     for event in trial.events_of("ANNOUNCED") {
         let Some(remote) = event.remote else { continue };
-        let reached = trial.subflows.iter().any(|one| one.remote.ip() == remote);
-        if reached || missing.iter().any(|one| one.remote.ip() == remote) {
+        let is_reached = trial.subflows.iter().any(|subflow| subflow.remote.ip() == remote);
+        if is_reached || missing.iter().any(|subflow| subflow.remote.ip() == remote) {
             continue;
         }
         let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
         let remote = SocketAddr::new(remote, port);
-        missing.push(MissingSubflow { local, bound_to, remote, announced, stage: how });
+        missing.push(MissingSubflow { local, bound_to, remote, announced, stage });
     }
     // Without events, the counter shows only the number of announcements.
-    let tried = missing.iter().filter(|one| one.remote.ip() != trial.target.ip()).count() as u64;
-    if trial.events.is_none() && trial.counter_delta("AddAddr") > tried {
-        let how = if tried == 0 { stage_from_counters(trial) } else { how };
-        missing.push(MissingSubflow {
-            local,
-            bound_to,
-            remote: trial.target,
-            announced,
-            stage: how,
-        });
+    let tried_count =
+        missing.iter().filter(|subflow| subflow.remote.ip() != trial.target.ip()).count() as u64;
+    if trial.events.is_none() && trial.counter_delta("AddAddr") > tried_count {
+        let stage = if tried_count == 0 { stage_from_counters(trial) } else { stage };
+        missing.push(MissingSubflow { local, bound_to, remote: trial.target, announced, stage });
     }
 }
 
@@ -233,120 +249,131 @@ fn expected_endpoints<'a>(
     view: &ObservationView<'a>,
     trial: &TestConnection,
 ) -> impl Iterator<Item = &'a EndpointSnapshot> {
-    let first = trial.first().map(|one| one.local.ip());
+    let first_local = trial.first().map(|subflow| subflow.local.ip());
     let v4 = trial.target.is_ipv4();
-    view.here.endpoints.iter().filter(move |one| {
-        one.opens_subflows()
-            && !one.is_implicit()
-            && Some(one.address) != first
-            && one.address.is_ipv4() == v4
+    view.here.endpoints.iter().filter(move |endpoint| {
+        endpoint.opens_subflows()
+            && !endpoint.is_implicit()
+            && Some(endpoint.address) != first_local
+            && endpoint.address.is_ipv4() == v4
     })
 }
 
 /// Returns the event that ended a subflow.
 fn close_event(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<&RecordedEvent> {
-    let same = |event: &&RecordedEvent| event.local == Some(local) && event.remote == Some(remote);
-    trial.events_of("SF_CLOSED").find(same)
+    let is_same_path =
+        |event: &&RecordedEvent| event.local == Some(local) && event.remote == Some(remote);
+    trial.events_of("SF_CLOSED").find(is_same_path)
 }
 
 /// Returns the label of a path.
-pub(super) fn path_label(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> String {
-    let link = one.local.and_then(|local| view.here.link_of(local));
-    match (one.local, link) {
-        (Some(local), Some(link)) => format!("{} ({local}) -> {}", link.name, one.remote.ip()),
-        (Some(local), None) => format!("{local} -> {}", one.remote.ip()),
-        (None, _) => one.remote.ip().to_string(),
+pub(super) fn path_label(view: &ObservationView<'_>, missing: &MissingSubflow<'_>) -> String {
+    let link = missing.local.and_then(|local| view.here.link_of(local));
+    match (missing.local, link) {
+        (Some(local), Some(link)) => format!("{} ({local}) -> {}", link.name, missing.remote.ip()),
+        (Some(local), None) => format!("{local} -> {}", missing.remote.ip()),
+        (None, _) => missing.remote.ip().to_string(),
     }
 }
 
 /// Finds the cause of a subflow that was never started.
-fn not_started(
+fn explain_not_started(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
-    if let Some(finding) = userspace(view) {
+    if let Some(finding) = find_userspace_manager(view) {
         return Some(finding);
     }
-    let trouble = |local| super::configuration::endpoint_trouble(view, local);
-    if let Some(finding) = one.local.and_then(trouble).or_else(|| limit(view, trial, one)) {
+    let endpoint_trouble = |local| super::configuration::endpoint_trouble(view, local);
+    if let Some(finding) = missing
+        .local
+        .and_then(endpoint_trouble)
+        .or_else(|| find_exhausted_limit(view, trial, missing))
+    {
         return Some(finding);
     }
-    if one.announced {
+    if missing.announced {
         return None;
     }
-    join_id0_denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
+    find_join_id0_denied(view, trial, missing).or_else(|| explain_unsent_syn(view, trial, missing))
 }
 
 /// Returns remote addresses with only failed subflows.
 fn failed_remotes(trial: &TestConnection) -> BTreeSet<IpAddr> {
-    let alive = |remote| trial.subflows.iter().any(|one| works(one) && one.remote.ip() == remote);
-    let failed = trial.subflows.iter().filter(|one| !one.first && !works(one));
-    let failed = failed.map(|one| one.remote.ip());
+    let is_alive = |remote| {
+        trial.subflows.iter().any(|subflow| is_working(subflow) && subflow.remote.ip() == remote)
+    };
+    let failed = trial.subflows.iter().filter(|subflow| !subflow.first && !is_working(subflow));
+    let failed = failed.map(|subflow| subflow.remote.ip());
     let closed = trial.events_of("SF_CLOSED").filter_map(|event| event.remote);
-    failed.chain(closed).filter(|remote| !alive(*remote)).collect()
+    failed.chain(closed).filter(|remote| !is_alive(*remote)).collect()
 }
 
 /// Reports a limit of this host that prevents the subflow.
-fn limit(
+fn find_exhausted_limit(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
     let limits = view.here.limits?;
-    let begun = trial.subflows.iter().filter(|one| !one.first && !one.gone).count() as u64;
-    let dead = failed_remotes(trial);
-    let said = format!(
+    let begun_count =
+        trial.subflows.iter().filter(|subflow| !subflow.first && !subflow.gone).count() as u64;
+    let unreachable_remotes = failed_remotes(trial);
+    let limits_text = format!(
         "limits of this host: subflows {}, add_addr_accepted {}",
         limits.subflows, limits.add_addr_accepted
     );
-    let own = view.here.endpoints.iter().filter(|one| one.opens_subflows()).count() as u64;
-    let announced =
+    let endpoint_count =
+        view.here.endpoints.iter().filter(|endpoint| endpoint.opens_subflows()).count() as u64;
+    let announced_count =
         (trial.events_of("ANNOUNCED").count() as u64).max(trial.counter_delta("AddAddr")).max(2);
     // The suggestion never lowers a limit.
-    let enough = format!(
+    let command = format!(
         "ip mptcp limits set subflows {} add_addr_accepted {}",
-        own.saturating_add(announced).min(8).max(limits.subflows.into()),
-        announced.min(8).max(limits.add_addr_accepted.into())
+        endpoint_count.saturating_add(announced_count).min(8).max(limits.subflows.into()),
+        announced_count.min(8).max(limits.add_addr_accepted.into())
     );
-    if limits.subflows == 0 || begun >= u64::from(limits.subflows) {
-        if !dead.is_empty() && begun > 0 {
-            return Some(dead_remotes(&dead, said, enough));
+    if limits.subflows == 0 || begun_count >= u64::from(limits.subflows) {
+        if !unreachable_remotes.is_empty() && begun_count > 0 {
+            return Some(report_dead_remotes(&unreachable_remotes, limits_text, command));
         }
         let sentence = format!(
             "this host's limit allows {} beyond the first, and that is not enough",
             text::count(limits.subflows.into(), "subflow")
         );
         let finding =
-            Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, one));
-        let begun = format!("{} begun", text::count(begun, "further subflow"));
-        return Some(finding.with_evidence(said).with_evidence(begun).fix(enough));
+            Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, missing));
+        let begun_text = format!("{} begun", text::count(begun_count, "further subflow"));
+        return Some(finding.with_evidence(limits_text).with_evidence(begun_text).fix(command));
     }
-    if one.announced && limits.add_addr_accepted == 0 {
+    if missing.announced && limits.add_addr_accepted == 0 {
         let sentence = "the other host announces an address, and this host's limit ignores it";
-        let counted = format!(
+        let counter_text = format!(
             "{} announced (AddAddr), {} joined (MPJoinSynTx)",
             trial.counter_delta("AddAddr"),
             trial.counter_delta("MPJoinSynTx")
         );
         let finding =
-            Finding::new(Cause::AddAddrLimit, sentence).at_location(path_label(view, one));
-        return Some(finding.with_evidence(said).with_evidence(counted).fix(enough));
+            Finding::new(Cause::AddAddrLimit, sentence).at_location(path_label(view, missing));
+        return Some(finding.with_evidence(limits_text).with_evidence(counter_text).fix(command));
     }
     // Linux does not return the quota of an accepted address after a failure. Without events, a
     // subflow that failed at once may appear only in the counters.
-    let alive = view.joined().count() as u64;
-    let failed = trial.counter_delta("MPJoinSynTx").saturating_sub(alive);
-    let full = failed.max(dead.len() as u64) >= limits.add_addr_accepted.into();
-    (one.announced && !dead.is_empty() && full).then(|| dead_remotes(&dead, said, enough))
+    let working_count = view.joined_subflows().count() as u64;
+    let failed_count = trial.counter_delta("MPJoinSynTx").saturating_sub(working_count);
+    let is_exhausted =
+        failed_count.max(unreachable_remotes.len() as u64) >= limits.add_addr_accepted.into();
+    (missing.announced && !unreachable_remotes.is_empty() && is_exhausted)
+        .then(|| report_dead_remotes(&unreachable_remotes, limits_text, command))
 }
 
 /// Reports a path manager in user space without a daemon to open subflows.
-pub(super) fn userspace(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_userspace_manager(view: &ObservationView<'_>) -> Option<Finding> {
     let here = view.here;
     let manager = here.settings.get("mptcp.path_manager").map(String::as_str);
-    let userspace = here.number("mptcp.pm_type") == Some(1) || manager == Some("userspace");
-    if !userspace || view.all.managers.iter().any(|name| name == "mptcpd") {
+    let is_userspace = here.number("mptcp.pm_type") == Some(1) || manager == Some("userspace");
+    if !is_userspace || view.observation.managers.iter().any(|name| name == "mptcpd") {
         return None;
     }
     Some(
@@ -361,8 +388,12 @@ pub(super) fn userspace(view: &ObservationView<'_>) -> Option<Finding> {
     )
 }
 
-fn dead_remotes(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
-    let names: Vec<String> = dead.iter().map(ToString::to_string).collect();
+fn report_dead_remotes(
+    remotes: &BTreeSet<IpAddr>,
+    limits_text: String,
+    command: String,
+) -> Finding {
+    let names: Vec<String> = remotes.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     Finding::new(
         Cause::DeadAnnouncedAddressesUseLimits,
@@ -371,32 +402,34 @@ fn dead_remotes(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Findin
         ),
     )
     .at_location(&names)
-    .with_evidence(said)
+    .with_evidence(limits_text)
     .with_evidence("an address that was announced last was not tried")
-    .fix(enough)
+    .fix(command)
     .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)")
 }
 
 /// Reports a peer that accepts no subflows to its first address.
-fn join_id0_denied(
+fn find_join_id0_denied(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
-    let event = trial.events.iter().flatten().any(|event| event.denies_first_address);
-    let setting = view
+    let denied_by_event = trial.events.iter().flatten().any(|event| event.denies_first_address);
+    let denied_by_setting = view
         .peer
         .and_then(|peer| peer.latest().number("mptcp.allow_join_initial_addr_port"))
         .is_some_and(|value| value == 0);
     // Without events and without the peer's report, this cause remains if nothing else prevents an
     // attempt.
     let errors = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
-    let failed = errors.into_iter().any(|name| trial.counter_delta(name) > 0);
-    let left = trial.events.is_none() && view.peer.is_none() && !failed;
-    if !(event || setting || left) || trial.counter_delta("MPJoinSynTx") > 0 {
+    let has_local_error = errors.into_iter().any(|name| trial.counter_delta(name) > 0);
+    let is_only_explanation = trial.events.is_none() && view.peer.is_none() && !has_local_error;
+    if !(denied_by_event || denied_by_setting || is_only_explanation)
+        || trial.counter_delta("MPJoinSynTx") > 0
+    {
         return None;
     }
-    if left && routing(view, one).is_some() {
+    if is_only_explanation && routing(view, missing).is_some() {
         return None;
     }
     let finding = Finding::new(
@@ -406,10 +439,10 @@ fn join_id0_denied(
             trial.target.ip()
         ),
     )
-    .at_location(path_label(view, one));
-    let finding = if event {
+    .at_location(path_label(view, missing));
+    let finding = if denied_by_event {
         finding.with_evidence("its first answer says so (deny_join_id0)")
-    } else if !setting {
+    } else if !denied_by_setting {
         finding.with_confidence(Confidence::Likely).with_evidence(
             "there are an endpoint and room in the limits, and no SYN was sent for it",
         )
@@ -424,13 +457,13 @@ fn join_id0_denied(
 }
 
 /// Reports an attempt in which the kernel could not even send a SYN.
-fn failed_to_begin(
+fn explain_unsent_syn(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
-    let local = one.local?;
-    if let Some(finding) = routing(view, one) {
+    let local = missing.local?;
+    if let Some(finding) = routing(view, missing) {
         return Some(finding);
     }
     let names = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
@@ -442,7 +475,7 @@ fn failed_to_begin(
     };
     Some(
         Finding::new(cause, format!("the kernel cannot open a subflow from {local}"))
-            .at_location(path_label(view, one))
+            .at_location(path_label(view, missing))
             .with_confidence(Confidence::Likely)
             .with_evidence(format!("the kernel counts {name}"))
             .fix(format!(

@@ -1,6 +1,6 @@
 //! Checks that programs use Multipath TCP.
 
-use super::view::{ObservationView, works};
+use super::view::{ObservationView, is_working};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ObservedSubflow, ProgramSocket, SocketProtocol, SocketRole};
 use crate::doctor::text;
@@ -12,15 +12,20 @@ const MAX_NAMED: usize = 6;
 const SILENT_AFTER_MS: u32 = 1_500;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
-    let Some(programs) = &view.all.programs else { return Vec::new() };
+    let Some(programs) = &view.observation.programs else { return Vec::new() };
     let mut findings = Vec::new();
-    if view.all.asked_for_programs {
-        findings.extend(plain(programs));
-        findings.extend(fallen_back(view, programs));
+    if view.observation.asked_for_programs {
+        findings.extend(find_plain_tcp(programs));
+        findings.extend(find_fallbacks(view, programs));
     }
-    for program in programs.iter().filter(|one| one.speaks == SocketProtocol::Multipath) {
-        findings.extend(program.subflows.iter().filter_map(|one| silent(view, program, one)));
-        findings.extend(not_recreated(view, program));
+    for program in programs.iter().filter(|program| program.speaks == SocketProtocol::Multipath) {
+        findings.extend(
+            program
+                .subflows
+                .iter()
+                .filter_map(|subflow| find_silent_subflow(view, program, subflow)),
+        );
+        findings.extend(find_lost_subflow(view, program));
     }
     findings
 }
@@ -34,38 +39,42 @@ pub(super) fn program_label(program: &ProgramSocket) -> String {
 }
 
 /// Programs that never requested Multipath TCP.
-fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
-    let plain = || programs.iter().filter(|one| one.speaks == SocketProtocol::Tcp);
-    let connected: Vec<_> = plain().filter(|one| one.role == SocketRole::Connected).collect();
-    let listening: Vec<_> = plain().filter(|one| one.role == SocketRole::Listens).collect();
-    let (cause, all, what) = if connected.is_empty() {
-        (Cause::ListenerPlainTcp, &listening, "listening socket")
+fn find_plain_tcp(programs: &[ProgramSocket]) -> Option<Finding> {
+    let plain_sockets = || programs.iter().filter(|socket| socket.speaks == SocketProtocol::Tcp);
+    let connections: Vec<_> =
+        plain_sockets().filter(|socket| socket.role == SocketRole::Connected).collect();
+    let listeners: Vec<_> =
+        plain_sockets().filter(|socket| socket.role == SocketRole::Listens).collect();
+    let (cause, sockets, noun) = if connections.is_empty() {
+        (Cause::ListenerPlainTcp, &listeners, "listening socket")
     } else {
-        (Cause::ApplicationPlainTcp, &connected, "connection")
+        (Cause::ApplicationPlainTcp, &connections, "connection")
     };
-    let first = all.first()?;
-    let mut names: Vec<String> = all.iter().map(|one| program_label(one)).collect();
+    let first = sockets.first()?;
+    let mut names: Vec<String> = sockets.iter().map(|socket| program_label(socket)).collect();
     names.dedup();
-    let more = names.len().saturating_sub(MAX_NAMED);
+    let more_count = names.len().saturating_sub(MAX_NAMED);
     names.truncate(MAX_NAMED);
-    let mut whom = names.join(", ");
-    if more > 0 {
-        whom = format!("{whom} and {more} more");
+    let mut program_list = names.join(", ");
+    if more_count > 0 {
+        program_list = format!("{program_list} and {more_count} more");
     }
-    let count = text::count(all.len() as u64, what);
+    let count = text::count(sockets.len() as u64, noun);
     let mut finding = Finding::new(
         cause,
         format!(
-            "{count} of programs of this host: plain TCP, as they asked for nothing else: {whom}"
+            "{count} of programs of this host: plain TCP, as they asked for nothing else: {program_list}"
         ),
     )
     .at_location(program_label(first));
-    for one in all.iter().take(MAX_NAMED) {
-        finding = finding.with_evidence(match one.role {
+    for socket in sockets.iter().take(MAX_NAMED) {
+        finding = finding.with_evidence(match socket.role {
             SocketRole::Connected => {
-                format!("{}: {} -> {}", program_label(one), one.local, one.remote)
+                format!("{}: {} -> {}", program_label(socket), socket.local, socket.remote)
             }
-            SocketRole::Listens => format!("{}: listens on {}", program_label(one), one.local),
+            SocketRole::Listens => {
+                format!("{}: listens on {}", program_label(socket), socket.local)
+            }
         });
     }
     let program = if first.name.is_empty() { "PROGRAM".to_owned() } else { quoted(&first.name) };
@@ -77,19 +86,19 @@ fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
 }
 
 /// Programs that requested Multipath TCP and have plain TCP.
-fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option<Finding> {
-    let all: Vec<_> =
-        programs.iter().filter(|one| one.speaks == SocketProtocol::FellBack).collect();
-    let first = all.first()?;
-    let counted = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
-    let (cause, name_of_it) = if counted("MPCapableSYNTXDisabled") > 0 {
+fn find_fallbacks(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option<Finding> {
+    let sockets: Vec<_> =
+        programs.iter().filter(|socket| socket.speaks == SocketProtocol::FellBack).collect();
+    let first = sockets.first()?;
+    let counter = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
+    let (cause, counter_name) = if counter("MPCapableSYNTXDisabled") > 0 {
         (Cause::BlackholeFallbackActive, "MPCapableSYNTXDisabled")
-    } else if counted("MPCapableDataFallback") > 0 {
+    } else if counter("MPCapableDataFallback") > 0 {
         (Cause::OptionStrippedAfterHandshake, "MPCapableDataFallback")
     } else {
         (Cause::ListenerPlainTcp, "MPCapableFallbackSYNACK")
     };
-    let count = text::count(all.len() as u64, "connection");
+    let count = text::count(sockets.len() as u64, "connection");
     Some(
         Finding::new(
             cause,
@@ -102,51 +111,56 @@ fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option
         .with_confidence(Confidence::Possible)
         .with_evidence(format!("{}: {} -> {}", program_label(first), first.local, first.remote))
         .with_evidence(format!(
-            "counted since this host was started: {name_of_it} {}",
-            counted(name_of_it)
+            "counted since this host was started: {counter_name} {}",
+            counter(counter_name)
         ))
         .hint(format!("`towpath doctor --connect {}` finds out why", first.remote)),
     )
 }
 
 /// Reports a subflow of a program that waits for acknowledgements without success.
-fn silent(
+fn find_silent_subflow(
     view: &ObservationView<'_>,
     program: &ProgramSocket,
-    one: &ObservedSubflow,
+    subflow: &ObservedSubflow,
 ) -> Option<Finding> {
-    let tcp = one.tcp;
-    if !works(one) || tcp.unacked == 0 || tcp.backoff < 2 || tcp.silent_ms < SILENT_AFTER_MS {
+    let tcp = subflow.tcp;
+    if !is_working(subflow)
+        || tcp.unacked == 0
+        || tcp.backoff < 2
+        || tcp.silent_ms < SILENT_AFTER_MS
+    {
         return None;
     }
-    let (local, remote) = (one.local.ip(), one.remote.ip());
+    let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
     let link = view.here.link_of(local);
     let interface = link.map_or_else(|| local.to_string(), |link| link.name.clone());
-    let down = link.is_none_or(|link| !link.up || !link.running);
+    let is_down = link.is_none_or(|link| !link.up || !link.running);
     // A new connection works over the same path, so the path is not dead: a device on it has lost
     // the old connection's state.
-    let same = |other: &ObservedSubflow| (other.local.ip(), other.remote.ip()) == (local, remote);
-    let anew = view.trial.and_then(|trial| {
-        let mut all = trial.subflows.iter();
-        all.find(|other| works(other) && same(other) && other.tcp.backoff == 0)
+    let is_same_path =
+        |other: &ObservedSubflow| (other.local.ip(), other.remote.ip()) == (local, remote);
+    let new_subflow = view.trial.and_then(|trial| {
+        let mut subflows = trial.subflows.iter();
+        subflows.find(|other| is_working(other) && is_same_path(other) && other.tcp.backoff == 0)
     });
-    let whose = program_label(program);
-    let (cause, sentence) = match (down, anew) {
+    let label = program_label(program);
+    let (cause, sentence) = match (is_down, new_subflow) {
         (true, _) => (
             Cause::LinkDown,
-            format!("a connection of {whose} has a dead subflow: the link of {interface} is down"),
+            format!("a connection of {label} has a dead subflow: the link of {interface} is down"),
         ),
         (false, Some(_)) => (
             Cause::NatTimeout,
             format!(
-                "something on the way of {interface} has forgotten a subflow of {whose}: nothing \
+                "something on the way of {interface} has forgotten a subflow of {label}: nothing \
                  comes back over it, and over a new one it does"
             ),
         ),
         (false, None) => (
             Cause::PathSilent,
             format!(
-                "a connection of {whose} has a dead subflow: nothing comes back over {interface}"
+                "a connection of {label} has a dead subflow: nothing comes back over {interface}"
             ),
         ),
     };
@@ -165,27 +179,31 @@ fn silent(
                 text::count(tcp.backoff.into(), "timeout"),
                 tcp.silent_ms
             ))
-            .with_optional_evidence(
-                anew.map(|anew| format!("a new subflow over the same path: {}", anew.state)),
-            )
+            .with_optional_evidence(new_subflow.map(|new_subflow| {
+                format!("a new subflow over the same path: {}", new_subflow.state)
+            }))
             .hint(hint),
     )
 }
 
 /// Reports a connection that lost a subflow, while a new connection to the same server has it.
-fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<Finding> {
+fn find_lost_subflow(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<Finding> {
     let trial = view.trial.filter(|trial| trial.target == program.remote)?;
-    let has = |one: &ObservedSubflow| {
-        let ends = (one.local.ip(), one.remote.ip());
+    let has_subflow = |subflow: &ObservedSubflow| {
+        let ends = (subflow.local.ip(), subflow.remote.ip());
         program.subflows.iter().any(|other| (other.local.ip(), other.remote.ip()) == ends)
     };
-    let further = view.joined().find(|one| one.opened_here && !has(one));
+    let further =
+        view.joined_subflows().find(|subflow| subflow.opened_here && !has_subflow(subflow));
     // The first subflow rarely has an endpoint; its absence shows that it was lost.
-    let lost = !program.subflows.is_empty() && program.subflows.iter().all(|one| !one.first);
-    let first = trial.first().filter(|one| lost && works(one) && !has(one));
+    let first_is_lost =
+        !program.subflows.is_empty() && program.subflows.iter().all(|subflow| !subflow.first);
+    let first = trial
+        .first()
+        .filter(|subflow| first_is_lost && is_working(subflow) && !has_subflow(subflow));
     let missing = further.or(first)?;
     let local = missing.local.ip();
-    let again = match (view.endpoint(local), view.here.link_of(local)) {
+    let commands = match (view.endpoint(local), view.here.link_of(local)) {
         (Some(endpoint), _) => {
             let flags = endpoint.flag_names().join(" ");
             vec![
@@ -210,6 +228,6 @@ fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<
     .at_location(program_label(program))
     .with_evidence(format!("it has {}", text::count(program.subflows.len() as u64, "subflow")))
     .with_evidence("Linux does not open a subflow again that it has lost, or that was refused");
-    finding.fix = again;
+    finding.fix = commands;
     Some(finding)
 }

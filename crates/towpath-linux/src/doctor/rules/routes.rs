@@ -21,33 +21,33 @@ pub(super) fn routing_of(
 ) -> Option<Finding> {
     let link = view.here.link_of(local)?;
     let lookup = view.route_lookup(remote, Some(local), bound_to)?;
-    let place = format!("{} ({local}) -> {remote}", link.name);
-    let sourceless = |sentence: String, evidence: String| {
+    let location = format!("{} ({local}) -> {remote}", link.name);
+    let report_missing_route = |sentence: String, evidence: String| {
         let finding = Finding::new(Cause::NoSourceRoute, sentence)
-            .at_location(&place)
+            .at_location(&location)
             .with_evidence(evidence);
-        table(view, finding, local, remote)
+        suggest_table(view, finding, local, remote)
     };
     if let Some(errno) = lookup.errno {
-        let why = text::error(errno);
-        return Some(sourceless(
-            format!("packets from {local} have no way to {remote}: {why}"),
-            format!("ip route get {remote} from {local}: {why}"),
+        let error_text = text::error(errno);
+        return Some(report_missing_route(
+            format!("packets from {local} have no way to {remote}: {error_text}"),
+            format!("ip route get {remote} from {local}: {error_text}"),
         ));
     }
-    let leaves = lookup.link?;
-    if leaves != link.index {
-        let (leaves, name) = (view.name(leaves), &link.name);
-        return Some(sourceless(
+    let out_link = lookup.link?;
+    if out_link != link.index {
+        let (out_name, name) = (view.interface_name(out_link), &link.name);
+        return Some(report_missing_route(
             format!(
-                "packets from {local} (of {name}) leave by {leaves}: a route for that source is missing"
+                "packets from {local} (of {name}) leave by {out_name}: a route for that source is missing"
             ),
-            format!("ip route get {remote} from {local}: dev {leaves}"),
+            format!("ip route get {remote} from {local}: dev {out_name}"),
         ));
     }
-    let direct = lookup.gateway.is_none() && !view.on_link(link.index, remote);
+    let lacks_gateway = lookup.gateway.is_none() && !view.on_link(link.index, remote);
     // A route over a point-to-point interface has no gateway either, and needs none.
-    direct.then(|| {
+    lacks_gateway.then(|| {
         let finding = Finding::new(
             Cause::NoGatewayOnInterface,
             format!(
@@ -55,21 +55,26 @@ pub(super) fn routing_of(
                 link.name
             ),
         )
-        .at_location(&place)
+        .at_location(&location)
         .with_evidence(format!("ip route get {remote} from {local} oif {}: no `via`", link.name));
-        table(view, finding, local, remote)
+        suggest_table(view, finding, local, remote)
     })
 }
 
 /// Adds the commands that give a source address a separate routing table.
-fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Finding {
+fn suggest_table(
+    view: &ObservationView<'_>,
+    finding: Finding,
+    local: IpAddr,
+    remote: IpAddr,
+) -> Finding {
     let Some(link) = view.here.link_of(local) else { return finding };
     let table = link.index.saturating_add(100);
     let bound = view.route_lookup(remote, Some(local), Some(link.index));
     // A rule is for IPv4 by default, and the lookup may return another interface's route.
     let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
-    let own = bound.filter(|lookup| lookup.link == Some(link.index));
-    let Some(gateway) = own.and_then(|way| way.gateway) else {
+    let own_route = bound.filter(|lookup| lookup.link == Some(link.index));
+    let Some(gateway) = own_route.and_then(|lookup| lookup.gateway) else {
         let name = quoted(&link.name);
         return finding.hint(format!(
             "no route names the gateway of {name}; with it: `{ip} rule add from {local} table {table}` \
@@ -83,8 +88,8 @@ fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: Ip
 }
 
 /// Applies `routing_of` to the addresses of a missing subflow.
-pub(super) fn routing(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> Option<Finding> {
-    routing_of(view, one.local?, one.bound_to, one.remote.ip())
+pub(super) fn routing(view: &ObservationView<'_>, missing: &MissingSubflow<'_>) -> Option<Finding> {
+    routing_of(view, missing.local?, missing.bound_to, missing.remote.ip())
 }
 
 /// Returns the command that accepts replies on an interface without a route back.
@@ -93,14 +98,14 @@ fn loose_filter_command(link: &str) -> String {
 }
 
 /// Reports replies that arrive and are dropped by the reverse-path filter.
-pub(super) fn reverse_path(
+pub(super) fn find_reverse_path_filter(
     view: &ObservationView<'_>,
     trial: &TestConnection,
-    one: &MissingSubflow<'_>,
+    missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
-    let name = "TcpExt.IPReversePathFilter";
-    let dropped = trial.counters.get(name).copied().unwrap_or(0);
-    let link = one.local.and_then(|local| view.here.link_of(local));
+    let counter_name = "TcpExt.IPReversePathFilter";
+    let dropped = trial.counters.get(counter_name).copied().unwrap_or(0);
+    let link = missing.local.and_then(|local| view.here.link_of(local));
     if let Some(link) = link.filter(|link| link.rp_filter == 1 && dropped > 0) {
         return Some(
             Finding::new(
@@ -111,7 +116,7 @@ pub(super) fn reverse_path(
                     link.name
                 ),
             )
-            .at_location(path_label(view, one))
+            .at_location(path_label(view, missing))
             .with_evidence(format!("{dropped} dropped (IPReversePathFilter)"))
             .with_evidence(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
             .fix("sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned())
@@ -119,20 +124,21 @@ pub(super) fn reverse_path(
         );
     }
     let peer = view.peer?;
-    let there = peer.latest().counter(name).saturating_sub(peer.before.counter(name));
-    let strict = |link: &&LinkSnapshot| link.rp_filter == 1 && !link.loopback;
-    let arrives = peer.latest().link_of(one.remote.ip()).filter(strict);
-    let strict = arrives.or_else(|| peer.latest().links.iter().find(strict))?;
-    (there > 0).then(|| {
+    let dropped_there =
+        peer.latest().counter(counter_name).saturating_sub(peer.before.counter(counter_name));
+    let is_strict = |link: &&LinkSnapshot| link.rp_filter == 1 && !link.loopback;
+    let arrives = peer.latest().link_of(missing.remote.ip()).filter(is_strict);
+    let strict_link = arrives.or_else(|| peer.latest().links.iter().find(is_strict))?;
+    (dropped_there > 0).then(|| {
         Finding::new(
             Cause::ReversePathFilter,
             format!(
                 "the other host throws packets away that arrive at {} (rp_filter = 1)",
-                strict.name
+                strict_link.name
             ),
         )
-        .at_location(format!("other host, {}", strict.name))
-        .with_evidence(format!("{there} dropped there (IPReversePathFilter)"))
-        .fix(format!("{}   # on the other host", loose_filter_command(&strict.name)))
+        .at_location(format!("other host, {}", strict_link.name))
+        .with_evidence(format!("{dropped_there} dropped there (IPReversePathFilter)"))
+        .fix(format!("{}   # on the other host", loose_filter_command(&strict_link.name)))
     })
 }

@@ -17,41 +17,42 @@ const CLOSED_WINDOW_BYTES: u64 = 3_000;
 const BUFFER_PER_WINDOW: u64 = 4;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
-    let programs = view.all.programs.as_deref().unwrap_or_default();
-    let told = programs.iter().filter_map(|program| Some((program, program.sender?)));
-    told.filter_map(|(program, held)| finding(view, program, &held)).collect()
+    let programs = view.observation.programs.as_deref().unwrap_or_default();
+    let senders = programs.iter().filter_map(|program| Some((program, program.sender?)));
+    senders.filter_map(|(program, stats)| find_limit(view, program, &stats)).collect()
 }
 
-fn finding(
+fn find_limit(
     view: &ObservationView<'_>,
     program: &ProgramSocket,
-    held: &SenderStats,
+    stats: &SenderStats,
 ) -> Option<Finding> {
-    if held.busy_ms < MIN_BUSY_MS || held.acked_bytes < MIN_ACKED_BYTES {
+    if stats.busy_ms < MIN_BUSY_MS || stats.acked_bytes < MIN_ACKED_BYTES {
         return None;
     }
-    let percent = |ms: u64| ms * 100 / held.busy_ms.max(1);
-    let (window, buffer) = (percent(held.receive_window_ms), percent(held.send_buffer_ms));
-    if window.max(buffer) < MIN_LIMITED_PERCENT {
+    let percent = |ms: u64| ms * 100 / stats.busy_ms.max(1);
+    let (window_percent, buffer_percent) =
+        (percent(stats.receive_window_ms), percent(stats.send_buffer_ms));
+    if window_percent.max(buffer_percent) < MIN_LIMITED_PERCENT {
         return None;
     }
-    let ends = format!("{} -> {}", program.local, program.remote);
-    let (cause, sentence, evidence, hint) = if buffer > window {
-        send_buffer(view, program, held, buffer)
-    } else if held.min_window_bytes < CLOSED_WINDOW_BYTES {
-        slow_reader(program, held, window)
+    let connection = format!("{} -> {}", program.local, program.remote);
+    let (cause, sentence, evidence, hint) = if buffer_percent > window_percent {
+        report_send_buffer(view, program, stats, buffer_percent)
+    } else if stats.min_window_bytes < CLOSED_WINDOW_BYTES {
+        report_slow_reader(program, stats, window_percent)
     } else {
-        receive_window(program, held, window)
+        report_receive_window(program, stats, window_percent)
     };
-    let seconds = held.span_ms as f64 / 1e3;
+    let seconds = stats.span_ms as f64 / 1e3;
     let finding = Finding::new(cause, sentence)
-        .at_location(ends)
+        .at_location(connection)
         .with_confidence(Confidence::Likely)
         .with_evidence(evidence)
         .with_evidence(format!(
             "in {seconds:.1} s {} were acknowledged, with a round trip of {:.1} ms",
-            text::bytes(held.acked_bytes),
-            f64::from(held.max_srtt_us) / 1e3
+            text::bytes(stats.acked_bytes),
+            f64::from(stats.max_srtt_us) / 1e3
         ));
     Some(finding.hint(hint))
 }
@@ -59,25 +60,25 @@ fn finding(
 /// Cause, sentence, evidence and hint of a finding.
 type FindingParts = (Cause, String, String, String);
 
-fn send_buffer(
+fn report_send_buffer(
     view: &ObservationView<'_>,
     program: &ProgramSocket,
-    held: &SenderStats,
+    stats: &SenderStats,
     percent: u64,
 ) -> FindingParts {
-    let size = text::bytes(held.buffer_bytes);
-    let enough = suggested_bytes(held.buffer_bytes);
-    let most = view
+    let size = text::bytes(stats.buffer_bytes);
+    let suggested = suggested_bytes(stats.buffer_bytes);
+    let configured_max = view
         .here
         .settings
         .get("ipv4.tcp_wmem")
         .and_then(|value| value.split_whitespace().last()?.parse::<u64>().ok());
-    let hint = match most {
-        Some(most) if most >= enough => format!(
+    let hint = match configured_max {
+        Some(configured_max) if configured_max >= suggested => format!(
             "the program has asked for so small a buffer (SO_SNDBUF): net.ipv4.tcp_wmem allows \
-             {most}"
+             {configured_max}"
         ),
-        Some(_) | None => format!("raise net.ipv4.tcp_wmem's maximum to {enough} on this host"),
+        Some(_) | None => format!("raise net.ipv4.tcp_wmem's maximum to {suggested} on this host"),
     };
     (
         Cause::SendBufferFull,
@@ -91,9 +92,13 @@ fn send_buffer(
     )
 }
 
-fn receive_window(program: &ProgramSocket, held: &SenderStats, percent: u64) -> FindingParts {
-    let size = text::bytes(held.max_window_bytes);
-    let enough = suggested_bytes(held.max_window_bytes * BUFFER_PER_WINDOW / 2);
+fn report_receive_window(
+    program: &ProgramSocket,
+    stats: &SenderStats,
+    percent: u64,
+) -> FindingParts {
+    let size = text::bytes(stats.max_window_bytes);
+    let suggested = suggested_bytes(stats.max_window_bytes * BUFFER_PER_WINDOW / 2);
     (
         Cause::ReceiveWindowFull,
         format!(
@@ -103,16 +108,16 @@ fn receive_window(program: &ProgramSocket, held: &SenderStats, percent: u64) -> 
         ),
         format!(
             "the receiver offered {} to {size}, and all of it was used",
-            text::bytes(held.min_window_bytes)
+            text::bytes(stats.min_window_bytes)
         ),
         format!(
-            "at the receiver, raise net.ipv4.tcp_rmem's maximum to {enough}, or let its program ask \
+            "at the receiver, raise net.ipv4.tcp_rmem's maximum to {suggested}, or let its program ask \
              for no smaller buffer (SO_RCVBUF)"
         ),
     )
 }
 
-fn slow_reader(program: &ProgramSocket, held: &SenderStats, percent: u64) -> FindingParts {
+fn report_slow_reader(program: &ProgramSocket, stats: &SenderStats, percent: u64) -> FindingParts {
     (
         Cause::SlowReader,
         format!(
@@ -122,7 +127,7 @@ fn slow_reader(program: &ProgramSocket, held: &SenderStats, percent: u64) -> Fin
         ),
         format!(
             "the receiver's window went down to {}",
-            text::bytes(held.min_window_bytes)
+            text::bytes(stats.min_window_bytes)
         ),
         "the program at the other end reads more slowly than data comes: no larger buffer helps for \
          long"
@@ -140,7 +145,7 @@ mod tests {
     use super::*;
     use crate::doctor::observation::{Observation, SocketProtocol, SocketRole};
 
-    fn finding_for(held: SenderStats) -> Option<Finding> {
+    fn finding_for(stats: SenderStats) -> Option<Finding> {
         let program = ProgramSocket {
             id: Some(7),
             name: "curl".to_owned(),
@@ -149,7 +154,7 @@ mod tests {
             remote: "10.9.0.1:443".parse().unwrap(),
             speaks: SocketProtocol::Multipath,
             subflows: vec![],
-            sender: Some(held),
+            sender: Some(stats),
         };
         let mut observation =
             Observation { programs: Some(vec![program]), ..Observation::default() };

@@ -35,12 +35,13 @@ fn endpoint(id: u8, address: &str, flags: u32) -> EndpointSnapshot {
 }
 
 /// Returns a host with two interfaces, each with its own network and gateway, and one endpoint.
-fn host() -> HostSnapshot {
-    let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
+fn local_host() -> HostSnapshot {
+    let assigned =
+        |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
     HostSnapshot {
         kernel: "6.18.0".to_owned(),
         links: vec![link(2, "a"), link(3, "b")],
-        addresses: vec![on(2, "10.0.1.1"), on(3, "10.0.2.1")],
+        addresses: vec![assigned(2, "10.0.1.1"), assigned(3, "10.0.2.1")],
         endpoints: vec![endpoint(1, "10.0.2.1", 2)],
         limits: Some(MptcpLimits { subflows: 2, add_addr_accepted: 2 }),
         ..HostSnapshot::default()
@@ -49,7 +50,7 @@ fn host() -> HostSnapshot {
 
 fn route_lookups() -> Vec<RouteLookup> {
     let to = ip("10.9.0.1");
-    let way = |from: Option<&str>, bound_to, link: u32| RouteLookup {
+    let lookup = |from: Option<&str>, bound_to, link: u32| RouteLookup {
         to,
         from: from.map(ip),
         bound_to,
@@ -58,11 +59,11 @@ fn route_lookups() -> Vec<RouteLookup> {
         errno: None,
     };
     vec![
-        way(None, None, 2),
-        way(Some("10.0.1.1"), None, 2),
-        way(Some("10.0.1.1"), Some(2), 2),
-        way(Some("10.0.2.1"), None, 3),
-        way(Some("10.0.2.1"), Some(3), 3),
+        lookup(None, None, 2),
+        lookup(Some("10.0.1.1"), None, 2),
+        lookup(Some("10.0.1.1"), Some(2), 2),
+        lookup(Some("10.0.2.1"), None, 3),
+        lookup(Some("10.0.2.1"), Some(3), 3),
     ]
 }
 
@@ -96,7 +97,7 @@ fn unanswered_subflow() -> ObservedSubflow {
     ObservedSubflow { established: false, tcp, ..subflow("10.0.2.1", false) }
 }
 
-fn trial() -> TestConnection {
+fn test_connection() -> TestConnection {
     let (outcome, refused) = (ConnectOutcome::Connected, None);
     let attempt = |multipath| ConnectAttempt { multipath, outcome, took_ms: 10, refused };
     TestConnection {
@@ -111,7 +112,7 @@ fn trial() -> TestConnection {
 
 /// Returns an observation with two paths, both in use.
 fn healthy() -> Observation {
-    let (here, trial) = (host(), Some(trial()));
+    let (here, trial) = (local_host(), Some(test_connection()));
     Observation {
         after: Some(here.clone()),
         here,
@@ -122,7 +123,7 @@ fn healthy() -> Observation {
 }
 
 /// Diagnoses the same without the further subflow.
-fn one_path(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
+fn diagnose_one_path(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
     trial.subflows.pop();
@@ -135,12 +136,12 @@ fn counters(names: &[&str]) -> BTreeMap<String, u64> {
     names.iter().map(|name| (format!("MPTcpExt.{name}"), 1)).collect()
 }
 
-fn first(report: &Diagnosis) -> (Cause, Confidence) {
+fn first_cause(report: &Diagnosis) -> (Cause, Confidence) {
     let finding = report.findings.first().unwrap();
     (finding.cause, finding.confidence)
 }
 
-fn closed(error: Option<i32>) -> RecordedEvent {
+fn close_event(error: Option<i32>) -> RecordedEvent {
     RecordedEvent {
         kind: "SF_CLOSED".to_owned(),
         local: Some(ip("10.0.2.1")),
@@ -150,7 +151,7 @@ fn closed(error: Option<i32>) -> RecordedEvent {
     }
 }
 
-fn control(outcome: ConnectOutcome) -> PlainTcpCheck {
+fn plain_check(outcome: ConnectOutcome) -> PlainTcpCheck {
     PlainTcpCheck {
         local: ip("10.0.2.1"),
         bound_to: None,
@@ -174,26 +175,31 @@ fn control(outcome: ConnectOutcome) -> PlainTcpCheck {
 fn diagnose_separate_links(
     change: impl FnOnce(&mut Observation, &mut TestConnection),
 ) -> Diagnosis {
-    one_path(|all, trial| {
-        all.here.endpoints.clear();
-        all.after = Some(all.here.clone());
-        for way in all.route_lookups.iter_mut().filter(|way| way.from == Some(ip("10.0.2.1"))) {
-            (way.link, way.gateway, way.errno) = (None, None, Some(libc::ENETUNREACH));
+    diagnose_one_path(|observation, trial| {
+        observation.here.endpoints.clear();
+        observation.after = Some(observation.here.clone());
+        for lookup in observation
+            .route_lookups
+            .iter_mut()
+            .filter(|lookup| lookup.from == Some(ip("10.0.2.1")))
+        {
+            (lookup.link, lookup.gateway, lookup.errno) = (None, None, Some(libc::ENETUNREACH));
         }
-        let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
-        let addresses = vec![on(2, "10.9.0.1"), on(3, "10.0.2.9")];
-        let before = HostSnapshot { addresses, endpoints: vec![], ..host() };
-        all.peer = Some(PeerSnapshots { address: trial.target, before, after: None });
+        let assigned =
+            |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
+        let addresses = vec![assigned(2, "10.9.0.1"), assigned(3, "10.0.2.9")];
+        let before = HostSnapshot { addresses, endpoints: vec![], ..local_host() };
+        observation.peer = Some(PeerSnapshots { address: trial.target, before, after: None });
         let remote = SocketAddr::new(ip("10.0.2.9"), trial.target.port());
-        trial.controls.push(PlainTcpCheck { remote, ..control(ConnectOutcome::Connected) });
-        change(all, trial);
+        trial.controls.push(PlainTcpCheck { remote, ..plain_check(ConnectOutcome::Connected) });
+        change(observation, trial);
     })
 }
 
 #[test]
 fn an_unused_shared_link_is_found_by_the_peers_addresses() {
     let report = diagnose_separate_links(|_, _| ());
-    assert_eq!(first(&report), (Cause::NoEndpoints, Confidence::Certain), "{report:?}");
+    assert_eq!(first_cause(&report), (Cause::NoEndpoints, Confidence::Certain), "{report:?}");
     let finding = &report.findings[0];
     assert!(
         finding.sentence.contains("b leads to the other host, too, as 10.0.2.9"),
@@ -205,31 +211,40 @@ fn an_unused_shared_link_is_found_by_the_peers_addresses() {
 
 #[test]
 fn equal_prefixes_alone_do_not_imply_a_shared_link() {
-    let healthy = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
+    let assert_no_findings = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
     // Another host has that address here, or none.
     for outcome in [ConnectOutcome::Refused, ConnectOutcome::Silent] {
-        healthy(diagnose_separate_links(|_, trial| trial.controls[0].outcome = outcome));
+        assert_no_findings(diagnose_separate_links(|_, trial| trial.controls[0].outcome = outcome));
     }
     // Both hosts have a separate network with the same addresses.
-    healthy(diagnose_separate_links(|all, _| {
-        all.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
+    assert_no_findings(diagnose_separate_links(|observation, _| {
+        observation.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
     }));
-    healthy(diagnose_separate_links(|all, _| all.here.links[1].running = false));
+    assert_no_findings(diagnose_separate_links(|observation, _| {
+        observation.here.links[1].running = false
+    }));
 }
 
 #[test]
 fn an_untested_interface_that_may_reach_the_peer_is_named() {
-    let said = |report: &Diagnosis| {
-        let unknown = |what: &str| what.starts_with("whether b leads there, too");
-        report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
+    let names_untested = |report: &Diagnosis| {
+        let is_untested = |text: &str| text.starts_with("whether b leads there, too");
+        report
+            .not_checked
+            .iter()
+            .any(|check| is_untested(&check.what) && check.why.contains("--peer"))
     };
-    let alone = diagnose_separate_links(|all, _| all.peer = None);
-    assert!(alone.verdict == Health::OnePath && said(&alone), "{alone:?}");
-    assert!(!said(&diagnose_separate_links(
-        |all, _| (all.peer, all.here.links[1].running) = (None, false)
-    )));
-    assert!(!said(&diagnose_separate_links(|_, _| ())), "it is known");
-    assert!(!said(&diagnose(&healthy())), "both are in use");
+    let without_peer = diagnose_separate_links(|observation, _| observation.peer = None);
+    assert!(
+        without_peer.verdict == Health::OnePath && names_untested(&without_peer),
+        "{without_peer:?}"
+    );
+    assert!(!names_untested(&diagnose_separate_links(|observation, _| (
+        observation.peer,
+        observation.here.links[1].running
+    ) = (None, false))));
+    assert!(!names_untested(&diagnose_separate_links(|_, _| ())), "it is known");
+    assert!(!names_untested(&diagnose(&healthy())), "both are in use");
 }
 
 #[test]
@@ -237,16 +252,19 @@ fn two_paths_that_are_both_used_are_healthy() {
     let report = diagnose(&healthy());
     assert_eq!((report.verdict, report.findings), (Health::Healthy, vec![]));
     let shares: Vec<_> =
-        report.paths.iter().map(|one| (one.interface.as_deref(), one.percent)).collect();
+        report.paths.iter().map(|path| (path.interface.as_deref(), path.percent)).collect();
     assert_eq!((shares, report.reason), (vec![(Some("a"), 50), (Some("b"), 50)], None));
-    assert!(report.not_checked.iter().any(|one| one.why.contains("--peer")));
+    assert!(report.not_checked.iter().any(|check| check.why.contains("--peer")));
 }
 
 #[test]
 fn checks_that_need_root_are_listed_before_a_connection_attempt() {
-    let needing_root = |events, raw| {
-        let mut observation =
-            Observation { here: host(), route_lookups: route_lookups(), ..Observation::default() };
+    let checks_that_need_root = |events, raw| {
+        let mut observation = Observation {
+            here: local_host(),
+            route_lookups: route_lookups(),
+            ..Observation::default()
+        };
         observation.rights = Privileges { events, raw };
         observation.programs = Some(vec![ProgramSocket {
             id: None,
@@ -258,17 +276,20 @@ fn checks_that_need_root_are_listed_before_a_connection_attempt() {
             subflows: vec![],
             sender: None,
         }]);
-        let unseen = diagnose(&observation).not_checked.into_iter();
-        unseen.filter(|one| one.why.contains("root")).map(|one| one.what).collect::<Vec<_>>()
+        let skipped = diagnose(&observation).not_checked.into_iter();
+        skipped
+            .filter(|check| check.why.contains("root"))
+            .map(|check| check.what)
+            .collect::<Vec<_>>()
     };
     assert_eq!(
-        needing_root(false, false),
+        checks_that_need_root(false, false),
         [
             "whose programs have 1 socket open",
             "why subflows of it are closed, and which hop drops or strips packets"
         ]
     );
-    assert!(needing_root(true, true).is_empty());
+    assert!(checks_that_need_root(true, true).is_empty());
 }
 
 #[test]
@@ -283,35 +304,39 @@ fn a_kernel_without_mptcp_is_the_only_finding() {
         observation.here.settings.insert(setting.to_owned(), "0".to_owned());
         observation.here.endpoints.clear();
         let report = diagnose(&observation);
-        assert_eq!((first(&report).0, report.findings.len()), (cause, 1));
+        assert_eq!((first_cause(&report).0, report.findings.len()), (cause, 1));
         assert_eq!(report.verdict, Health::Broken);
     }
 }
 
 #[test]
 fn host_limits_precede_findings_of_the_path() {
-    let report = one_path(|all, _| {
-        all.here.limits = Some(MptcpLimits { subflows: 0, add_addr_accepted: 0 });
+    let report = diagnose_one_path(|observation, _| {
+        observation.here.limits = Some(MptcpLimits { subflows: 0, add_addr_accepted: 0 });
     });
-    assert_eq!(first(&report), (Cause::SubflowLimit, Confidence::Certain));
+    assert_eq!(first_cause(&report), (Cause::SubflowLimit, Confidence::Certain));
     let fix = &report.findings[0].fix[0];
     assert!(fix.starts_with("ip mptcp limits set subflows"), "{fix}");
 }
 
 #[test]
 fn an_unanswered_announcement_is_a_limit_with_or_without_events() {
-    for heard in [true, false] {
-        let report = one_path(|all, trial| {
-            all.here.endpoints.clear();
-            all.after = None;
-            all.here.limits = Some(MptcpLimits { subflows: 2, add_addr_accepted: 0 });
+    for has_events in [true, false] {
+        let report = diagnose_one_path(|observation, trial| {
+            observation.here.endpoints.clear();
+            observation.after = None;
+            observation.here.limits = Some(MptcpLimits { subflows: 2, add_addr_accepted: 0 });
             trial.counters = counters(&["AddAddr"]);
             let kind = "ANNOUNCED".to_owned();
             let remote = Some(ip("10.9.2.1"));
             let event = RecordedEvent { kind, remote, ..RecordedEvent::default() };
-            trial.events = heard.then(|| vec![event]);
+            trial.events = has_events.then(|| vec![event]);
         });
-        assert_eq!(first(&report), (Cause::AddAddrLimit, Confidence::Certain), "{heard}");
+        assert_eq!(
+            first_cause(&report),
+            (Cause::AddAddrLimit, Confidence::Certain),
+            "{has_events}"
+        );
     }
 }
 
@@ -321,21 +346,21 @@ fn plain_tcp_distinguishes_path_faults_from_option_faults() {
         (ConnectOutcome::Connected, Cause::JoinDropped),
         (ConnectOutcome::Silent, Cause::PathSilent),
     ] {
-        let report = one_path(|_, trial| {
-            let trying = unanswered_subflow();
-            trial.subflows.push(trying);
-            trial.controls.push(control(outcome));
+        let report = diagnose_one_path(|_, trial| {
+            let unanswered = unanswered_subflow();
+            trial.subflows.push(unanswered);
+            trial.controls.push(plain_check(outcome));
         });
-        assert_eq!(first(&report), (cause, Confidence::Certain));
+        assert_eq!(first_cause(&report), (cause, Confidence::Certain));
     }
 }
 
 #[test]
-fn a_subflow_that_has_only_just_begun_is_waited_for() {
-    let report = one_path(|_, trial| {
-        let begun = ObservedSubflow { tcp: TcpStats::default(), ..unanswered_subflow() };
-        trial.subflows.push(begun);
-        trial.controls.push(control(ConnectOutcome::Connected));
+fn a_subflow_that_has_just_started_is_not_a_finding() {
+    let report = diagnose_one_path(|_, trial| {
+        let starting = ObservedSubflow { tcp: TcpStats::default(), ..unanswered_subflow() };
+        trial.subflows.push(starting);
+        trial.controls.push(plain_check(ConnectOutcome::Connected));
     });
     assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
 }
@@ -361,10 +386,10 @@ fn healthy_requires_observed_data_on_every_path() {
     assert_eq!(idle.0, Health::Undetermined);
     assert!(idle.1.contains("data was seen on b: a TLS server"), "{}", idle.1);
 
-    let backup = verdict_of(|all, trial| {
+    let backup = verdict_of(|observation, trial| {
         trial.subflows.push(ObservedSubflow { backup_here: true, ..subflow("10.0.3.1", false) });
         trial.subflows[2].tcp = TcpStats::default();
-        all.here.addresses.push(AddressSnapshot {
+        observation.here.addresses.push(AddressSnapshot {
             link: 2,
             address: ip("10.0.3.1"),
             prefix_length: 24,
@@ -372,13 +397,13 @@ fn healthy_requires_observed_data_on_every_path() {
     });
     assert_eq!(backup.0, Health::Healthy, "a backup is to carry nothing");
 
-    let alone = verdict_of(|all, trial| {
-        all.after = None;
-        all.here.endpoints.clear();
-        all.here.links[1].up = false;
+    let one_path = verdict_of(|observation, trial| {
+        observation.after = None;
+        observation.here.endpoints.clear();
+        observation.here.links[1].up = false;
         trial.subflows.pop();
     });
-    assert_eq!(alone, (Health::OnePath, "a".to_owned()));
+    assert_eq!(one_path, (Health::OnePath, "a".to_owned()));
 
     let lossy = verdict_of(|_, trial| {
         trial.server = ServerKind::Web;
@@ -387,48 +412,55 @@ fn healthy_requires_observed_data_on_every_path() {
     assert_eq!(lossy.0, Health::Undetermined);
     assert!(lossy.1.contains("40 packets had to be sent again on b"), "{}", lossy.1);
 
-    let nothing = diagnose(&Observation {
-        here: host(),
+    let without_connection = diagnose(&Observation {
+        here: local_host(),
         route_lookups: route_lookups(),
         ..Observation::default()
     });
-    assert_eq!(nothing.verdict, Health::Undetermined);
-    assert_eq!(nothing.reason.unwrap(), "no connection was tried");
+    assert_eq!(without_connection.verdict, Health::Undetermined);
+    assert_eq!(without_connection.reason.unwrap(), "no connection was tried");
 }
 
 #[test]
 fn the_end_of_the_connection_is_not_a_path_fault() {
-    let hung_up = |error| {
-        one_path(|_, trial| {
+    let diagnose_closed = |error| {
+        diagnose_one_path(|_, trial| {
             (trial.closed_by_peer, trial.server) = (true, ServerKind::ClosesOnData);
-            trial.events = Some(vec![closed(error)]);
+            trial.events = Some(vec![close_event(error)]);
             trial.counters = counters(&["MPJoinSynTx", "MPRstTx"]);
-            trial.controls.push(control(ConnectOutcome::Connected));
+            trial.controls.push(plain_check(ConnectOutcome::Connected));
         })
     };
-    let report = hung_up(Some(libc::ECONNREFUSED));
+    let report = diagnose_closed(Some(libc::ECONNREFUSED));
     assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
     assert!(report.reason.unwrap().starts_with("a server that hangs up"));
-    assert_eq!(first(&hung_up(Some(libc::EACCES))).0, Cause::JoinProhibited, "a router said so");
+    assert_eq!(
+        first_cause(&diagnose_closed(Some(libc::EACCES))).0,
+        Cause::JoinProhibited,
+        "a router said so"
+    );
 }
 
 #[test]
 fn after_a_server_disconnects_configuration_findings_remain() {
-    let report = one_path(|all, trial| {
+    let report = diagnose_one_path(|observation, trial| {
         (trial.closed_by_peer, trial.server) = (true, ServerKind::ClosesOnData);
-        let lookup =
-            all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+        let lookup = observation
+            .route_lookups
+            .iter_mut()
+            .find(|lookup| lookup.from == Some(ip("10.0.2.1")))
+            .unwrap();
         lookup.link = Some(2);
     });
-    assert_eq!(first(&report), (Cause::NoSourceRoute, Confidence::Likely));
+    assert_eq!(first_cause(&report), (Cause::NoSourceRoute, Confidence::Likely));
 }
 
 #[test]
 fn a_limit_is_never_lowered() {
-    let report = one_path(|all, trial| {
-        all.after = None;
-        all.here.endpoints.clear();
-        all.here.limits = Some(MptcpLimits { subflows: 7, add_addr_accepted: 0 });
+    let report = diagnose_one_path(|observation, trial| {
+        observation.after = None;
+        observation.here.endpoints.clear();
+        observation.here.limits = Some(MptcpLimits { subflows: 7, add_addr_accepted: 0 });
         trial.counters = counters(&["AddAddr"]);
         let (kind, remote) = ("ANNOUNCED".to_owned(), Some(ip("10.9.2.1")));
         trial.events = Some(vec![RecordedEvent { kind, remote, ..RecordedEvent::default() }]);
@@ -438,18 +470,18 @@ fn a_limit_is_never_lowered() {
 
 #[test]
 fn small_packets_distinguish_a_black_hole_from_a_slow_path() {
-    let report = |small_again, rtt_us| {
+    let report = |small_retry, rtt_us| {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
         trial.subflows[1].tcp.bytes_acked = 1_000;
         let sizes = (Some(true), Some(false));
-        let mut control = control(ConnectOutcome::Connected);
-        (control.small, control.large, control.small_retry) = (sizes.0, sizes.1, small_again);
-        control.min_rtt_us = rtt_us;
-        trial.controls.push(control);
+        let mut check = plain_check(ConnectOutcome::Connected);
+        (check.small, check.large, check.small_retry) = (sizes.0, sizes.1, small_retry);
+        check.min_rtt_us = rtt_us;
+        trial.controls.push(check);
         diagnose(&observation)
     };
-    assert_eq!(first(&report(Some(true), 80_000)).0, Cause::PathMtuHole);
+    assert_eq!(first_cause(&report(Some(true), 80_000)).0, Cause::PathMtuHole);
     for slow in [report(Some(false), 80_000), report(None, 80_000), report(Some(true), 155_000)] {
         assert!(slow.findings.is_empty(), "{slow:?}");
     }
@@ -457,48 +489,51 @@ fn small_packets_distinguish_a_black_hole_from_a_slow_path() {
 
 #[test]
 fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
-    let report = |large_again, (acked, received), unacked| {
+    let report = |large_retry, (acked, received), unacked| {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
         let tcp = &mut trial.subflows[1].tcp;
         (tcp.bytes_acked, tcp.bytes_received) = (acked, received);
         (tcp.unacked, tcp.retransmissions) = (unacked, unacked);
-        let mut control = control(ConnectOutcome::Connected);
-        (control.small, control.large) = (Some(true), Some(false));
-        (control.small_retry, control.large_retry) = (Some(true), large_again);
-        control.min_rtt_us = 60_000;
-        trial.controls.push(control);
+        let mut check = plain_check(ConnectOutcome::Connected);
+        (check.small, check.large) = (Some(true), Some(false));
+        (check.small_retry, check.large_retry) = (Some(true), large_retry);
+        check.min_rtt_us = 60_000;
+        trial.controls.push(check);
         diagnose(&observation)
     };
-    let passed = [
+    let healthy_reports = [
         report(None, (51_000, 53_000), 0),
         report(Some(false), (51_000, 53_000), 0),
         report(Some(true), (1_000, 1_000), 0),
         report(Some(true), (51_000, 53_000), 3),
     ];
-    for healthy in passed {
-        assert!(healthy.findings.is_empty(), "{healthy:?}");
+    for report in healthy_reports {
+        assert!(report.findings.is_empty(), "{report:?}");
     }
     // Only one direction passes, or neither.
-    for swallowed in [(51_000, 1_000), (1_000, 53_000), (1_000, 1_000)] {
+    for transferred in [(51_000, 1_000), (1_000, 53_000), (1_000, 1_000)] {
         for unacked in [0, 3] {
-            let report = report(Some(false), swallowed, unacked);
-            assert_eq!(first(&report).0, Cause::PathMtuHole, "{swallowed:?}");
+            let report = report(Some(false), transferred, unacked);
+            assert_eq!(first_cause(&report).0, Cause::PathMtuHole, "{transferred:?}");
         }
     }
 }
 
 #[test]
-fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
-    let report = one_path(|all, trial| {
-        let lookup =
-            all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+fn a_missing_source_route_is_found_by_the_outgoing_interface() {
+    let report = diagnose_one_path(|observation, trial| {
+        let lookup = observation
+            .route_lookups
+            .iter_mut()
+            .find(|lookup| lookup.from == Some(ip("10.0.2.1")))
+            .unwrap();
         lookup.link = Some(2);
-        let trying = unanswered_subflow();
-        trial.subflows.push(trying);
-        trial.controls.push(control(ConnectOutcome::Silent));
+        let unanswered = unanswered_subflow();
+        trial.subflows.push(unanswered);
+        trial.controls.push(plain_check(ConnectOutcome::Silent));
     });
-    assert_eq!(first(&report).0, Cause::NoSourceRoute);
+    assert_eq!(first_cause(&report).0, Cause::NoSourceRoute);
     assert!(report.findings[0].fix[0].contains("ip rule add from 10.0.2.1"));
 }
 
@@ -511,12 +546,12 @@ fn each_end_of_a_subflow_has_its_own_cause() {
         (Some(libc::ENETUNREACH), &[], Cause::JoinUnreachable),
         (None, &["MPJoinSynAckRx"], Cause::PeerLimit),
     ] {
-        let report = one_path(|_, trial| {
-            trial.events = Some(vec![closed(error)]);
+        let report = diagnose_one_path(|_, trial| {
+            trial.events = Some(vec![close_event(error)]);
             trial.counters = counters(names);
-            trial.controls.push(control(ConnectOutcome::Connected));
+            trial.controls.push(plain_check(ConnectOutcome::Connected));
         });
-        assert_eq!(first(&report).0, cause, "{error:?} {names:?}");
+        assert_eq!(first_cause(&report).0, cause, "{error:?} {names:?}");
     }
 }
 
@@ -540,88 +575,98 @@ fn a_router_that_quotes_the_packet_without_its_option_is_named() {
         answer: None,
     });
     let report = diagnose(&observation);
-    assert_eq!(first(&report), (Cause::SynOptionStripped, Confidence::Certain));
-    let said = report.findings[0].evidence.join(" ");
-    assert!(said.contains("between 10.0.1.254 and 10.5.0.1"), "{said}");
+    assert_eq!(first_cause(&report), (Cause::SynOptionStripped, Confidence::Certain));
+    let evidence = report.findings[0].evidence.join(" ");
+    assert!(evidence.contains("between 10.0.1.254 and 10.5.0.1"), "{evidence}");
     assert_eq!(report.verdict, Health::Broken);
 }
 
 #[test]
 fn peer_observations_distinguish_the_directions() {
-    for (arrived, cause) in [(0, Cause::SynOptionStripped), (1, Cause::SynackOptionStripped)] {
+    for (received_syns, cause) in [(0, Cause::SynOptionStripped), (1, Cause::SynackOptionStripped)]
+    {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
         (trial.multipath, trial.multipath_at_end) = (false, false);
         trial.subflows.clear();
         let listener = Some(ListenerSnapshot { plain: false, multipath: true });
         let mut after = HostSnapshot { listener, ..HostSnapshot::default() };
-        after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), arrived);
+        after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), received_syns);
         let (address, before) =
             (trial.target, HostSnapshot { listener, ..HostSnapshot::default() });
         observation.peer = Some(PeerSnapshots { address, before, after: Some(after) });
-        assert_eq!(first(&diagnose(&observation)).0, cause);
+        assert_eq!(first_cause(&diagnose(&observation)).0, cause);
     }
 }
 
 #[test]
 fn counters_reveal_an_unobserved_subflow_without_events() {
     use Confidence::{Certain, Likely};
-    for (names, found) in [
+    for (names, expected) in [
         (&["MPJoinSynTx", "MPJoinSynAckRx"][..], (Cause::PeerLimit, Likely)),
         (&["MPJoinSynTx", "MPRstTx"], (Cause::JoinOptionStripped, Certain)),
         (&["MPJoinSynTx"], (Cause::JoinReset, Likely)),
         (&[], (Cause::JoinId0Denied, Likely)),
     ] {
-        let report = one_path(|_, trial| {
+        let report = diagnose_one_path(|_, trial| {
             trial.events = None;
             trial.counters = counters(names);
-            trial.controls.push(control(ConnectOutcome::Connected));
+            trial.controls.push(plain_check(ConnectOutcome::Connected));
         });
-        assert_eq!(first(&report), found, "{names:?}");
+        assert_eq!(first_cause(&report), expected, "{names:?}");
     }
 }
 
 #[test]
 fn the_icmp_code_distinguishes_a_firewall_from_a_missing_route() {
     for (code, cause) in [(13, Cause::JoinProhibited), (1, Cause::JoinUnreachable)] {
-        let report = one_path(|_, trial| {
+        let report = diagnose_one_path(|_, trial| {
             trial.events = None;
             trial.counters = counters(&["MPJoinSynTx"]);
             let refused = Some(IcmpRefusal { router: ip("10.5.0.1"), kind: 3, code });
             let outcome = ConnectOutcome::Failed(libc::EHOSTUNREACH);
-            trial.controls.push(PlainTcpCheck { refused, ..control(outcome) });
+            trial.controls.push(PlainTcpCheck { refused, ..plain_check(outcome) });
         });
-        assert_eq!(first(&report), (cause, Confidence::Certain), "{code}");
+        assert_eq!(first_cause(&report), (cause, Confidence::Certain), "{code}");
         assert!(report.findings[0].evidence.join(" ").contains("10.5.0.1 says so"));
     }
 }
 
 #[test]
 fn a_path_is_lossy_if_both_plain_tcp_and_the_subflow_lose_packets() {
-    for (resent, again, lossy) in [(3, 1, true), (1, 9, false), (9, 0, false), (0, 9, false)] {
+    for (resent, retransmissions, lossy) in
+        [(3, 1, true), (1, 9, false), (9, 0, false), (0, 9, false)]
+    {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
-        trial.subflows[1].tcp.retransmissions = again;
+        trial.subflows[1].tcp.retransmissions = retransmissions;
         trial.controls.push(PlainTcpCheck {
             packets: 40,
             resent,
-            ..control(ConnectOutcome::Connected)
+            ..plain_check(ConnectOutcome::Connected)
         });
-        let named: Vec<_> = diagnose(&observation).findings.iter().map(|one| one.cause).collect();
-        assert_eq!(named.contains(&Cause::PathLossy), lossy, "{resent} {again}: {named:?}");
+        let causes: Vec<_> =
+            diagnose(&observation).findings.iter().map(|finding| finding.cause).collect();
+        assert_eq!(
+            causes.contains(&Cause::PathLossy),
+            lossy,
+            "{resent} {retransmissions}: {causes:?}"
+        );
     }
 }
 
 #[test]
 fn a_listener_that_offers_mptcp_over_another_path_is_not_plain() {
-    for (elsewhere, cause) in [(true, Cause::SynOptionStripped), (false, Cause::ListenerPlainTcp)] {
+    for (works_elsewhere, cause) in
+        [(true, Cause::SynOptionStripped), (false, Cause::ListenerPlainTcp)]
+    {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
         (trial.multipath, trial.multipath_at_end) = (false, false);
         trial.subflows.clear();
-        let multipath = Some(elsewhere);
-        trial.controls.push(PlainTcpCheck { multipath, ..control(ConnectOutcome::Connected) });
-        assert_eq!(first(&diagnose(&observation)).0, cause);
+        let multipath = Some(works_elsewhere);
+        trial.controls.push(PlainTcpCheck { multipath, ..plain_check(ConnectOutcome::Connected) });
+        assert_eq!(first_cause(&diagnose(&observation)).0, cause);
     }
 }
 
@@ -644,7 +689,7 @@ fn a_working_new_subflow_clears_the_finding_of_a_silent_one() {
             subflows: vec![subflow("10.0.1.1", true), silent],
             sender: None,
         }]);
-        assert_eq!(first(&diagnose(&observation)).0, cause);
+        assert_eq!(first_cause(&diagnose(&observation)).0, cause);
     }
 }
 
@@ -657,9 +702,9 @@ fn bytes_on_the_wrong_interface_show_a_shared_link() {
     assert!(diagnose(&observation).findings.is_empty(), "not the same network");
     for snapshot in [Some(&mut observation.here), observation.after.as_mut()].into_iter().flatten()
     {
-        snapshot.addresses.iter_mut().for_each(|one| one.prefix_length = 16);
+        snapshot.addresses.iter_mut().for_each(|entry| entry.prefix_length = 16);
     }
-    assert_eq!(first(&diagnose(&observation)).0, Cause::SameSubnetArp);
+    assert_eq!(first_cause(&diagnose(&observation)).0, Cause::SameSubnetArp);
 }
 
 #[test]
@@ -709,31 +754,31 @@ fn arbitrary_observation(
     names: &[&str],
     error: Option<i32>,
 ) -> Observation {
-    let mut all = healthy();
-    let mut trial = all.trial.take().unwrap();
+    let mut observation = healthy();
+    let mut trial = observation.trial.take().unwrap();
     let (mut flags, mut numbers) = (flags.iter().copied(), numbers.iter().copied());
     let mut flag = || flags.next().unwrap_or(false);
     let mut number = || numbers.next().unwrap_or(0);
-    all.here.limits =
+    observation.here.limits =
         flag().then(|| MptcpLimits { subflows: number(), add_addr_accepted: number() });
-    all.here.links[1].up = flag();
-    all.here.links[1].running = flag();
-    all.here.links[1].rp_filter = u8::try_from(number()).unwrap();
-    all.here.endpoints[0].flags = number() << number();
+    observation.here.links[1].up = flag();
+    observation.here.links[1].running = flag();
+    observation.here.links[1].rp_filter = u8::try_from(number()).unwrap();
+    observation.here.endpoints[0].flags = number() << number();
     if flag() {
-        all.here.addresses.pop();
+        observation.here.addresses.pop();
     }
     if flag() {
-        all.here.settings.insert("mptcp.pm_type".into(), "1".into());
+        observation.here.settings.insert("mptcp.pm_type".into(), "1".into());
     }
     if flag() {
-        all.route_lookups[3].link = Some(number());
-        all.route_lookups[3].gateway = None;
+        observation.route_lookups[3].link = Some(number());
+        observation.route_lookups[3].gateway = None;
     }
     (trial.multipath, trial.multipath_at_end, trial.closed_by_peer) = (flag(), flag(), flag());
     trial.echoes = flag();
     let silent = flag();
-    for attempt in trial.attempts.iter_mut().filter(|one| one.multipath == silent) {
+    for attempt in trial.attempts.iter_mut().filter(|attempt| attempt.multipath == silent) {
         attempt.outcome = [
             ConnectOutcome::Silent,
             ConnectOutcome::Refused,
@@ -751,40 +796,40 @@ fn arbitrary_observation(
         trial.subflows.pop();
     }
     trial.counters = counters(names);
-    trial.events = flag().then(|| vec![closed(error)]);
-    trial.controls.push(control(if flag() {
+    trial.events = flag().then(|| vec![close_event(error)]);
+    trial.controls.push(plain_check(if flag() {
         ConnectOutcome::Connected
     } else {
         ConnectOutcome::Silent
     }));
-    all.trial = flag().then_some(trial);
-    all
+    observation.trial = flag().then_some(trial);
+    observation
 }
 
 proptest! {
     #[test]
-    fn no_observation_panics_or_is_contradicted(observation in any_observation()) {
+    fn diagnoses_of_random_observations_are_consistent(observation in any_observation()) {
         let report = diagnose(&observation);
-        let wrong = matches!(report.verdict, Health::Impaired | Health::Broken);
-        prop_assert_eq!(wrong, !report.findings.is_empty());
-        let reasoned = matches!(report.verdict, Health::OnePath | Health::Undetermined);
-        prop_assert_eq!(reasoned, report.reason.is_some());
-        let carrying = report.paths.iter().filter(|path| path.bytes >= 10_000).count();
-        prop_assert!(report.verdict != Health::Healthy || carrying > 1, "{:?}", report.paths);
+        let has_problem = matches!(report.verdict, Health::Impaired | Health::Broken);
+        prop_assert_eq!(has_problem, !report.findings.is_empty());
+        let needs_reason = matches!(report.verdict, Health::OnePath | Health::Undetermined);
+        prop_assert_eq!(needs_reason, report.reason.is_some());
+        let carrying_count = report.paths.iter().filter(|path| path.bytes >= 10_000).count();
+        prop_assert!(report.verdict != Health::Healthy || carrying_count > 1, "{:?}", report.paths);
         let mut keys: Vec<_> =
-            report.findings.iter().map(|one| (one.cause, one.location.clone())).collect();
-        let has = |cause| report.findings.iter().any(|one| one.cause == cause);
+            report.findings.iter().map(|finding| (finding.cause, finding.location.clone())).collect();
+        let has_cause = |cause| report.findings.iter().any(|finding| finding.cause == cause);
         // A connection has one of these causes at most.
-        let ends = [
+        let exclusive_causes = [
             Cause::RemoteRefused, Cause::RemoteSilent, Cause::SynOptionDropped,
             Cause::SynOptionStripped, Cause::SynackOptionStripped, Cause::ListenerPlainTcp,
         ];
-        prop_assert!(ends.into_iter().filter(|cause| has(*cause)).count() <= 1, "{:?}", keys);
-        prop_assert!(!(has(Cause::NoEndpoints) && has(Cause::SubflowLimit)), "{:?}", keys);
+        prop_assert!(exclusive_causes.into_iter().filter(|cause| has_cause(*cause)).count() <= 1, "{:?}", keys);
+        prop_assert!(!(has_cause(Cause::NoEndpoints) && has_cause(Cause::SubflowLimit)), "{:?}", keys);
         for finding in &report.findings {
             prop_assert!(!finding.sentence.is_empty() && !finding.evidence.is_empty());
-            let blank = |command: &String| command.contains("GATEWAY");
-            prop_assert!(!finding.fix.iter().any(blank), "{:?}", finding.fix);
+            let has_placeholder = |command: &String| command.contains("GATEWAY");
+            prop_assert!(!finding.fix.iter().any(has_placeholder), "{:?}", finding.fix);
             prop_assert_eq!(finding.layer, finding.cause.layer());
         }
         keys.sort_unstable();
@@ -807,29 +852,31 @@ fn any_network() -> impl Strategy<Value = HostSnapshot> {
     let address = || {
         proptest::sample::select(vec!["10.0.1.1", "10.0.1.9", "10.0.2.9", "10.9.0.1", "fd00::1"])
     };
-    let one = (name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64, 1..5_u32);
-    let link = one.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| LinkSnapshot {
-        up,
-        running,
-        rp_filter,
-        rx_bytes,
-        tx_bytes: rx_bytes / 2,
-        ..link(index, &name)
-    });
-    let on = (1..5_u32, address(), 0..33_u8);
-    let on = on.prop_map(|(link, text, prefix_length)| AddressSnapshot {
+    let link_parts = (name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64, 1..5_u32);
+    let link =
+        link_parts.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| LinkSnapshot {
+            up,
+            running,
+            rp_filter,
+            rx_bytes,
+            tx_bytes: rx_bytes / 2,
+            ..link(index, &name)
+        });
+    let address_parts = (1..5_u32, address(), 0..33_u8);
+    let address_parts = address_parts.prop_map(|(link, text, prefix_length)| AddressSnapshot {
         link,
         address: ip(text),
         prefix_length,
     });
-    let end = (0..9_u8, address(), 0..64_u32);
-    let end = end.prop_map(|(id, address, flags)| endpoint(id, address, flags));
-    let all = (
+    let endpoint_parts = (0..9_u8, address(), 0..64_u32);
+    let endpoint_parts =
+        endpoint_parts.prop_map(|(id, address, flags)| endpoint(id, address, flags));
+    let parts = (
         proptest::collection::vec(link, 0..4),
-        proptest::collection::vec(on, 0..5),
-        proptest::collection::vec(end, 0..5),
+        proptest::collection::vec(address_parts, 0..5),
+        proptest::collection::vec(endpoint_parts, 0..5),
     );
-    all.prop_map(|(links, addresses, endpoints)| HostSnapshot {
+    parts.prop_map(|(links, addresses, endpoints)| HostSnapshot {
         links,
         addresses,
         endpoints,
@@ -860,17 +907,17 @@ fn any_snapshot() -> impl Strategy<Value = HostSnapshot> {
         "MPTcpExt.RmAddrTx",
     ];
     let settings = proptest::sample::subsequence(SETTINGS.to_vec(), 0..8);
-    let counted = proptest::collection::vec(0..9_u64, COUNTERS.len());
+    let counts = proptest::collection::vec(0..9_u64, COUNTERS.len());
     let listener = proptest::option::of(any::<[bool; 2]>());
     let limits = proptest::option::of((0..9_u32, 0..9_u32));
-    let all = (any_network(), settings, counted, listener, limits, any::<bool>());
-    all.prop_map(|(network, settings, counted, listener, limits, works)| HostSnapshot {
+    let parts = (any_network(), settings, counts, listener, limits, any::<bool>());
+    parts.prop_map(|(network, settings, counts, listener, limits, has_mptcp)| HostSnapshot {
         settings: settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-        counters: COUNTERS.into_iter().map(str::to_owned).zip(counted).collect(),
+        counters: COUNTERS.into_iter().map(str::to_owned).zip(counts).collect(),
         listener: listener.map(|[plain, multipath]| ListenerSnapshot { plain, multipath }),
         limits: limits
             .map(|(subflows, add_addr_accepted)| MptcpLimits { subflows, add_addr_accepted }),
-        socket_errno: if works { 0 } else { 92 },
+        socket_errno: if has_mptcp { 0 } else { 92 },
         ..network
     })
 }
@@ -878,20 +925,20 @@ fn any_snapshot() -> impl Strategy<Value = HostSnapshot> {
 #[test]
 fn findings_of_the_peer_are_attributed_to_it_and_not_fixed() {
     let mut observation = healthy();
-    let mut there = host();
-    there.endpoints.clear();
-    there.settings.insert("ipv4.tcp_rmem".into(), "4096 8192 8192".into());
+    let mut peer_snapshot = local_host();
+    peer_snapshot.endpoints.clear();
+    peer_snapshot.settings.insert("ipv4.tcp_rmem".into(), "4096 8192 8192".into());
     let address = TARGET.parse().unwrap();
-    observation.peer = Some(PeerSnapshots { address, before: there.clone(), after: None });
+    observation.peer = Some(PeerSnapshots { address, before: peer_snapshot.clone(), after: None });
     let report = diagnose(&observation);
     let finding = &report.findings[0];
     assert_eq!((finding.cause, finding.unverified), (Cause::ReceiveBufferTooSmall, true));
     assert!(finding.fix.iter().all(|fix| fix.ends_with("   # on the other host")), "{finding:?}");
     assert_eq!(actions(&observation), [], "{report:?}");
     // Observations of this host itself lead to a fix, regardless of the other host's report.
-    observation.here.settings = there.settings.clone();
-    let mended: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
-    assert_eq!(mended, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);
+    observation.here.settings = peer_snapshot.settings.clone();
+    let commands: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
+    assert_eq!(commands, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);
     assert!(!diagnose(&observation).findings[0].unverified);
 }
 
@@ -902,15 +949,15 @@ proptest! {
         before in any_snapshot(),
         after in proptest::option::of(any_snapshot()),
     ) {
-        let alone = actions(&observation);
+        let local_actions = actions(&observation);
         let address = TARGET.parse().unwrap();
-        let told = Observation {
+        let with_peer = Observation {
             peer: Some(PeerSnapshots { address, before, after }),
             peer_error: Some("sysctl -w net.mptcp.enabled=0".into()),
             ..observation
         };
-        for action in actions(&told) {
-            prop_assert!(alone.contains(&action), "{:?}, not one of {:?}", action, alone);
+        for action in actions(&with_peer) {
+            prop_assert!(local_actions.contains(&action), "{:?}, not one of {:?}", action, local_actions);
         }
     }
 }

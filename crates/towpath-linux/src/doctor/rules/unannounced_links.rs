@@ -12,18 +12,18 @@ use crate::setup::quoted;
 
 /// Reports a further link that both hosts share, over which plain TCP connects, without an
 /// endpoint.
-pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Finding> {
     let peer = view.peer.filter(|_| has_one_path(view))?;
-    let announced = |address: IpAddr| {
+    let is_announced = |address: IpAddr| {
         let endpoints = &peer.latest().endpoints;
-        endpoints.iter().any(|one| one.is_signal() && one.address == address)
+        endpoints.iter().any(|endpoint| endpoint.is_signal() && endpoint.address == address)
     };
-    let open: Vec<_> = route_lookups::shared_links(view.all)
+    let links: Vec<_> = route_lookups::shared_links(view.observation)
         .into_iter()
-        .filter(|(_, local, remote)| view.connects(Some(*local), *remote) == Some(true))
-        .filter(|(_, _, remote)| !announced(*remote))
+        .filter(|(_, local, remote)| view.plain_tcp_connects(Some(*local), *remote) == Some(true))
+        .filter(|(_, _, remote)| !is_announced(*remote))
         .collect();
-    let (link, _, remote) = open.first()?;
+    let (link, _, remote) = links.first()?;
     let mut finding = Finding::new(
         Cause::NoEndpoints,
         format!(
@@ -35,14 +35,14 @@ pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
         ),
     )
     .at_location("other host");
-    let there = "   # on the other host";
-    finding = finding.fix(format!("ip mptcp limits set subflows 8{there}"));
-    for (link, local, remote) in &open {
+    let comment = "   # on the other host";
+    finding = finding.fix(format!("ip mptcp limits set subflows 8{comment}"));
+    for (link, local, remote) in &links {
         let device = peer.latest().link_of(*remote);
         let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
         finding = finding
             .with_evidence(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
-            .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{there}"));
+            .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{comment}"));
     }
     let limits = view.here.limits;
     if limits.is_none_or(|limits| limits.subflows == 0 || limits.add_addr_accepted == 0) {
@@ -58,21 +58,22 @@ pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
         return None;
     }
     let target = view.trial?.target.ip();
-    let (usable, first) = (view.usable(), view.trial?.first()?.local.ip());
-    let leads = |link: &LinkSnapshot| usable.iter().any(|(other, _)| other.index == link.index);
-    let used = view.here.link_of(first)?;
+    let (interfaces, first_local) = (view.usable_interfaces(), view.trial?.first()?.local.ip());
+    let has_route =
+        |link: &LinkSnapshot| interfaces.iter().any(|(other, _)| other.index == link.index);
+    let used_link = view.here.link_of(first_local)?;
     let mut names = Vec::new();
     for address in route_lookups::sources(view.here) {
         let link = view.here.link_of(address).filter(|link| link.up && link.running);
-        let Some(link) = link.filter(|link| !link.loopback && link.index != used.index) else {
+        let Some(link) = link.filter(|link| !link.loopback && link.index != used_link.index) else {
             continue;
         };
-        if !leads(link) && !names.contains(&link.name.as_str()) {
+        if !has_route(link) && !names.contains(&link.name.as_str()) {
             names.push(link.name.as_str());
         }
     }
-    let nowhere = target.is_loopback() || view.here.link_of(target).is_some();
-    (!names.is_empty() && !nowhere).then(|| {
+    let is_local_target = target.is_loopback() || view.here.link_of(target).is_some();
+    (!names.is_empty() && !is_local_target).then(|| {
         format!(
             "whether {} leads there, too, under another address: there is no way to {target}",
             names.join(" or ")
@@ -82,9 +83,11 @@ pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
 
 /// Returns true for a connection with one path and no endpoint of ours for another one.
 fn has_one_path(view: &ObservationView<'_>) -> bool {
-    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;
+    let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
+    let is_further = |endpoint: &EndpointSnapshot| {
+        !endpoint.is_implicit() && Some(endpoint.address) != first_local
+    };
     view.trial.is_some_and(|trial| trial.multipath)
-        && view.joined().next().is_none()
-        && !view.here.endpoints.iter().any(further)
+        && view.joined_subflows().next().is_none()
+        && !view.here.endpoints.iter().any(is_further)
 }

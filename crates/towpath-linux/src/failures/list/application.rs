@@ -6,7 +6,7 @@ use crate::router::packet::MptcpOptionKind;
 use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule};
 use towpath_measure::scenario::LinkSide;
 
-const ENABLED: &str = "net.mptcp.enabled";
+const ENABLED_SYSCTL: &str = "net.mptcp.enabled";
 
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
@@ -27,7 +27,7 @@ pub(super) const CASES: &[FailureCase] = &[
               Listeners that were there before keep working.",
         cause: Some("mptcp-disabled"),
         needs_server_report: false,
-        changes: &[NetworkMutation::Sysctl(HostSide::Client, ENABLED, "0")],
+        changes: &[NetworkMutation::Sysctl(HostSide::Client, ENABLED_SYSCTL, "0")],
     },
     FailureCase {
         name: "server-mptcp-disabled",
@@ -37,7 +37,7 @@ pub(super) const CASES: &[FailureCase] = &[
               the option with a SYN/ACK that has none.",
         cause: Some("listener-plain-tcp"),
         needs_server_report: false,
-        changes: &[NetworkMutation::Sysctl(HostSide::Server, ENABLED, "0")],
+        changes: &[NetworkMutation::Sysctl(HostSide::Server, ENABLED_SYSCTL, "0")],
     },
     FailureCase {
         name: "blackhole-fallback",

@@ -24,7 +24,7 @@ pub(in crate::failures) const fn strip(
 }
 
 /// Returns the rule of a middlebox that modifies the SYN with MP_CAPABLE.
-const fn capable(treatment: PacketAction) -> RouterRule {
+const fn capable_packets(treatment: PacketAction) -> RouterRule {
     RouterRule {
         side: UP,
         packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),
@@ -39,7 +39,7 @@ pub(in crate::failures) const REWRITE: RouterRule = RouterRule {
     treatment: PacketAction::Rewrite,
 };
 
-/// Drops all packets in the direction of the server.
+/// Drops all TCP packets in the direction of the server.
 pub(in crate::failures) const DROP_TCP: RouterRule = RouterRule {
     side: UP,
     packets: PacketMatch::of(ConnectionPhase::Tcp),
@@ -181,7 +181,7 @@ pub(super) const CASES: &[FailureCase] = &[
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
             1,
-            &[capable(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+            &[capable_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
         )],
     },
     FailureCase {
@@ -191,7 +191,7 @@ pub(super) const CASES: &[FailureCase] = &[
         explanation: "A box answers the SYN by a reset in the server's name.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
-        changes: &[NetworkMutation::Box(1, &[capable(PacketAction::Reset)])],
+        changes: &[NetworkMutation::Box(1, &[capable_packets(PacketAction::Reset)])],
     },
     FailureCase {
         name: "payload-rewritten-second",

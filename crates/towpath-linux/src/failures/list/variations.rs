@@ -15,17 +15,17 @@ pub(super) const fn variation(
     name: &'static str,
     title: &'static str,
     cause: Option<&'static str>,
-    two_ends: bool,
+    needs_server_report: bool,
     changes: &'static [NetworkMutation],
 ) -> FailureCase {
-    let hidden = "This is a variation for tests.";
+    let placeholder = "This is a variation for tests.";
     FailureCase {
         name,
         title,
-        symptom: hidden,
-        explanation: hidden,
+        symptom: placeholder,
+        explanation: placeholder,
         cause,
-        needs_server_report: two_ends,
+        needs_server_report,
         changes,
     }
 }

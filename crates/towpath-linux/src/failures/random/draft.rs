@@ -81,7 +81,8 @@ pub struct GroundTruth {
 
 #[derive(Debug, Clone)]
 pub(super) struct CaseDraft {
-    pub(super) names: &'static [&'static str],
+    pub(super) interfaces: &'static [&'static str],
+    /// True for IPv4, false for IPv6.
     pub(super) v4: bool,
     pub(super) server: DrawnServer,
     /// True if the server announces its second address.
@@ -94,7 +95,9 @@ pub(super) struct CaseDraft {
     pub(super) qualities: Vec<PathQuality>,
     /// Rules of the middleboxes apart from NAT, by path.
     pub(super) rules: Vec<Vec<RouterRule>>,
+    /// Paths whose middlebox also translates addresses.
     pub(super) nat: Vec<bool>,
+    /// Paths with one more router in front of their middlebox.
     pub(super) far_boxes: Vec<bool>,
     pub(super) extra_changes: Vec<NetworkMutation>,
     /// Parts of the network that a fault has already changed.
@@ -104,15 +107,15 @@ pub(super) struct CaseDraft {
 }
 
 impl CaseDraft {
-    pub(super) fn new(draw: CaseRng) -> Self {
-        let count = draw.weighted("interfaces", &[(60, 2), (25, 3), (15, 4)]).unwrap_or(2);
-        let names = INTERFACE_NAMES
-            .get(draw.below("names", INTERFACE_NAMES.len()))
+    pub(super) fn new(rng: CaseRng) -> Self {
+        let interface_count = rng.weighted("interfaces", &[(60, 2), (25, 3), (15, 4)]).unwrap_or(2);
+        let interfaces = INTERFACE_NAMES
+            .get(rng.below("names", INTERFACE_NAMES.len()))
             .copied()
             .unwrap_or_default();
-        let names = names.get(..count).unwrap_or_default();
-        let v4 = draw.chance("IPv4", 65);
-        let server = draw.weighted(
+        let interfaces = interfaces.get(..interface_count).unwrap_or_default();
+        let v4 = rng.chance("IPv4", 65);
+        let server = rng.weighted(
             "server",
             &[
                 (25, DrawnServer::Echo),
@@ -125,29 +128,34 @@ impl CaseDraft {
         );
         let server = server.unwrap_or(DrawnServer::Echo);
         let mut draft = Self {
-            names,
+            interfaces,
             v4,
             server,
-            announces: draw.chance("announces", 25),
+            announces: rng.chance("announces", 25),
             endpoints: Vec::new(),
             server_endpoints: Vec::new(),
             limits: [(8, 8); 2],
             routing: Routing::BySource,
             qualities: Vec::new(),
-            rules: vec![Vec::new(); count],
-            nat: (1..=count).map(|path| v4 && draw.chance(&format!("NAT {path}"), 25)).collect(),
-            far_boxes: (1..=count).map(|path| draw.chance(&format!("far {path}"), 20)).collect(),
+            rules: vec![Vec::new(); interface_count],
+            nat: (1..=interface_count)
+                .map(|path| v4 && rng.chance(&format!("NAT {path}"), 25))
+                .collect(),
+            far_boxes: (1..=interface_count)
+                .map(|path| rng.chance(&format!("far {path}"), 20))
+                .collect(),
             extra_changes: Vec::new(),
             claimed_parts: Vec::new(),
             faults: Vec::new(),
             descriptions: Vec::new(),
         };
-        for path in 1..=count {
-            let delay_ms = draw.uniform(&format!("delay {path}"), [2, 40]);
-            let rate_kbps = draw.uniform(&format!("rate {path}"), [5, 60]) * 1_000;
+        for path in 1..=interface_count {
+            let delay_ms = rng.uniform(&format!("delay {path}"), [2, 40]);
+            let rate_kbps = rng.uniform(&format!("rate {path}"), [5, 60]) * 1_000;
             draft.qualities.push(PathQuality { delay_ms, rate_kbps, ..PathQuality::DEFAULT });
         }
-        draft.endpoints = (2..=count).map(|path| draft.endpoint(path, "subflow")).collect();
+        draft.endpoints =
+            (2..=interface_count).map(|path| draft.endpoint(path, "subflow")).collect();
         if draft.announces {
             draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
         }
@@ -163,12 +171,15 @@ impl CaseDraft {
         format!("{}/{}", self.address(path), if self.v4 { 24 } else { 64 })
     }
 
-    pub(super) fn name(&self, path: usize) -> &'static str {
-        path.checked_sub(1).and_then(|index| self.names.get(index)).copied().unwrap_or_default()
+    pub(super) fn interface(&self, path: usize) -> &'static str {
+        path.checked_sub(1)
+            .and_then(|index| self.interfaces.get(index))
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(super) fn endpoint(&self, path: usize, flags: &str) -> String {
-        format!("{} dev {} {flags}", self.address(path), self.name(path))
+        format!("{} dev {} {flags}", self.address(path), self.interface(path))
     }
 
     /// Returns the server's second address.
@@ -176,8 +187,8 @@ impl CaseDraft {
         if self.v4 { "203.0.113.2" } else { "2001:db8:2:2::2" }
     }
 
-    pub(super) fn paths(&self) -> usize {
-        self.names.len()
+    pub(super) fn path_count(&self) -> usize {
+        self.interfaces.len()
     }
 
     /// Claims parts of the network for a fault; false if another fault has one of them.
@@ -193,10 +204,10 @@ impl CaseDraft {
         &mut self,
         cause: &'static str,
         evidence: Evidence,
-        words: String,
+        description: String,
     ) -> bool {
         self.faults.push((cause, evidence));
-        self.descriptions.push(words);
+        self.descriptions.push(description);
         true
     }
 
@@ -229,14 +240,15 @@ impl CaseDraft {
             accepted.extend(["healthy", "one-path"]);
         }
         for (cause, evidence) in &self.faults {
-            let same = EQUIVALENT_CAUSES
-                .iter()
-                .filter(|(one, _, always)| one == cause && (*always || !self.can_show(*evidence)));
-            accepted.extend(same.map(|(_, other, _)| *other));
+            let equivalents =
+                EQUIVALENT_CAUSES.iter().filter(|(true_cause, _, always_accepted)| {
+                    true_cause == cause && (*always_accepted || !self.can_show(*evidence))
+                });
+            accepted.extend(equivalents.map(|(_, accepted_cause, _)| *accepted_cause));
         }
         let all_decidable = self.faults.iter().all(|(_, evidence)| self.can_show(*evidence));
-        let announced = u32::from(self.announces);
-        let paths = self.paths() as u32 + announced;
+        let announced_paths = u32::from(self.announces);
+        let paths = self.path_count() as u32 + announced_paths;
         if causes.is_empty() && paths < 2 {
             accepted.push("one-path");
         }
@@ -257,21 +269,21 @@ impl CaseDraft {
         let nats: Vec<_> = nats.map(|(index, _)| format!(", NAT {}", index + 1)).collect();
         let nats = nats.concat();
         let announces = if self.announces { ", announces" } else { "" };
-        let line = format!("{family}, {} interfaces, {server}{announces}{nats}", self.paths());
-        let what = if self.descriptions.is_empty() {
+        let line = format!("{family}, {} interfaces, {server}{announces}{nats}", self.path_count());
+        let faults = if self.descriptions.is_empty() {
             "healthy".to_owned()
         } else {
             self.descriptions.join("; ")
         };
-        format!("{line}: {what}")
+        format!("{line}: {faults}")
     }
 
     /// Returns the differences from the default network.
     pub(super) fn changes(&self) -> Vec<NetworkMutation> {
-        let leak = |all: &[String]| -> &'static [&'static str] {
-            all.iter().map(|one| &*one.clone().leak()).collect::<Vec<&str>>().leak()
+        let leak = |texts: &[String]| -> &'static [&'static str] {
+            texts.iter().map(|text| &*text.clone().leak()).collect::<Vec<&str>>().leak()
         };
-        let [client, server] = self.limits;
+        let [client_limits, server_limits] = self.limits;
         let listener = match self.server {
             DrawnServer::Echo | DrawnServer::Towpath => ServerBehaviour::Multipath,
             DrawnServer::Web => ServerBehaviour::Web,
@@ -280,11 +292,11 @@ impl CaseDraft {
             DrawnServer::ClosesOnData => ServerBehaviour::ClosesOnData,
         };
         let mut changes = vec![
-            NetworkMutation::Clients(self.names),
+            NetworkMutation::Clients(self.interfaces),
             NetworkMutation::Endpoints(HostSide::Client, leak(&self.endpoints)),
             NetworkMutation::Endpoints(HostSide::Server, leak(&self.server_endpoints)),
-            NetworkMutation::Limits(HostSide::Client, client.0, client.1),
-            NetworkMutation::Limits(HostSide::Server, server.0, server.1),
+            NetworkMutation::Limits(HostSide::Client, client_limits.0, client_limits.1),
+            NetworkMutation::Limits(HostSide::Server, server_limits.0, server_limits.1),
             NetworkMutation::Routing(self.routing),
             NetworkMutation::Listener(listener),
         ];

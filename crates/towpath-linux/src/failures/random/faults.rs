@@ -54,21 +54,21 @@ pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
 ];
 
 /// Injects a fault of one class; false if it conflicts with the draft.
-pub(super) fn inject(fault: Fault, draw: CaseRng, draft: &mut CaseDraft) -> bool {
-    let which = |count| draw.below(&format!("which {fault:?}"), count);
-    // Further path, from 2.
-    let path = 2 + draw.below(&format!("path {fault:?}"), draft.paths() - 1);
+pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool {
+    let pick_variant = |count| rng.below(&format!("which {fault:?}"), count);
+    // Number of a further path; the first path is 1.
+    let path = 2 + rng.below(&format!("path {fault:?}"), draft.path_count() - 1);
     match fault {
-        Fault::Kernel => kernel(which(4), draft),
-        Fault::Endpoints => endpoints(which(7), path, draft),
-        Fault::Limits => limits(which(3), draft),
-        Fault::Routes => routes(which(5), path, draft),
-        Fault::Server => server(which(8), draft),
-        Fault::Announced => announced(which(4), draft),
-        Fault::First => first_path_box(which(9), draft),
-        Fault::Further => further_path_box(which(10), path, draft),
-        Fault::Quality => quality(which(5), path, draft),
-        Fault::Meanwhile => during_connection(which(2), path, draft),
+        Fault::Kernel => inject_kernel(pick_variant(4), draft),
+        Fault::Endpoints => inject_endpoints(pick_variant(7), path, draft),
+        Fault::Limits => inject_limits(pick_variant(3), draft),
+        Fault::Routes => inject_routes(pick_variant(5), path, draft),
+        Fault::Server => inject_server(pick_variant(8), draft),
+        Fault::Announced => inject_announced(pick_variant(4), draft),
+        Fault::First => inject_first_path_box(pick_variant(9), draft),
+        Fault::Further => inject_further_path_box(pick_variant(10), path, draft),
+        Fault::Quality => inject_quality(pick_variant(5), path, draft),
+        Fault::Meanwhile => inject_event(pick_variant(2), path, draft),
     }
 }
 
@@ -76,11 +76,11 @@ fn add_sysctl(draft: &mut CaseDraft, host: HostSide, name: &'static str, value: 
     draft.extra_changes.push(NetworkMutation::Sysctl(host, name, value));
 }
 
-fn kernel(which: usize, draft: &mut CaseDraft) -> bool {
+fn inject_kernel(variant: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["kernel"]) {
         return false;
     }
-    let (cause, words) = match which {
+    let (cause, description) = match variant {
         0 => {
             add_sysctl(draft, HostSide::Client, "net.mptcp.enabled", "0");
             ("mptcp-disabled", "switched off here")
@@ -102,22 +102,23 @@ fn kernel(which: usize, draft: &mut CaseDraft) -> bool {
             ("blackhole-fallback-active", "the hour after a swallowed SYN")
         }
     };
-    draft.add_fault(cause, Evidence::Handshake, words.to_owned())
+    draft.add_fault(cause, Evidence::Handshake, description.to_owned())
 }
 
-fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
-    // With a server that announces, any interface provides a second path.
-    let needs_one = matches!(which, 0 | 5 | 6) && (draft.announces || draft.paths() > 2);
-    if needs_one || !draft.claim(&["endpoints"]) {
+fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
+    // A server that announces an address gives the client a second path without any endpoint.
+    let keeps_second_path =
+        matches!(variant, 0 | 5 | 6) && (draft.announces || draft.path_count() > 2);
+    if keeps_second_path || !draft.claim(&["endpoints"]) {
         return false;
     }
-    let place = path - 2;
+    let index = path - 2;
     let mut replace = |text: String| {
-        if let Some(own) = draft.endpoints.get_mut(place) {
-            *own = text;
+        if let Some(endpoint) = draft.endpoints.get_mut(index) {
+            *endpoint = text;
         }
     };
-    let (cause, evidence) = match which {
+    let (cause, evidence) = match variant {
         0 => {
             draft.endpoints.clear();
             ("no-endpoints", Evidence::Handshake)
@@ -128,10 +129,18 @@ fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
             ("endpoint-address-missing", Evidence::Handshake)
         }
         2 => {
-            let old: &'static str = draft.prefix(path).leak();
-            let new = old.replacen("2/", "77/", 1);
-            draft.extra_changes.push(NetworkMutation::NoAddress(HostSide::Client, path, old));
-            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, path, new.leak()));
+            let old_prefix: &'static str = draft.prefix(path).leak();
+            let new_prefix = old_prefix.replacen("2/", "77/", 1);
+            draft.extra_changes.push(NetworkMutation::NoAddress(
+                HostSide::Client,
+                path,
+                old_prefix,
+            ));
+            draft.extra_changes.push(NetworkMutation::Address(
+                HostSide::Client,
+                path,
+                new_prefix.leak(),
+            ));
             ("endpoint-address-missing", Evidence::Handshake)
         }
         3 => {
@@ -143,8 +152,8 @@ fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
         }
         4 => {
             let text = draft.endpoint(path, "signal");
-            if let Some(own) = draft.endpoints.get_mut(place) {
-                *own = text;
+            if let Some(endpoint) = draft.endpoints.get_mut(index) {
+                *endpoint = text;
             }
             ("endpoint-wrong-role", Evidence::Handshake)
         }
@@ -156,33 +165,33 @@ fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
         _ => {
             let (address, length) =
                 if draft.v4 { ("10.1.1.3", 24) } else { ("2001:db8:1:1::3", 64) };
-            let more = format!("{address}/{length}").leak();
-            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, 1, more));
-            draft.endpoints = vec![format!("{address} dev {} subflow", draft.name(1))];
+            let second_prefix = format!("{address}/{length}").leak();
+            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, 1, second_prefix));
+            draft.endpoints = vec![format!("{address} dev {} subflow", draft.interface(1))];
             ("all-endpoints-one-interface", Evidence::Handshake)
         }
     };
     draft.add_fault(cause, evidence, format!("{cause} at {path}"))
 }
 
-fn limits(which: usize, draft: &mut CaseDraft) -> bool {
+fn inject_limits(variant: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["limits"]) {
         return false;
     }
-    let wanted = draft.endpoints.len() as u32;
-    match which {
+    let endpoint_count = draft.endpoints.len() as u32;
+    match variant {
         0 => {
             draft.limits[0] = (0, 8);
             draft.add_fault("subflow-limit", Evidence::Handshake, "no subflow allowed".to_owned())
         }
-        1 if wanted > 1 => {
-            draft.limits[0] = (wanted - 1, 0);
+        1 if endpoint_count > 1 => {
+            draft.limits[0] = (endpoint_count - 1, 0);
             draft.announces = false;
             draft.server_endpoints.clear();
             draft.add_fault(
                 "subflow-limit",
                 Evidence::Join,
-                format!("{} subflows allowed", wanted - 1),
+                format!("{} subflows allowed", endpoint_count - 1),
             )
         }
         _ => {
@@ -193,35 +202,35 @@ fn limits(which: usize, draft: &mut CaseDraft) -> bool {
             draft.announces = true;
             draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
             draft.limits[0] = (8, 0);
-            let words = "no announced address accepted".to_owned();
-            draft.add_fault("add-addr-limit", Evidence::Join, words)
+            let description = "no announced address accepted".to_owned();
+            draft.add_fault("add-addr-limit", Evidence::Join, description)
         }
     }
 }
 
-fn routes(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
+fn inject_routes(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["routing", "endpoints"]) {
         return false;
     }
-    match which {
+    match variant {
         0 => {
             draft.routing = Routing::FirstOnly;
-            draft.endpoints = (2..=draft.paths())
+            draft.endpoints = (2..=draft.path_count())
                 .map(|path| format!("{} subflow", draft.address(path)))
                 .collect();
             draft.add_fault("no-source-route", Evidence::Join, "one default route".to_owned())
         }
         1 => {
             draft.routing = Routing::FirstOnly;
-            let words = "one default route, endpoints bound to interfaces".to_owned();
-            draft.add_fault("no-gateway-on-interface", Evidence::Join, words)
+            let description = "one default route, endpoints bound to interfaces".to_owned();
+            draft.add_fault("no-gateway-on-interface", Evidence::Join, description)
         }
         2 | 3 if draft.v4 => {
             draft.routing = Routing::ByMetric;
-            let setting = if which == 2 {
+            let setting = if variant == 2 {
                 "net.ipv4.conf.all.rp_filter".to_owned()
             } else {
-                format!("net.ipv4.conf.{}.rp_filter", draft.name(path))
+                format!("net.ipv4.conf.{}.rp_filter", draft.interface(path))
             };
             add_sysctl(draft, HostSide::Client, setting.clone().leak(), "1");
             draft.add_fault("reverse-path-filter", Evidence::Join, setting)
@@ -236,50 +245,50 @@ fn routes(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     }
 }
 
-fn server(which: usize, draft: &mut CaseDraft) -> bool {
-    let echo = matches!(draft.server, DrawnServer::Echo);
-    match which {
-        0 if echo && draft.claim(&["listener"]) => {
+fn inject_server(variant: usize, draft: &mut CaseDraft) -> bool {
+    let is_echo = matches!(draft.server, DrawnServer::Echo);
+    match variant {
+        0 if is_echo && draft.claim(&["listener"]) => {
             draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Plain));
-            let words = "a listener of plain TCP".to_owned();
-            draft.add_fault("listener-plain-tcp", Evidence::Handshake, words)
+            let description = "a listener of plain TCP".to_owned();
+            draft.add_fault("listener-plain-tcp", Evidence::Handshake, description)
         }
         1 | 2 if draft.claim(&["listener", "server's kernel"]) => {
             add_sysctl(draft, HostSide::Server, "net.mptcp.enabled", "0");
-            let words = "Multipath TCP switched off at the server".to_owned();
-            draft.add_fault("listener-plain-tcp", Evidence::Handshake, words)
+            let description = "Multipath TCP switched off at the server".to_owned();
+            draft.add_fault("listener-plain-tcp", Evidence::Handshake, description)
         }
         3 | 4 if !draft.endpoints.is_empty() && draft.claim(&["server's limits"]) => {
-            let allowed = if which == 3 { 0 } else { draft.endpoints.len() as u32 - 1 };
+            let allowed = if variant == 3 { 0 } else { draft.endpoints.len() as u32 - 1 };
             draft.limits[1] = (allowed, 8);
             draft.add_fault("peer-limit", Evidence::Join, format!("the server allows {allowed}"))
         }
         5 if !draft.announces && draft.claim(&["server's kernel"]) => {
             add_sysctl(draft, HostSide::Server, "net.mptcp.allow_join_initial_addr_port", "0");
-            let words = "no subflow to the server's first address".to_owned();
-            draft.add_fault("join-id0-denied", Evidence::Join, words)
+            let description = "no subflow to the server's first address".to_owned();
+            draft.add_fault("join-id0-denied", Evidence::Join, description)
         }
-        6 if echo && draft.claim(&["listener"]) => {
+        6 if is_echo && draft.claim(&["listener"]) => {
             draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Nothing));
-            let words = "nobody listens".to_owned();
-            draft.add_fault("remote-refused", Evidence::Handshake, words)
+            let description = "nobody listens".to_owned();
+            draft.add_fault("remote-refused", Evidence::Handshake, description)
         }
         7 if !draft.announces && draft.claim(&["server's endpoints"]) => {
             draft.server_endpoints = vec![format!("{} dev s2 subflow", draft.second_address())];
-            let words = "the server's endpoint is `subflow`".to_owned();
-            draft.add_fault("endpoint-wrong-role", Evidence::Peer, words)
+            let description = "the server's endpoint is `subflow`".to_owned();
+            draft.add_fault("endpoint-wrong-role", Evidence::Peer, description)
         }
         _ => false,
     }
 }
 
-fn announced(which: usize, draft: &mut CaseDraft) -> bool {
+fn inject_announced(variant: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["endpoints", "server's endpoints", "limits"]) {
         return false;
     }
     draft.endpoints.clear();
     draft.announces = true;
-    let (address, cause) = match (which, draft.v4) {
+    let (address, cause) = match (variant, draft.v4) {
         (0, true) => ("192.0.2.99", "announced-address-unreachable"),
         (0, false) => ("2001:db8:7::99", "announced-address-unreachable"),
         (1, true) => ("203.0.113.99", "announced-address-unreachable"),
@@ -301,9 +310,9 @@ fn announced(which: usize, draft: &mut CaseDraft) -> bool {
     draft.add_fault(cause, Evidence::Join, format!("{address} is announced"))
 }
 
-fn first_path_box(which: usize, draft: &mut CaseDraft) -> bool {
+fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
     const UP: LinkSide = LinkSide::Up;
-    let capable = |treatment| RouterRule {
+    let capable_packets = |treatment| RouterRule {
         side: UP,
         packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),
         treatment,
@@ -311,35 +320,36 @@ fn first_path_box(which: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["box 1", "listener"]) {
         return false;
     }
-    let later = strip(LinkSide::Both, ConnectionPhase::Later, MptcpOptionKind::Every);
-    let (rule, cause, evidence) = match which {
+    let strip_after_handshake =
+        strip(LinkSide::Both, ConnectionPhase::Later, MptcpOptionKind::Every);
+    let (rule, cause, evidence) = match variant {
         0 => (DROP_CAPABLE, "syn-option-dropped", Evidence::Handshake),
         1 => (
-            capable(PacketAction::Unreachable(UnreachableReason::Prohibited)),
+            capable_packets(PacketAction::Unreachable(UnreachableReason::Prohibited)),
             "syn-option-dropped",
             Evidence::Handshake,
         ),
-        2 => (capable(PacketAction::Reset), "syn-option-dropped", Evidence::Handshake),
+        2 => (capable_packets(PacketAction::Reset), "syn-option-dropped", Evidence::Handshake),
         3 | 4 => {
-            let kind = if which == 3 { MptcpOptionKind::Every } else { MptcpOptionKind::Capable };
+            let kind = if variant == 3 { MptcpOptionKind::Every } else { MptcpOptionKind::Capable };
             (strip(UP, ConnectionPhase::Syn, kind), "syn-option-stripped", Evidence::Handshake)
         }
         5 => {
             let rule = strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every);
             (rule, "synack-option-stripped", Evidence::Peer)
         }
-        6 => (later, "option-stripped-after-handshake", Evidence::Join),
+        6 => (strip_after_handshake, "option-stripped-after-handshake", Evidence::Join),
         7 => (REWRITE, "payload-rewritten", Evidence::Data),
         _ => (DROP_TCP, "remote-silent", Evidence::Handshake),
     };
-    if let Some(own) = draft.rules.first_mut() {
-        own.push(rule);
+    if let Some(path_rules) = draft.rules.first_mut() {
+        path_rules.push(rule);
     }
     draft.add_fault(cause, evidence, format!("{cause} on the first path"))
 }
 
-fn further_path_box(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
-    let rule = match which {
+fn inject_further_path_box(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
+    let rule_and_cause = match variant {
         0 => (join_packets(PacketAction::Drop), "join-dropped"),
         1 => (
             RouterRule {
@@ -375,66 +385,67 @@ fn further_path_box(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["box", "endpoints", "limits"]) {
         return false;
     }
-    let (rule, cause) = rule;
-    if let Some(own) = draft.rules.get_mut(path - 1) {
-        own.push(rule);
+    let (rule, cause) = rule_and_cause;
+    if let Some(path_rules) = draft.rules.get_mut(path - 1) {
+        path_rules.push(rule);
     }
-    draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({which})"))
+    draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({variant})"))
 }
 
-fn quality(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
+fn inject_quality(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["quality", "endpoints", "limits"]) {
         return false;
     }
-    let Some(own) = draft.qualities.get_mut(path - 1) else { return false };
-    let side = match which % 3 {
+    let Some(path_quality) = draft.qualities.get_mut(path - 1) else { return false };
+    let side = match variant % 3 {
         0 => LinkSide::Both,
         1 => LinkSide::Up,
         _ => LinkSide::Down,
     };
-    let cause = match which {
+    let cause = match variant {
         0 | 1 => {
-            *own = PathQuality { loss_percent: 18, side, ..*own };
+            *path_quality = PathQuality { loss_percent: 18, side, ..*path_quality };
             "path-lossy"
         }
         2 | 3 => {
-            *own = PathQuality { mtu_bytes: 1_300, side, ..*own };
+            *path_quality = PathQuality { mtu_bytes: 1_300, side, ..*path_quality };
             "path-mtu-hole"
         }
         _ => {
-            *own = PathQuality { delay_ms: 450, ..*own };
+            *path_quality = PathQuality { delay_ms: 450, ..*path_quality };
             "path-much-slower"
         }
     };
     draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, {side:?}"))
 }
 
-fn during_connection(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
+fn inject_event(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     let parts = ["box", "link", "quality", "endpoints", "limits"];
     if !matches!(draft.server, DrawnServer::Echo | DrawnServer::Towpath) || !draft.claim(&parts) {
         return false;
     }
-    let (happening, cause) = match which {
+    let (event, cause) = match variant {
         0 => (FailureEvent::Box(path, &[DROP_ALL]), "path-silent"),
         _ => (FailureEvent::Down(path), "link-down"),
     };
-    draft.extra_changes.push(NetworkMutation::Event(happening));
+    draft.extra_changes.push(NetworkMutation::Event(event));
     draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
 }
 
 /// Adds something unusual to a healthy network.
-pub(super) fn add_harmless_oddity(draw: CaseRng, draft: &mut CaseDraft) {
-    let odd = draw.below("odd", 9);
-    let word = match odd {
+pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
+    let variant = rng.below("odd", 9);
+    let description = match variant {
         0 => {
-            if let Some(last) = draft.endpoints.last_mut().filter(|_| draft.names.len() > 2) {
+            if let Some(last) = draft.endpoints.last_mut().filter(|_| draft.interfaces.len() > 2) {
                 *last += " backup";
             }
             "the last of several is a backup"
         }
         1 => {
-            draft.endpoints =
-                (1..=draft.paths()).map(|path| draft.endpoint(path, "subflow fullmesh")).collect();
+            draft.endpoints = (1..=draft.path_count())
+                .map(|path| draft.endpoint(path, "subflow fullmesh"))
+                .collect();
             "every address with every other"
         }
         2 => {
@@ -471,5 +482,5 @@ pub(super) fn add_harmless_oddity(draw: CaseRng, draft: &mut CaseDraft) {
         }
         _ => "nothing odd",
     };
-    draft.descriptions.push(format!("healthy, {word}"));
+    draft.descriptions.push(format!("healthy, {description}"));
 }

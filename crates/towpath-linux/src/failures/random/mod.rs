@@ -1,10 +1,10 @@
 //! Random failure cases with a known ground truth.
 //!
-//! The name `random-SEED-NUMBER` determines the whole case, the same on every machine. Random are
-//! address family, number of interfaces, server, NAT and quality of each path. Two of three cases
-//! have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`] lists the
-//! acceptable first findings: the injected causes and, if the server's kind hides them from the
-//! client, "not judged".
+//! The name `random-SEED-NUMBER` determines the whole case, the same on every machine. The random
+//! choices are address family, number of interfaces, server, NAT and quality of each path. Two of
+//! three cases have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`]
+//! lists the acceptable first findings: the injected causes and, if the server's kind hides them
+//! from the client, "not judged".
 
 mod draft;
 mod faults;
@@ -27,7 +27,7 @@ pub struct RandomCase {
     pub truth: GroundTruth,
 }
 
-/// Random number source of one case; each question has its own stream.
+/// Random number source of one case; each choice has its own stream.
 #[derive(Debug, Clone, Copy)]
 struct CaseRng {
     seed: u64,
@@ -36,29 +36,29 @@ struct CaseRng {
 
 impl CaseRng {
     /// Returns a uniform number from 0 to `count - 1`.
-    fn below(self, question: &str, count: usize) -> usize {
-        let drawn = stream_seed(self.seed, &format!("situation/{}", self.case_number), question);
+    fn below(self, choice: &str, count: usize) -> usize {
+        let value = stream_seed(self.seed, &format!("situation/{}", self.case_number), choice);
         // The upper half of the product needs no division; its bias is negligible for such small
         // ranges.
-        ((u128::from(drawn) * count as u128) >> 64) as usize
+        ((u128::from(value) * count as u128) >> 64) as usize
     }
 
-    /// Returns a uniform number from `from` to `to`, both included.
-    fn uniform(self, question: &str, [from, to]: [u64; 2]) -> u64 {
-        from + self.below(question, (to - from + 1) as usize) as u64
+    /// Returns a uniform number from `min` to `max`, both included.
+    fn uniform(self, choice: &str, [min, max]: [u64; 2]) -> u64 {
+        min + self.below(choice, (max - min + 1) as usize) as u64
     }
 
     /// Returns true with a probability of `percent`.
-    fn chance(self, question: &str, percent: usize) -> bool {
-        self.below(question, 100) < percent
+    fn chance(self, choice: &str, percent: usize) -> bool {
+        self.below(choice, 100) < percent
     }
 
     /// Returns an entry with a probability in proportion to its weight.
-    fn weighted<T: Copy>(self, question: &str, entries: &[(usize, T)]) -> Option<T> {
-        let mut left = self.below(question, entries.iter().map(|(weight, _)| weight).sum());
+    fn weighted<T: Copy>(self, choice: &str, entries: &[(usize, T)]) -> Option<T> {
+        let mut remaining = self.below(choice, entries.iter().map(|(weight, _)| weight).sum());
         for (weight, value) in entries {
-            match left.checked_sub(*weight) {
-                Some(less) => left = less,
+            match remaining.checked_sub(*weight) {
+                Some(rest) => remaining = rest,
                 None => return Some(*value),
             }
         }
@@ -71,42 +71,43 @@ impl CaseRng {
 /// Its memory is never freed.
 pub fn random_case(name: &str) -> Option<RandomCase> {
     let (seed, number) = name.strip_prefix(NAME_PREFIX)?.split_once('-')?;
-    let draw = CaseRng { seed: seed.parse().ok()?, case_number: number.parse().ok()? };
-    let exact = format!("{NAME_PREFIX}{}-{}", draw.seed, draw.case_number);
-    (exact == name).then(|| draw_case(draw, exact))
+    let rng = CaseRng { seed: seed.parse().ok()?, case_number: number.parse().ok()? };
+    let canonical_name = format!("{NAME_PREFIX}{}-{}", rng.seed, rng.case_number);
+    (canonical_name == name).then(|| draw_case(rng, canonical_name))
 }
 
-fn draw_case(draw: CaseRng, name: String) -> RandomCase {
-    let mut draft = CaseDraft::new(draw);
-    let wanted = draw.weighted("faults", &[(33, 0_usize), (47, 1), (20, 2)]).unwrap_or_default();
-    let mut put_in = 0;
+fn draw_case(rng: CaseRng, name: String) -> RandomCase {
+    let mut draft = CaseDraft::new(rng);
+    let fault_count =
+        rng.weighted("faults", &[(33, 0_usize), (47, 1), (20, 2)]).unwrap_or_default();
+    let mut injected_count = 0;
     // Faults that need the same part of the network exclude each other; then another one is drawn.
     for attempt in 0..64 {
-        if put_in == wanted {
+        if injected_count == fault_count {
             break;
         }
-        if let Some(fault) = draw.weighted(&format!("fault {attempt}"), faults::FAULT_WEIGHTS)
-            && faults::inject(fault, draw, &mut draft)
+        if let Some(fault) = rng.weighted(&format!("fault {attempt}"), faults::FAULT_WEIGHTS)
+            && faults::inject(fault, rng, &mut draft)
         {
-            put_in += 1;
+            injected_count += 1;
         }
     }
-    if wanted == 0 {
-        faults::add_harmless_oddity(draw, &mut draft);
+    if fault_count == 0 {
+        faults::add_harmless_oddity(rng, &mut draft);
     }
     let truth = draft.truth();
     let cause = truth.causes.first().copied();
-    let two_ends = draft.server == DrawnServer::Towpath;
-    let situation = FailureCase {
+    let needs_server_report = draft.server == DrawnServer::Towpath;
+    let case = FailureCase {
         name: name.leak(),
         title: truth.summary.clone().leak(),
         symptom: "This one was drawn at random.",
         explanation: "Its truth is known by how it was made.",
         cause,
-        needs_server_report: two_ends,
+        needs_server_report,
         changes: draft.changes().leak(),
     };
-    RandomCase { case: Box::leak(Box::new(situation)), truth }
+    RandomCase { case: Box::leak(Box::new(case)), truth }
 }
 
 #[cfg(test)]

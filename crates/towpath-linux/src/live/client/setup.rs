@@ -50,95 +50,107 @@ pub(super) struct PreparedTest {
 }
 
 /// Connects, agrees on the plan and opens all data connections of it.
-pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest, LiveError> {
-    let trust = order.server.map_or(Trust::Any, |one| Trust::Pinned(vec![one]));
-    let plain_data = !is_quic(order.plan.transport) && !order.plan.settings.tls;
-    if order.server.is_some() && plain_data {
-        return Err(LiveError::Unprotected { transport: order.plan.transport });
+pub(super) fn prepare_test(
+    request: &MeasureRequest,
+    clock: Clock,
+) -> Result<PreparedTest, LiveError> {
+    let trust = request.server.map_or(Trust::Any, |fingerprint| Trust::Pinned(vec![fingerprint]));
+    let plain_data = !is_quic(request.plan.transport) && !request.plan.settings.tls;
+    if request.server.is_some() && plain_data {
+        return Err(LiveError::Unprotected { transport: request.plan.transport });
     }
-    let mut way = Reconnector {
-        dialer: Dialer::new(clock, trust).with_tls(order.secret.is_some()),
+    let mut reconnector = Reconnector {
+        dialer: Dialer::new(clock, trust).with_tls(request.secret.is_some()),
         token: TestToken::NONE,
-        transport: order.plan.transport,
-        source: order.source.clone(),
-        targets: order.targets.clone(),
+        transport: request.plan.transport,
+        source: request.source.clone(),
+        targets: request.targets.clone(),
         clock,
     };
-    let (speaker, target) = first_connection(order, &way)?;
-    let mut talk = SetupSession { channel: speaker, clock, deadline: clock.now() + SETUP_TIMEOUT };
-    way.token = negotiate(order, &mut talk)?;
-    if order.secret.is_some() {
+    let (channel, target) = connect_first(request, &reconnector)?;
+    let mut session = SetupSession { channel, clock, deadline: clock.now() + SETUP_TIMEOUT };
+    reconnector.token = negotiate(request, &mut session)?;
+    if request.secret.is_some() {
         // The server authenticated on this connection; on others, its certificate must match.
-        way.dialer.pin_identity();
+        reconnector.dialer.pin_identity();
     }
     // Reconnection tries the address that replied first.
-    way.targets.sort_by_key(|other| *other != target);
+    reconnector.targets.sort_by_key(|address| *address != target);
     let mut streams = Vec::new();
     let mut connect: Vec<(u32, Duration)> = Vec::new();
     let mut flows: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
-    for (flow, number) in expected_streams(&order.scenario) {
+    for (flow, number) in expected_streams(&request.scenario) {
         flows.entry(flow).or_default().push(number);
     }
     for (flow, numbers) in flows {
-        let Some(described) = order.scenario.flows.get(usize::from(flow)) else { continue };
-        let (what, ends) = ((&order.plan, &order.scenario), (&order.source, target));
-        let qlog = qlog(order, flow)?;
-        let place = (flow, &*numbers);
-        let dialed = way.dialer.flow(what, ends, place, (way.token, qlog), talk.time_left());
-        let (lines, took) = dialed.map_err(|error| refused(order, target, &error))?;
-        connect.push((flow.into(), took));
-        let lines = numbers.into_iter().zip(lines);
-        streams
-            .extend(lines.map(|(number, line)| {
-                FlowStream::new(flow.into(), number.into(), described, line)
-            }));
+        let Some(config) = request.scenario.flows.get(usize::from(flow)) else { continue };
+        let (plan, addresses) = ((&request.plan, &request.scenario), (&request.source, target));
+        let qlog = qlog(request, flow)?;
+        let flow_streams = (flow, &*numbers);
+        let result = reconnector.dialer.connect_flow(
+            plan,
+            addresses,
+            flow_streams,
+            (reconnector.token, qlog),
+            session.time_left(),
+        );
+        let (data_streams, connect_time) =
+            result.map_err(|error| connect_error(request, target, &error))?;
+        connect.push((flow.into(), connect_time));
+        let data_streams = numbers.into_iter().zip(data_streams);
+        streams.extend(
+            data_streams.map(|(number, stream)| {
+                FlowStream::new(flow.into(), number.into(), config, stream)
+            }),
+        );
     }
-    let said = talk.recv("that all connections are there")?;
-    let ready = said == ServerMessage::Ready;
-    if ready {
-        Ok(PreparedTest { session: talk, streams, reconnector: way, connect })
+    let message = session.recv("that all connections are there")?;
+    let is_ready = message == ServerMessage::Ready;
+    if is_ready {
+        Ok(PreparedTest { session, streams, reconnector, connect })
     } else {
-        Err(unexpected(&said))
+        Err(unexpected_message(&message))
     }
 }
 
 /// Returns the qlog of a flow's connection; `None` if logging is off or the transport is not QUIC.
-fn qlog(order: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
-    let Some(folder) = order.qlog.as_ref().filter(|_| is_quic(order.plan.transport)) else {
+fn qlog(request: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
+    let Some(folder) = request.qlog.as_ref().filter(|_| is_quic(request.plan.transport)) else {
         return Ok(None);
     };
     // `.sqlog` is the extension of qlogs with one record per line.
-    let name = format!("live-{}-{}-flow{flow}.sqlog", order.plan.transport, order.repeat);
+    let name = format!("live-{}-{}-flow{flow}.sqlog", request.plan.transport, request.repeat);
     let file = Dir::make(folder).and_then(|folder| folder.create(name));
     let file = file.map_err(LiveError::system("write the log of QUIC"))?;
     Ok(Some(Qlog::new(io::BufWriter::new(file))))
 }
 
-fn first_connection(
-    order: &MeasureRequest,
+fn connect_first(
+    request: &MeasureRequest,
     reconnector: &Reconnector,
 ) -> Result<(ControlChannel, SocketAddr), LiveError> {
-    let mut last = None;
-    for target in &order.targets {
-        match reconnector.connect(order.plan.transport, &order.source, *target, STEP_TIMEOUT) {
-            Ok(speaker) => return Ok((speaker, *target)),
-            Err(error) => last = Some(refused(order, *target, &error)),
+    let mut last_error = None;
+    for target in &request.targets {
+        match reconnector.connect(request.plan.transport, &request.source, *target, STEP_TIMEOUT) {
+            Ok(channel) => return Ok((channel, *target)),
+            Err(error) => last_error = Some(connect_error(request, *target, &error)),
         }
     }
-    Err(last.unwrap_or_else(|| LiveError::Connect {
-        target: order.name.clone(),
-        transport: order.plan.transport,
+    Err(last_error.unwrap_or_else(|| LiveError::Connect {
+        target: request.name.clone(),
+        transport: request.plan.transport,
         reason: "it has no address".to_owned(),
     }))
 }
 
-fn refused(order: &MeasureRequest, target: SocketAddr, error: &io::Error) -> LiveError {
-    let transport = order.plan.transport;
-    let same = target.ip().to_string() == order.name;
-    let target = if same { target.to_string() } else { format!("{} ({target})", order.name) };
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let over_tls = matches!(inner, Some(TlsError::Untrusted(_)));
-    if over_tls || matches!(quic_error(error), Some(QuicError::Untrusted(_))) {
+fn connect_error(request: &MeasureRequest, target: SocketAddr, error: &io::Error) -> LiveError {
+    let transport = request.plan.transport;
+    let name_is_address = target.ip().to_string() == request.name;
+    let target =
+        if name_is_address { target.to_string() } else { format!("{} ({target})", request.name) };
+    let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let is_untrusted = matches!(tls_error, Some(TlsError::Untrusted(_)));
+    if is_untrusted || matches!(quic_error(error), Some(QuicError::Untrusted(_))) {
         return LiveError::Untrusted { target, reason: error.to_string() };
     }
     let reason = if is_quic(transport) && error.kind() == io::ErrorKind::TimedOut {
@@ -156,13 +168,13 @@ pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
 }
 
 /// Exchanges hellos, authenticates both sides and agrees on the plan; returns the test's token.
-fn negotiate(order: &MeasureRequest, session: &mut SetupSession) -> Result<TestToken, LiveError> {
+fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<TestToken, LiveError> {
     session.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    let said = session.recv("a greeting")?;
-    let ServerMessage::Welcome { challenge, .. } = said else {
-        return Err(unexpected(&said));
+    let message = session.recv("a greeting")?;
+    let ServerMessage::Welcome { challenge, .. } = message else {
+        return Err(unexpected_message(&message));
     };
-    match (challenge, &order.secret) {
+    match (challenge, &request.secret) {
         (None, None) => {}
         (None, Some(_)) => return Err(LiveError::Refused(authenticator::secret_not_required())),
         (Some(_), None) => {
@@ -170,22 +182,26 @@ fn negotiate(order: &MeasureRequest, session: &mut SetupSession) -> Result<TestT
             return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
-            let introduction = Authenticator::new(secret, challenge, &session.channel)
+            let authenticator = Authenticator::new(secret, challenge, &session.channel)
                 .map_err(LiveError::system("prove the secret"))?;
-            let word =
-                introduction.proof_message().map_err(LiveError::system("prove the secret"))?;
-            session.send(&word)?;
-            let said = session.recv("what the secret is")?;
-            if !introduction.verify_reply(&said) {
-                let lies = matches!(said, ServerMessage::Proved { .. });
-                let nobody = LiveError::Refused(authenticator::server_unproven());
-                return Err(if lies { nobody } else { unexpected(&said) });
+            let proof =
+                authenticator.proof_message().map_err(LiveError::system("prove the secret"))?;
+            session.send(&proof)?;
+            let message = session.recv("what the secret is")?;
+            if !authenticator.verify_reply(&message) {
+                let proof_is_wrong = matches!(message, ServerMessage::Proved { .. });
+                let error = LiveError::Refused(authenticator::server_unproven());
+                return Err(if proof_is_wrong { error } else { unexpected_message(&message) });
             }
         }
     }
-    session.send(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
-    let said = session.recv("an answer to the plan")?;
-    if let ServerMessage::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
+    session.send(&ClientMessage::Plan(Box::new(request.plan.clone())))?;
+    let message = session.recv("an answer to the plan")?;
+    if let ServerMessage::Accepted { token } = message {
+        Ok(token)
+    } else {
+        Err(unexpected_message(&message))
+    }
 }
 
 impl SetupSession {
@@ -194,58 +210,61 @@ impl SetupSession {
         STEP_TIMEOUT.min(self.deadline.saturating_since(self.clock.now()))
     }
 
-    fn send(&mut self, word: &ClientMessage) -> Result<(), LiveError> {
-        self.channel.send(word).map_err(LiveError::system("talk to the server"))
+    fn send(&mut self, message: &ClientMessage) -> Result<(), LiveError> {
+        self.channel.send(message).map_err(LiveError::system("talk to the server"))
     }
 
     /// Receives the next message. Fails on timeout and on an interrupt.
-    fn recv(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
+    fn recv(&mut self, expected: &str) -> Result<ServerMessage, LiveError> {
         let timeout = self.time_left();
-        let heard = wait_interruptibly(timeout, |step| {
+        let received = wait_interruptibly(timeout, |step| {
             self.channel.recv::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
         });
-        heard.map_err(|error| {
+        received.map_err(|error| {
             let kind = error.kind();
             LiveError::Protocol(if interrupt::is_interrupted() {
-                format!("it was interrupted before the server said {what}")
+                format!("it was interrupted before the server said {expected}")
             } else if kind == io::ErrorKind::TimedOut {
-                format!("the server did not say {what} within {:.0} s", timeout.as_secs_f64())
+                format!("the server did not say {expected} within {:.0} s", timeout.as_secs_f64())
             } else if kind == io::ErrorKind::UnexpectedEof {
                 format!(
-                    "the server closed the connection before it said {what}: it is no towpath \
+                    "the server closed the connection before it said {expected}: it is no towpath \
                      server of this version, or it is too busy"
                 )
             } else {
-                format!("the server did not say {what}: {}", sanitize(&error.to_string()))
+                format!("the server did not say {expected}: {}", sanitize(&error.to_string()))
             })
         })
     }
 }
 
 /// Returns the error for an unexpected message; the reason of a refusal is kept.
-fn unexpected(said: &ServerMessage) -> LiveError {
-    if let ServerMessage::Refused { reason: why, hint } = said {
-        let (why, hint) = (sanitize(why), hint.as_deref().map(sanitize));
-        return LiveError::Refused(AdmissionError { reason: why, hint });
+fn unexpected_message(message: &ServerMessage) -> LiveError {
+    if let ServerMessage::Refused { reason, hint } = message {
+        let (reason, hint) = (sanitize(reason), hint.as_deref().map(sanitize));
+        return LiveError::Refused(AdmissionError { reason, hint });
     }
-    LiveError::Protocol(format!("the server said `{}` out of turn", said.name()))
+    LiveError::Protocol(format!("the server said `{}` out of turn", message.name()))
 }
 
 /// Estimates the offset of the server's clock.
-pub(super) fn probe(session: &mut SetupSession, clock: Clock) -> Result<ClockOffset, LiveError> {
+pub(super) fn estimate_clock_offset(
+    session: &mut SetupSession,
+    clock: Clock,
+) -> Result<ClockOffset, LiveError> {
     let mut probes = ClockEstimator::default();
     while probes.count() < CLOCK_PROBES {
-        let asked = clock.now();
-        session.send(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
-        let said = session.recv("what time it is")?;
-        let ServerMessage::Clock { client_ns, server_ns } = said else {
-            return Err(unexpected(&said));
+        let sent_at = clock.now();
+        session.send(&ClientMessage::Probe { client_ns: sent_at.as_nanos() })?;
+        let message = session.recv("what time it is")?;
+        let ServerMessage::Clock { client_ns, server_ns } = message else {
+            return Err(unexpected_message(&message));
         };
-        if client_ns != asked.as_nanos() {
-            let why = "the server said what time it was when nobody asked";
-            return Err(LiveError::Protocol(why.to_owned()));
+        if client_ns != sent_at.as_nanos() {
+            let reason = "the server said what time it was when nobody asked";
+            return Err(LiveError::Protocol(reason.to_owned()));
         }
-        probes.add_sample(asked, clock.now(), Instant::from_nanos(server_ns));
+        probes.add_sample(sent_at, clock.now(), Instant::from_nanos(server_ns));
     }
     probes.best().ok_or_else(|| LiveError::Protocol("the server has no clock".to_owned()))
 }

@@ -22,24 +22,25 @@ use crate::traffic::socket_stream::SocketStream;
 
 impl ServerState {
     /// Serves control over TLS. The preamble inside TLS hides the test's token from eavesdroppers.
-    pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
+    pub(super) fn serve_control_over_tls(self: &Arc<Self>, socket: Socket) {
         socket::enable_keepalive(&socket);
         let session = self.config.identity.as_ref().map(TlsSession::server);
         let (Some(Ok(session)), Some(permit)) = (session, self.acquire_permit(&socket, false))
         else {
             return;
         };
-        let shared = Arc::clone(self);
+        let state = Arc::clone(self);
         // Without a thread, the connection is closed.
         let _ = admission::spawn_thread("control", move || {
-            let Ok((opened, known)) = shared.authenticate(socket, session) else { return };
-            let attending = known.as_ref().map(|(_, test)| test.attach_control(shared.clock));
-            if attending.as_ref().is_some_and(|(_, kept)| *kept) {
+            let Ok((connection, named_test)) = state.authenticate(socket, session) else { return };
+            let client_guard =
+                named_test.as_ref().map(|(_, test)| test.attach_control(state.clock));
+            if client_guard.as_ref().is_some_and(|(_, may_pin)| *may_pin) {
                 permit.pin();
             }
-            let attending = attending.map(|(attending, _)| attending);
-            let token = known.map(|(token, _)| token);
-            let _ = shared.control(opened, (&permit, attending), token); // ends with the connection
+            let client_guard = client_guard.map(|(client_guard, _)| client_guard);
+            let token = named_test.map(|(token, _)| token);
+            let _ = state.serve_control(connection, (&permit, client_guard), token); // ends with the connection
         });
     }
 
@@ -51,20 +52,24 @@ impl ServerState {
         session: TlsSession,
     ) -> io::Result<(ControlConnection, Option<NamedTest>)> {
         let timeout = self.config.limits.preamble_timeout;
-        let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
-        let (peer, seen) = (socket::peer(&socket), Some(self.observed_protocol(&socket)));
+        let port = socket
+            .local_addr()
+            .ok()
+            .and_then(|address| address.as_socket())
+            .map(|address| address.port());
+        let (peer, observed) = (socket::peer(&socket), Some(self.observed_protocol(&socket)));
         let deadline = self.clock.now() + timeout;
-        let (wire, _) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
-        let mut speaker = ControlChannel::over_socket(wire, self.clock)?;
-        let said = speaker.recv_raw::<{ Preamble::BYTES }>(timeout)?;
-        let preamble = Preamble::read(&said).ok().flatten();
+        let (stream, _) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
+        let mut channel = ControlChannel::over_socket(stream, self.clock)?;
+        let bytes = channel.recv_raw::<{ Preamble::BYTES }>(timeout)?;
+        let preamble = Preamble::read(&bytes).ok().flatten();
         let preamble = preamble.filter(|preamble| preamble.kind == ConnectionKind::Control);
         let token = preamble.ok_or(io::ErrorKind::InvalidData)?.test();
-        let known = self.tests.find(token).map(|test| (token, test));
-        if token != TestToken::NONE && known.is_none() {
+        let named_test = self.tests.find(token).map(|test| (token, test));
+        if token != TestToken::NONE && named_test.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(((speaker, ConnectionOrigin { peer, observed: seen, port }), known))
+        Ok(((channel, ConnectionOrigin { peer, observed, port }), named_test))
     }
 
     /// Returns the actions for a client's message. A source with failed proofs must wait before its
@@ -72,56 +77,60 @@ impl ServerState {
     pub(super) fn actions_for(
         &self,
         control: &mut ControlSession,
-        said: ClientMessage,
+        message: ClientMessage,
         client: Option<std::net::SocketAddr>,
     ) -> Vec<ControlAction> {
         let limits = &self.config.limits;
-        let from = client.map(|client| client.ip());
-        let (ClientMessage::Proof { .. }, Some(from)) = (&said, from) else {
-            return control.on_message(said, limits);
+        let source = client.map(|client| client.ip());
+        let (ClientMessage::Proof { .. }, Some(source)) = (&message, source) else {
+            return control.on_message(message, limits);
         };
         // Held during verification, so that concurrent proofs from a source are serialized.
-        let mut guesses = self.auth_limiter.lock();
+        let mut limiter = self.auth_limiter.lock();
         let now = self.clock.now();
-        let (acts, others) = if let Err(left) = guesses.check(from, now) {
-            let seconds = left.as_secs().saturating_add(1);
-            let why = "too many wrong secrets came from this address";
-            let refusal = AdmissionError::new(why, format!("try again in {seconds} s"));
-            (control.refuse(refusal), guesses.record_rejected(now))
+        let (actions, unreported) = if let Err(retry_after) = limiter.check(source, now) {
+            let seconds = retry_after.as_secs().saturating_add(1);
+            let reason = "too many wrong secrets came from this address";
+            let refusal = AdmissionError::new(reason, format!("try again in {seconds} s"));
+            (control.refuse(refusal), limiter.record_rejected(now))
         } else {
-            let mut acts = control.on_message(said, limits);
-            if acts.contains(&ControlAction::AuthFailed) {
-                acts.retain(|act| *act != ControlAction::AuthFailed);
-                (acts, guesses.record_failure(from, now))
+            let mut actions = control.on_message(message, limits);
+            if actions.contains(&ControlAction::AuthFailed) {
+                actions.retain(|action| *action != ControlAction::AuthFailed);
+                (actions, limiter.record_failure(source, now))
             } else {
-                if acts
-                    .iter()
-                    .any(|act| matches!(act, ControlAction::Send(ServerMessage::Proved { .. })))
-                {
-                    guesses.record_success(from);
+                if actions.iter().any(|action| {
+                    matches!(action, ControlAction::Send(ServerMessage::Proved { .. }))
+                }) {
+                    limiter.record_success(source);
                 }
-                (acts, None)
+                (actions, None)
             }
         };
-        drop(guesses);
-        if let Some(others) = others {
-            self.emit(ServerEvent::WrongSecret { client, others });
+        drop(limiter);
+        if let Some(unreported) = unreported {
+            self.emit(ServerEvent::WrongSecret { client, others: unreported });
         }
-        acts
+        actions
     }
 
     /// Returns a snapshot of this host. Unauthenticated clients learn no more than a port scan
     /// reveals.
-    pub(super) fn snapshot(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
-        let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
-        let look = if whole {
-            doctor::snapshot(Some(doctor::SnapshotQuery { port, peer: asker }))
-        } else if ours {
-            doctor::snapshot_port(doctor::SnapshotQuery { port, peer: asker })
+    pub(super) fn snapshot(
+        &self,
+        port: u16,
+        complete: bool,
+        peer: Option<IpAddr>,
+    ) -> ServerMessage {
+        let is_own_port = self.config.ports.contains(&port) || self.has_udp(Some(port));
+        let snapshot = if complete {
+            doctor::snapshot(Some(doctor::SnapshotQuery { port, peer }))
+        } else if is_own_port {
+            doctor::snapshot_port(doctor::SnapshotQuery { port, peer })
         } else {
             HostSnapshot::default().redacted()
         };
-        ServerMessage::Snapshot(Box::new(look))
+        ServerMessage::Snapshot(Box::new(snapshot))
     }
 }
 

@@ -45,117 +45,117 @@ const EVICTION_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl ServerState {
     /// Serves one control connection to its end.
-    pub(super) fn control(
+    pub(super) fn serve_control(
         self: &Arc<Self>,
-        (mut speaker, origin): ControlConnection,
-        (seat, attending): (&ConnectionPermit, Option<ClientGuard>),
+        (mut channel, origin): ControlConnection,
+        (permit, client_guard): (&ConnectionPermit, Option<ClientGuard>),
         token: Option<TestToken>,
     ) -> io::Result<()> {
         let secret = self.config.secret.clone();
         let quic = self.has_udp(origin.port);
         let datagrams = quic && secret.is_none();
-        let control = ControlSession::new(token, secret, Challenge(random()?));
-        let control = control
+        let session = ControlSession::new(token, secret, Challenge(random()?));
+        let session = session
             .with_greeting(origin.observed, datagrams, quic)
-            .with_binding(speaker.binding())
+            .with_binding(channel.binding())
             .with_public_diagnostics(self.config.public_diagnostics);
         let source = SourcePrefix::of_peer(origin.peer);
-        let allowed = self.budget.quota(source);
-        let mut visit = ControlContext {
-            control,
-            permit: seat,
-            client_guard: attending,
+        let quota = self.budget.quota(source);
+        let mut context = ControlContext {
+            session,
+            permit,
+            client_guard,
             source,
-            quota: allowed,
+            quota,
             peer: origin.peer,
             charged: (0, 0),
         };
-        let result = self.serve(&mut visit, &mut speaker);
+        let result = self.run_control_loop(&mut context, &mut channel);
         // A running test continues without its client, which may reconnect for the result.
-        if let Some(token) = visit.control.pending_test() {
+        if let Some(token) = context.session.pending_test() {
             self.tests.forget(token);
         }
-        if let Some(attending) = &mut visit.client_guard
+        if let Some(client_guard) = &mut context.client_guard
             && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
         {
-            attending.mark_lost();
+            client_guard.mark_lost();
         }
-        drop(visit);
-        speaker.close();
+        drop(context);
+        channel.close();
         result
     }
 
-    fn serve(
+    fn run_control_loop(
         self: &Arc<Self>,
-        visit: &mut ControlContext<'_>,
-        speaker: &mut ControlChannel,
+        context: &mut ControlContext<'_>,
+        channel: &mut ControlChannel,
     ) -> io::Result<()> {
         let limits = &self.config.limits;
-        let came = self.clock.now();
-        let mut heard = came;
-        // True once the client knows that all its connections have arrived.
-        let mut announced = false;
+        let connected_at = self.clock.now();
+        let mut last_message_at = connected_at;
+        // True once the client was told that all its connections have arrived.
+        let mut ready_sent = false;
         loop {
-            visit.charge(self.clock, speaker);
-            let waiting = visit.control.pending_test().filter(|_| !announced);
-            let message = speaker.recv::<ClientMessage>(if waiting.is_some() {
+            context.charge(self.clock, channel);
+            let pending_test = context.session.pending_test().filter(|_| !ready_sent);
+            let message = channel.recv::<ClientMessage>(if pending_test.is_some() {
                 POLL_INTERVAL
             } else {
                 LONG_POLL_TIMEOUT
             });
             let message = message?;
             let now = self.clock.now();
-            let has_none = visit.client_guard.is_none();
-            if has_none && now.saturating_since(came) > NO_TEST_TIMEOUT {
+            let has_no_test = context.client_guard.is_none();
+            if has_no_test && now.saturating_since(connected_at) > NO_TEST_TIMEOUT {
                 return Ok(());
             }
             let Some(message) = message else {
-                if let Some(test) = waiting.and_then(|token| self.tests.find(token))
+                if let Some(test) = pending_test.and_then(|token| self.tests.find(token))
                     && test.is_complete(Duration::ZERO)
                 {
-                    announced = true;
-                    speaker.send(&ServerMessage::Ready)?;
+                    ready_sent = true;
+                    channel.send(&ServerMessage::Ready)?;
                 }
-                let silent = now.saturating_since(heard);
-                let idle = visit.control.running_test().is_some_and(|token| self.is_idle(token));
-                if silent > visit.control.idle_timeout(limits)
-                    || (idle && silent > FETCH_IDLE_TIMEOUT)
+                let silence = now.saturating_since(last_message_at);
+                let idle = context.session.running_test().is_some_and(|token| self.is_idle(token));
+                if silence > context.session.idle_timeout(limits)
+                    || (idle && silence > FETCH_IDLE_TIMEOUT)
                     || self.closing.load(Ordering::Acquire)
                 {
                     return Ok(());
                 }
                 continue;
             };
-            heard = now;
-            for act in self.actions_for(&mut visit.control, message, visit.peer) {
-                if let ControlAction::Close = act {
+            last_message_at = now;
+            for action in self.actions_for(&mut context.session, message, context.peer) {
+                if let ControlAction::Close = action {
                     return Ok(());
                 }
-                self.perform(act, visit, speaker)?;
+                self.perform_action(action, context, channel)?;
             }
         }
     }
 
-    fn perform(
+    fn perform_action(
         self: &Arc<Self>,
-        act: ControlAction,
-        visit: &mut ControlContext<'_>,
-        speaker: &mut ControlChannel,
+        action: ControlAction,
+        context: &mut ControlContext<'_>,
+        channel: &mut ControlChannel,
     ) -> io::Result<()> {
-        match act {
-            ControlAction::Send(message) => speaker.send(&message)?,
+        match action {
+            ControlAction::Send(message) => channel.send(&message)?,
             ControlAction::SendClock { client_ns } => {
                 let server_ns = self.clock.now().as_nanos();
-                speaker.send(&ServerMessage::Clock { client_ns, server_ns })?;
+                channel.send(&ServerMessage::Clock { client_ns, server_ns })?;
             }
-            ControlAction::Admit(plan) => self.admit(visit, speaker, *plan)?,
-            ControlAction::Snapshot { port, complete: whole } => {
-                let asker = visit.peer.map(|peer| peer.ip());
-                speaker.send(&self.snapshot(port, whole, asker))?;
+            ControlAction::Admit(plan) => self.admit_plan(context, channel, *plan)?,
+            ControlAction::Snapshot { port, complete } => {
+                let peer = context.peer.map(|peer| peer.ip());
+                channel.send(&self.snapshot(port, complete, peer))?;
             }
-            // Handled by `Self::acts`.
+            // Handled by `Self::actions_for`.
             ControlAction::AuthFailed => {}
-            ControlAction::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
+            ControlAction::Begin(token, at_ns) => self.begin_test(token, at_ns, context.peer),
             ControlAction::Stop(token) => {
                 self.tests.find(token).iter().for_each(|test| test.stop());
             }
@@ -164,7 +164,7 @@ impl ServerState {
                 self.tests.find(token).iter().for_each(|test| test.end_by(at));
             }
             ControlAction::Deliver(token, offset) => {
-                self.deliver(visit, speaker, (token, offset))?;
+                self.deliver_result(context, channel, (token, offset))?;
             }
             ControlAction::Forget(token) => {
                 self.tests.forget(token);
@@ -180,10 +180,10 @@ impl ServerState {
         self.tests.find(token).is_none_or(|test| test.result(Duration::ZERO).is_some())
     }
 
-    fn admit(
+    fn admit_plan(
         &self,
-        visit: &mut ControlContext<'_>,
-        speaker: &mut ControlChannel,
+        context: &mut ControlContext<'_>,
+        channel: &mut ControlChannel,
         (plan, scenario): (TestPlan, Scenario),
     ) -> io::Result<()> {
         if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
@@ -191,19 +191,19 @@ impl ServerState {
                 format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",
             );
-            speaker.send(&ServerMessage::from(refusal))?;
+            channel.send(&ServerMessage::from(refusal))?;
             return Err(io::ErrorKind::Unsupported.into());
         }
         let token = TestToken(random()?);
-        match self.admit_test(token.public_id(), (plan, scenario), visit) {
+        match self.admit_test(token.public_id(), (plan, scenario), context) {
             Ok(test) => {
-                let (attending, _) = test.attach_control(self.clock);
-                visit.client_guard = Some(attending);
-                visit.permit.pin();
-                speaker.send(&visit.control.on_admitted(token))
+                let (client_guard, _) = test.attach_control(self.clock);
+                context.client_guard = Some(client_guard);
+                context.permit.pin();
+                channel.send(&context.session.on_admitted(token))
             }
             Err(refusal) => {
-                speaker.send(&ServerMessage::from(refusal))?;
+                channel.send(&ServerMessage::from(refusal))?;
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
         }
@@ -214,22 +214,22 @@ impl ServerState {
         &self,
         token: TestToken,
         (mut plan, scenario): (TestPlan, Scenario),
-        visit: &ControlContext<'_>,
+        context: &ControlContext<'_>,
     ) -> Result<Arc<ServerTest>, AdmissionError> {
         let limits = &self.config.limits;
         if let Some(rate) = limits.rate {
             // Data that the kernel buffers beyond what is read would also exceed the rate.
-            let most =
+            let max_bytes =
                 rate.bytes_in(MAX_BUFFER_TIME).clamp(MIN_BUFFER_BYTES, u32::MAX.into()) as u32;
-            let asked = plan.settings.window_bytes.unwrap_or(most);
-            plan.settings.window_bytes = Some(asked.min(most));
+            let requested = plan.settings.window_bytes.unwrap_or(max_bytes);
+            plan.settings.window_bytes = Some(requested.min(max_bytes));
         }
         let deadline = self.clock.now() + EVICTION_TIMEOUT;
         loop {
             let now = self.clock.now();
-            let whole = (plan.clone(), scenario.clone());
-            let owner = (visit.source, visit.quota.total_rates.clone());
-            if let Some(test) = self.tests.admit(token, whole, owner, (limits, now))? {
+            let plan_and_scenario = (plan.clone(), scenario.clone());
+            let owner = (context.source, context.quota.total_rates.clone());
+            if let Some(test) = self.tests.admit(token, plan_and_scenario, owner, (limits, now))? {
                 return Ok(test);
             }
             if now > deadline {
@@ -239,37 +239,38 @@ impl ServerState {
         }
     }
 
-    fn begin(self: &Arc<Self>, token: TestToken, at_ns: u64, client: Option<SocketAddr>) {
+    fn begin_test(self: &Arc<Self>, token: TestToken, at_ns: u64, client: Option<SocketAddr>) {
         let Some(test) = self.tests.find(token) else { return };
         let now = self.clock.now();
-        let zero = Instant::from_nanos(at_ns).max(now).min(now + MAX_START_DELAY);
-        let pace = Arc::new(RunClock::new(self.clock, zero).with_budget(Arc::clone(&test.budget)));
-        let Some(streams) = test.start(&pace) else { return };
+        let start = Instant::from_nanos(at_ns).max(now).min(now + MAX_START_DELAY);
+        let run_clock =
+            Arc::new(RunClock::new(self.clock, start).with_budget(Arc::clone(&test.budget)));
+        let Some(streams) = test.start(&run_clock) else { return };
         let flows = test.scenario.flows.iter();
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
         self.emit(ServerEvent::Begun { client, transport: test.plan.transport, patterns });
-        let course = TestRun::new(self, test, client);
+        let test_run = TestRun::new(self, test, client);
         // Without a thread the test ends at once, and its result contains the reason.
-        let _ = admission::spawn_thread("test", move || course.run(&pace, streams));
+        let _ = admission::spawn_thread("test", move || test_run.run(&run_clock, streams));
     }
 
-    fn deliver(
+    fn deliver_result(
         &self,
-        visit: &mut ControlContext<'_>,
-        speaker: &mut ControlChannel,
+        context: &mut ControlContext<'_>,
+        channel: &mut ControlChannel,
         (token, offset): (TestToken, u64),
     ) -> io::Result<()> {
         let Some(test) = self.tests.find(token) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let Some(result) = test.result(LONG_POLL_TIMEOUT) else {
-            return speaker.send(&ServerMessage::Pending);
+            return channel.send(&ServerMessage::Pending);
         };
         let total = result.len() as u64;
-        let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
+        let mut position = usize::try_from(offset).unwrap_or(usize::MAX);
         // An empty part means that the result is complete.
         loop {
-            let Some(rest) = result.get(place..) else {
+            let Some(rest) = result.get(position..) else {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
             let mut length = rest.len().min(CHUNK_BYTES);
@@ -279,11 +280,11 @@ impl ServerState {
             if !test.account_result(length as u64, total) {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
-            let part = rest.get(..length).unwrap_or_default().to_owned();
-            speaker.send(&ServerMessage::Part { offset: place as u64, total, text: part })?;
-            visit.charge(self.clock, speaker);
-            place += length;
-            if place >= result.len() {
+            let text = rest.get(..length).unwrap_or_default().to_owned();
+            channel.send(&ServerMessage::Part { offset: position as u64, total, text })?;
+            context.charge(self.clock, channel);
+            position += length;
+            if position >= result.len() {
                 return Ok(());
             }
         }
@@ -292,7 +293,7 @@ impl ServerState {
 
 /// State of a control connection.
 struct ControlContext<'a> {
-    control: ControlSession,
+    session: ControlSession,
     permit: &'a ConnectionPermit,
     /// Guard of the connection's test, once it has one.
     client_guard: Option<ClientGuard>,
@@ -305,8 +306,8 @@ struct ControlContext<'a> {
 
 impl ControlContext<'_> {
     /// Charges the bytes since the last call.
-    fn charge(&mut self, clock: Clock, speaker: &ControlChannel) {
-        let (read, written) = speaker.transferred_bytes();
+    fn charge(&mut self, clock: Clock, channel: &ControlChannel) {
+        let (read, written) = channel.transferred_bytes();
         let (read_before, written_before) = self.charged;
         self.charged = (read, written);
         self.quota.consume_blocking(clock, TrafficDirection::Inbound, read - read_before);

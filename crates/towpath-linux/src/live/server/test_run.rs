@@ -17,7 +17,7 @@ const FAILED_MESSAGE: &str = "the server could not run the test: it has no threa
 
 /// Run of one test's traffic; stores its result on drop.
 pub(super) struct TestRun {
-    shared: Arc<ServerState>,
+    state: Arc<ServerState>,
     test: Arc<ServerTest>,
     client: Option<SocketAddr>,
     report: Option<String>,
@@ -25,37 +25,37 @@ pub(super) struct TestRun {
 
 impl TestRun {
     pub(super) fn new(
-        shared: &Arc<ServerState>,
+        state: &Arc<ServerState>,
         test: Arc<ServerTest>,
         client: Option<SocketAddr>,
     ) -> Self {
-        Self { shared: Arc::clone(shared), test, client, report: None }
+        Self { state: Arc::clone(state), test, client, report: None }
     }
 
-    pub(super) fn run(mut self, pace: &RunClock, streams: Vec<FlowStream>) {
+    pub(super) fn run(mut self, run_clock: &RunClock, streams: Vec<FlowStream>) {
         let test = &self.test;
-        let end = FlowRunner {
-            pace,
+        let runner = FlowRunner {
+            run_clock,
             scenario: &test.scenario,
             transport: test.plan.transport,
             settings: &test.plan.settings,
             is_client: false,
             probe_target: None,
-            udp_server: Some(self.shared.udp_context(test)),
+            udp_server: Some(self.state.udp_context(test)),
         };
-        let before = HostBaseline::read();
-        let mut half = end.run(&streams, &before, &mut |_| {});
+        let baseline = HostBaseline::read();
+        let mut report = runner.run(&streams, &baseline, &mut |_| {});
         drop(streams);
-        if let Some(why) = test.budget.end_reason() {
-            half.host.warnings.push(format!("the server has ended the test: {why}"));
+        if let Some(reason) = test.budget.end_reason() {
+            report.host.warnings.push(format!("the server has ended the test: {reason}"));
         }
-        self.report = Some(half.into_text());
+        self.report = Some(report.into_text());
     }
 }
 
 impl Drop for TestRun {
     fn drop(&mut self) {
-        let half = self.report.take().unwrap_or_else(|| {
+        let report = self.report.take().unwrap_or_else(|| {
             let warnings = vec![FAILED_MESSAGE.to_owned()];
             HostReport {
                 host: HostInfo { warnings, ..HostInfo::default() },
@@ -63,9 +63,9 @@ impl Drop for TestRun {
             }
             .into_text()
         });
-        let (now, limits) = (self.shared.clock.now(), &self.shared.config.limits);
-        self.shared.tests.end(&self.test, half, now, limits);
-        self.shared.emit(ServerEvent::Ended { client: self.client });
+        let (now, limits) = (self.state.clock.now(), &self.state.config.limits);
+        self.state.tests.end(&self.test, report, now, limits);
+        self.state.emit(ServerEvent::Ended { client: self.client });
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use crate::live::admission::SourcePrefix;
     use crate::live::server::{Server, ServerConfig};
 
-    fn server() -> Arc<ServerState> {
+    fn server_state() -> Arc<ServerState> {
         let config = ServerConfig {
             ports: vec![0],
             bind: Some(Ipv4Addr::LOCALHOST.into()),
@@ -92,23 +92,23 @@ mod tests {
             public_diagnostics: false,
             identity: None,
         };
-        Arc::clone(&Server::open(config).unwrap().shared)
+        Arc::clone(&Server::open(config).unwrap().state)
     }
 
     /// Starts a test without connections; returns `None` if all slots are in use.
-    fn begin(shared: &Arc<ServerState>, token: u8) -> Option<Arc<ServerTest>> {
+    fn start_test(state: &Arc<ServerState>, token: u8) -> Option<Arc<ServerTest>> {
         let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
                         between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
                         to = \"server\"\npattern = \"iperf\"\nduration = \"1 s\"\n";
         let settings = TransferSettings::default();
         let plan = TestPlan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
-        let scenario = shared.config.limits.admit(&plan).unwrap();
-        let (limits, now) = (&shared.config.limits, shared.clock.now());
+        let scenario = state.config.limits.admit(&plan).unwrap();
+        let (limits, now) = (&state.config.limits, state.clock.now());
         let owner = (SourcePrefix::default(), None);
-        let tests = &shared.tests;
+        let tests = &state.tests;
         let test =
             tests.admit(TestToken([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
-        test.start(&Arc::new(RunClock::new(shared.clock, Instant::ZERO)))?;
+        test.start(&Arc::new(RunClock::new(state.clock, Instant::ZERO)))?;
         Some(test)
     }
 
@@ -116,39 +116,39 @@ mod tests {
     /// first connection had left, the client counted as lost for a minute.
     #[test]
     fn an_abruptly_closed_connection_is_cleaned_up_normally() {
-        let shared = server();
-        let test = begin(&shared, 1).unwrap();
-        let later = shared.clock.now() + Duration::from_secs(9);
-        let ends = |lost: bool| {
-            let (mut attending, _) = test.attach_control(shared.clock);
+        let state = server_state();
+        let test = start_test(&state, 1).unwrap();
+        let later = state.clock.now() + Duration::from_secs(9);
+        let is_ended_after = |lost: bool| {
+            let (mut client_guard, _) = test.attach_control(state.clock);
             if lost {
-                attending.mark_lost();
+                client_guard.mark_lost();
             }
-            drop(attending);
-            shared.tests.expire(later, &shared.config.limits);
+            drop(client_guard);
+            state.tests.expire(later, &state.config.limits);
             test.budget.end_reason().is_some()
         };
-        assert!(!ends(true), "a path that is gone may come back");
-        assert!(ends(false));
+        assert!(!is_ended_after(true), "a path that is gone may come back");
+        assert!(is_ended_after(false));
     }
 
     /// Regression: a test whose thread panicked or never started kept its slot forever.
     #[test]
     fn a_slot_is_released_however_the_traffic_ends() {
-        let shared = server();
-        let test = begin(&shared, 1).unwrap();
-        assert!(begin(&shared, 2).is_none(), "there is one place");
-        let course = TestRun::new(&shared, Arc::clone(&test), None);
+        let state = server_state();
+        let test = start_test(&state, 1).unwrap();
+        assert!(start_test(&state, 2).is_none(), "there is one place");
+        let test_run = TestRun::new(&state, Arc::clone(&test), None);
         std::thread::spawn(move || {
-            let _guard = course;
+            let _guard = test_run;
             panic!("a defect");
         })
         .join()
         .unwrap_err();
         let report = test.result(Duration::ZERO).unwrap();
         assert!(report.contains(FAILED_MESSAGE), "{report}");
-        let other = begin(&shared, 3).unwrap();
-        drop(TestRun::new(&shared, Arc::clone(&other), None));
-        assert!(other.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));
+        let next_test = start_test(&state, 3).unwrap();
+        drop(TestRun::new(&state, Arc::clone(&next_test), None));
+        assert!(next_test.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));
     }
 }
