@@ -33,7 +33,7 @@ pub enum LiveCaptureError {
         /// Interface name that was requested.
         name: String,
         /// Interfaces of this host.
-        known: Vec<String>,
+        interfaces: Vec<String>,
     },
     /// Opening the packet socket failed, mostly for lack of `CAP_NET_RAW`.
     #[error("cannot capture: {0}")]
@@ -44,9 +44,10 @@ impl LiveCaptureError {
     /// Returns advice on how to resolve the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unknown { known, .. } => {
-                Some(format!("its interfaces are: {}; or `any` for all of them", known.join(", ")))
-            }
+            Self::Unknown { interfaces, .. } => Some(format!(
+                "its interfaces are: {}; or `any` for all of them",
+                interfaces.join(", ")
+            )),
             Self::Open(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(
                 "capturing needs CAP_NET_RAW: run it as root, or in a lab (`towpath lab`), where \
                  everybody has it"
@@ -64,20 +65,22 @@ pub struct LiveCapture {
     clock: Clock,
     end: Option<Instant>,
     /// Encoded pcap bytes that the reader has not taken yet.
-    ready: Vec<u8>,
-    taken: usize,
+    encoded: Vec<u8>,
+    /// Bytes of `encoded` that the reader has taken.
+    taken_bytes: usize,
+    /// Packets that the kernel dropped so far.
     drops: u64,
 }
 
 impl LiveCapture {
     /// Begins to capture on the interface `name`, or on all with `any`.
     pub fn open(name: &str, duration: Option<Duration>) -> Result<Self, LiveCaptureError> {
-        let index = if name == "any" { 0 } else { index_of(name)? };
+        let index = if name == "any" { 0 } else { link_index(name)? };
         let socket = sys::packet::open_listening_socket(index).map_err(LiveCaptureError::Open)?;
         let clock = Clock::start();
         let end = duration.map(|duration| clock.now() + duration);
-        let ready = file_header();
-        Ok(Self { socket, clock, end, ready, taken: 0, drops: 0 })
+        let encoded = file_header();
+        Ok(Self { socket, clock, end, encoded, taken_bytes: 0, drops: 0 })
     }
 
     /// Returns how many packets the kernel dropped because the socket's buffer was full.
@@ -90,18 +93,19 @@ impl LiveCapture {
         interrupt::is_interrupted() || self.end.is_some_and(|end| self.clock.now() >= end)
     }
 
-    /// Reads queued packets, as many as `most` bytes have room for.
-    fn fill(&mut self, most: usize) -> io::Result<()> {
-        self.ready.clear();
-        self.taken = 0;
+    /// Reads queued packets, until `max_bytes` are encoded.
+    fn fill(&mut self, max_bytes: usize) -> io::Result<()> {
+        self.encoded.clear();
+        self.taken_bytes = 0;
         let mut packet = [0; SNAPLEN];
-        while self.ready.len() < most {
+        while self.encoded.len() < max_bytes {
             match sys::packet::next_packet(self.socket.as_fd(), &mut packet) {
                 // The loopback interface shows every packet twice, sent and received.
-                Ok(passed) if passed.is_sent() && passed.hardware == libc::ARPHRD_LOOPBACK => {}
-                Ok(passed) => {
-                    let captured = packet.get(..passed.captured_bytes).unwrap_or_default();
-                    write_record(&mut self.ready, &passed, captured);
+                Ok(packet_info)
+                    if packet_info.is_sent() && packet_info.hardware == libc::ARPHRD_LOOPBACK => {}
+                Ok(packet_info) => {
+                    let captured = packet.get(..packet_info.captured_bytes).unwrap_or_default();
+                    write_record(&mut self.encoded, &packet_info, captured);
                 }
                 // The interface went down; it may come up again.
                 Err(error) if error.kind() == io::ErrorKind::NetworkDown => {}
@@ -116,32 +120,32 @@ impl LiveCapture {
 
 impl Read for LiveCapture {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.taken >= self.ready.len() {
+        while self.taken_bytes >= self.encoded.len() {
             if self.is_over() {
                 return Ok(0);
             }
             self.fill(buffer.len())?;
-            if self.ready.is_empty() {
+            if self.encoded.is_empty() {
                 let mut fds = [sys::wait_for_input(&self.socket)];
                 sys::poll(&mut fds, Some(POLL_INTERVAL))?;
             }
         }
-        let rest = self.ready.get(self.taken..).unwrap_or_default();
+        let rest = self.encoded.get(self.taken_bytes..).unwrap_or_default();
         let length = rest.len().min(buffer.len());
-        if let (Some(slot), Some(bytes)) = (buffer.get_mut(..length), rest.get(..length)) {
-            slot.copy_from_slice(bytes);
+        if let (Some(target), Some(bytes)) = (buffer.get_mut(..length), rest.get(..length)) {
+            target.copy_from_slice(bytes);
         }
-        self.taken += length;
+        self.taken_bytes += length;
         Ok(length)
     }
 }
 
-fn index_of(name: &str) -> Result<u32, LiveCaptureError> {
+fn link_index(name: &str) -> Result<u32, LiveCaptureError> {
     let links = RouteSocket::open()?.links()?;
-    let found = links.iter().find(|link| link.name == name).map(|link| link.index);
-    found.ok_or_else(|| LiveCaptureError::Unknown {
+    let index = links.iter().find(|link| link.name == name).map(|link| link.index);
+    index.ok_or_else(|| LiveCaptureError::Unknown {
         name: name.to_owned(),
-        known: links.into_iter().map(|link| link.name).collect(),
+        interfaces: links.into_iter().map(|link| link.name).collect(),
     })
 }
 
@@ -156,23 +160,24 @@ fn file_header() -> Vec<u8> {
     header
 }
 
-fn write_record(out: &mut Vec<u8>, passed: &sys::packet::CapturedPacket, captured: &[u8]) {
-    let (seconds, nanos) = (passed.at_ns / 1_000_000_000, passed.at_ns % 1_000_000_000);
+fn write_record(out: &mut Vec<u8>, packet_info: &sys::packet::CapturedPacket, captured: &[u8]) {
+    let (seconds, nanos) =
+        (packet_info.unix_ns / 1_000_000_000, packet_info.unix_ns % 1_000_000_000);
     out.reserve(PCAP_RECORD_HEADER_BYTES + SLL2_BYTES + captured.len());
     for field in [
         seconds as u32,
         nanos as u32,
         (captured.len() + SLL2_BYTES) as u32,
-        (passed.whole_bytes + SLL2_BYTES) as u32,
+        (packet_info.original_bytes + SLL2_BYTES) as u32,
     ] {
         out.extend(field.to_le_bytes());
     }
     // The header is in network order, without link-layer addresses.
-    out.extend(passed.protocol.to_be_bytes());
+    out.extend(packet_info.protocol.to_be_bytes());
     out.extend([0; 2]);
-    out.extend(passed.index.to_be_bytes());
-    out.extend(passed.hardware.to_be_bytes());
-    out.extend([passed.kind, 0]);
+    out.extend(packet_info.index.to_be_bytes());
+    out.extend(packet_info.hardware.to_be_bytes());
+    out.extend([packet_info.kind, 0]);
     out.extend([0; 8]);
     out.extend(captured);
 }

@@ -28,9 +28,9 @@ impl Clock {
     ///
     /// Accurate as far as the two clocks have run equally since.
     pub(crate) fn at_unix_time(self, unix_ns: u64) -> Instant {
-        let ago = sys::real_time().saturating_sub(Duration::from_nanos(unix_ns));
+        let age = sys::real_time().saturating_sub(Duration::from_nanos(unix_ns));
         let now = self.now();
-        Instant::from_nanos(now.saturating_since(Instant::ZERO + ago).as_nanos() as u64)
+        Instant::from_nanos(now.saturating_since(Instant::ZERO + age).as_nanos() as u64)
     }
 
     /// Returns this clock's origin in nanoseconds since 1970, as far as both clocks run equally.

@@ -24,7 +24,7 @@ impl CpuMeters {
     /// Counts the calling thread's processor time from now until that thread drops the guard.
     pub(crate) fn thread(&self, is_client: bool) -> CpuMeter<'_> {
         let sum = if is_client { &self.client_ns } else { &self.server_ns };
-        CpuMeter { sum, began: sys::thread_cpu_time() }
+        CpuMeter { sum, start: sys::thread_cpu_time() }
     }
 }
 
@@ -32,12 +32,12 @@ impl CpuMeters {
 #[derive(Debug)]
 pub(crate) struct CpuMeter<'a> {
     sum: &'a AtomicU64,
-    began: Duration,
+    start: Duration,
 }
 
 impl Drop for CpuMeter<'_> {
     fn drop(&mut self) {
-        let spent = sys::thread_cpu_time().saturating_sub(self.began);
+        let spent = sys::thread_cpu_time().saturating_sub(self.start);
         self.sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
     }
 }
@@ -62,30 +62,30 @@ impl StackCpuStart {
     ) -> Option<CpuTime> {
         let roles = host_roles(&network.scenario)?;
         let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
-        let (mut kernels, mut own) = (ends.iter().any(|spent| *spent > 0), false);
+        let (mut has_kernels, mut has_own_stacks) = (ends.iter().any(|spent| *spent > 0), false);
         for ((role, before), after) in roles.iter().zip(self.stacks).zip(stack_times(network)) {
             let spent = after.map(|after| after.saturating_sub(before.unwrap_or_default()));
             let [client, server] = &mut ends;
             match (role, spent) {
                 (HostRole::None, _) => {}
-                (HostRole::Client | HostRole::Server | HostRole::Both, None) => kernels = true,
-                (HostRole::Client, Some(spent)) => (own, *client) = (true, *client + nanos(spent)),
-                (HostRole::Server, Some(spent)) => (own, *server) = (true, *server + nanos(spent)),
+                (HostRole::Client | HostRole::Server | HostRole::Both, None) => has_kernels = true,
+                (HostRole::Client, Some(spent)) => {
+                    (has_own_stacks, *client) = (true, *client + nanos(spent))
+                }
+                (HostRole::Server, Some(spent)) => {
+                    (has_own_stacks, *server) = (true, *server + nanos(spent))
+                }
                 // One thread serves both ends.
                 (HostRole::Both, Some(_)) => return None,
             }
         }
         let [client, server] = ends;
-        let counted = match (kernels, own) {
+        let accounting = match (has_kernels, has_own_stacks) {
             (_, false) => CpuAccounting::SocketThreads,
             (false, true) => CpuAccounting::StackThreads,
             (true, true) => CpuAccounting::MixedThreads,
         };
-        Some(CpuTime {
-            client_cpu_ns: Some(client),
-            server_cpu_ns: Some(server),
-            accounting: counted,
-        })
+        Some(CpuTime { client_cpu_ns: Some(client), server_cpu_ns: Some(server), accounting })
     }
 }
 
@@ -94,16 +94,16 @@ fn nanos(span: Duration) -> u64 {
 }
 
 fn stack_times(network: &EmulatedNetwork) -> Vec<Option<Duration>> {
-    let time = |host: &HostNamespace| {
+    let thread_time = |host: &HostNamespace| {
         let HostNamespace { stack, quic, .. } = host;
         let stack = stack.as_ref().and_then(|stack| stack.call(|_| sys::thread_cpu_time()).ok());
         let quic = quic.as_ref().and_then(|quic| quic.call(|_| sys::thread_cpu_time()).ok());
         match (stack, quic) {
             (None, None) => None,
-            (one, other) => Some(one.unwrap_or_default() + other.unwrap_or_default()),
+            (stack, quic) => Some(stack.unwrap_or_default() + quic.unwrap_or_default()),
         }
     };
-    network.hosts.iter().map(time).collect()
+    network.hosts.iter().map(thread_time).collect()
 }
 
 /// Role of a host in all flows together.
@@ -117,12 +117,13 @@ enum HostRole {
 
 /// Returns each host's role; `None` if a flow is a command, whose processes are not measured.
 fn host_roles(scenario: &Scenario) -> Option<Vec<HostRole>> {
-    let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
+    let is_command = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     // Datagram flows over single paths use no transport whose cost is measured.
     let flows = scenario.flows.iter();
-    let beside = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_) | Pattern::Udp(_));
-    let flows: Vec<_> = flows.filter(|flow| !beside(flow)).collect();
-    if flows.is_empty() || flows.iter().any(|flow| commands(&flow.pattern)) {
+    let is_datagram_flow =
+        |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_) | Pattern::Udp(_));
+    let flows: Vec<_> = flows.filter(|flow| !is_datagram_flow(flow)).collect();
+    if flows.is_empty() || flows.iter().any(|flow| is_command(&flow.pattern)) {
         return None;
     }
     let role = |host: usize| {

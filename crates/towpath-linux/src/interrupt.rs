@@ -11,7 +11,7 @@ use crate::sys;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note(_signal: libc::c_int) {
+extern "C" fn record_interrupt(_signal: libc::c_int) {
     if INTERRUPTED.swap(true, Ordering::Relaxed) {
         sys::exit_now(130);
     }
@@ -21,7 +21,7 @@ extern "C" fn ignore_signal(_signal: libc::c_int) {}
 
 /// Catches interrupts from now on; a second one ends the process at once.
 pub fn catch() {
-    sys::on_interrupt(note);
+    sys::on_interrupt(record_interrupt);
 }
 
 /// Treats the end of standard input as an interrupt from now on.

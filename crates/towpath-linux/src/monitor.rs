@@ -183,7 +183,7 @@ impl Monitor {
     pub fn final_stats(&mut self) -> Result<Option<Vec<FinalSocketStats>>, NetlinkError> {
         let Some(destroyed) = &mut self.destroyed else { return Ok(None) };
         let received = destroyed.drain()?;
-        Ok(Some(received.events.iter().map(FinalSocketStats::of).collect()))
+        Ok(Some(received.events.iter().map(FinalSocketStats::from_socket).collect()))
     }
 
     /// Returns all current connections without listeners, in a stable order.
@@ -191,11 +191,11 @@ impl Monitor {
         let tcp = self.diag.tcp(StateFilter::CONNECTED)?;
         let mptcp = self.diag.mptcp(StateFilter::CONNECTED)?;
         let mut connections = assemble_connections(&mptcp, &tcp);
-        let mut owners = owners();
+        let mut owners = socket_owners();
         for connection in &mut connections {
             connection.processes = owners.remove(&connection.inode).unwrap_or_default();
             // The first subflow comes first: further ones have address IDs.
-            connection.subflows.sort_by_key(|it| (it.local_id, it.remote_id, it.cookie));
+            connection.subflows.sort_by_key(|s| (s.local_id, s.remote_id, s.cookie));
         }
         connections.sort_by_key(|connection| connection.cookie);
         Ok(connections)
@@ -203,7 +203,7 @@ impl Monitor {
 }
 
 impl FinalSocketStats {
-    fn of(socket: &DiagSocket) -> Self {
+    fn from_socket(socket: &DiagSocket) -> Self {
         let info = TcpInfo::parse(&socket.info);
         Self {
             cookie: socket.cookie,
@@ -219,48 +219,51 @@ pub(crate) fn assemble_connections(
     mptcp: &[DiagSocket],
     tcp: &[DiagSocket],
 ) -> Vec<MonitoredConnection> {
-    let connection = |whole: &DiagSocket| {
-        let info = MptcpInfo::parse(&whole.info);
-        let belongs = |part: &&DiagSocket| match part.subflow.and_then(|flow| flow.token_local) {
+    let assemble = |mptcp_socket: &DiagSocket| {
+        let info = MptcpInfo::parse(&mptcp_socket.info);
+        let is_own_subflow = |tcp_socket: &&DiagSocket| match tcp_socket
+            .subflow
+            .and_then(|subflow_info| subflow_info.token_local)
+        {
             Some(token) => token == info.token,
-            None => part.inode == whole.inode && part.inode != 0,
+            None => tcp_socket.inode == mptcp_socket.inode && tcp_socket.inode != 0,
         };
         MonitoredConnection {
             token: info.token,
-            state: whole.state,
+            state: mptcp_socket.state,
             fallback: info.fallback,
-            local: whole.local,
-            remote: whole.remote,
-            inode: whole.inode,
-            uid: whole.uid,
+            local: mptcp_socket.local,
+            remote: mptcp_socket.remote,
+            inode: mptcp_socket.inode,
+            uid: mptcp_socket.uid,
             processes: Vec::new(),
             bytes_received: info.bytes_received,
             bytes_acked: info.bytes_acked,
             bytes_reinjected: info.bytes_retrans,
-            cookie: whole.cookie,
-            subflows: tcp.iter().filter(belongs).map(subflow).collect(),
+            cookie: mptcp_socket.cookie,
+            subflows: tcp.iter().filter(is_own_subflow).map(monitored_subflow).collect(),
             internals: SocketInternals {
-                send_state: ConnectionSendState::of(&info, whole.send_buffer),
+                send_state: ConnectionSendState::from_kernel(&info, mptcp_socket.send_buffer),
                 ..SocketInternals::default()
             },
         }
     };
-    mptcp.iter().map(connection).collect()
+    mptcp.iter().map(assemble).collect()
 }
 
-pub(crate) fn subflow(part: &DiagSocket) -> MonitoredSubflow {
-    let info = TcpInfo::parse(&part.info);
-    let flow = part.subflow.unwrap_or_default();
-    let has = |flag: SubflowFlags| flow.flags.contains(flag);
+pub(crate) fn monitored_subflow(socket: &DiagSocket) -> MonitoredSubflow {
+    let info = TcpInfo::parse(&socket.info);
+    let subflow_info = socket.subflow.unwrap_or_default();
+    let has_flag = |flag: SubflowFlags| subflow_info.flags.contains(flag);
     MonitoredSubflow {
-        local: part.local,
-        remote: part.remote,
-        state: part.state,
-        condition: condition(part.state, info.backoff),
-        backup: has(SubflowFlags::BACKUP_LOCAL) || has(SubflowFlags::BACKUP_REMOTE),
-        local_id: flow.local_id,
-        remote_id: flow.remote_id,
-        congestion: part.congestion.clone(),
+        local: socket.local,
+        remote: socket.remote,
+        state: socket.state,
+        condition: subflow_condition(socket.state, info.backoff),
+        backup: has_flag(SubflowFlags::BACKUP_LOCAL) || has_flag(SubflowFlags::BACKUP_REMOTE),
+        local_id: subflow_info.local_id,
+        remote_id: subflow_info.remote_id,
+        congestion: socket.congestion.clone(),
         srtt_us: info.srtt_us,
         cwnd_packets: info.cwnd,
         backoff: u32::from(info.backoff),
@@ -268,14 +271,14 @@ pub(crate) fn subflow(part: &DiagSocket) -> MonitoredSubflow {
         retransmissions: info.total_retrans,
         bytes_received: info.bytes_received,
         bytes_acked: info.bytes_acked,
-        cookie: part.cookie,
+        cookie: socket.cookie,
         since_ack: Duration::from_millis(info.last_ack_received_ms.into()),
         since_sent: Duration::from_millis(info.last_data_sent_ms.into()),
         internals: SocketInternals { tcp: info, ..SocketInternals::default() },
     }
 }
 
-fn condition(state: TcpState, backoff: u8) -> SubflowCondition {
+fn subflow_condition(state: TcpState, backoff: u8) -> SubflowCondition {
     match state {
         TcpState::SynSent | TcpState::SynReceived => SubflowCondition::Trying,
         TcpState::Established | TcpState::CloseWait if backoff >= SILENT_AFTER_TIMEOUTS => {
@@ -294,15 +297,15 @@ fn condition(state: TcpState, backoff: u8) -> SubflowCondition {
 }
 
 /// Returns visible processes by the inodes of their open sockets.
-pub(crate) fn owners() -> BTreeMap<u32, Vec<Process>> {
+pub(crate) fn socket_owners() -> BTreeMap<u32, Vec<Process>> {
     let mut owners: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let open = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
-        for descriptor in open {
+        let descriptors = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
+        for descriptor in descriptors {
             let target = fs::read_link(descriptor.path()).unwrap_or_default();
             let Some(inode) = target.to_str().and_then(socket_inode) else { continue };
             let processes = owners.entry(inode).or_default();
@@ -333,10 +336,10 @@ mod tests {
 
     #[test]
     fn an_unanswered_subflow_is_connecting_or_silent() {
-        assert_eq!(condition(TcpState::SynSent, 0), SubflowCondition::Trying);
-        assert_eq!(condition(TcpState::Established, 1), SubflowCondition::Established);
-        assert_eq!(condition(TcpState::Established, 2), SubflowCondition::Silent);
-        assert_eq!(condition(TcpState::LastAck, 0), SubflowCondition::Closing);
+        assert_eq!(subflow_condition(TcpState::SynSent, 0), SubflowCondition::Trying);
+        assert_eq!(subflow_condition(TcpState::Established, 1), SubflowCondition::Established);
+        assert_eq!(subflow_condition(TcpState::Established, 2), SubflowCondition::Silent);
+        assert_eq!(subflow_condition(TcpState::LastAck, 0), SubflowCondition::Closing);
     }
 
     #[test]
@@ -344,7 +347,7 @@ mod tests {
         use std::os::fd::AsFd as _;
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let inode = crate::sys::inode(socket.as_fd()).unwrap();
-        let owners = owners();
+        let owners = socket_owners();
         let ids: Vec<_> = owners[&inode].iter().map(|process| process.id).collect();
         assert_eq!(ids, [std::process::id()]);
     }

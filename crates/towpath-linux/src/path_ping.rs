@@ -47,50 +47,53 @@ impl<P: PingPath> PathPinger<P> {
     }
 
     /// Sends due requests. Without interface or address, nothing is sent.
-    fn send_due(&mut self, pace: &RunClock) {
-        while let Some(number) = self.pinger.poll(pace.now()) {
+    fn send_due(&mut self, run_clock: &RunClock) {
+        while let Some(number) = self.pinger.poll(run_clock.now()) {
             // The time is read before sending: a delay in between would otherwise shorten the
             // round-trip time.
-            let sent_at = pace.now();
+            let sent_at = run_clock.now();
             let sent_ns = sent_at.as_nanos();
-            let question = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
-            let kept = self.socket.is_some();
+            let request = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
+            let had_socket = self.socket.is_some();
             // The address may have changed since the socket was opened.
-            if self.send(&question).or_else(|error| self.retry_send(&question, kept, error)).is_ok()
+            if self
+                .send(&request)
+                .or_else(|error| self.retry_send(&request, had_socket, error))
+                .is_ok()
             {
                 self.pinger.on_sent(sent_at, number);
             }
         }
     }
 
-    fn retry_send(&mut self, question: &[u8], kept: bool, error: io::Error) -> io::Result<()> {
+    fn retry_send(&mut self, request: &[u8], had_socket: bool, error: io::Error) -> io::Result<()> {
         self.socket = None;
-        if kept { self.send(question) } else { Err(error) }
+        if had_socket { self.send(request) } else { Err(error) }
     }
 
-    fn send(&mut self, question: &[u8]) -> io::Result<()> {
+    fn send(&mut self, request: &[u8]) -> io::Result<()> {
         let target = self.path.target()?;
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => self.path.open()?,
         };
-        let sent = socket.send_to(question, target);
+        let sent = socket.send_to(request, target);
         self.socket = Some(socket);
         sent.map(|_| ())
     }
 
     /// Receives all replies that have arrived.
-    fn receive_replies(&mut self, pace: &RunClock) {
+    fn receive_replies(&mut self, run_clock: &RunClock) {
         let Some(socket) = &self.socket else { return };
         // One byte more detects datagrams that are too long.
-        let mut room = [0; EchoDatagram::BYTES + 1];
+        let mut buffer = [0; EchoDatagram::BYTES + 1];
         loop {
-            match socket.recv_from(&mut room) {
+            match socket.recv_from(&mut buffer) {
                 Ok((length, _)) => {
-                    let answer = EchoDatagram::parse_reply(room.get(..length).unwrap_or_default());
-                    if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
-                        let now = pace.now();
-                        self.pinger.on_reply(now, answer.number);
+                    let reply = EchoDatagram::parse_reply(buffer.get(..length).unwrap_or_default());
+                    if let Some(reply) = reply.filter(|reply| reply.token == self.token) {
+                        let now = run_clock.now();
+                        self.pinger.on_reply(now, reply.number);
                         self.path.on_answer(now);
                     }
                 }
@@ -106,43 +109,43 @@ impl<P: PingPath> PathPinger<P> {
 ///
 /// Sends nothing more once `is_enough` returns true.
 pub(crate) fn run<P: PingPath>(
-    pace: &RunClock,
+    run_clock: &RunClock,
     flow: u32,
     mut pingers: Vec<PathPinger<P>>,
     deadline: Instant,
     is_enough: &dyn Fn() -> bool,
 ) -> Vec<Probe> {
-    sys::minimal_timer_slack();
-    while !pace.is_over(deadline) {
+    sys::set_minimal_timer_slack();
+    while !run_clock.is_over(deadline) {
         if is_enough() {
-            for way in &mut pingers {
-                way.pinger.stop();
+            for p in &mut pingers {
+                p.pinger.stop();
             }
         }
-        for way in &mut pingers {
-            way.send_due(pace);
+        for p in &mut pingers {
+            p.send_due(run_clock);
         }
-        let now = pace.now();
-        if pingers.iter().all(|way| way.pinger.is_over(now)) {
+        let now = run_clock.now();
+        if pingers.iter().all(|p| p.pinger.is_over(now)) {
             break;
         }
-        let due = pingers.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
-        let sockets = pingers.iter().filter_map(|way| way.socket.as_ref());
+        let due = pingers.iter().filter_map(|p| p.pinger.next_due()).min().unwrap_or(deadline);
+        let sockets = pingers.iter().filter_map(|p| p.socket.as_ref());
         let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
         if sys::poll(&mut fds, Some(due.saturating_since(now).min(POLL_INTERVAL))).is_err() {
             break;
         }
-        for way in &mut pingers {
-            way.receive_replies(pace);
+        for p in &mut pingers {
+            p.receive_replies(run_clock);
         }
     }
-    let now = pace.now();
-    pingers.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
+    let now = run_clock.now();
+    pingers.iter().flat_map(|p| p.pinger.finish(now, flow, &p.name)).collect()
 }
 
 /// Echoes every datagram that arrives on `sockets` until `done`.
 pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
-    let mut room = [0; EchoDatagram::BYTES + 1];
+    let mut buffer = [0; EchoDatagram::BYTES + 1];
     while !done.load(Ordering::Acquire) {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
@@ -150,10 +153,10 @@ pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
             return;
         }
         for socket in sockets {
-            while let Ok((length, from)) = socket.recv_from(&mut room) {
-                let question = room.get(..length).unwrap_or_default();
-                if let Some(answer) = datagram::reply(question, |_| true) {
-                    let _ = socket.send_to(&answer, from); // a failed send counts as loss
+            while let Ok((length, sender)) = socket.recv_from(&mut buffer) {
+                let request = buffer.get(..length).unwrap_or_default();
+                if let Some(reply) = datagram::reply(request, |_| true) {
+                    let _ = socket.send_to(&reply, sender); // a failed send counts as loss
                 }
             }
         }

@@ -59,11 +59,12 @@ impl Check {
         *self == Self::Available
     }
 
-    fn of<T>(result: io::Result<T>, what: &str, remedy: Option<&str>) -> Self {
+    /// Converts the result of a trial; `subject` begins the reason if it failed.
+    fn from_result<T>(result: io::Result<T>, subject: &str, remedy: Option<&str>) -> Self {
         match result {
             Ok(_) => Self::Available,
             Err(error) => Self::Missing(Missing {
-                reason: format!("{what}: {}", without_number(&error)),
+                reason: format!("{subject}: {}", without_number(&error)),
                 remedy: remedy.map(str::to_owned),
             }),
         }
@@ -86,16 +87,16 @@ pub struct Emulation {
 }
 
 impl Emulation {
-    /// Checks all in a child process: this program, with `stage` as argument, which must call
-    /// [`outer`].
-    pub fn check(stage: &OsStr) -> Self {
+    /// Checks all in a child process: this program, with `argument` as its only argument. It must
+    /// then call [`outer`].
+    pub fn check(argument: &OsStr) -> Self {
         let child = env::current_exe().and_then(|program| {
             let mut command = Command::new(program);
-            command.arg(stage).env(PARENT, std::process::id().to_string());
+            command.arg(argument).env(PARENT, std::process::id().to_string());
             command.stdin(Stdio::null()).stderr(Stdio::null()).output()
         });
-        let found = child.and_then(|output| Ok(serde_json::from_slice(&output.stdout)?));
-        found.unwrap_or_else(|error| {
+        let result = child.and_then(|output| Ok(serde_json::from_slice(&output.stdout)?));
+        result.unwrap_or_else(|error| {
             Self::without_namespaces(Missing {
                 reason: format!("new namespaces could not be tried: {}", without_number(&error)),
                 remedy: None,
@@ -103,9 +104,9 @@ impl Emulation {
         })
     }
 
-    /// Returns the first prerequisite that keeps every emulated run from starting.
+    /// Returns the first missing prerequisite without which no emulated run can start.
     ///
-    /// With `mptcp`, also one that the kernel's Multipath TCP needs.
+    /// With `mptcp`, Multipath TCP of the kernel is such a prerequisite as well.
     pub fn missing(&self, mptcp: bool) -> Option<&Missing> {
         let devices = self.packet_sockets.missing().filter(|_| !self.tun.is_available());
         let mptcp = self.mptcp.missing().filter(|_| mptcp);
@@ -125,10 +126,10 @@ impl Emulation {
 
 /// Runs the first process of the check, which enters the namespaces.
 ///
-/// Starts this program again with `stage` as its argument, which must call [`inner`]. Returns
-/// results only if that process could not start.
-pub fn outer(stage: &OsStr) -> Option<Emulation> {
-    let missing = match sandbox::outer(&[stage.to_owned()]) {
+/// Starts this program again with `argument` as its only argument, which must call [`inner`].
+/// Returns results only if that process could not start.
+pub fn outer(argument: &OsStr) -> Option<Emulation> {
+    let missing = match sandbox::outer(&[argument.to_owned()]) {
         Ok(status) if status.success() => return None,
         Ok(status) => Missing {
             reason: format!("the process in new namespaces ended: {status}"),
@@ -153,31 +154,35 @@ pub fn inner() -> Result<Emulation, SandboxError> {
             return Ok(Emulation::without_namespaces(Missing { reason, remedy: None }));
         }
     };
-    let inside = |work: fn() -> io::Result<()>| host.run(work).and_then(|done| done);
-    let tun = inside(|| sys::open_tun("check").map(drop));
+    let run_inside = |check: fn() -> io::Result<()>| host.run(check).and_then(|result| result);
+    let tun = run_inside(|| sys::open_tun("check").map(drop));
     Ok(Emulation {
         namespaces: Check::Available,
-        tun: Check::of(tun, "/dev/net/tun", Some("chmod 666 /dev/net/tun")),
-        packet_sockets: Check::of(inside(packet_socket), "packet sockets on a veth pair", None),
+        tun: Check::from_result(tun, "/dev/net/tun", Some("chmod 666 /dev/net/tun")),
+        packet_sockets: Check::from_result(
+            run_inside(packet_socket),
+            "packet sockets on a veth pair",
+            None,
+        ),
         mptcp: host.run(mptcp).unwrap_or(Check::NotTried),
-        tbf: Check::of(inside(token_bucket), "tc qdisc tbf", Some("modprobe sch_tbf")),
+        tbf: Check::from_result(run_inside(token_bucket), "tc qdisc tbf", Some("modprobe sch_tbf")),
     })
 }
 
 /// Returns the reason and the remedy when a process may not enter new user namespaces.
 pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
-    let (why, remedy) = sandbox::userns_restriction().unwrap_or_else(|| {
-        let why = format!("`unshare`: {}", without_number(source));
-        (why, "in a container, allow the `unshare` system call (seccomp)".to_owned())
+    let (cause, remedy) = sandbox::userns_restriction().unwrap_or_else(|| {
+        let cause = format!("`unshare`: {}", without_number(source));
+        (cause, "in a container, allow the `unshare` system call (seccomp)".to_owned())
     });
-    let reason = format!("user namespaces are not available here ({why})");
+    let reason = format!("user namespaces are not available here ({cause})");
     Missing { reason, remedy: Some(format!("{remedy}, or run towpath as root")) }
 }
 
 fn packet_socket() -> io::Result<()> {
     let mut route = RouteSocket::open().map_err(io::Error::other)?;
-    let end = |name| VethEnd { name, ..VethEnd::default() };
-    route.add_veth(&end("near"), &end("far")).map_err(io::Error::other)?;
+    let veth_end = |name| VethEnd { name, ..VethEnd::default() };
+    route.add_veth(&veth_end("near"), &veth_end("far")).map_err(io::Error::other)?;
     let index = route.link("near").map_err(io::Error::other)?.index;
     sys::open_packet_socket(index).map(drop)
 }
@@ -235,20 +240,24 @@ impl Machine {
     /// Checks all prerequisites; takes about 25 ms, most of it for the timer.
     pub fn check() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let all = Ipv6Addr::UNSPECIFIED;
-        let port = |result| {
-            Check::of(result, &format!("port {DEFAULT_PORT}"), Some("towpath server -p PORT"))
+        let any_address = Ipv6Addr::UNSPECIFIED;
+        let port_check = |result| {
+            Check::from_result(
+                result,
+                &format!("port {DEFAULT_PORT}"),
+                Some("towpath server -p PORT"),
+            )
         };
         Self {
-            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             timer_lateness_us: timer_lateness_us(),
             mptcp: mptcp(),
             net_admin: capability(&status, "CAP_NET_ADMIN", 12),
             net_raw: capability(&status, "CAP_NET_RAW", 13),
             seccomp_notify: seccomp_notify(),
-            tcp_port: port(TcpListener::bind((all, DEFAULT_PORT)).map(drop)),
-            quic_port: port(UdpSocket::bind((all, DEFAULT_PORT)).map(drop)),
+            tcp_port: port_check(TcpListener::bind((any_address, DEFAULT_PORT)).map(drop)),
+            quic_port: port_check(UdpSocket::bind((any_address, DEFAULT_PORT)).map(drop)),
         }
     }
 }
@@ -267,7 +276,7 @@ fn capability(status: &str, name: &str, bit: u32) -> Check {
 }
 
 fn seccomp_notify() -> Check {
-    let actions = read("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    let actions = read_trimmed("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     if actions.split_whitespace().any(|action| action == "user_notif") {
         return Check::Available;
     }
@@ -280,18 +289,18 @@ fn seccomp_notify() -> Check {
 fn timer_lateness_us() -> u64 {
     const SLEEP: Duration = Duration::from_millis(1);
     let clock = Clock::start();
-    let mut late: Vec<Duration> = (0..20)
+    let mut lateness: Vec<Duration> = (0..20)
         .map(|_| {
             let due = clock.now() + SLEEP;
             clock.sleep_until(due);
             clock.now().saturating_since(due)
         })
         .collect();
-    late.sort();
-    late.get(late.len() / 2).map_or(0, |span| span.as_micros() as u64)
+    lateness.sort();
+    lateness.get(lateness.len() / 2).map_or(0, |span| span.as_micros() as u64)
 }
 
-fn read(path: &str) -> Option<String> {
+fn read_trimmed(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
@@ -324,25 +333,26 @@ mod tests {
     #[test]
     fn either_kind_of_device_is_enough() {
         assert_eq!(complete().missing(true), None);
-        let mut one = Emulation { tun: missing("tun"), ..complete() };
-        assert_eq!(one.missing(true), None);
-        one.packet_sockets = missing("packet sockets");
-        assert_eq!(one.missing(true).unwrap().reason, "packet sockets");
-        let other = Emulation { packet_sockets: missing("packet sockets"), ..complete() };
-        assert_eq!(other.missing(true), None);
+        let mut emulation = Emulation { tun: missing("tun"), ..complete() };
+        assert_eq!(emulation.missing(true), None);
+        emulation.packet_sockets = missing("packet sockets");
+        assert_eq!(emulation.missing(true).unwrap().reason, "packet sockets");
+        let no_packet_sockets =
+            Emulation { packet_sockets: missing("packet sockets"), ..complete() };
+        assert_eq!(no_packet_sockets.missing(true), None);
     }
 
     #[test]
     fn multipath_tcp_is_checked_only_where_it_is_used() {
-        let without = Emulation { mptcp: missing("mptcp"), ..complete() };
-        assert_eq!(without.missing(false), None);
-        assert_eq!(without.missing(true).unwrap().reason, "mptcp");
+        let no_mptcp = Emulation { mptcp: missing("mptcp"), ..complete() };
+        assert_eq!(no_mptcp.missing(false), None);
+        assert_eq!(no_mptcp.missing(true).unwrap().reason, "mptcp");
     }
 
     #[test]
     fn the_switch_that_forbids_namespaces_is_the_reason() {
-        let refused = io::Error::from_raw_os_error(libc::EPERM);
-        let Missing { reason, remedy } = namespaces_refused(&refused);
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let Missing { reason, remedy } = namespaces_refused(&error);
         assert!(reason.starts_with("user namespaces are not available here ("), "{reason}");
         assert!(remedy.unwrap().ends_with(", or run towpath as root"));
     }
@@ -357,9 +367,9 @@ mod tests {
 
     #[test]
     fn checks_survive_their_json() {
-        let sent = Emulation { tun: missing("no device"), tbf: Check::NotTried, ..complete() };
-        let text = serde_json::to_string(&sent).unwrap();
+        let emulation = Emulation { tun: missing("no device"), tbf: Check::NotTried, ..complete() };
+        let text = serde_json::to_string(&emulation).unwrap();
         assert!(text.contains(r#""tun":{"state":"missing","reason":"no device""#), "{text}");
-        assert_eq!(serde_json::from_str::<Emulation>(&text).unwrap(), sent);
+        assert_eq!(serde_json::from_str::<Emulation>(&text).unwrap(), emulation);
     }
 }

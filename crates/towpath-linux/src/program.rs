@@ -26,56 +26,61 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Environment variable with the locations of a lab's namespaces.
 pub(crate) const LAB_ENV: &str = "TOWPATH_LAB";
 
-/// Returns the environment of a program on host `here`: its host's name, and all addresses.
+/// Returns the environment of a program on host `own_host`: the host's name, and all addresses.
 ///
 /// docs/emulator.md has the table.
-pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec<(String, String)> {
+pub(crate) fn environment(
+    scenario: &Scenario,
+    own_host: usize,
+    roles: Roles,
+) -> Vec<(String, String)> {
     let family = match network_families(scenario).as_slice() {
         [Family::V6] => Family::V6,
         _ => Family::V4,
     };
-    let mut all = Vec::new();
-    let mut set = |name: &str, value: String| {
+    let mut variables = Vec::new();
+    let mut add = |name: &str, value: String| {
         let name = format!("TOWPATH_{name}");
-        if !all.iter().any(|(known, _)| *known == name) {
-            all.push((name, value));
+        if !variables.iter().any(|(existing, _)| *existing == name) {
+            variables.push((name, value));
         }
     };
-    let on = |host: usize, path: usize| {
+    let address_on = |host: usize, path: usize| {
         let end = end_of(scenario.paths.get(path)?, host)?;
         Some(address::address(path, end, family, 0).to_string())
     };
     // Prefers the first path between both hosts; a third host has the address of its first path.
-    let best = |host: usize| {
-        let paths = 0..scenario.paths.len();
+    let preferred_address = |host: usize| {
+        let all_paths = 0..scenario.paths.len();
         let shared = |path: &usize| {
-            host != here && scenario.paths.get(*path).is_some_and(|p| p.between.contains(&here))
+            host != own_host
+                && scenario.paths.get(*path).is_some_and(|p| p.between.contains(&own_host))
         };
-        let own = paths.filter(|path| on(host, *path).is_some());
-        let mut own: Vec<_> = own.collect();
-        own.sort_by_key(|path| !shared(path));
-        on(host, *own.first()?)
+        let paths = all_paths.filter(|path| address_on(host, *path).is_some());
+        let mut paths: Vec<_> = paths.collect();
+        paths.sort_by_key(|path| !shared(path));
+        address_on(host, *paths.first()?)
     };
-    if let Some(host) = scenario.hosts.get(here) {
-        set("HOST", host.name.clone());
+    if let Some(host) = scenario.hosts.get(own_host) {
+        add("HOST", host.name.clone());
     }
-    for (index, host) in scenario.hosts.iter().enumerate() {
-        if let Some(address) = best(index) {
-            set(&env_name(&host.name), address);
+    for (host_index, host) in scenario.hosts.iter().enumerate() {
+        if let Some(address) = preferred_address(host_index) {
+            add(&env_name(&host.name), address);
         }
-        for (number, path) in scenario.paths.iter().enumerate() {
-            if let Some(address) = on(index, number) {
-                set(&format!("{}_{}", env_name(&host.name), env_name(&path.name)), address);
+        for (path_index, path) in scenario.paths.iter().enumerate() {
+            if let Some(address) = address_on(host_index, path_index) {
+                add(&format!("{}_{}", env_name(&host.name), env_name(&path.name)), address);
             }
         }
     }
-    let other = if here == roles.client { roles.server } else { roles.client };
-    for (name, host) in [("CLIENT", roles.client), ("SERVER", roles.server), ("TO", other)] {
-        if let Some(address) = best(host) {
-            set(name, address);
+    let peer = if own_host == roles.client { roles.server } else { roles.client };
+    for (name, host) in [("CLIENT", roles.client), ("SERVER", roles.server), ("TO", peer)] {
+        if let Some(address) = preferred_address(host) {
+            add(name, address);
         }
     }
-    all
+    variables
 }
 
 /// Converts a name for use in a variable's name.
@@ -85,32 +90,33 @@ pub(crate) fn env_name(name: &str) -> String {
 
 /// Returns variables with the namespaces of a lab's hosts, for `towpath on`.
 ///
-/// `PATH` is added if a shell would not find towpath.
+/// `PATH` is included if a shell would not find towpath.
 pub(crate) fn lab_variables(network: &EmulatedNetwork) -> Vec<(String, String)> {
-    let own = fs::read_link("/proc/self").unwrap_or_default();
-    let place = |host: &HostNamespace| {
+    let own_pid = fs::read_link("/proc/self").unwrap_or_default();
+    let location = |host: &HostNamespace| {
         let fd = host.namespace.as_fd().as_raw_fd();
-        format!("{}=/proc/{}/fd/{fd}", host.name, own.display())
+        format!("{}=/proc/{}/fd/{fd}", host.name, own_pid.display())
     };
     let kernels = network.hosts.iter().filter(|host| host.stack.is_none());
-    let places: Vec<_> = kernels.map(place).collect();
+    let locations: Vec<_> = kernels.map(location).collect();
     // Root of the machine may not enter other namespaces from a lab.
-    let may = !sandbox::is_real_root();
-    let mut all: Vec<_> = may.then(|| (LAB_ENV.to_owned(), places.join(" "))).into_iter().collect();
-    all.extend(search_path().map(|path| ("PATH".to_owned(), path)));
-    all
+    let may_enter = !sandbox::is_real_root();
+    let mut variables: Vec<_> =
+        may_enter.then(|| (LAB_ENV.to_owned(), locations.join(" "))).into_iter().collect();
+    variables.extend(search_path().map(|path| ("PATH".to_owned(), path)));
+    variables
 }
 
 /// Returns the search path with this program's folder appended; `None` if it leads to a towpath.
 fn search_path() -> Option<String> {
     let path = env::var_os("PATH")?;
-    let own = env::current_exe().ok()?;
-    let name = own.file_name()?;
+    let program = env::current_exe().ok()?;
+    let name = program.file_name()?;
     let mut folders: Vec<_> = env::split_paths(&path).collect();
     if folders.iter().any(|folder| folder.join(name).is_file()) {
         return None;
     }
-    folders.push(own.parent()?.to_owned());
+    folders.push(program.parent()?.to_owned());
     env::join_paths(folders).ok()?.into_string().ok()
 }
 
@@ -136,24 +142,27 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
 
 /// Runs a flow's command until it ends or its time is over.
 pub(crate) fn run_flow(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     command: &str,
     limit: Duration,
 ) -> FlowOutcome {
-    stage.pace.sleep_until(Instant::ZERO + flow.start);
+    context.run_clock.sleep_until(Instant::ZERO + flow.start);
     let deadline = Instant::ZERO + flow.start + limit;
-    FlowOutcome { failure: shell(stage, flow, command, deadline).err(), ..FlowOutcome::default() }
+    FlowOutcome {
+        failure: run_shell(context, flow, command, deadline).err(),
+        ..FlowOutcome::default()
+    }
 }
 
-fn shell(
-    stage: &TrafficContext,
+fn run_shell(
+    context: &TrafficContext,
     flow: &Flow,
     command: &str,
     deadline: Instant,
 ) -> Result<(), String> {
-    let space = stage.network.hosts.get(flow.from).ok_or("unknown host")?;
-    let scenario = &stage.network.scenario;
+    let host = context.network.hosts.get(flow.from).ok_or("unknown host")?;
+    let scenario = &context.network.scenario;
     let path = scenario.paths.get(flow.via);
     let target = path
         .and_then(|path| end_of(path, flow.to))
@@ -165,23 +174,23 @@ fn shell(
         .envs(environment(scenario, flow.from, roles))
         .envs(search_path().map(|path| ("PATH", path)))
         .env("TOWPATH_TO", target.unwrap_or_default())
-        .env("TOWPATH_TRANSPORT", stage.transport.to_string())
+        .env("TOWPATH_TRANSPORT", context.transport.to_string())
         .stdin(Stdio::null())
         // Standard output is reserved for the records.
         .stdout(io::stderr());
-    let failed = |error: io::Error| format!("cannot run `{command}`: {error}");
-    let mut child = start(&space.namespace, &mut shell).map_err(failed)?;
+    let run_error = |error: io::Error| format!("cannot run `{command}`: {error}");
+    let mut child = start(&host.namespace, &mut shell).map_err(run_error)?;
     loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
+        if let Some(status) = child.try_wait().map_err(run_error)? {
             return if status.success() {
                 Ok(())
             } else {
                 Err(format!("`{command}` ended with {status}"))
             };
         }
-        if stage.pace.is_over(deadline) {
+        if context.run_clock.is_over(deadline) {
             let _ = child.kill(); // it may have exited
-            sandbox::wait(&mut child).map_err(failed)?;
+            sandbox::wait(&mut child).map_err(run_error)?;
             return Ok(());
         }
         thread::sleep(POLL_INTERVAL);

@@ -28,13 +28,13 @@ use crate::traffic::{self, SampledStream, StreamEndpoint, TrafficContext};
 
 /// Time between two polls, unless their CPU time is too high.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Upper bound, as rarer polls would blur the series.
+/// Maximum time between two polls; rarer polls would blur the series.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// After a poll, the thread sleeps for its CPU time multiplied by this, within the limits above.
-/// The sleep is never shorter than [`MIN_REST_FACTOR`] times the CPU time.
-const REST_FACTOR: u32 = 50;
-const MIN_REST_FACTOR: u32 = 4;
-/// Time after its last socket has gone in which the kernel may still report on a connection.
+/// After a poll, the thread sleeps for the poll's CPU time multiplied by this, within the limits
+/// above. The sleep is never shorter than [`MIN_SLEEP_FACTOR`] times the CPU time.
+const SLEEP_FACTOR: u32 = 50;
+const MIN_SLEEP_FACTOR: u32 = 4;
+/// Time after the end of a connection's last socket in which the kernel may still report on it.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A direction with less than this part of the other direction's bytes is omitted.
 const MINOR_DIRECTION_DIVISOR: u64 = 100;
@@ -68,9 +68,9 @@ struct OpenDirections {
 }
 
 impl OpenDirections {
-    /// Reads them from a socket's state (RFC 9293 §3.3.2). A socket that has sent FIN may still
-    /// retransmit; a closed one reads no more.
-    fn of(socket: &DiagSocket) -> Self {
+    /// Derives the directions from a socket's state (RFC 9293 §3.3.2). A socket that has sent FIN
+    /// may still retransmit; a closed one reads no more.
+    fn from_socket(socket: &DiagSocket) -> Self {
         use TcpState::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck};
         let half_closed = matches!(socket.state, FinWait1 | FinWait2);
         Self {
@@ -98,33 +98,34 @@ impl ProgramEndpoint {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if no Multipath TCP socket of the program was seen: it uses plain TCP.
+    /// Returns true if the connection has had no Multipath TCP socket: it uses plain TCP.
     pub(crate) fn is_plain(&self) -> bool {
         self.state().mptcp.is_none()
     }
 
     /// Returns the latest sample of the subflows that exist.
     pub(crate) fn sample(&self) -> io::Result<ConnectionSample> {
-        self.connection_sample(|seen| seen.alive)
+        self.connection_sample(|subflow| subflow.alive)
     }
 
-    /// Returns the same, and once the last sample of each subflow that has gone since the last
-    /// call.
+    /// Returns the latest sample of the subflows that exist, and once the last sample of each
+    /// subflow that was closed since the previous call.
     pub(crate) fn sample_last(&self) -> io::Result<ConnectionSample> {
-        self.connection_sample(|seen| {
-            let new = !seen.reported;
-            seen.reported = true;
-            seen.alive || new
+        self.connection_sample(|subflow| {
+            let is_new = !subflow.reported;
+            subflow.reported = true;
+            subflow.alive || is_new
         })
     }
 
     fn connection_sample(
         &self,
-        wanted: impl Fn(&mut ProgramSubflow) -> bool,
+        include: impl Fn(&mut ProgramSubflow) -> bool,
     ) -> io::Result<ConnectionSample> {
         let mut state = self.state();
-        let seen = state.subflows.values_mut();
-        let samples: Vec<_> = seen.filter_map(|one| wanted(one).then_some(one.sample)).collect();
+        let subflows = state.subflows.values_mut();
+        let samples: Vec<_> =
+            subflows.filter_map(|subflow| include(subflow).then_some(subflow.sample)).collect();
         match (state.mptcp, samples.as_slice()) {
             (_, []) => Err(io::ErrorKind::NotConnected.into()),
             (Some(info), _) if !info.fallback => Ok(ConnectionSample::Multipath(info, samples)),
@@ -135,14 +136,15 @@ impl ProgramEndpoint {
 
 impl ProgramEndpointState {
     fn is_alive(&self) -> bool {
-        self.subflows.values().any(|seen| seen.alive)
+        self.subflows.values().any(|subflow| subflow.alive)
     }
 
     /// Returns the directions in which the existing sockets of the endpoint are open.
     fn open_directions(&self) -> OpenDirections {
-        let alive = self.subflows.values().filter(|seen| seen.alive);
-        let subflows = alive.fold(OpenDirections::default(), |all, seen| all.union(seen.open));
-        match self.mptcp.filter(|whole| !whole.fallback) {
+        let existing = self.subflows.values().filter(|subflow| subflow.alive);
+        let subflows =
+            existing.fold(OpenDirections::default(), |union, subflow| union.union(subflow.open));
+        match self.mptcp.filter(|mptcp| !mptcp.fallback) {
             Some(_) => OpenDirections {
                 send: subflows.send && self.mptcp_open.send,
                 receive: subflows.receive && self.mptcp_open.receive,
@@ -163,25 +165,30 @@ impl ProgramEndpointState {
             congestion_control: None,
             info,
         };
-        let seen = self.subflows.entry((local, remote));
-        let may = OpenDirections::of(socket);
-        let seen = seen.or_insert(ProgramSubflow { sample, open: may, alive, reported: false });
-        seen.open = may;
-        let before = &seen.sample.info;
-        seen.alive = alive;
+        let subflow = self.subflows.entry((local, remote));
+        let open = OpenDirections::from_socket(socket);
+        let subflow = subflow.or_insert(ProgramSubflow { sample, open, alive, reported: false });
+        subflow.open = open;
+        let previous = &subflow.sample.info;
+        subflow.alive = alive;
         // Linux clears the counters of a connection's first subflow before it is destroyed.
-        if info.bytes_received >= before.bytes_received && info.bytes_acked >= before.bytes_acked {
-            (seen.sample, seen.reported) = (sample, false);
+        if info.bytes_received >= previous.bytes_received
+            && info.bytes_acked >= previous.bytes_acked
+        {
+            (subflow.sample, subflow.reported) = (sample, false);
         }
     }
 
-    /// Returns the payload that has arrived here, each byte once; never decreases.
-    fn count_received(&mut self, fresh: bool) -> u64 {
-        let sum: u64 = self.subflows.values().map(|seen| seen.sample.info.bytes_received).sum();
-        let whole = self.mptcp.filter(|whole| whole.bytes_received + whole.bytes_acked > 0);
-        if let Some(whole) = whole.filter(|_| fresh) {
-            self.duplicate_bytes = sum.saturating_sub(whole.bytes_received);
-            self.received_bytes = self.received_bytes.max(whole.bytes_received);
+    /// Returns the payload that has arrived at this end, each byte once; never decreases.
+    ///
+    /// `is_fresh` means that the subflows and the Multipath TCP socket were read together.
+    fn count_received(&mut self, is_fresh: bool) -> u64 {
+        let sum: u64 =
+            self.subflows.values().map(|subflow| subflow.sample.info.bytes_received).sum();
+        let mptcp = self.mptcp.filter(|mptcp| mptcp.bytes_received + mptcp.bytes_acked > 0);
+        if let Some(mptcp) = mptcp.filter(|_| is_fresh) {
+            self.duplicate_bytes = sum.saturating_sub(mptcp.bytes_received);
+            self.received_bytes = self.received_bytes.max(mptcp.bytes_received);
         }
         self.received_bytes = self.received_bytes.max(sum.saturating_sub(self.duplicate_bytes));
         self.received_bytes
@@ -197,13 +204,13 @@ struct ProgramConnection {
     ends: [ProgramEndpoint; 2],
     /// Bytes received in direction up and down.
     received: [Arc<AtomicU64>; 2],
-    /// Time at which its last socket had gone.
+    /// Time at which its last socket was closed.
     ended: Option<Instant>,
     /// Set when no more reports are expected.
     settled: bool,
 }
 
-/// Netlink sockets for one host's kernel.
+/// Netlink sockets that query one host's kernel.
 #[derive(Debug)]
 struct HostDiag {
     diag: SocketDiag,
@@ -254,17 +261,17 @@ impl ProgramTracker {
         if flows.is_empty() {
             return None;
         }
-        let events = network.hosts.iter().map(|host| {
+        let host_diags = network.hosts.iter().map(|host| {
             let open = || Some(HostDiag { diag: SocketDiag::open().ok()?, destroyed: None });
-            let mut ears = host.namespace.run(open).ok()??;
+            let mut host_diag = host.namespace.run(open).ok()??;
             let destroyed = host.namespace.run(DestroyedSockets::open);
             // Without destroy events, connections that close between two polls stay invisible.
-            ears.destroyed = destroyed.ok().and_then(Result::ok);
-            host.stack.is_none().then_some(ears)
+            host_diag.destroyed = destroyed.ok().and_then(Result::ok);
+            host.stack.is_none().then_some(host_diag)
         });
-        let ears = events.collect();
+        let diags = host_diags.collect();
         Some(Self {
-            diags: ears,
+            diags,
             flows,
             own_ports: traffic::flow_ports(scenario),
             listened_ports: BTreeSet::new(),
@@ -278,19 +285,19 @@ impl ProgramTracker {
     }
 
     /// Polls until `done` is set, and once more.
-    pub(crate) fn run(&mut self, stage: &TrafficContext, done: &AtomicBool) {
+    pub(crate) fn run(&mut self, context: &TrafficContext, done: &AtomicBool) {
         loop {
-            let last = done.load(Ordering::Acquire);
-            let began = sys::thread_cpu_time();
-            self.poll(stage);
-            if last {
+            let is_last_poll = done.load(Ordering::Acquire);
+            let cpu_start = sys::thread_cpu_time();
+            self.poll(context);
+            if is_last_poll {
                 return;
             }
-            let cost = sys::thread_cpu_time().saturating_sub(began);
+            let cost = sys::thread_cpu_time().saturating_sub(cpu_start);
             thread::sleep(
-                (cost * REST_FACTOR)
+                (cost * SLEEP_FACTOR)
                     .clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
-                    .max(cost * MIN_REST_FACTOR),
+                    .max(cost * MIN_SLEEP_FACTOR),
             );
         }
     }
@@ -303,8 +310,8 @@ impl ProgramTracker {
             Some((*direction, log))
         });
         let mut logs: Vec<_> = logs.collect();
-        let most = logs.iter().map(|(_, log)| log.total_bytes()).max().unwrap_or_default();
-        logs.retain(|(_, log)| log.total_bytes() > most / MINOR_DIRECTION_DIVISOR);
+        let max_bytes = logs.iter().map(|(_, log)| log.total_bytes()).max().unwrap_or_default();
+        logs.retain(|(_, log)| log.total_bytes() > max_bytes / MINOR_DIRECTION_DIVISOR);
         logs
     }
 
@@ -319,17 +326,17 @@ impl ProgramTracker {
         })
     }
 
-    fn poll(&mut self, stage: &TrafficContext) {
+    fn poll(&mut self, context: &TrafficContext) {
         // The kernel's replies describe this moment, even if they take time.
-        let now = stage.now();
-        let looks: Vec<_> = self.diags.iter_mut().map(HostDiag::snapshot).collect();
-        for (host, look) in looks.iter().enumerate() {
-            self.update(host, look, stage);
+        let now = context.now();
+        let snapshots: Vec<_> = self.diags.iter_mut().map(HostDiag::snapshot).collect();
+        for (host, snapshot) in snapshots.iter().enumerate() {
+            self.update(host, snapshot, context);
         }
         self.count_delivered(now);
     }
 
-    fn update(&mut self, host: usize, snapshot: &HostSocketSnapshot, stage: &TrafficContext) {
+    fn update(&mut self, host: usize, snapshot: &HostSocketSnapshot, context: &TrafficContext) {
         let mut present = BTreeSet::new();
         self.listened_ports.extend(snapshot.listening.iter().map(|port| (host, *port)));
         for (socket, alive) in snapshot
@@ -338,7 +345,7 @@ impl ProgramTracker {
             .map(|s| (s, true))
             .chain(snapshot.destroyed.iter().map(|s| (s, false)))
         {
-            let Some(id) = self.connection_of(host, socket, stage) else { continue };
+            let Some(id) = self.connection_of(host, socket, context) else { continue };
             let Some(end) = self.endpoint(id, host) else { continue };
             end.state().update_subflow(socket, alive);
             if alive {
@@ -352,17 +359,17 @@ impl ProgramTracker {
                 self.by_ends.get(&(local, remote))
             });
             let Some(end) = id.and_then(|id| self.endpoint(*id, host)) else { continue };
-            let mut known = end.state();
+            let mut state = end.state();
             // A connection that fell back to TCP never becomes Multipath TCP again.
-            let fallback = info.fallback || known.mptcp.is_some_and(|whole| whole.fallback);
-            known.mptcp = Some(MptcpInfo { fallback, ..info });
-            known.mptcp_open = OpenDirections::of(socket);
-            known.count_received(true);
+            let fallback = info.fallback || state.mptcp.is_some_and(|mptcp| mptcp.fallback);
+            state.mptcp = Some(MptcpInfo { fallback, ..info });
+            state.mptcp_open = OpenDirections::from_socket(socket);
+            state.count_received(true);
         }
-        for (id, found) in self.connections.iter().enumerate() {
-            let Some(end) = found.endpoint_at(host) else { continue };
-            for (addresses, seen) in &mut end.state().subflows {
-                seen.alive &= present.contains(&(id, *addresses));
+        for (id, connection) in self.connections.iter().enumerate() {
+            let Some(end) = connection.endpoint_at(host) else { continue };
+            for (addresses, subflow) in &mut end.state().subflows {
+                subflow.alive &= present.contains(&(id, *addresses));
             }
         }
     }
@@ -376,7 +383,7 @@ impl ProgramTracker {
         &mut self,
         host: usize,
         socket: &DiagSocket,
-        stage: &TrafficContext,
+        context: &TrafficContext,
     ) -> Option<usize> {
         let (local, remote) = canonical_addresses(socket);
         if self.own_ports.contains(&local.port()) || self.own_ports.contains(&remote.port()) {
@@ -387,18 +394,18 @@ impl ProgramTracker {
         let by_cookie = self.by_cookie.get(&(host, socket.cookie));
         let by_token = || self.by_token.get(&(host, token?));
         let by_ends = || self.by_ends.get(&(local, remote));
-        let known = by_cookie.or_else(by_token).or_else(by_ends).copied();
-        let id = if let Some(id) = known {
+        let existing_id = by_cookie.or_else(by_token).or_else(by_ends).copied();
+        let id = if let Some(id) = existing_id {
             id
         } else {
-            let paths = &stage.network.scenario.paths;
-            let [one, other] = paths.get(path)?.between;
+            let paths = &context.network.scenario.paths;
+            let [first, second] = paths.get(path)?.between;
             let owner = |(path, end): (usize, usize)| paths.get(path)?.between.get(end).copied();
             // Behind a router that is a host of the scenario, the peer is on another path.
             let peer = path_and_end(remote.ip()).and_then(owner).filter(|peer| *peer != host);
-            let peer = peer.unwrap_or(if host == one { other } else { one });
+            let peer = peer.unwrap_or(if host == first { second } else { first });
             let accepted = self.listened_ports.contains(&(host, local.port()));
-            self.add(if accepted { [peer, host] } else { [host, peer] }, stage)?
+            self.add(if accepted { [peer, host] } else { [host, peer] }, context)?
         };
         if self.by_cookie.insert((host, socket.cookie), id) == Some(id) {
             return Some(id);
@@ -412,14 +419,16 @@ impl ProgramTracker {
     }
 
     /// Adds a connection from the first of two hosts to the second.
-    fn add(&mut self, between: [usize; 2], stage: &TrafficContext) -> Option<usize> {
-        let [opener, acceptor] = between;
-        let of = |hosts: [usize; 2]| self.flows.iter().find(move |own| own.hosts == hosts);
-        let own = of(between).or_else(|| of([acceptor, opener]));
-        let hosts = own.map_or(between, |own| own.hosts);
-        let own = own.or(self.flows.first())?;
-        let found = ProgramConnection {
-            flow: own.flow,
+    fn add(&mut self, hosts: [usize; 2], context: &TrafficContext) -> Option<usize> {
+        let [opener, acceptor] = hosts;
+        let flow_between = |hosts: [usize; 2]| {
+            self.flows.iter().find(move |command_flow| command_flow.hosts == hosts)
+        };
+        let command_flow = flow_between(hosts).or_else(|| flow_between([acceptor, opener]));
+        let hosts = command_flow.map_or(hosts, |command_flow| command_flow.hosts);
+        let command_flow = command_flow.or(self.flows.first())?;
+        let connection = ProgramConnection {
+            flow: command_flow.flow,
             hosts,
             ends: Default::default(),
             received: Default::default(),
@@ -427,14 +436,18 @@ impl ProgramTracker {
             settled: false,
         };
         if self.connections.len() < MAX_CONNECTIONS {
-            let number =
-                self.connections.iter().filter(|other| other.flow == own.flow).count() as u32;
-            let [client, server] = found.ends.clone().map(StreamEndpoint::Program);
-            let received = DIRECTIONS.into_iter().zip(found.received.clone()).collect();
-            let stream = SampledStream { flow: own.flow, number, client, server, received };
-            stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            let number = self
+                .connections
+                .iter()
+                .filter(|existing| existing.flow == command_flow.flow)
+                .count() as u32;
+            let [client, server] = connection.ends.clone().map(StreamEndpoint::Program);
+            let received = DIRECTIONS.into_iter().zip(connection.received.clone()).collect();
+            let stream =
+                SampledStream { flow: command_flow.flow, number, client, server, received };
+            context.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
         }
-        self.connections.push(found);
+        self.connections.push(connection);
         Some(self.connections.len() - 1)
     }
 
@@ -442,32 +455,34 @@ impl ProgramTracker {
     fn count_delivered(&mut self, now: Instant) {
         let span = now.saturating_since(self.last_poll);
         self.last_poll = now;
-        let (mut settled, mut sums) = (BTreeSet::new(), BTreeMap::new());
-        for (id, found) in
-            self.connections.iter_mut().enumerate().filter(|(_, found)| !found.settled)
+        let (mut settled_ids, mut byte_sums) = (BTreeSet::new(), BTreeMap::new());
+        for (id, connection) in
+            self.connections.iter_mut().enumerate().filter(|(_, connection)| !connection.settled)
         {
-            let [client, server] = &found.ends;
+            let [client, server] = &connection.ends;
             let alive = [client, server].iter().any(|end| end.state().is_alive());
-            found.ended = if alive { None } else { Some(found.ended.unwrap_or(now)) };
-            found.settled = found.ended.is_some_and(|ended| now >= ended + SETTLE_TIMEOUT);
-            if found.settled {
-                settled.insert(id);
+            connection.ended = if alive { None } else { Some(connection.ended.unwrap_or(now)) };
+            connection.settled =
+                connection.ended.is_some_and(|ended| now >= ended + SETTLE_TIMEOUT);
+            if connection.settled {
+                settled_ids.insert(id);
             }
             for ((direction, [sender, receiver]), counter) in DIRECTIONS
                 .into_iter()
                 .zip([[client, server], [server, client]])
-                .zip(&found.received)
+                .zip(&connection.received)
             {
                 let total = receiver.state().count_received(false);
                 let bytes = total.saturating_sub(counter.swap(total, Ordering::Relaxed));
-                let (sum, open) = sums.entry((found.flow, direction)).or_insert((0, false));
+                let (sum, open) =
+                    byte_sums.entry((connection.flow, direction)).or_insert((0, false));
                 *sum += bytes;
                 // A server may leave a connection open after the client has gone.
                 *open |= sender.state().open_directions().send
                     && receiver.state().open_directions().receive;
             }
         }
-        for (key, (bytes, open)) in sums {
+        for (key, (bytes, open)) in byte_sums {
             if bytes > 0 {
                 // The time until a program's first byte is not an interruption.
                 let log = self.delivery_logs.entry(key);
@@ -480,46 +495,50 @@ impl ProgramTracker {
             }
         }
         // The kernel may reuse the addresses for a new connection.
-        self.by_ends.retain(|_, id| !settled.contains(id));
-        self.by_token.retain(|_, id| !settled.contains(id));
+        self.by_ends.retain(|_, id| !settled_ids.contains(id));
+        self.by_token.retain(|_, id| !settled_ids.contains(id));
     }
 }
 
 impl ProgramConnection {
     fn endpoint_at(&self, host: usize) -> Option<&ProgramEndpoint> {
-        let place = self.hosts.iter().position(|own| *own == host)?;
-        self.ends.get(place)
+        let index = self.hosts.iter().position(|candidate| *candidate == host)?;
+        self.ends.get(index)
     }
 }
 
 impl HostDiag {
-    fn snapshot(ears: &mut Option<Self>) -> HostSocketSnapshot {
-        let Some(Self { diag, destroyed }) = ears else { return HostSocketSnapshot::default() };
+    fn snapshot(host_diag: &mut Option<Self>) -> HostSocketSnapshot {
+        let Some(Self { diag, destroyed }) = host_diag else {
+            return HostSocketSnapshot::default();
+        };
         // TCP first, so that a connection's totals are not older than those of its subflows.
         let tcp = diag.tcp(StateFilter::ALL).unwrap_or_default();
         let listens = |socket: &DiagSocket| socket.state == TcpState::Listen;
         let listening = tcp.iter().filter(|socket| listens(socket));
         let listening = listening.map(|socket| socket.local.port()).collect();
-        let whole = diag.mptcp(StateFilter::CONNECTED).unwrap_or_default();
-        let gone = destroyed.as_mut().and_then(|sockets| sockets.drain().ok());
+        let mptcp = diag.mptcp(StateFilter::CONNECTED).unwrap_or_default();
+        let closed = destroyed.as_mut().and_then(|sockets| sockets.drain().ok());
         let has_info = |socket: &DiagSocket| !socket.info.is_empty();
-        let connected = |socket: &DiagSocket| {
-            let over = matches!(socket.state, TcpState::Closed | TcpState::TimeWait);
-            has_info(socket) && !over && !listens(socket)
+        let is_connected = |socket: &DiagSocket| {
+            let is_closed = matches!(socket.state, TcpState::Closed | TcpState::TimeWait);
+            has_info(socket) && !is_closed && !listens(socket)
         };
         HostSocketSnapshot {
-            tcp: tcp.into_iter().filter(connected).collect(),
-            mptcp: whole.into_iter().filter(has_info).collect(),
+            tcp: tcp.into_iter().filter(is_connected).collect(),
+            mptcp: mptcp.into_iter().filter(has_info).collect(),
             listening,
-            destroyed: gone.map(|gone| gone.events).unwrap_or_default(),
+            destroyed: closed.map(|closed| closed.events).unwrap_or_default(),
         }
     }
 }
 
 fn command_flows(scenario: &Scenario) -> Vec<CommandFlow> {
     let flows = (0_u32..).zip(&scenario.flows);
-    let run = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Run { .. }));
-    run.map(|(number, flow)| CommandFlow { flow: number, hosts: [flow.from, flow.to] }).collect()
+    let command_flows = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Run { .. }));
+    command_flows
+        .map(|(number, flow)| CommandFlow { flow: number, hosts: [flow.from, flow.to] })
+        .collect()
 }
 
 #[cfg(test)]
@@ -527,11 +546,11 @@ mod tests {
     use super::*;
 
     fn open_directions(state: TcpState, inode: u32) -> (bool, bool) {
-        let any = "10.64.0.1:80".parse().unwrap();
+        let address = "10.64.0.1:80".parse().unwrap();
         let socket = DiagSocket {
             state,
-            local: any,
-            remote: any,
+            local: address,
+            remote: address,
             link_index: None,
             cookie: 1,
             inode,
@@ -543,7 +562,7 @@ mod tests {
             congestion: None,
             subflow: None,
         };
-        let OpenDirections { send, receive } = OpenDirections::of(&socket);
+        let OpenDirections { send, receive } = OpenDirections::from_socket(&socket);
         (send, receive)
     }
 

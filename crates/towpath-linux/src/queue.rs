@@ -14,19 +14,21 @@ use crate::sys;
 
 /// Makes an unbounded queue, as sender and receiver.
 pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
-    let bell =
-        Arc::new(Notifier { event: sys::event()?.into(), is_notified: AtomicBool::new(false) });
+    let notifier = Arc::new(Notifier {
+        event: sys::create_eventfd()?.into(),
+        is_notified: AtomicBool::new(false),
+    });
     let (sender, receiver) = mpsc::channel();
     Ok((
-        QueueSender { items: sender, notifier: Arc::clone(&bell) },
-        QueueReceiver { items: receiver, notifier: bell },
+        QueueSender { items: sender, notifier: Arc::clone(&notifier) },
+        QueueReceiver { items: receiver, notifier },
     ))
 }
 
 #[derive(Debug)]
 struct Notifier {
     event: File,
-    /// Set when the event is readable, or is about to be.
+    /// Set when the event is readable, or will be at once.
     is_notified: AtomicBool,
 }
 
@@ -39,13 +41,13 @@ impl Notifier {
         }
     }
 
-    /// Clears the event, first of all, so that a later sender makes it readable again.
+    /// Clears the event so that a later sender makes it readable again.
     ///
-    /// Only after this may the receiver check the queue a last time before it waits.
+    /// The receiver must check the queue once more after this, before it waits.
     fn clear(&self) {
         let _ = (&self.event).read(&mut [0; 8]); // fails if it was not signalled
         self.is_notified.store(false, Ordering::Release);
-        // Pairs with the swap in `ring`: an item sent before a ring without effect is seen.
+        // Pairs with the swap in `notify`: an item sent before a `notify` without effect is seen.
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
@@ -112,18 +114,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_is_readable_only_while_something_may_wait() {
+    fn the_descriptor_is_readable_only_while_an_item_may_be_queued() {
         let (sender, receiver) = queue().unwrap();
         let readable = || sys::poll(&mut [sys::wait_for_input(&receiver)], Some(Duration::ZERO));
         assert_eq!(readable().unwrap(), 0);
-        let other = sender.clone();
-        assert!(sender.send(1) && other.send(2));
+        let second_sender = sender.clone();
+        assert!(sender.send(1) && second_sender.send(2));
         assert_eq!(readable().unwrap(), 1);
         assert_eq!((receiver.receive(), receiver.receive()), (Some(1), Some(2)));
         assert_eq!(receiver.receive(), None);
         assert_eq!(readable().unwrap(), 0);
         drop(receiver);
-        assert!(!sender.send(3) && !other.send(4));
+        assert!(!sender.send(3) && !second_sender.send(4));
     }
 
     /// A receiver that waits for the descriptor after each item receives every item.

@@ -1,5 +1,5 @@
 //! Run clock: state shared by all threads that transfer data on a schedule. Contains the clock, the
-//! start of the traffic, and an early end.
+//! start of the traffic, an early end, and the traffic budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,22 +18,30 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct RunClock {
     clock: Clock,
-    zero: Instant,
+    start_time: Instant,
     interrupted: AtomicBool,
-    /// Nanoseconds of traffic time after which nothing new begins, and the deadline for what has
-    /// begun.
+    /// Traffic time after which nothing new begins; `u64::MAX` without an early end.
     end_ns: AtomicU64,
+    /// Traffic time at which also the exchanges in progress must stop; `u64::MAX` without an early
+    /// end.
     limit_ns: AtomicU64,
     /// Traffic budget; `None` without limits.
     budget: Option<Arc<TrafficBudget>>,
 }
 
 impl RunClock {
-    /// Creates the clock of traffic that starts at `zero` on `clock`.
-    pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
-        let never = || AtomicU64::new(u64::MAX);
-        let (end_ns, limit_ns) = (never(), never());
-        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, budget: None }
+    /// Creates the clock of traffic that starts at `start_time` on `clock`.
+    pub(crate) fn new(clock: Clock, start_time: Instant) -> Self {
+        let unlimited = || AtomicU64::new(u64::MAX);
+        let (end_ns, limit_ns) = (unlimited(), unlimited());
+        Self {
+            clock,
+            start_time,
+            interrupted: AtomicBool::new(false),
+            end_ns,
+            limit_ns,
+            budget: None,
+        }
     }
 
     /// Sets the traffic budget.
@@ -46,51 +54,51 @@ impl RunClock {
         self.budget.as_ref()
     }
 
-    /// Reserves up to `most` bytes. An error is the time of the next attempt, relative to the start
+    /// Reserves up to `max_bytes`. An error is the time of the next attempt, relative to the start
     /// of the traffic. A reservation must be [settled](Self::settle).
     pub(crate) fn reserve(
         &self,
         direction: TrafficDirection,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<usize, Instant> {
-        let Some(purse) = &self.budget else { return Ok(most) };
-        match purse.reserve(self.clock.now(), direction, most as u64) {
-            Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
+        let Some(budget) = &self.budget else { return Ok(max_bytes) };
+        match budget.reserve(self.clock.now(), direction, max_bytes as u64) {
+            Ok(granted) => Ok(usize::try_from(granted).unwrap_or(max_bytes)),
             Err(due) => {
-                purse.end_if_exhausted();
-                Err(Instant::ZERO + due.saturating_since(self.zero))
+                budget.end_if_exhausted();
+                Err(Instant::ZERO + due.saturating_since(self.start_time))
             }
         }
     }
 
     /// Reports how many of the granted bytes were transferred.
     pub(crate) fn settle(&self, direction: TrafficDirection, granted: usize, moved: usize) {
-        if let Some(purse) = &self.budget {
-            purse.settle(direction, granted as u64, moved as u64);
+        if let Some(budget) = &self.budget {
+            budget.settle(direction, granted as u64, moved as u64);
         }
     }
 
     /// Returns true if a datagram of any length may be transferred now.
     pub(crate) fn can_consume(&self, direction: TrafficDirection) -> bool {
-        let Some(purse) = &self.budget else { return true };
-        let may = purse.next_allowed(self.clock.now(), direction).is_none();
-        if !may {
-            purse.end_if_exhausted();
+        let Some(budget) = &self.budget else { return true };
+        let is_allowed = budget.next_allowed(self.clock.now(), direction).is_none();
+        if !is_allowed {
+            budget.end_if_exhausted();
         }
-        may
+        is_allowed
     }
 
     /// Consumes the bytes of a transferred datagram.
     pub(crate) fn consume(&self, direction: TrafficDirection, bytes: usize) {
-        if let Some(purse) = &self.budget {
-            purse.consume(self.clock.now(), direction, bytes as u64);
+        if let Some(budget) = &self.budget {
+            budget.consume(self.clock.now(), direction, bytes as u64);
         }
     }
 
     /// Adds memory that records of the traffic occupy.
     pub(crate) fn add_memory(&self, bytes: u64) {
-        if let Some(purse) = &self.budget {
-            purse.add_memory(bytes);
+        if let Some(budget) = &self.budget {
+            budget.add_memory(bytes);
         }
     }
 
@@ -100,19 +108,19 @@ impl RunClock {
     }
 
     /// Returns the start of the traffic on the clock.
-    pub(crate) fn zero(&self) -> Instant {
-        self.zero
+    pub(crate) fn start_time(&self) -> Instant {
+        self.start_time
     }
 
     /// Returns the time since the start of the traffic.
     pub(crate) fn now(&self) -> Instant {
-        Instant::ZERO + self.clock.now().saturating_since(self.zero)
+        Instant::ZERO + self.clock.now().saturating_since(self.start_time)
     }
 
-    /// Blocks until `at`, relative to the start of the traffic, or until an interrupt.
-    pub(crate) fn sleep_until(&self, at: Instant) {
+    /// Blocks until `time`, relative to the start of the traffic, or until an interrupt.
+    pub(crate) fn sleep_until(&self, time: Instant) {
         const MAX_SLEEP: Duration = Duration::from_millis(100);
-        let end = self.zero + at.saturating_since(Instant::ZERO);
+        let end = self.start_time + time.saturating_since(Instant::ZERO);
         loop {
             let now = self.clock.now();
             if end.saturating_since(now) <= MAX_SLEEP {
@@ -125,10 +133,10 @@ impl RunClock {
         }
     }
 
-    /// Blocks until `at`, checking for interrupts more often.
-    pub(crate) fn wait_until(&self, at: Instant) {
-        while self.now() < at && !self.is_interrupted() {
-            self.sleep_until(at.min(self.now() + POLL_INTERVAL));
+    /// Blocks until `time`, and checks for interrupts at [`POLL_INTERVAL`].
+    pub(crate) fn wait_until(&self, time: Instant) {
+        while self.now() < time && !self.is_interrupted() {
+            self.sleep_until(time.min(self.now() + POLL_INTERVAL));
         }
     }
 
@@ -137,11 +145,11 @@ impl RunClock {
         self.interrupted.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the traffic at `at`: nothing due later begins. Exchanges begun before may take up to
-    /// `patience` longer.
-    pub(crate) fn end_at(&self, at: Instant, timeout: Duration) {
-        self.end_ns.fetch_min(at.as_nanos(), Ordering::AcqRel);
-        self.limit_ns.fetch_min((at + timeout).as_nanos(), Ordering::AcqRel);
+    /// Ends the traffic at `time`: nothing due later begins. Exchanges begun before may take up to
+    /// `timeout` longer.
+    pub(crate) fn end_at(&self, time: Instant, timeout: Duration) {
+        self.end_ns.fetch_min(time.as_nanos(), Ordering::AcqRel);
+        self.limit_ns.fetch_min((time + timeout).as_nanos(), Ordering::AcqRel);
     }
 
     /// Returns the time of the early end, if set.
@@ -152,8 +160,9 @@ impl RunClock {
 
     /// Returns true after an interrupt, or if the budget ended the traffic.
     pub(crate) fn is_interrupted(&self) -> bool {
-        let is_over = |traffic_budget: &Arc<TrafficBudget>| traffic_budget.end_reason().is_some();
-        self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_over)
+        let is_exhausted =
+            |traffic_budget: &Arc<TrafficBudget>| traffic_budget.end_reason().is_some();
+        self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_exhausted)
     }
 
     /// Returns true if work due by `deadline` must stop.

@@ -17,7 +17,7 @@ const TCP_INFO_BYTES: usize = 320;
 const SUBFLOW_INFO_BYTES: usize = 264;
 /// `struct mptcp_subflow_addrs`: two socket addresses of 128 bytes.
 const SUBFLOW_ADDRESSES_BYTES: usize = 256;
-/// `struct mptcp_subflow_data`, the header of an array of either.
+/// `struct mptcp_subflow_data`, the header of an array of these structures.
 const SUBFLOW_DATA_BYTES: usize = 16;
 /// Upper bound of subflows: the kernel's path managers make at most 8 additional ones.
 const MAX_SUBFLOWS: usize = 32;
@@ -61,7 +61,7 @@ pub(crate) struct TcpInfo {
     pub(crate) delivery_app_limited: bool,
     /// Time with data to send or unacknowledged data, in whole jiffies.
     pub(crate) busy_us: u64,
-    /// Part of `busy_us` with a full peer window.
+    /// Part of `busy_us` in which the peer's receive window was full.
     pub(crate) rwnd_limited_us: u64,
     /// Part of `busy_us` with a send buffer too small for the congestion window.
     pub(crate) sndbuf_limited_us: u64,
@@ -226,7 +226,7 @@ pub(crate) enum ConnectionSample {
     Single(SubflowSample, Option<FallbackReason>),
 }
 
-/// Queries the kernel; `Err` when the socket is not connected.
+/// Samples a socket of the kernel; `Err` when the socket is not connected.
 pub(crate) fn connection(
     socket: &socket2::Socket,
     multipath: bool,
@@ -234,8 +234,8 @@ pub(crate) fn connection(
     if multipath {
         // `MPTCP_FULL_INFO` came with Linux 6.5, the others with 5.16. All fail after a fallback to
         // TCP.
-        let found = full_info(socket.as_fd()).or_else(|_| separate_info(socket.as_fd()));
-        if let Ok((info, subflows)) = found {
+        let multipath_info = full_info(socket.as_fd()).or_else(|_| separate_info(socket.as_fd()));
+        if let Ok((info, subflows)) = multipath_info {
             return Ok(ConnectionSample::Multipath(info, subflows));
         }
     }
@@ -384,9 +384,9 @@ mod tests {
         infos[280] = 1;
         infos[280 + 68..280 + 72].copy_from_slice(&15_000u32.to_ne_bytes());
         let mut addresses = [0; 640];
-        for (offset, last) in [(8, 1), (136, 2), (264 + 8, 3), (264 + 136, 4)] {
+        for (offset, last_octet) in [(8, 1), (136, 2), (264 + 8, 3), (264 + 136, 4)] {
             addresses[offset..offset + 2].copy_from_slice(&2u16.to_ne_bytes());
-            addresses[offset + 2..offset + 8].copy_from_slice(&[0x14, 0x51, 10, 64, 0, last]);
+            addresses[offset + 2..offset + 8].copy_from_slice(&[0x14, 0x51, 10, 64, 0, last_octet]);
         }
         let (info, subflows) = parse_full_info(&request, &infos, &addresses);
         assert_eq!((info.token, info.fallback), (0xabcd, false));
@@ -399,7 +399,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_of_the_kernel_can_panic(
+        fn no_reply_of_the_kernel_causes_a_panic(
             request in proptest::collection::vec(any::<u8>(), 0..140),
             infos in proptest::collection::vec(any::<u8>(), 0..700),
         ) {
@@ -413,8 +413,8 @@ mod tests {
     fn old_and_new_socket_options_give_the_same_result() {
         use socket2::{Domain, Protocol, SockAddr, Socket, Type};
         let address = SockAddr::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
-        let new = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
-        let listener = match new() {
+        let create_socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
+        let listener = match create_socket() {
             Ok(listener) => listener,
             Err(error) => {
                 eprintln!("skipped: this kernel has no Multipath TCP: {error}");
@@ -424,19 +424,22 @@ mod tests {
         };
         listener.bind(&address).unwrap();
         listener.listen(1).unwrap();
-        let client = new().unwrap();
+        let client = create_socket().unwrap();
         client.connect(&listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         client.send(b"towpath").unwrap();
-        let mut room = [std::mem::MaybeUninit::uninit(); 16];
-        assert_eq!(server.recv(&mut room).unwrap(), 7);
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 16];
+        assert_eq!(server.recv(&mut buffer).unwrap(), 7);
         let (new_info, new_subflows) = full_info(server.as_fd()).unwrap();
         let (old_info, old_subflows) = separate_info(server.as_fd()).unwrap();
         assert_eq!((new_info.token, new_info.fallback), (old_info.token, old_info.fallback));
-        let ends = |all: &[SubflowSample]| -> Vec<_> {
-            all.iter().map(|one| (one.local, one.remote, one.info.bytes_received)).collect()
+        let summaries = |subflows: &[SubflowSample]| -> Vec<_> {
+            subflows
+                .iter()
+                .map(|subflow| (subflow.local, subflow.remote, subflow.info.bytes_received))
+                .collect()
         };
-        assert_eq!(ends(&new_subflows), ends(&old_subflows));
+        assert_eq!(summaries(&new_subflows), summaries(&old_subflows));
         assert_eq!(new_subflows.len(), 1);
     }
 

@@ -32,7 +32,7 @@ type SandboxTask = Box<dyn FnOnce() + Send>;
 /// Root of a user namespace may not set real-time priority, but a thread keeps what it has.
 #[derive(Debug)]
 pub struct EmulatorThread {
-    work: Sender<SandboxTask>,
+    tasks: Sender<SandboxTask>,
 }
 
 impl EmulatorThread {
@@ -41,14 +41,14 @@ impl EmulatorThread {
     ///
     /// Threads and processes started later inherit the ordinary priority.
     fn reserve() -> io::Result<Self> {
-        let (work, inbox) = mpsc::channel::<SandboxTask>();
+        let (tasks, task_receiver) = mpsc::channel::<SandboxTask>();
         thread::Builder::new().name("emulator".into()).spawn(move || {
-            if let Ok(work) = inbox.recv() {
-                work();
+            if let Ok(task) = task_receiver.recv() {
+                task();
             }
         })?;
-        sys::ordinary_priority()?;
-        Ok(Self { work })
+        sys::set_ordinary_priority()?;
+        Ok(Self { tasks })
     }
 
     /// Starts a thread without real-time priority, for processes that need no sandbox.
@@ -56,10 +56,10 @@ impl EmulatorThread {
         Self::reserve()
     }
 
-    /// Runs `work` on the thread.
-    pub fn run(self, work: impl FnOnce() + Send + 'static) {
+    /// Runs `task` on the thread.
+    pub fn run(self, task: impl FnOnce() + Send + 'static) {
         // The thread waits for exactly this message.
-        let _ = self.work.send(Box::new(work)); // the thread may have ended
+        let _ = self.tasks.send(Box::new(task)); // the thread may have ended
     }
 }
 
@@ -152,9 +152,9 @@ pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<
 /// The inner process is this program with `arguments`. Must be called while the process has one
 /// thread.
 pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
-    let step = |action| move |source| SandboxError::Step { action, source };
+    let step_error = |action| move |source| SandboxError::Step { action, source };
     // The inner process inherits the priority, but only the emulator's thread keeps it.
-    let _ = sys::real_time_priority(EMULATOR_PRIORITY); // may be refused
+    let _ = sys::set_real_time_priority(EMULATOR_PRIORITY); // may be refused
     let is_real_root = enter_namespaces()?;
     die_with_parent(env::var(PARENT).ok())?;
     let mut inner = Command::new("/proc/self/exe")
@@ -163,9 +163,9 @@ pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
         .env(PARENT, "0")
         .env(REAL_ROOT, if is_real_root { "1" } else { "0" })
         .spawn()
-        .map_err(step("start the emulator process"))?;
-    sys::ordinary_priority().map_err(step("return to ordinary priority"))?;
-    wait(&mut inner).map_err(step("wait for the emulator process"))
+        .map_err(step_error("start the emulator process"))?;
+    sys::set_ordinary_priority().map_err(step_error("return to ordinary priority"))?;
+    wait(&mut inner).map_err(step_error("wait for the emulator process"))
 }
 
 /// Waits for a process, also when a signal interrupts the wait.
@@ -173,7 +173,7 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     loop {
         match child.wait() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
+            result => return result,
         }
     }
 }
@@ -181,11 +181,11 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 /// Prepares the inner process; must be called first in it.
 pub fn inner() -> Result<EmulatorThread, SandboxError> {
     die_with_parent(env::var(PARENT).ok())?;
-    let step = |action| move |source| SandboxError::Step { action, source };
-    sys::make_mounts_private().map_err(step("make mounts private"))?;
+    let step_error = |action| move |source| SandboxError::Step { action, source };
+    sys::make_mounts_private().map_err(step_error("make mounts private"))?;
     // Refused where a container masks parts of /proc; then the old one stays, with foreign PIDs.
     let _ = sys::mount_proc();
-    EmulatorThread::reserve().map_err(step("start the emulator's thread"))
+    EmulatorThread::reserve().map_err(step_error("start the emulator's thread"))
 }
 
 /// Returns true if root inside is root of the machine, for lack of a user namespace.
@@ -205,7 +205,7 @@ fn die_with_parent(parent: Option<String>) -> Result<(), SandboxError> {
         .map_err(|source| SandboxError::Step { action: "tie the process to its parent", source })?;
     // The parent may have died before the call above.
     match parent.and_then(|text| text.parse::<i32>().ok()) {
-        Some(id) if id == sys::parent() => Ok(()),
+        Some(id) if id == sys::parent_pid() => Ok(()),
         Some(_) | None => Err(SandboxError::Orphaned),
     }
 }
@@ -213,11 +213,11 @@ fn die_with_parent(parent: Option<String>) -> Result<(), SandboxError> {
 /// Enters new namespaces; returns true if it did without a user namespace.
 fn enter_namespaces() -> Result<bool, SandboxError> {
     let (user, group) = sys::user_and_group();
-    let inside = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID;
-    match sys::unshare(libc::CLONE_NEWUSER | inside) {
+    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID;
+    match sys::unshare(libc::CLONE_NEWUSER | namespaces) {
         Ok(()) => map_to_root(user, group).map(|()| false),
         // Real root needs no user namespace.
-        Err(_) if user == 0 && sys::unshare(inside).is_ok() => Ok(true),
+        Err(_) if user == 0 && sys::unshare(namespaces).is_ok() => Ok(true),
         Err(error) => Err(SandboxError::UserNamespace(error)),
     }
 }

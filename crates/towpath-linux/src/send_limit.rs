@@ -39,7 +39,7 @@ pub(crate) enum SendLimit {
     Pacing,
     /// The scheduler sent the data on another subflow, although this one had room.
     Scheduler,
-    /// No sample explains the wait.
+    /// The samples explain no limit.
     Unknown,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct ConnectionSendState {
 
 impl ConnectionSendState {
     /// Derives the state from the kernel's sequence numbers and `SO_MEMINFO`.
-    pub(crate) fn of(info: &MptcpInfo, buffer: (u64, u64)) -> Self {
-        // Sequence numbers wrap, so only differences to the acknowledged one are known.
+    pub(crate) fn from_kernel(info: &MptcpInfo, buffer: (u64, u64)) -> Self {
+        // Sequence numbers wrap, so they are only meaningful relative to the acknowledged one.
         let written = info.write_seq.wrapping_sub(info.snd_una);
         let outstanding = info.bytes_sent.saturating_sub(info.bytes_acked);
         Self {
@@ -68,18 +68,19 @@ impl ConnectionSendState {
     }
 }
 
-/// Returns true if a writer waits for space: it is woken when a third of the buffer is free.
-fn is_full((queued_bytes, buffer_bytes): (u64, u64)) -> bool {
+/// Returns true if a writer still waits for space. Linux wakes it when a third of the buffer is
+/// free.
+fn is_buffer_full((queued_bytes, buffer_bytes): (u64, u64)) -> bool {
     buffer_bytes > 0 && queued_bytes * 5 >= buffer_bytes * 3
 }
 
-/// A subflow in two samples.
+/// Two successive samples of a subflow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SubflowDelta<'a> {
     pub(crate) before: &'a TcpInfo,
     pub(crate) now: &'a TcpInfo,
     pub(crate) backup: bool,
-    /// Set when a loss has reduced its congestion window before.
+    /// Set when an earlier loss has reduced its congestion window.
     pub(crate) cwnd_reduced: bool,
 }
 
@@ -90,7 +91,7 @@ impl SubflowDelta<'_> {
     }
 }
 
-/// Limits and their parts of a time, which sum up to 1.
+/// Limits of a sender, each with its share of an interval; the shares sum up to 1.
 pub(crate) type LimitShares = Vec<(SendLimit, f64)>;
 
 /// Origin of the samples of a sender, and the state above its subflows.
@@ -104,7 +105,7 @@ pub(crate) enum InfoSource {
     Library,
 }
 
-/// Returns the limits of each subflow of a connection in a time of `span`. An `endless` source
+/// Returns the limits of each subflow of a connection in an interval of `span`. An `endless` source
 /// always has something to send.
 pub(crate) fn connection_limits(
     source: InfoSource,
@@ -113,19 +114,20 @@ pub(crate) fn connection_limits(
     span: Duration,
 ) -> Vec<LimitShares> {
     match source {
-        InfoSource::Multipath(above) => {
-            mptcp_limits(&above, subflows).into_iter().map(|limit| vec![(limit, 1.0)]).collect()
-        }
+        InfoSource::Multipath(send_state) => mptcp_limits(&send_state, subflows)
+            .into_iter()
+            .map(|limit| vec![(limit, 1.0)])
+            .collect(),
         InfoSource::Single(buffer) => {
-            subflows.iter().map(|one| plain_tcp_limits(one, buffer, span)).collect()
+            subflows.iter().map(|subflow| plain_tcp_limits(subflow, buffer, span)).collect()
         }
         InfoSource::Library => {
-            subflows.iter().map(|one| vec![(library_limit(one, endless), 1.0)]).collect()
+            subflows.iter().map(|subflow| vec![(library_limit(subflow, endless), 1.0)]).collect()
         }
     }
 }
 
-/// Returns true if the source of a flow never runs dry.
+/// Returns true if the sender of a flow always has data.
 pub(crate) fn is_endless(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Bulk { size_bytes, .. } => size_bytes.is_none(),
@@ -139,15 +141,15 @@ pub(crate) fn is_endless(pattern: &Pattern) -> bool {
     }
 }
 
-/// Returns the account's part for a limit. `cut` is the reason why the congestion window was
-/// reduced. An `endless` source without data was only late: its CPU was the limit.
-pub(crate) fn account_part(limit: SendLimit, cut: Option<Part>, endless: bool) -> Part {
+/// Converts a limit to a part of the account. `loss_cause` is the reason why the congestion window
+/// was reduced. An `endless` source without data was only late: its CPU was the limit.
+pub(crate) fn account_part(limit: SendLimit, loss_cause: Option<Part>, endless: bool) -> Part {
     match limit {
         SendLimit::Handshake => Part::Handshake,
         SendLimit::Backup => Part::Backup,
         SendLimit::Stale => Part::Stale,
         SendLimit::SlowStart => Part::SlowStart,
-        SendLimit::AfterLoss => cut.unwrap_or(Part::AfterLoss),
+        SendLimit::AfterLoss => loss_cause.unwrap_or(Part::AfterLoss),
         SendLimit::SmallWindow => Part::CongestionAvoidance,
         SendLimit::PeerWindow => Part::PeerWindow,
         SendLimit::HolBlocked(_) => Part::HeadOfLineBlocking,
@@ -163,38 +165,40 @@ pub(crate) fn account_part(limit: SendLimit, cut: Option<Part>, endless: bool) -
 /// Returns the limits of a plain TCP connection. `buffer` is the send buffer: bytes used, and its
 /// size.
 pub(crate) fn plain_tcp_limits(
-    between: &SubflowDelta<'_>,
+    delta: &SubflowDelta<'_>,
     buffer: (u64, u64),
     span: Duration,
 ) -> LimitShares {
-    let SubflowDelta { before, now, .. } = *between;
+    let SubflowDelta { before, now, .. } = *delta;
     if now.state != TcpInfo::ESTABLISHED && now.bytes_sent == before.bytes_sent {
         return vec![(SendLimit::Handshake, 1.0)];
     }
     let span = span.as_micros().max(1) as f64;
-    let since = |now: u64, before: u64| (now.saturating_sub(before) as f64 / span).min(1.0);
+    let share_between = |now: u64, before: u64| (now.saturating_sub(before) as f64 / span).min(1.0);
     // Jiffies are coarse: a subflow with unsent or unacknowledged data in both samples was busy
     // between them.
-    let waiting = |info: &TcpInfo| info.unacked > 0 || info.notsent_bytes > 0;
-    let both = waiting(before) && waiting(now);
-    let busy = if both { 1.0 } else { since(now.busy_us, before.busy_us) };
-    let window = since(now.rwnd_limited_us, before.rwnd_limited_us).min(busy);
-    let sent = since(now.sndbuf_limited_us, before.sndbuf_limited_us).min(busy - window);
-    let rest = busy - window - sent;
-    // Linux counts a full buffer only after it has just sent, so most of that time is uncounted.
-    let nothing = if is_full(buffer) { SendLimit::SendBuffer } else { SendLimit::Application };
-    let all = [
-        (SendLimit::Application, 1.0 - busy),
-        (SendLimit::PeerWindow, window),
-        (SendLimit::SendBuffer, sent),
-        (subflow_limit(between).unwrap_or(nothing), rest),
+    let has_data = |info: &TcpInfo| info.unacked > 0 || info.notsent_bytes > 0;
+    let was_busy = has_data(before) && has_data(now);
+    let busy_share = if was_busy { 1.0 } else { share_between(now.busy_us, before.busy_us) };
+    let window_share = share_between(now.rwnd_limited_us, before.rwnd_limited_us).min(busy_share);
+    let buffer_share = share_between(now.sndbuf_limited_us, before.sndbuf_limited_us)
+        .min(busy_share - window_share);
+    let other_share = busy_share - window_share - buffer_share;
+    // Linux counts a full buffer only right after it has sent, so most of that time is missing.
+    let no_data_limit =
+        if is_buffer_full(buffer) { SendLimit::SendBuffer } else { SendLimit::Application };
+    let shares = [
+        (SendLimit::Application, 1.0 - busy_share),
+        (SendLimit::PeerWindow, window_share),
+        (SendLimit::SendBuffer, buffer_share),
+        (subflow_limit(delta).unwrap_or(no_data_limit), other_share),
     ];
-    all.into_iter().filter(|(_, share)| *share > 0.0).collect()
+    shares.into_iter().filter(|(_, share)| *share > 0.0).collect()
 }
 
 /// Returns the limit of a subflow that has data to send; `None` without data.
-fn subflow_limit(between: &SubflowDelta<'_>) -> Option<SendLimit> {
-    let now = between.now;
+fn subflow_limit(delta: &SubflowDelta<'_>) -> Option<SendLimit> {
+    let now = delta.now;
     let waiting_for_timeout = now.ca_state >= 4 || now.backoff > 0;
     if waiting_for_timeout && now.unacked > 0 {
         return Some(if now.backoff > 1 { SendLimit::Stale } else { SendLimit::AfterLoss });
@@ -209,36 +213,36 @@ fn subflow_limit(between: &SubflowDelta<'_>) -> Option<SendLimit> {
     }
     // Linux waits until a third of the window is free, and then sends that much at once.
     if u64::from(now.in_flight()) * 3 + 6 >= u64::from(now.cwnd) * 2 {
-        return Some(cwnd_limit(between));
+        return Some(cwnd_limit(delta));
     }
-    let fair =
+    let cwnd_rate =
         u64::from(now.cwnd) * u64::from(now.mss_bytes) * 1_000_000 / u64::from(now.srtt_us.max(1));
     // BBR paces at the measured delivery rate, regardless of its window and the queue.
-    let most = fair.max(now.delivery_bytes_per_s).saturating_mul(2);
-    let paced = now.pacing_bytes_per_s > 0 && now.pacing_bytes_per_s <= most;
-    Some(if paced { SendLimit::Pacing } else { SendLimit::Unknown })
+    let max_paced_rate = cwnd_rate.max(now.delivery_bytes_per_s).saturating_mul(2);
+    let is_paced = now.pacing_bytes_per_s > 0 && now.pacing_bytes_per_s <= max_paced_rate;
+    Some(if is_paced { SendLimit::Pacing } else { SendLimit::Unknown })
 }
 
 /// Returns the limit of a subflow of which only the window is known, such as a QUIC path. An
 /// `endless` source always has something to send.
-pub(crate) fn library_limit(between: &SubflowDelta<'_>, endless: bool) -> SendLimit {
-    let now = between.now;
+pub(crate) fn library_limit(delta: &SubflowDelta<'_>, endless: bool) -> SendLimit {
+    let now = delta.now;
     if now.state == TcpInfo::QUIC_VALIDATING {
         return SendLimit::Handshake;
     }
-    if between.backup {
+    if delta.backup {
         return SendLimit::Backup;
     }
     if u64::from(now.in_flight()) * 10 >= u64::from(now.cwnd) * 8 {
-        return cwnd_limit(between);
+        return cwnd_limit(delta);
     }
     if endless { SendLimit::Unknown } else { SendLimit::Application }
 }
 
-fn cwnd_limit(between: &SubflowDelta<'_>) -> SendLimit {
-    if between.cwnd_reduced || between.now.ca_state > 1 {
+fn cwnd_limit(delta: &SubflowDelta<'_>) -> SendLimit {
+    if delta.cwnd_reduced || delta.now.ca_state > 1 {
         SendLimit::AfterLoss
-    } else if between.now.cwnd < between.now.ssthresh {
+    } else if delta.now.cwnd < delta.now.ssthresh {
         SendLimit::SlowStart
     } else {
         SendLimit::SmallWindow
@@ -247,56 +251,61 @@ fn cwnd_limit(between: &SubflowDelta<'_>) -> SendLimit {
 
 /// Returns the limit of each subflow of a Multipath TCP connection.
 pub(crate) fn mptcp_limits(
-    above: &ConnectionSendState,
+    send_state: &ConnectionSendState,
     subflows: &[SubflowDelta<'_>],
 ) -> Vec<SendLimit> {
-    let carries = |subflow: &SubflowDelta<'_>| {
+    let is_usable = |subflow: &SubflowDelta<'_>| {
         subflow.now.state == TcpInfo::ESTABLISHED && !subflow.backup && subflow.now.backoff == 0
     };
-    let regular = subflows.iter().any(carries);
-    let packet = subflows.iter().map(|subflow| u64::from(subflow.now.mss_bytes)).max();
-    let needed = above.outstanding_bytes + packet.unwrap_or(0);
-    let full = connection_window(subflows).is_some_and(|window| needed > u64::from(window));
-    let of = |at: usize, subflow: &SubflowDelta<'_>| {
+    let has_regular = subflows.iter().any(is_usable);
+    let max_mss = subflows.iter().map(|subflow| u64::from(subflow.now.mss_bytes)).max();
+    let needed_window = send_state.outstanding_bytes + max_mss.unwrap_or(0);
+    let is_window_full =
+        connection_window(subflows).is_some_and(|window| needed_window > u64::from(window));
+    let limit_of = |index: usize, subflow: &SubflowDelta<'_>| {
         let now = subflow.now;
         if now.state != TcpInfo::ESTABLISHED && now.bytes_sent == subflow.before.bytes_sent {
             return SendLimit::Handshake;
         }
         match subflow_limit(subflow) {
             // The window belongs to the connection; this subflow's data may be a window probe.
-            Some(SendLimit::PeerWindow) => return window_blocked_limit(at, subflows),
+            Some(SendLimit::PeerWindow) => return window_blocked_limit(index, subflows),
             Some(limit) => return limit,
             None => {}
         }
-        if subflow.backup && regular {
+        if subflow.backup && has_regular {
             return SendLimit::Backup;
         }
-        if above.unsent_bytes > 0 {
-            if full {
-                return window_blocked_limit(at, subflows);
+        if send_state.unsent_bytes > 0 {
+            if is_window_full {
+                return window_blocked_limit(index, subflows);
             }
             // Unsent data may still find no room in this subflow's window.
-            let room = u64::from(now.in_flight()) * 10 < u64::from(now.cwnd) * 9;
-            return if room { SendLimit::Scheduler } else { cwnd_limit(subflow) };
+            let has_room = u64::from(now.in_flight()) * 10 < u64::from(now.cwnd) * 9;
+            return if has_room { SendLimit::Scheduler } else { cwnd_limit(subflow) };
         }
-        if is_full(above.buffer) { SendLimit::SendBuffer } else { SendLimit::Application }
+        if is_buffer_full(send_state.buffer) {
+            SendLimit::SendBuffer
+        } else {
+            SendLimit::Application
+        }
     };
-    subflows.iter().enumerate().map(|(at, subflow)| of(at, subflow)).collect()
+    subflows.iter().enumerate().map(|(index, subflow)| limit_of(index, subflow)).collect()
 }
 
-/// Returns the connection's window, which counts from the first unacknowledged byte. The subflow
-/// whose last ACK left the peer most recently knows it.
+/// Returns the connection's window, which counts from the first unacknowledged byte. It is taken
+/// from the subflow whose last ACK left the peer most recently.
 pub(crate) fn connection_window(subflows: &[SubflowDelta<'_>]) -> Option<u32> {
     let age_us =
         |now: &TcpInfo| u64::from(now.last_ack_received_ms) * 1_000 + u64::from(now.min_rtt_us) / 2;
-    let all = subflows.iter().map(|subflow| subflow.now);
-    let open = all.filter(|now| now.state == TcpInfo::ESTABLISHED);
-    let known = open.filter_map(|now| Some((age_us(now), now.snd_wnd_bytes?)));
-    known.min().map(|(_, window)| window)
+    let samples = subflows.iter().map(|subflow| subflow.now);
+    let established = samples.filter(|now| now.state == TcpInfo::ESTABLISHED);
+    let windows = established.filter_map(|now| Some((age_us(now), now.snd_wnd_bytes?)));
+    windows.min().map(|(_, window)| window)
 }
 
 /// Attributes a full window to the subflow with the slowest data, if another one waits for it.
-fn window_blocked_limit(at: usize, subflows: &[SubflowDelta<'_>]) -> SendLimit {
+fn window_blocked_limit(index: usize, subflows: &[SubflowDelta<'_>]) -> SendLimit {
     let slowest =
         subflows.iter().enumerate().filter(|(_, subflow)| subflow.now.unacked > 0).max_by_key(
             |(_, subflow)| {
@@ -306,7 +315,7 @@ fn window_blocked_limit(at: usize, subflows: &[SubflowDelta<'_>]) -> SendLimit {
             },
         );
     match slowest {
-        Some((slowest, _)) if slowest != at => SendLimit::HolBlocked(slowest),
+        Some((slowest, _)) if slowest != index => SendLimit::HolBlocked(slowest),
         Some(_) | None => SendLimit::PeerWindow,
     }
 }
@@ -337,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_tcp_is_judged_by_its_chronographs_first() {
+    fn plain_tcp_limits_come_from_the_chronographs_first() {
         let before = TcpInfo { unacked: 0, ..established_info() };
         let now = TcpInfo {
             busy_us: 8_000,
@@ -349,11 +358,11 @@ mod tests {
         };
         let shares = plain_tcp_limits(&delta(&before, &now), (0, 100), Duration::from_millis(10));
         let share = |limit| shares.iter().find(|(l, _)| *l == limit).map(|(_, share)| *share);
-        let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-9);
-        assert!(close(share(SendLimit::PeerWindow), 0.4), "{shares:?}");
-        assert!(close(share(SendLimit::SendBuffer), 0.2), "{shares:?}");
-        assert!(close(share(SendLimit::Application), 0.2), "{shares:?}");
-        assert!(close(share(SendLimit::SlowStart), 0.2), "{shares:?}");
+        let is_close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-9);
+        assert!(is_close(share(SendLimit::PeerWindow), 0.4), "{shares:?}");
+        assert!(is_close(share(SendLimit::SendBuffer), 0.2), "{shares:?}");
+        assert!(is_close(share(SendLimit::Application), 0.2), "{shares:?}");
+        assert!(is_close(share(SendLimit::SlowStart), 0.2), "{shares:?}");
     }
 
     #[test]
@@ -378,72 +387,79 @@ mod tests {
             ..established_info()
         };
         assert_eq!(subflow_limit(&delta(&bbr, &bbr)), Some(SendLimit::Pacing));
-        let free = TcpInfo { pacing_bytes_per_s: 10_000_000, ..bbr };
-        assert_eq!(subflow_limit(&delta(&free, &free)), Some(SendLimit::Unknown));
+        let fast_pacing = TcpInfo { pacing_bytes_per_s: 10_000_000, ..bbr };
+        assert_eq!(subflow_limit(&delta(&fast_pacing, &fast_pacing)), Some(SendLimit::Unknown));
     }
 
     #[test]
     fn a_full_congestion_window_names_the_cause_of_its_size() {
         let full = TcpInfo { notsent_bytes: 50_000, unacked: 100, ..established_info() };
-        let judged = |info: &TcpInfo, cut| {
-            subflow_limit(&SubflowDelta {
-                before: info,
-                now: info,
-                backup: false,
-                cwnd_reduced: cut,
-            })
+        let limit_of = |info: &TcpInfo, cwnd_reduced| {
+            subflow_limit(&SubflowDelta { before: info, now: info, backup: false, cwnd_reduced })
         };
-        assert_eq!(judged(&full, false), Some(SendLimit::SlowStart));
-        assert_eq!(judged(&full, true), Some(SendLimit::AfterLoss));
-        assert_eq!(judged(&TcpInfo { ssthresh: 90, ..full }, false), Some(SendLimit::SmallWindow));
+        assert_eq!(limit_of(&full, false), Some(SendLimit::SlowStart));
+        assert_eq!(limit_of(&full, true), Some(SendLimit::AfterLoss));
+        assert_eq!(
+            limit_of(&TcpInfo { ssthresh: 90, ..full }, false),
+            Some(SendLimit::SmallWindow)
+        );
         let timeout = TcpInfo { ca_state: 4, notsent_bytes: 0, ..full };
-        assert_eq!(judged(&timeout, false), Some(SendLimit::AfterLoss));
-        assert_eq!(judged(&TcpInfo { backoff: 3, ..timeout }, false), Some(SendLimit::Stale));
-        assert_eq!(judged(&TcpInfo { notsent_bytes: 0, ..full }, true), None);
+        assert_eq!(limit_of(&timeout, false), Some(SendLimit::AfterLoss));
+        assert_eq!(limit_of(&TcpInfo { backoff: 3, ..timeout }, false), Some(SendLimit::Stale));
+        assert_eq!(limit_of(&TcpInfo { notsent_bytes: 0, ..full }, true), None);
     }
 
     #[test]
     fn a_full_connection_window_names_the_path_that_is_slowest() {
         let fast = established_info();
         let slow = TcpInfo { srtt_us: 2_000_000, ..established_info() };
-        let above = ConnectionSendState {
+        let send_state = ConnectionSendState {
             unsent_bytes: 500_000,
             outstanding_bytes: 999_000,
             ..ConnectionSendState::default()
         };
-        let both = [delta(&fast, &fast), delta(&slow, &slow)];
-        assert_eq!(mptcp_limits(&above, &both), [SendLimit::HolBlocked(1), SendLimit::PeerWindow]);
+        let subflows = [delta(&fast, &fast), delta(&slow, &slow)];
+        assert_eq!(
+            mptcp_limits(&send_state, &subflows),
+            [SendLimit::HolBlocked(1), SendLimit::PeerWindow]
+        );
         // The last ACK on the slow subflow carried a window relative to an earlier byte.
         let (fast, slow) = (
             TcpInfo { snd_wnd_bytes: Some(900_000), ..fast },
             TcpInfo { last_ack_received_ms: 300, ..slow },
         );
-        let later = [delta(&fast, &fast), delta(&slow, &slow)];
-        let less = ConnectionSendState { outstanding_bytes: 900_000, ..above };
-        assert_eq!(mptcp_limits(&less, &later), [SendLimit::HolBlocked(1), SendLimit::PeerWindow]);
-        let room = ConnectionSendState { outstanding_bytes: 100_000, ..above };
-        assert_eq!(mptcp_limits(&room, &both), [SendLimit::Scheduler, SendLimit::Scheduler]);
+        let later_subflows = [delta(&fast, &fast), delta(&slow, &slow)];
+        let less_outstanding = ConnectionSendState { outstanding_bytes: 900_000, ..send_state };
+        assert_eq!(
+            mptcp_limits(&less_outstanding, &later_subflows),
+            [SendLimit::HolBlocked(1), SendLimit::PeerWindow]
+        );
+        let small_outstanding = ConnectionSendState { outstanding_bytes: 100_000, ..send_state };
+        assert_eq!(
+            mptcp_limits(&small_outstanding, &subflows),
+            [SendLimit::Scheduler, SendLimit::Scheduler]
+        );
     }
 
     #[test]
     fn no_unsent_data_means_the_application_or_its_buffer_limits() {
         let info = established_info();
-        let all = [delta(&info, &info)];
+        let subflows = [delta(&info, &info)];
         let idle = ConnectionSendState { buffer: (10, 100), ..ConnectionSendState::default() };
-        assert_eq!(mptcp_limits(&idle, &all), [SendLimit::Application]);
+        assert_eq!(mptcp_limits(&idle, &subflows), [SendLimit::Application]);
         let full = ConnectionSendState { buffer: (70, 100), ..idle };
-        assert_eq!(mptcp_limits(&full, &all), [SendLimit::SendBuffer]);
+        assert_eq!(mptcp_limits(&full, &subflows), [SendLimit::SendBuffer]);
     }
 
     #[test]
-    fn a_backup_waits_only_while_there_is_something_else() {
+    fn a_backup_waits_only_while_a_regular_subflow_works() {
         let info = established_info();
         let backup = SubflowDelta { backup: true, ..delta(&info, &info) };
-        let above = ConnectionSendState { unsent_bytes: 1, ..ConnectionSendState::default() };
-        let limits = mptcp_limits(&above, &[delta(&info, &info), backup]);
+        let send_state = ConnectionSendState { unsent_bytes: 1, ..ConnectionSendState::default() };
+        let limits = mptcp_limits(&send_state, &[delta(&info, &info), backup]);
         assert_eq!(limits, [SendLimit::Scheduler, SendLimit::Backup]);
         let silent = TcpInfo { backoff: 4, ..info };
-        let limits = mptcp_limits(&above, &[delta(&silent, &silent), backup]);
+        let limits = mptcp_limits(&send_state, &[delta(&silent, &silent), backup]);
         assert_eq!(limits, [SendLimit::Stale, SendLimit::Scheduler]);
     }
 
@@ -456,7 +472,7 @@ mod tests {
             bytes_acked: 10_000,
             ..MptcpInfo::default()
         };
-        let above = ConnectionSendState::of(&info, (1, 2));
-        assert_eq!((above.unsent_bytes, above.outstanding_bytes), (700, 300));
+        let send_state = ConnectionSendState::from_kernel(&info, (1, 2));
+        assert_eq!((send_state.unsent_bytes, send_state.outstanding_bytes), (700, 300));
     }
 }

@@ -29,7 +29,7 @@ impl SubflowLabel<'_> {
         direction: DataDirection,
         sends: bool,
         (before, now): (&TcpInfo, &TcpInfo),
-        (at, span): (Instant, Duration),
+        (time, span): (Instant, Duration),
     ) -> Subflow {
         let bytes = if sends {
             now.bytes_acked.saturating_sub(before.bytes_acked)
@@ -37,7 +37,7 @@ impl SubflowLabel<'_> {
             now.bytes_received.saturating_sub(before.bytes_received)
         };
         Subflow {
-            t_ns: at.as_nanos(),
+            t_ns: time.as_nanos(),
             span_ns: span.as_nanos() as u64,
             flow: self.flow,
             stream: self.stream,
@@ -65,12 +65,13 @@ impl SubflowLabel<'_> {
     }
 }
 
-/// A TCP socket of this network namespace, with what its own connection does not report.
+/// A TCP socket of this network namespace, with data that a Multipath TCP socket does not report
+/// about it.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelSubflow {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// Congestion control in use; the connection itself reports only the configured one.
+    /// Congestion control in use; the Multipath TCP socket reports only the configured one.
     pub(crate) congestion: Option<String>,
     /// Set when one of the ends requested the subflow as a backup.
     pub(crate) backup: bool,
@@ -78,23 +79,25 @@ pub(crate) struct KernelSubflow {
 
 /// Returns all TCP sockets of this network namespace that have a peer.
 pub(crate) fn list_kernel_subflows() -> Vec<KernelSubflow> {
-    let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(StateFilter::CONNECTED));
-    let all = listed.unwrap_or_default().into_iter().map(|socket| {
-        let asked = |flag| socket.subflow.is_some_and(|subflow| subflow.flags.contains(flag));
+    let sockets = SocketDiag::open().and_then(|mut diag| diag.tcp(StateFilter::CONNECTED));
+    let subflows = sockets.unwrap_or_default().into_iter().map(|socket| {
+        let has_flag = |flag| socket.subflow.is_some_and(|subflow| subflow.flags.contains(flag));
         KernelSubflow {
             local: unmapped(socket.local),
             remote: unmapped(socket.remote),
-            backup: asked(SubflowFlags::BACKUP_LOCAL) || asked(SubflowFlags::BACKUP_REMOTE),
+            backup: has_flag(SubflowFlags::BACKUP_LOCAL) || has_flag(SubflowFlags::BACKUP_REMOTE),
             congestion: socket.congestion,
         }
     });
-    all.collect()
+    subflows.collect()
 }
 
-/// Returns the congestion controls of those sockets, with local and remote address.
+/// Returns the congestion control of each connected TCP socket, with local and remote address.
 pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
-    let named = list_kernel_subflows().into_iter();
-    named.filter_map(|one| Some((one.local, one.remote, one.congestion?))).collect()
+    let subflows = list_kernel_subflows().into_iter();
+    subflows
+        .filter_map(|subflow| Some((subflow.local, subflow.remote, subflow.congestion?)))
+        .collect()
 }
 
 /// Returns both addresses of a socket, with IPv4-mapped ones as IPv4.

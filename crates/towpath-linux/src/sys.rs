@@ -47,15 +47,15 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
 }
 
 /// Sets the minimum timer slack for the calling thread.
-pub(crate) fn minimal_timer_slack() {
+pub(crate) fn set_minimal_timer_slack() {
     // SAFETY: PR_SET_TIMERSLACK takes a number, no pointer. It cannot fail for the own thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Closes every descriptor from `first` on. Only for the start of a program that owns none.
-pub(crate) fn close_from(first: libc::c_uint) {
+/// Closes every descriptor from `first_fd` on. Only for the start of a program that owns none.
+pub(crate) fn close_from(first_fd: libc::c_uint) {
     // SAFETY: takes numbers only; the caller owns no descriptor in the range.
-    unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, first_fd, libc::c_uint::MAX, 0) };
 }
 
 /// Returns a descriptor's inode; a socket's is the one in the kernel's socket listings.
@@ -74,7 +74,7 @@ pub(crate) fn user_and_group() -> (u32, u32) {
 }
 
 /// Returns the PID of the parent.
-pub(crate) fn parent() -> i32 {
+pub(crate) fn parent_pid() -> i32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::getppid() }
 }
@@ -120,12 +120,12 @@ pub(crate) fn make_mounts_private() -> io::Result<()> {
 }
 
 /// Gives the calling thread real-time priority (`SCHED_FIFO`), which its children inherit.
-pub(crate) fn real_time_priority(priority: i32) -> io::Result<()> {
+pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_policy(libc::SCHED_FIFO, priority)
 }
 
 /// Gives the calling thread ordinary priority; always allowed.
-pub(crate) fn ordinary_priority() -> io::Result<()> {
+pub(crate) fn set_ordinary_priority() -> io::Result<()> {
     set_policy(libc::SCHED_OTHER, 0)
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn has_real_time_priority() -> bool {
 }
 
 /// Sets the nice value of the calling thread.
-pub(crate) fn nice(value: i32) -> io::Result<()> {
+pub(crate) fn set_nice(value: i32) -> io::Result<()> {
     // SAFETY: takes no pointer; 0 is the calling thread.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) }).map(drop)
 }
@@ -165,7 +165,7 @@ pub(crate) fn set_slice(length: Duration) -> io::Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: the structure lives through the call, is only read, and says its own size.
+    // SAFETY: the structure lives through the call, is only read, and contains its own size.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attributes), 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -185,25 +185,25 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
 
 /// Returns the processor time of the calling thread.
 pub(crate) fn thread_cpu_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    clock_time(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Returns the processor time of the whole process.
 pub(crate) fn process_cpu_time() -> Duration {
-    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+    clock_time(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// Returns the monotonic time since an arbitrary start.
 pub(crate) fn monotonic() -> Duration {
-    clock(libc::CLOCK_MONOTONIC)
+    clock_time(libc::CLOCK_MONOTONIC)
 }
 
 /// Returns the wall-clock time since 1970.
 pub(crate) fn real_time() -> Duration {
-    clock(libc::CLOCK_REALTIME)
+    clock_time(libc::CLOCK_REALTIME)
 }
 
-fn clock(id: libc::clockid_t) -> Duration {
+fn clock_time(id: libc::clockid_t) -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
     // SAFETY: the kernel fills the timespec, for which all-zero is a valid value too.
     let time = unsafe {
@@ -400,7 +400,7 @@ const FULL_INFO_ADDRESS_POINTER: usize = 24;
 const FULL_INFO_TCP_POINTER: usize = 32;
 
 /// Makes an eventfd, which is readable while its counter is not zero.
-pub(crate) fn event() -> io::Result<OwnedFd> {
+pub(crate) fn create_eventfd() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
     // SAFETY: `fd` was just opened and has no other owner.
@@ -432,7 +432,7 @@ pub(crate) fn read_appending(
     Ok(read)
 }
 
-/// Reads one packet into three buffers; returns the bytes read.
+/// Reads one packet into several buffers; returns the bytes read.
 pub(crate) fn read_vectored(
     fd: BorrowedFd<'_>,
     parts: &mut [io::IoSliceMut<'_>],

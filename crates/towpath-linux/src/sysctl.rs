@@ -42,8 +42,8 @@ impl TryFrom<String> for Sysctl {
         let is_name = |part: &str| {
             !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control)
         };
-        let below = path.strip_prefix("net/");
-        if below.is_some_and(|rest| rest.split('/').all(is_name)) {
+        let relative_path = path.strip_prefix("net/");
+        if relative_path.is_some_and(|rest| rest.split('/').all(is_name)) {
             Ok(Self { path })
         } else {
             Err(InvalidSysctl(path))
@@ -58,19 +58,19 @@ impl From<Sysctl> for String {
 }
 
 impl Sysctl {
-    /// Names a setting with dots; no part of it may have a dot.
+    /// Creates a setting from its name with dots; no part of the name may contain a dot.
     pub fn new(name: &str) -> Self {
         Self { path: name.replace('.', "/") }
     }
 
-    /// Names a setting of IPv4 on one interface, such as `rp_filter`.
+    /// Creates a setting of IPv4 on one interface, such as `rp_filter`.
     ///
     /// The pseudo-interfaces `all` and `default` have settings as well.
     pub fn ipv4(link: &str, name: &str) -> Self {
         Self { path: format!("net/ipv4/conf/{link}/{name}") }
     }
 
-    /// Names a setting of IPv6 on one interface, such as `disable_ipv6`.
+    /// Creates a setting of IPv6 on one interface, such as `disable_ipv6`.
     pub fn ipv6(link: &str, name: &str) -> Self {
         Self { path: format!("net/ipv6/conf/{link}/{name}") }
     }
@@ -82,7 +82,8 @@ impl Sysctl {
 
     /// Reads the value, without the end of the line.
     pub fn read(&self) -> Result<String, SysctlError> {
-        let text = fs::read_to_string(self.file()).map_err(|source| self.failed("read", source))?;
+        let text =
+            fs::read_to_string(self.file()).map_err(|source| self.to_error("read", source))?;
         Ok(text.trim_end().to_owned())
     }
 
@@ -91,18 +92,18 @@ impl Sysctl {
         self.read().ok()?.parse().ok()
     }
 
-    /// Changes the value; does not make a missing setting.
+    /// Changes the value; does not create a missing setting.
     pub fn write(&self, value: &str) -> Result<(), SysctlError> {
-        let written = fs::OpenOptions::new().write(true).open(self.file());
-        let written = written.and_then(|mut file| file.write_all(value.as_bytes()));
-        written.map_err(|source| self.failed("set", source))
+        let file = fs::OpenOptions::new().write(true).open(self.file());
+        let result = file.and_then(|mut file| file.write_all(value.as_bytes()));
+        result.map_err(|source| self.to_error("set", source))
     }
 
     fn file(&self) -> impl AsRef<Path> {
         Path::new("/proc/sys").join(&self.path)
     }
 
-    fn failed(&self, action: &'static str, source: io::Error) -> SysctlError {
+    fn to_error(&self, action: &'static str, source: io::Error) -> SysctlError {
         SysctlError { action, sysctl: self.clone(), source }
     }
 }
@@ -124,9 +125,9 @@ mod tests {
     #[test]
     fn a_setting_is_printed_in_sysctl_syntax() {
         assert_eq!(Sysctl::new("net.mptcp.enabled").to_string(), "net.mptcp.enabled");
-        let of = |link| Sysctl::ipv4(link, "rp_filter").to_string();
-        assert_eq!(of("eth0"), "net.ipv4.conf.eth0.rp_filter");
-        assert_eq!(of("eth0.100"), "net/ipv4/conf/eth0.100/rp_filter");
+        let rp_filter = |link| Sysctl::ipv4(link, "rp_filter").to_string();
+        assert_eq!(rp_filter("eth0"), "net.ipv4.conf.eth0.rp_filter");
+        assert_eq!(rp_filter("eth0.100"), "net/ipv4/conf/eth0.100/rp_filter");
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(crate) struct SampledStream {
 pub(crate) struct TrafficContext {
     pub(crate) network: Arc<EmulatedNetwork>,
     pub(crate) transport: Transport,
-    pub(crate) pace: RunClock,
+    pub(crate) run_clock: RunClock,
     pub(crate) streams: Mutex<Vec<SampledStream>>,
     /// Received bytes of constant-rate UDP flows, by flow and direction.
     pub(crate) udp_bytes: Mutex<Vec<(u32, DataDirection, Arc<AtomicU64>)>>,
@@ -115,7 +115,7 @@ impl TrafficContext {
 
     /// Returns the time since the start of the traffic.
     pub(crate) fn now(&self) -> Instant {
-        self.pace.now()
+        self.run_clock.now()
     }
 
     /// Returns the transport that flow number `flow` uses in this run.
@@ -176,15 +176,15 @@ enum FlowListenerKind {
 #[derive(Debug)]
 enum OpenEndpoint {
     Kernel(Arc<Socket>),
-    /// Bytes are moved in the thread of our own stack.
-    Inside(stream_app::DrivenEndpoint),
+    /// Bytes are moved in the thread of our own stack or of QUIC.
+    Driven(stream_app::DrivenEndpoint),
 }
 
 impl OpenEndpoint {
-    fn end(&self) -> StreamEndpoint {
+    fn endpoint(&self) -> StreamEndpoint {
         match self {
             Self::Kernel(socket) => StreamEndpoint::Kernel(Arc::clone(socket)),
-            Self::Inside(opened) => opened.end.clone(),
+            Self::Driven(endpoint) => endpoint.end.clone(),
         }
     }
 }
@@ -202,49 +202,50 @@ pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> St
     }
 }
 
-fn new_socket(stage: &TrafficContext, flow: &Flow, host: usize) -> io::Result<Socket> {
+fn new_socket(context: &TrafficContext, flow: &Flow, host: usize) -> io::Result<Socket> {
     let domain = match flow.family {
         Family::V4 => Domain::IPV4,
         Family::V6 => Domain::IPV6,
     };
-    let protocol = if flow.transport_in(stage.transport) == Transport::Mptcp {
+    let protocol = if flow.transport_in(context.transport) == Transport::Mptcp {
         Protocol::MPTCP
     } else {
         Protocol::TCP
     };
-    let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
-    let socket = space.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
-    let scenario = &stage.network.scenario;
+    let namespace = context.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+    let socket =
+        namespace.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
+    let scenario = &context.network.scenario;
     if let Some(host) = scenario.hosts.get(host) {
         // The actual congestion control is read back later; an error is only a warning.
-        let wanted = scenario.congestion_control_of(host);
-        let _ = sample::set_congestion_control(socket.as_fd(), wanted);
+        let algorithm = scenario.congestion_control_of(host);
+        let _ = sample::set_congestion_control(socket.as_fd(), algorithm);
     }
     Ok(socket)
 }
 
 /// Opens the flow's listening socket on its accepting host.
 pub(crate) fn listen(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     index: usize,
     flow: &Flow,
 ) -> io::Result<FlowListener> {
     let port = FIRST_PORT + index as u16;
-    if is_quic(flow.transport_in(stage.transport)) {
-        let kind = FlowListenerKind::Quic(quic::listen(stage, flow, port)?);
+    if is_quic(flow.transport_in(context.transport)) {
+        let kind = FlowListenerKind::Quic(quic::listen(context, flow, port)?);
         return Ok(FlowListener { kind, port });
     }
-    if let Some(stack) = own_stack(stage, flow.to) {
-        let kind = FlowListenerKind::Own(own_stack::listen(stage, flow, stack, port)?);
+    if let Some(stack) = own_stack(context, flow.to) {
+        let kind = FlowListenerKind::Own(own_stack::listen(context, flow, stack, port)?);
         return Ok(FlowListener { kind, port });
     }
-    let socket = new_socket(stage, flow, flow.to)?;
-    let any: IpAddr = match flow.family {
+    let socket = new_socket(context, flow, flow.to)?;
+    let unspecified: IpAddr = match flow.family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
     socket.set_reuse_address(true)?;
-    socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
+    socket.bind(&SockAddr::from(SocketAddr::new(unspecified, port)))?;
     socket.listen(128)?;
     socket.set_read_timeout(Some(IO_POLL_INTERVAL))?;
     Ok(FlowListener { kind: FlowListenerKind::Kernel(socket), port })
@@ -252,10 +253,10 @@ pub(crate) fn listen(
 
 /// Returns the ports at which this process listens for a scenario's flows.
 pub(crate) fn flow_ports(scenario: &Scenario) -> BTreeSet<u16> {
-    let ours = |flow: &Flow| {
+    let uses_listener = |flow: &Flow| {
         !matches!(flow.pattern, Pattern::Run { .. } | Pattern::Udping(_) | Pattern::Udp(_))
     };
-    let flows = scenario.flows.iter().enumerate().filter(|(_, flow)| ours(flow));
+    let flows = scenario.flows.iter().enumerate().filter(|(_, flow)| uses_listener(flow));
     flows.map(|(index, _)| FIRST_PORT + index as u16).collect()
 }
 
@@ -267,21 +268,21 @@ pub(crate) fn is_quic(transport: Transport) -> bool {
     }
 }
 
-fn own_stack(stage: &TrafficContext, host: usize) -> Option<&Arc<stack::StackHandle>> {
-    stage.network.hosts.get(host)?.stack.as_ref()
+fn own_stack(context: &TrafficContext, host: usize) -> Option<&Arc<stack::StackHandle>> {
+    context.network.hosts.get(host)?.stack.as_ref()
 }
 
 /// Runs one flow to its end. Blocks.
 pub(crate) fn run(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     index: usize,
     flow: &Flow,
     listener: &FlowListener,
 ) -> FlowOutcome {
     let start = Instant::ZERO + flow.start;
-    stage.pace.sleep_until(start);
+    context.run_clock.sleep_until(start);
     let deadline = start + flow.pattern.limit();
-    let mut talks = MessageSessions::new(flow);
+    let mut message_sessions = MessageSessions::new(flow);
     let mut outcome = FlowOutcome::default();
     for direction in directions(&flow.pattern) {
         outcome.delivered.push(DirectionDelivery { direction: *direction, logs: Vec::new() });
@@ -289,56 +290,59 @@ pub(crate) fn run(
     let logs = thread::scope(|scope| {
         let mut workers = Vec::new();
         for number in 0..streams(&flow.pattern) {
-            let received = counters(flow);
-            let part = (number, received.as_slice(), talks.as_ref());
-            let (client, server) = match open(stage, flow, listener, deadline, part) {
+            let received = new_counters(flow);
+            let stream_context = (number, received.as_slice(), message_sessions.as_ref());
+            let (client, server) = match open(context, flow, listener, deadline, stream_context) {
                 Ok(ends) => ends,
                 Err(reason) => {
                     outcome.failure = Some(reason);
                     break;
                 }
             };
-            outcome.connect.get_or_insert_with(|| stage.now().saturating_since(start));
+            outcome.connect.get_or_insert_with(|| context.now().saturating_since(start));
             let stream = SampledStream {
                 flow: index as u32,
                 number,
-                client: client.end(),
-                server: server.end(),
+                client: client.endpoint(),
+                server: server.endpoint(),
                 received,
             };
-            stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
+            context.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
             for (end, is_client) in [(client, true), (server, false)] {
                 let stream = stream.clone();
-                if let (OpenEndpoint::Kernel(socket), Some(talks)) = (&end, &mut talks) {
-                    talks.add_stream(&stream, socket, is_client);
+                if let (OpenEndpoint::Kernel(socket), Some(message_sessions)) =
+                    (&end, &mut message_sessions)
+                {
+                    message_sessions.add_stream(&stream, socket, is_client);
                     continue;
                 }
-                let work = move || run_end(stage, flow, &end, is_client, &stream, deadline);
+                let work = move || run_end(context, flow, &end, is_client, &stream, deadline);
                 workers.push(scope.spawn(move || work().into_iter().collect::<Vec<_>>()));
             }
         }
         // The message schedule begins when all connections are open.
-        for part in talks.iter_mut().flat_map(MessageSessions::parts) {
+        for end in message_sessions.iter_mut().flat_map(MessageSessions::kernel_ends) {
             workers.push(scope.spawn(move || {
-                let _meter = stage.meters.thread(part.is_client());
-                part.run(&stage.pace, flow, deadline)
+                let _meter = context.meters.thread(end.is_client());
+                end.run(&context.run_clock, flow, deadline)
             }));
         }
         workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
     });
     for (direction, log) in logs {
-        let side = outcome.delivered.iter_mut().find(|side| side.direction == direction);
-        if let Some(side) = side {
-            side.logs.push(log);
+        let delivery =
+            outcome.delivered.iter_mut().find(|delivery| delivery.direction == direction);
+        if let Some(delivery) = delivery {
+            delivery.logs.push(log);
         }
     }
-    if let Some(talks) = &talks {
-        talks.finish(index as u32, &mut outcome);
+    if let Some(message_sessions) = &message_sessions {
+        message_sessions.finish(index as u32, &mut outcome);
     }
     outcome
 }
 
-fn counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
+fn new_counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
     directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect()
 }
 
@@ -349,7 +353,7 @@ pub(crate) fn sends(direction: DataDirection, is_client: bool) -> bool {
 
 /// Sends and receives at one end; returns the log of received data.
 fn run_end(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     end: &OpenEndpoint,
     is_client: bool,
@@ -358,26 +362,38 @@ fn run_end(
 ) -> Option<(DataDirection, DeliveryLog)> {
     let start = Instant::ZERO + flow.start;
     let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
-    let sending = stream.received.iter().any(|(direction, _)| sends(*direction, is_client));
+    let is_sender = stream.received.iter().any(|(direction, _)| sends(*direction, is_client));
     match end {
-        OpenEndpoint::Inside(opened) => {
+        OpenEndpoint::Driven(endpoint) => {
             let (direction, _) = incoming?;
-            Some((*direction, stream_app::receive(&stage.pace, opened, start, deadline)))
+            Some((*direction, stream_app::receive(&context.run_clock, endpoint, start, deadline)))
         }
         OpenEndpoint::Kernel(socket) => {
-            let wire = &SocketStream::Plain(Arc::clone(socket));
+            let stream_socket = &SocketStream::Plain(Arc::clone(socket));
             thread::scope(|scope| {
-                if let Some(sender) = TransferSender::new(&flow.pattern, start).filter(|_| sending)
+                if let Some(sender) =
+                    TransferSender::new(&flow.pattern, start).filter(|_| is_sender)
                 {
                     scope.spawn(move || {
-                        let _meter = stage.meters.thread(is_client);
-                        kernel::send(&stage.pace, wire, sender, TransferOptions::default());
+                        let _meter = context.meters.thread(is_client);
+                        kernel::send(
+                            &context.run_clock,
+                            stream_socket,
+                            sender,
+                            TransferOptions::default(),
+                        );
                     });
                 }
                 let (direction, received) = incoming?;
-                let _meter = stage.meters.thread(is_client);
+                let _meter = context.meters.thread(is_client);
                 let options = TransferOptions::default();
-                let log = kernel::receive(&stage.pace, wire, (start, deadline), received, options);
+                let log = kernel::receive(
+                    &context.run_clock,
+                    stream_socket,
+                    (start, deadline),
+                    received,
+                    options,
+                );
                 Some((*direction, log))
             })
         }
@@ -392,15 +408,16 @@ type StreamContext<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a
 fn app_config(
     flow: &Flow,
     is_client: bool,
-    (number, received, talks): StreamContext<'_>,
+    (number, received, message_sessions): StreamContext<'_>,
 ) -> stream_app::StreamAppConfig {
     let start = Instant::ZERO + flow.start;
-    let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
+    let is_sender = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
     stream_app::StreamAppConfig {
-        sender: TransferSender::new(&flow.pattern, start).filter(|_| sending),
+        sender: TransferSender::new(&flow.pattern, start).filter(|_| is_sender),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
-        session: talks.map(|talks| (talks.end(is_client), number)),
+        session: message_sessions
+            .map(|message_sessions| (message_sessions.session(is_client), number)),
         options: TransferOptions::default(),
         budget: None,
     }
@@ -408,54 +425,57 @@ fn app_config(
 
 /// Connects and accepts one stream; returns the client's and the server's end.
 fn open(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     listener: &FlowListener,
     deadline: Instant,
-    part: StreamContext<'_>,
+    stream_context: StreamContext<'_>,
 ) -> Result<(OpenEndpoint, OpenEndpoint), String> {
-    let hosts = &stage.network.scenario.hosts;
+    let hosts = &context.network.scenario.hosts;
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
-    let target = address_on(stage, flow, flow.to).ok_or("the flow's path is unknown")?;
+    let target = address_on(context, flow, flow.to).ok_or("the flow's path is unknown")?;
     let target = SocketAddr::new(target, listener.port);
-    let timeout = deadline.saturating_since(stage.now()).max(IO_POLL_INTERVAL);
-    let refused = |error: io::Error| {
+    let timeout = deadline.saturating_since(context.now()).max(IO_POLL_INTERVAL);
+    let connect_error = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
     };
     if let FlowListenerKind::Quic(quic) = &listener.kind {
-        let ends = (address_on(stage, flow, flow.from), target);
-        let halves = [true, false].map(|is_client| app_config(flow, is_client, part));
-        let opened = quic.open(stage, (flow, part.0), ends, halves, timeout).map_err(refused)?;
-        let [client, server] = opened.map(OpenEndpoint::Inside);
+        let ends = (address_on(context, flow, flow.from), target);
+        let app_configs =
+            [true, false].map(|is_client| app_config(flow, is_client, stream_context));
+        let opened = quic
+            .open(context, (flow, stream_context.0), ends, app_configs, timeout)
+            .map_err(connect_error)?;
+        let [client, server] = opened.map(OpenEndpoint::Driven);
         return Ok((client, server));
     }
-    let client = if let Some(stack) = own_stack(stage, flow.from) {
-        let ends = (address_on(stage, flow, flow.from), target);
-        let halves = app_config(flow, true, part);
-        own_stack::connect(stage, (flow, stack), ends, halves, timeout)
-            .map(OpenEndpoint::Inside)
-            .map_err(refused)?
+    let client = if let Some(stack) = own_stack(context, flow.from) {
+        let ends = (address_on(context, flow, flow.from), target);
+        let app_config = app_config(flow, true, stream_context);
+        own_stack::connect(context, (flow, stack), ends, app_config, timeout)
+            .map(OpenEndpoint::Driven)
+            .map_err(connect_error)?
     } else {
-        let client = new_socket(stage, flow, flow.from).map_err(|error| {
-            explain(&error, flow.transport_in(stage.transport), name(flow.from))
+        let client = new_socket(context, flow, flow.from).map_err(|error| {
+            explain(&error, flow.transport_in(context.transport), name(flow.from))
         })?;
-        client.connect_timeout(&SockAddr::from(target), timeout).map_err(refused)?;
+        client.connect_timeout(&SockAddr::from(target), timeout).map_err(connect_error)?;
         OpenEndpoint::Kernel(Arc::new(client))
     };
     let server = match &listener.kind {
-        FlowListenerKind::Own(own) => {
-            own.accept(stage, app_config(flow, false, part), deadline).map(OpenEndpoint::Inside)
-        }
+        FlowListenerKind::Own(listener) => listener
+            .accept(context, app_config(flow, false, stream_context), deadline)
+            .map(OpenEndpoint::Driven),
         // Handled before this match.
         FlowListenerKind::Quic(_) => Err(io::ErrorKind::Unsupported.into()),
         FlowListenerKind::Kernel(socket) => {
-            accept(stage, socket, deadline).map(|socket| OpenEndpoint::Kernel(Arc::new(socket)))
+            accept(context, socket, deadline).map(|socket| OpenEndpoint::Kernel(Arc::new(socket)))
         }
     };
     let server = server.map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
     for end in [&client, &server] {
         let OpenEndpoint::Kernel(socket) = end else { continue };
-        let set = if part.2.is_some() {
+        let result = if stream_context.2.is_some() {
             // Without TCP_NODELAY, a message would wait for the acknowledgement of the previous
             // one.
             socket.set_tcp_nodelay(true).and_then(|()| socket.set_nonblocking(true))
@@ -464,22 +484,22 @@ fn open(
                 .set_read_timeout(Some(IO_POLL_INTERVAL))
                 .and_then(|()| socket.set_write_timeout(Some(IO_POLL_INTERVAL)))
         };
-        set.map_err(|error| error.to_string())?;
+        result.map_err(|error| error.to_string())?;
     }
     Ok((client, server))
 }
 
 /// Returns the address of `host` on the path where the flow starts.
-fn address_on(stage: &TrafficContext, flow: &Flow, host: usize) -> Option<IpAddr> {
-    let path = stage.network.scenario.paths.get(flow.via)?;
+fn address_on(context: &TrafficContext, flow: &Flow, host: usize) -> Option<IpAddr> {
+    let path = context.network.scenario.paths.get(flow.via)?;
     Some(address::address(flow.via, end_of(path, host)?, flow.family, 0))
 }
 
-fn accept(stage: &TrafficContext, listener: &Socket, deadline: Instant) -> io::Result<Socket> {
+fn accept(context: &TrafficContext, listener: &Socket, deadline: Instant) -> io::Result<Socket> {
     loop {
         match listener.accept() {
             Ok((socket, _)) => return Ok(socket),
-            Err(error) if is_timeout(&error) && !stage.pace.is_over(deadline) => {}
+            Err(error) if is_timeout(&error) && !context.run_clock.is_over(deadline) => {}
             Err(error) => return Err(error),
         }
     }

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use towpath_net::{Instant, Rate};
 
-/// Maximum duration of one grant at the configured rate; short, so that all waiting threads make
-/// progress.
+/// Duration of one grant at the configured rate; short, so that all waiting threads make progress.
 const QUANTUM: Duration = Duration::from_millis(5);
 /// Minimum and maximum bytes of one grant.
 const MIN_GRANT_BYTES: u64 = 1_500;
 const MAX_GRANT_BYTES: u64 = 128 * 1024;
-/// Unused rate that may be caught up later, as a time span.
+/// Maximum unused time of a rate that may be caught up later.
 const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 
 /// Token bucket of one direction.
@@ -34,12 +33,12 @@ impl RateBucket {
     }
 
     /// Grants up to `most` bytes; an error is the time of the next attempt.
-    fn take(&mut self, now: Instant, most: u64) -> Result<u64, Instant> {
+    fn take(&mut self, now: Instant, max_bytes: u64) -> Result<u64, Instant> {
         if self.busy_until > now {
             return Err(self.busy_until);
         }
         let quantum = self.rate.bytes_in(QUANTUM).clamp(MIN_GRANT_BYTES, MAX_GRANT_BYTES);
-        let granted = most.min(quantum);
+        let granted = max_bytes.min(quantum);
         self.consume(now, granted);
         Ok(granted)
     }
@@ -67,22 +66,22 @@ pub(crate) enum TrafficDirection {
 /// Rate limiter of one client, for each direction.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
-    inward: Mutex<RateBucket>,
-    outward: Mutex<RateBucket>,
+    inbound: Mutex<RateBucket>,
+    outbound: Mutex<RateBucket>,
 }
 
 impl RateLimiter {
     pub(crate) fn new(rate: Rate) -> Self {
         Self {
-            inward: Mutex::new(RateBucket::new(rate)),
-            outward: Mutex::new(RateBucket::new(rate)),
+            inbound: Mutex::new(RateBucket::new(rate)),
+            outbound: Mutex::new(RateBucket::new(rate)),
         }
     }
 
     fn bucket(&self, direction: TrafficDirection) -> MutexGuard<'_, RateBucket> {
         let bucket = match direction {
-            TrafficDirection::Inbound => &self.inward,
-            TrafficDirection::Outbound => &self.outward,
+            TrafficDirection::Inbound => &self.inbound,
+            TrafficDirection::Outbound => &self.outbound,
         };
         bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,9 +92,9 @@ impl RateLimiter {
         &self,
         now: Instant,
         direction: TrafficDirection,
-        most: u64,
+        max_bytes: u64,
     ) -> Result<u64, Instant> {
-        self.bucket(direction).take(now, most)
+        self.bucket(direction).take(now, max_bytes)
     }
 
     /// Consumes bytes that were transferred without a grant; returns when more may follow.
@@ -111,14 +110,14 @@ impl RateLimiter {
 
     /// Consumes `bytes` in both directions and returns true, if both permit a transfer now.
     pub(crate) fn try_consume_both(&self, now: Instant, bytes: u64) -> bool {
-        let (mut inward, mut outward) =
+        let (mut inbound, mut outbound) =
             (self.bucket(TrafficDirection::Inbound), self.bucket(TrafficDirection::Outbound));
-        let may = inward.busy_until <= now && outward.busy_until <= now;
-        if may {
-            inward.consume(now, bytes);
-            outward.consume(now, bytes);
+        let is_allowed = inbound.busy_until <= now && outbound.busy_until <= now;
+        if is_allowed {
+            inbound.consume(now, bytes);
+            outbound.consume(now, bytes);
         }
-        may
+        is_allowed
     }
 }
 
@@ -143,10 +142,10 @@ pub(crate) struct TrafficBudget {
 
 impl fmt::Debug for TrafficBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (moved, noted) =
+        let (transferred, recorded) =
             (self.transferred_bytes(), self.recorded_bytes.load(Ordering::Relaxed));
         let mut f = f.debug_struct("Purse");
-        f.field("moved", &moved).field("noted", &noted).finish_non_exhaustive()
+        f.field("moved", &transferred).field("noted", &recorded).finish_non_exhaustive()
     }
 }
 
@@ -161,28 +160,29 @@ impl TrafficBudget {
         &self,
         now: Instant,
         direction: TrafficDirection,
-        most: u64,
+        max_bytes: u64,
     ) -> Result<u64, Instant> {
         let granted = match &self.rates {
-            Some(rates) => rates.reserve(now, direction, most)?,
-            None => most,
+            Some(rates) => rates.reserve(now, direction, max_bytes)?,
+            None => max_bytes,
         };
         let Some(bytes) = &self.bytes else { return Ok(granted) };
-        let draw = |left: u64| (left > 0).then(|| left - granted.min(left));
-        let left = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).unwrap_or(0);
-        let drawn = granted.min(left);
-        self.refund_rate(direction, granted - drawn);
-        if drawn > 0 { Ok(drawn) } else { Err(now + MAX_CATCH_UP) }
+        let subtract = |remaining: u64| (remaining > 0).then(|| remaining - granted.min(remaining));
+        let remaining =
+            bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, subtract).unwrap_or(0);
+        let reserved = granted.min(remaining);
+        self.refund_rate(direction, granted - reserved);
+        if reserved > 0 { Ok(reserved) } else { Err(now + MAX_CATCH_UP) }
     }
 
     /// Records how many of the granted bytes were transferred, and refunds the rest.
-    pub(crate) fn settle(&self, direction: TrafficDirection, granted: u64, moved: u64) {
-        self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
-        let back = granted.saturating_sub(moved);
-        if back > 0 {
-            self.refund_rate(direction, back);
+    pub(crate) fn settle(&self, direction: TrafficDirection, granted: u64, transferred: u64) {
+        self.transferred_bytes.fetch_add(transferred, Ordering::Relaxed);
+        let unused = granted.saturating_sub(transferred);
+        if unused > 0 {
+            self.refund_rate(direction, unused);
             if let Some(bytes) = &self.bytes {
-                bytes.fetch_add(back, Ordering::AcqRel);
+                bytes.fetch_add(unused, Ordering::AcqRel);
             }
         }
     }
@@ -201,24 +201,26 @@ impl TrafficBudget {
     }
 
     /// Consumes bytes that were transferred without a grant.
-    pub(crate) fn consume(&self, now: Instant, direction: TrafficDirection, moved: u64) {
-        self.transferred_bytes.fetch_add(moved, Ordering::Relaxed);
+    pub(crate) fn consume(&self, now: Instant, direction: TrafficDirection, transferred: u64) {
+        self.transferred_bytes.fetch_add(transferred, Ordering::Relaxed);
         if let Some(rates) = &self.rates {
-            rates.consume(now, direction, moved);
+            rates.consume(now, direction, transferred);
         }
         if let Some(bytes) = &self.bytes {
-            let less = |left: u64| Some(left.saturating_sub(moved));
+            let subtract = |remaining: u64| Some(remaining.saturating_sub(transferred));
             // The closure always returns Some.
-            let _ = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            let _ = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, subtract);
         }
     }
 
     /// Consumes bytes that were transferred outside the traffic, without the rate limit. Returns
     /// false if the budget was exhausted.
-    pub(crate) fn consume_bytes(&self, moved: u64) -> bool {
+    pub(crate) fn consume_bytes(&self, transferred: u64) -> bool {
         let Some(bytes) = &self.bytes else { return true };
-        let less = |left: u64| Some(left.saturating_sub(moved));
-        bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok_and(|left| left > 0)
+        let subtract = |remaining: u64| Some(remaining.saturating_sub(transferred));
+        bytes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, subtract)
+            .is_ok_and(|remaining| remaining > 0)
     }
 
     fn refund_rate(&self, direction: TrafficDirection, bytes: u64) {
@@ -229,7 +231,7 @@ impl TrafficBudget {
 
     /// Returns true if all bytes are consumed.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.bytes.as_ref().is_some_and(|left| left.load(Ordering::Acquire) == 0)
+        self.bytes.as_ref().is_some_and(|remaining| remaining.load(Ordering::Acquire) == 0)
     }
 
     /// Adds memory that remains in use during the traffic.
@@ -238,8 +240,8 @@ impl TrafficBudget {
     }
 
     /// Adds a gauge of memory in use.
-    pub(crate) fn add_gauge(&self, meter: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.lock_gauges().push(Box::new(meter));
+    pub(crate) fn add_gauge(&self, gauge: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.lock_gauges().push(Box::new(gauge));
     }
 
     fn lock_gauges(&self) -> MutexGuard<'_, Vec<MemoryGauge>> {
@@ -248,8 +250,8 @@ impl TrafficBudget {
 
     /// Returns the memory of all records of the traffic, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let more: u64 = self.lock_gauges().iter().map(|meter| meter()).sum();
-        self.recorded_bytes.load(Ordering::Relaxed).saturating_add(more)
+        let gauge_bytes: u64 = self.lock_gauges().iter().map(|gauge| gauge()).sum();
+        self.recorded_bytes.load(Ordering::Relaxed).saturating_add(gauge_bytes)
     }
 
     /// Removes all gauges and resets the memory, after the records were released.
@@ -263,10 +265,10 @@ impl TrafficBudget {
         self.transferred_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets the reason of an early end; only the first one is kept.
-    pub(crate) fn end(&self, why: impl Into<String>) {
-        let _ = self.end_reason.set(why.into());
-    } // the first one is kept
+    /// Ends the traffic early; only the first reason is kept.
+    pub(crate) fn end(&self, reason: impl Into<String>) {
+        let _ = self.end_reason.set(reason.into()); // fails if a reason is set
+    }
 
     /// Ends the traffic if the budget is exhausted. Called after a failed reservation.
     pub(crate) fn end_if_exhausted(&self) {
@@ -295,35 +297,35 @@ mod tests {
         /// Holds for any number of reservations and any refunds.
         #[test]
         fn concurrent_users_of_a_quota_do_not_exceed_the_rate(
-            asks in proptest::collection::vec((0_u64..3_000, 1_u64..200_000, 0_u64..200_000), 1..300),
+            requests in proptest::collection::vec((0_u64..3_000, 1_u64..200_000, 0_u64..200_000), 1..300),
         ) {
             let rate = Rate::from_bps(8_000_000).unwrap();
             let rates = RateLimiter::new(rate);
-            let (mut now, mut moved) = (ms(1_000), 0_u64);
-            for (wait_us, want, less) in asks {
+            let (mut now, mut transferred) = (ms(1_000), 0_u64);
+            for (wait_us, requested, refunded) in requests {
                 now += Duration::from_micros(wait_us);
-                if let Ok(granted) = rates.reserve(now, TrafficDirection::Outbound, want) {
-                    prop_assert!(granted <= want);
-                    let used = granted - less.min(granted);
+                if let Ok(granted) = rates.reserve(now, TrafficDirection::Outbound, requested) {
+                    prop_assert!(granted <= requested);
+                    let used = granted - refunded.min(granted);
                     rates.refund(TrafficDirection::Outbound, granted - used);
-                    moved += used;
+                    transferred += used;
                 }
             }
             let span = now.saturating_since(ms(1_000)) + MAX_CATCH_UP + QUANTUM;
-            prop_assert!(moved <= rate.bytes_in(span) + MIN_GRANT_BYTES, "{} in {:?}", moved, span);
+            prop_assert!(transferred <= rate.bytes_in(span) + MIN_GRANT_BYTES, "{} in {:?}", transferred, span);
         }
 
         #[test]
-        fn no_more_bytes_move_than_there_are(
-            most in 0_u64..100_000, asks in proptest::collection::vec((1_u64..20_000, 0_u64..3), 1..100),
+        fn no_more_bytes_are_transferred_than_the_budget_holds(
+            max_bytes in 0_u64..100_000, requests in proptest::collection::vec((1_u64..20_000, 0_u64..3), 1..100),
         ) {
-            let budget = TrafficBudget::new(Some(most), None);
-            for (want, share) in asks {
-                if let Ok(granted) = budget.reserve(ms(0), TrafficDirection::Inbound, want) {
-                    budget.settle(TrafficDirection::Inbound, granted, granted * share / 2);
+            let budget = TrafficBudget::new(Some(max_bytes), None);
+            for (requested, half_parts) in requests {
+                if let Ok(granted) = budget.reserve(ms(0), TrafficDirection::Inbound, requested) {
+                    budget.settle(TrafficDirection::Inbound, granted, granted * half_parts / 2);
                 }
-                prop_assert!(budget.transferred_bytes() <= most);
-                prop_assert_eq!(budget.is_exhausted(), budget.transferred_bytes() == most);
+                prop_assert!(budget.transferred_bytes() <= max_bytes);
+                prop_assert_eq!(budget.is_exhausted(), budget.transferred_bytes() == max_bytes);
             }
         }
     }
@@ -332,14 +334,14 @@ mod tests {
     fn a_waiting_sender_gets_the_rate() {
         let rate = Rate::from_bps(8_000_000).unwrap();
         let rates = RateLimiter::new(rate);
-        let (mut now, mut moved) = (ms(1_000), 0);
+        let (mut now, mut granted_bytes) = (ms(1_000), 0);
         while now < ms(3_000) {
             match rates.reserve(now, TrafficDirection::Inbound, 1 << 20) {
-                Ok(granted) => moved += granted,
+                Ok(granted) => granted_bytes += granted,
                 Err(due) => now = due,
             }
         }
-        assert!((2_000_000..2_100_000).contains(&moved), "{moved}");
+        assert!((2_000_000..2_100_000).contains(&granted_bytes), "{granted_bytes}");
         assert!(
             rates.reserve(now + MAX_CATCH_UP, TrafficDirection::Outbound, 1).is_ok(),
             "the other way is free"
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_counts() {
+    fn the_first_end_reason_is_kept() {
         let budget = TrafficBudget::default();
         assert_eq!(budget.end_reason(), None);
         budget.end("first");

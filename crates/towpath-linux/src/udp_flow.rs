@@ -35,7 +35,7 @@ const MAX_DATAGRAM_BYTES: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct UdpSendTask {
     pub(crate) sender: UdpSender,
-    /// Token of the test, which each datagram carries, as it does the flow's index.
+    /// Token of the test and index of the flow, for the header of each datagram.
     pub(crate) token: TestToken,
     pub(crate) flow: u32,
     /// Size of each datagram in bytes.
@@ -47,40 +47,42 @@ impl UdpSendTask {
     /// while it is due.
     pub(crate) fn run(
         mut self,
-        pace: &RunClock,
+        run_clock: &RunClock,
         deadline: Instant,
-        out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        send: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> UdpSender {
-        sys::minimal_timer_slack();
-        let mut room = vec![0; self.datagram_bytes.max(DatagramHeader::BYTES)];
-        while !pace.is_over(deadline) {
-            let now = pace.now();
-            if pace.end().is_some_and(|end| now >= end) {
+        sys::set_minimal_timer_slack();
+        let mut datagram = vec![0; self.datagram_bytes.max(DatagramHeader::BYTES)];
+        while !run_clock.is_over(deadline) {
+            let now = run_clock.now();
+            if run_clock.end().is_some_and(|end| now >= end) {
                 break;
             }
             let Some(number) = self.sender.poll(now) else {
                 let Some(due) = self.sender.next_due() else { break };
-                pace.sleep_until(due.min(now + POLL_INTERVAL));
+                run_clock.sleep_until(due.min(now + POLL_INTERVAL));
                 continue;
             };
-            if !pace.can_consume(TrafficDirection::Outbound) {
+            if !run_clock.can_consume(TrafficDirection::Outbound) {
                 self.sender.on_refused();
                 continue;
             }
             // Taken before sending: a thread preempted in between would understate the one-way
             // delay.
-            let now = pace.now();
+            let now = run_clock.now();
             let (token, flow, sent_ns) = (self.token, self.flow, now.as_nanos());
-            let stamp = DatagramHeader { kind: DatagramKind::Data, token, flow, number, sent_ns };
-            for (slot, byte) in room.iter_mut().zip(stamp.to_bytes()) {
-                *slot = byte;
+            let header = DatagramHeader { kind: DatagramKind::Data, token, flow, number, sent_ns };
+            for (target, byte) in datagram.iter_mut().zip(header.to_bytes()) {
+                *target = byte;
             }
-            match out(&room) {
+            match send(&datagram) {
                 Ok(()) => {
                     self.sender.on_sent(now);
-                    pace.consume(TrafficDirection::Outbound, room.len());
+                    run_clock.consume(TrafficDirection::Outbound, datagram.len());
                 }
-                Err(error) if is_send_buffer_full(&error) => pace.sleep_until(now + RETRY_INTERVAL),
+                Err(error) if is_send_buffer_full(&error) => {
+                    run_clock.sleep_until(now + RETRY_INTERVAL)
+                }
                 Err(_) => self.sender.on_refused(),
             }
         }
@@ -107,13 +109,13 @@ pub(crate) struct UdpReceiveTask<'a> {
 
 /// Handler of control datagrams on the same socket.
 pub(crate) trait ControlHandler {
-    /// Sends what is due; returns when it must be called again.
+    /// Sends control datagrams that are due; returns the time of the next call.
     fn send_due(&mut self, _now: Instant) -> Option<Instant> {
         None
     }
-    /// Handles a datagram other than data.
-    fn on_control(&mut self, _stamp: &DatagramHeader) {}
-    /// Returns true if no more data can arrive.
+    /// Handles a control datagram.
+    fn on_control(&mut self, _header: &DatagramHeader) {}
+    /// Returns true if no more data can arrive after `received` datagrams.
     fn is_over(&self, received: u64) -> bool;
 }
 
@@ -121,57 +123,60 @@ impl UdpReceiveTask<'_> {
     /// Counts datagrams until the deadline.
     pub(crate) fn run(
         mut self,
-        pace: &RunClock,
+        run_clock: &RunClock,
         socket: &Socket,
         deadline: Instant,
-        beside: &mut dyn ControlHandler,
+        control: &mut dyn ControlHandler,
     ) -> (UdpReceiver, DeliveryLog) {
-        let mut room = vec![0; MAX_DATAGRAM_BYTES];
-        while !pace.is_over(deadline) && !beside.is_over(self.receiver.received()) {
-            let now = pace.now();
-            let next = beside.send_due(now).map_or(POLL_INTERVAL, |at| at.saturating_since(now));
+        let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
+        while !run_clock.is_over(deadline) && !control.is_over(self.receiver.received()) {
+            let now = run_clock.now();
+            let wait = control.send_due(now).map_or(POLL_INTERVAL, |due| due.saturating_since(now));
             let mut fds = [sys::wait_for_input(socket)];
-            if sys::poll(&mut fds, Some(next.min(POLL_INTERVAL))).is_err() {
+            if sys::poll(&mut fds, Some(wait.min(POLL_INTERVAL))).is_err() {
                 break;
             }
-            self.drain(pace, socket, &mut room, beside);
+            self.drain(run_clock, socket, &mut buffer, control);
         }
-        self.log.watch_until(pace.now().min(deadline));
+        self.log.watch_until(run_clock.now().min(deadline));
         (self.receiver, self.log)
     }
 
     /// Reads all pending datagrams.
     fn drain(
         &mut self,
-        pace: &RunClock,
+        run_clock: &RunClock,
         socket: &Socket,
-        room: &mut [u8],
-        beside: &mut dyn ControlHandler,
+        buffer: &mut [u8],
+        control: &mut dyn ControlHandler,
     ) {
         loop {
-            let mut parts = [IoSliceMut::new(&mut *room)];
-            let (length, stamped) = match sys::packet::read_stamped(socket.as_fd(), &mut parts) {
-                Ok(read) => read,
+            let mut slices = [IoSliceMut::new(&mut *buffer)];
+            let (length, received_ns) = match sys::packet::read_stamped(socket.as_fd(), &mut slices)
+            {
+                Ok(result) => result,
                 // Reports an error of an earlier datagram.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
-            let clock = pace.clock();
-            let at = stamped.map_or_else(|| clock.now(), |unix_ns| clock.at_unix_time(unix_ns));
-            let at = Instant::ZERO + at.saturating_since(pace.zero());
-            let stamp = room.get(..length).and_then(DatagramHeader::parse);
-            let Some(stamp) = stamp.filter(|one| (one.token, one.flow) == (self.token, self.flow))
+            let clock = run_clock.clock();
+            let arrival =
+                received_ns.map_or_else(|| clock.now(), |unix_ns| clock.at_unix_time(unix_ns));
+            let arrival = Instant::ZERO + arrival.saturating_since(run_clock.start_time());
+            let header = buffer.get(..length).and_then(DatagramHeader::parse);
+            let Some(header) =
+                header.filter(|header| (header.token, header.flow) == (self.token, self.flow))
             else {
                 continue;
             };
-            if stamp.kind != DatagramKind::Data {
-                beside.on_control(&stamp);
+            if header.kind != DatagramKind::Data {
+                control.on_control(&header);
                 continue;
             }
-            if self.receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
+            if self.receiver.on_datagram(arrival, (header.number, header.sent_at()), length) {
                 // The log requires non-decreasing times.
-                let at = self.log.last().map_or(at, |last| last.max(at));
-                self.log.record(at, length as u64);
+                let arrival = self.log.last().map_or(arrival, |previous| previous.max(arrival));
+                self.log.record(arrival, length as u64);
                 self.bytes.fetch_add(length as u64, Ordering::Relaxed);
             }
         }
@@ -184,11 +189,11 @@ pub(crate) fn configure_socket(socket: &Socket) -> io::Result<()> {
     let fd = socket.as_fd();
     let size = SOCKET_BUFFER_BYTES.to_ne_bytes();
     // Exceeding the system's limit requires privilege; otherwise the buffers stay smaller.
-    for (forced, plain) in
+    for (forced_option, plain_option) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, forced, &size)
-            .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, plain, &size));
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, forced_option, &size)
+            .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, plain_option, &size));
     }
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_u32.to_ne_bytes())
 }
@@ -196,10 +201,11 @@ pub(crate) fn configure_socket(socket: &Socket) -> io::Result<()> {
 /// Returns the number of datagrams that a socket dropped because its receive buffer was full.
 pub(crate) fn socket_drops(socket: &Socket) -> u64 {
     let mut info = [0; 4 * (SK_MEMINFO_DROPS + 1)];
-    let read = sys::get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info);
-    let last = info.as_chunks::<4>().0.get(SK_MEMINFO_DROPS);
-    let drops = last.map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    if read.is_ok_and(|length| length == info.len()) { drops.into() } else { 0 }
+    let read_length =
+        sys::get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info);
+    let drop_counter = info.as_chunks::<4>().0.get(SK_MEMINFO_DROPS);
+    let drops = drop_counter.map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    if read_length.is_ok_and(|length| length == info.len()) { drops.into() } else { 0 }
 }
 
 /// Returns a warning about dropped datagrams, if any.

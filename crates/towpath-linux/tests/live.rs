@@ -28,33 +28,34 @@ mod quic;
 /// Timeout above any expected wait, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs `body` as the only test of a process, by running the test `name` once more.
+/// Runs `body` in a process of its own, by running the test `name` once more.
 ///
-/// The test counts the memory of the whole process.
-fn alone(name: &str, body: fn()) {
-    const ALONE: &str = "TOWPATH_TEST_ALONE";
-    if env::var_os(ALONE).is_some() {
+/// Such a test measures the memory of its whole process.
+fn run_alone(name: &str, body: fn()) {
+    const ALONE_ENV: &str = "TOWPATH_TEST_ALONE";
+    if env::var_os(ALONE_ENV).is_some() {
         return body();
     }
     let mut command = Command::new("timeout");
     command.args(["--foreground", "--kill-after=5", "300"]).arg(env::current_exe().unwrap());
-    let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
-    assert!(said.contains("1 passed"), "no test is called {name}:\n{said}");
+    let output =
+        command.args(["--exact", name, "--nocapture"]).env(ALONE_ENV, "1").output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.contains("1 passed"), "no test is called {name}:\n{stdout}");
 }
 
-fn known(text: &str) -> Secret {
+fn parse_secret(text: &str) -> Secret {
     Secret::from_text(text.as_bytes()).unwrap()
 }
 
 /// Starts a server that lives as long as the test's process.
 fn serve(secret: Option<&str>, limits: ServerLimits) -> SocketAddr {
-    serve_as(None, secret, limits)
+    serve_with_identity(None, secret, limits)
 }
 
-fn serve_as(
+fn serve_with_identity(
     identity: Option<towpath_linux::live::Identity>,
     secret: Option<&str>,
     limits: ServerLimits,
@@ -62,7 +63,7 @@ fn serve_as(
     let config = ServerConfig {
         ports: vec![0],
         bind: Some(Ipv4Addr::LOCALHOST.into()),
-        secret: secret.map(known),
+        secret: secret.map(parse_secret),
         limits,
         once: false,
         public_diagnostics: false,
@@ -114,20 +115,20 @@ fn has_mptcp() -> bool {
 #[test]
 fn every_pattern_runs_between_two_hosts() {
     let server = serve(None, ServerLimits::default());
-    let second = "duration = \"700 ms\"";
+    let duration = "duration = \"700 ms\"";
     let flows = [
-        format!("pattern = \"iperf\"\nstreams = 2\n{second}"),
-        format!("pattern = \"iperf\"\ndirection = \"down\"\n{second}"),
-        format!("pattern = \"iperf\"\ndirection = \"both\"\n{second}"),
+        format!("pattern = \"iperf\"\nstreams = 2\n{duration}"),
+        format!("pattern = \"iperf\"\ndirection = \"down\"\n{duration}"),
+        format!("pattern = \"iperf\"\ndirection = \"both\"\n{duration}"),
         "pattern = \"bulk\"\nsize = \"3 MB\"\ndirection = \"down\"".to_owned(),
         "pattern = \"bulk\"\nsize = \"3 MB\"".to_owned(),
         "pattern = \"ping\"\nperiod = \"20 ms\"".to_owned(),
-        format!("pattern = \"reqres\"\nperiod = \"50 ms\"\n{second}"),
-        format!("pattern = \"interactive\"\n{second}"),
-        format!("pattern = \"interactive\"\nload = \"down\"\n{second}"),
-        format!("pattern = \"onoff\"\n{second}"),
+        format!("pattern = \"reqres\"\nperiod = \"50 ms\"\n{duration}"),
+        format!("pattern = \"interactive\"\n{duration}"),
+        format!("pattern = \"interactive\"\nload = \"down\"\n{duration}"),
+        format!("pattern = \"onoff\"\n{duration}"),
         format!(
-            "pattern = \"video\"\nsegment = \"200 ms\"\nbuffer = \"1 s\"\nstartup = \"200 ms\"\n{second}"
+            "pattern = \"video\"\nsegment = \"200 ms\"\nbuffer = \"1 s\"\nstartup = \"200 ms\"\n{duration}"
         ),
         "pattern = \"web\"".to_owned(),
         "pattern = \"trace\"\nmessages = [\"0 s up 2000 B 750 B\", \"50 ms down 90 B 40 B\"]"
@@ -139,21 +140,24 @@ fn every_pattern_runs_between_two_hosts() {
             continue;
         }
         for flow in &flows {
-            let mut told = 0;
+            let mut updates = 0;
             let records =
-                measure(&measure_request(server, transport, flow), &mut |_| told += 1).unwrap();
+                measure(&measure_request(server, transport, flow), &mut |_| updates += 1).unwrap();
             let summary = summary(&records);
             assert!(summary.ok, "{transport} {flow}: {summary:?}");
-            assert!(told > 0, "{flow}: nothing was told while it ran");
+            assert!(updates > 0, "{flow}: nothing was told while it ran");
             let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
             assert_eq!(
                 summary.multipath.used, multipath,
                 "{transport} {flow} {:?}",
                 summary.multipath
             );
-            for figures in &summary.flows {
-                let messages = figures.messages.as_ref();
-                assert!(figures.bytes > 0 && figures.connect_ns.is_some(), "{flow}: {figures:?}");
+            for flow_summary in &summary.flows {
+                let messages = flow_summary.messages.as_ref();
+                assert!(
+                    flow_summary.bytes > 0 && flow_summary.connect_ns.is_some(),
+                    "{flow}: {flow_summary:?}"
+                );
                 assert_eq!(
                     messages.map_or(0, towpath_measure::result::MessageStats::unanswered),
                     0,
@@ -168,46 +172,49 @@ fn every_pattern_runs_between_two_hosts() {
 fn a_rate_is_respected_and_a_byte_limit_ends_a_test() {
     let limits = ServerLimits { bytes: Some(2_000_000), ..ServerLimits::default() };
     let server = serve(None, limits);
-    let slow = "pattern = \"iperf\"\nduration = \"1 s\"";
-    let mut order_ = measure_request(server, Transport::Tcp, slow);
-    order_.plan.settings.rate_bps = Some(8_000_000);
-    let records = measure(&order_, &mut |_| {}).unwrap();
+    let flow = "pattern = \"iperf\"\nduration = \"1 s\"";
+    let mut request = measure_request(server, Transport::Tcp, flow);
+    request.plan.settings.rate_bps = Some(8_000_000);
+    let records = measure(&request, &mut |_| {}).unwrap();
     let bytes = summary(&records).flows.first().unwrap().bytes;
     assert!((700_000..=1_300_000).contains(&bytes), "{bytes}");
-    order_.plan.settings.rate_bps = Some(100_000_000);
-    let records = measure(&order_, &mut |_| {}).unwrap();
+    request.plan.settings.rate_bps = Some(100_000_000);
+    let records = measure(&request, &mut |_| {}).unwrap();
     let bytes = summary(&records).flows.first().unwrap().bytes;
     assert!(bytes < 9_000_000, "{bytes} of 12.5 MB, and the limit is 2 MB");
-    let warned =
+    let has_limit_warning =
         |summary: &Summary| summary.warnings.iter().any(|w| w.text.contains("--max-bytes"));
-    assert!(warned(summary(&records)), "{:?}", summary(&records).warnings);
+    assert!(has_limit_warning(summary(&records)), "{:?}", summary(&records).warnings);
 }
 
 #[test]
 fn a_refusal_names_the_reason_and_a_hint() {
     let limits = ServerLimits { duration: Duration::from_secs(5), ..ServerLimits::default() };
     let server = serve(Some("the secret of both"), limits);
-    let mut asked =
+    let mut request =
         measure_request(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
-    let refused = |order: &MeasureRequest| {
-        let error = measure(order, &mut |_| {}).unwrap_err();
+    let refusal = |request: &MeasureRequest| {
+        let error = measure(request, &mut |_| {}).unwrap_err();
         assert!(matches!(error, LiveError::Refused(_)), "{error}");
         (error.to_string(), error.hint().unwrap())
     };
-    let (why, hint) = refused(&asked);
-    assert!(why.contains("wants a secret") && hint.contains("--secret-file"), "{why}: {hint}");
-    asked.secret = Some(known("another one, not that"));
-    let (why, _) = refused(&asked);
-    assert!(why.contains("the secret is wrong"), "{why}");
-    asked.secret = Some(known("the secret of both"));
-    let (why, hint) = refused(&asked);
+    let (reason, hint) = refusal(&request);
     assert!(
-        why.contains("9.00 s") && why.contains("5.00 s") && hint.contains("-t"),
-        "{why}: {hint}"
+        reason.contains("wants a secret") && hint.contains("--secret-file"),
+        "{reason}: {hint}"
     );
-    let nobody = SocketAddr::new(server.ip(), 1);
+    request.secret = Some(parse_secret("another one, not that"));
+    let (reason, _) = refusal(&request);
+    assert!(reason.contains("the secret is wrong"), "{reason}");
+    request.secret = Some(parse_secret("the secret of both"));
+    let (reason, hint) = refusal(&request);
+    assert!(
+        reason.contains("9.00 s") && reason.contains("5.00 s") && hint.contains("-t"),
+        "{reason}: {hint}"
+    );
+    let closed_port = SocketAddr::new(server.ip(), 1);
     let error =
-        measure(&measure_request(nobody, Transport::Tcp, "pattern = \"ping\""), &mut |_| {});
+        measure(&measure_request(closed_port, Transport::Tcp, "pattern = \"ping\""), &mut |_| {});
     let error = error.unwrap_err();
     assert!(error.to_string().contains("connection refused"), "{error}");
     assert!(error.hint().unwrap().contains("towpath server"));
@@ -218,9 +225,9 @@ fn an_echo_connection_returns_its_input() {
     let server = serve(None, ServerLimits::default());
     let mut stream = connect(server, ConnectionKind::Echo, TestToken::NONE);
     stream.write_all(b"twelve bytes").unwrap();
-    let mut back = [0; 12];
-    stream.read_exact(&mut back).unwrap();
-    assert_eq!(&back, b"twelve bytes");
+    let mut echoed = [0; 12];
+    stream.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"twelve bytes");
 }
 
 fn connect(server: SocketAddr, kind: ConnectionKind, token: TestToken) -> TcpStream {
@@ -232,15 +239,15 @@ fn connect(server: SocketAddr, kind: ConnectionKind, token: TestToken) -> TcpStr
     stream
 }
 
-fn send(stream: &mut TcpStream, word: &ClientMessage) -> std::io::Result<()> {
-    stream.write_all(&frame::to_bytes(word).unwrap())
+fn send(stream: &mut TcpStream, message: &ClientMessage) -> std::io::Result<()> {
+    stream.write_all(&frame::to_bytes(message).unwrap())
 }
 
-/// Reads until the other end closes.
+/// Reads to the end; returns true if the other end closed or reset the connection.
 fn is_closed(stream: &mut TcpStream) -> bool {
-    let mut room = [0; 1_024];
+    let mut buffer = [0; 1_024];
     loop {
-        match stream.read(&mut room) {
+        match stream.read(&mut buffer) {
             Ok(0) => return true,
             Ok(_) => {}
             Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
@@ -255,45 +262,48 @@ fn resident_bytes() -> usize {
 }
 
 /// Runs a short honest test; returns its duration.
-fn honest(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
-    let began = Instant::now();
-    let mut order = measure_request(server, Transport::Tcp, flow);
-    order.secret = secret.map(known);
-    let records = measure(&order, &mut |_| {}).unwrap();
+fn run_honest_test(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
+    let start = Instant::now();
+    let mut request = measure_request(server, Transport::Tcp, flow);
+    request.secret = secret.map(parse_secret);
+    let records = measure(&request, &mut |_| {}).unwrap();
     assert!(summary(&records).ok, "{:?}", summary(&records));
-    began.elapsed()
+    start.elapsed()
 }
 
-const SMALL: &str = "pattern = \"bulk\"\nsize = \"200 KB\"\nduration = \"30 s\"";
+const SMALL_FLOW: &str = "pattern = \"bulk\"\nsize = \"200 KB\"\nduration = \"30 s\"";
 
 #[test]
 fn two_hundred_clients_at_once_are_served() {
-    alone("two_hundred_clients_at_once_are_served", two_hundred);
+    run_alone("two_hundred_clients_at_once_are_served", run_two_hundred_clients);
 }
 
-fn two_hundred() {
+fn run_two_hundred_clients() {
     let server = serve(None, ServerLimits { tests: 512, ..ServerLimits::default() });
-    let before = resident_bytes();
+    let initial_bytes = resident_bytes();
     thread::scope(|scope| {
         for _ in 0..200 {
-            scope.spawn(|| honest(server, None, SMALL));
+            scope.spawn(|| run_honest_test(server, None, SMALL_FLOW));
         }
     });
-    let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 300 << 20, "{grown} bytes for clients and server");
+    let growth_bytes = resident_bytes().saturating_sub(initial_bytes);
+    assert!(growth_bytes < 300 << 20, "{growth_bytes} bytes for clients and server");
 }
 
 #[test]
 fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
-    alone("thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was", thousands);
+    run_alone(
+        "thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was",
+        send_wrong_secrets,
+    );
 }
 
-fn thousands() {
-    const KEY: Option<&str> = Some("the key of this server");
-    let server = serve(KEY, ServerLimits::default());
-    honest(server, KEY, SMALL);
-    let before = resident_bytes();
-    let wrong = |number: u16| {
+fn send_wrong_secrets() {
+    const SECRET: Option<&str> = Some("the key of this server");
+    let server = serve(SECRET, ServerLimits::default());
+    run_honest_test(server, SECRET, SMALL_FLOW);
+    let initial_bytes = resident_bytes();
+    let attempt = |number: u16| {
         let mut bytes = [7; 16];
         bytes[..2].copy_from_slice(&number.to_be_bytes());
         let mut stream = connect(
@@ -309,31 +319,31 @@ fn thousands() {
         let _ = send(&mut stream, &ClientMessage::Proof { proof, challenge });
         assert!(is_closed(&mut stream), "a wrong secret");
     };
-    let wrong = &wrong;
+    let attempt = &attempt;
     thread::scope(|scope| {
         for part in 0..4 {
-            scope.spawn(move || (part * 1_250..(part + 1) * 1_250).for_each(wrong));
+            scope.spawn(move || (part * 1_250..(part + 1) * 1_250).for_each(attempt));
         }
-        scope.spawn(|| (0..5).for_each(|_| _ = honest(server, KEY, SMALL)));
+        scope.spawn(|| (0..5).for_each(|_| _ = run_honest_test(server, SECRET, SMALL_FLOW)));
     });
-    let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 100 << 20, "{grown} bytes");
+    let growth_bytes = resident_bytes().saturating_sub(initial_bytes);
+    assert!(growth_bytes < 100 << 20, "{growth_bytes} bytes");
 }
 
 #[test]
 fn half_open_connections_and_slow_readers_block_no_client() {
-    alone("half_open_connections_and_slow_readers_block_no_client", half_open);
+    run_alone("half_open_connections_and_slow_readers_block_no_client", open_half_connections);
 }
 
-fn half_open() {
+fn open_half_connections() {
     let limits = ServerLimits {
         max_pending: 64,
         preamble_timeout: Duration::from_secs(2),
         ..ServerLimits::default()
     };
     let server = serve(None, limits);
-    let before = resident_bytes();
-    let held = Mutex::new(Vec::new());
+    let initial_bytes = resident_bytes();
+    let held_streams = Mutex::new(Vec::new());
     thread::scope(|scope| {
         // Many more than the maximum of pending connections, silent or with a partial preamble.
         scope.spawn(|| {
@@ -342,14 +352,14 @@ fn half_open() {
                 if number.is_multiple_of(2) {
                     let _ = stream.write_all(b"towpath"); // the server may have closed it
                 }
-                held.lock().unwrap().push(stream);
+                held_streams.lock().unwrap().push(stream);
             }
         });
         scope.spawn(|| {
             for number in 0..400_u32 {
                 let mut stream = TcpStream::connect(server).unwrap();
                 let garbage: Vec<u8> = (0..5_000_u32)
-                    .map(|place| (place.wrapping_mul(number * 2 + 77) >> 3) as u8)
+                    .map(|index| (index.wrapping_mul(number * 2 + 77) >> 3) as u8)
                     .collect();
                 let _ = stream.write_all(&garbage); // the server may have closed it
             }
@@ -365,33 +375,33 @@ fn half_open() {
         });
         // Clients that read neither their tests' data nor their results.
         for _ in 0..3 {
-            scope.spawn(|| slow_reader(server, &held));
+            scope.spawn(|| run_slow_reader(server, &held_streams));
         }
-        scope.spawn(|| (0..8).for_each(|_| _ = honest(server, None, SMALL)));
+        scope.spawn(|| (0..8).for_each(|_| _ = run_honest_test(server, None, SMALL_FLOW)));
     });
-    let took = honest(server, None, SMALL);
-    assert!(took < HANG_TIMEOUT, "{took:?}");
-    let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 200 << 20, "{grown} bytes");
+    let duration = run_honest_test(server, None, SMALL_FLOW);
+    assert!(duration < HANG_TIMEOUT, "{duration:?}");
+    let growth_bytes = resident_bytes().saturating_sub(initial_bytes);
+    assert!(growth_bytes < 200 << 20, "{growth_bytes} bytes");
 }
 
 /// Requests data and a result, and reads neither.
-fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
+fn run_slow_reader(server: SocketAddr, held_streams: &Mutex<Vec<TcpStream>>) {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = measure_request(server, Transport::Tcp, flow).plan;
     let mut control = connect(server, ConnectionKind::Control, TestToken::NONE);
     send(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
     send(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();
-    let mut frames = towpath_measure::live::FrameDecoder::default();
-    let mut room = [0; 1_024];
+    let mut decoder = towpath_measure::live::FrameDecoder::default();
+    let mut buffer = [0; 1_024];
     let token = loop {
-        let length = control.read(&mut room).unwrap();
+        let length = control.read(&mut buffer).unwrap();
         assert!(length > 0, "the server has closed");
-        frames.push(&room[..length]);
+        decoder.push(&buffer[..length]);
         let mut token = None;
-        while let Some(said) = frames.take::<ServerMessage>().unwrap() {
-            if let ServerMessage::Accepted { token: given } = said {
-                token = Some(given);
+        while let Some(message) = decoder.take::<ServerMessage>().unwrap() {
+            if let ServerMessage::Accepted { token: received_token } = message {
+                token = Some(received_token);
             }
         }
         if let Some(token) = token {
@@ -405,7 +415,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
             break;
         }
     }
-    held.lock().unwrap().extend([control, data]);
+    held_streams.lock().unwrap().extend([control, data]);
 }
 
 #[test]
@@ -414,7 +424,7 @@ fn unauthenticated_clients_get_no_details() {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // the server may reset it
-    assert!(answer.is_empty());
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply); // the server may reset it
+    assert!(reply.is_empty());
 }

@@ -30,42 +30,43 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Repeats a query until it has a result.
-fn wait_for<T>(what: impl Debug, mut ask: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(what: impl Debug, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(result) = poll() {
+            return result;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Another network namespace, which lives as long as this value.
+/// Another network namespace, which exists until this value is dropped.
 struct OtherNamespace {
-    keeper: Child,
+    /// Process inside the namespace.
+    process: Child,
     file: File,
 }
 
 impl OtherNamespace {
     fn new() -> Self {
         // Ends when its input does: at the latest with this process.
-        let mut keeper = Command::new("unshare")
+        let mut process = Command::new("unshare")
             .args(["-n", "sh", "-c", "echo ready; exec cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(keeper.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        let file = File::open(format!("/proc/{}/ns/net", keeper.id())).unwrap();
-        Self { keeper, file }
+        let file = File::open(format!("/proc/{}/ns/net", process.id())).unwrap();
+        Self { process, file }
     }
 
-    /// Returns the names of its links.
+    /// Returns the names of the links in the namespace.
     fn link_names(&self) -> Vec<String> {
-        let path = format!("/proc/{}/net/dev", self.keeper.id());
+        let path = format!("/proc/{}/net/dev", self.process.id());
         let text = std::fs::read_to_string(path).unwrap();
         let names = text.lines().filter_map(|line| line.split_once(':'));
         names.map(|(name, _)| name.trim().to_owned()).collect()
@@ -74,8 +75,8 @@ impl OtherNamespace {
 
 impl Drop for OtherNamespace {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        self.keeper.wait().unwrap();
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
     }
 }
 
@@ -87,14 +88,14 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn end(name: &str) -> VethEnd<'_> {
+fn veth_end(name: &str) -> VethEnd<'_> {
     VethEnd { name, ..VethEnd::default() }
 }
 
-/// Makes a pair of links that are up, `wifi` with the addresses 10.0.0.1/24 and `fd00::1/64`.
+/// Creates a veth pair that is up; `wifi` has the addresses 10.0.0.1/24 and `fd00::1/64`.
 fn wifi_and_server() -> RouteSocket {
     let mut route = RouteSocket::open().unwrap();
-    route.add_veth(&end("wifi"), &end("server")).unwrap();
+    route.add_veth(&veth_end("wifi"), &veth_end("server")).unwrap();
     for link in ["lo", "wifi", "server"] {
         route.set_up(link).unwrap();
     }
@@ -113,8 +114,8 @@ fn a_veth_pair_has_the_requested_properties() {
     in_namespace("a_veth_pair_has_the_requested_properties", || {
         let mut route = RouteSocket::open().unwrap();
         let wifi =
-            VethEnd { mac: Some(MAC), mtu: Some(1400), tx_queue_len: Some(7), ..end("wifi") };
-        route.add_veth(&wifi, &end("server")).unwrap();
+            VethEnd { mac: Some(MAC), mtu: Some(1400), tx_queue_len: Some(7), ..veth_end("wifi") };
+        route.add_veth(&wifi, &veth_end("server")).unwrap();
         let link = route.link("wifi").unwrap();
         assert_eq!((link.mac, link.mtu, link.tx_queue_len), (Some(MAC), 1400, 7));
         assert!(!link.is_up() && !link.is_running() && link.has_arp());
@@ -160,9 +161,10 @@ fn a_refusal_names_the_attempted_operation() {
         assert_eq!(error.explanation(), Some("mtu greater than device maximum"), "{error}");
         assert!(error.to_string().starts_with("set MTU of `wifi` to 70000: "), "{error}");
 
-        let error = route.add_veth(&end("wifi"), &end("other")).unwrap_err();
+        let error = route.add_veth(&veth_end("wifi"), &veth_end("other")).unwrap_err();
         assert_eq!(error.to_string(), "add veth pair `wifi` and `other`: File exists");
-        let error = route.add_veth(&end("a-name-that-is-too-long"), &end("other")).unwrap_err();
+        let error =
+            route.add_veth(&veth_end("a-name-that-is-too-long"), &veth_end("other")).unwrap_err();
         assert_eq!(error.errno(), Some(libc::ERANGE), "{error}");
         assert!(route.link("other").is_err(), "no half of a pair is left");
         let very_long = "x".repeat(70_000);
@@ -175,11 +177,11 @@ fn a_link_can_be_created_in_or_moved_to_another_namespace() {
     in_namespace("a_link_can_be_created_in_or_moved_to_another_namespace", || {
         let other = OtherNamespace::new();
         let mut route = RouteSocket::open().unwrap();
-        let far = VethEnd { namespace: Some(other.file.as_fd()), ..end("far") };
-        route.add_veth(&end("near"), &far).unwrap();
-        let far = VethEnd { namespace: Some(other.file.as_fd()), ..end("far2") };
-        route.add_veth(&far, &end("near2")).unwrap();
-        route.add_veth(&end("here"), &end("there")).unwrap();
+        let far = VethEnd { namespace: Some(other.file.as_fd()), ..veth_end("far") };
+        route.add_veth(&veth_end("near"), &far).unwrap();
+        let far = VethEnd { namespace: Some(other.file.as_fd()), ..veth_end("far2") };
+        route.add_veth(&far, &veth_end("near2")).unwrap();
+        route.add_veth(&veth_end("here"), &veth_end("there")).unwrap();
         route.move_to("there", other.file.as_fd()).unwrap();
 
         let mut names: Vec<_> = route.links().unwrap().into_iter().map(|link| link.name).collect();
@@ -217,8 +219,11 @@ fn addresses_come_and_go() {
         route.delete_address("wifi", prefix("fd00::1/64")).unwrap();
         let error = route.delete_address("wifi", prefix("10.0.0.1/24")).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EADDRNOTAVAIL), "{error}");
-        let left = route.addresses().unwrap();
-        assert!(left.iter().all(|address| address.local.address() != ip("fd00::1")), "{left:?}");
+        let remaining = route.addresses().unwrap();
+        assert!(
+            remaining.iter().all(|address| address.local.address() != ip("fd00::1")),
+            "{remaining:?}"
+        );
     });
 }
 
@@ -226,49 +231,49 @@ fn addresses_come_and_go() {
 fn a_rule_leads_a_source_address_to_its_own_table() {
     in_namespace("a_rule_leads_a_source_address_to_its_own_table", || {
         let mut route = wifi_and_server();
-        route.add_veth(&end("cellular"), &end("base")).unwrap();
+        route.add_veth(&veth_end("cellular"), &veth_end("base")).unwrap();
         route.set_up("cellular").unwrap();
         route.set_up("base").unwrap();
         for (v4, v6) in [("10.1.0.1/24", "fd01::1/64"), ("10.1.0.2/32", "fd01::2/128")] {
             route.add_address("cellular", prefix(v4)).unwrap();
             route.add_address("cellular", prefix(v6)).unwrap();
         }
-        for (all, wifi, cellular, from, to) in [
+        for (any_destination, wifi, cellular, from, to) in [
             (Prefix::ALL_V4, "10.0.0.254", "10.1.0.254", "10.1.0.1", "192.0.2.1"),
             (Prefix::ALL_V6, "fd00::fe", "fd01::fe", "fd01::1", "2001:db8::1"),
         ] {
             let default = RouteSpec { gateway: Some(ip(wifi)), ..route_to("::/0", "wifi") };
-            let default = RouteSpec { to: all, metric: Some(100), ..default };
+            let default = RouteSpec { to: any_destination, metric: Some(100), ..default };
             route.add_route(&default).unwrap();
             let over_cellular = RouteSpec { table: Some(1000), link: "cellular", ..default };
             let over_cellular = RouteSpec { gateway: Some(ip(cellular)), ..over_cellular };
             route.add_route(&over_cellular).unwrap();
-            let own = Prefix::host(ip(from));
-            let rule = RuleSpec { from: own, to: None, table: 1000, priority: Some(500) };
+            let source_prefix = Prefix::host(ip(from));
+            let rule = RuleSpec { from: source_prefix, to: None, table: 1000, priority: Some(500) };
             route.add_rule(&rule).unwrap();
 
             let query = RouteQuery { to: ip(to), from: None, link: None };
-            let way = route.lookup(&query).unwrap();
-            assert_eq!(way.link_index, Some(route.link("wifi").unwrap().index));
-            assert_eq!((way.gateway, way.table), (Some(ip(wifi)), 254));
-            assert!(way.source.is_some());
+            let found_route = route.lookup(&query).unwrap();
+            assert_eq!(found_route.link_index, Some(route.link("wifi").unwrap().index));
+            assert_eq!((found_route.gateway, found_route.table), (Some(ip(wifi)), 254));
+            assert!(found_route.source.is_some());
             let query = RouteQuery { from: Some(ip(from)), ..query };
-            let way = route.lookup(&query).unwrap();
-            assert_eq!(way.link_index, Some(route.link("cellular").unwrap().index));
-            assert_eq!((way.gateway, way.table), (Some(ip(cellular)), 1000));
+            let found_route = route.lookup(&query).unwrap();
+            assert_eq!(found_route.link_index, Some(route.link("cellular").unwrap().index));
+            assert_eq!((found_route.gateway, found_route.table), (Some(ip(cellular)), 1000));
 
             assert!(route.routes().unwrap().iter().any(|entry| {
                 (entry.table, entry.gateway, entry.metric) == (1000, Some(ip(cellular)), Some(100))
             }));
             let error = route.add_rule(&rule).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
-            let own = |entry: &RuleEntry| {
+            let is_added_rule = |entry: &RuleEntry| {
                 (entry.priority, entry.from, entry.action)
                     == (500, rule.from, RuleAction::Table(1000))
             };
-            assert_eq!(route.rules().unwrap().iter().filter(|rule| own(rule)).count(), 1);
+            assert_eq!(route.rules().unwrap().iter().filter(|rule| is_added_rule(rule)).count(), 1);
             route.delete_rule(&rule).unwrap();
-            assert!(!route.rules().unwrap().iter().any(own));
+            assert!(!route.rules().unwrap().iter().any(is_added_rule));
             assert_eq!(route.lookup(&query).unwrap().gateway, Some(ip(wifi)));
             route.delete_route(&over_cellular).unwrap();
             assert!(route.delete_route(&over_cellular).is_err());
@@ -289,14 +294,20 @@ fn a_route_on_the_link_prefers_its_source_and_a_rule_can_ask_for_the_destination
         let rule = RuleSpec { from: Prefix::ALL_V4, to, table: 77, priority: None };
         route.add_rule(&rule).unwrap();
         let query = RouteQuery { to: ip("198.51.100.1"), from: None, link: None };
-        let way = route.lookup(&query).unwrap();
-        assert_eq!((way.source, way.gateway, way.table), (Some(ip("10.0.0.7")), None, 77));
+        let found_route = route.lookup(&query).unwrap();
+        assert_eq!(
+            (found_route.source, found_route.gateway, found_route.table),
+            (Some(ip("10.0.0.7")), None, 77)
+        );
 
-        let nowhere = RouteQuery { to: ip("203.0.113.1"), from: None, link: None };
-        let error = route.lookup(&nowhere).unwrap_err();
+        let unreachable = RouteQuery { to: ip("203.0.113.1"), from: None, link: None };
+        let error = route.lookup(&unreachable).unwrap_err();
         assert_eq!(error.to_string(), "look up the way to 203.0.113.1: Network is unreachable");
-        let bound = RouteQuery { link: Some("server"), ..nowhere };
-        assert!(route.lookup(&bound).is_ok(), "a bound socket takes the link for the network");
+        let bound_query = RouteQuery { link: Some("server"), ..unreachable };
+        assert!(
+            route.lookup(&bound_query).is_ok(),
+            "a bound socket takes the link for the network"
+        );
     });
 }
 
@@ -309,27 +320,30 @@ fn a_token_bucket_filter_drops_what_exceeds_its_queue() {
         let rate = Rate::from_bps(20_000).unwrap();
         let tbf = Tbf { rate, burst_bytes: 3_000, limit_bytes: 10_000 };
         route.set_tbf("wifi", &tbf).unwrap();
-        let fresh = route.qdisc("wifi").unwrap().unwrap();
-        assert_eq!((fresh.kind.as_str(), fresh.rate, fresh.drops), ("tbf", Some(rate), 0));
+        let initial_qdisc = route.qdisc("wifi").unwrap().unwrap();
+        assert_eq!(
+            (initial_qdisc.kind.as_str(), initial_qdisc.rate, initial_qdisc.drops),
+            ("tbf", Some(rate), 0)
+        );
 
         let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
         for _ in 0..100 {
             let _ = socket.send_to(&[0; 1_000], "10.0.0.2:9");
         }
-        let full = route.qdisc("wifi").unwrap().unwrap();
-        assert!(full.drops >= 50 && full.overlimits > 0, "{full:?}");
-        assert!(full.backlog_bytes <= 10_000, "{full:?}");
+        let full_qdisc = route.qdisc("wifi").unwrap().unwrap();
+        assert!(full_qdisc.drops >= 50 && full_qdisc.overlimits > 0, "{full_qdisc:?}");
+        assert!(full_qdisc.backlog_bytes <= 10_000, "{full_qdisc:?}");
 
         // The queue is kept: when the rate rises, queued packets are sent, not dropped.
-        let fast = Tbf { rate: Rate::from_bps(50_000_000_000).unwrap(), ..tbf };
-        route.set_tbf("wifi", &fast).unwrap();
-        let drained = wait_for("an empty queue", || {
-            let now = route.qdisc("wifi").unwrap().unwrap();
-            (now.backlog_packets == 0).then_some(now)
+        let fast_tbf = Tbf { rate: Rate::from_bps(50_000_000_000).unwrap(), ..tbf };
+        route.set_tbf("wifi", &fast_tbf).unwrap();
+        let drained_qdisc = wait_for("an empty queue", || {
+            let qdisc = route.qdisc("wifi").unwrap().unwrap();
+            (qdisc.backlog_packets == 0).then_some(qdisc)
         });
-        assert_eq!(drained.rate, Some(fast.rate), "over 32 bits of bytes per second");
-        assert_eq!(drained.drops, full.drops);
-        assert!(drained.packets >= fresh.packets + 10, "{drained:?}");
+        assert_eq!(drained_qdisc.rate, Some(fast_tbf.rate), "over 32 bits of bytes per second");
+        assert_eq!(drained_qdisc.drops, full_qdisc.drops);
+        assert!(drained_qdisc.packets >= initial_qdisc.packets + 10, "{drained_qdisc:?}");
         assert!(route.link("wifi").unwrap().stats.tx_packets >= 10);
 
         route.delete_qdisc("wifi").unwrap();
@@ -349,41 +363,41 @@ fn link_and_address_changes_cause_events() {
         route.delete_address("wifi", prefix("10.0.0.1/24")).unwrap();
         route.delete_link("wifi").unwrap();
 
-        let mut seen = Vec::new();
-        let mut see = |what: &str, wanted: &dyn Fn(&LinkEvent) -> bool| {
+        let mut pending = Vec::new();
+        let mut wait_for_event = |what: &str, predicate: &dyn Fn(&LinkEvent) -> bool| {
             wait_for(what, || {
                 let received = events.drain().unwrap();
                 assert!(!received.lost);
-                seen.extend(received.events);
-                let position = seen.iter().position(wanted)?;
-                seen.drain(..=position).next_back()
+                pending.extend(received.events);
+                let position = pending.iter().position(predicate)?;
+                pending.drain(..=position).next_back()
             })
         };
-        see(
+        wait_for_event(
             "the new link",
             &|event| matches!(event, LinkEvent::Link(link) if link.name == "wifi" && !link.is_up()),
         );
-        see(
+        wait_for_event(
             "a running link",
             &|event| matches!(event, LinkEvent::Link(link) if link.index == wifi && link.is_running()),
         );
-        see("a new address", &|event| {
+        wait_for_event("a new address", &|event| {
             matches!(event, LinkEvent::AddressAdded(address)
                 if (address.local, address.link_index) == (prefix("10.0.0.1/24"), wifi))
         });
-        see(
+        wait_for_event(
             "a new route",
             &|event| matches!(event, LinkEvent::RouteAdded(entry) if entry.to == prefix("fd00::/64")),
         );
-        see("the loss of the carrier", &|event| {
+        wait_for_event("the loss of the carrier", &|event| {
             matches!(event, LinkEvent::Link(link)
                 if link.index == wifi && link.is_up() && !link.is_running())
         });
-        see("a lost address", &|event| {
+        wait_for_event("a lost address", &|event| {
             matches!(event, LinkEvent::AddressRemoved(address)
                 if address.local == prefix("10.0.0.1/24"))
         });
-        see(
+        wait_for_event(
             "the end of the link",
             &|event| matches!(event, LinkEvent::LinkRemoved(link) if link.name == "wifi"),
         );
@@ -420,38 +434,39 @@ fn endpoints_and_limits_read_back() {
         assert!(error.to_string().contains("1000 subflows and 3 accepted"), "{error}");
         assert!(error.explanation().is_some(), "{error:?}");
 
-        let wifi = Endpoint {
+        let wifi_endpoint = Endpoint {
             address: ip("10.0.0.1"),
             id: Some(7),
             port: None,
             flags: EndpointFlags::SUBFLOW | EndpointFlags::FULLMESH,
             link_index: Some(route.link("wifi").unwrap().index),
         };
-        let v6 = Endpoint {
+        let v6_endpoint = Endpoint {
             address: ip("fd00::1"),
             id: None,
             port: Some(8_080),
             flags: EndpointFlags::SIGNAL,
             link_index: None,
         };
-        manager.add_endpoint(&wifi).unwrap();
-        manager.add_endpoint(&v6).unwrap();
+        manager.add_endpoint(&wifi_endpoint).unwrap();
+        manager.add_endpoint(&v6_endpoint).unwrap();
         let listed = manager.endpoints().unwrap();
-        assert!(listed.contains(&wifi), "{listed:?}");
-        let id = listed.iter().find(|endpoint| endpoint.address == v6.address).unwrap().id;
-        assert!(listed.contains(&Endpoint { id, ..v6 }) && id.is_some(), "{listed:?}");
+        assert!(listed.contains(&wifi_endpoint), "{listed:?}");
+        let id = listed.iter().find(|endpoint| endpoint.address == v6_endpoint.address).unwrap().id;
+        assert!(listed.contains(&Endpoint { id, ..v6_endpoint }) && id.is_some(), "{listed:?}");
 
-        let error = manager.add_endpoint(&wifi).unwrap_err();
+        let error = manager.add_endpoint(&wifi_endpoint).unwrap_err();
         assert!(error.to_string().starts_with("add MPTCP endpoint 7 10.0.0.1: "), "{error}");
         let flags = EndpointFlags::SIGNAL | EndpointFlags::FULLMESH;
-        let error = manager.add_endpoint(&Endpoint { id: None, flags, ..wifi }).unwrap_err();
+        let error =
+            manager.add_endpoint(&Endpoint { id: None, flags, ..wifi_endpoint }).unwrap_err();
         let explanation = error.explanation().unwrap();
         assert!(explanation.contains("both signal and fullmesh"), "{explanation}");
 
         manager.set_endpoint_flags(7, EndpointFlags::BACKUP).unwrap();
         let listed = manager.endpoints().unwrap();
-        let changed = listed.iter().find(|endpoint| endpoint.id == Some(7)).unwrap();
-        assert!(changed.flags.contains(EndpointFlags::BACKUP | EndpointFlags::SUBFLOW));
+        let changed_endpoint = listed.iter().find(|endpoint| endpoint.id == Some(7)).unwrap();
+        assert!(changed_endpoint.flags.contains(EndpointFlags::BACKUP | EndpointFlags::SUBFLOW));
         manager.delete_endpoint(7).unwrap();
         assert_eq!(manager.endpoints().unwrap().len(), 1);
         manager.flush_endpoints().unwrap();
@@ -466,14 +481,14 @@ fn mptcp_socket() -> Socket {
 }
 
 /// An MPTCP connection from 10.0.0.1 to 10.0.1.1, closed when dropped.
-struct Connection {
+struct MptcpConnection {
     /// Client, server, and the listener: without it, further subflows are refused.
     _sockets: [Socket; 3],
     /// Address on which the server listens.
     address: SocketAddr,
 }
 
-fn connection() -> Connection {
+fn connect_mptcp() -> MptcpConnection {
     let listener = mptcp_socket();
     listener.bind(&"10.0.1.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     listener.listen(1).unwrap();
@@ -483,15 +498,15 @@ fn connection() -> Connection {
     client.connect(&address.into()).unwrap();
     let (server, _) = listener.accept().unwrap();
     // One byte in each direction, so that both sides are fully established.
-    for (mut from, mut to) in [(&client, &server), (&server, &client)] {
-        from.write_all(b"x").unwrap();
-        to.read_exact(&mut [0]).unwrap();
+    for (mut sender, mut receiver) in [(&client, &server), (&server, &client)] {
+        sender.write_all(b"x").unwrap();
+        receiver.read_exact(&mut [0]).unwrap();
     }
-    Connection { _sockets: [client, server, listener], address }
+    MptcpConnection { _sockets: [client, server, listener], address }
 }
 
 /// Prepares a second, backup subflow from 10.0.2.1 to the server: the endpoint with ID 5.
-fn with_second_subflow() -> MptcpPm {
+fn prepare_backup_subflow() -> MptcpPm {
     let mut route = wifi_and_server();
     route.add_address("wifi", prefix("10.0.2.1/24")).unwrap();
     route.add_address("server", prefix("10.0.1.1/24")).unwrap();
@@ -508,24 +523,28 @@ fn with_second_subflow() -> MptcpPm {
     manager
 }
 
-/// History of all events so far.
-struct History {
+/// All Multipath TCP events so far.
+struct EventHistory {
     events: MptcpEvents,
-    seen: Vec<MptcpEvent>,
+    past_events: Vec<MptcpEvent>,
 }
 
-impl History {
+impl EventHistory {
     fn new() -> Self {
-        Self { events: MptcpEvents::open().unwrap(), seen: Vec::new() }
+        Self { events: MptcpEvents::open().unwrap(), past_events: Vec::new() }
     }
 
-    /// Waits for the first event of a kind that satisfies `wanted`.
-    fn see(&mut self, kind: MptcpEventKind, wanted: impl Fn(&MptcpEvent) -> bool) -> MptcpEvent {
+    /// Waits for the first event of a kind that satisfies `predicate`.
+    fn wait_for_event(
+        &mut self,
+        kind: MptcpEventKind,
+        predicate: impl Fn(&MptcpEvent) -> bool,
+    ) -> MptcpEvent {
         wait_for(kind, || {
             let received = self.events.drain().unwrap();
             assert!(!received.lost);
-            self.seen.extend(received.events);
-            self.seen.iter().find(|event| event.kind == kind && wanted(event)).copied()
+            self.past_events.extend(received.events);
+            self.past_events.iter().find(|event| event.kind == kind && predicate(event)).copied()
         })
     }
 }
@@ -533,80 +552,85 @@ impl History {
 #[test]
 fn events_cover_the_life_of_a_connection() {
     in_namespace("events_cover_the_life_of_a_connection", || {
-        let mut manager = with_second_subflow();
-        let mut history = History::new();
-        let both = connection();
-        let port = Some(both.address.port());
+        let mut manager = prepare_backup_subflow();
+        let mut history = EventHistory::new();
+        let connection = connect_mptcp();
+        let port = Some(connection.address.port());
 
         let client_side = |event: &MptcpEvent| event.is_server_side() == Some(false);
         let server_side = |event: &MptcpEvent| event.is_server_side() == Some(true);
-        let created = history.see(MptcpEventKind::Created, client_side);
-        let accepted = history.see(MptcpEventKind::Created, server_side);
-        let established = history.see(MptcpEventKind::Established, client_side);
+        let created = history.wait_for_event(MptcpEventKind::Created, client_side);
+        let accepted = history.wait_for_event(MptcpEventKind::Created, server_side);
+        let established = history.wait_for_event(MptcpEventKind::Established, client_side);
         assert_eq!(created.token, established.token);
         assert_eq!((created.local, created.remote), (Some(ip("10.0.0.1")), Some(ip("10.0.1.1"))));
         assert_eq!((created.remote_port, accepted.local_port), (port, port));
 
         let of_client = |event: &MptcpEvent| event.token == created.token;
         let of_server = |event: &MptcpEvent| event.token == accepted.token;
-        let joined = history.see(MptcpEventKind::SubflowEstablished, of_client);
+        let joined = history.wait_for_event(MptcpEventKind::SubflowEstablished, of_client);
         assert_eq!((joined.local_id, joined.local), (Some(5), Some(ip("10.0.2.1"))));
-        let joined = history.see(MptcpEventKind::SubflowEstablished, of_server);
+        let joined = history.wait_for_event(MptcpEventKind::SubflowEstablished, of_server);
         assert_eq!((joined.remote_id, joined.remote), (Some(5), Some(ip("10.0.2.1"))));
         assert_eq!(joined.backup, Some(true), "the client asked for a backup");
 
         manager.set_endpoint_flags(5, EndpointFlags::default()).unwrap();
-        let changed = history.see(MptcpEventKind::SubflowPriority, of_server);
+        let changed = history.wait_for_event(MptcpEventKind::SubflowPriority, of_server);
         assert_eq!((changed.backup, changed.remote_id), (Some(false), Some(5)));
         manager.delete_endpoint(5).unwrap();
-        let closed = history.see(MptcpEventKind::SubflowClosed, of_client);
+        let closed = history.wait_for_event(MptcpEventKind::SubflowClosed, of_client);
         assert_eq!((closed.local_id, closed.local_port), (Some(5), joined.remote_port));
-        assert_eq!(history.see(MptcpEventKind::Removed, of_server).remote_id, Some(5));
-        drop(both);
-        history.see(MptcpEventKind::Closed, of_client);
-        history.see(MptcpEventKind::Closed, of_server);
+        assert_eq!(history.wait_for_event(MptcpEventKind::Removed, of_server).remote_id, Some(5));
+        drop(connection);
+        history.wait_for_event(MptcpEventKind::Closed, of_client);
+        history.wait_for_event(MptcpEventKind::Closed, of_server);
     });
 }
 
 #[test]
 fn subflows_are_listed_and_leave_final_statistics() {
     in_namespace("subflows_are_listed_and_leave_final_statistics", || {
-        let mut manager = with_second_subflow();
+        let mut manager = prepare_backup_subflow();
         let mut destroyed = DestroyedSockets::open().unwrap();
-        let mut history = History::new();
-        let before = MibCounters::read().unwrap();
-        let _connection = connection();
-        let joined =
-            history.see(MptcpEventKind::SubflowEstablished, |event| event.local_id == Some(5));
+        let mut history = EventHistory::new();
+        let initial_counters = MibCounters::read().unwrap();
+        let _connection = connect_mptcp();
+        let joined = history
+            .wait_for_event(MptcpEventKind::SubflowEstablished, |event| event.local_id == Some(5));
 
         let mut diag = SocketDiag::open().unwrap();
         let connections = diag.mptcp(StateFilter::CONNECTED).unwrap();
         assert_eq!(connections.len(), 2, "{connections:?}");
         assert!(connections.iter().all(|socket| socket.info.len() >= 72), "struct mptcp_info");
         assert_eq!(diag.mptcp(StateFilter::LISTEN).unwrap().len(), 1);
-        let mut own = diag.tcp(StateFilter::CONNECTED).unwrap();
-        own.retain(|socket| socket.subflow.is_some_and(|flow| flow.token_local == joined.token));
-        assert_eq!(own.len(), 2, "{own:?}");
-        assert_eq!(own[0].inode, own[1].inode, "that of the MPTCP socket");
-        let join = own.iter().find(|socket| Some(socket.local.ip()) == joined.local).unwrap();
-        assert_eq!(Some(join.local.port()), joined.local_port);
-        let flow = join.subflow.unwrap();
-        assert_eq!((join.state, flow.local_id), (TcpState::Established, Some(5)));
-        assert!(flow.token_remote.is_some() && flow.token_remote != flow.token_local);
-        assert!(flow.flags.contains(SubflowFlags::JOIN_LOCAL | SubflowFlags::BACKUP_LOCAL));
-        assert!(join.info.len() >= 232 && join.congestion.is_some(), "struct tcp_info");
+        let mut subflows = diag.tcp(StateFilter::CONNECTED).unwrap();
+        subflows.retain(|socket| {
+            socket.subflow.is_some_and(|subflow| subflow.token_local == joined.token)
+        });
+        assert_eq!(subflows.len(), 2, "{subflows:?}");
+        assert_eq!(subflows[0].inode, subflows[1].inode, "that of the MPTCP socket");
+        let second =
+            subflows.iter().find(|socket| Some(socket.local.ip()) == joined.local).unwrap();
+        assert_eq!(Some(second.local.port()), joined.local_port);
+        let mptcp_info = second.subflow.unwrap();
+        assert_eq!((second.state, mptcp_info.local_id), (TcpState::Established, Some(5)));
+        assert!(
+            mptcp_info.token_remote.is_some() && mptcp_info.token_remote != mptcp_info.token_local
+        );
+        assert!(mptcp_info.flags.contains(SubflowFlags::JOIN_LOCAL | SubflowFlags::BACKUP_LOCAL));
+        assert!(second.info.len() >= 232 && second.congestion.is_some(), "struct tcp_info");
 
         manager.flush_endpoints().unwrap();
-        let mut last_words = Vec::new();
-        let last = wait_for("the last words of the second subflow", || {
-            last_words.extend(destroyed.drain().unwrap().events);
-            last_words.iter().find(|socket| socket.cookie == join.cookie).cloned()
+        let mut destroyed_sockets = Vec::new();
+        let final_state = wait_for("the last words of the second subflow", || {
+            destroyed_sockets.extend(destroyed.drain().unwrap().events);
+            destroyed_sockets.iter().find(|socket| socket.cookie == second.cookie).cloned()
         });
-        assert_eq!((last.local, last.remote), (join.local, join.remote));
-        assert!(last.info.len() >= 232, "struct tcp_info");
-        let grown = MibCounters::read().unwrap().since(&before);
-        assert_eq!(grown.get("MPTcpExt.MPCapableSYNTX"), Some(1), "{grown:?}");
-        assert!(grown.get("MPTcpExt.MPJoinSynRx").is_some(), "{grown:?}");
+        assert_eq!((final_state.local, final_state.remote), (second.local, second.remote));
+        assert!(final_state.info.len() >= 232, "struct tcp_info");
+        let increments = MibCounters::read().unwrap().since(&initial_counters);
+        assert_eq!(increments.get("MPTcpExt.MPCapableSYNTX"), Some(1), "{increments:?}");
+        assert!(increments.get("MPTcpExt.MPJoinSynRx").is_some(), "{increments:?}");
     });
 }
 
@@ -618,7 +642,7 @@ fn an_announced_address_and_its_listener_are_events() {
         route.add_address("server", prefix("10.0.1.2/24")).unwrap();
         let mut manager = MptcpPm::open().unwrap();
         manager.set_limits(MptcpLimits { subflows: 2, add_addr_accepted: 2 }).unwrap();
-        let mut history = History::new();
+        let mut history = EventHistory::new();
         let announced = Endpoint {
             address: ip("10.0.1.2"),
             id: Some(9),
@@ -627,16 +651,17 @@ fn an_announced_address_and_its_listener_are_events() {
             link_index: None,
         };
         manager.add_endpoint(&announced).unwrap();
-        let both = connection();
-        let at = |event: &MptcpEvent| event.local == Some(ip("10.0.1.2"));
-        let listener = history.see(MptcpEventKind::ListenerCreated, at);
+        let connection = connect_mptcp();
+        let has_announced_address = |event: &MptcpEvent| event.local == Some(ip("10.0.1.2"));
+        let listener =
+            history.wait_for_event(MptcpEventKind::ListenerCreated, has_announced_address);
         assert_eq!((listener.local, listener.local_port), (Some(ip("10.0.1.2")), Some(4_321)));
-        let event = history.see(MptcpEventKind::Announced, |_| true);
+        let event = history.wait_for_event(MptcpEventKind::Announced, |_| true);
         assert_eq!((event.remote, event.remote_port), (Some(ip("10.0.1.2")), Some(4_321)));
         assert_eq!(event.remote_id, Some(9));
         manager.flush_endpoints().unwrap();
-        history.see(MptcpEventKind::ListenerClosed, at);
-        drop(both);
+        history.wait_for_event(MptcpEventKind::ListenerClosed, has_announced_address);
+        drop(connection);
     });
 }
 
@@ -650,8 +675,8 @@ fn privileged_operations_are_refused_without_privileges() {
             .args(["--exact", "without_privileges", "--ignored", "--nocapture"])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{output:?}");
     });
 }
 

@@ -25,45 +25,45 @@ fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
-/// Waits until a change satisfies `wanted`; skips others.
+/// Waits until a change satisfies `predicate`; returns all changes until then.
 fn wait_for(
     watch: &mut NetworkWatch,
     what: &str,
-    wanted: impl Fn(&NetworkChange) -> bool,
+    predicate: impl Fn(&NetworkChange) -> bool,
 ) -> Vec<NetworkChange> {
     let deadline = Instant::now() + HANG_TIMEOUT;
-    let mut heard = Vec::new();
-    while !heard.iter().any(&wanted) {
-        assert!(Instant::now() < deadline, "waited in vain for {what}, heard {heard:?}");
-        heard.extend(watch.changes().unwrap());
+    let mut changes = Vec::new();
+    while !changes.iter().any(&predicate) {
+        assert!(Instant::now() < deadline, "waited in vain for {what}, heard {changes:?}");
+        changes.extend(watch.changes().unwrap());
         thread::sleep(Duration::from_millis(1));
     }
-    heard
+    changes
 }
 
 #[test]
 fn a_watch_reports_every_change_and_nothing_else() {
     in_namespace("a_watch_reports_every_change_and_nothing_else", || {
         let mut route = RouteSocket::open().unwrap();
-        let end = |name| VethEnd { name, ..VethEnd::default() };
-        route.add_veth(&end("wifi"), &end("other")).unwrap();
+        let veth_end = |name| VethEnd { name, ..VethEnd::default() };
+        route.add_veth(&veth_end("wifi"), &veth_end("other")).unwrap();
         for link in ["lo", "wifi", "other"] {
             route.set_up(link).unwrap();
         }
         let mut watch = NetworkWatch::open().unwrap();
         let address = prefix("10.0.0.1/24");
         route.add_address("wifi", address).unwrap();
-        let is_address = |there| {
+        let is_address = |is_present| {
             move |change: &NetworkChange| {
                 let NetworkChange::Address { interface, address, present } = change else {
                     return false;
                 };
-                interface == "wifi" && address.is_ipv4() && *present == there
+                interface == "wifi" && address.is_ipv4() && *present == is_present
             }
         };
         wait_for(&mut watch, "the address", is_address(true));
         let gateway: IpAddr = "10.0.0.2".parse().unwrap();
-        let default = RouteSpec {
+        let default_route = RouteSpec {
             to: Prefix::ALL_V4,
             link: "wifi",
             gateway: Some(gateway),
@@ -71,24 +71,24 @@ fn a_watch_reports_every_change_and_nothing_else() {
             table: None,
             metric: None,
         };
-        route.add_route(&default).unwrap();
-        let now = Some(("wifi".to_owned(), Some(gateway)));
-        let wanted = NetworkChange::DefaultRoute { v6: false, now };
-        wait_for(&mut watch, "the default route", |change| *change == wanted);
+        route.add_route(&default_route).unwrap();
+        let new_route = Some(("wifi".to_owned(), Some(gateway)));
+        let new_default = NetworkChange::DefaultRoute { v6: false, now: new_route };
+        wait_for(&mut watch, "the default route", |change| *change == new_default);
         // A route worse than the best one changes nothing; the link change marks the end of the
         // wait.
-        route.add_route(&RouteSpec { metric: Some(9), ..default }).unwrap();
+        route.add_route(&RouteSpec { metric: Some(9), ..default_route }).unwrap();
         route.set_down("wifi").unwrap();
         let down = NetworkChange::Link { interface: "wifi".to_owned(), running: false };
-        let heard = wait_for(&mut watch, "the link", |change| *change == down);
-        let routes = |change: &&NetworkChange| {
+        let changes = wait_for(&mut watch, "the link", |change| *change == down);
+        let is_new_default = |change: &&NetworkChange| {
             matches!(change, NetworkChange::DefaultRoute { now: Some(_), .. })
         };
-        assert_eq!(heard.iter().find(routes), None);
+        assert_eq!(changes.iter().find(is_new_default), None);
         // The kernel does not announce routes that it removes with an interface.
-        let gone = NetworkChange::DefaultRoute { v6: false, now: None };
-        if !heard.contains(&gone) {
-            wait_for(&mut watch, "no default route", |change| *change == gone);
+        let no_default = NetworkChange::DefaultRoute { v6: false, now: None };
+        if !changes.contains(&no_default) {
+            wait_for(&mut watch, "no default route", |change| *change == no_default);
         }
         route.delete_address("wifi", address).unwrap();
         wait_for(&mut watch, "no address", is_address(false));
@@ -98,11 +98,11 @@ fn a_watch_reports_every_change_and_nothing_else() {
     });
 }
 
-/// Forwards bytes between TCP clients and `to`, as a proxy on the path does.
-fn proxy(listener: TcpListener, to: SocketAddr) {
+/// Starts a proxy that forwards bytes between TCP clients and `server`.
+fn start_proxy(listener: TcpListener, server: SocketAddr) {
     thread::spawn(move || {
         for accepted in listener.incoming() {
-            let (near, far) = (accepted.unwrap(), TcpStream::connect(to).unwrap());
+            let (near, far) = (accepted.unwrap(), TcpStream::connect(server).unwrap());
             for (mut from, mut to) in
                 [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
             {
@@ -130,13 +130,14 @@ fn a_check_names_the_obstacles() {
         thread::spawn(|| server.run(|_| {}));
         let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 5_210));
-        proxy(TcpListener::bind(v4(5_300)).unwrap(), v4(5_210));
+        start_proxy(TcpListener::bind(v4(5_300)).unwrap(), v4(5_210));
         let _socket = UdpSocket::bind(v4(5_300)).unwrap();
-        let tried = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
-        let found: Vec<_> = tried.iter().map(|one| (one.probe, one.finding.clone())).collect();
-        let all =
+        let attempts = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
+        let findings: Vec<_> =
+            attempts.iter().map(|attempt| (attempt.probe, attempt.finding.clone())).collect();
+        let probes =
             [ProbeKind::Tcp, ProbeKind::Mptcp, ProbeKind::Udp, ProbeKind::Quic, ProbeKind::Mpquic];
-        let works = all.map(|probe| (probe, ProbeOutcome::Works));
+        let works = probes.map(|probe| (probe, ProbeOutcome::Works));
         let behind_proxy = [
             (ProbeKind::Tcp, ProbeOutcome::Works),
             (ProbeKind::Mptcp, ProbeOutcome::StrippedForward),
@@ -144,10 +145,16 @@ fn a_check_names_the_obstacles() {
             (ProbeKind::Quic, ProbeOutcome::Blocked),
             (ProbeKind::Mpquic, ProbeOutcome::Blocked),
         ];
-        let nobody = all.map(|probe| (probe, ProbeOutcome::Refused));
-        assert_eq!(found, [works.clone(), works, behind_proxy, nobody].concat(), "{tried:?}");
+        let refused = probes.map(|probe| (probe, ProbeOutcome::Refused));
+        assert_eq!(
+            findings,
+            [works.clone(), works, behind_proxy, refused].concat(),
+            "{attempts:?}"
+        );
         assert!(
-            tried.iter().all(|one| one.finding != ProbeOutcome::Works || one.answer_ns.is_some())
+            attempts.iter().all(
+                |attempt| attempt.finding != ProbeOutcome::Works || attempt.answer_ns.is_some()
+            )
         );
     });
 }

@@ -264,8 +264,8 @@ fn persist(
         FormChoice::Script => PersistTarget::Script,
     };
     let applied = state.map(SetupState::changes).unwrap_or_default();
-    let steps = setup::at_each_start(plan, applied);
-    let stored = setup::stored(form, "Made by `towpath setup --persist`.", &steps);
+    let steps = setup::boot_steps(plan, applied);
+    let stored = setup::generate_files(form, "Made by `towpath setup --persist`.", &steps);
     match &arguments.out {
         Some(folder) => {
             let folder = files::folder(folder)?;

@@ -22,14 +22,14 @@ pub(crate) enum Network {
     ///
     /// A thread with the emulator's priority sleeps until each deadline of a steady pace, or polls
     /// the clock without sleeping.
-    Bare { waits: Waits },
+    Bare { wait_method: WaitMethod },
 }
 
 /// Waiting method of a bare thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
-    Asleep,
-    Awake,
+pub(crate) enum WaitMethod {
+    Sleep,
+    Spin,
 }
 
 /// User that runs the emulator.
@@ -59,45 +59,54 @@ pub(crate) struct Case {
     pub(crate) traffic: Traffic,
 }
 
-/// Every case, in the order of the tables.
-pub(crate) fn all() -> Vec<Case> {
-    let ours = |segments, user| {
+/// Returns every case, in the order of the tables.
+pub(crate) fn all_cases() -> Vec<Case> {
+    let emulated = |segments, user| {
         [Backend::Tun, Backend::Packet]
             .map(|backend| Network::Emulated { backend, segments, user })
             .to_vec()
     };
     let rattan = |real_time| {
-        let wanted = std::env::var_os("RATTAN").is_some();
-        if wanted { vec![Network::Rattan { real_time }] } else { Vec::new() }
+        let is_requested = std::env::var_os("RATTAN").is_some();
+        if is_requested { vec![Network::Rattan { real_time }] } else { Vec::new() }
     };
-    let rows = |traffic, networks: Vec<Vec<Network>>| {
+    let cases = |traffic, networks: Vec<Vec<Network>>| {
         [vec![Network::Veth]]
             .into_iter()
             .chain(networks)
             .flatten()
             .map(move |network| Case { network, traffic })
     };
-    let tcp =
-        [ours("coalesced", User::Caller), ours("split", User::Caller), rattan(false), rattan(true)];
+    let tcp_networks = [
+        emulated("coalesced", User::Caller),
+        emulated("split", User::Caller),
+        rattan(false),
+        rattan(true),
+    ];
     let paced = |per_second| {
-        let networks =
-            [ours("auto", User::Caller), ours("auto", User::Nobody), rattan(false), rattan(true)];
-        let bare = [Waits::Asleep, Waits::Awake].map(|waits| Network::Bare { waits });
-        let networks = [networks.to_vec(), vec![bare.to_vec()]].concat();
-        rows(Traffic::Paced { per_second }, networks)
+        let networks = [
+            emulated("auto", User::Caller),
+            emulated("auto", User::Nobody),
+            rattan(false),
+            rattan(true),
+        ];
+        let bare_threads =
+            [WaitMethod::Sleep, WaitMethod::Spin].map(|wait_method| Network::Bare { wait_method });
+        let networks = [networks.to_vec(), vec![bare_threads.to_vec()]].concat();
+        cases(Traffic::Paced { per_second }, networks)
     };
-    let overload = [ours("auto", User::Caller), rattan(false), rattan(true)];
-    rows(Traffic::Tcp, tcp.to_vec())
+    let overload_networks = [emulated("auto", User::Caller), rattan(false), rattan(true)];
+    cases(Traffic::Tcp, tcp_networks.to_vec())
         .chain(paced(8_333))
         .chain(paced(100))
-        .chain(rows(Traffic::Overload, overload.to_vec()))
+        .chain(cases(Traffic::Overload, overload_networks.to_vec()))
         .collect()
 }
 
 impl Case {
-    /// Returns the case of this name.
+    /// Returns the case with this name.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
-        all().into_iter().find(|case| case.name() == name)
+        all_cases().into_iter().find(|case| case.name() == name)
     }
 
     /// Returns the name for the command line: `throughput/tun-coalesced`.
@@ -118,8 +127,8 @@ impl Case {
             }
             Network::Rattan { real_time: false } => "rattan".to_owned(),
             Network::Rattan { real_time: true } => "rattan-real-time".to_owned(),
-            Network::Bare { waits: Waits::Asleep } => "bare-sleep".to_owned(),
-            Network::Bare { waits: Waits::Awake } => "bare-spin".to_owned(),
+            Network::Bare { wait_method: WaitMethod::Sleep } => "bare-sleep".to_owned(),
+            Network::Bare { wait_method: WaitMethod::Spin } => "bare-spin".to_owned(),
         };
         format!("{traffic}/{network}")
     }

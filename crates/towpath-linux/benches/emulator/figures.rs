@@ -7,23 +7,26 @@ use std::io::{self, Write};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::Failure;
-use crate::trial::line_of;
+use crate::trial::read_trimmed;
 
 /// Returns the load averages of the last 1, 5 and 15 minutes.
 pub(crate) fn load() -> String {
-    line_of("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
+    read_trimmed("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Processor seconds: of this program's ended children, busy in total, and available.
+/// Processor time in seconds.
 pub(crate) struct Usage {
-    own: f64,
+    /// Used by this program's ended children.
+    children: f64,
+    /// Used by all processes.
     busy: f64,
-    all: f64,
+    /// Used and idle time of all processors.
+    total: f64,
 }
 
 impl Usage {
     pub(crate) fn now() -> Self {
-        let own = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| {
+        let children = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| {
             [usage.user_time(), usage.system_time()]
                 .iter()
                 .map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6)
@@ -41,20 +44,20 @@ impl Usage {
             .collect();
         // user nice system IDLE IOWAIT irq softirq steal, in hundredths of a second
         let idle: f64 = ticks.iter().skip(3).take(2).sum();
-        let all: f64 = ticks.iter().sum();
-        Self { own, busy: (all - idle) / 100.0, all: all / 100.0 }
+        let total: f64 = ticks.iter().sum();
+        Self { children, busy: (total - idle) / 100.0, total: total / 100.0 }
     }
 
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
-            own: self.own - before.own,
+            children: self.children - before.children,
             busy: self.busy - before.busy,
-            all: self.all - before.all,
+            total: self.total - before.total,
         }
     }
 }
 
-/// Measurements of one trial by name; notes are words instead of numbers.
+/// Measurements of one trial by name; notes are texts, not numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     numbers: BTreeMap<String, f64>,
@@ -70,14 +73,15 @@ impl Metrics {
     }
 
     /// Adds the trial's processor time, and the load from other processes.
-    pub(crate) fn used(&mut self, usage: &Usage) {
-        let others = (usage.busy - usage.own) / usage.all.max(0.01);
-        self.numbers.insert("others".to_owned(), others.clamp(0.0, 1.0) * 100.0);
+    pub(crate) fn add_usage(&mut self, usage: &Usage) {
+        let others_share = (usage.busy - usage.children) / usage.total.max(0.01);
+        self.numbers.insert("others".to_owned(), others_share.clamp(0.0, 1.0) * 100.0);
         if let Some(bytes) = self.numbers.get("bytes").copied() {
-            let cost = usage.own / (bytes / 1e9);
-            self.numbers.insert("cpu_per_gb".to_owned(), cost);
-            let emulator = self.numbers.get("emulator_cpu").map(|cpu| cpu / (bytes / 1e9));
-            self.numbers.extend(emulator.map(|cost| ("emulator_per_gb".to_owned(), cost)));
+            let cpu_per_gb = usage.children / (bytes / 1e9);
+            self.numbers.insert("cpu_per_gb".to_owned(), cpu_per_gb);
+            let emulator_per_gb = self.numbers.get("emulator_cpu").map(|cpu| cpu / (bytes / 1e9));
+            self.numbers
+                .extend(emulator_per_gb.map(|seconds| ("emulator_per_gb".to_owned(), seconds)));
         }
         if let (Some(sent), Some(received)) =
             (self.numbers.get("sent"), self.numbers.get("received"))
@@ -95,8 +99,8 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    pub(crate) fn add(&mut self, figures: Metrics) {
-        self.rounds.push(Some(figures));
+    pub(crate) fn add(&mut self, metrics: Metrics) {
+        self.rounds.push(Some(metrics));
     }
 
     /// Records a failed trial, so that rounds of different cases stay aligned.
@@ -106,27 +110,29 @@ impl Series {
     }
 
     /// Returns the number of trials with measurements, and of all trials.
-    pub(crate) fn good(&self) -> (usize, usize) {
+    pub(crate) fn trial_counts(&self) -> (usize, usize) {
         (self.rounds.iter().flatten().count(), self.rounds.len())
     }
 
     /// Returns the spread of a metric over the rounds that have it.
     pub(crate) fn spread(&self, name: &str) -> Option<Spread> {
-        Spread::of(self.rounds.iter().flatten().filter_map(|figures| figures.numbers.get(name)))
+        Spread::from_values(
+            self.rounds.iter().flatten().filter_map(|metrics| metrics.numbers.get(name)),
+        )
     }
 
     /// Returns the metric relative to the same metric of `base`, round by round.
     pub(crate) fn ratio(&self, base: &Self, name: &str) -> Option<Spread> {
-        let number = |figures: &Option<Metrics>| Some(*figures.as_ref()?.numbers.get(name)?);
+        let number = |metrics: &Option<Metrics>| Some(*metrics.as_ref()?.numbers.get(name)?);
         let pairs = self.rounds.iter().zip(&base.rounds);
         let ratios: Vec<f64> =
             pairs.filter_map(|(own, base)| Some(number(own)? / number(base)?)).collect();
-        Spread::of(&ratios)
+        Spread::from_values(&ratios)
     }
 
     /// Returns a word from a trial, such as the emulator's priority.
     pub(crate) fn note(&self, name: &str) -> Option<&str> {
-        self.rounds.iter().flatten().find_map(|figures| figures.notes.get(name)).map(String::as_str)
+        self.rounds.iter().flatten().find_map(|metrics| metrics.notes.get(name)).map(String::as_str)
     }
 }
 
@@ -139,7 +145,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    fn of<'a>(values: impl IntoIterator<Item = &'a f64>) -> Option<Self> {
+    fn from_values<'a>(values: impl IntoIterator<Item = &'a f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().copied().collect();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;

@@ -36,9 +36,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 struct Plan {
     filters: Vec<String>,
     rounds: usize,
-    throughput: Duration,
-    delay: Duration,
-    rate: Duration,
+    /// Length of a trial for each kind of traffic.
+    throughput_length: Duration,
+    delay_length: Duration,
+    rate_length: Duration,
 }
 
 impl Plan {
@@ -47,13 +48,13 @@ impl Plan {
         let mut plan = Self {
             filters: Vec::new(),
             rounds: 7,
-            throughput: seconds(3),
-            delay: seconds(5),
-            rate: seconds(10),
+            throughput_length: seconds(3),
+            delay_length: seconds(5),
+            rate_length: seconds(10),
         };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
-            let mut number = || -> Result<u32, Failure> {
+            let mut next_number = || -> Result<u32, Failure> {
                 let value = arguments.next().ok_or(format!("`{argument}` needs a number"))?;
                 Ok(value.parse()?)
             };
@@ -61,12 +62,14 @@ impl Plan {
                 "--bench" => {}
                 "--quick" => {
                     plan.rounds = 1;
-                    (plan.throughput, plan.delay, plan.rate) = (seconds(1), seconds(1), seconds(2));
+                    (plan.throughput_length, plan.delay_length, plan.rate_length) =
+                        (seconds(1), seconds(1), seconds(2));
                 }
-                "--rounds" => plan.rounds = number()?.max(1) as usize,
+                "--rounds" => plan.rounds = next_number()?.max(1) as usize,
                 "--seconds" => {
-                    let span = seconds(number()?.clamp(1, 60).into());
-                    (plan.throughput, plan.delay, plan.rate) = (span, span, span);
+                    let length = seconds(next_number()?.clamp(1, 60).into());
+                    (plan.throughput_length, plan.delay_length, plan.rate_length) =
+                        (length, length, length);
                 }
                 option if option.starts_with('-') => {
                     return Err(format!("unknown option `{option}`").into());
@@ -77,22 +80,22 @@ impl Plan {
         Ok(plan)
     }
 
-    fn wants(&self, case: &Case) -> bool {
+    fn includes(&self, case: &Case) -> bool {
         let name = case.name();
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }
 
     fn length(&self, case: &Case) -> Duration {
         match case.traffic {
-            cases::Traffic::Tcp => self.throughput,
-            cases::Traffic::Paced { .. } => self.delay,
-            cases::Traffic::Overload => self.rate,
+            cases::Traffic::Tcp => self.throughput_length,
+            cases::Traffic::Paced { .. } => self.delay_length,
+            cases::Traffic::Overload => self.rate_length,
         }
     }
 }
 
 fn main() -> ExitCode {
-    match stage() {
+    match run_stage() {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}"); // stderr may be closed
@@ -102,14 +105,14 @@ fn main() -> ExitCode {
 }
 
 /// Runs the process that the first argument selects.
-fn stage() -> Result<ExitCode, Failure> {
+fn run_stage() -> Result<ExitCode, Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["__probe", kind, rest @ ..] => probe::run(kind, rest).map(|()| ExitCode::SUCCESS),
         [stage @ ("__trial" | "__outer" | "__inner"), name, millis] => {
             let case = Case::by_name(name).ok_or("unknown case")?;
-            trial::process(stage, &case, Duration::from_millis(millis.parse()?))
+            trial::run_stage(stage, &case, Duration::from_millis(millis.parse()?))
         }
         // `cargo test --all-targets` runs benchmarks without this argument, to check that they
         // work.
@@ -122,23 +125,23 @@ fn stage() -> Result<ExitCode, Failure> {
 }
 
 fn measure(plan: &Plan) -> Result<(), Failure> {
-    let wanted = cases::all().into_iter().filter(|case| plan.wants(case));
-    let mut measured: Vec<(Case, Series)> = wanted.map(|case| (case, Series::default())).collect();
+    let included = cases::all_cases().into_iter().filter(|case| plan.includes(case));
+    let mut results: Vec<(Case, Series)> = included.map(|case| (case, Series::default())).collect();
     let load_before = figures::load();
     for round in 0..plan.rounds {
-        let mut order: Vec<_> = measured.iter_mut().collect();
+        let mut order: Vec<_> = results.iter_mut().collect();
         if round % 2 == 1 {
             order.reverse();
         }
         for (case, series) in order {
             writeln!(io::stderr(), "round {} of {}: {}", round + 1, plan.rounds, case.name())?;
             match trial::run(case, plan.length(case)) {
-                Ok(figures) => series.add(figures),
+                Ok(metrics) => series.add(metrics),
                 Err(error) => series.fail(&error),
             }
         }
     }
     let mut out = io::stdout().lock();
-    write!(out, "{}{}", tables::header(plan, &load_before), tables::all(&measured))?;
+    write!(out, "{}{}", tables::header(plan, &load_before), tables::all_tables(&results))?;
     Ok(())
 }

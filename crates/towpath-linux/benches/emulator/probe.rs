@@ -30,23 +30,25 @@ const LINGER: Duration = Duration::from_millis(200);
 /// Maximum wait for the other probe.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the probe that the command-line words select.
-pub(crate) fn run(kind: &str, words: &[&str]) -> Result<(), Failure> {
-    match (kind, words) {
+/// Runs the probe that the command-line arguments select.
+pub(crate) fn run(kind: &str, arguments: &[&str]) -> Result<(), Failure> {
+    match (kind, arguments) {
         ("tcp-receive", []) => tcp_receive(),
-        ("tcp-send", [to, millis]) => tcp_send(to, span(millis)?),
-        ("udp-receive", [delay_millis]) => udp_receive(span(delay_millis)?),
-        ("udp-send", [to, per_second, millis]) => udp_send(to, per_second.parse()?, span(millis)?),
-        ("overload", [to, millis]) => {
-            let per_second = RATE_BPS * 3 / 2 / 8 / PACKET_BYTES as u64;
-            udp_send(to, u32::try_from(per_second)?, span(millis)?)
+        ("tcp-send", [target, millis]) => tcp_send(target, parse_millis(millis)?),
+        ("udp-receive", [delay_millis]) => udp_receive(parse_millis(delay_millis)?),
+        ("udp-send", [target, per_second, millis]) => {
+            udp_send(target, per_second.parse()?, parse_millis(millis)?)
         }
-        ("wire", [millis]) => wire(span(millis)?),
-        _ => Err(format!("unknown probe `{kind}` {words:?}").into()),
+        ("overload", [target, millis]) => {
+            let per_second = RATE_BPS * 3 / 2 / 8 / PACKET_BYTES as u64;
+            udp_send(target, u32::try_from(per_second)?, parse_millis(millis)?)
+        }
+        ("wire", [millis]) => measure_wire_rate(parse_millis(millis)?),
+        _ => Err(format!("unknown probe `{kind}` {arguments:?}").into()),
     }
 }
 
-fn span(millis: &str) -> Result<Duration, Failure> {
+fn parse_millis(millis: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_millis(millis.parse()?))
 }
 
@@ -73,8 +75,8 @@ fn tcp_receive() -> Result<(), Failure> {
     print_metric("gbps", bytes as f64 * 8.0 / 1e9 / seconds)
 }
 
-fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
-    let mut stream = connect(to)?;
+fn tcp_send(target: &str, length: Duration) -> Result<(), Failure> {
+    let mut stream = connect(target)?;
     // CUBIC is not the default of every kernel, and BBR would measure its own pacing.
     socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
     let (data, start) = (vec![0x74; CHUNK_BYTES], Instant::now());
@@ -88,12 +90,12 @@ fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
 }
 
 /// Connects as soon as the other probe listens.
-fn connect(to: &str) -> Result<TcpStream, Failure> {
-    let (to, start): (SocketAddr, _) = (to.parse()?, Instant::now());
+fn connect(target: &str) -> Result<TcpStream, Failure> {
+    let (target, start): (SocketAddr, _) = (target.parse()?, Instant::now());
     loop {
-        match TcpStream::connect(to) {
+        match TcpStream::connect(target) {
             Err(_) if start.elapsed() < START_TIMEOUT => thread::sleep(Duration::from_millis(10)),
-            other => return Ok(other?),
+            result => return Ok(result?),
         }
     }
 }
@@ -105,10 +107,10 @@ fn realtime() -> Duration {
 /// Sends at a steady pace, open loop: a late packet does not delay the next.
 ///
 /// Every packet carries the time just before it is sent.
-fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> {
+fn udp_send(target: &str, per_second: u32, length: Duration) -> Result<(), Failure> {
     let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    socket.connect(to.parse::<SocketAddr>()?)?;
+    socket.connect(target.parse::<SocketAddr>()?)?;
     wait_for_receiver(&socket)?;
     let mut packet = vec![0; PACKET_BYTES - HEADER_BYTES];
     let (start, count) = (Instant::now(), f64::from(per_second) * length.as_secs_f64());
@@ -118,9 +120,9 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
         if !wait.is_zero() {
             thread::sleep(wait);
         }
-        let stamp = realtime().as_nanos() as u64;
-        for (slot, byte) in packet.iter_mut().zip(stamp.to_ne_bytes()) {
-            *slot = byte;
+        let send_time_ns = realtime().as_nanos() as u64;
+        for (byte_slot, byte) in packet.iter_mut().zip(send_time_ns.to_ne_bytes()) {
+            *byte_slot = byte;
         }
         // A full queue of the interface rejects a packet, which counts as a loss.
         let _ = socket.send(&packet);
@@ -148,9 +150,9 @@ fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
 fn udp_receiver() -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     socket.set_read_timeout(Some(START_TIMEOUT))?;
-    let mut question = [0; 8];
-    let (_, from) = socket.recv_from(&mut question)?;
-    socket.send_to(b"!", from)?;
+    let mut request = [0; 8];
+    let (_, sender) = socket.recv_from(&mut request)?;
+    socket.send_to(b"!", sender)?;
     socket.set_read_timeout(Some(IDLE_TIMEOUT))?;
     Ok(socket)
 }
@@ -160,17 +162,17 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
     let socket = udp_receiver()?;
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
     let mut buffer = vec![0; PACKET_BYTES];
-    let mut room = nix::cmsg_space!(TimeSpec);
-    let mut errors: Vec<f64> = Vec::new();
+    let mut control_buffer = nix::cmsg_space!(TimeSpec);
+    let mut delay_errors: Vec<f64> = Vec::new();
     loop {
-        let mut parts = [IoSliceMut::new(&mut buffer)];
-        let read = recvmsg::<SockaddrIn>(
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let result = recvmsg::<SockaddrIn>(
             socket.as_raw_fd(),
-            &mut parts,
-            Some(&mut room),
+            &mut slices,
+            Some(&mut control_buffer),
             MsgFlags::empty(),
         );
-        let Ok(message) = read else { break };
+        let Ok(message) = result else { break };
         if message.bytes < PACKET_BYTES - HEADER_BYTES {
             continue;
         }
@@ -180,11 +182,11 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
         });
         let sent = buffer.first_chunk().map(|stamp| u64::from_ne_bytes(*stamp));
         if let (Some(received), Some(sent)) = (received, sent) {
-            errors.push((received.as_nanos() as f64 - sent as f64) - delay.as_nanos() as f64);
+            delay_errors.push((received.as_nanos() as f64 - sent as f64) - delay.as_nanos() as f64);
         }
     }
-    print_metric("received", errors.len() as f64)?;
-    print_percentiles(errors)
+    print_metric("received", delay_errors.len() as f64)?;
+    print_percentiles(delay_errors)
 }
 
 /// Prints percentiles of times in nanoseconds.
@@ -201,31 +203,31 @@ pub(crate) fn print_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
 
 /// Returns the delay in nanoseconds after each deadline of a steady pace.
 ///
-/// The thread sleeps until each deadline, or polls the clock if `awake`.
-pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
+/// The thread sleeps until each deadline, or polls the clock if `spin`.
+pub(crate) fn deadline_delays(per_second: u32, spin: bool, length: Duration) -> Vec<f64> {
     let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let count = (f64::from(per_second) * length.as_secs_f64()) as u64;
     let start = Instant::now();
-    let pace = |number| Duration::from_nanos(number * 1_000_000_000 / u64::from(per_second));
-    let late = (1..=count).map(|number| {
-        let due = pace(number);
-        while awake && start.elapsed() < due {}
+    let deadline = |number| Duration::from_nanos(number * 1_000_000_000 / u64::from(per_second));
+    let delays = (1..=count).map(|number| {
+        let due = deadline(number);
+        while spin && start.elapsed() < due {}
         let wait = due.saturating_sub(start.elapsed());
         if !wait.is_zero() {
             thread::sleep(wait);
         }
         start.elapsed().saturating_sub(due).as_nanos() as f64
     });
-    late.collect()
+    delays.collect()
 }
 
 /// Counts the bytes that arrive over the interface, with Ethernet headers, for `length`.
 ///
 /// Counting starts a second after the first packet: then queues and buckets are in their steady
 /// state.
-fn wire(length: Duration) -> Result<(), Failure> {
+fn measure_wire_rate(length: Duration) -> Result<(), Failure> {
     let socket = udp_receiver()?;
-    let watcher = thread::spawn(move || -> Result<f64, Failure> {
+    let counter_thread = thread::spawn(move || -> Result<f64, Failure> {
         let mut route = RouteSocket::open()?;
         let name = route.links()?.into_iter().find(|link| link.name != "lo" && link.is_up());
         let name = name.ok_or("no interface")?.name;
@@ -242,6 +244,6 @@ fn wire(length: Duration) -> Result<(), Failure> {
     });
     let mut buffer = vec![0; PACKET_BYTES];
     while socket.recv(&mut buffer).is_ok() {}
-    let mbps = watcher.join().map_err(|_| "the watcher panicked")??;
+    let mbps = counter_thread.join().map_err(|_| "the watcher panicked")??;
     print_metric("interface_mbps", mbps)
 }

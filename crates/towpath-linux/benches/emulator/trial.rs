@@ -18,7 +18,7 @@ use towpath_measure::scenario::{DataDirection, Scenario, Transport, no_files};
 use towpath_net::Rate;
 
 use crate::Failure;
-use crate::cases::{Case, Network, RATE_BPS, Traffic, User, Waits};
+use crate::cases::{Case, Network, RATE_BPS, Traffic, User, WaitMethod};
 use crate::figures::{Metrics, Usage};
 use crate::probe::{self, PORT};
 
@@ -35,25 +35,25 @@ const MARGIN: Duration = Duration::from_millis(1_500);
 
 /// Runs the trial in processes of its own and gathers the measurements that they print.
 pub(crate) fn run(case: &Case, length: Duration) -> Result<Metrics, Failure> {
-    let before = Usage::now();
-    let mut command = command(case, length)?;
+    let initial_usage = Usage::now();
+    let mut command = trial_command(case, length)?;
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let mut figures = Metrics::default();
-    for line in said.lines() {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut metrics = Metrics::default();
+    for line in stderr.lines() {
         match line.strip_prefix("figure ").and_then(|rest| rest.split_once(' ')) {
-            Some((name, value)) => figures.set(name, value),
+            Some((name, value)) => metrics.set(name, value),
             None => writeln!(io::stderr(), "  {line}")?,
         }
     }
     if !output.status.success() {
         return Err(format!("the trial ended with {}", output.status).into());
     }
-    figures.used(&Usage::now().since(&before));
-    Ok(figures)
+    metrics.add_usage(&Usage::now().since(&initial_usage));
+    Ok(metrics)
 }
 
-fn command(case: &Case, length: Duration) -> Result<Command, Failure> {
+fn trial_command(case: &Case, length: Duration) -> Result<Command, Failure> {
     let program = std::env::current_exe()?;
     let millis = length.as_millis().to_string();
     if let Network::Rattan { real_time } = case.network {
@@ -73,26 +73,28 @@ fn command(case: &Case, length: Duration) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Runs a process of a trial: the one that starts the sandbox, or one of the sandbox's two.
-pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<ExitCode, Failure> {
-    let words = [case.name(), length.as_millis().to_string()];
-    let next = |stage: &str| -> Vec<OsString> {
-        [stage.to_owned()].into_iter().chain(words.clone()).map(OsString::from).collect()
+/// Runs one process of a trial: `__trial` starts the sandbox, whose processes are `__outer` and
+/// `__inner`.
+pub(crate) fn run_stage(stage: &str, case: &Case, length: Duration) -> Result<ExitCode, Failure> {
+    let case_arguments = [case.name(), length.as_millis().to_string()];
+    let arguments_of = |stage: &str| -> Vec<OsString> {
+        [stage.to_owned()].into_iter().chain(case_arguments.clone()).map(OsString::from).collect()
     };
     let status: ExitStatus = match stage {
         "__trial" => {
-            let mut child = sandbox::spawn(&next("__outer"), Stdio::null(), io::stderr().into())?;
+            let mut child =
+                sandbox::spawn(&arguments_of("__outer"), Stdio::null(), io::stderr().into())?;
             sandbox::wait(&mut child)?
         }
-        "__outer" => sandbox::outer(&next("__inner"))?,
+        "__outer" => sandbox::outer(&arguments_of("__inner"))?,
         _ => {
             let thread = sandbox::inner()?;
             match case.network {
                 Network::Emulated { backend, segments, .. } => {
-                    emulated(case, backend, segments, thread, length)?;
+                    run_emulated(case, backend, segments, thread, length)?;
                 }
-                Network::Bare { waits } => bare(case, waits, thread, length)?,
-                Network::Veth | Network::Rattan { .. } => veth(case, length)?,
+                Network::Bare { wait_method } => run_bare(case, wait_method, thread, length)?,
+                Network::Veth | Network::Rattan { .. } => run_veth(case, length)?,
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -103,29 +105,31 @@ pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<Exit
 /// Returns the arguments of the receiving and of the sending probe.
 fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
     let millis = |span: Duration| span.as_millis().to_string();
-    let to = match case.network {
+    let target = match case.network {
         // The shell of the network knows the address.
         Network::Rattan { .. } => format!("$RATTAN_BASE:{PORT}"),
         Network::Veth | Network::Emulated { .. } | Network::Bare { .. } => {
             format!("10.64.0.2:{PORT}")
         }
     };
-    let words: [Vec<String>; 2] = match case.traffic {
-        Traffic::Tcp => [vec!["tcp-receive".into()], vec!["tcp-send".into(), to, millis(length)]],
+    let arguments: [Vec<String>; 2] = match case.traffic {
+        Traffic::Tcp => {
+            [vec!["tcp-receive".into()], vec!["tcp-send".into(), target, millis(length)]]
+        }
         Traffic::Paced { per_second } => [
             vec!["udp-receive".into(), case.delay_millis().to_string()],
-            vec!["udp-send".into(), to, per_second.to_string(), millis(length)],
+            vec!["udp-send".into(), target, per_second.to_string(), millis(length)],
         ],
         Traffic::Overload => [
             vec!["wire".into(), millis(length)],
-            vec!["overload".into(), to, millis(length + MARGIN)],
+            vec!["overload".into(), target, millis(length + MARGIN)],
         ],
     };
-    words.map(|words| [vec!["__probe".to_owned()], words].concat())
+    arguments.map(|arguments| [vec!["__probe".to_owned()], arguments].concat())
 }
 
 /// Runs the emulated network as `towpath run` would.
-fn emulated(
+fn run_emulated(
     case: &Case,
     backend: Backend,
     segments: &str,
@@ -152,17 +156,17 @@ fn emulated(
             Record::Link(link) if link.direction == DataDirection::Up => {
                 delivered.push(wire_bytes(link));
             }
-            Record::Timing(noise) => {
-                print_metric("emulator_cpu", noise.emulator_cpu_s);
-                let share = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
-                print_metric("emulator_share", share(noise.emulator_cpu_s));
+            Record::Timing(timing) => {
+                print_metric("emulator_cpu", timing.emulator_cpu_s);
+                let percent_of_trial = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
+                print_metric("emulator_share", percent_of_trial(timing.emulator_cpu_s));
                 print_metric(
                     "awake_share",
-                    share(noise.waiting.map_or(0.0, |waiting| waiting.awake_s)),
+                    percent_of_trial(timing.waiting.map_or(0.0, |waiting| waiting.awake_s)),
                 );
-                print_metric("late_p50", noise.lateness_p50_ns as f64 / 1e3);
-                print_metric("late_p99", noise.lateness_p99_ns as f64 / 1e3);
-                print_metric("lost", noise.lost_packets);
+                print_metric("late_p50", timing.lateness_p50_ns as f64 / 1e3);
+                print_metric("late_p99", timing.lateness_p99_ns as f64 / 1e3);
+                print_metric("lost", timing.lost_packets);
             }
             Record::Summary(summary) => {
                 for failure in summary.flows.iter().filter_map(|flow| flow.failure.as_ref()) {
@@ -232,51 +236,53 @@ fn wire_bytes(link: &Link) -> (f64, f64) {
 
 /// Returns the rate in Mbit/s over `length`, from a second after the first delivery on.
 fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
-    let (first, _) = delivered.iter().find(|(_, bytes)| *bytes > 10_000.0)?;
-    let (from, to) = (first + 1.0, first + 1.0 + length.as_secs_f64());
-    let mut window = delivered.iter().filter(|(at, _)| (from..=to).contains(at));
-    let ((start, before), (end, after)) = (window.next()?, window.next_back()?);
-    Some((after - before) * 8.0 / 1e6 / (end - start))
+    let (first_delivery, _) = delivered.iter().find(|(_, bytes)| *bytes > 10_000.0)?;
+    let (window_start, window_end) =
+        (first_delivery + 1.0, first_delivery + 1.0 + length.as_secs_f64());
+    let mut window =
+        delivered.iter().filter(|(time, _)| (window_start..=window_end).contains(time));
+    let ((start, start_bytes), (end, end_bytes)) = (window.next()?, window.next_back()?);
+    Some((end_bytes - start_bytes) * 8.0 / 1e6 / (end - start))
 }
 
 /// Measures a thread like the emulator's, without an emulator.
-fn bare(
+fn run_bare(
     case: &Case,
-    waits: Waits,
+    wait_method: WaitMethod,
     thread: EmulatorThread,
     length: Duration,
 ) -> Result<(), Failure> {
     let Traffic::Paced { per_second } = case.traffic else { return Err("no pace".into()) };
-    let (done, ended) = mpsc::channel();
+    let (delay_sender, delay_receiver) = mpsc::channel();
     thread.run(move || {
-        let late = probe::bare(per_second, waits == Waits::Awake, length);
-        let _ = done.send(late); // the receiver may be gone
+        let delays = probe::deadline_delays(per_second, wait_method == WaitMethod::Spin, length);
+        let _ = delay_sender.send(delays); // the receiver may be gone
     });
-    probe::print_percentiles(ended.recv()?)
+    probe::print_percentiles(delay_receiver.recv()?)
 }
 
 /// Runs the probes in two namespaces with a veth pair between them and no emulator.
-fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
+fn run_veth(case: &Case, length: Duration) -> Result<(), Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
-    let mut here = near.run(RouteSocket::open)??;
-    let mut there = far.run(RouteSocket::open)??;
-    let end = |name, namespace| VethEnd { name, namespace, ..VethEnd::default() };
-    here.add_veth(&end("link", None), &end("link", Some(far.as_fd())))?;
-    for (route, address) in [(&mut here, NEAR), (&mut there, FAR)] {
+    let mut near_route = near.run(RouteSocket::open)??;
+    let mut far_route = far.run(RouteSocket::open)??;
+    let veth_end = |name, namespace| VethEnd { name, namespace, ..VethEnd::default() };
+    near_route.add_veth(&veth_end("link", None), &veth_end("link", Some(far.as_fd())))?;
+    for (route, address) in [(&mut near_route, NEAR), (&mut far_route, FAR)] {
         route.set_up("link")?;
         route.add_address("link", Prefix::new(address.into(), 24)?)?;
     }
     if case.traffic == Traffic::Overload {
         let rate = Rate::from_bps(RATE_BPS).ok_or("no rate")?;
         let (burst_bytes, limit_bytes) = (TBF_BURST_BYTES, TBF_LIMIT_BYTES);
-        here.set_tbf("link", &Tbf { rate, burst_bytes, limit_bytes })?;
+        near_route.set_tbf("link", &Tbf { rate, burst_bytes, limit_bytes })?;
     }
-    let start = |namespace: &Namespace, words: &[String]| -> Result<_, Failure> {
+    let start_probe = |namespace: &Namespace, words: &[String]| -> Result<_, Failure> {
         let program = std::env::current_exe()?;
         Ok(namespace.run(|| Command::new(program).args(words).spawn())??)
     };
     let [receiver, sender] = probes(case, length);
-    let mut children = [start(&far, &receiver)?, start(&near, &sender)?];
+    let mut children = [start_probe(&far, &receiver)?, start_probe(&near, &sender)?];
     for child in &mut children {
         if !sandbox::wait(child)?.success() {
             return Err("a probe failed".into());
@@ -285,7 +291,7 @@ fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the first line of a file.
-pub(crate) fn line_of(path: &str) -> String {
+/// Returns the text of a file without surrounding white space; empty if it cannot be read.
+pub(crate) fn read_trimmed(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -63,6 +63,7 @@ impl BenchedStack {
 struct Shared {
     /// Bytes that the client has read.
     bytes: AtomicU64,
+    /// Set at the end of the trial.
     over: AtomicBool,
 }
 
@@ -71,7 +72,7 @@ impl Shared {
         self.over.load(Ordering::Relaxed)
     }
 
-    fn read(&self, bytes: usize) {
+    fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
@@ -98,36 +99,36 @@ struct TrialMetrics {
     rate_per_cpu: f64,
 }
 
-fn trial(speaker: BenchedStack, length: Duration) -> Result<TrialMetrics, Failure> {
+fn trial(stack: BenchedStack, length: Duration) -> Result<TrialMetrics, Failure> {
     let shared = Arc::new(Shared::default());
-    let measured = {
+    let measuring_thread = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
             thread::sleep(WARM_UP);
-            let (began, cpu) = (Instant::now(), processor_time());
-            let before = shared.bytes.load(Ordering::Relaxed);
+            let (start, cpu) = (Instant::now(), processor_time());
+            let start_bytes = shared.bytes.load(Ordering::Relaxed);
             thread::sleep(length);
-            let bytes = shared.bytes.load(Ordering::Relaxed) - before;
-            let (took, cpu) = (began.elapsed(), processor_time().saturating_sub(cpu));
+            let bytes = shared.bytes.load(Ordering::Relaxed) - start_bytes;
+            let (elapsed, cpu) = (start.elapsed(), processor_time().saturating_sub(cpu));
             shared.over.store(true, Ordering::Relaxed);
             let gigabits = bytes as f64 * 8e-9;
             TrialMetrics {
-                rate: gigabits / took.as_secs_f64(),
+                rate: gigabits / elapsed.as_secs_f64(),
                 rate_per_cpu: gigabits / cpu.as_secs_f64(),
             }
         })
     };
-    match speaker {
+    match stack {
         BenchedStack::Towpath { multipath } => own::run(&shared, multipath)?,
         BenchedStack::Quinn => other::run(&shared)?,
     }
-    measured.join().map_err(|_| "the measuring thread panicked".into())
+    measuring_thread.join().map_err(|_| "the measuring thread panicked".into())
 }
 
-fn number(arguments: &[String], name: &str, default: u32) -> Result<u32, Failure> {
-    let at = arguments.iter().position(|argument| argument == name);
-    let Some(at) = at else { return Ok(default) };
-    let value = arguments.get(at + 1).ok_or(format!("`{name}` needs a number"))?;
+fn number_option(arguments: &[String], name: &str, default: u32) -> Result<u32, Failure> {
+    let index = arguments.iter().position(|argument| argument == name);
+    let Some(index) = index else { return Ok(default) };
+    let value = arguments.get(index + 1).ok_or(format!("`{name}` needs a number"))?;
     Ok(value.parse::<u32>()?.max(1))
 }
 
@@ -148,20 +149,20 @@ fn measure() -> Result<(), Failure> {
         writeln!(io::stderr(), "to measure, run `cargo bench --bench quic`")?;
         return Ok(());
     }
-    let rounds = number(&arguments, "--rounds", 10)?;
-    let length = Duration::from_secs(number(&arguments, "--seconds", 1)?.into());
-    let mut figures: Vec<(BenchedStack, Vec<TrialMetrics>)> =
-        BenchedStack::ALL.iter().map(|speaker| (*speaker, Vec::new())).collect();
+    let rounds = number_option(&arguments, "--rounds", 10)?;
+    let length = Duration::from_secs(number_option(&arguments, "--seconds", 1)?.into());
+    let mut results: Vec<(BenchedStack, Vec<TrialMetrics>)> =
+        BenchedStack::ALL.iter().map(|stack| (*stack, Vec::new())).collect();
     for round in 0..rounds {
-        let mut order: Vec<_> = figures.iter_mut().collect();
+        let mut order: Vec<_> = results.iter_mut().collect();
         if round % 2 == 1 {
             order.reverse();
         }
-        for (speaker, all) in order {
-            all.push(trial(*speaker, length)?);
+        for (stack, trials) in order {
+            trials.push(trial(*stack, length)?);
         }
     }
-    print(&figures)
+    print_table(&results)
 }
 
 /// Returns the three quartiles.
@@ -171,23 +172,30 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|part| values.get(last * part / 4).copied().unwrap_or(f64::NAN))
 }
 
-fn print(figures: &[(BenchedStack, Vec<TrialMetrics>)]) -> Result<(), Failure> {
+fn print_table(results: &[(BenchedStack, Vec<TrialMetrics>)]) -> Result<(), Failure> {
     let mut out = io::stdout();
-    let reference = figures.iter().find(|(speaker, _)| *speaker == BenchedStack::Quinn);
-    let reference: Vec<f64> =
-        reference.into_iter().flat_map(|(_, all)| all).map(|one| one.rate_per_cpu).collect();
+    let reference = results.iter().find(|(stack, _)| *stack == BenchedStack::Quinn);
+    let reference: Vec<f64> = reference
+        .into_iter()
+        .flat_map(|(_, trials)| trials)
+        .map(|trial| trial.rate_per_cpu)
+        .collect();
     writeln!(out, "| | Gbit/s | Gbit a processor second | … of quinn's in the same round |")?;
     writeln!(out, "|---|---|---|---|")?;
-    for (speaker, all) in figures {
-        let of = |value: fn(&TrialMetrics) -> f64| quartiles(all.iter().map(value).collect());
-        let ratios = all.iter().zip(&reference).map(|(one, other)| one.rate_per_cpu / other);
+    for (stack, trials) in results {
+        let quartiles_of =
+            |value: fn(&TrialMetrics) -> f64| quartiles(trials.iter().map(value).collect());
+        let ratios = trials
+            .iter()
+            .zip(&reference)
+            .map(|(trial, quinn_rate)| trial.rate_per_cpu / quinn_rate);
         let text = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
         writeln!(
             out,
             "| {} | {} | {} | {} |",
-            speaker.name(),
-            text(of(|one| one.rate)),
-            text(of(|one| one.rate_per_cpu)),
+            stack.name(),
+            text(quartiles_of(|trial| trial.rate)),
+            text(quartiles_of(|trial| trial.rate_per_cpu)),
             text(quartiles(ratios.collect())),
         )?;
     }

@@ -14,11 +14,11 @@ use towpath_quic::identity::PemIdentity;
 
 use super::{CHUNK_BYTES, Failure, MAX_DATAGRAM, Shared, WINDOW_BYTES, any_port};
 
-fn runtime() -> Result<Runtime, Failure> {
+fn create_runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-fn transport() -> Arc<TransportConfig> {
+fn transport_config() -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(MAX_DATAGRAM);
@@ -41,7 +41,7 @@ fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
         .with_no_client_auth()
         .with_single_cert(vec![certificate.clone()], key)?;
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    server.transport_config(transport());
+    server.transport_config(transport_config());
     let mut roots = RootCertStore::empty();
     roots.add(certificate)?;
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -49,7 +49,7 @@ fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    client.transport_config(transport());
+    client.transport_config(transport_config());
     Ok((server, client))
 }
 
@@ -64,16 +64,16 @@ async fn serve(endpoint: Endpoint) -> Result<(), Failure> {
 
 pub(super) fn run(shared: &Arc<Shared>) -> Result<(), Failure> {
     let (server, client) = configs()?;
-    let (tell, port) = std::sync::mpsc::channel();
-    let serving = thread::spawn(move || -> Result<(), Failure> {
-        runtime()?.block_on(async {
+    let (address_sender, addresses) = std::sync::mpsc::channel();
+    let server_thread = thread::spawn(move || -> Result<(), Failure> {
+        create_runtime()?.block_on(async {
             let endpoint = Endpoint::server(server, any_port())?;
-            tell.send(endpoint.local_addr()?)?;
+            address_sender.send(endpoint.local_addr()?)?;
             serve(endpoint).await
         })
     });
-    let remote = port.recv_timeout(Duration::from_secs(10))?;
-    let reading = runtime()?.block_on(async {
+    let remote = addresses.recv_timeout(Duration::from_secs(10))?;
+    let result = create_runtime()?.block_on(async {
         let endpoint = Endpoint::client(any_port())?;
         let connection = endpoint.connect_with(client, remote, "localhost")?.await?;
         let (mut send, mut receive) = connection.open_bi().await?;
@@ -81,12 +81,12 @@ pub(super) fn run(shared: &Arc<Shared>) -> Result<(), Failure> {
         while !shared.is_over() {
             let chunk =
                 receive.read_chunk(CHUNK_BYTES, true).await?.ok_or("the stream has ended")?;
-            shared.read(chunk.bytes.len());
+            shared.add_bytes(chunk.bytes.len());
         }
         connection.close(0_u32.into(), b"");
         endpoint.wait_idle().await;
         Ok::<_, Failure>(())
     });
-    reading?;
-    serving.join().map_err(|_| "the server panicked")?
+    result?;
+    server_thread.join().map_err(|_| "the server panicked")?
 }

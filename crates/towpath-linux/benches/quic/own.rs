@@ -19,32 +19,33 @@ use super::{CHUNK_BYTES, Failure, MAX_DATAGRAM, Shared, WINDOW_BYTES};
 struct Source(Bytes);
 
 impl StreamHandler for Source {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        while pipe.write(now, &mut self.0.clone()) == self.0.len() {}
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        while stream.write(now, &mut self.0.clone()) == self.0.len() {}
     }
 
     fn closed(&mut self, _: Instant, _: Option<&ConnectionError>) {}
 }
 
-/// Endpoint that reads and counts all data.
+/// Endpoint that reads and counts all data, and reports the end of the trial.
 struct Sink(Arc<Shared>, mpsc::Sender<()>);
 
 impl StreamHandler for Sink {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        while let Some(data) = pipe.read(now) {
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        while let Some(data) = stream.read(now) {
             if data.is_empty() {
                 return;
             }
-            self.0.read(data.len());
+            self.0.add_bytes(data.len());
         }
         if self.0.is_over() {
-            let _ = self.1.send(());
+            let _ = self.1.send(()); // the receiver may be gone
         }
-    } // the receiver may be gone
+    }
+
     fn closed(&mut self, _: Instant, _: Option<&ConnectionError>) {}
 }
 
-fn host(name: &str) -> Result<QuicHandle, Failure> {
+fn start_host(name: &str) -> Result<QuicHandle, Failure> {
     let config = HostConfig {
         name: name.to_owned(),
         clock: Clock::start(),
@@ -62,36 +63,36 @@ pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> 
         receive_window_bytes: u64::from(WINDOW_BYTES),
         ..QuicConfig::default()
     };
-    let (server, client) = (host("server")?, host("client")?);
-    let accepting = config.clone();
-    let (_, port) = server.call(|turn| {
-        turn.listen(0, accepting, |turn, connection| {
-            turn.on_event(connection, |turn, connection, happened| {
-                if let ConnectionEvent::StreamOpened(stream) = happened {
+    let (server, client) = (start_host("server")?, start_host("client")?);
+    let server_config = config.clone();
+    let (_, port) = server.call(|driver| {
+        driver.listen(0, server_config, |driver, connection| {
+            driver.on_event(connection, |driver, connection, event| {
+                if let ConnectionEvent::StreamOpened(stream) = event {
                     let data = Bytes::from(vec![7; CHUNK_BYTES]);
-                    turn.attach(connection, *stream, Box::new(Source(data)));
+                    driver.attach(connection, *stream, Box::new(Source(data)));
                 }
             });
         })
     })??;
-    let (ended, end) = mpsc::channel();
+    let (done_sender, done) = mpsc::channel();
     let shared = Arc::clone(shared);
-    client.call(move |turn| {
+    client.call(move |driver| {
         let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-        let connection = turn.connect(None, remote, config)?;
-        turn.on_event(connection, move |turn, connection, happened| {
-            if *happened != ConnectionEvent::Connected {
+        let connection = driver.connect(None, remote, config)?;
+        driver.on_event(connection, move |driver, connection, event| {
+            if *event != ConnectionEvent::Connected {
                 return;
             }
-            let Some(stream) = turn.host.open_stream(connection) else { return };
+            let Some(stream) = driver.host.open_stream(connection) else { return };
             // The peer sees a stream only after data or its end was sent on it.
-            let _ = turn.host.finish(turn.now, connection, stream);
-            let sink = Sink(Arc::clone(&shared), ended.clone());
-            turn.attach(connection, stream, Box::new(sink));
+            let _ = driver.host.finish(driver.now, connection, stream);
+            let sink = Sink(Arc::clone(&shared), done_sender.clone());
+            driver.attach(connection, stream, Box::new(sink));
         });
         Ok::<_, std::io::Error>(())
     })??;
-    end.recv_timeout(Duration::from_secs(120))?;
+    done.recv_timeout(Duration::from_secs(120))?;
     client.finish()?;
     server.finish()?;
     Ok(())

@@ -21,6 +21,7 @@ const LOCAL_PORT: u16 = 40_000;
 const MSS: u16 = MTU - 40;
 /// Bytes of the most whole packets that fit into 64 KiB with their header.
 const SUPER_SEGMENT_BYTES: usize = (65_535 - 40) / MSS as usize * MSS as usize;
+/// Window scale that the peer announces.
 const SCALE: u8 = 9;
 /// Maximum bytes in flight, to fit into a processor's cache.
 const MAX_IN_FLIGHT_BYTES: u32 = 2 << 20;
@@ -33,30 +34,35 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
     let server = kernel::serve(&network.namespace, Protocol::TCP, case.sends, &shared)?;
     let device = network.devices.pop().ok_or("no device")?;
     let mut peer = Peer::new(device, case.sends, Arc::clone(&shared));
-    let speaker = thread::spawn(move || peer.run().map_err(|error| error.to_string()));
-    let figures = observe(case, length, &shared);
+    let peer_thread = thread::spawn(move || peer.run().map_err(|error| error.to_string()));
+    let metrics = observe(case, length, &shared);
     shared.over.store(true, Ordering::Relaxed);
-    speaker.join().map_err(|_| "the peer panicked")??;
+    peer_thread.join().map_err(|_| "the peer panicked")??;
     let _ = server.join(); // a panic has already been printed
-    figures
+    metrics
 }
 
 struct Peer {
     device: StackDevice,
+    /// True if this peer sends data, false if it receives data.
     sends: bool,
     shared: Arc<Shared>,
     data: Bytes,
-    /// Sequence numbers: next to send, first unacknowledged, next expected.
+    /// Next sequence number to send.
     next: u32,
+    /// First unacknowledged sequence number.
     unacked: u32,
+    /// Next sequence number that the kernel must send.
     expected: u32,
     /// The kernel's receive window in bytes, after scaling.
     window: u32,
+    /// Window scale that the kernel announced.
     scale: u8,
     established: bool,
-    acknowledge: bool,
+    /// Set when an acknowledgement must be sent.
+    ack_pending: bool,
     /// Data received out of order: start and end of each block.
-    early: BTreeMap<u32, u32>,
+    out_of_order: BTreeMap<u32, u32>,
 }
 
 impl Peer {
@@ -72,8 +78,8 @@ impl Peer {
             window: 0,
             scale: 0,
             established: false,
-            acknowledge: false,
-            early: BTreeMap::new(),
+            ack_pending: false,
+            out_of_order: BTreeMap::new(),
         }
     }
 
@@ -81,27 +87,27 @@ impl Peer {
         let options = Options { mss: Some(MSS), window_scale: Some(SCALE), ..Options::default() };
         self.send(0, Flags::SYN, options, Payload::EMPTY, 0)?;
         while !self.shared.is_over() {
-            let mut busy = false;
+            let mut is_active = false;
             for _ in 0..BATCH {
                 let Some(packet) = self.device.receive()? else { break };
-                busy = true;
+                is_active = true;
                 // The kernel also sends router solicitations.
                 if let Ok(segment) = packet.parse() {
                     self.handle(&segment);
                 }
             }
             if self.established && self.sends {
-                busy |= self.fill()?;
+                is_active |= self.send_data()?;
             }
-            if std::mem::take(&mut self.acknowledge) {
+            if std::mem::take(&mut self.ack_pending) {
                 self.send(self.next, Flags::ACK, Options::default(), Payload::EMPTY, 0)?;
             }
-            if !busy {
-                self.shared.note_cpu();
+            if !is_active {
+                self.shared.store_cpu_time();
                 let mut fds = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
                 poll(&mut fds, PollTimeout::from(50_u8))?;
             }
-            self.shared.note_cpu();
+            self.shared.store_cpu_time();
         }
         Ok(())
     }
@@ -111,7 +117,7 @@ impl Peer {
             self.expected = segment.seq.wrapping_add(1);
             self.scale = segment.options.window_scale.unwrap_or(0);
             self.established = true;
-            self.acknowledge = true;
+            self.ack_pending = true;
             self.unacked = segment.ack;
             self.window = u32::from(segment.window);
             self.shared.subflows.store(1, Ordering::Relaxed);
@@ -123,23 +129,23 @@ impl Peer {
         self.window = u32::from(segment.window) << self.scale;
         if !segment.payload.is_empty() {
             let length = segment.payload.len() as u32;
-            self.acknowledge = true;
-            self.take(segment.seq, length);
+            self.ack_pending = true;
+            self.on_payload(segment.seq, length);
         }
     }
 
-    /// Counts the payload that is now in order.
-    fn take(&mut self, seq: u32, length: u32) {
-        let before = self.expected;
-        self.early.insert(seq, seq.wrapping_add(length));
-        while let Some(end) = self.early.remove(&self.expected) {
+    /// Stores received payload, and counts the bytes that are now in order.
+    fn on_payload(&mut self, seq: u32, length: u32) {
+        let previous = self.expected;
+        self.out_of_order.insert(seq, seq.wrapping_add(length));
+        while let Some(end) = self.out_of_order.remove(&self.expected) {
             self.expected = end;
         }
-        let bytes = u64::from(self.expected.wrapping_sub(before));
+        let bytes = u64::from(self.expected.wrapping_sub(previous));
         self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn fill(&mut self) -> Result<bool, Failure> {
+    fn send_data(&mut self) -> Result<bool, Failure> {
         let mut sent = false;
         while self.next.wrapping_sub(self.unacked) + SUPER_SEGMENT_BYTES as u32
             <= self.window.min(MAX_IN_FLIGHT_BYTES)

@@ -13,14 +13,14 @@ use towpath_linux::netlink::{
     Endpoint, EndpointFlags, MptcpPm, Prefix, RouteSocket, RouteSpec, RuleSpec, VethEnd,
 };
 
-use crate::network::{PORT, address, settle, target};
+use crate::network::{PORT, address, configure_kernel, target};
 use crate::{Case, Failure, Shared, TrialMetrics, observe};
 
 /// Bytes per read or write call.
 const CHUNK_BYTES: usize = 128 * 1024;
 const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) fn socket(namespace: &Namespace, protocol: Protocol) -> Result<Socket, Failure> {
+pub(crate) fn create_socket(namespace: &Namespace, protocol: Protocol) -> Result<Socket, Failure> {
     let socket = namespace.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)))??;
     socket.set_tcp_congestion(b"cubic")?;
     Ok(socket)
@@ -33,7 +33,7 @@ pub(crate) fn serve(
     reads: bool,
     shared: &Arc<Shared>,
 ) -> Result<JoinHandle<()>, Failure> {
-    let listener = socket(namespace, protocol)?;
+    let listener = create_socket(namespace, protocol)?;
     listener.set_reuse_address(true)?;
     listener.bind(&SockAddr::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT)))?;
     listener.listen(8)?;
@@ -49,9 +49,9 @@ pub(crate) fn serve(
 
 fn read(stream: &Socket, shared: &Shared) {
     let mut buffer = vec![0; CHUNK_BYTES];
-    let mut plain = stream;
+    let mut reader = stream;
     while !shared.is_over() {
-        match io_read(&mut plain, &mut buffer) {
+        match read_until_timeout(&mut reader, &mut buffer) {
             Some(0) => return,
             Some(length) => {
                 shared.bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -62,8 +62,8 @@ fn read(stream: &Socket, shared: &Shared) {
 }
 
 /// Reads data; `None` when nothing arrived in time.
-fn io_read(plain: &mut &Socket, buffer: &mut [u8]) -> Option<usize> {
-    match std::io::Read::read(plain, buffer) {
+fn read_until_timeout(reader: &mut &Socket, buffer: &mut [u8]) -> Option<usize> {
+    match std::io::Read::read(reader, buffer) {
         Ok(length) => Some(length),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
         Err(_) => Some(0),
@@ -85,22 +85,22 @@ fn write(stream: &Socket, shared: &Shared) {
 /// Runs a trial with two kernels and a veth pair for each path.
 pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
-    far.run(settle)??;
-    near.run(settle)??;
-    let mut here = near.run(RouteSocket::open)??;
-    let mut there = far.run(RouteSocket::open)??;
+    far.run(configure_kernel)??;
+    near.run(configure_kernel)??;
+    let mut near_route = near.run(RouteSocket::open)??;
+    let mut far_route = far.run(RouteSocket::open)??;
     for path in 0..case.paths {
         let name = format!("path{path}");
-        let end = |namespace| VethEnd { name: &name, namespace, ..VethEnd::default() };
-        here.add_veth(&end(None), &end(Some(far.as_fd())))?;
-        for (route, host) in [(&mut here, 2), (&mut there, 1)] {
+        let veth_end = |namespace| VethEnd { name: &name, namespace, ..VethEnd::default() };
+        near_route.add_veth(&veth_end(None), &veth_end(Some(far.as_fd())))?;
+        for (route, host) in [(&mut near_route, 2), (&mut far_route, 1)] {
             route.set_up(&name)?;
             route.add_address(&name, Prefix::new(address(path, host), 24)?)?;
         }
         let table = 100 + u32::from(path);
         let from = Prefix::host(address(path, 2));
-        here.add_rule(&RuleSpec { from, to: None, table, priority: Some(table) })?;
-        here.add_route(&RouteSpec {
+        near_route.add_rule(&RuleSpec { from, to: None, table, priority: Some(table) })?;
+        near_route.add_route(&RouteSpec {
             to: Prefix::ALL_V4,
             link: &name,
             gateway: Some(address(path, 1)),
@@ -108,7 +108,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
             table: Some(table),
             metric: None,
         })?;
-        let link_index = Some(here.link(&name)?.index);
+        let link_index = Some(near_route.link(&name)?.index);
         let flags = EndpointFlags::SUBFLOW;
         let endpoint =
             Endpoint { address: address(path, 2), id: None, port: None, flags, link_index };
@@ -118,20 +118,20 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
     // The kernel's subflows are not queried: both paths are configured.
     shared.subflows.store(u64::from(case.paths), Ordering::Relaxed);
     let server = serve(&far, Protocol::MPTCP, true, &shared)?;
-    let client = socket(&near, Protocol::MPTCP)?;
+    let client = create_socket(&near, Protocol::MPTCP)?;
     client.connect_timeout(&SockAddr::from(target()), HANG_TIMEOUT)?;
     let writer = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || write(&client, &shared))
     };
-    let figures = observe(case, length, &shared);
-    let used: Vec<u64> = (0..case.paths)
-        .map(|path| here.link(&format!("path{path}")).map(|link| link.stats.tx_bytes))
+    let metrics = observe(case, length, &shared);
+    let sent_bytes: Vec<u64> = (0..case.paths)
+        .map(|path| near_route.link(&format!("path{path}")).map(|link| link.stats.tx_bytes))
         .collect::<Result<_, _>>()?;
     shared.over.store(true, Ordering::Relaxed);
     let _ = (writer.join(), server.join()); // a panic has already been printed
-    if used.iter().any(|bytes| *bytes < 1_000_000) {
-        return Err(format!("not every path was used: {used:?} bytes").into());
+    if sent_bytes.iter().any(|bytes| *bytes < 1_000_000) {
+        return Err(format!("not every path was used: {sent_bytes:?} bytes").into());
     }
-    figures
+    metrics
 }

@@ -57,28 +57,28 @@ struct Case {
 }
 
 impl Case {
-    fn all() -> Vec<Self> {
-        let mut all = Vec::new();
-        for (speaker, most) in [
+    fn all_cases() -> Vec<Self> {
+        let mut cases = Vec::new();
+        for (stack, max_paths) in [
             (BenchedStack::Towpath, 2),
             (BenchedStack::Dumb, 1),
             (BenchedStack::MptcpRs, 2),
             (BenchedStack::Kernel, 2),
         ] {
-            for paths in 1..=most {
+            for paths in 1..=max_paths {
                 for sends in [true, false] {
                     // With a kernel at both ends, one direction is sufficient.
-                    if sends || speaker != BenchedStack::Kernel {
-                        all.push(Self { stack: speaker, paths, sends });
+                    if sends || stack != BenchedStack::Kernel {
+                        cases.push(Self { stack, paths, sends });
                     }
                 }
             }
         }
-        all
+        cases
     }
 
     fn name(self) -> String {
-        let speaker = match self.stack {
+        let stack = match self.stack {
             BenchedStack::Towpath => "towpath",
             BenchedStack::Dumb => "dumb",
             BenchedStack::MptcpRs => "mptcp-rs",
@@ -90,7 +90,7 @@ impl Case {
             (_, true) => "sends",
             (_, false) => "receives",
         };
-        format!("{speaker}, {paths}, {direction}")
+        format!("{stack}, {paths}, {direction}")
     }
 }
 
@@ -103,6 +103,7 @@ struct Shared {
     cpu_ns: AtomicU64,
     /// Number of subflows that carry data.
     subflows: AtomicU64,
+    /// Set at the end of the trial.
     over: AtomicBool,
 }
 
@@ -112,7 +113,7 @@ impl Shared {
     }
 
     /// Stores the processor time; the stack's thread calls it regularly.
-    fn note_cpu(&self) {
+    fn store_cpu_time(&self) {
         self.cpu_ns.store(thread_cpu().as_nanos() as u64, Ordering::Relaxed);
     }
 }
@@ -134,6 +135,7 @@ struct TrialMetrics {
     cpu: Option<f64>,
 }
 
+/// Options from the command line.
 struct Plan {
     filters: Vec<String>,
     rounds: usize,
@@ -145,15 +147,17 @@ impl Plan {
         let mut plan = Self { filters: Vec::new(), rounds: 5, length: Duration::from_secs(2) };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
-            let mut number = || -> Result<u32, Failure> {
+            let mut next_number = || -> Result<u32, Failure> {
                 let value = arguments.next().ok_or(format!("`{argument}` needs a number"))?;
                 Ok(value.parse()?)
             };
             match argument.as_str() {
                 "--bench" => {}
                 "--quick" => (plan.rounds, plan.length) = (1, Duration::from_secs(1)),
-                "--rounds" => plan.rounds = number()?.max(1) as usize,
-                "--seconds" => plan.length = Duration::from_secs(number()?.clamp(1, 60).into()),
+                "--rounds" => plan.rounds = next_number()?.max(1) as usize,
+                "--seconds" => {
+                    plan.length = Duration::from_secs(next_number()?.clamp(1, 60).into())
+                }
                 option if option.starts_with('-') => {
                     return Err(format!("unknown option `{option}`").into());
                 }
@@ -163,14 +167,14 @@ impl Plan {
         Ok(plan)
     }
 
-    fn wants(&self, case: Case) -> bool {
+    fn includes(&self, case: Case) -> bool {
         let name = case.name();
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }
 }
 
 fn main() -> ExitCode {
-    match stage() {
+    match run_stage() {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}"); // stderr may be closed
@@ -180,13 +184,15 @@ fn main() -> ExitCode {
 }
 
 /// Runs the process that the first argument selects.
-fn stage() -> Result<ExitCode, Failure> {
+fn run_stage() -> Result<ExitCode, Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let next = |stage: &str, rest: &[String]| -> Vec<OsString> {
+    let stage_arguments = |stage: &str, rest: &[String]| -> Vec<OsString> {
         [stage.to_owned()].into_iter().chain(rest.iter().cloned()).map(OsString::from).collect()
     };
     let status = match arguments.split_first() {
-        Some((stage, rest)) if stage == "__outer" => sandbox::outer(&next("__inner", rest))?,
+        Some((stage, rest)) if stage == "__outer" => {
+            sandbox::outer(&stage_arguments("__inner", rest))?
+        }
         Some((stage, rest)) if stage == "__inner" => {
             // The emulator's thread is not needed, but ordinary priority is.
             let _thread = sandbox::inner()?;
@@ -201,7 +207,7 @@ fn stage() -> Result<ExitCode, Failure> {
         }
         _ => {
             Plan::parse(&arguments)?;
-            let outer = next("__outer", &arguments);
+            let outer = stage_arguments("__outer", &arguments);
             let mut child = sandbox::spawn(&outer, Stdio::null(), Stdio::inherit())?;
             sandbox::wait(&mut child)?
         }
@@ -210,22 +216,22 @@ fn stage() -> Result<ExitCode, Failure> {
 }
 
 fn measure(plan: &Plan) -> Result<(), Failure> {
-    let mut measured: Vec<(Case, Vec<Result<TrialMetrics, String>>)> = Case::all()
+    let mut results: Vec<(Case, Vec<Result<TrialMetrics, String>>)> = Case::all_cases()
         .into_iter()
-        .filter(|case| plan.wants(*case))
+        .filter(|case| plan.includes(*case))
         .map(|case| (case, Vec::new()))
         .collect();
     for round in 0..plan.rounds {
-        let mut order: Vec<_> = measured.iter_mut().collect();
+        let mut order: Vec<_> = results.iter_mut().collect();
         if round % 2 == 1 {
             order.reverse();
         }
-        for (case, figures) in order {
+        for (case, trials) in order {
             writeln!(io::stderr(), "round {} of {}: {}", round + 1, plan.rounds, case.name())?;
-            figures.push(trial(*case, plan.length).map_err(|error| error.to_string()));
+            trials.push(trial(*case, plan.length).map_err(|error| error.to_string()));
         }
     }
-    io::stdout().write_all(table(&measured).as_bytes())?;
+    io::stdout().write_all(table(&results).as_bytes())?;
     Ok(())
 }
 
@@ -238,15 +244,15 @@ fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failure> {
     }
 }
 
-/// Waits for the subflows and for windows to grow, then reads the counters twice.
+/// Waits for the subflows and for windows to grow, then measures the rates for `length`.
 fn observe(case: Case, length: Duration, shared: &Shared) -> Result<TrialMetrics, Failure> {
-    let begin = Instant::now();
+    let start = Instant::now();
     while shared.subflows.load(Ordering::Relaxed) < u64::from(case.paths)
         || shared.bytes.load(Ordering::Relaxed) == 0
     {
-        if begin.elapsed() > Duration::from_secs(5) {
-            let found = shared.subflows.load(Ordering::Relaxed);
-            return Err(format!("{found} of {} subflows after 5 s", case.paths).into());
+        if start.elapsed() > Duration::from_secs(5) {
+            let subflows = shared.subflows.load(Ordering::Relaxed);
+            return Err(format!("{subflows} of {} subflows after 5 s", case.paths).into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -255,34 +261,34 @@ fn observe(case: Case, length: Duration, shared: &Shared) -> Result<TrialMetrics
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         (read(&shared.bytes), read(&shared.cpu_ns), Instant::now())
     };
-    let (bytes, cpu, at) = poll();
+    let (bytes, cpu, poll_time) = poll();
     std::thread::sleep(length);
     let (bytes, cpu, seconds) = {
-        let (more, used, end) = poll();
-        (more - bytes, used - cpu, end.duration_since(at).as_secs_f64())
+        let (end_bytes, end_cpu, end) = poll();
+        (end_bytes - bytes, end_cpu - cpu, end.duration_since(poll_time).as_secs_f64())
     };
     Ok(TrialMetrics { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })
 }
 
-fn table(measured: &[(Case, Vec<Result<TrialMetrics, String>>)]) -> String {
+fn table(results: &[(Case, Vec<Result<TrialMetrics, String>>)]) -> String {
     let mut text = "| case | Gbit/s | CPU s/GB of its thread |\n|---|---|---|\n".to_owned();
-    for (case, all) in measured {
-        let good: Vec<TrialMetrics> = all.iter().flatten().copied().collect();
+    for (case, trials) in results {
+        let metrics: Vec<TrialMetrics> = trials.iter().flatten().copied().collect();
         let spread = |mut values: Vec<f64>, digits: usize| {
             values.sort_by(f64::total_cmp);
-            let middle = values.get(values.len() / 2).copied();
-            match (values.first(), middle, values.last()) {
-                (Some(least), Some(middle), Some(most)) if values.len() > 1 => {
-                    format!("{middle:.digits$} ({least:.digits$}–{most:.digits$})")
+            let median = values.get(values.len() / 2).copied();
+            match (values.first(), median, values.last()) {
+                (Some(min), Some(median), Some(max)) if values.len() > 1 => {
+                    format!("{median:.digits$} ({min:.digits$}–{max:.digits$})")
                 }
-                (_, Some(middle), _) => format!("{middle:.digits$}"),
+                (_, Some(median), _) => format!("{median:.digits$}"),
                 _ => "–".to_owned(),
             }
         };
-        let gbps = spread(good.iter().map(|figures| figures.gbps).collect(), 2);
-        let cpu = spread(good.iter().filter_map(|figures| figures.cpu).collect(), 2);
+        let gbps = spread(metrics.iter().map(|m| m.gbps).collect(), 2);
+        let cpu = spread(metrics.iter().filter_map(|m| m.cpu).collect(), 2);
         let _ = writeln!(text, "| {} | {gbps} | {cpu} |", case.name());
-        for error in all.iter().filter_map(|result| result.as_ref().err()) {
+        for error in trials.iter().filter_map(|result| result.as_ref().err()) {
             let _ = writeln!(text, "| | failed: {error} | |");
         }
     }

@@ -21,25 +21,25 @@ pub(crate) struct Network {
     pub(crate) namespace: Namespace,
     pub(crate) devices: Vec<StackDevice>,
     /// TUN devices without virtio headers, if requested.
-    pub(crate) plain: Vec<File>,
+    pub(crate) plain_devices: Vec<File>,
 }
 
 impl Network {
-    /// Makes a network whose devices pass whole super-segments.
+    /// Creates a network whose devices pass whole super-segments.
     pub(crate) fn new(paths: u8) -> Result<Self, Failure> {
-        let (namespace, devices) = with_devices(paths, |name| Ok(StackDevice::tun(name)?))?;
-        Ok(Self { namespace, devices, plain: Vec::new() })
+        let (namespace, devices) = create_with_devices(paths, |name| Ok(StackDevice::tun(name)?))?;
+        Ok(Self { namespace, devices, plain_devices: Vec::new() })
     }
 
-    /// Makes a network whose devices read and write one packet at a time.
+    /// Creates a network whose devices read and write one packet at a time.
     pub(crate) fn plain(paths: u8) -> Result<Self, Failure> {
         let open = |name: &str| Ok(File::from(StackDevice::plain_tun(name)?));
-        let (namespace, plain) = with_devices(paths, open)?;
-        Ok(Self { namespace, devices: Vec::new(), plain })
+        let (namespace, plain_devices) = create_with_devices(paths, open)?;
+        Ok(Self { namespace, devices: Vec::new(), plain_devices })
     }
 }
 
-fn with_devices<T: Send>(
+fn create_with_devices<T: Send>(
     paths: u8,
     open: impl Fn(&str) -> Result<T, Failure> + Sync,
 ) -> Result<(Namespace, Vec<T>), Failure> {
@@ -47,7 +47,7 @@ fn with_devices<T: Send>(
     let devices = namespace.run(|| -> Result<Vec<T>, Failure> {
         let mut route = RouteSocket::open()?;
         route.set_up("lo")?;
-        settle()?;
+        configure_kernel()?;
         (0..paths)
             .map(|path| {
                 let name = format!("path{path}");
@@ -63,8 +63,8 @@ fn with_devices<T: Send>(
     Ok((namespace, devices))
 }
 
-/// Writes the settings of both kernels of a trial.
-pub(crate) fn settle() -> Result<(), Failure> {
+/// Configures the kernel of the calling thread's namespace; the same for both ends of a trial.
+pub(crate) fn configure_kernel() -> Result<(), Failure> {
     for (name, value) in [
         ("ipv4/tcp_no_metrics_save", "1"),
         ("ipv4/conf/all/rp_filter", "0"),

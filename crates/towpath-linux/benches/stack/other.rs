@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant as Real};
+use std::time::{Duration, Instant as StdInstant};
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
@@ -26,32 +26,32 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
     let network = Network::plain(case.paths)?;
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
-    let mut speaker = OtherEnd {
+    let mut client = MptcpRsClient {
         endpoint: Endpoint::new(ChaCha20Rng::seed_from_u64(1)),
-        devices: network.plain,
+        devices: network.plain_devices,
         case,
         shared: Arc::clone(&shared),
-        origin: Real::now(),
+        origin: StdInstant::now(),
         connected: false,
     };
-    let speaker = thread::spawn(move || speaker.run().map_err(|error| error.to_string()));
-    let figures = observe(case, length, &shared);
+    let client_thread = thread::spawn(move || client.run().map_err(|error| error.to_string()));
+    let metrics = observe(case, length, &shared);
     shared.over.store(true, Ordering::Relaxed);
-    speaker.join().map_err(|_| "mptcp-rs panicked")??;
+    client_thread.join().map_err(|_| "mptcp-rs panicked")??;
     let _ = server.join(); // a panic has already been printed
-    figures
+    metrics
 }
 
-struct OtherEnd {
+struct MptcpRsClient {
     endpoint: Endpoint<ChaCha20Rng>,
     devices: Vec<File>,
     case: Case,
     shared: Arc<Shared>,
-    origin: Real,
+    origin: StdInstant,
     connected: bool,
 }
 
-impl OtherEnd {
+impl MptcpRsClient {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
@@ -63,16 +63,16 @@ impl OtherEnd {
         let handle = handle.map_err(|error| format!("{error:?}"))?;
         let (data, mut buffer) = (vec![0x74; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         while !self.shared.is_over() {
-            let mut busy = self.receive(&mut buffer);
+            let mut is_active = self.receive(&mut buffer);
             let now = self.now();
-            if self.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+            if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
                 self.endpoint.handle_timeout(now);
             }
             self.handle_events(handle)?;
-            busy |= self.move_data(handle, &data, &mut buffer);
-            busy |= self.transmit(&mut buffer)?;
-            self.shared.note_cpu();
-            if !busy {
+            is_active |= self.move_data(handle, &data, &mut buffer);
+            is_active |= self.transmit(&mut buffer)?;
+            self.shared.store_cpu_time();
+            if !is_active {
                 self.wait()?;
             }
         }
@@ -80,17 +80,17 @@ impl OtherEnd {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        let mut busy = false;
+        let mut is_active = false;
         for device in 0..self.devices.len() {
             for _ in 0..BATCH {
-                let read = self.devices.get(device).map(|mut device| device.read(buffer));
-                let Some(Ok(length)) = read else { break };
+                let result = self.devices.get(device).map(|mut device| device.read(buffer));
+                let Some(Ok(length)) = result else { break };
                 let now = self.now();
                 self.endpoint.handle_packet(now, buffer.get(..length).unwrap_or(&[]));
-                busy = true;
+                is_active = true;
             }
         }
-        busy
+        is_active
     }
 
     fn handle_events(&mut self, handle: ConnectionHandle) -> Result<(), Failure> {
@@ -99,8 +99,9 @@ impl OtherEnd {
                 self.connected = true;
                 for path in 1..self.case.paths {
                     let (now, local) = (self.now(), address(path, 2));
-                    let added = self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
-                    added.map_err(|error| format!("{error:?}"))?;
+                    let result =
+                        self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
+                    result.map_err(|error| format!("{error:?}"))?;
                 }
             } else if !matches!(event, Event::SubflowUp { .. }) {
                 return Err(format!("unexpected: {event:?}").into());
@@ -112,10 +113,10 @@ impl OtherEnd {
 
     fn move_data(&mut self, handle: ConnectionHandle, data: &[u8], buffer: &mut [u8]) -> bool {
         let Some(connection) = self.endpoint.connection(handle) else { return false };
-        let mut busy = false;
+        let mut is_active = false;
         if self.case.sends && self.connected {
-            while connection.write(data).is_ok_and(|taken| taken == data.len()) {
-                busy = true;
+            while connection.write(data).is_ok_and(|written| written == data.len()) {
+                is_active = true;
             }
         } else {
             loop {
@@ -123,20 +124,22 @@ impl OtherEnd {
                     Ok(0) | Err(ReadError::WouldBlock) => break,
                     Ok(length) => {
                         self.shared.bytes.fetch_add(length as u64, Ordering::Relaxed);
-                        busy = true;
+                        is_active = true;
                     }
                     Err(_) => break,
                 }
             }
         }
-        busy
+        is_active
     }
 
     fn transmit(&mut self, buffer: &mut [u8]) -> Result<bool, Failure> {
         for sent in 0..BATCH {
             let now = self.now();
-            let room = buffer.get_mut(..usize::from(MTU)).ok_or("no room")?;
-            let Some(length) = self.endpoint.poll_transmit(now, room) else { return Ok(sent > 0) };
+            let packet_buffer = buffer.get_mut(..usize::from(MTU)).ok_or("no room")?;
+            let Some(length) = self.endpoint.poll_transmit(now, packet_buffer) else {
+                return Ok(sent > 0);
+            };
             let packet = buffer.get(..length).unwrap_or(&[]);
             // The third byte of our address is the number of the path.
             let path = packet.get(14).copied().unwrap_or(0);
@@ -148,15 +151,15 @@ impl OtherEnd {
     }
 
     fn wait(&self) -> Result<(), Failure> {
-        let left = self.endpoint.poll_timeout().map(|at| at - self.now());
-        let left = left.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50));
+        let timeout = self.endpoint.poll_timeout().map(|due| due - self.now());
+        let timeout = timeout.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50));
         let mut fds: Vec<PollFd<'_>> = self
             .devices
             .iter()
             .map(|device| PollFd::new(device.as_fd(), PollFlags::POLLIN))
             .collect();
         // Rounded up: a timeout of zero before the deadline would spin.
-        poll(&mut fds, PollTimeout::try_from(left.as_millis() as u32 + 1)?)?;
+        poll(&mut fds, PollTimeout::try_from(timeout.as_millis() as u32 + 1)?)?;
         Ok(())
     }
 }

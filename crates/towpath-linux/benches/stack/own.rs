@@ -23,41 +23,41 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
     let clock = Clock::start();
-    let host = start(clock, network.devices)?;
-    let end = TowpathEnd {
+    let host = start_stack(clock, network.devices)?;
+    let handler = TowpathEnd {
         sends: case.sends,
         shared: Arc::clone(&shared),
         data: Bytes::from(vec![0x74; CHUNK_BYTES]),
         calls: 0,
     };
-    let heard = Arc::clone(&shared);
-    host.call(move |turn| {
-        turn.on_notice(move |_, _, notice| {
+    let notice_shared = Arc::clone(&shared);
+    host.call(move |driver| {
+        driver.on_notice(move |_, _, notice| {
             if matches!(notice, StackNotice::SubflowEstablished { .. }) {
-                heard.subflows.fetch_add(1, Ordering::Relaxed);
+                notice_shared.subflows.fetch_add(1, Ordering::Relaxed);
             }
         });
         let config = connection::ConnectionConfig::linux();
         let local = Some(address(0, 2));
-        let connection = turn.stack.connect(turn.now, local, target(), config)?;
-        turn.attach(connection, Box::new(end));
+        let connection = driver.stack.connect(driver.now, local, target(), config)?;
+        driver.attach(connection, Box::new(handler));
         Ok::<_, towpath_mptcp::stack::ConnectError>(connection)
     })??;
-    let figures = observe(case, length, &shared);
+    let metrics = observe(case, length, &shared);
     shared.over.store(true, Ordering::Relaxed);
     host.finish()?;
     let _ = server.join(); // a panic has already been printed
-    figures
+    metrics
 }
 
-fn start(clock: Clock, devices: Vec<StackDevice>) -> Result<StackHandle, Failure> {
+fn start_stack(clock: Clock, devices: Vec<StackDevice>) -> Result<StackHandle, Failure> {
     let mut stack = Stack::new(StackConfig {
         seed: 1,
         syn_backlog: 8,
         time_wait_limit: 8,
         report_decisions: false,
     });
-    let mut all = Vec::new();
+    let mut interfaces = Vec::new();
     for (path, device) in (0_u8..).zip(devices) {
         let interface = InterfaceId(u32::from(path));
         stack.add_interface(interface, u32::from(MTU));
@@ -74,9 +74,9 @@ fn start(clock: Clock, devices: Vec<StackDevice>) -> Result<StackHandle, Failure
             laminar: false,
         };
         stack.set_address(clock.now(), address);
-        all.push((interface, device));
+        interfaces.push((interface, device));
     }
-    Ok(StackHandle::start("bench", clock, stack, all)?)
+    Ok(StackHandle::start("bench", clock, stack, interfaces)?)
 }
 
 struct TowpathEnd {
@@ -104,7 +104,7 @@ impl ConnectionHandler for TowpathEnd {
         }
         self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(16) {
-            self.shared.note_cpu();
+            self.shared.store_cpu_time();
         }
     }
 

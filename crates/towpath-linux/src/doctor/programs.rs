@@ -42,7 +42,7 @@ pub(super) fn program_sockets(scope: ProcessScope) -> Result<Vec<ProgramSocket>,
     let mut diag = SocketDiag::open()?;
     let (tcp, mptcp) =
         (diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default());
-    let owners = monitor::owners();
+    let owners = monitor::socket_owners();
     let tokens: BTreeSet<u32> =
         mptcp.iter().map(|socket| MptcpInfo::parse(&socket.info).token).collect();
     let inodes: BTreeSet<u32> =

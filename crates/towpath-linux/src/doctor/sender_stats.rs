@@ -100,7 +100,7 @@ fn connections(diag: &mut SocketDiag, scope: ProcessScope) -> Option<Vec<Monitor
 
 /// Returns a plain TCP connection as its only subflow.
 fn plain_connection(socket: &DiagSocket) -> MonitoredConnection {
-    let subflow = monitor::subflow(socket);
+    let subflow = monitor::monitored_subflow(socket);
     let send_state =
         ConnectionSendState { buffer: socket.send_buffer, ..ConnectionSendState::default() };
     MonitoredConnection {

@@ -85,59 +85,55 @@ pub(crate) fn begin(
     scenario: &Scenario,
     clock: Clock,
 ) -> Result<(PacketRecorder, CaptureWriter), PcapError> {
-    let failed = |path: &Path| {
+    let pcap_error = |path: &Path| {
         let path = path.to_owned();
         move |source| PcapError { path, source }
     };
-    let folder = Dir::make(&pcap.folder).map_err(failed(&pcap.folder))?;
+    let folder = Dir::make(&pcap.folder).map_err(pcap_error(&pcap.folder))?;
     let mut captures = Vec::new();
     for (index, host) in scenario.hosts.iter().enumerate() {
         let name = pcap.file_name(&host.name);
         let path = folder.path().join(&name);
-        let file = folder.create(&name).map_err(failed(&path))?;
-        let own = scenario.paths.iter().filter(|path| end_of(path, index).is_some());
-        let names: Vec<_> = own.map(|path| path.name.as_str()).collect();
+        let file = folder.create(&name).map_err(pcap_error(&path))?;
+        let host_paths = scenario.paths.iter().filter(|path| end_of(path, index).is_some());
+        let names: Vec<_> = host_paths.map(|path| path.name.as_str()).collect();
         captures.push((path, PcapngWriter::begin(BufWriter::new(file), names, pcap.snaplen)));
     }
-    let (notes, inbox) = mpsc::sync_channel(MAX_QUEUED_PACKETS);
+    let (packet_sender, packet_receiver) = mpsc::sync_channel(MAX_QUEUED_PACKETS);
     let missed = Arc::new(AtomicU64::new(0));
-    let tape = PacketRecorder {
-        queue: notes,
+    let recorder = PacketRecorder {
+        queue: packet_sender,
         interface_ids: interface_ids(scenario),
         epoch_ns: clock.epoch_ns(),
         snaplen: pcap.snaplen,
         missed: Arc::clone(&missed),
     };
     let thread = thread::Builder::new().name("capture".into());
-    let thread = thread.spawn(move || write(captures, &inbox)).map_err(failed(&pcap.folder))?;
-    Ok((tape, CaptureWriter { thread, missed }))
+    let thread = thread
+        .spawn(move || write_packets(captures, &packet_receiver))
+        .map_err(pcap_error(&pcap.folder))?;
+    Ok((recorder, CaptureWriter { thread, missed }))
 }
 
 /// Numbers each host's interfaces in the order of the paths.
 fn interface_ids(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
-    let number = |host: usize, before: usize| {
-        let earlier = scenario.paths.iter().take(before);
-        earlier.filter(|path| path.between.contains(&host)).count() as u32
+    let interface_number = |host: usize, path_count: usize| {
+        let earlier_paths = scenario.paths.iter().take(path_count);
+        earlier_paths.filter(|path| path.between.contains(&host)).count() as u32
     };
     let paths = scenario.paths.iter().enumerate();
-    paths.map(|(index, path)| path.between.map(|host| (host, number(host, index)))).collect()
+    paths
+        .map(|(index, path)| path.between.map(|host| (host, interface_number(host, index))))
+        .collect()
 }
 
-fn write(
+fn write_packets(
     mut captures: Vec<(PathBuf, PcapngWriter<BufWriter<File>>)>,
     inbox: &Receiver<PacketRecord>,
 ) -> Result<(), PcapError> {
-    for PacketRecord {
-        unix_ns,
-        host,
-        interface,
-        direction: way,
-        data,
-        original_bytes: whole_bytes,
-    } in inbox
-    {
+    for PacketRecord { unix_ns, host, interface, direction, data, original_bytes } in inbox {
         if let Some((_, capture)) = captures.get_mut(host) {
-            capture.packet(unix_ns, (interface, way), &data, whole_bytes);
+            capture.packet(unix_ns, (interface, direction), &data, original_bytes);
         }
     }
     captures.into_iter().try_for_each(|(path, capture)| {
@@ -149,33 +145,26 @@ impl PacketRecorder {
     /// Records each packet of a segment at one end of a path. Never blocks.
     pub(crate) fn record(
         &self,
-        (lane, end): (usize, usize),
-        packet_direction: PacketDirection,
-        at: Instant,
-        all: &GsoSegment,
+        (path, end): (usize, usize),
+        direction: PacketDirection,
+        time: Instant,
+        segment: &GsoSegment,
     ) {
-        let Some(&(host, interface)) = self.interface_ids.get(lane).and_then(|ends| ends.get(end))
+        let Some(&(host, interface)) = self.interface_ids.get(path).and_then(|ends| ends.get(end))
         else {
             return;
         };
-        let unix_ns = self.epoch_ns + at.as_nanos();
-        for packet in all.single_packets() {
-            let whole_bytes = packet.len_bytes() as usize;
+        let unix_ns = self.epoch_ns + time.as_nanos();
+        for packet in segment.single_packets() {
+            let original_bytes = packet.len_bytes() as usize;
             let data = match self.snaplen {
-                Some(snap) if (snap as usize) < whole_bytes => {
-                    packet.to_truncated_bytes(snap as usize)
+                Some(snaplen) if (snaplen as usize) < original_bytes => {
+                    packet.to_truncated_bytes(snaplen as usize)
                 }
                 Some(_) | None => packet.to_bytes(),
             };
-            let note = PacketRecord {
-                unix_ns,
-                host,
-                interface,
-                direction: packet_direction,
-                data,
-                original_bytes: whole_bytes,
-            };
-            if self.queue.try_send(note).is_err() {
+            let record = PacketRecord { unix_ns, host, interface, direction, data, original_bytes };
+            if self.queue.try_send(record).is_err() {
                 self.missed.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -27,9 +27,10 @@ use crate::sys;
 const READ_BATCH: usize = 32;
 /// Minimum time slice of the kernel's scheduler.
 const MIN_SLICE: Duration = Duration::from_micros(100);
-/// Maximum busy wait with real-time priority, and without it: then, the end of the time slice can
-/// cost the processor for milliseconds.
+/// Maximum busy wait with real-time priority.
 const MAX_BUSY_WAIT: Duration = Duration::from_micros(500);
+/// Maximum busy wait without real-time priority. A thread that uses up its time slice can lose the
+/// processor for milliseconds.
 const MAX_BUSY_WAIT_SHARED: Duration = Duration::from_micros(60);
 
 /// One emulated path: two ports and the routes between them.
@@ -42,7 +43,7 @@ pub(crate) struct EmulatedPath {
     /// True if super-segments are split into packets.
     pub(crate) split: bool,
     /// Router on the path, if there is one; it processes single packets.
-    pub(crate) hop: Option<EmulatedRouter>,
+    pub(crate) router: Option<EmulatedRouter>,
 }
 
 pub(crate) use towpath_measure::network::ReportedDirection;
@@ -61,10 +62,10 @@ pub(crate) enum LinkChange {
 pub(crate) enum EngineCommand {
     /// Applies each change exactly at its time.
     Schedule(Vec<(Instant, DirectionId, LinkChange)>),
-    /// Reports the links' state every `period`, with times relative to `zero`.
-    Report { zero: Instant, period: Duration, to: Sender<Record> },
-    /// Sends a traffic snapshot every `period`, with times relative to `zero`.
-    Snapshots { zero: Instant, period: Duration, to: Sender<TrafficSnapshot> },
+    /// Reports the links' state every `period`, with times relative to `start`.
+    Report { start: Instant, period: Duration, sender: Sender<Record> },
+    /// Sends a traffic snapshot every `period`, with times relative to `start`.
+    Snapshots { start: Instant, period: Duration, sender: Sender<TrafficSnapshot> },
     /// Stops reports, after a last snapshot.
     StopReports,
     /// Records every packet from now on.
@@ -102,11 +103,11 @@ pub(crate) struct EmulatorReport {
     /// Lateness of every packet delivered, in nanoseconds.
     pub(crate) lateness: Histogram,
     /// Processor time of the thread.
-    pub(crate) cpu: Duration,
+    pub(crate) cpu_time: Duration,
     /// Running time of the emulator.
-    pub(crate) ran: Duration,
+    pub(crate) running_time: Duration,
     /// Statistics of sleeping and busy-waiting.
-    pub(crate) waiting: WakeupStats,
+    pub(crate) wakeup_stats: WakeupStats,
     /// Packets that ports dropped before they were read.
     pub(crate) lost_packets: u64,
 }
@@ -115,7 +116,7 @@ pub(crate) struct EmulatorReport {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     commands: Sender<EngineCommand>,
-    wake: PipeWriter,
+    wake_pipe: PipeWriter,
     report: Mutex<Receiver<io::Result<EmulatorReport>>>,
     priority: String,
 }
@@ -130,19 +131,19 @@ impl Emulator {
         reported: Vec<ReportedDirection>,
     ) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
-        let (wake_pipe, wake) = io::pipe()?;
-        let (told, hears) = mpsc::channel();
-        let (done, report) = mpsc::channel();
+        let (wake_reader, wake_pipe) = io::pipe()?;
+        let (priority_sender, priority_receiver) = mpsc::channel();
+        let (report_sender, report) = mpsc::channel();
         thread.run(move || {
-            let _ = told.send(raise_priority()); // the receiver may be gone
-            sys::minimal_timer_slack();
-            let ended = build().map_err(io::Error::other).and_then(|topology| {
-                Engine::new(clock, topology, paths, reported, inbox, wake_pipe).run()
+            let _ = priority_sender.send(raise_priority()); // the receiver may be gone
+            sys::set_minimal_timer_slack();
+            let result = build().map_err(io::Error::other).and_then(|topology| {
+                Engine::new(clock, topology, paths, reported, inbox, wake_reader).run()
             });
-            let _ = done.send(ended); // the receiver may be gone
+            let _ = report_sender.send(result); // the receiver may be gone
         });
-        let priority = hears.recv().unwrap_or_default();
-        Ok(Self { commands, wake, report: Mutex::new(report), priority })
+        let priority = priority_receiver.recv().unwrap_or_default();
+        Ok(Self { commands, wake_pipe, report: Mutex::new(report), priority })
     }
 
     /// Returns the scheduling priority that the thread obtained.
@@ -154,7 +155,7 @@ impl Emulator {
     pub(crate) fn send(&self, command: EngineCommand) {
         // If the thread has ended, join reports its error.
         if self.commands.send(command).is_ok() {
-            let _ = (&self.wake).write(&[0]); // a full pipe also wakes the thread
+            let _ = (&self.wake_pipe).write(&[0]); // a full pipe also wakes the thread
         }
     }
 
@@ -177,10 +178,10 @@ impl Drop for Emulator {
 /// Otherwise sets the best nice value and the shortest time slices, so that the scheduler preempts
 /// longer ones.
 fn raise_priority() -> String {
-    if sys::has_real_time_priority() || sys::real_time_priority(EMULATOR_PRIORITY).is_ok() {
+    if sys::has_real_time_priority() || sys::set_real_time_priority(EMULATOR_PRIORITY).is_ok() {
         return format!("real-time {EMULATOR_PRIORITY}");
     }
-    let nice = if sys::nice(-20).is_ok() { "nice -20" } else { "normal" };
+    let nice = if sys::set_nice(-20).is_ok() { "nice -20" } else { "normal" };
     match sys::set_slice(MIN_SLICE) {
         Ok(()) => format!("{nice}, in turns of {}", format::time(MIN_SLICE)),
         Err(_) => nice.to_owned(),
@@ -188,17 +189,17 @@ fn raise_priority() -> String {
 }
 
 struct ReportSchedule {
-    zero: Instant,
+    start: Instant,
     period: Duration,
     next: Instant,
-    to: Sender<Record>,
+    sender: Sender<Record>,
 }
 
 struct SnapshotSchedule {
-    zero: Instant,
+    start: Instant,
     period: Duration,
     next: Instant,
-    to: Sender<TrafficSnapshot>,
+    sender: Sender<TrafficSnapshot>,
 }
 
 struct Engine {
@@ -211,7 +212,7 @@ struct Engine {
     inbox: Receiver<EngineCommand>,
     wake_pipe: PipeReader,
     changes: VecDeque<(Instant, DirectionId, LinkChange)>,
-    reporting: Option<ReportSchedule>,
+    report_schedule: Option<ReportSchedule>,
     recorder: Option<PacketRecorder>,
     snapshot_schedule: Option<SnapshotSchedule>,
     /// Arrival counters, one per route.
@@ -219,10 +220,10 @@ struct Engine {
     lateness: Histogram,
     pool: BufferPool,
     stopped: bool,
-    /// Last time that the link model has seen.
-    modelled: Instant,
+    /// Latest time passed to the link model, which must not go back.
+    model_time: Instant,
     started: Instant,
-    alarm: WakeupTimer,
+    wakeup_timer: WakeupTimer,
 }
 
 impl Engine {
@@ -237,15 +238,15 @@ impl Engine {
         let exits = paths
             .iter()
             .enumerate()
-            .flat_map(|(lane, EmulatedPath { routes: [up, down], .. })| {
-                [(*up, lane, 1), (*down, lane, 0)]
+            .flat_map(|(path, EmulatedPath { routes: [up, down], .. })| {
+                [(*up, path, 1), (*down, path, 0)]
             })
             .collect();
         // Routes are numbered from 0, two for each path.
         let route_counters = vec![RouteCounters::default(); 2 * paths.len()];
         let started = clock.now();
         let real_time = sys::has_real_time_priority();
-        let longest_awake = if real_time { MAX_BUSY_WAIT } else { MAX_BUSY_WAIT_SHARED };
+        let max_busy_wait = if real_time { MAX_BUSY_WAIT } else { MAX_BUSY_WAIT_SHARED };
         Self {
             clock,
             topology,
@@ -255,16 +256,16 @@ impl Engine {
             inbox,
             wake_pipe,
             changes: VecDeque::new(),
-            reporting: None,
+            report_schedule: None,
             recorder: None,
             snapshot_schedule: None,
             route_counters,
             lateness: Histogram::default(),
             pool: BufferPool::new(),
             stopped: false,
-            modelled: started,
+            model_time: started,
             started,
-            alarm: WakeupTimer::new(started, longest_awake),
+            wakeup_timer: WakeupTimer::new(started, max_busy_wait),
         }
     }
 
@@ -293,76 +294,77 @@ impl Engine {
             }
         }
         let lost_packets =
-            self.paths.iter().flat_map(|lane| &lane.ports).map(EmulatorPort::lost).sum();
+            self.paths.iter().flat_map(|path| &path.ports).map(EmulatorPort::lost_packets).sum();
         Ok(EmulatorReport {
             lateness: self.lateness,
-            cpu: sys::thread_cpu_time(),
-            ran: self.clock.now().saturating_since(self.started),
-            waiting: self.alarm.finish(),
+            cpu_time: sys::thread_cpu_time(),
+            running_time: self.clock.now().saturating_since(self.started),
+            wakeup_stats: self.wakeup_timer.finish(),
             lost_packets,
         })
     }
 
     /// Waits for input or the next deadline: sleeps first, then busy-waits.
     fn wait(&mut self, fds: &mut [libc::pollfd]) -> io::Result<()> {
-        let Some(at) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
+        let Some(deadline) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
         let now = self.clock.now();
-        let left = at.saturating_since(now);
-        let sleep = self.alarm.sleep_time(now, left);
-        if !sleep.is_zero() || left.is_zero() {
-            if sys::poll(fds, Some(sleep))? > 0 || left.is_zero() {
+        let remaining = deadline.saturating_since(now);
+        let sleep = self.wakeup_timer.sleep_time(now, remaining);
+        if !sleep.is_zero() || remaining.is_zero() {
+            if sys::poll(fds, Some(sleep))? > 0 || remaining.is_zero() {
                 return Ok(());
             }
-            let late = self.clock.now().saturating_since(now + sleep);
-            self.alarm.on_wakeup(left, late);
+            let latency = self.clock.now().saturating_since(now + sleep);
+            self.wakeup_timer.on_wakeup(remaining, latency);
         }
-        let begun = self.clock.now();
-        let mut now = begun;
-        while now < at && sys::poll(fds, Some(Duration::ZERO))? == 0 {
+        let busy_wait_start = self.clock.now();
+        let mut now = busy_wait_start;
+        while now < deadline && sys::poll(fds, Some(Duration::ZERO))? == 0 {
             now = self.clock.now();
         }
-        if begun < at {
+        if busy_wait_start < deadline {
             let now = self.clock.now();
-            self.alarm.on_busy_wait(now, now.saturating_since(begun));
+            self.wakeup_timer.on_busy_wait(now, now.saturating_since(busy_wait_start));
         }
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let report = self.reporting.as_ref().map(|reporting| reporting.next);
-        let watch = self.snapshot_schedule.as_ref().map(|watching| watching.next);
-        let change = self.changes.front().map(|(at, _, _)| *at);
-        [self.topology.next_due(), report, watch, change].into_iter().flatten().min()
+        let report = self.report_schedule.as_ref().map(|schedule| schedule.next);
+        let snapshot = self.snapshot_schedule.as_ref().map(|schedule| schedule.next);
+        let change = self.changes.front().map(|(time, _, _)| *time);
+        [self.topology.next_due(), report, snapshot, change].into_iter().flatten().min()
     }
 
     fn handle_commands(&mut self) -> io::Result<()> {
-        let mut rings = [0; 64];
+        let mut wake_bytes = [0; 64];
         // The number of wake-ups does not matter: the inbox holds the commands.
-        let _ = self.wake_pipe.read(&mut rings)?;
+        let _ = self.wake_pipe.read(&mut wake_bytes)?;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
                 EngineCommand::Schedule(changes) => {
                     self.changes.extend(changes);
-                    self.changes.make_contiguous().sort_by_key(|(at, _, _)| *at);
+                    self.changes.make_contiguous().sort_by_key(|(time, _, _)| *time);
                 }
-                EngineCommand::Report { zero, period, to } => {
-                    self.reporting = Some(ReportSchedule { zero, period, next: zero + period, to });
+                EngineCommand::Report { start, period, sender } => {
+                    self.report_schedule =
+                        Some(ReportSchedule { start, period, next: start + period, sender });
                 }
-                EngineCommand::Snapshots { zero, period, to } => {
+                EngineCommand::Snapshots { start, period, sender } => {
                     self.snapshot_schedule =
-                        Some(SnapshotSchedule { zero, period, next: zero + period, to });
+                        Some(SnapshotSchedule { start, period, next: start + period, sender });
                 }
                 EngineCommand::StopReports => {
-                    self.reporting = None;
+                    self.report_schedule = None;
                     if let Some(last) = self.snapshot_schedule.take() {
                         self.send_snapshot(&last);
                     }
                 }
-                EngineCommand::Capture(tape) => self.recorder = Some(tape),
-                EngineCommand::Rules(lane, rules) => {
-                    let path = self.paths.get_mut(lane);
-                    if let Some(hop) = path.and_then(|lane| lane.hop.as_mut()) {
-                        hop.set_rules(&rules);
+                EngineCommand::Capture(recorder) => self.recorder = Some(recorder),
+                EngineCommand::Rules(index, rules) => {
+                    let path = self.paths.get_mut(index);
+                    if let Some(router) = path.and_then(|path| path.router.as_mut()) {
+                        router.set_rules(&rules);
                     }
                 }
                 EngineCommand::Stop => self.stopped = true,
@@ -374,29 +376,31 @@ impl Engine {
     /// Reads the pending packets of one port and pushes them into the link model.
     fn drain(&mut self, path: usize, port: usize) {
         for _ in 0..READ_BATCH {
-            let Some(EmulatedPath { ports, routes, split, hop }) = self.paths.get_mut(path) else {
+            let Some(EmulatedPath { ports, routes, split, router }) = self.paths.get_mut(path)
+            else {
                 return;
             };
-            let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
+            let (Some(source), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
                 return;
             };
             // A port whose interface is down returns errors; so does a closed one.
-            let Ok(Some(ReceivedFrame { frame, unix_ns })) = from.read(&mut self.pool) else {
+            let Ok(Some(ReceivedFrame { frame, unix_ns })) = source.read(&mut self.pool) else {
                 return;
             };
             // A packet may have been sent before the thread woke up. The link model's time must
-            // not go back behind `modelled`, even if the system clock is set.
-            let read = self.clock.now();
-            let sent = unix_ns.map_or(read, |ns| self.clock.at_unix_time(ns));
-            let now = sent.min(read).max(self.modelled);
-            self.modelled = now;
-            if let Some(hop) = hop {
-                hop.set_time(now);
+            // not go back behind `model_time`, even if the system clock is set.
+            let read_at = self.clock.now();
+            let sent_at = unix_ns.map_or(read_at, |ns| self.clock.at_unix_time(ns));
+            let now = sent_at.min(read_at).max(self.model_time);
+            self.model_time = now;
+            if let Some(router) = router {
+                router.set_time(now);
                 for segment in GsoSegment::split(frame) {
-                    let Some((way, bytes)) = hop.forward(port == 0, segment.to_bytes()) else {
+                    let Some((decision, bytes)) = router.forward(port == 0, segment.to_bytes())
+                    else {
                         continue;
                     };
-                    let route = if way == ForwardDecision::Forward {
+                    let route = if decision == ForwardDecision::Forward {
                         Some(&route)
                     } else {
                         routes.get(1 - port)
@@ -406,20 +410,20 @@ impl Engine {
                     let _ = self.topology.push(now, route, segment); // the topology counts drops
                 }
             } else {
-                let whole = GsoSegment::whole(frame);
-                if let Some(tape) = &self.recorder {
-                    tape.record((path, port), Crossing::Outbound, now, &whole);
+                let segment = GsoSegment::whole(frame);
+                if let Some(recorder) = &self.recorder {
+                    recorder.record((path, port), Crossing::Outbound, now, &segment);
                 }
                 if *split {
-                    for segment in whole.single_packets() {
+                    for packet in segment.single_packets() {
                         // The topology counts drops.
-                        let _ = self.topology.push(now, route, segment);
+                        let _ = self.topology.push(now, route, packet);
                     }
                 } else {
-                    let _ = self.topology.push(now, route, whole); // the topology counts drops
+                    let _ = self.topology.push(now, route, segment); // the topology counts drops
                 }
             }
-            if self.topology.next_due().is_some_and(|due| due <= read) {
+            if self.topology.next_due().is_some_and(|due| due <= read_at) {
                 self.deliver_due();
             }
         }
@@ -428,42 +432,43 @@ impl Engine {
     /// Writes all packets that the link model releases; joins adjacent ones.
     fn deliver_due(&mut self) {
         let now = self.clock.now();
-        self.modelled = now;
-        let mut written = now;
-        let mut waiting: Option<(RouteId, GsoSegment)> = None;
+        self.model_time = now;
+        let mut write_time = now;
+        let mut pending: Option<(RouteId, GsoSegment)> = None;
         while let Some((due, route, segment)) = self.topology.pop(now) {
-            if let Some(tape) = &self.recorder
-                && let Some((_, lane, port)) = self.exits.iter().find(|(id, _, _)| *id == route)
+            if let Some(recorder) = &self.recorder
+                && let Some((_, path, port)) = self.exits.iter().find(|(id, _, _)| *id == route)
             {
-                tape.record((*lane, *port), Crossing::Inbound, written, &segment);
+                recorder.record((*path, *port), Crossing::Inbound, write_time, &segment);
             }
             self.count_arrival(route, &segment);
-            let joined =
-                waiting.as_mut().is_some_and(|(same, head)| *same == route && head.join(&segment));
-            if !joined && let Some((route, head)) = waiting.replace((route, segment)) {
-                self.write(route, head);
-                written = self.clock.now();
+            let joined = pending.as_mut().is_some_and(|(pending_route, pending_segment)| {
+                *pending_route == route && pending_segment.join(&segment)
+            });
+            if !joined && let Some((route, segment)) = pending.replace((route, segment)) {
+                self.write(route, segment);
+                write_time = self.clock.now();
             }
             // A packet that waits for the previous write is late by that.
-            self.lateness.record(written.saturating_since(due).as_nanos() as u64);
+            self.lateness.record(write_time.saturating_since(due).as_nanos() as u64);
         }
-        if let Some((route, head)) = waiting {
-            self.write(route, head);
+        if let Some((route, segment)) = pending {
+            self.write(route, segment);
         }
     }
 
     fn count_arrival(&mut self, route: RouteId, segment: &GsoSegment) {
-        let Some(arrived) = self.route_counters.get_mut(route.index()) else { return };
-        arrived.packets += u64::from(segment.packets());
-        arrived.bytes += u64::from(segment.len_bytes());
-        for (sum, bytes) in arrived.payload_bytes.iter_mut().zip(segment.payload_bytes()) {
+        let Some(counters) = self.route_counters.get_mut(route.index()) else { return };
+        counters.packets += u64::from(segment.packets());
+        counters.bytes += u64::from(segment.len_bytes());
+        for (sum, bytes) in counters.payload_bytes.iter_mut().zip(segment.payload_bytes()) {
             *sum += bytes;
         }
     }
 
     fn write(&mut self, route: RouteId, segment: GsoSegment) {
         let exit = self.exits.iter().find(|(id, _, _)| *id == route);
-        let port = exit.and_then(|(_, lane, port)| self.paths.get(*lane)?.ports.get(*port));
+        let port = exit.and_then(|(_, path, port)| self.paths.get(*path)?.ports.get(*port));
         if let Some(port) = port {
             // Fails if the receiving interface is down: the packet is lost, as on a real wire.
             let _ = port.write(&segment);
@@ -475,53 +480,53 @@ impl Engine {
 
     fn apply_changes(&mut self) {
         let now = self.clock.now();
-        while self.changes.front().is_some_and(|(at, _, _)| *at <= now) {
-            let Some((at, id, change)) = self.changes.pop_front() else { return };
-            self.modelled = self.modelled.max(at);
+        while self.changes.front().is_some_and(|(time, _, _)| *time <= now) {
+            let Some((time, id, change)) = self.changes.pop_front() else { return };
+            self.model_time = self.model_time.max(time);
             match change {
-                LinkChange::Up(up) => self.topology.set_up(at, id, up),
-                LinkChange::Shaper(shaper) => self.topology.set_shaper(at, id, shaper),
-                LinkChange::Delay(delay) => self.topology.set_delay(at, id, delay),
-                LinkChange::Loss(loss) => self.topology.set_loss(at, id, loss),
+                LinkChange::Up(up) => self.topology.set_up(time, id, up),
+                LinkChange::Shaper(shaper) => self.topology.set_shaper(time, id, shaper),
+                LinkChange::Delay(delay) => self.topology.set_delay(time, id, delay),
+                LinkChange::Loss(loss) => self.topology.set_loss(time, id, loss),
             }
         }
     }
 
     fn send_due_snapshot(&mut self) {
         let now = self.clock.now();
-        let Some(mut watching) = self.snapshot_schedule.take_if(|watching| watching.next <= now)
+        let Some(mut schedule) = self.snapshot_schedule.take_if(|schedule| schedule.next <= now)
         else {
             return;
         };
-        while watching.next <= now {
-            watching.next += watching.period;
+        while schedule.next <= now {
+            schedule.next += schedule.period;
         }
-        self.send_snapshot(&watching);
-        self.snapshot_schedule = Some(watching);
+        self.send_snapshot(&schedule);
+        self.snapshot_schedule = Some(schedule);
     }
 
-    fn send_snapshot(&mut self, watching: &SnapshotSchedule) {
+    fn send_snapshot(&mut self, schedule: &SnapshotSchedule) {
         // The receiver may be gone.
-        let _ = watching.to.send(TrafficSnapshot {
-            at: self.modelled.saturating_since(watching.zero),
-            directions: self.topology.all_counters(self.modelled),
+        let _ = schedule.sender.send(TrafficSnapshot {
+            at: self.model_time.saturating_since(schedule.start),
+            directions: self.topology.all_counters(self.model_time),
             routes: self.route_counters.clone(),
         });
     }
 
     fn report_links(&mut self) {
         let now = self.clock.now();
-        let Some(reporting) = &mut self.reporting else { return };
-        if reporting.next > now {
+        let Some(schedule) = &mut self.report_schedule else { return };
+        if schedule.next > now {
             return;
         }
-        let at = reporting.next;
-        while reporting.next <= now {
-            reporting.next += reporting.period;
+        let report_time = schedule.next;
+        while schedule.next <= now {
+            schedule.next += schedule.period;
         }
-        let t_ns = at.saturating_since(reporting.zero).as_nanos() as u64;
+        let t_ns = report_time.saturating_since(schedule.start).as_nanos() as u64;
         for link in self.reported.iter().filter_map(|link| link.record(t_ns, &self.topology)) {
-            let _ = reporting.to.send(Record::Link(link)); // the receiver may be gone
+            let _ = schedule.sender.send(Record::Link(link)); // the receiver may be gone
         }
     }
 }

@@ -46,20 +46,21 @@ impl VirtioHeader {
 
     /// Builds the header for the kernel; adds `shift` to its offsets.
     pub(crate) fn emit(self, shift: u16) -> [u8; Self::BYTES] {
-        let used = |value: u16, used: bool| if used { value + shift } else { 0 }.to_ne_bytes();
-        let needs = self.flags & Self::NEEDS_CSUM != 0;
-        let [h0, h1] = used(self.header_bytes, self.gso_type != 0);
+        let shifted =
+            |value: u16, in_use: bool| if in_use { value + shift } else { 0 }.to_ne_bytes();
+        let needs_checksum = self.flags & Self::NEEDS_CSUM != 0;
+        let [h0, h1] = shifted(self.header_bytes, self.gso_type != 0);
         let [g0, g1] = self.gso_bytes.to_ne_bytes();
-        let [s0, s1] = used(self.checksum_start, needs);
+        let [s0, s1] = shifted(self.checksum_start, needs_checksum);
         let [o0, o1] = self.checksum_offset.to_ne_bytes();
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// Returns the GSO type of a TCP super-segment; `reduced` if only its first packet carries
-    /// CWR.
-    pub(crate) fn tcp(v4: bool, reduced: bool) -> u8 {
+    /// Returns the GSO type of a TCP super-segment; `cwr_on_first_only` if only its first packet
+    /// carries CWR.
+    pub(crate) fn tcp_gso_type(v4: bool, cwr_on_first_only: bool) -> u8 {
         let kind = if v4 { Self::GSO_TCPV4 } else { Self::GSO_TCPV6 };
-        if reduced { kind | Self::GSO_ECN } else { kind }
+        if cwr_on_first_only { kind | Self::GSO_ECN } else { kind }
     }
 
     /// Returns true if the header describes several TCP packets.
@@ -107,8 +108,11 @@ impl GsoFrame {
 #[derive(Debug, Clone)]
 pub(crate) struct GsoSegment {
     frame: Rc<GsoFrame>,
+    /// Index of the first packet within the frame.
     first: u16,
+    /// Number of packets.
     count: u16,
+    /// Random number that selects the bit to flip; `None` for an intact segment.
     corrupt: Option<u32>,
 }
 
@@ -162,14 +166,14 @@ impl GsoSegment {
     pub(crate) fn emit<T>(&self, write: impl FnOnce(VirtioHeader, &[u8], &[u8]) -> T) -> T {
         let frame = &*self.frame;
         if let Some(random) = self.corrupt {
-            let (virtio, packet) = self.corrupted(random);
+            let (virtio, packet) = self.to_corrupted(random);
             return write(virtio, &[], &packet);
         }
         match frame.headers {
             Some(headers) if self.count < frame.segments() => {
-                let mut room = [0; headers::MAX_BYTES];
-                let (virtio, patched) = self.patched(headers, &mut room);
-                write(virtio, patched, self.payload(headers))
+                let mut buffer = [0; headers::MAX_BYTES];
+                let (virtio, new_headers) = self.build_headers(headers, &mut buffer);
+                write(virtio, new_headers, self.payload(headers))
             }
             Some(_) | None => write(frame.virtio, &[], &frame.bytes),
         }
@@ -182,11 +186,11 @@ impl GsoSegment {
         self.frame.bytes.get(start..end).unwrap_or(&[])
     }
 
-    /// Builds the headers of this part of a super-segment in `room`.
-    fn patched<'room>(
+    /// Builds the headers of this part of a super-segment in `buffer`.
+    fn build_headers<'room>(
         &self,
         headers: Headers,
-        room: &'room mut [u8; headers::MAX_BYTES],
+        buffer: &'room mut [u8; headers::MAX_BYTES],
     ) -> (VirtioHeader, &'room [u8]) {
         let frame = &*self.frame;
         let original = frame.bytes.get(..headers.bytes()).unwrap_or(&[]);
@@ -197,7 +201,7 @@ impl GsoSegment {
             is_first: self.first == 0,
             is_last: self.first + self.count >= frame.segments(),
         };
-        let patched = headers.patch(original, part, room);
+        let built = headers.patch(original, part, buffer);
         let mut virtio = frame.virtio;
         virtio.flags |= VirtioHeader::NEEDS_CSUM;
         virtio.checksum_start = headers.ip_bytes();
@@ -208,13 +212,13 @@ impl GsoSegment {
         } else if self.first > 0 {
             virtio.gso_type &= !VirtioHeader::GSO_ECN;
         }
-        (virtio, patched)
+        (virtio, built)
     }
 
     /// Returns the packet as on the wire: contiguous, with its checksum. A super-segment still
     /// lacks its checksums.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        self.emit(complete)
+        self.emit(complete_packet)
     }
 
     /// Splits the segment into its single packets.
@@ -229,10 +233,10 @@ impl GsoSegment {
 
     /// Completes the checksum of the packet and flips one bit, so that the receiver's kernel can
     /// detect the error, as on a real wire.
-    fn corrupted(&self, random: u32) -> (VirtioHeader, Vec<u8>) {
+    fn to_corrupted(&self, random: u32) -> (VirtioHeader, Vec<u8>) {
         let clean = Self { corrupt: None, ..self.clone() };
         clean.emit(|virtio, head, tail| {
-            let mut packet = complete(virtio, head, tail);
+            let mut packet = complete_packet(virtio, head, tail);
             let bits = (packet.len() * 8).max(1);
             let bit = random as usize % bits;
             if let Some(byte) = packet.get_mut(bit / 8) {
@@ -244,7 +248,7 @@ impl GsoSegment {
     }
 }
 
-fn complete(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
+fn complete_packet(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
     let mut packet = [head, tail].concat();
     if virtio.flags & VirtioHeader::NEEDS_CSUM != 0 && virtio.gso_type == 0 {
         headers::complete_checksum(
@@ -297,7 +301,7 @@ mod tests {
         GsoFrame::new(virtio, packet)
     }
 
-    fn emitted(segment: &GsoSegment) -> (VirtioHeader, Vec<u8>) {
+    fn emit_bytes(segment: &GsoSegment) -> (VirtioHeader, Vec<u8>) {
         segment.emit(|virtio, head, tail| (virtio, [head, tail].concat()))
     }
 
@@ -310,42 +314,42 @@ mod tests {
             let packet = if v6 { tcp_v6(seq, &body) } else { tcp_v4(seq, &body) };
             let header = packet.len() - payload;
             let frame = super_segment(packet, v6, gso);
-            let mut sent = Vec::new();
-            let mut wire = 0;
+            let mut payload_sent = Vec::new();
+            let mut wire_bytes = 0;
             for segment in GsoSegment::split(frame) {
-                let (virtio, mut part) = emitted(&segment);
+                let (virtio, mut part) = emit_bytes(&segment);
                 prop_assert_eq!(part.len() as u32, segment.len_bytes());
-                wire += part.len();
+                wire_bytes += part.len();
                 if virtio.flags & VirtioHeader::NEEDS_CSUM != 0 {
                     headers::complete_checksum(&mut part, usize::from(virtio.checksum_start), 16);
                 }
                 if payload > usize::from(gso) {
                     prop_assert!(verify_checksum(&part));
                 }
-                sent.extend_from_slice(&part[header..]);
+                payload_sent.extend_from_slice(&part[header..]);
             }
-            prop_assert_eq!(sent, body);
-            prop_assert_eq!(wire, payload + header * payload.div_ceil(usize::from(gso)));
+            prop_assert_eq!(payload_sent, body);
+            prop_assert_eq!(wire_bytes, payload + header * payload.div_ceil(usize::from(gso)));
         }
 
         #[test]
-        fn adjacent_packets_merge_to_the_same_bytes(payload in 3_000usize..60_000, cut in 1usize..40) {
+        fn adjacent_packets_merge_to_the_same_bytes(payload in 3_000usize..60_000, split_index in 1usize..40) {
             let body: Vec<u8> = (0..payload).map(|i| (i * 7) as u8).collect();
             let parts: Vec<GsoSegment> =
                 GsoSegment::split(super_segment(tcp_v4(1, &body), false, 1_400)).collect();
-            let cut = cut.min(parts.len() - 1);
-            let (head, tail) = parts.split_at(cut);
-            let mut sent = Vec::new();
-            for half in [head, tail] {
-                let mut joined = half[0].clone();
-                for next in &half[1..] {
+            let split_index = split_index.min(parts.len() - 1);
+            let (head, tail) = parts.split_at(split_index);
+            let mut payload_sent = Vec::new();
+            for group in [head, tail] {
+                let mut joined = group[0].clone();
+                for next in &group[1..] {
                     prop_assert!(joined.join(next));
                 }
-                let (virtio, packet) = emitted(&joined);
-                prop_assert_eq!(virtio.gso_type != 0, half.len() > 1);
-                sent.extend_from_slice(&packet[52..]);
+                let (virtio, packet) = emit_bytes(&joined);
+                prop_assert_eq!(virtio.gso_type != 0, group.len() > 1);
+                payload_sent.extend_from_slice(&packet[52..]);
             }
-            prop_assert_eq!(sent, body);
+            prop_assert_eq!(payload_sent, body);
             prop_assert!(!head[0].clone().join(&tail[tail.len() - 1]) || parts.len() == 2);
         }
 
@@ -354,10 +358,10 @@ mod tests {
             let body = vec![0x5a; 3_000];
             let mut part =
                 GsoSegment::split(super_segment(tcp_v4(9, &body), false, 1_448)).nth(1).unwrap();
-            let (_, mut clean) = emitted(&part);
+            let (_, mut clean) = emit_bytes(&part);
             headers::complete_checksum(&mut clean, 20, 16);
             part.corrupt(random);
-            let (virtio, dirty) = emitted(&part);
+            let (virtio, dirty) = emit_bytes(&part);
             prop_assert_eq!(virtio, VirtioHeader::default());
             let bits: u32 =
                 clean.iter().zip(&dirty).map(|(a, b)| (a ^ b).count_ones()).sum();
@@ -370,11 +374,11 @@ mod tests {
         ) {
             let frame = GsoFrame::new(VirtioHeader::parse(header, 14), bytes.clone());
             for mut segment in GsoSegment::split(frame).take(50) {
-                let _ = (segment.len_bytes(), emitted(&segment));
+                let _ = (segment.len_bytes(), emit_bytes(&segment));
                 segment.corrupt(random);
-                let _ = emitted(&segment);
+                let _ = emit_bytes(&segment);
             }
-            let _ = emitted(&GsoSegment::whole(GsoFrame::new(VirtioHeader::parse(header, 0), bytes)));
+            let _ = emit_bytes(&GsoSegment::whole(GsoFrame::new(VirtioHeader::parse(header, 0), bytes)));
         }
     }
 

@@ -62,14 +62,14 @@ impl Headers {
             };
             return [total.min(packet.len()).saturating_sub(headers.bytes()) as u64, 0];
         }
-        let udp = match packet {
+        let udp_offset = match packet {
             [first, _, _, _, _, _, _, _, _, UDP, ..] if first >> 4 == 4 => {
                 usize::from(first & 0x0f) * 4
             }
             [first, _, _, _, _, _, UDP, ..] if first >> 4 == 6 => 40,
             _ => return [0, 0],
         };
-        [0, packet.len().saturating_sub(udp + 8) as u64]
+        [0, packet.len().saturating_sub(udp_offset + 8) as u64]
     }
 
     /// Returns the size of both headers, in bytes.
@@ -87,16 +87,17 @@ impl Headers {
         self.ip_bytes
     }
 
-    /// Writes the headers of one part into `room`. The TCP checksum holds the pseudo-header sum;
+    /// Writes the headers of one part into `buffer`. The TCP checksum holds the pseudo-header sum;
     /// the kernel completes it.
     pub(crate) fn patch<'room>(
         self,
         original: &[u8],
         part: SegmentPart,
-        room: &'room mut [u8; MAX_BYTES],
+        buffer: &'room mut [u8; MAX_BYTES],
     ) -> &'room [u8] {
         let length = self.bytes().min(MAX_BYTES).min(original.len());
-        let (Some(target), Some(source)) = (room.get_mut(..length), original.get(..length)) else {
+        let (Some(target), Some(source)) = (buffer.get_mut(..length), original.get(..length))
+        else {
             return &[];
         };
         target.copy_from_slice(source);
@@ -156,9 +157,9 @@ pub(crate) fn update_tcp_checksum(packet: &mut [u8]) {
     let Some((ip, tcp)) = packet.split_at_mut_checked(usize::from(headers.ip_bytes)) else {
         return;
     };
-    let at = usize::from(TCP_CHECKSUM_OFFSET);
-    set_u16(tcp, at, fold(headers.pseudo_sum(ip, tcp.len())));
-    complete_checksum(tcp, 0, at);
+    let offset = usize::from(TCP_CHECKSUM_OFFSET);
+    set_u16(tcp, offset, fold(headers.pseudo_sum(ip, tcp.len())));
+    complete_checksum(tcp, 0, offset);
 }
 
 /// Reverses the direction of a TCP packet's IP header; updates lengths and checksums.
@@ -172,9 +173,9 @@ pub(crate) fn swap_src_dst(packet: &mut [u8]) {
     if let Some(addresses) = addresses {
         addresses.rotate_left(addresses.len() / 2);
     }
-    let life = if headers.is_v4() { 8 } else { 7 };
-    if let Some(life) = packet.get_mut(life) {
-        *life = 64;
+    let ttl_offset = if headers.is_v4() { 8 } else { 7 };
+    if let Some(ttl) = packet.get_mut(ttl_offset) {
+        *ttl = 64;
     }
     match headers.version {
         IpVersion::V4 => patch_v4(packet, total, 0),
@@ -198,8 +199,8 @@ pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) 
 
 fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<2>();
-    let whole: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
-    whole + rest.first().map_or(0, |byte| u64::from(*byte) << 8)
+    let pair_sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
+    pair_sum + rest.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
 fn fold(mut sum: u64) -> u16 {
@@ -213,13 +214,13 @@ fn fold(mut sum: u64) -> u16 {
 pub(crate) mod tests {
     use super::*;
 
-    fn tcp(sequence: u32, payload: &[u8]) -> Vec<u8> {
-        let mut tcp = vec![0x14, 0x51, 0xc0, 0x01];
-        tcp.extend(sequence.to_be_bytes());
-        tcp.extend([0, 0, 0, 1, 0x80, 0x19, 2, 0, 0, 0, 0, 0]);
-        tcp.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
-        tcp.extend(payload);
-        tcp
+    fn tcp_segment(sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut segment = vec![0x14, 0x51, 0xc0, 0x01];
+        segment.extend(sequence.to_be_bytes());
+        segment.extend([0, 0, 0, 1, 0x80, 0x19, 2, 0, 0, 0, 0, 0]);
+        segment.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        segment.extend(payload);
+        segment
     }
 
     pub(crate) fn tcp_v4(sequence: u32, payload: &[u8]) -> Vec<u8> {
@@ -228,7 +229,7 @@ pub(crate) mod tests {
         packet.extend([0, 7, 0x40, 0, 64, TCP, 0, 0, 10, 64, 0, 1, 10, 64, 0, 2]);
         let checksum = !fold(sum(&packet));
         set_u16(&mut packet, 10, checksum);
-        packet.extend(tcp(sequence, payload));
+        packet.extend(tcp_segment(sequence, payload));
         let pseudo = Headers::parse(&packet).unwrap().pseudo_sum(&packet, 32 + payload.len());
         set_u16(&mut packet, 36, fold(pseudo));
         packet
@@ -240,7 +241,7 @@ pub(crate) mod tests {
         packet.extend([TCP, 64]);
         packet.extend([0xfd; 16]);
         packet.extend([0xfe; 16]);
-        packet.extend(tcp(sequence, payload));
+        packet.extend(tcp_segment(sequence, payload));
         let pseudo = Headers::parse(&packet).unwrap().pseudo_sum(&packet, 32 + payload.len());
         set_u16(&mut packet, 56, fold(pseudo));
         packet
@@ -250,14 +251,14 @@ pub(crate) mod tests {
     pub(crate) fn verify_checksum(packet: &[u8]) -> bool {
         let headers = Headers::parse(packet).unwrap();
         let (ip, tcp) = packet.split_at(usize::from(headers.ip_bytes));
-        let length_is_right = match headers.version {
+        let length_valid = match headers.version {
             IpVersion::V4 => {
                 usize::from(u16::from_be_bytes([ip[2], ip[3]])) == packet.len()
                     && fold(sum(ip)) == 0xffff
             }
             IpVersion::V6 => usize::from(u16::from_be_bytes([ip[4], ip[5]])) + 40 == packet.len(),
         };
-        length_is_right && fold(headers.pseudo_sum(ip, tcp.len()) + sum(tcp)) == 0xffff
+        length_valid && fold(headers.pseudo_sum(ip, tcp.len()) + sum(tcp)) == 0xffff
     }
 
     #[test]
@@ -283,7 +284,7 @@ pub(crate) mod tests {
     fn only_the_last_part_keeps_fin_and_push() {
         let packet = tcp_v4(100, &[0; 3_000]);
         let headers = Headers::parse(&packet).unwrap();
-        let mut room = [0; MAX_BYTES];
+        let mut buffer = [0; MAX_BYTES];
         let part = SegmentPart {
             index: 1,
             offset_bytes: 1_448,
@@ -291,14 +292,14 @@ pub(crate) mod tests {
             is_first: false,
             is_last: false,
         };
-        let patched = headers.patch(&packet[..52], part, &mut room);
+        let patched = headers.patch(&packet[..52], part, &mut buffer);
         assert_eq!(patched[33], 0x10, "flags: only ACK is left");
         assert_eq!(patched[24..28], 1_548u32.to_be_bytes(), "sequence number");
         assert_eq!(patched[4..6], 8u16.to_be_bytes(), "IP identification");
     }
 
     #[test]
-    fn a_packet_that_is_not_tcp_has_no_headers_to_cut() {
+    fn only_a_tcp_packet_has_headers_to_split() {
         let mut packet = tcp_v4(1, &[0; 100]);
         packet[9] = 17;
         assert_eq!(Headers::parse(&packet), None);

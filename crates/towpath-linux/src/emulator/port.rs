@@ -59,9 +59,11 @@ impl VirtioFd {
     /// a TUN device has no time.
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize, Option<u64>)>> {
         let mut prefix = [0; MAX_PREFIX_BYTES];
-        let bytes = VirtioHeader::BYTES + self.link_header_bytes();
-        let mut parts =
-            [IoSliceMut::new(prefix.get_mut(..bytes).unwrap_or(&mut [])), IoSliceMut::new(buffer)];
+        let prefix_bytes = VirtioHeader::BYTES + self.link_header_bytes();
+        let mut parts = [
+            IoSliceMut::new(prefix.get_mut(..prefix_bytes).unwrap_or(&mut [])),
+            IoSliceMut::new(buffer),
+        ];
         let (read, unix_ns) = match self {
             Self::Tun(fd) => (sys::read_vectored(fd.as_fd(), &mut parts), None),
             Self::Packet(fd) => match sys::packet::read_stamped(fd.as_fd(), &mut parts) {
@@ -69,8 +71,8 @@ impl VirtioFd {
                 Err(error) => (Err(error), None),
             },
         };
-        let understood = self.parse_prefix(prefix, read)?;
-        Ok(understood.map(|(virtio, length)| (virtio, length, unix_ns)))
+        let parsed = self.parse_prefix(prefix, read)?;
+        Ok(parsed.map(|(virtio, length)| (virtio, length, unix_ns)))
     }
 
     /// Reads like `read`, but appends to `buffer` within its capacity.
@@ -79,9 +81,9 @@ impl VirtioFd {
         buffer: &mut BytesMut,
     ) -> io::Result<Option<(VirtioHeader, usize)>> {
         let mut prefix = [0; MAX_PREFIX_BYTES];
-        let bytes = VirtioHeader::BYTES + self.link_header_bytes();
-        let part = prefix.get_mut(..bytes).unwrap_or(&mut []);
-        let read = sys::read_appending(self.as_fd(), part, buffer);
+        let prefix_bytes = VirtioHeader::BYTES + self.link_header_bytes();
+        let prefix_part = prefix.get_mut(..prefix_bytes).unwrap_or(&mut []);
+        let read = sys::read_appending(self.as_fd(), prefix_part, buffer);
         self.parse_prefix(prefix, read)
     }
 
@@ -106,11 +108,11 @@ impl VirtioFd {
     pub(crate) fn write(&self, virtio: VirtioHeader, parts: &[&[u8]]) -> io::Result<()> {
         let shift = self.link_header_bytes();
         let virtio = virtio.emit(shift as u16);
-        let first = parts.iter().find_map(|part| part.first()).copied().unwrap_or(0);
-        let ethernet = ethernet_header(first);
-        let link = ethernet.get(..shift).unwrap_or(&[]);
+        let ip_first_byte = parts.iter().find_map(|part| part.first()).copied().unwrap_or(0);
+        let ethernet = ethernet_header(ip_first_byte);
+        let link_header = ethernet.get(..shift).unwrap_or(&[]);
         let mut slices: ArrayVec<IoSlice<'_>, { MAX_IOVECS + 2 }> = ArrayVec::new();
-        for part in [&virtio[..], link].into_iter().chain(parts.iter().copied()) {
+        for part in [&virtio[..], link_header].into_iter().chain(parts.iter().copied()) {
             // Callers keep to [`MAX_IOVECS`]; a truncated packet would do no harm.
             let _ = slices.try_push(IoSlice::new(part));
         }
@@ -147,7 +149,7 @@ pub(crate) enum EmulatorPort {
 impl AsFd for EmulatorPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Kernel { device: wire, tx_timestamps: _ } => wire.as_fd(),
+            Self::Kernel { device, tx_timestamps: _ } => device.as_fd(),
             Self::Stack { inbox, outbox: _ } => inbox.as_fd(),
         }
     }
@@ -157,12 +159,12 @@ impl EmulatorPort {
     /// Reads one packet or super-segment; `None` if none is pending.
     pub(crate) fn read(&mut self, pool: &mut BufferPool) -> io::Result<Option<ReceivedFrame>> {
         match self {
-            Self::Kernel { device: wire, tx_timestamps: tap } => {
-                let Some((virtio, length, unix_ns)) = wire.read(pool.room())? else {
+            Self::Kernel { device, tx_timestamps } => {
+                let Some((virtio, length, unix_ns)) = device.read(pool.read_buffer())? else {
                     return Ok(None);
                 };
-                let packet = pool.room().get(..length).unwrap_or(&[]);
-                let unix_ns = unix_ns.or_else(|| tap.as_mut()?.sent(packet));
+                let packet = pool.read_buffer().get(..length).unwrap_or(&[]);
+                let unix_ns = unix_ns.or_else(|| tx_timestamps.as_mut()?.find(packet));
                 Ok(Some(ReceivedFrame { frame: GsoFrame::new(virtio, pool.take(length)), unix_ns }))
             }
             Self::Stack { inbox, outbox: _ } => {
@@ -173,7 +175,7 @@ impl EmulatorPort {
 
     /// Returns the packets dropped before they could be read; a TUN device counts them in its
     /// interface's statistics instead.
-    pub(crate) fn lost(&self) -> u64 {
+    pub(crate) fn lost_packets(&self) -> u64 {
         match self {
             Self::Kernel { device: VirtioFd::Packet(fd), tx_timestamps: _ } => {
                 sys::packet_socket_drops(fd.as_fd())
@@ -185,7 +187,7 @@ impl EmulatorPort {
     /// Passes a segment to the host.
     pub(crate) fn write(&self, segment: &GsoSegment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| match self {
-            Self::Kernel { device: wire, tx_timestamps: _ } => wire.write(virtio, &[head, tail]),
+            Self::Kernel { device, tx_timestamps: _ } => device.write(virtio, &[head, tail]),
             Self::Stack { inbox: _, outbox } => {
                 // The stack may be gone.
                 let _ = outbox.send(GsoFrame::new(virtio, [head, tail].concat()));
@@ -196,9 +198,9 @@ impl EmulatorPort {
 }
 
 fn ethernet_header(first_byte_of_ip: u8) -> [u8; ETHERNET_HEADER_BYTES] {
-    let kind: u16 = if first_byte_of_ip >> 4 == 6 { 0x86dd } else { 0x0800 };
+    let ethertype: u16 = if first_byte_of_ip >> 4 == 6 { 0x86dd } else { 0x0800 };
     let mut header = [0; ETHERNET_HEADER_BYTES];
-    let parts = [&MAC[..], &MAC[..], &kind.to_be_bytes()[..]];
+    let parts = [&MAC[..], &MAC[..], &ethertype.to_be_bytes()[..]];
     for (slot, byte) in header.iter_mut().zip(parts.into_iter().flatten()) {
         *slot = *byte;
     }
@@ -217,7 +219,7 @@ impl BufferPool {
         Self { current: vec![0; READ_BYTES], free: Vec::new() }
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    fn read_buffer(&mut self) -> &mut [u8] {
         &mut self.current
     }
 
@@ -228,9 +230,9 @@ impl BufferPool {
             return self.current.get(..length).unwrap_or(&[]).to_vec();
         }
         let next = self.free.pop().unwrap_or_else(|| vec![0; READ_BYTES]);
-        let mut taken = std::mem::replace(&mut self.current, next);
-        taken.truncate(length);
-        taken
+        let mut filled = std::mem::replace(&mut self.current, next);
+        filled.truncate(length);
+        filled
     }
 
     /// Returns a buffer to the pool.

@@ -16,8 +16,8 @@ const MAX_MISSES: usize = 2 * RING_SLOTS;
 
 /// Lookup of transmit times in recorded packets.
 #[derive(Debug)]
-pub(crate) struct TxTimestamps<N = PacketRing> {
-    ring: N,
+pub(crate) struct TxTimestamps<R = PacketRing> {
+    ring: R,
     /// First entry that was not released.
     next: usize,
     not_found: usize,
@@ -25,50 +25,50 @@ pub(crate) struct TxTimestamps<N = PacketRing> {
 
 /// Ring of recorded packets.
 pub(crate) trait TimestampRing {
-    fn get(&self, place: usize) -> Option<TxStamp>;
-    fn release(&self, place: usize);
+    fn get(&self, index: usize) -> Option<TxStamp>;
+    fn release(&self, index: usize);
 }
 
 impl TimestampRing for PacketRing {
-    fn get(&self, place: usize) -> Option<TxStamp> {
-        Self::get(self, place)
+    fn get(&self, index: usize) -> Option<TxStamp> {
+        Self::get(self, index)
     }
 
-    fn release(&self, place: usize) {
-        Self::release(self, place);
+    fn release(&self, index: usize) {
+        Self::release(self, index);
     }
 }
 
-impl<N: TimestampRing> TxTimestamps<N> {
-    pub(crate) fn new(ring: N) -> Self {
+impl<R: TimestampRing> TxTimestamps<R> {
+    pub(crate) fn new(ring: R) -> Self {
         Self { ring, next: 0, not_found: 0 }
     }
 
     /// Returns the transmit time of the packet just read, in nanoseconds since 1970.
-    pub(crate) fn sent(&mut self, packet: &[u8]) -> Option<u64> {
+    pub(crate) fn find(&mut self, packet: &[u8]) -> Option<u64> {
         let head = packet.get(..packet.len().min(HEAD_BYTES))?;
-        let is_it = |sent: &TxStamp| {
-            sent.length == packet.len() && sent.head.get(..head.len()) == Some(head)
+        let matches = |stamp: &TxStamp| {
+            stamp.length == packet.len() && stamp.head.get(..head.len()) == Some(head)
         };
-        for place in self.next..self.next + MAX_SEARCH {
-            let Some(sent) = self.ring.get(place) else { break };
-            if is_it(&sent) {
-                self.forget_until(place + 1);
-                return Some(sent.unix_ns);
+        for index in self.next..self.next + MAX_SEARCH {
+            let Some(stamp) = self.ring.get(index) else { break };
+            if matches(&stamp) {
+                self.release_until(index + 1);
+                return Some(stamp.unix_ns);
             }
         }
         self.not_found += 1;
         if self.not_found > MAX_MISSES {
-            let noted =
+            let recorded =
                 (self.next..self.next + RING_SLOTS).take_while(|p| self.ring.get(*p).is_some());
-            self.forget_until(self.next + noted.count());
+            self.release_until(self.next + recorded.count());
         }
         None
     }
 
     /// Releases the entries before `end`: their packets were read or are lost.
-    fn forget_until(&mut self, end: usize) {
-        (self.next..end).for_each(|place| self.ring.release(place));
+    fn release_until(&mut self, end: usize) {
+        (self.next..end).for_each(|index| self.ring.release(index));
         self.next = end;
         self.not_found = 0;
     }
@@ -88,22 +88,22 @@ mod tests {
     impl FakeRing {
         /// Records packet `number`, sent that many nanoseconds after 1970.
         fn record(&self, number: u64) {
-            let (places, written) = &mut *self.0.borrow_mut();
+            let (entries, written) = &mut *self.0.borrow_mut();
             let packet = packet(number);
             let head = *packet.first_chunk().unwrap();
-            let sent = TxStamp { unix_ns: number, length: packet.len(), head };
-            assert_eq!(places.insert(*written, sent), None);
+            let stamp = TxStamp { unix_ns: number, length: packet.len(), head };
+            assert_eq!(entries.insert(*written, stamp), None);
             *written += 1;
         }
     }
 
     impl TimestampRing for &FakeRing {
-        fn get(&self, place: usize) -> Option<TxStamp> {
-            self.0.borrow().0.get(&place).copied()
+        fn get(&self, index: usize) -> Option<TxStamp> {
+            self.0.borrow().0.get(&index).copied()
         }
 
-        fn release(&self, place: usize) {
-            assert!(self.0.borrow_mut().0.remove(&place).is_some(), "{place} was given back twice");
+        fn release(&self, index: usize) {
+            assert!(self.0.borrow_mut().0.remove(&index).is_some(), "{index} was given back twice");
         }
     }
 
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn every_packet_is_found_in_order() {
         let ring = FakeRing::default();
-        let mut tap = TxTimestamps::new(&ring);
-        assert_eq!(tap.sent(&packet(0)), None);
+        let mut timestamps = TxTimestamps::new(&ring);
+        assert_eq!(timestamps.find(&packet(0)), None);
         (1..=300).for_each(|number| ring.record(number));
         for number in 1..=300 {
-            assert_eq!(tap.sent(&packet(number)), Some(number));
+            assert_eq!(timestamps.find(&packet(number)), Some(number));
         }
         assert!(ring.0.borrow().0.is_empty());
     }
@@ -128,32 +128,32 @@ mod tests {
     #[test]
     fn packets_lost_by_the_device_are_skipped() {
         let ring = FakeRing::default();
-        let mut tap = TxTimestamps::new(&ring);
+        let mut timestamps = TxTimestamps::new(&ring);
         (0..40).for_each(|number| ring.record(number));
-        assert_eq!(tap.sent(&packet(30)), Some(30));
-        assert_eq!(tap.sent(&packet(31)), Some(31));
+        assert_eq!(timestamps.find(&packet(30)), Some(30));
+        assert_eq!(timestamps.find(&packet(31)), Some(31));
     }
 
     #[test]
     fn packets_missed_by_the_ring_are_not_confused_with_others() {
         let ring = FakeRing::default();
-        let mut tap = TxTimestamps::new(&ring);
+        let mut timestamps = TxTimestamps::new(&ring);
         (10..20).for_each(|number| ring.record(number));
-        assert_eq!(tap.sent(&packet(3)), None);
-        assert_eq!(tap.sent(&packet(10)), Some(10));
+        assert_eq!(timestamps.find(&packet(3)), None);
+        assert_eq!(timestamps.find(&packet(10)), Some(10));
     }
 
     #[test]
     fn too_many_losses_restart_the_search() {
         let ring = FakeRing::default();
-        let mut tap = TxTimestamps::new(&ring);
+        let mut timestamps = TxTimestamps::new(&ring);
         (0..1_000).for_each(|number| ring.record(number));
         for number in 5_000..=5_000 + MAX_MISSES as u64 {
-            assert_eq!(tap.sent(&packet(number)), None);
+            assert_eq!(timestamps.find(&packet(number)), None);
         }
         assert!(ring.0.borrow().0.is_empty());
         ring.record(9_000);
-        assert_eq!(tap.sent(&packet(9_000)), Some(9_000));
+        assert_eq!(timestamps.find(&packet(9_000)), Some(9_000));
     }
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         let mut head = [0; HEAD_BYTES];
         head[..20].copy_from_slice(&short);
         ring.0.borrow_mut().0.insert(0, TxStamp { unix_ns: 5, length: 20, head });
-        let mut tap = TxTimestamps::new(&ring);
-        assert_eq!(tap.sent(&[9; 21]), None);
-        assert_eq!(tap.sent(&short), Some(5));
+        let mut timestamps = TxTimestamps::new(&ring);
+        assert_eq!(timestamps.find(&[9; 21]), None);
+        assert_eq!(timestamps.find(&short), Some(5));
     }
 }

@@ -3,15 +3,15 @@
 //! Only calls in this machine's native calling convention match. All other calls pass after a few
 //! filter instructions. Sockets opened in another convention (32-bit programs, x32) stay plain TCP.
 
-/// Native calling convention, as `AUDIT_ARCH_*` (`linux/audit.h`).
+/// Native calling convention, as `AUDIT_ARCH_*` (`linux/audit.h`); `None` if unknown.
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
+const AUDIT_ARCH: Option<u32> = Some(0xc000_00b7);
 #[cfg(target_arch = "riscv64")]
-const ARCHITECTURE: Option<u32> = Some(0xc000_00f3);
+const AUDIT_ARCH: Option<u32> = Some(0xc000_00f3);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
-const ARCHITECTURE: Option<u32> = None;
+const AUDIT_ARCH: Option<u32> = None;
 
 /// Offsets in `struct seccomp_data` (`linux/seccomp.h`).
 const SYSCALL_NR_OFFSET: u32 = 0;
@@ -36,24 +36,25 @@ impl SocketRequest {
     /// Parses the arguments of `socket()`, which the kernel takes as 32-bit numbers.
     pub(super) fn parse(arguments: [u64; 6]) -> Self {
         let [family, kind, ..] = arguments;
-        let has = |flag: libc::c_int| kind as u32 & flag as u32 != 0;
+        let has_flag = |flag: libc::c_int| kind as u32 & flag as u32 != 0;
         Self {
             family: (family as u32).cast_signed(),
-            nonblocking: has(libc::SOCK_NONBLOCK),
-            close_on_exec: has(libc::SOCK_CLOEXEC),
+            nonblocking: has_flag(libc::SOCK_NONBLOCK),
+            close_on_exec: has_flag(libc::SOCK_CLOEXEC),
         }
     }
 }
 
-/// Builds the filter; `None` on a machine with an unknown calling convention.
-pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
-    decide(vec![0, libc::IPPROTO_TCP as u32], libc::SECCOMP_RET_USER_NOTIF)
+/// Builds the filter that refers TCP sockets to the supervisor; `None` on a machine with an
+/// unknown calling convention.
+pub(super) fn notify_on_tcp_socket() -> Option<Vec<libc::sock_filter>> {
+    build_socket_filter(vec![0, libc::IPPROTO_TCP as u32], libc::SECCOMP_RET_USER_NOTIF)
 }
 
 /// Builds a filter that hides the kernel's Multipath TCP; `None` as above.
 pub(crate) fn without_multipath() -> Option<Vec<libc::sock_filter>> {
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
-    decide(vec![libc::IPPROTO_MPTCP as u32], refused)
+    build_socket_filter(vec![libc::IPPROTO_MPTCP as u32], refused)
 }
 
 /// Builds a filter for a user namespace with a single user.
@@ -81,10 +82,10 @@ pub(crate) fn fake_identity_syscalls() -> Option<Vec<libc::sock_filter>> {
 }
 
 /// Builds a filter with `verdict` for every internet stream socket with one of the `protocols`.
-fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
-    // The low half of each argument: the kernel uses no more.
-    let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-    let argument = |index: u32| ARGS_OFFSET + 8 * index + low;
+fn build_socket_filter(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
+    // The kernel uses only the low half of each argument.
+    let low_half_offset = if cfg!(target_endian = "big") { 4 } else { 0 };
+    let argument = |index: u32| ARGS_OFFSET + 8 * index + low_half_offset;
     let checks = [
         (ARCH_OFFSET, None, vec![AUDIT_ARCH?]),
         // An x32 call has a bit set in its number, so it does not match.
@@ -112,11 +113,11 @@ fn build_filter(
             program.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask));
         }
         // Each match jumps over the other matches and the default verdict.
-        let mut left = accepted.len() as u8;
+        let mut matches_left = accepted.len() as u8;
         for value in accepted {
             let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-            program.push(libc::sock_filter { code, jt: left, jf: 0, k: value });
-            left -= 1;
+            program.push(libc::sock_filter { code, jt: matches_left, jf: 0, k: value });
+            matches_left -= 1;
         }
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
     }
@@ -134,8 +135,8 @@ mod tests {
 
     use super::*;
 
-    fn decide(architecture: u32, number: u32, arguments: [u64; 3]) -> u32 {
-        run(&program().unwrap(), architecture, number, arguments)
+    fn verdict(architecture: u32, number: u32, arguments: [u64; 3]) -> u32 {
+        run(&notify_on_tcp_socket().unwrap(), architecture, number, arguments)
     }
 
     /// Runs a filter as the kernel would, with the few instructions that it uses.
@@ -151,18 +152,18 @@ mod tests {
         data.extend([0; 8]);
         data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
         data.extend([0; 24]);
-        let (mut at, mut accumulator) = (0, 0);
+        let (mut pc, mut accumulator) = (0, 0);
         loop {
-            let libc::sock_filter { code, jt, jf, k } = program[at];
-            at += 1;
+            let libc::sock_filter { code, jt, jf, k } = program[pc];
+            pc += 1;
             let code = u32::from(code);
             if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
-                let at = k as usize;
-                accumulator = u32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
+                let offset = k as usize;
+                accumulator = u32::from_ne_bytes(data[offset..offset + 4].try_into().unwrap());
             } else if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K {
                 accumulator &= k;
             } else if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K {
-                at += usize::from(if accumulator == k { jt } else { jf });
+                pc += usize::from(if accumulator == k { jt } else { jf });
             } else {
                 assert_eq!(code, libc::BPF_RET | libc::BPF_K);
                 return k;
@@ -198,7 +199,7 @@ mod tests {
                     // The upper 32 bits are arbitrary: the kernel ignores them.
                     let kind = STREAM | flags as u64 | 7 << 32;
                     let arguments = [family as u64 | 1 << 40, kind, protocol | 1 << 63];
-                    assert_eq!(decide(native, SOCKET, arguments), libc::SECCOMP_RET_USER_NOTIF);
+                    assert_eq!(verdict(native, SOCKET, arguments), libc::SECCOMP_RET_USER_NOTIF);
                 }
             }
         }
@@ -208,7 +209,7 @@ mod tests {
     fn other_sockets_calls_and_abis_are_allowed() {
         let native = AUDIT_ARCH.unwrap();
         let allowed = |architecture, number, arguments| {
-            assert_eq!(decide(architecture, number, arguments), libc::SECCOMP_RET_ALLOW);
+            assert_eq!(verdict(architecture, number, arguments), libc::SECCOMP_RET_ALLOW);
         };
         let tcp = [INET, STREAM, TCP];
         allowed(0x4000_0003, SOCKET, tcp); // i386, where the number is another call's
@@ -219,8 +220,9 @@ mod tests {
         allowed(native, SOCKET, [INET, libc::SOCK_DGRAM as u64, 0]);
         allowed(native, SOCKET, [INET, STREAM, 132]); // SCTP
         allowed(native, SOCKET, [INET, STREAM, libc::IPPROTO_MPTCP as u64]);
-        allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]);
-    } // a flag that there is not
+        allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]); // an unknown flag
+    }
+
     #[test]
     fn a_kernel_without_mptcp_refuses_only_mptcp_sockets() {
         let (native, filter) = (AUDIT_ARCH.unwrap(), without_multipath().unwrap());
@@ -238,22 +240,22 @@ mod tests {
             number in prop_oneof![Just(SOCKET), any::<u32>()],
             family in 0_u64..12, kind in 0_u64..0x1000, protocol in 0_u64..300,
         ) {
-            let asked = decide(AUDIT_ARCH.unwrap(), number, [family, kind, protocol])
+            let intercepted = verdict(AUDIT_ARCH.unwrap(), number, [family, kind, protocol])
                 == libc::SECCOMP_RET_USER_NOTIF;
             let is_tcp = number == SOCKET
                 && [INET, libc::AF_INET6 as u64].contains(&family)
                 && kind & !u64::from(TYPE_FLAGS) == STREAM
                 && [0, TCP].contains(&protocol);
-            prop_assert_eq!(asked, is_tcp);
+            prop_assert_eq!(intercepted, is_tcp);
         }
     }
 
     #[test]
-    fn flags_of_the_call_are_understood() {
+    fn socket_flags_are_parsed() {
         let kind = STREAM | libc::SOCK_CLOEXEC as u64;
-        let wanted = SocketRequest::parse([INET, kind | 1 << 60, TCP, 0, 0, 0]);
+        let request = SocketRequest::parse([INET, kind | 1 << 60, TCP, 0, 0, 0]);
         let expected =
             SocketRequest { family: libc::AF_INET, nonblocking: false, close_on_exec: true };
-        assert_eq!(wanted, expected);
+        assert_eq!(request, expected);
     }
 }

@@ -57,20 +57,20 @@ pub struct ProgramExit {
 
 /// Runs the program until it ends. Processes that it leaves behind stay supervised.
 pub fn launch(launch: &Launch<'_>) -> Result<ProgramExit, ExecError> {
-    let filter = filter::program().ok_or(ExecError::Machine)?;
+    let filter = filter::notify_on_tcp_socket().ok_or(ExecError::Machine)?;
     seccomp::check_sizes().map_err(ExecError::Kernel)?;
     let (name, arguments) = launch.command.split_first().ok_or(ExecError::Empty)?;
-    let mut heard = FORWARDED_SIGNALS.to_vec();
-    heard.push(libc::SIGCHLD);
-    let mask = signal::block_signals(&heard).map_err(ExecError::System)?;
-    let (ours, theirs) = UnixStream::pair().map_err(ExecError::System)?;
+    let mut signals = FORWARDED_SIGNALS.to_vec();
+    signals.push(libc::SIGCHLD);
+    let mask = signal::block_signals(&signals).map_err(ExecError::System)?;
+    let (our_end, child_end) = UnixStream::pair().map_err(ExecError::System)?;
     let mut command = Command::new(name);
     command.args(arguments);
-    seccomp::filter_on_start(&mut command, filter, theirs, mask);
+    seccomp::filter_on_start(&mut command, filter, child_end, mask);
     let spawned = command.spawn();
     // Dropping the command closes the other end of the channel, unless a process holds it.
     drop(command);
-    let listener = seccomp::receive_descriptor(ours.as_fd()).map_err(ExecError::System)?;
+    let listener = seccomp::receive_descriptor(our_end.as_fd()).map_err(ExecError::System)?;
     let child = match (spawned, &listener) {
         (Ok(child), _) => child,
         (Err(source), Some(_)) => {
@@ -84,7 +84,7 @@ pub fn launch(launch: &Launch<'_>) -> Result<ProgramExit, ExecError> {
     let listener = listener.ok_or(ExecError::System(io::ErrorKind::UnexpectedEof.into()))?;
     let supervisor = start_supervisor(launch.supervisor, listener);
     let (supervisor, control) = supervisor.map_err(ExecError::System)?;
-    let status = wait(&child, &heard).map_err(ExecError::System)?;
+    let status = wait_for_exit(&child, &signals).map_err(ExecError::System)?;
     Ok(ProgramExit { status, summary: read_summary(supervisor, control) })
 }
 
@@ -102,19 +102,19 @@ pub fn exec(command: &[OsString], variable: (&str, OsString)) -> ExecError {
 /// In a process group of its own, signals from the terminal do not stop it: other processes of the
 /// program may continue. It inherits the blocked signals, and so ends with the program, not before.
 fn start_supervisor(arguments: &[OsString], listener: OwnedFd) -> io::Result<(Child, UnixStream)> {
-    let (ours, theirs) = UnixStream::pair()?;
+    let (our_end, supervisor_end) = UnixStream::pair()?;
     let child = Command::new("/proc/self/exe")
         .args(arguments)
         .stdin(Stdio::from(listener))
-        .stdout(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(OwnedFd::from(supervisor_end)))
         // A reader of our standard error must not wait for processes that the program leaves.
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()?;
-    Ok((child, ours))
+    Ok((child, our_end))
 }
 
-fn wait(child: &Child, signals: &[libc::c_int]) -> io::Result<ExitStatus> {
+fn wait_for_exit(child: &Child, signals: &[libc::c_int]) -> io::Result<ExitStatus> {
     loop {
         match signal::child_state(child.id())? {
             signal::ChildState::Ended(status) => return Ok(ExitStatus::from_raw(status)),
@@ -127,8 +127,9 @@ fn wait(child: &Child, signals: &[libc::c_int]) -> io::Result<ExitStatus> {
             continue;
         };
         // Signals from the kernel, or from the program to its group, have reached it already.
-        let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
-        if by_others && signal.number != libc::SIGCHLD {
+        let is_from_others =
+            signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
+        if is_from_others && signal.number != libc::SIGCHLD {
             let _ = signal::send_signal(child.id(), signal.number); // it may just have exited
         }
     }
@@ -138,8 +139,8 @@ fn wait(child: &Child, signals: &[libc::c_int]) -> io::Result<ExitStatus> {
 fn read_summary(mut supervisor: Child, mut control: UnixStream) -> Option<String> {
     control.shutdown(Shutdown::Write).ok()?;
     control.set_read_timeout(Some(SUMMARY_TIMEOUT)).ok()?;
-    let mut said = String::new();
-    let read = control.read_to_string(&mut said);
+    let mut summary = String::new();
+    let read = control.read_to_string(&mut summary);
     let _ = supervisor.try_wait(); // reaps it if it has exited
-    read.ok().filter(|_| !said.is_empty()).map(|_| said)
+    read.ok().filter(|_| !summary.is_empty()).map(|_| summary)
 }

@@ -38,13 +38,13 @@ pub(super) struct ExecRecorder {
     file: File,
     meta: Meta,
     start: Duration,
-    last: Duration,
+    last_snapshot: Duration,
     interfaces: InterfaceNames,
     subflows: BTreeMap<u64, SubflowRecord>,
     streams: BTreeMap<SocketId, ConnectionRecord>,
     delivery: [DeliveryLog; 2],
     /// First error of writing the file; nothing is written after it.
-    broken: Option<io::Error>,
+    write_error: Option<io::Error>,
 }
 
 /// A subflow in the record, with its state at the last snapshot.
@@ -53,19 +53,21 @@ struct SubflowRecord {
     connection: SocketId,
     number: u32,
     path: String,
-    ends: (SocketAddr, SocketAddr),
+    /// Local and remote address.
+    addresses: (SocketAddr, SocketAddr),
     backup: bool,
     info: TcpInfo,
     congestion: Option<String>,
     first_seen: Instant,
-    closed: Option<Instant>,
+    closed_at: Option<Instant>,
 }
 
 /// A connection in the record, with its totals so far.
 #[derive(Debug, Default, Clone, Copy)]
 struct ConnectionRecord {
     number: u32,
-    opened: bool,
+    /// True if the program opened the connection.
+    locally_opened: bool,
     subflows: u32,
     /// Application bytes up and down, as far as the intervals contain them.
     bytes: [u64; 2],
@@ -78,15 +80,15 @@ struct InterfaceNames(BTreeMap<IpAddr, String>);
 
 impl InterfaceNames {
     /// Returns an interface's name; a new address makes it read all addresses again.
-    fn of(&mut self, address: IpAddr) -> String {
+    fn lookup(&mut self, address: IpAddr) -> String {
         if !self.0.contains_key(&address) {
-            let _ = self.read();
-        } // on failure it stays "unknown"
-        let other = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
-        self.0.entry(address).or_insert_with(other).clone()
+            let _ = self.refresh(); // on failure the name is "unknown"
+        }
+        let fallback = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
+        self.0.entry(address).or_insert_with(fallback).clone()
     }
 
-    fn read(&mut self) -> Result<(), crate::netlink::NetlinkError> {
+    fn refresh(&mut self) -> Result<(), crate::netlink::NetlinkError> {
         let mut route = RouteSocket::open()?;
         let links = route.links()?;
         for address in route.addresses()? {
@@ -102,7 +104,7 @@ impl ExecRecorder {
     /// Begins a result about `command` in the file, which exists already.
     pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
         let mut file = files::OutputFile::find(&path)?.create()?;
-        let meta = meta(command);
+        let meta = initial_meta(command);
         write_record(&mut file, &Record::Meta(Box::new(meta.clone())))?;
         let log = DeliveryLog::new(Instant::ZERO);
         Ok(Self {
@@ -110,42 +112,43 @@ impl ExecRecorder {
             file,
             meta,
             start: now,
-            last: now,
+            last_snapshot: now,
             interfaces: InterfaceNames::default(),
             subflows: BTreeMap::new(),
             streams: BTreeMap::new(),
             delivery: [log.clone(), log],
-            broken: None,
+            write_error: None,
         })
     }
 
-    /// Adds a snapshot and the final counters of closed sockets.
-    pub(super) fn take(
+    /// Records a snapshot and the final counters of closed sockets.
+    pub(super) fn record_snapshot(
         &mut self,
-        all: &SocketTracker,
+        tracker: &SocketTracker,
         snapshot: &SocketSnapshot,
         destroyed: &[DiagSocket],
         now: Duration,
     ) {
-        let at = self.instant(now);
-        let span = now.saturating_sub(self.last);
-        self.last = now;
+        let time = self.instant(now);
+        let span = now.saturating_sub(self.last_snapshot);
+        self.last_snapshot = now;
         let mut present = BTreeSet::new();
         for socket in snapshot.tcp.iter().filter(|socket| !socket.info.is_empty()) {
-            if let Some(connection) = all.of(socket) {
+            if let Some(connection) = tracker.connection_of(socket) {
                 present.insert(socket.cookie);
-                self.subflow(all, connection, socket, (at, span));
+                self.record_subflow(tracker, connection, socket, (time, span));
             }
         }
         for socket in destroyed {
-            let open = self.subflows.get(&socket.cookie).filter(|known| known.closed.is_none());
-            if let Some(connection) = open.map(|known| known.connection) {
+            let open =
+                self.subflows.get(&socket.cookie).filter(|subflow| subflow.closed_at.is_none());
+            if let Some(connection) = open.map(|subflow| subflow.connection) {
                 present.remove(&socket.cookie);
-                self.subflow(all, connection, socket, (at, span));
+                self.record_subflow(tracker, connection, socket, (time, span));
             }
         }
-        self.intervals(all, snapshot, (at, span));
-        self.close_all_but(&present, at);
+        self.record_intervals(tracker, snapshot, (time, span));
+        self.close_all_but(&present, time);
     }
 
     fn instant(&self, now: Duration) -> Instant {
@@ -153,63 +156,63 @@ impl ExecRecorder {
     }
 
     fn write(&mut self, record: &Record) {
-        if self.broken.is_none() {
-            self.broken = write_record(&mut self.file, record).err();
+        if self.write_error.is_none() {
+            self.write_error = write_record(&mut self.file, record).err();
         }
     }
 
-    fn subflow(
+    fn record_subflow(
         &mut self,
-        all: &SocketTracker,
+        tracker: &SocketTracker,
         connection: SocketId,
         socket: &DiagSocket,
-        (at, span): (Instant, Duration),
+        (time, span): (Instant, Duration),
     ) {
-        let Some(own) = all.get(connection) else { return };
+        let Some(tracked) = tracker.get(connection) else { return };
         let now = TcpInfo::parse(&socket.info);
         let stream = self.streams.entry(connection).or_insert(ConnectionRecord {
-            number: own.number,
-            opened: own.role == ConnectionRole::Opened,
+            number: tracked.number,
+            locally_opened: tracked.role == ConnectionRole::Opened,
             ..ConnectionRecord::default()
         });
         let mut stream = *stream;
-        let (ends, backup) = (canonical_addresses(socket), is_backup(socket));
+        let (addresses, backup) = (canonical_addresses(socket), is_backup(socket));
         let new = !self.subflows.contains_key(&socket.cookie);
-        let path = self.interfaces.of(ends.0.ip());
-        let known = self.subflows.entry(socket.cookie).or_insert_with(|| SubflowRecord {
+        let path = self.interfaces.lookup(addresses.0.ip());
+        let subflow = self.subflows.entry(socket.cookie).or_insert_with(|| SubflowRecord {
             connection,
             number: stream.subflows,
             path,
-            ends,
+            addresses,
             backup,
             info: TcpInfo::default(),
             congestion: None,
-            first_seen: at,
-            closed: None,
+            first_seen: time,
+            closed_at: None,
         });
-        let wiped = now.bytes_acked < known.info.bytes_acked
-            || now.bytes_received < known.info.bytes_received;
-        if wiped {
+        let counters_reset = now.bytes_acked < subflow.info.bytes_acked
+            || now.bytes_received < subflow.info.bytes_received;
+        if counters_reset {
             // Linux resets a connection's first subflow before it destroys it.
             return;
         }
-        known.congestion = socket.congestion.clone().or(known.congestion.take());
-        known.backup |= backup;
-        let named = SubflowLabel {
+        subflow.congestion = socket.congestion.clone().or(subflow.congestion.take());
+        subflow.backup |= backup;
+        let label = SubflowLabel {
             flow: 0,
             stream: stream.number,
-            number: known.number,
-            path: &known.path,
-            backup: known.backup,
+            number: subflow.number,
+            path: &subflow.path,
+            backup: subflow.backup,
         };
-        let infos = (&known.info, &now);
+        let infos = (&subflow.info, &now);
         let records = DIRECTIONS.map(|direction| {
-            let sends = (direction == DataDirection::Up) == stream.opened;
-            named.record(direction, sends, infos, (at, span))
+            let sends = (direction == DataDirection::Up) == stream.locally_opened;
+            label.record(direction, sends, infos, (time, span))
         });
-        known.info = now;
-        let text = format!("connection {}: subflow on {}", stream.number, known.path);
-        let event = event(at, EventKind::Subflow, Some(known.path.clone()), text);
+        subflow.info = now;
+        let text = format!("connection {}: subflow on {}", stream.number, subflow.path);
+        let event = build_event(time, EventKind::Subflow, Some(subflow.path.clone()), text);
         if new {
             stream.subflows += 1;
             self.streams.insert(connection, stream);
@@ -220,44 +223,47 @@ impl ExecRecorder {
         }
     }
 
-    fn intervals(
+    fn record_intervals(
         &mut self,
-        all: &SocketTracker,
+        tracker: &SocketTracker,
         snapshot: &SocketSnapshot,
-        (at, span): (Instant, Duration),
+        (time, span): (Instant, Duration),
     ) {
-        let mut sums = [0; 2];
+        let mut interval_bytes = [0; 2];
         let mut records = Vec::new();
         for (id, stream) in &mut self.streams {
-            let fate = all.get(*id).map(|own| own.outcome);
-            let own = self.subflows.values().filter(|known| known.connection == *id);
-            let mut figures = own.fold([0; 2], |[sent, received], known| {
-                [sent + known.info.bytes_acked, received + known.info.bytes_received]
+            let outcome = tracker.get(*id).map(|tracked| tracked.outcome);
+            let subflows = self.subflows.values().filter(|subflow| subflow.connection == *id);
+            let mut totals = subflows.fold([0; 2], |[sent, received], subflow| {
+                [sent + subflow.info.bytes_acked, received + subflow.info.bytes_received]
             });
-            let whole =
-                snapshot.mptcp.iter().find(|socket| all.mptcp_connection_of(socket) == Some(*id));
-            if let (Some(SocketOutcome::Multipath), Some(whole)) = (fate, whole) {
+            let mptcp_socket = snapshot
+                .mptcp
+                .iter()
+                .find(|socket| tracker.mptcp_connection_of(socket) == Some(*id));
+            if let (Some(SocketOutcome::Multipath), Some(mptcp_socket)) = (outcome, mptcp_socket) {
                 // Copies on several subflows count once. Without these counters, the sum is used.
-                let info = MptcpInfo::parse(&whole.info);
+                let info = MptcpInfo::parse(&mptcp_socket.info);
                 if info.bytes_acked + info.bytes_received > 0 {
-                    figures = [info.bytes_acked, info.bytes_received];
+                    totals = [info.bytes_acked, info.bytes_received];
                 }
             }
-            if !stream.opened {
-                figures.reverse();
+            if !stream.locally_opened {
+                totals.reverse();
             }
-            if fate == Some(SocketOutcome::Single) && !stream.fell_back {
+            if outcome == Some(SocketOutcome::Single) && !stream.fell_back {
                 stream.fell_back = true;
                 let text = format!("connection {} is plain TCP", stream.number);
-                records.push(event(at, EventKind::Fallback, None, text));
+                records.push(build_event(time, EventKind::Fallback, None, text));
             }
-            let pairs = DIRECTIONS.iter().zip(figures).zip(&mut stream.bytes).zip(&mut sums);
-            for (((direction, figure), before), sum) in pairs {
-                let bytes = figure.saturating_sub(*before);
-                *before = figure.max(*before);
-                *sum += bytes;
+            let pairs =
+                DIRECTIONS.iter().zip(totals).zip(&mut stream.bytes).zip(&mut interval_bytes);
+            for (((direction, total), previous), bytes_sum) in pairs {
+                let bytes = total.saturating_sub(*previous);
+                *previous = total.max(*previous);
+                *bytes_sum += bytes;
                 records.push(Record::Interval(Interval {
-                    t_ns: at.as_nanos(),
+                    t_ns: time.as_nanos(),
                     span_ns: span.as_nanos() as u64,
                     flow: 0,
                     stream: stream.number,
@@ -270,20 +276,26 @@ impl ExecRecorder {
         for record in &records {
             self.write(record);
         }
-        for (log, bytes) in self.delivery.iter_mut().zip(sums) {
-            log.record_evenly(bytes, (at, span));
-            log.watch_until(at);
+        for (log, bytes) in self.delivery.iter_mut().zip(interval_bytes) {
+            log.record_evenly(bytes, (time, span));
+            log.watch_until(time);
         }
     }
 
-    fn close_all_but(&mut self, present: &BTreeSet<u64>, at: Instant) {
+    fn close_all_but(&mut self, present: &BTreeSet<u64>, time: Instant) {
         let mut events = Vec::new();
-        for (cookie, known) in &mut self.subflows {
-            if known.closed.is_none() && !present.contains(cookie) {
-                known.closed = Some(at);
-                let number = self.streams.get(&known.connection).map_or(0, |stream| stream.number);
-                let text = format!("connection {number}: subflow on {} closed", known.path);
-                events.push(event(at, EventKind::Subflow, Some(known.path.clone()), text));
+        for (cookie, subflow) in &mut self.subflows {
+            if subflow.closed_at.is_none() && !present.contains(cookie) {
+                subflow.closed_at = Some(time);
+                let number =
+                    self.streams.get(&subflow.connection).map_or(0, |stream| stream.number);
+                let text = format!("connection {number}: subflow on {} closed", subflow.path);
+                events.push(build_event(
+                    time,
+                    EventKind::Subflow,
+                    Some(subflow.path.clone()),
+                    text,
+                ));
             }
         }
         for event in &events {
@@ -292,36 +304,36 @@ impl ExecRecorder {
     }
 
     /// Writes the final conditions before the records, and the summary after them.
-    pub(super) fn finish(mut self, tally: &SocketSummary, now: Duration) -> io::Result<()> {
-        if let Some(error) = self.broken.take() {
+    pub(super) fn finish(mut self, sockets: &SocketSummary, now: Duration) -> io::Result<()> {
+        if let Some(error) = self.write_error.take() {
             return Err(error);
         }
         let end = self.instant(now);
         self.meta.duration_ns = end.as_nanos();
-        self.meta.paths = self.paths();
+        self.meta.paths = self.meta_paths();
         for flow in &mut self.meta.flows {
             flow.streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         }
-        let summary = self.summary(tally, end);
-        let place = files::OutputFile::find(&self.path)?;
-        let mut ready = place.begin()?;
-        let mut out = io::BufWriter::new(ready.file());
+        let summary = self.summary(sockets, end);
+        let output = files::OutputFile::find(&self.path)?;
+        let mut temp_file = output.begin()?;
+        let mut out = io::BufWriter::new(temp_file.file());
         write_record(&mut out, &Record::Meta(Box::new(self.meta.clone())))?;
         // The records come from the open descriptor: the name may belong to another file by now.
         self.file.rewind()?;
         let mut records = BufReader::new(&self.file);
-        let mut provisional = Vec::new();
-        records.read_until(b'\n', &mut provisional)?;
+        let mut provisional_meta = Vec::new();
+        records.read_until(b'\n', &mut provisional_meta)?;
         io::copy(&mut records, &mut out)?;
         write_record(&mut out, &Record::Summary(Box::new(summary)))?;
         out.flush()?;
         drop(out);
-        ready.persist().map(drop)
+        temp_file.persist().map(drop)
     }
 
-    fn paths(&self) -> Vec<MetaPath> {
-        let names: BTreeSet<_> = self.subflows.values().map(|known| &known.path).collect();
-        let path = |name: &String| MetaPath {
+    fn meta_paths(&self) -> Vec<MetaPath> {
+        let names: BTreeSet<_> = self.subflows.values().map(|subflow| &subflow.path).collect();
+        let meta_path = |name: &String| MetaPath {
             name: name.clone(),
             between: ["here".to_owned(), "there".to_owned()],
             up_rate_bps: None,
@@ -331,42 +343,42 @@ impl ExecRecorder {
             backup: false,
             text: "a real interface".to_owned(),
         };
-        names.into_iter().map(path).collect()
+        names.into_iter().map(meta_path).collect()
     }
 
-    fn summary(&self, tally: &SocketSummary, end: Instant) -> Summary {
+    fn summary(&self, sockets: &SocketSummary, end: Instant) -> Summary {
         let flows: Vec<_> = DIRECTIONS
             .iter()
             .zip(&self.delivery)
             .filter(|(_, log)| log.total_bytes() > 0)
-            .map(|(direction, log)| self.flow(*direction, log, end))
+            .map(|(direction, log)| self.flow_summary(*direction, log, end))
             .collect();
         let subflows = self.subflow_summaries(&flows);
-        let carried = subflows.iter().filter(|subflow| subflow.bytes > 0);
-        let paths: BTreeSet<_> = carried.map(|subflow| subflow.path.clone()).collect();
+        let used_subflows = subflows.iter().filter(|subflow| subflow.bytes > 0);
+        let paths: BTreeSet<_> = used_subflows.map(|subflow| subflow.path.clone()).collect();
         let paths_used: Vec<_> = paths.into_iter().collect();
-        let multipath = tally.opened.multipath + tally.accepted.multipath;
-        let single = tally.opened.single + tally.accepted.single + tally.refusals();
-        let used = multipath > 0 && single == 0;
-        let why = tally.fallbacks.first().map(|cause| cause.meaning.to_owned());
-        let none = || "no connection spoke Multipath TCP to the end".to_owned();
-        let amounts: Vec<_> = flows.iter().map(sentence).collect();
-        let over =
+        let multipath = sockets.opened.multipath + sockets.accepted.multipath;
+        let plain_tcp = sockets.opened.single + sockets.accepted.single + sockets.refusals();
+        let used = multipath > 0 && plain_tcp == 0;
+        let fallback_cause = sockets.fallbacks.first().map(|cause| cause.meaning.to_owned());
+        let default_cause = || "no connection spoke Multipath TCP to the end".to_owned();
+        let amounts: Vec<_> = flows.iter().map(describe_flow).collect();
+        let path_list =
             if paths_used.is_empty() { "no path".to_owned() } else { format::list(&paths_used) };
         Summary {
             ok: true,
-            verdict: format!("{}: {} over {over}", self.meta.description, amounts.join(", ")),
+            verdict: format!("{}: {} over {path_list}", self.meta.description, amounts.join(", ")),
             flows,
             subflows,
             paths: Vec::new(),
             multipath: MultipathUse {
                 requested: true,
                 used,
-                fallback: (!used).then(|| why.unwrap_or_else(none)),
+                fallback: (!used).then(|| fallback_cause.unwrap_or_else(default_cause)),
                 paths_used,
                 evidence: vec![
-                    format!("{} sockets were made Multipath TCP sockets", tally.upgraded),
-                    format!("{multipath} connections spoke Multipath TCP, {single} plain TCP"),
+                    format!("{} sockets were made Multipath TCP sockets", sockets.upgraded),
+                    format!("{multipath} connections spoke Multipath TCP, {plain_tcp} plain TCP"),
                 ],
             },
             warnings: Vec::new(),
@@ -376,27 +388,33 @@ impl ExecRecorder {
         }
     }
 
-    fn flow(&self, direction: DataDirection, log: &DeliveryLog, end: Instant) -> FlowSummary {
+    fn flow_summary(
+        &self,
+        direction: DataDirection,
+        log: &DeliveryLog,
+        end: Instant,
+    ) -> FlowSummary {
         let bytes = log.total_bytes();
-        let sent = self.subflows.values().map(|known| u64::from(known.info.total_retrans)).sum();
-        let named = self.subflows.values().filter_map(|known| known.congestion.clone());
-        let congestion_control: BTreeSet<_> = named.collect();
-        let last = log.last().unwrap_or(end);
-        let from = log.first().unwrap_or(log.start());
-        let seconds = last.saturating_since(from).as_secs_f64().max(1e-3);
+        let retransmissions =
+            self.subflows.values().map(|subflow| u64::from(subflow.info.total_retrans)).sum();
+        let names = self.subflows.values().filter_map(|subflow| subflow.congestion.clone());
+        let congestion_control: BTreeSet<_> = names.collect();
+        let end_time = log.last().unwrap_or(end);
+        let start_time = log.first().unwrap_or(log.start());
+        let seconds = end_time.saturating_since(start_time).as_secs_f64().max(1e-3);
         FlowSummary {
             flow: 0,
             direction,
             bytes,
-            duration_ns: last.saturating_since(from).as_nanos() as u64,
+            duration_ns: end_time.saturating_since(start_time).as_nanos() as u64,
             goodput_bps: bytes as f64 * 8.0 / seconds,
             completed: true,
             failure: None,
             connect_ns: None,
-            stall: stall(log, last),
+            stall: stall(log, end_time),
             recoveries: Vec::new(),
             congestion_control: congestion_control.into_iter().collect(),
-            retransmissions: sent,
+            retransmissions,
             stack: None,
             messages: None,
             datagrams: None,
@@ -404,48 +422,49 @@ impl ExecRecorder {
     }
 
     fn subflow_summaries(&self, flows: &[FlowSummary]) -> Vec<SubflowSummary> {
-        let mut all = Vec::new();
+        let mut summaries = Vec::new();
         for flow in flows {
-            let start = all.len();
-            for known in self.subflows.values() {
-                let stream = self.streams.get(&known.connection).copied().unwrap_or_default();
-                let sends = (flow.direction == DataDirection::Up) == stream.opened;
-                let (local, remote) = known.ends;
-                let (local, remote) = if stream.opened { (local, remote) } else { (remote, local) };
-                let info = &known.info;
-                all.push(SubflowSummary {
+            let first_index = summaries.len();
+            for subflow in self.subflows.values() {
+                let stream = self.streams.get(&subflow.connection).copied().unwrap_or_default();
+                let sends = (flow.direction == DataDirection::Up) == stream.locally_opened;
+                let (local, remote) = subflow.addresses;
+                let (local, remote) =
+                    if stream.locally_opened { (local, remote) } else { (remote, local) };
+                let info = &subflow.info;
+                summaries.push(SubflowSummary {
                     flow: 0,
                     stream: stream.number,
                     direction: flow.direction,
-                    subflow: known.number,
-                    path: known.path.clone(),
+                    subflow: subflow.number,
+                    path: subflow.path.clone(),
                     local: local.to_string(),
                     remote: remote.to_string(),
-                    backup: known.backup,
+                    backup: subflow.backup,
                     bytes: if sends { info.bytes_acked } else { info.bytes_received },
                     share: 0.0,
                     retransmissions: if sends { u64::from(info.total_retrans) } else { 0 },
                     srtt_us: info.srtt_us,
-                    first_seen_ns: known.first_seen.as_nanos(),
-                    closed_ns: known.closed.map(Instant::as_nanos),
+                    first_seen_ns: subflow.first_seen.as_nanos(),
+                    closed_ns: subflow.closed_at.map(Instant::as_nanos),
                 });
             }
-            let own = all.get_mut(start..).unwrap_or_default();
-            let total: u64 = own.iter().map(|subflow| subflow.bytes).sum();
-            for subflow in own.iter_mut().filter(|_| total > 0) {
+            let flow_subflows = summaries.get_mut(first_index..).unwrap_or_default();
+            let total: u64 = flow_subflows.iter().map(|subflow| subflow.bytes).sum();
+            for subflow in flow_subflows.iter_mut().filter(|_| total > 0) {
                 subflow.share = subflow.bytes as f64 / total as f64;
             }
         }
-        all
+        summaries
     }
 }
 
-fn sentence(flow: &FlowSummary) -> String {
+fn describe_flow(flow: &FlowSummary) -> String {
     let direction = if flow.direction == DataDirection::Down { "down" } else { "up" };
     format!("{} {direction} at {}", format::bytes(flow.bytes), format::rate(flow.goodput_bps))
 }
 
-fn meta(command: &str) -> Meta {
+fn initial_meta(command: &str) -> Meta {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let mut conditions = BTreeMap::new();
     for name in ["net.mptcp.enabled", "net.mptcp.scheduler", "net.ipv4.tcp_congestion_control"] {
@@ -487,9 +506,9 @@ fn meta(command: &str) -> Meta {
     }
 }
 
-fn event(at: Instant, kind: EventKind, path: Option<String>, text: String) -> Record {
+fn build_event(time: Instant, kind: EventKind, path: Option<String>, text: String) -> Record {
     let host = Some("here".to_owned());
-    Record::Event(Event { t_ns: at.as_nanos(), kind, host, path, text, detail: BTreeMap::new() })
+    Record::Event(Event { t_ns: time.as_nanos(), kind, host, path, text, detail: BTreeMap::new() })
 }
 
 fn is_backup(socket: &DiagSocket) -> bool {

@@ -58,10 +58,10 @@ pub(super) type SocketId = usize;
 /// All sockets of the program.
 #[derive(Debug, Default)]
 pub(super) struct SocketTracker {
-    own: Vec<TrackedSocket>,
+    sockets: Vec<TrackedSocket>,
     /// Number of connections seen so far.
-    count: u32,
-    ports: BTreeSet<u16>,
+    connection_count: u32,
+    listener_ports: BTreeSet<u16>,
     inodes: BTreeMap<u32, SocketId>,
     tokens: BTreeMap<u32, SocketId>,
     /// Accepted plain TCP, by cookie.
@@ -76,26 +76,26 @@ impl SocketTracker {
     }
 
     /// Updates all sockets from a snapshot.
-    pub(super) fn update(&mut self, look: &SocketSnapshot) {
-        for own in &mut self.own {
-            own.alive = false;
+    pub(super) fn update(&mut self, snapshot: &SocketSnapshot) {
+        for tracked in &mut self.sockets {
+            tracked.alive = false;
         }
         // Accepted sockets are recognised by the ports of listeners, so listeners come first.
         let listens = |socket: &&DiagSocket| socket.state == TcpState::Listen;
-        for socket in look.mptcp.iter().filter(listens) {
+        for socket in snapshot.mptcp.iter().filter(listens) {
             self.note_listener(socket);
         }
-        for socket in look.mptcp.iter().filter(|socket| !listens(socket)) {
+        for socket in snapshot.mptcp.iter().filter(|socket| !listens(socket)) {
             self.note_mptcp(socket);
         }
-        for socket in &look.tcp {
-            self.note_tcp(socket, look);
+        for socket in &snapshot.tcp {
+            self.note_tcp(socket, snapshot);
         }
-        self.count_subflows(look);
+        self.count_subflows(snapshot);
     }
 
     /// Returns the connection that a TCP socket of a listing belongs to.
-    pub(super) fn of(&self, socket: &DiagSocket) -> Option<SocketId> {
+    pub(super) fn connection_of(&self, socket: &DiagSocket) -> Option<SocketId> {
         let token = socket.subflow.and_then(|subflow| subflow.token_local);
         let by_token = token.and_then(|token| self.tokens.get(&token));
         let by_inode = || self.inodes.get(&socket.inode);
@@ -109,66 +109,66 @@ impl SocketTracker {
     }
 
     pub(super) fn get(&self, id: SocketId) -> Option<&TrackedSocket> {
-        self.own.get(id)
+        self.sockets.get(id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &TrackedSocket> {
-        self.own.iter()
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &TrackedSocket> {
+        self.sockets.iter()
     }
 
     /// Returns true if a later snapshot could still show a change.
     pub(super) fn needs_polling(&self) -> bool {
-        self.own.iter().any(|own| own.alive || own.outcome == SocketOutcome::Unseen)
+        self.sockets.iter().any(|tracked| tracked.alive || tracked.outcome == SocketOutcome::Unseen)
     }
 
-    fn add(&mut self, role: ConnectionRole, fate: SocketOutcome) -> SocketId {
-        self.own.push(TrackedSocket {
+    fn add(&mut self, role: ConnectionRole, outcome: SocketOutcome) -> SocketId {
+        self.sockets.push(TrackedSocket {
             number: 0,
             role,
-            outcome: fate,
+            outcome,
             max_subflows: 0,
             alive: false,
         });
-        self.own.len() - 1
+        self.sockets.len() - 1
     }
 
-    fn add_accepted(&mut self, fate: SocketOutcome) -> SocketId {
-        let id = self.add(ConnectionRole::Accepted, fate);
+    fn add_accepted(&mut self, outcome: SocketOutcome) -> SocketId {
+        let id = self.add(ConnectionRole::Accepted, outcome);
         self.assign_number(id);
         id
     }
 
     fn assign_number(&mut self, id: SocketId) {
-        if let Some(own) = self.own.get_mut(id) {
-            own.number = self.count;
-            own.alive = true;
-            self.count += 1;
+        if let Some(tracked) = self.sockets.get_mut(id) {
+            tracked.number = self.connection_count;
+            tracked.alive = true;
+            self.connection_count += 1;
         }
     }
 
     fn note_listener(&mut self, socket: &DiagSocket) {
         let id = self.inodes.get(&socket.inode).copied();
-        if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
-            own.outcome = SocketOutcome::Listening;
-            own.alive = true;
-            self.ports.insert(socket.local.port());
+        if let Some(tracked) = id.and_then(|id| self.sockets.get_mut(id)) {
+            tracked.outcome = SocketOutcome::Listening;
+            tracked.alive = true;
+            self.listener_ports.insert(socket.local.port());
         }
     }
 
     fn note_mptcp(&mut self, socket: &DiagSocket) {
         let id = match self.mptcp_connection_of(socket) {
             Some(id) => id,
-            None if self.ports.contains(&socket.local.port()) => {
+            None if self.listener_ports.contains(&socket.local.port()) => {
                 self.add_accepted(SocketOutcome::Trying)
             }
             None => return,
         };
-        if self.get(id).is_some_and(|own| own.outcome == SocketOutcome::Unseen) {
+        if self.get(id).is_some_and(|tracked| tracked.outcome == SocketOutcome::Unseen) {
             self.assign_number(id);
         }
-        if let Some(own) = self.own.get_mut(id) {
-            own.alive = true;
-            own.outcome = outcome(own.outcome, socket);
+        if let Some(tracked) = self.sockets.get_mut(id) {
+            tracked.alive = true;
+            tracked.outcome = next_outcome(tracked.outcome, socket);
         }
         let token = MptcpInfo::parse(&socket.info).token;
         if token != 0 {
@@ -179,52 +179,52 @@ impl SocketTracker {
     /// Notes a TCP socket: a connection accepted from a peer without Multipath TCP.
     fn note_tcp(&mut self, socket: &DiagSocket, snapshot: &SocketSnapshot) {
         let id = self.plain.get(&socket.cookie).copied();
-        if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
-            own.alive = true;
+        if let Some(tracked) = id.and_then(|id| self.sockets.get_mut(id)) {
+            tracked.alive = true;
             return;
         }
         let connected = matches!(
             socket.state,
             TcpState::Established | TcpState::CloseWait | TcpState::FinWait1
         );
-        let ours = self.ports.contains(&socket.local.port());
+        let on_listener_port = self.listener_ports.contains(&socket.local.port());
         // Some kernels report subflows only to administrators, but still show the parent
         // connection.
-        let part = socket.subflow.is_some()
-            || snapshot.mptcp.iter().any(|whole| {
-                whole.state != TcpState::Listen
-                    && (whole.inode == socket.inode && whole.inode != 0
-                        || canonical_addresses(whole) == canonical_addresses(socket))
+        let is_subflow = socket.subflow.is_some()
+            || snapshot.mptcp.iter().any(|mptcp_socket| {
+                mptcp_socket.state != TcpState::Listen
+                    && (mptcp_socket.inode == socket.inode && mptcp_socket.inode != 0
+                        || canonical_addresses(mptcp_socket) == canonical_addresses(socket))
             });
-        if connected && ours && !part {
+        if connected && on_listener_port && !is_subflow {
             let id = self.add_accepted(SocketOutcome::Single);
             self.plain.insert(socket.cookie, id);
         }
     }
 
-    fn count_subflows(&mut self, look: &SocketSnapshot) {
+    fn count_subflows(&mut self, snapshot: &SocketSnapshot) {
         let mut counts: BTreeMap<SocketId, u32> = BTreeMap::new();
-        let open = |socket: &&DiagSocket| socket.state == TcpState::Established;
-        for socket in look.tcp.iter().filter(open) {
-            if let Some(id) = self.of(socket) {
+        let is_established = |socket: &&DiagSocket| socket.state == TcpState::Established;
+        for socket in snapshot.tcp.iter().filter(is_established) {
+            if let Some(id) = self.connection_of(socket) {
                 *counts.entry(id).or_default() += 1;
             }
         }
         for (id, count) in counts {
-            if let Some(own) = self.own.get_mut(id) {
-                own.max_subflows = own.max_subflows.max(count);
+            if let Some(tracked) = self.sockets.get_mut(id) {
+                tracked.max_subflows = tracked.max_subflows.max(count);
             }
         }
     }
 }
 
 /// Returns a socket's state after one more snapshot. A connection that has fallen back stays so.
-fn outcome(before: SocketOutcome, socket: &DiagSocket) -> SocketOutcome {
+fn next_outcome(before: SocketOutcome, socket: &DiagSocket) -> SocketOutcome {
     let info = MptcpInfo::parse(&socket.info);
-    let Some(said) = (!socket.info.is_empty()).then_some((info.fallback, info.remote_key)) else {
+    let Some(flags) = (!socket.info.is_empty()).then_some((info.fallback, info.remote_key)) else {
         return before;
     };
-    match (before, said) {
+    match (before, flags) {
         (SocketOutcome::Single, _) | (_, (true, _)) => SocketOutcome::Single,
         (SocketOutcome::Multipath, _) | (_, (_, true)) => SocketOutcome::Multipath,
         (SocketOutcome::Unseen | SocketOutcome::Listening | SocketOutcome::Trying, _) => {
@@ -257,7 +257,13 @@ mod tests {
     }
 
     /// Returns an MPTCP socket with `flags` (1: fallback, 2: the peer's key is known).
-    fn whole(cookie: u64, state: TcpState, local: &str, flags: u32, token: u32) -> DiagSocket {
+    fn mptcp_socket(
+        cookie: u64,
+        state: TcpState,
+        local: &str,
+        flags: u32,
+        token: u32,
+    ) -> DiagSocket {
         let mut info = vec![0; 96];
         info[8..12].copy_from_slice(&flags.to_ne_bytes());
         info[12..16].copy_from_slice(&token.to_ne_bytes());
@@ -271,60 +277,74 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_followed_from_its_making_to_its_second_subflow() {
-        let mut all = SocketTracker::default();
-        all.on_socket_created(7);
-        assert_eq!((all.own[0].outcome, all.needs_polling()), (SocketOutcome::Unseen, true));
-        let mptcp = vec![whole(7, TcpState::SynSent, "10.0.0.1:5", 0, 9)];
-        all.update(&SocketSnapshot { mptcp, tcp: vec![] });
-        assert_eq!(all.own[0].outcome, SocketOutcome::Trying);
+    fn a_connection_is_tracked_from_creation_to_its_second_subflow() {
+        let mut tracker = SocketTracker::default();
+        tracker.on_socket_created(7);
+        assert_eq!(
+            (tracker.sockets[0].outcome, tracker.needs_polling()),
+            (SocketOutcome::Unseen, true)
+        );
+        let mptcp = vec![mptcp_socket(7, TcpState::SynSent, "10.0.0.1:5", 0, 9)];
+        tracker.update(&SocketSnapshot { mptcp, tcp: vec![] });
+        assert_eq!(tracker.sockets[0].outcome, SocketOutcome::Trying);
         let mptcp = vec![
-            whole(7, TcpState::Established, "10.0.0.1:5", 2, 9),
-            whole(8, TcpState::Established, "10.0.0.1:6", 2, 10),
+            mptcp_socket(7, TcpState::Established, "10.0.0.1:5", 2, 9),
+            mptcp_socket(8, TcpState::Established, "10.0.0.1:6", 2, 10),
         ];
         let tcp = vec![subflow(70, "10.0.0.1:5", 9), subflow(71, "10.1.0.1:6", 9)];
-        all.update(&SocketSnapshot { mptcp, tcp });
-        let own = all.own[0];
+        tracker.update(&SocketSnapshot { mptcp, tcp });
+        let tracked = tracker.sockets[0];
         assert_eq!(
-            (own.outcome, own.role, own.max_subflows),
+            (tracked.outcome, tracked.role, tracked.max_subflows),
             (SocketOutcome::Multipath, ConnectionRole::Opened, 2)
         );
-        assert_eq!(all.own.len(), 1, "the other one is somebody else's");
-        all.update(&SocketSnapshot::default());
-        assert!(!all.needs_polling());
-        assert_eq!(all.own[0].outcome, SocketOutcome::Multipath, "what was seen stays true");
+        assert_eq!(tracker.sockets.len(), 1, "the other one is somebody else's");
+        tracker.update(&SocketSnapshot::default());
+        assert!(!tracker.needs_polling());
+        assert_eq!(
+            tracker.sockets[0].outcome,
+            SocketOutcome::Multipath,
+            "what was seen stays true"
+        );
     }
 
     #[test]
     fn a_fallback_is_final() {
-        let mut all = SocketTracker::default();
-        all.on_socket_created(7);
+        let mut tracker = SocketTracker::default();
+        tracker.on_socket_created(7);
         for flags in [2, 3, 2] {
-            let mptcp = vec![whole(7, TcpState::Established, "10.0.0.1:5", flags, 9)];
-            all.update(&SocketSnapshot { mptcp, tcp: vec![] });
+            let mptcp = vec![mptcp_socket(7, TcpState::Established, "10.0.0.1:5", flags, 9)];
+            tracker.update(&SocketSnapshot { mptcp, tcp: vec![] });
         }
-        assert_eq!(all.own[0].outcome, SocketOutcome::Single);
+        assert_eq!(tracker.sockets[0].outcome, SocketOutcome::Single);
     }
 
     #[test]
     fn accepted_connections_are_identified_by_port_with_any_peer() {
-        let mut all = SocketTracker::default();
-        all.on_socket_created(1);
-        let listener = whole(1, TcpState::Listen, "0.0.0.0:80", 0, 0);
-        let plain = socket(3, TcpState::Established, "10.0.0.1:80", "10.0.0.9:7");
-        let join = subflow(4, "10.1.0.1:80", 99);
+        let mut tracker = SocketTracker::default();
+        tracker.on_socket_created(1);
+        let listener = mptcp_socket(1, TcpState::Listen, "0.0.0.0:80", 0, 0);
+        let plain_tcp = socket(3, TcpState::Established, "10.0.0.1:80", "10.0.0.9:7");
+        let join_subflow = subflow(4, "10.1.0.1:80", 99);
         let old_kernel = socket(5, TcpState::Established, "10.0.0.1:80", "10.0.0.2:80");
         let foreign = socket(6, TcpState::Established, "10.0.0.1:81", "10.0.0.9:7");
-        let accepted = whole(2, TcpState::Established, "10.0.0.1:80", 2, 99);
+        let accepted = mptcp_socket(2, TcpState::Established, "10.0.0.1:80", 2, 99);
         // The kernel gives an accepted socket the listener's cookie.
         let mptcp = vec![DiagSocket { cookie: 1, ..accepted }, listener];
-        all.update(&SocketSnapshot { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
-        let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.outcome, own.number)).collect();
+        tracker.update(&SocketSnapshot {
+            mptcp,
+            tcp: vec![plain_tcp, join_subflow, old_kernel, foreign],
+        });
+        let outcomes: Vec<_> = tracker
+            .sockets
+            .iter()
+            .map(|tracked| (tracked.role, tracked.outcome, tracked.number))
+            .collect();
         let expected = [
             (ConnectionRole::Opened, SocketOutcome::Listening, 0),
             (ConnectionRole::Accepted, SocketOutcome::Multipath, 0),
             (ConnectionRole::Accepted, SocketOutcome::Single, 1),
         ];
-        assert_eq!(fates, expected);
+        assert_eq!(outcomes, expected);
     }
 }

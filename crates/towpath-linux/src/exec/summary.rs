@@ -80,32 +80,32 @@ impl SocketSummary {
     }
 
     /// Adds the outcomes of sockets.
-    pub(super) fn add_up<'a>(&mut self, all: impl Iterator<Item = &'a TrackedSocket>) {
-        for own in all {
-            let outcomes = match own.role {
+    pub(super) fn add_up<'a>(&mut self, sockets: impl Iterator<Item = &'a TrackedSocket>) {
+        for socket in sockets {
+            let outcomes = match socket.role {
                 ConnectionRole::Opened => &mut self.opened,
                 ConnectionRole::Accepted => &mut self.accepted,
             };
-            match own.outcome {
+            match socket.outcome {
                 SocketOutcome::Unseen => self.unseen += 1,
                 SocketOutcome::Listening => self.listening += 1,
                 SocketOutcome::Trying => self.unanswered += 1,
                 SocketOutcome::Single => outcomes.single += 1,
                 SocketOutcome::Multipath => {
                     outcomes.multipath += 1;
-                    outcomes.several_subflows += u64::from(own.max_subflows > 1);
+                    outcomes.several_subflows += u64::from(socket.max_subflows > 1);
                 }
             }
         }
     }
 
     /// Adds the kernel's counters, as growth since the start.
-    pub(super) fn add_counters(&mut self, grown: &MibCounters) {
-        let count = |name: &str| grown.get(&format!("MPTcpExt.{name}")).unwrap_or(0);
+    pub(super) fn add_counters(&mut self, growth: &MibCounters) {
+        let count = |name: &str| growth.get(&format!("MPTcpExt.{name}")).unwrap_or(0);
         self.handshakes = count("MPCapableSYNTX");
         self.answered = count("MPCapableSYNACKRX");
         self.fallbacks.extend(FALLBACKS.iter().filter_map(|(counter, meaning)| {
-            let count = grown.get(&format!("MPTcpExt.{counter}"))?;
+            let count = growth.get(&format!("MPTcpExt.{counter}"))?;
             Some(FallbackCounter { counter, meaning, count })
         }));
     }

@@ -40,21 +40,21 @@ pub fn supervise(
     describe: &dyn Fn(&SocketSummary) -> String,
 ) -> Result<(), ExecError> {
     sys::close_from(3);
-    let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(ExecError::System);
-    let listener = standard(io::stdin().as_fd())?;
-    let control = UnixStream::from(standard(io::stdout().as_fd())?);
+    let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(ExecError::System);
+    let listener = duplicate(io::stdin().as_fd())?;
+    let control = UnixStream::from(duplicate(io::stdout().as_fd())?);
     // A folder in use cannot be unmounted.
     let _ = std::env::set_current_dir("/"); // best effort
     seccomp::switch_directly(listener.as_fd());
-    let home = namespace_of("self").map_err(ExecError::System)?;
+    let home_namespace = namespace_of("self").map_err(ExecError::System)?;
     let begin = |record: RecordTarget<'_>| {
         ExecRecorder::begin(record.path, record.command, sys::monotonic())
     };
     let recorder = record.map(begin).transpose().map_err(ExecError::System)?;
     let mut supervisor = Supervisor {
         listener,
-        home,
-        tally: SocketSummary::default(),
+        home_namespace,
+        summary: SocketSummary::default(),
         observer: Observer::open(recorder),
     };
     let mut control = Some(control);
@@ -62,22 +62,23 @@ pub fn supervise(
         let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
         fds.extend(control.as_ref().map(sys::wait_for_input));
         // After the summary, the sockets need no more polling.
-        let wait = control.as_ref().and_then(|_| supervisor.observer.next_poll(sys::monotonic()));
-        sys::poll(&mut fds, wait).map_err(ExecError::System)?;
+        let timeout =
+            control.as_ref().and_then(|_| supervisor.observer.next_poll(sys::monotonic()));
+        sys::poll(&mut fds, timeout).map_err(ExecError::System)?;
         let events = |index: usize| fds.get(index).map_or(0, |fd| fd.revents);
-        let (questions, first_ended) = (events(0), events(1) != 0);
-        if questions & libc::POLLIN != 0 {
-            supervisor.answer().map_err(ExecError::System)?;
+        let (listener_events, first_process_ended) = (events(0), events(1) != 0);
+        if listener_events & libc::POLLIN != 0 {
+            supervisor.handle_notification().map_err(ExecError::System)?;
         }
         if control.is_some() {
             supervisor.observer.poll_if_due(&sys::monotonic);
         }
-        let all_ended = questions & libc::POLLHUP != 0;
-        let over = all_ended || (first_ended && questions & libc::POLLIN == 0);
-        if let Some(mut control) = control.take_if(|_| over) {
+        let all_ended = listener_events & libc::POLLHUP != 0;
+        let is_complete = all_ended || (first_process_ended && listener_events & libc::POLLIN == 0);
+        if let Some(mut control) = control.take_if(|_| is_complete) {
             supervisor.observer.poll(&sys::monotonic);
-            let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
-            let _ = control.write_all(describe(&tally).as_bytes()); // the peer may be gone
+            let summary = supervisor.observer.conclude(&supervisor.summary, sys::monotonic());
+            let _ = control.write_all(describe(&summary).as_bytes()); // the peer may be gone
             let _ = control.shutdown(Shutdown::Both);
         }
         if all_ended {
@@ -89,38 +90,38 @@ pub fn supervise(
 struct Supervisor {
     listener: OwnedFd,
     /// Network namespace in which the supervisor makes sockets, by inode.
-    home: u64,
-    tally: SocketSummary,
+    home_namespace: u64,
+    summary: SocketSummary,
     observer: Observer,
 }
 
 impl Supervisor {
-    fn answer(&mut self) -> io::Result<()> {
+    fn handle_notification(&mut self) -> io::Result<()> {
         let listener = self.listener.as_fd();
-        let Some(question) = seccomp::receive_notification(listener)? else { return Ok(()) };
-        let wanted = SocketRequest::parse(question.arguments);
+        let Some(notification) = seccomp::receive_notification(listener)? else { return Ok(()) };
+        let request = SocketRequest::parse(notification.arguments);
         // The process may have moved to another namespace, where a socket from here is useless.
-        let namespace = namespace_of(&question.thread.to_string());
-        if !seccomp::is_valid(listener, question.id) {
+        let namespace = namespace_of(&notification.thread.to_string());
+        if !seccomp::is_valid(listener, notification.id) {
             return Ok(());
         }
         let socket = match namespace {
-            Ok(namespace) if namespace == self.home => multipath_socket(wanted),
+            Ok(namespace) if namespace == self.home_namespace => multipath_socket(request),
             Ok(_) => Err(UpgradeRefusal::OtherNamespace),
             Err(_) => Err(UpgradeRefusal::Unreadable),
         };
         match socket {
             Ok(socket) => {
-                let (given, inode) = (socket.as_fd(), sys::inode(socket.as_fd())?);
-                if seccomp::respond_with_fd(listener, question.id, given, wanted.close_on_exec)? {
-                    self.tally.upgraded += 1;
-                    self.observer.made(inode, sys::monotonic());
+                let (fd, inode) = (socket.as_fd(), sys::inode(socket.as_fd())?);
+                if seccomp::respond_with_fd(listener, notification.id, fd, request.close_on_exec)? {
+                    self.summary.upgraded += 1;
+                    self.observer.on_socket_created(inode, sys::monotonic());
                 }
             }
             // The unchanged call gives plain TCP, or the kernel's own error.
             Err(refusal) => {
-                if seccomp::continue_syscall(listener, question.id)? {
-                    self.tally.refuse(refusal);
+                if seccomp::continue_syscall(listener, notification.id)? {
+                    self.summary.refuse(refusal);
                 }
             }
         }
@@ -128,11 +129,11 @@ impl Supervisor {
     }
 }
 
-fn multipath_socket(wanted: SocketRequest) -> Result<Socket, UpgradeRefusal> {
+fn multipath_socket(request: SocketRequest) -> Result<Socket, UpgradeRefusal> {
     let kind = Type::STREAM.cloexec();
-    let kind = if wanted.nonblocking { kind.nonblocking() } else { kind };
-    let made = Socket::new_raw(Domain::from(wanted.family), kind, Some(Protocol::MPTCP));
-    made.map_err(|error| UpgradeRefusal::from_kernel(&error))
+    let kind = if request.nonblocking { kind.nonblocking() } else { kind };
+    let socket = Socket::new_raw(Domain::from(request.family), kind, Some(Protocol::MPTCP));
+    socket.map_err(|error| UpgradeRefusal::from_kernel(&error))
 }
 
 /// Returns the inode of a thread's network namespace; `self` for our own.

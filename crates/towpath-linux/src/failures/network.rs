@@ -26,7 +26,8 @@ use crate::emulator::frame::GsoSegment;
 use crate::emulator::port::EmulatorPort;
 use crate::netlink::{NetlinkError, Prefix, RouteSocket, RouteSpec, RuleSpec, Tbf, VethEnd};
 use crate::network::build::{
-    CarrierControl, choose_backend, empty_host, interface, write_default_settings, write_setting,
+    CarrierControl, choose_backend, create_empty_host, create_interface, write_default_settings,
+    write_setting,
 };
 use crate::network::{HostNamespace, NetworkError};
 use crate::router::{EmulatedRouter, RouterRule};
@@ -96,11 +97,11 @@ struct NetworkBuilder {
 }
 
 fn create_host(name: &str) -> Result<HostNamespace, NetworkError> {
-    empty_host(name, write_default_settings)
+    create_empty_host(name, write_default_settings)
 }
 
 fn create_router(name: &str) -> Result<HostNamespace, NetworkError> {
-    empty_host(name, || {
+    create_empty_host(name, || {
         write_default_settings()?;
         write_setting("net.ipv4.ip_forward", "1")?;
         write_setting("net.ipv6.conf.all.forwarding", "1")
@@ -245,9 +246,14 @@ impl NetworkBuilder {
         let backend = choose_backend(None, std::slice::from_ref(gateway))?;
         let core_interface = format!("wan{number}");
         let (near_port_name, far_port_name) = (format!("{number}-0"), format!("{number}-1"));
-        let (near_port, near_carrier) =
-            interface(backend, &mut self.route_socket, gateway, ("wan", MTU), &near_port_name)?;
-        let (far_port, far_carrier) = interface(
+        let (near_port, near_carrier) = create_interface(
+            backend,
+            &mut self.route_socket,
+            gateway,
+            ("wan", MTU),
+            &near_port_name,
+        )?;
+        let (far_port, far_carrier) = create_interface(
             backend,
             &mut self.route_socket,
             core,
@@ -485,7 +491,7 @@ fn start_emulator(
         (1..=ports_and_boxes.len()).map(|path| plan.quality(path)).collect();
     let (_, routes) = build_topology(&qualities);
     let paths = ports_and_boxes.into_iter().zip(routes).map(|((ports, middlebox), routes)| {
-        EmulatedPath { ports, routes, split: true, hop: Some(middlebox) }
+        EmulatedPath { ports, routes, split: true, router: Some(middlebox) }
     });
     let emulated_paths = paths.collect();
     let topology = move || Ok(build_topology(&qualities).0);

@@ -85,12 +85,12 @@ pub enum UnsafePath {
         path: PathBuf,
     },
     /// Longer than any file that towpath writes there.
-    #[error("`{}` is longer than {most} bytes", path.display())]
+    #[error("`{}` is longer than {max_bytes} bytes", path.display())]
     Length {
         /// Path of the file.
         path: PathBuf,
         /// Maximum size in bytes.
-        most: u64,
+        max_bytes: u64,
     },
 }
 
@@ -146,18 +146,18 @@ impl ReadAccess {
 #[derive(Debug)]
 pub struct Dir {
     path: PathBuf,
-    at: OwnedFd,
+    fd: OwnedFd,
 }
 
 impl Dir {
     /// Opens the folder at `path`; makes it and its parents if they are missing.
     pub fn make(path: &Path) -> io::Result<Self> {
-        Self::at(path, WalkOptions { make: Some(0o777), private: false })
+        Self::open_with(path, WalkOptions { make: Some(0o777), private: false })
     }
 
     /// Opens the folder at `path`, which must exist.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::at(path, WalkOptions { make: None, private: false })
+        Self::open_with(path, WalkOptions { make: None, private: false })
     }
 
     /// Opens or makes a private folder.
@@ -166,30 +166,35 @@ impl Dir {
     /// write to it nor replace it.
     pub fn private(path: &Path, readers: ReadAccess) -> io::Result<Self> {
         let mode = if readers == ReadAccess::OwnerOnly { 0o700 } else { 0o755 };
-        let folder =
-            Self::at(&std::path::absolute(path)?, WalkOptions { make: Some(mode), private: true })?;
-        let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
-        let is_read = || fs::metadata(&own).is_ok_and(|it| it.permissions().mode() & 0o077 != 0);
-        if readers == ReadAccess::OwnerOnly && is_read() {
+        let folder = Self::open_with(
+            &std::path::absolute(path)?,
+            WalkOptions { make: Some(mode), private: true },
+        )?;
+        let proc_path = format!("/proc/self/fd/{}", folder.fd.as_raw_fd());
+        let is_open_to_others = || {
+            fs::metadata(&proc_path)
+                .is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+        };
+        if readers == ReadAccess::OwnerOnly && is_open_to_others() {
             // An older folder may have been open to readers.
-            fs::set_permissions(&own, Permissions::from_mode(0o700))?;
+            fs::set_permissions(&proc_path, Permissions::from_mode(0o700))?;
         }
         Ok(folder)
     }
 
     /// Opens a private folder, which must exist.
     pub fn existing_private(path: &Path) -> io::Result<Self> {
-        Self::at(&std::path::absolute(path)?, WalkOptions { make: None, private: true })
+        Self::open_with(&std::path::absolute(path)?, WalkOptions { make: None, private: true })
     }
 
     /// Makes a new private folder below `parent`, whose name begins with `stem`.
     pub fn scratch(parent: &Path, stem: &str) -> io::Result<Self> {
         let parent = std::path::absolute(parent)?;
-        let above = walk(&parent, WalkOptions { make: None, private: true }, false)?;
+        let parent_fd = walk(&parent, WalkOptions { make: None, private: true }, false)?;
         for number in 0..MAX_TEMP_FILES {
             let name = OsString::from(format!("{stem}-{number}"));
-            match at::make_folder_at(above.as_fd(), &name, 0o700) {
-                Ok(()) => return Self::inside((&parent, &above), &name),
+            match at::make_folder_at(parent_fd.as_fd(), &name, 0o700) {
+                Ok(()) => return Self::open_child((&parent, &parent_fd), &name),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -197,14 +202,14 @@ impl Dir {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn at(path: &Path, manner: WalkOptions) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), at: walk(path, manner, manner.private)? })
+    fn open_with(path: &Path, options: WalkOptions) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), fd: walk(path, options, options.private)? })
     }
 
-    fn inside((path, at): (&Path, &OwnedFd), name: &OsStr) -> io::Result<Self> {
+    fn open_child((path, parent): (&Path, &OwnedFd), name: &OsStr) -> io::Result<Self> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let at = at::open_at(at.as_fd(), name, flags, 0)?;
-        Ok(Self { path: path.join(name), at })
+        let fd = at::open_at(parent.as_fd(), name, flags, 0)?;
+        Ok(Self { path: path.join(name), fd })
     }
 
     /// Returns the path as it was given.
@@ -216,8 +221,8 @@ impl Dir {
     pub fn numbered(&self) -> io::Result<Self> {
         for number in 1..100_000 {
             let name = OsString::from(format!("{number:03}"));
-            match at::make_folder_at(self.at.as_fd(), &name, 0o777) {
-                Ok(()) => return Self::inside((&self.path, &self.at), &name),
+            match at::make_folder_at(self.fd.as_fd(), &name, 0o777) {
+                Ok(()) => return Self::open_child((&self.path, &self.fd), &name),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -239,13 +244,13 @@ impl Dir {
         let name = name.as_ref().to_owned();
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         for number in 0..MAX_TEMP_FILES {
-            let mut beside = OsString::from(".");
-            beside.push(&name);
-            beside.push(format!(".{}-{number}.part", std::process::id()));
-            match at::open_at(self.at.as_fd(), &beside, flags, readers.file_mode()) {
+            let mut temp_name = OsString::from(".");
+            temp_name.push(&name);
+            temp_name.push(format!(".{}-{number}.part", std::process::id()));
+            match at::open_at(self.fd.as_fd(), &temp_name, flags, readers.file_mode()) {
                 Ok(file) => {
                     let file = File::from(file);
-                    return Ok(TempFile { folder: self, name, temp_name: Some(beside), file });
+                    return Ok(TempFile { folder: self, name, temp_name: Some(temp_name), file });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -293,33 +298,33 @@ impl Dir {
 
     /// Reads a file of this user that other users cannot write.
     ///
-    /// Refuses symbolic links and files longer than `most` bytes.
-    pub fn read_private(&self, name: impl AsRef<OsStr>, most: u64) -> io::Result<Vec<u8>> {
+    /// Refuses symbolic links and files longer than `max_bytes` bytes.
+    pub fn read_private(&self, name: impl AsRef<OsStr>, max_bytes: u64) -> io::Result<Vec<u8>> {
         let name = name.as_ref();
         // Opening a pipe would otherwise block until it has a writer.
         let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let path = self.path.join(name);
-        let file = at::open_at(self.at.as_fd(), name, flags, 0).map_err(|error| {
+        let file = at::open_at(self.fd.as_fd(), name, flags, 0).map_err(|error| {
             let is_link = error.raw_os_error() == Some(libc::ELOOP);
             if is_link { UnsafePath::AnyLink { path: path.clone() }.into() } else { error }
         })?;
         let file = File::from(file);
-        let about = file.metadata()?;
-        if !about.is_file() {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(UnsafePath::Kind { path }.into());
         }
-        walk::check_owned_by_user(&path, &about)?;
+        walk::check_owned_by_user(&path, &metadata)?;
         let mut bytes = Vec::new();
-        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > most {
-            return Err(UnsafePath::Length { path, most }.into());
+        file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max_bytes {
+            return Err(UnsafePath::Length { path, max_bytes }.into());
         }
         Ok(bytes)
     }
 
     /// Removes a file or link; a missing one is not an error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        match at::remove_at(self.at.as_fd(), name.as_ref()) {
+        match at::remove_at(self.fd.as_fd(), name.as_ref()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -345,8 +350,8 @@ impl TempFile<'_> {
     /// Renames the file to its final name, replacing any file of that name.
     pub fn persist(mut self) -> io::Result<File> {
         let file = self.file.try_clone()?;
-        if let Some(beside) = &self.temp_name {
-            at::rename_at(self.folder.at.as_fd(), beside, &self.name)?;
+        if let Some(temp_name) = &self.temp_name {
+            at::rename_at(self.folder.fd.as_fd(), temp_name, &self.name)?;
             self.temp_name = None;
         }
         Ok(file)
@@ -355,35 +360,35 @@ impl TempFile<'_> {
 
 impl Drop for TempFile<'_> {
     fn drop(&mut self) {
-        if let Some(beside) = &self.temp_name {
-            let _ = at::remove_at(self.folder.at.as_fd(), beside);
+        if let Some(temp_name) = &self.temp_name {
+            let _ = at::remove_at(self.folder.fd.as_fd(), temp_name); // best effort
         }
     }
-} // best effort
+}
 
 /// Checks a secret file that the user has named.
 ///
 /// The file and every link to it must belong to this user or to root. No other user may write to
 /// it, and it must not be readable by all.
 pub fn check_secret(path: &Path) -> io::Result<()> {
-    let mut place = path.to_owned();
+    let mut current = path.to_owned();
     for _ in 0..walk::MAX_SYMLINKS {
-        let about = place.symlink_metadata()?;
-        let (owner, mode) = (about.uid(), about.permissions().mode() & 0o7777);
-        if about.is_symlink() {
+        let metadata = current.symlink_metadata()?;
+        let (owner, mode) = (metadata.uid(), metadata.permissions().mode() & 0o7777);
+        if metadata.is_symlink() {
             if !walk::is_trusted(owner) {
-                return Err(UnsafePath::Link { path: place, owner }.into());
+                return Err(UnsafePath::Link { path: current, owner }.into());
             }
-            let target = fs::read_link(&place)?;
-            place = place.parent().unwrap_or(Path::new("")).join(target);
+            let target = fs::read_link(&current)?;
+            current = current.parent().unwrap_or(Path::new("")).join(target);
             continue;
         }
         return if !walk::is_trusted(owner) {
-            Err(UnsafePath::Owner { path: place, owner }.into())
+            Err(UnsafePath::Owner { path: current, owner }.into())
         } else if mode & 0o022 != 0 {
-            Err(UnsafePath::Mode { path: place, mode }.into())
+            Err(UnsafePath::Mode { path: current, mode }.into())
         } else if mode & 0o004 != 0 {
-            Err(UnsafePath::Readable { path: place, mode }.into())
+            Err(UnsafePath::Readable { path: current, mode }.into())
         } else {
             Ok(())
         };
@@ -393,8 +398,8 @@ pub fn check_secret(path: &Path) -> io::Result<()> {
 
 /// Returns true if this process could make files at `path`, or make `path` first. Writes nothing.
 pub fn is_creatable(path: &Path) -> bool {
-    let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
-    there.is_some_and(at::is_writable)
+    let existing = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok());
+    existing.is_some_and(at::is_writable)
 }
 
 /// Returns the user ID of this process.

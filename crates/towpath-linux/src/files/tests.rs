@@ -16,7 +16,7 @@ impl TestDir {
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> =
-            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -42,63 +42,60 @@ fn refusal(error: &io::Error) -> &UnsafePath {
 
 #[test]
 fn our_own_file_names_replace_symlinks_without_following_them() {
-    let place = TestDir::new("files-link");
-    fs::write(place.0.join("victim"), "precious").unwrap();
+    let dir = TestDir::new("files-link");
+    fs::write(dir.0.join("victim"), "precious").unwrap();
     for name in ["report.html", "tcp-1.jsonl"] {
-        symlink(place.0.join("victim"), place.0.join(name)).unwrap();
+        symlink(dir.0.join("victim"), dir.0.join(name)).unwrap();
     }
-    let folder = Dir::make(&place.0).unwrap();
+    let folder = Dir::make(&dir.0).unwrap();
     folder.write("report.html", b"page").unwrap();
     folder.create("tcp-1.jsonl").unwrap().write_all(b"line").unwrap();
-    assert_eq!(place.read("victim"), "precious");
-    assert_eq!(
-        (place.read("report.html"), place.read("tcp-1.jsonl")),
-        ("page".into(), "line".into())
-    );
-    assert!(!place.0.join("report.html").is_symlink());
+    assert_eq!(dir.read("victim"), "precious");
+    assert_eq!((dir.read("report.html"), dir.read("tcp-1.jsonl")), ("page".into(), "line".into()));
+    assert!(!dir.0.join("report.html").is_symlink());
     // A dangling link must not cause a file at its target.
-    symlink(place.0.join("nothing"), place.0.join("dangling")).unwrap();
+    symlink(dir.0.join("nothing"), dir.0.join("dangling")).unwrap();
     folder.write("dangling", b"page").unwrap();
-    assert_eq!(place.names(), ["dangling", "report.html", "tcp-1.jsonl", "victim"]);
+    assert_eq!(dir.names(), ["dangling", "report.html", "tcp-1.jsonl", "victim"]);
 }
 
 #[test]
 fn a_file_is_written_atomically() {
-    let place = TestDir::new("files-whole");
-    let folder = Dir::open(&place.0).unwrap();
+    let dir = TestDir::new("files-whole");
+    let folder = Dir::open(&dir.0).unwrap();
     folder.write("a", b"old").unwrap();
-    let mut begun = folder.create_temp("a", ReadAccess::Umask).unwrap();
-    begun.file().write_all(b"ne").unwrap();
-    assert_eq!(place.read("a"), "old");
-    drop(begun);
-    assert_eq!((place.names(), place.read("a")), (vec!["a".to_owned()], "old".into()));
+    let mut unfinished = folder.create_temp("a", ReadAccess::Umask).unwrap();
+    unfinished.file().write_all(b"ne").unwrap();
+    assert_eq!(dir.read("a"), "old");
+    drop(unfinished);
+    assert_eq!((dir.names(), dir.read("a")), (vec!["a".to_owned()], "old".into()));
 }
 
 #[test]
 fn a_user_may_name_an_own_symlink_a_pipe_or_an_open_file() {
-    let place = TestDir::new("files-named");
-    fs::write(place.0.join("real"), "long and old").unwrap();
-    fs::set_permissions(place.0.join("real"), Permissions::from_mode(0o640)).unwrap();
-    symlink("real", place.0.join("link")).unwrap();
-    OutputFile::find(&place.0.join("link")).unwrap().write(b"new").unwrap();
-    assert_eq!((place.read("real"), place.mode("real")), ("new".into(), 0o640));
-    assert!(place.0.join("link").is_symlink());
+    let dir = TestDir::new("files-named");
+    fs::write(dir.0.join("real"), "long and old").unwrap();
+    fs::set_permissions(dir.0.join("real"), Permissions::from_mode(0o640)).unwrap();
+    symlink("real", dir.0.join("link")).unwrap();
+    OutputFile::find(&dir.0.join("link")).unwrap().write(b"new").unwrap();
+    assert_eq!((dir.read("real"), dir.mode("real")), ("new".into(), 0o640));
+    assert!(dir.0.join("link").is_symlink());
     OutputFile::find(Path::new("/dev/null")).unwrap().write(b"nobody reads it").unwrap();
-    let file = File::create(place.0.join("open")).unwrap();
+    let file = File::create(dir.0.join("open")).unwrap();
     let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-    symlink(&name, place.0.join("as-stdout")).unwrap();
-    OutputFile::find(&place.0.join("as-stdout")).unwrap().write(b"said").unwrap();
-    assert_eq!(place.read("open"), "said");
-    let folder = OutputFile::find(&place.0).unwrap_err();
+    symlink(&name, dir.0.join("as-stdout")).unwrap();
+    OutputFile::find(&dir.0.join("as-stdout")).unwrap().write(b"said").unwrap();
+    assert_eq!(dir.read("open"), "said");
+    let folder = OutputFile::find(&dir.0).unwrap_err();
     assert_eq!(folder.raw_os_error(), Some(libc::EISDIR));
 }
 
 #[test]
 fn a_directory_in_a_shared_location_is_private_or_refused() {
-    let place = TestDir::new("files-shared");
-    let path = |name: &str| place.0.join(name);
-    let made = Dir::private(&path("new"), ReadAccess::OwnerOnly).unwrap();
-    assert_eq!((made.path(), place.mode("new")), (path("new").as_path(), 0o700));
+    let dir = TestDir::new("files-shared");
+    let path = |name: &str| dir.0.join(name);
+    let private = Dir::private(&path("new"), ReadAccess::OwnerOnly).unwrap();
+    assert_eq!((private.path(), dir.mode("new")), (path("new").as_path(), 0o700));
     assert!(Dir::private(&path("new"), ReadAccess::OwnerOnly).is_ok(), "an earlier one of ours");
     fs::create_dir(path("open")).unwrap();
     fs::set_permissions(path("open"), Permissions::from_mode(0o777)).unwrap();
@@ -112,29 +109,29 @@ fn a_directory_in_a_shared_location_is_private_or_refused() {
     assert_eq!(refusal(&below), &UnsafePath::Mode { path: path("open"), mode: 0o777 });
     fs::set_permissions(path("open"), Permissions::from_mode(0o1777)).unwrap();
     assert!(Dir::private(&path("open/below"), ReadAccess::OwnerOnly).is_ok(), "as in /tmp");
-    let (one, two) = (Dir::scratch(&path("open"), "x"), Dir::scratch(&path("open"), "x"));
-    assert_ne!(one.unwrap().path(), two.unwrap().path());
+    let (first, second) = (Dir::scratch(&path("open"), "x"), Dir::scratch(&path("open"), "x"));
+    assert_ne!(first.unwrap().path(), second.unwrap().path());
 }
 
 #[test]
 fn a_private_file_is_a_regular_file_writable_only_by_its_owner() {
-    let place = TestDir::new("files-private");
-    let folder = Dir::private(&place.0, ReadAccess::OwnerOnly).unwrap();
+    let dir = TestDir::new("files-private");
+    let folder = Dir::private(&dir.0, ReadAccess::OwnerOnly).unwrap();
     folder.write_durably("state", b"kept", ReadAccess::OwnerOnly).unwrap();
     assert_eq!(
-        (folder.read_private("state", 4).unwrap(), place.mode("state")),
+        (folder.read_private("state", 4).unwrap(), dir.mode("state")),
         (b"kept".into(), 0o600)
     );
     let long = folder.read_private("state", 3).unwrap_err();
-    assert!(matches!(refusal(&long), UnsafePath::Length { most: 3, .. }));
-    symlink("state", place.0.join("link")).unwrap();
+    assert!(matches!(refusal(&long), UnsafePath::Length { max_bytes: 3, .. }));
+    symlink("state", dir.0.join("link")).unwrap();
     let link = folder.read_private("link", 4).unwrap_err();
     assert!(matches!(refusal(&link), UnsafePath::AnyLink { .. }));
-    fs::set_permissions(place.0.join("state"), Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(dir.0.join("state"), Permissions::from_mode(0o666)).unwrap();
     let open = folder.read_private("state", 4).unwrap_err();
     assert!(matches!(refusal(&open), UnsafePath::Mode { mode: 0o666, .. }));
     assert!(matches!(
-        refusal(&check_secret(&place.0.join("state")).unwrap_err()),
+        refusal(&check_secret(&dir.0.join("state")).unwrap_err()),
         UnsafePath::Mode { .. }
     ));
     let folder = folder.read_private(".", 4).unwrap_err();
@@ -147,8 +144,8 @@ fn files_of_another_user_are_neither_followed_nor_used() {
     if effective_uid() != 0 {
         return;
     }
-    let place = TestDir::new("files-owner");
-    let path = |name: &str| place.0.join(name);
+    let dir = TestDir::new("files-owner");
+    let path = |name: &str| dir.0.join(name);
     fs::create_dir(path("theirs")).unwrap();
     fs::write(path("victim"), "precious").unwrap();
     symlink("victim", path("out.html")).unwrap();
@@ -157,7 +154,7 @@ fn files_of_another_user_are_neither_followed_nor_used() {
         match lchown(path(name), Some(4_711), Some(4_711)) {
             // Root of a user namespace that does not map this user.
             Err(error) if error.kind() == ErrorKind::InvalidInput => return,
-            done => done.unwrap(),
+            result => result.unwrap(),
         }
     }
     let link = OutputFile::find(&path("out.html")).unwrap_err();
@@ -166,5 +163,5 @@ fn files_of_another_user_are_neither_followed_nor_used() {
     assert_eq!(refusal(&through), &UnsafePath::Link { path: path("folder"), owner: 4_711 });
     let owner = Dir::private(&path("theirs"), ReadAccess::OwnerOnly).unwrap_err();
     assert_eq!(refusal(&owner), &UnsafePath::Owner { path: path("theirs"), owner: 4_711 });
-    assert_eq!(place.read("victim"), "precious");
+    assert_eq!(dir.read("victim"), "precious");
 }

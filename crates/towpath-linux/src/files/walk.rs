@@ -23,46 +23,50 @@ pub(super) struct WalkOptions {
     pub(super) private: bool,
 }
 
-/// Opens the folder at `path`. With `is_last_ours`, it must be this user's and not a link.
-pub(super) fn walk(path: &Path, manner: WalkOptions, is_last_ours: bool) -> io::Result<OwnedFd> {
-    let start = |absolute: bool| if absolute { Path::new("/") } else { Path::new(".") };
-    let mut so_far = start(path.is_absolute()).to_owned();
-    let mut at: OwnedFd = open_start(&so_far)?;
-    let mut todo = parts(path);
+/// Opens the folder at `path`. With `require_own_folder`, it must be this user's and not a link.
+pub(super) fn walk(
+    path: &Path,
+    options: WalkOptions,
+    require_own_folder: bool,
+) -> io::Result<OwnedFd> {
+    let start_folder = |absolute: bool| if absolute { Path::new("/") } else { Path::new(".") };
+    let mut resolved = start_folder(path.is_absolute()).to_owned();
+    let mut parent: OwnedFd = open_start(&resolved)?;
+    let mut remaining = reversed_names(path);
     let mut links = 0;
-    while let Some(name) = todo.pop() {
-        let here = so_far.join(&name);
-        let part = open_part(&at, &name, manner.make)?;
-        let about = File::from(part.try_clone()?).metadata()?;
-        let is_last = todo.is_empty();
-        if about.is_symlink() {
-            if is_last && is_last_ours {
-                return Err(UnsafePath::AnyLink { path: here }.into());
+    while let Some(name) = remaining.pop() {
+        let entry_path = resolved.join(&name);
+        let entry = open_entry(&parent, &name, options.make)?;
+        let metadata = File::from(entry.try_clone()?).metadata()?;
+        let is_last = remaining.is_empty();
+        if metadata.is_symlink() {
+            if is_last && require_own_folder {
+                return Err(UnsafePath::AnyLink { path: entry_path }.into());
             }
-            check_link(&here, &about)?;
+            check_link(&entry_path, &metadata)?;
             links += 1;
             if links > MAX_SYMLINKS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
-            let target = at::read_link_at(at.as_fd(), &name)?;
+            let target = at::read_link_at(parent.as_fd(), &name)?;
             if target.is_absolute() {
-                start(true).clone_into(&mut so_far);
-                at = open_start(&so_far)?;
+                start_folder(true).clone_into(&mut resolved);
+                parent = open_start(&resolved)?;
             }
-            todo.extend(parts(&target));
+            remaining.extend(reversed_names(&target));
             continue;
         }
-        if !about.is_dir() {
+        if !metadata.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
         }
-        if is_last && is_last_ours {
-            check_owned_by_user(&here, &about)?;
-        } else if manner.private {
-            check_parent(&here, &about)?;
+        if is_last && require_own_folder {
+            check_owned_by_user(&entry_path, &metadata)?;
+        } else if options.private {
+            check_parent(&entry_path, &metadata)?;
         }
-        (at, so_far) = (part, here);
+        (parent, resolved) = (entry, entry_path);
     }
-    Ok(at)
+    Ok(parent)
 }
 
 /// Opens `/`, or the working directory of this process.
@@ -73,23 +77,23 @@ fn open_start(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Returns the parts of a path in reverse order.
-fn parts(path: &Path) -> Vec<OsString> {
-    let parts = path.components().filter_map(|part| match part {
+fn reversed_names(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
     });
-    let mut parts: Vec<_> = parts.collect();
-    parts.reverse();
-    parts
+    let mut names: Vec<_> = names.collect();
+    names.reverse();
+    names
 }
 
 /// Opens the entry `name`, link or not; with `make`, makes a missing folder.
-fn open_part(at: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedFd> {
-    let open = || at::open_at(at.as_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
+fn open_entry(parent: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedFd> {
+    let open = || at::open_at(parent.as_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
     match (open(), make) {
         (Err(error), Some(mode)) if error.kind() == io::ErrorKind::NotFound => {
-            match at::make_folder_at(at.as_fd(), name, mode) {
+            match at::make_folder_at(parent.as_fd(), name, mode) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                 _ => open(),
             }
@@ -107,8 +111,8 @@ pub(super) fn is_trusted(owner: u32) -> bool {
 }
 
 /// Checks that a link may be followed.
-pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
-    let owner = about.uid();
+pub(super) fn check_link(path: &Path, metadata: &Metadata) -> io::Result<()> {
+    let owner = metadata.uid();
     if is_trusted(owner) {
         Ok(())
     } else {
@@ -117,34 +121,38 @@ pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
 }
 
 /// Checks that a file or folder belongs to this user and that other users cannot write to it.
-pub(super) fn check_owned_by_user(path: &Path, about: &Metadata) -> io::Result<()> {
-    let (owner, path) = (about.uid(), path.to_owned());
+pub(super) fn check_owned_by_user(path: &Path, metadata: &Metadata) -> io::Result<()> {
+    let (owner, path) = (metadata.uid(), path.to_owned());
     if owner != effective_uid() {
         return Err(UnsafePath::Owner { path, owner }.into());
     }
-    if is_writable_by_others(about) { Err(mode(path, about)) } else { Ok(()) }
+    if is_writable_by_others(metadata) { Err(mode_error(path, metadata)) } else { Ok(()) }
 }
 
 /// Checks a parent of a private folder: other users must not be able to replace its entries.
 ///
 /// In a folder with the sticky bit, only an entry's owner can do that.
-fn check_parent(path: &Path, about: &Metadata) -> io::Result<()> {
-    let (owner, path) = (about.uid(), path.to_owned());
+fn check_parent(path: &Path, metadata: &Metadata) -> io::Result<()> {
+    let (owner, path) = (metadata.uid(), path.to_owned());
     if !is_trusted(owner) {
         return Err(UnsafePath::Owner { path, owner }.into());
     }
-    let is_sticky = about.permissions().mode() & STICKY != 0;
-    if is_writable_by_others(about) && !is_sticky { Err(mode(path, about)) } else { Ok(()) }
+    let is_sticky = metadata.permissions().mode() & STICKY != 0;
+    if is_writable_by_others(metadata) && !is_sticky {
+        Err(mode_error(path, metadata))
+    } else {
+        Ok(())
+    }
 }
 
-fn mode(path: PathBuf, about: &Metadata) -> io::Error {
-    UnsafePath::Mode { path, mode: about.permissions().mode() & 0o7777 }.into()
+fn mode_error(path: PathBuf, metadata: &Metadata) -> io::Error {
+    UnsafePath::Mode { path, mode: metadata.permissions().mode() & 0o7777 }.into()
 }
 
 /// Returns true if other users may write: all users, or a group other than root's and this user's.
-fn is_writable_by_others(about: &Metadata) -> bool {
-    let mode = about.permissions().mode();
+fn is_writable_by_others(metadata: &Metadata) -> bool {
+    let mode = metadata.permissions().mode();
     let (_, group) = sys::user_and_group();
-    let is_group_open = mode & 0o020 != 0 && ![0, group].contains(&about.gid());
+    let is_group_open = mode & 0o020 != 0 && ![0, group].contains(&metadata.gid());
     mode & 0o002 != 0 || is_group_open
 }

@@ -326,7 +326,7 @@ fn run_single(
     }
     let network = Arc::new(network);
     let context = TrafficContext {
-        pace: RunClock::new(network.clock, network.clock.now()),
+        run_clock: RunClock::new(network.clock, network.clock.now()),
         network: Arc::clone(&network),
         transport: Transport::Tcp,
         streams: Mutex::default(),
@@ -334,7 +334,7 @@ fn run_single(
         meters: crate::cpu_time::CpuMeters::default(),
         lab_programs: None,
     };
-    network.schedule_link_changes(context.pace.zero());
+    network.schedule_link_changes(context.run_clock.start_time());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let (records, _receiver) = std::sync::mpsc::channel();

@@ -148,7 +148,7 @@ impl FlowRunner<'_> {
 
     fn new_series(&self) -> EndSeries {
         let multipath = matches!(self.transport, Transport::Mptcp | Transport::Mpquic);
-        EndSeries::new(self.is_client, multipath, self.run_clock.zero())
+        EndSeries::new(self.is_client, multipath, self.run_clock.start_time())
     }
 
     fn transfer_options(&self) -> TransferOptions {
@@ -245,7 +245,7 @@ impl FlowRunner<'_> {
                 options: self.transfer_options(),
                 budget: self.run_clock.budget().cloned(),
             };
-            let (app, events) = stream_app::make(self.run_clock.zero(), config, false);
+            let (app, events) = stream_app::create_app(self.run_clock.start_time(), config, false);
             quic_stream.attach(app);
             running.push((events, incoming.map(|(direction, _)| *direction), outgoing));
         }

@@ -93,8 +93,8 @@ impl MobileSession {
             let now = run_clock.now();
             if let Some((lost_at, reason)) = lock(loss_detector).lost_since(now) {
                 let end_at =
-                    run_clock.zero() + (now + POST_LOSS_TIME).saturating_since(Instant::ZERO);
-                let lost_at = run_clock.zero() + lost_at.saturating_since(Instant::ZERO);
+                    run_clock.start_time() + (now + POST_LOSS_TIME).saturating_since(Instant::ZERO);
+                let lost_at = run_clock.start_time() + lost_at.saturating_since(Instant::ZERO);
                 self.set_end(SessionEnd { lost_at, end_at, reason });
             }
             let end = lock(&self.end).clone();
@@ -110,7 +110,7 @@ impl MobileSession {
 }
 
 fn to_run_time(run_clock: &RunClock, at: Instant) -> Instant {
-    Instant::ZERO + at.saturating_since(run_clock.zero())
+    Instant::ZERO + at.saturating_since(run_clock.start_time())
 }
 
 /// Sends the end time to the server, converted to its clock.

@@ -167,5 +167,5 @@ pub fn pause(span: Duration) {
 /// Requests real-time priority for the calling thread and the threads it starts, to reduce
 /// scheduling delay. Unprivileged users usually lack the permission.
 pub fn real_time() -> io::Result<()> {
-    crate::sys::real_time_priority(1)
+    crate::sys::set_real_time_priority(1)
 }

@@ -261,7 +261,7 @@ fn info_source(stream: &DataStream, connection: &ConnectionSample) -> (InfoSourc
     let buffer = sample::send_buffer(socket_stream.socket()).unwrap_or_default();
     let source = match connection {
         ConnectionSample::Multipath(info, _) => {
-            InfoSource::Multipath(ConnectionSendState::of(info, buffer))
+            InfoSource::Multipath(ConnectionSendState::from_kernel(info, buffer))
         }
         ConnectionSample::Single(..) => InfoSource::Single(buffer),
     };

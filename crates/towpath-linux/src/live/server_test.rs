@@ -293,7 +293,7 @@ impl ServerTest {
     /// Ends the traffic early at `at`, on the server's clock; exchanges begun before may finish.
     pub(super) fn end_by(&self, at: Instant) {
         if let TestState::Running(run_clock) = &*self.lock() {
-            let at = Instant::ZERO + at.saturating_since(run_clock.zero());
+            let at = Instant::ZERO + at.saturating_since(run_clock.start_time());
             run_clock.end_at(at, max_reply_delay(&self.scenario));
         }
     }

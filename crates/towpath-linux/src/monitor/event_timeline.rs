@@ -66,7 +66,7 @@ impl EventTimeline {
         let route = RouteSocket::open()?;
         let (links, addresses) = (BTreeMap::new(), BTreeMap::new());
         let mut timeline = Self { events, route, links, addresses };
-        timeline.list()?;
+        timeline.reload()?;
         Ok(timeline)
     }
 
@@ -80,109 +80,112 @@ impl EventTimeline {
         &mut self,
         monitor: &mut Monitor,
     ) -> Result<(Vec<MonitorEvent>, Vec<MptcpEvent>), NetlinkError> {
-        let mut all = Vec::new();
+        let mut monitor_events = Vec::new();
         let received = self.events.drain()?;
         for event in received.events {
-            all.extend(self.take(event));
+            monitor_events.extend(self.on_link_event(event));
         }
         if received.lost {
-            all.push(events_lost("of interfaces and routes"));
-            self.list()?;
+            monitor_events.push(events_lost("of interfaces and routes"));
+            self.reload()?;
         }
-        let (events, is_lost) = monitor.events()?;
-        if is_lost {
-            all.push(events_lost("of the path manager"));
+        let (events, some_lost) = monitor.events()?;
+        if some_lost {
+            monitor_events.push(events_lost("of the path manager"));
         }
-        let told = |event: &MptcpEvent| MonitorEvent {
+        let to_monitor_event = |event: &MptcpEvent| MonitorEvent {
             source: EventSource::PathManager,
-            text: describe(event),
+            text: describe_event(event),
         };
-        all.extend(events.iter().map(told));
-        Ok((all, events))
+        monitor_events.extend(events.iter().map(to_monitor_event));
+        Ok((monitor_events, events))
     }
 
-    fn list(&mut self) -> Result<(), NetlinkError> {
+    fn reload(&mut self) -> Result<(), NetlinkError> {
         let links = self.route.links()?;
-        self.links =
-            links.into_iter().map(|it| (it.index, (it.name.clone(), is_running(&it)))).collect();
+        self.links = links
+            .into_iter()
+            .map(|link| (link.index, (link.name.clone(), is_running(&link))))
+            .collect();
         let addresses = self.route.addresses()?;
-        self.addresses = addresses.iter().map(|it| (it.local.address(), it.link_index)).collect();
+        self.addresses = addresses.iter().map(|a| (a.local.address(), a.link_index)).collect();
         Ok(())
     }
 
-    fn take(&mut self, event: LinkEvent) -> Option<MonitorEvent> {
-        let of_link = |text: String| Some(MonitorEvent { source: EventSource::Link, text });
-        let of_route = |text: Option<String>| {
+    fn on_link_event(&mut self, event: LinkEvent) -> Option<MonitorEvent> {
+        let link_event = |text: String| Some(MonitorEvent { source: EventSource::Link, text });
+        let route_event = |text: Option<String>| {
             text.map(|text| MonitorEvent { source: EventSource::Route, text })
         };
         match event {
             LinkEvent::Link(link) => {
                 let new = (link.name.clone(), is_running(&link));
                 let old = self.links.insert(link.index, new.clone());
-                let word = match old {
+                let change = match old {
                     Some(old) if old == new => return None,
                     None => "is new",
                     Some(_) if new.1 => "is up",
                     Some(_) if link.is_up() => "has lost its carrier",
                     Some(_) => "is down",
                 };
-                of_link(format!("{} {word}", link.name))
+                link_event(format!("{} {change}", link.name))
             }
             LinkEvent::LinkRemoved(link) => {
                 self.links.remove(&link.index);
-                of_link(format!("{} is gone", link.name))
+                link_event(format!("{} is gone", link.name))
             }
             LinkEvent::AddressAdded(address) => {
-                let known = self.addresses.insert(address.local.address(), address.link_index);
-                let text = self.of_address(&address, "has the address");
-                if known.is_some() { None } else { of_link(text) }
+                let previous = self.addresses.insert(address.local.address(), address.link_index);
+                let text = self.describe_address(&address, "has the address");
+                if previous.is_some() { None } else { link_event(text) }
             }
             LinkEvent::AddressRemoved(address) => {
                 self.addresses.remove(&address.local.address());
-                of_link(self.of_address(&address, "has lost the address"))
+                link_event(self.describe_address(&address, "has lost the address"))
             }
-            LinkEvent::RouteAdded(route) => of_route(self.describe_route(&route, "new")),
-            LinkEvent::RouteRemoved(route) => of_route(self.describe_route(&route, "gone")),
+            LinkEvent::RouteAdded(route) => route_event(self.describe_route(&route, "new")),
+            LinkEvent::RouteRemoved(route) => route_event(self.describe_route(&route, "gone")),
         }
     }
 
-    fn name(&self, index: u32) -> &str {
+    fn link_name(&self, index: u32) -> &str {
         self.links.get(&index).map_or("?", |(name, _)| name)
     }
 
-    fn of_address(&self, address: &InterfaceAddress, verb: &str) -> String {
-        format!("{} {verb} {}", self.name(address.link_index), address.local)
+    fn describe_address(&self, address: &InterfaceAddress, verb: &str) -> String {
+        format!("{} {verb} {}", self.link_name(address.link_index), address.local)
     }
 
     /// Describes a route; `None` for those that the kernel makes for its own addresses.
-    fn describe_route(&self, route: &RouteEntry, word: &str) -> Option<String> {
+    fn describe_route(&self, route: &RouteEntry, change: &str) -> Option<String> {
         if route.kind != RouteKind::Unicast || route.to.address().is_multicast() {
             return None;
         }
-        let to = if route.is_default() { "default".to_owned() } else { route.to.to_string() };
+        let destination =
+            if route.is_default() { "default".to_owned() } else { route.to.to_string() };
         let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-        let link = route.link_index.map(|index| format!(" on {}", self.name(index)));
+        let link = route.link_index.map(|index| format!(" on {}", self.link_name(index)));
         let table = if route.table == u32::from(libc::RT_TABLE_MAIN) {
             String::new()
         } else {
             format!(" (table {})", route.table)
         };
-        Some(format!("{word}: {to}{via}{}{table}", link.unwrap_or_default()))
+        Some(format!("{change}: {destination}{via}{}{table}", link.unwrap_or_default()))
     }
 }
 
 /// Describes an event: `SF_CLOSED 10.0.2.1:5000 → 10.0.0.1:80, error 111 (Connection refused)`.
-fn describe(event: &MptcpEvent) -> String {
-    let place = |address: Option<IpAddr>, port: Option<u16>| match (address, port) {
+fn describe_event(event: &MptcpEvent) -> String {
+    let endpoint = |address: Option<IpAddr>, port: Option<u16>| match (address, port) {
         (Some(address), Some(port)) => Some(SocketAddr::new(address, port).to_string()),
         (Some(address), None) => Some(address.to_string()),
         (None, _) => None,
     };
     let mut text = event.kind.name().to_owned();
-    if let Some(local) = place(event.local, event.local_port) {
+    if let Some(local) = endpoint(event.local, event.local_port) {
         let _ = write!(text, " {local}");
     }
-    if let Some(remote) = place(event.remote, event.remote_port) {
+    if let Some(remote) = endpoint(event.remote, event.remote_port) {
         let _ = write!(text, "{} {remote}", if event.local.is_some() { " →" } else { "" });
     }
     if let (MptcpEventKind::Announced | MptcpEventKind::Removed, Some(id)) =
@@ -215,7 +218,7 @@ fn describe(event: &MptcpEvent) -> String {
 
 /// Names the reason with which the peer reset a subflow (RFC 8684 §3.6).
 fn reset_reason(reason: u32) -> String {
-    let known = match reason {
+    let text = match reason {
         0 => "unspecified",
         1 => "MPTCP-specific error",
         2 => "lack of resources",
@@ -225,7 +228,7 @@ fn reset_reason(reason: u32) -> String {
         6 => "middlebox interference",
         other => return format!("reason {other}"),
     };
-    known.to_owned()
+    text.to_owned()
 }
 
 /// Returns true if a link can carry packets.
@@ -235,8 +238,8 @@ fn is_running(link: &Link) -> bool {
     link.is_up() && (link.is_running() || link.is_loopback())
 }
 
-fn events_lost(what: &str) -> MonitorEvent {
-    let text = format!("events {what} came too fast, some are missing here");
+fn events_lost(origin: &str) -> MonitorEvent {
+    let text = format!("events {origin} came too fast, some are missing here");
     MonitorEvent { source: EventSource::Lost, text }
 }
 
@@ -249,7 +252,8 @@ mod tests {
     #[test]
     fn an_event_is_printed_as_one_line() {
         let events = recorded_events();
-        let lines: Vec<_> = [1, 3, 5, 16].iter().map(|at| describe(&events[*at])).collect();
+        let lines: Vec<_> =
+            [1, 3, 5, 16].iter().map(|index| describe_event(&events[*index])).collect();
         let expected = [
             "CREATED 10.0.0.1:44283 → 10.0.1.1:38785 [d32090b2]",
             "ESTABLISHED 10.0.1.1:38785 → 10.0.0.1:44283, accepted here [c3038cde]",

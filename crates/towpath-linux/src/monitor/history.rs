@@ -52,11 +52,11 @@ struct SubflowHistory {
     retransmissions: u32,
     /// Time when it last carried data.
     last_active: Option<Duration>,
-    first: Duration,
+    first_seen: Duration,
     was_stale: bool,
-    was_trying: bool,
+    was_connecting: bool,
     /// Set when the subflow is gone and its final counters may still arrive.
-    has_gone: bool,
+    is_gone: bool,
     /// Kernel counters at the last snapshot.
     last_info: TcpInfo,
     /// History of its send limits.
@@ -68,7 +68,7 @@ struct SubflowHistory {
 struct ConnectionTotals {
     name: String,
     token: u32,
-    has_gone: bool,
+    is_gone: bool,
     bytes_received: u64,
     bytes_acked: u64,
     ended: Vec<EndedSubflow>,
@@ -174,58 +174,64 @@ impl SubflowActivity {
 impl ConnectionHistory {
     /// Takes a snapshot of `connections` at `now`; returns derived values and the events since.
     ///
-    /// `words` are final counters since the last snapshot, `None` if the kernel sends none.
+    /// `final_stats` are those received since the last snapshot, `None` if the kernel sends none.
     /// `interface` returns the name of an address's interface, and true if that is running.
     pub fn update(
         &mut self,
         now: Duration,
         connections: Vec<MonitoredConnection>,
-        words: Option<&[FinalSocketStats]>,
+        final_stats: Option<&[FinalSocketStats]>,
         interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
     ) -> MonitorRound {
-        let mut seeing = MonitorRound::default();
-        let mut before = std::mem::take(&mut self.subflows);
-        self.connections.values_mut().for_each(|whole| whole.has_gone = true);
+        let mut round = MonitorRound::default();
+        let mut previous = std::mem::take(&mut self.subflows);
+        self.connections.values_mut().for_each(|totals| totals.is_gone = true);
         for connection in connections {
             if connection.inode == 0 && connection.subflows.is_empty() {
                 continue;
             }
-            self.store_name(&connection);
+            self.update_totals(&connection);
             let mut subflows = Vec::new();
-            let mut spent = self.update_limits(now, &connection, &before).into_iter();
+            let mut limit_histories = self.update_limits(now, &connection, &previous).into_iter();
             for subflow in &connection.subflows {
-                let old = before.remove(&subflow.cookie);
-                let of = connection.cookie;
-                let (mut seen, mut memory) =
-                    derive(now, of, subflow, old, interface, &mut seeing.events);
-                memory.limit_history = spent.next().unwrap_or_default();
-                memory.last_info = subflow.internals.tcp;
-                seen.limits = memory.limit_history.limits();
-                self.subflows.insert(subflow.cookie, memory);
-                subflows.push(seen);
+                let earlier = previous.remove(&subflow.cookie);
+                let connection_cookie = connection.cookie;
+                let (mut derived, mut history) = derive_subflow(
+                    now,
+                    connection_cookie,
+                    subflow,
+                    earlier,
+                    interface,
+                    &mut round.events,
+                );
+                history.limit_history = limit_histories.next().unwrap_or_default();
+                history.last_info = subflow.internals.tcp;
+                derived.limits = history.limit_history.limits();
+                self.subflows.insert(subflow.cookie, history);
+                subflows.push(derived);
             }
             // `sum` would return -0 for an empty sequence.
             let (down_bps, up_bps) = subflows
                 .iter()
-                .fold((0.0, 0.0), |(down, up), it| (down + it.down_bps, up + it.up_bps));
+                .fold((0.0, 0.0), |(down, up), s| (down + s.down_bps, up + s.up_bps));
             let total = down_bps + up_bps;
             for subflow in &mut subflows {
-                let own = subflow.down_bps + subflow.up_bps;
-                subflow.share = (total > 0.0).then(|| own / total);
+                let subflow_bps = subflow.down_bps + subflow.up_bps;
+                subflow.share = (total > 0.0).then(|| subflow_bps / total);
             }
-            seeing.connections.push(DerivedConnection { connection, subflows, down_bps, up_bps });
+            round.connections.push(DerivedConnection { connection, subflows, down_bps, up_bps });
         }
-        for word in words.unwrap_or_default() {
-            if before.contains_key(&word.cookie) || self.subflows.contains_key(&word.cookie) {
-                self.final_stats.insert(word.cookie, *word);
+        for stats in final_stats.unwrap_or_default() {
+            if previous.contains_key(&stats.cookie) || self.subflows.contains_key(&stats.cookie) {
+                self.final_stats.insert(stats.cookie, *stats);
             }
         }
-        for (cookie, memory) in before {
-            self.on_subflow_closed(cookie, memory, words.is_some(), &mut seeing);
+        for (cookie, history) in previous {
+            self.on_subflow_closed(cookie, history, final_stats.is_some(), &mut round);
         }
-        self.conclude(&mut seeing);
+        self.report_ended_connections(&mut round);
         self.last_update = Some(now);
-        seeing
+        round
     }
 
     /// Returns the limit history of each subflow, with the time since the snapshot before added.
@@ -233,77 +239,91 @@ impl ConnectionHistory {
         &self,
         now: Duration,
         connection: &MonitoredConnection,
-        before: &BTreeMap<u64, SubflowHistory>,
+        previous: &BTreeMap<u64, SubflowHistory>,
     ) -> Vec<LimitHistory> {
-        let old = || connection.subflows.iter().map(|subflow| before.get(&subflow.cookie));
-        let infos: Vec<_> = old().map(|memory| memory.map(|memory| memory.last_info)).collect();
-        let spent = old().map(|memory| memory.map(|memory| memory.limit_history.clone()));
-        let mut spent: Vec<LimitHistory> = spent.map(Option::unwrap_or_default).collect();
+        let earlier_histories =
+            || connection.subflows.iter().map(|subflow| previous.get(&subflow.cookie));
+        let earlier_infos: Vec<_> =
+            earlier_histories().map(|history| history.map(|history| history.last_info)).collect();
+        let limit_histories =
+            earlier_histories().map(|history| history.map(|history| history.limit_history.clone()));
+        let mut limit_histories: Vec<LimitHistory> =
+            limit_histories.map(Option::unwrap_or_default).collect();
         let span = now.saturating_sub(self.last_update.unwrap_or(now));
-        limits::record_limits(connection, &infos, &mut spent, (now, span), RATE_WINDOW);
-        spent
+        limits::record_limits(
+            connection,
+            &earlier_infos,
+            &mut limit_histories,
+            (now, span),
+            RATE_WINDOW,
+        );
+        limit_histories
     }
 
-    fn store_name(&mut self, connection: &MonitoredConnection) {
+    fn update_totals(&mut self, connection: &MonitoredConnection) {
         let name = format!("{} → {}", connection.local, connection.remote);
-        let whole = self.connections.entry(connection.cookie).or_insert_with(|| ConnectionTotals {
-            name,
-            token: connection.token,
-            has_gone: false,
-            bytes_received: 0,
-            bytes_acked: 0,
-            ended: Vec::new(),
-        });
-        whole.has_gone = false;
-        whole.bytes_received = connection.bytes_received;
-        whole.bytes_acked = connection.bytes_acked;
+        let totals =
+            self.connections.entry(connection.cookie).or_insert_with(|| ConnectionTotals {
+                name,
+                token: connection.token,
+                is_gone: false,
+                bytes_received: 0,
+                bytes_acked: 0,
+                ended: Vec::new(),
+            });
+        totals.is_gone = false;
+        totals.bytes_received = connection.bytes_received;
+        totals.bytes_acked = connection.bytes_acked;
     }
 
     /// Handles the end of a subflow. Its final counters may arrive a moment after its end.
     fn on_subflow_closed(
         &mut self,
         cookie: u64,
-        memory: SubflowHistory,
-        may_speak: bool,
-        seeing: &mut MonitorRound,
+        history: SubflowHistory,
+        awaits_final_stats: bool,
+        round: &mut MonitorRound,
     ) {
-        let words = self.final_stats.remove(&cookie);
-        if words.is_none() && may_speak && !memory.has_gone {
-            self.subflows.insert(cookie, SubflowHistory { has_gone: true, ..memory });
+        let final_stats = self.final_stats.remove(&cookie);
+        if final_stats.is_none() && awaits_final_stats && !history.is_gone {
+            self.subflows.insert(cookie, SubflowHistory { is_gone: true, ..history });
             return;
         }
-        let Some(whole) = self.connections.get_mut(&memory.connection) else { return };
-        let (_, received, acked) = memory.samples.last().copied().unwrap_or_default();
+        let Some(totals) = self.connections.get_mut(&history.connection) else { return };
+        let (_, received, acked) = history.samples.last().copied().unwrap_or_default();
         // Linux resets the counters of a connection's first subflow before it destroys it.
-        let words = words.filter(|it| it.bytes_received >= received && it.bytes_acked >= acked);
+        let final_stats = final_stats
+            .filter(|stats| stats.bytes_received >= received && stats.bytes_acked >= acked);
         let ended = EndedSubflow {
-            token: whole.token,
-            local: memory.local,
-            remote: memory.remote,
-            interface: memory.interface,
-            bytes_received: words.map_or(received, |words| words.bytes_received),
-            bytes_acked: words.map_or(acked, |words| words.bytes_acked),
-            retransmissions: words.map_or(memory.retransmissions, |words| words.retransmissions),
-            is_final: words.is_some(),
+            token: totals.token,
+            local: history.local,
+            remote: history.remote,
+            interface: history.interface,
+            bytes_received: final_stats.map_or(received, |final_stats| final_stats.bytes_received),
+            bytes_acked: final_stats.map_or(acked, |final_stats| final_stats.bytes_acked),
+            retransmissions: final_stats
+                .map_or(history.retransmissions, |final_stats| final_stats.retransmissions),
+            is_final: final_stats.is_some(),
         };
         // The end of a connection is one event, not one for each of its subflows.
-        if !whole.has_gone {
+        if !totals.is_gone {
             let name = format!("{} → {}", ended.local, ended.remote);
-            let text = if memory.was_trying { "gave up".to_owned() } else { ended.carried() };
-            seeing.events.push(format!("subflow {name} {text}"));
+            let text =
+                if history.was_connecting { "gave up".to_owned() } else { ended.describe_end() };
+            round.events.push(format!("subflow {name} {text}"));
         }
-        whole.ended.push(ended.clone());
-        seeing.ended.push(ended);
+        totals.ended.push(ended.clone());
+        round.ended.push(ended);
     }
 
     /// Reports connections that have ended with all of their subflows.
-    fn conclude(&mut self, seeing: &mut MonitorRound) {
+    fn report_ended_connections(&mut self, round: &mut MonitorRound) {
         let subflows = &self.subflows;
-        self.connections.retain(|cookie, whole| {
+        self.connections.retain(|cookie, totals| {
             let is_over =
-                whole.has_gone && !subflows.values().any(|memory| memory.connection == *cookie);
+                totals.is_gone && !subflows.values().any(|history| history.connection == *cookie);
             if is_over {
-                seeing.events.push(whole.end());
+                round.events.push(totals.describe_end());
             }
             !is_over
         });
@@ -312,14 +332,14 @@ impl ConnectionHistory {
 
 impl EndedSubflow {
     /// Describes the end: `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
-    fn carried(&self) -> String {
+    fn describe_end(&self) -> String {
         let (sent, received) =
             (format::bytes(self.bytes_acked), format::bytes(self.bytes_received));
-        let again = self.retransmissions;
-        let plural = if again == 1 { "" } else { "s" };
-        let known = if self.is_final { "" } else { ", as last seen" };
+        let retransmitted = self.retransmissions;
+        let plural = if retransmitted == 1 { "" } else { "s" };
+        let source = if self.is_final { "" } else { ", as last seen" };
         format!(
-            "is gone: {sent} sent, {received} received, {again} packet{plural} sent again{known}"
+            "is gone: {sent} sent, {received} received, {retransmitted} packet{plural} sent again{source}"
         )
     }
 }
@@ -329,43 +349,43 @@ impl ConnectionTotals {
     /// wlan0 43 %`.
     ///
     /// Data sent over two subflows counts for both.
-    fn end(&self) -> String {
+    fn describe_end(&self) -> String {
         let mut paths: BTreeMap<String, u64> = BTreeMap::new();
         for ended in &self.ended {
             let address = || ended.local.ip().to_canonical().to_string();
             let path = ended.interface.clone().unwrap_or_else(address);
             *paths.entry(path).or_default() += ended.bytes_acked + ended.bytes_received;
         }
-        let all: u64 = paths.values().sum();
+        let total: u64 = paths.values().sum();
         let name = &self.name;
-        if all == 0 {
+        if total == 0 {
             return format!("connection {name} is gone");
         }
         // The last snapshot may be older than the last byte.
-        let largest = |whole: u64, part: fn(&EndedSubflow) -> u64| {
-            whole.max(self.ended.iter().map(part).max().unwrap_or(0))
+        let at_least = |total: u64, subflow_bytes: fn(&EndedSubflow) -> u64| {
+            total.max(self.ended.iter().map(subflow_bytes).max().unwrap_or(0))
         };
-        let sent = format::bytes(largest(self.bytes_acked, |it| it.bytes_acked));
-        let received = format::bytes(largest(self.bytes_received, |it| it.bytes_received));
+        let sent = format::bytes(at_least(self.bytes_acked, |s| s.bytes_acked));
+        let received = format::bytes(at_least(self.bytes_received, |s| s.bytes_received));
         let shares = paths
             .iter()
-            .map(|(path, bytes)| format!("{path} {}", format::share(*bytes as f64 / all as f64)));
+            .map(|(path, bytes)| format!("{path} {}", format::share(*bytes as f64 / total as f64)));
         let shares = shares.collect::<Vec<_>>().join(", ");
         format!("connection {name} is gone: {sent} sent, {received} received; by path: {shares}")
     }
 }
 
-fn derive(
+fn derive_subflow(
     now: Duration,
     connection: u64,
     subflow: &MonitoredSubflow,
-    old: Option<SubflowHistory>,
+    earlier: Option<SubflowHistory>,
     interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
     events: &mut Vec<String>,
 ) -> (DerivedSubflow, SubflowHistory) {
-    let own = interface(subflow.local.ip().to_canonical());
+    let local_interface = interface(subflow.local.ip().to_canonical());
     let name = format!("{} → {}", subflow.local, subflow.remote);
-    let mut memory = old.unwrap_or_else(|| SubflowHistory {
+    let mut history = earlier.unwrap_or_else(|| SubflowHistory {
         connection,
         local: subflow.local,
         remote: subflow.remote,
@@ -373,51 +393,52 @@ fn derive(
         samples: Vec::new(),
         retransmissions: 0,
         last_active: None,
-        first: now,
+        first_seen: now,
         was_stale: false,
-        was_trying: false,
-        has_gone: false,
+        was_connecting: false,
+        is_gone: false,
         last_info: TcpInfo::default(),
         limit_history: LimitHistory::default(),
     });
-    memory.has_gone = false;
-    memory.retransmissions = subflow.retransmissions;
-    let moved = memory.samples.last().is_some_and(|(_, received, acked)| {
+    history.is_gone = false;
+    history.retransmissions = subflow.retransmissions;
+    let has_carried_data = history.samples.last().is_some_and(|(_, received, acked)| {
         subflow.bytes_received > *received || subflow.bytes_acked > *acked
     });
-    if moved {
-        memory.last_active = Some(now);
+    if has_carried_data {
+        history.last_active = Some(now);
     }
-    memory.samples.push((now, subflow.bytes_received, subflow.bytes_acked));
+    history.samples.push((now, subflow.bytes_received, subflow.bytes_acked));
     // Keep the newest snapshot that is a window old: rates count from there.
     let old_enough = |(time, _, _): &(Duration, u64, u64)| now.saturating_sub(*time) >= RATE_WINDOW;
-    let outdated = memory.samples.iter().rposition(old_enough).unwrap_or(0);
-    memory.samples.drain(..outdated);
-    let (down_bps, up_bps) = rates(&memory.samples);
-    let idle = memory.last_active.map(|moved| now.saturating_sub(moved));
-    let (status, why, is_inferred) = status(subflow, own.as_ref(), idle, now, memory.first);
+    let outdated = history.samples.iter().rposition(old_enough).unwrap_or(0);
+    history.samples.drain(..outdated);
+    let (down_bps, up_bps) = rates(&history.samples);
+    let idle = history.last_active.map(|last_active| now.saturating_sub(last_active));
+    let (status, why, is_inferred) =
+        status(subflow, local_interface.as_ref(), idle, now, history.first_seen);
     let is_stale = status == SubflowActivity::Stale;
-    if is_stale && !memory.was_stale {
+    if is_stale && !history.was_stale {
         let why = why.clone().unwrap_or_default();
         events.push(format!("subflow {name} is stale: {why}"));
-    } else if !is_stale && memory.was_stale {
+    } else if !is_stale && history.was_stale {
         events.push(format!("subflow {name} is answered again"));
     }
-    memory.was_stale = is_stale;
-    memory.was_trying = status == SubflowActivity::Trying;
-    let interface = own.map(|(name, _)| name);
+    history.was_stale = is_stale;
+    history.was_connecting = status == SubflowActivity::Trying;
+    let interface = local_interface.map(|(name, _)| name);
     // A subflow whose address is gone keeps the interface that had it.
-    memory.interface = interface.clone().or(memory.interface);
+    history.interface = interface.clone().or(history.interface);
     let (share, limits) = (None, Vec::new());
-    let seen =
+    let derived =
         DerivedSubflow { status, why, is_inferred, interface, down_bps, up_bps, share, limits };
-    (seen, memory)
+    (derived, history)
 }
 
 /// Returns the rates in bits per second between the first and the last snapshot.
-fn rates(looks: &[(Duration, u64, u64)]) -> (f64, f64) {
+fn rates(samples: &[(Duration, u64, u64)]) -> (f64, f64) {
     let (Some((start, received, acked)), Some((end, received_now, acked_now))) =
-        (looks.first(), looks.last())
+        (samples.first(), samples.last())
     else {
         return (0.0, 0.0);
     };
@@ -435,19 +456,19 @@ fn status(
     interface: Option<&(String, bool)>,
     idle: Option<Duration>,
     now: Duration,
-    first: Duration,
+    first_seen: Duration,
 ) -> (SubflowActivity, Option<String>, bool) {
     match subflow.condition {
         SubflowCondition::Trying => {
-            let tried = format!("no answer for {}", seconds(now.saturating_sub(first)));
-            return (SubflowActivity::Trying, Some(tried), false);
+            let reason = format!("no answer for {}", seconds(now.saturating_sub(first_seen)));
+            return (SubflowActivity::Trying, Some(reason), false);
         }
         SubflowCondition::Closing => return (SubflowActivity::Closing, None, false),
         SubflowCondition::Established | SubflowCondition::Silent => {}
     }
-    let waits =
+    let is_unanswered =
         subflow.unacked_packets > 0 && subflow.backoff > 0 && subflow.since_ack >= STALE_AFTER;
-    if waits || subflow.condition == SubflowCondition::Silent {
+    if is_unanswered || subflow.condition == SubflowCondition::Silent {
         let silence = seconds(subflow.since_ack);
         let (packets, timeouts) = (subflow.unacked_packets, subflow.backoff);
         let plural = if timeouts == 1 { "" } else { "s" };
@@ -457,9 +478,9 @@ fn status(
         return (SubflowActivity::Stale, Some(why), true);
     }
     // A route may lead over another interface: a subflow that carries data is not stale.
-    let moves = idle.is_some_and(|idle| idle < LINK_DOWN_AFTER);
-    match interface.filter(|_| !moves) {
-        None if moves => {}
+    let carried_recently = idle.is_some_and(|idle| idle < LINK_DOWN_AFTER);
+    match interface.filter(|_| !carried_recently) {
+        None if carried_recently => {}
         Some((name, false)) => {
             return (SubflowActivity::Stale, Some(format!("interface {name} is down")), true);
         }
@@ -531,34 +552,36 @@ mod tests {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "what a watch asks for")]
-    fn all_run(_: IpAddr) -> Option<(String, bool)> {
+    fn interface_up(_: IpAddr) -> Option<(String, bool)> {
         Some(("wifi".to_owned(), true))
     }
 
     /// Returns the only subflow's status after each snapshot, and all events.
-    fn statuses(looks: Vec<(u64, MonitoredSubflow)>) -> (Vec<SubflowActivity>, Vec<String>) {
-        let (mut watch, mut statuses, mut all) =
+    fn statuses_and_events(
+        snapshots: Vec<(u64, MonitoredSubflow)>,
+    ) -> (Vec<SubflowActivity>, Vec<String>) {
+        let (mut history, mut statuses, mut events) =
             (ConnectionHistory::default(), Vec::new(), Vec::new());
-        for (at_ms, subflow) in looks {
+        for (at_ms, subflow) in snapshots {
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.update(now, vec![connection(vec![subflow])], None, &all_run);
-            statuses.push(seeing.connections[0].subflows[0].status);
-            all.extend(seeing.events);
+            let round = history.update(now, vec![connection(vec![subflow])], None, &interface_up);
+            statuses.push(round.connections[0].subflows[0].status);
+            events.extend(round.events);
         }
-        (statuses, all)
+        (statuses, events)
     }
 
     #[test]
     fn a_transferring_subflow_is_active_and_an_idle_one_is_not() {
-        let moved =
+        let after_transfer =
             MonitoredSubflow { bytes_acked: 1_000, ..subflow(SubflowCondition::Established) };
-        let looks = vec![
+        let snapshots = vec![
             (0, subflow(SubflowCondition::Established)),
-            (500, moved.clone()),
-            (1_000, moved.clone()),
-            (5_000, moved),
+            (500, after_transfer.clone()),
+            (1_000, after_transfer.clone()),
+            (5_000, after_transfer),
         ];
-        let (statuses, events) = statuses(looks);
+        let (statuses, events) = statuses_and_events(snapshots);
         let expected = [
             SubflowActivity::Established,
             SubflowActivity::Active,
@@ -577,12 +600,12 @@ mod tests {
             since_ack: Duration::from_millis(900),
             ..subflow(SubflowCondition::Established)
         };
-        let looks = vec![
+        let snapshots = vec![
             (0, subflow(SubflowCondition::Established)),
             (500, silent),
             (1_000, subflow(SubflowCondition::Established)),
         ];
-        let (statuses, events) = statuses(looks);
+        let (statuses, events) = statuses_and_events(snapshots);
         assert_eq!(
             statuses,
             [SubflowActivity::Established, SubflowActivity::Stale, SubflowActivity::Established]
@@ -594,66 +617,72 @@ mod tests {
 
     #[test]
     fn a_subflow_on_a_down_interface_is_stale_but_not_in_handshake() {
-        let mut watch = ConnectionHistory::default();
+        let mut history = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
-        let both = vec![
+        let subflows = vec![
             subflow(SubflowCondition::Established),
             MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) },
         ];
-        let seen = watch.update(Duration::ZERO, vec![connection(both)], None, &down).connections;
-        let [established, trying] = &seen[0].subflows[..] else { panic!() };
+        let connections =
+            history.update(Duration::ZERO, vec![connection(subflows)], None, &down).connections;
+        let [established, connecting] = &connections[0].subflows[..] else { panic!() };
         assert_eq!((established.status, established.is_inferred), (SubflowActivity::Stale, true));
         assert_eq!(established.why.as_deref(), Some("interface wifi is down"));
-        assert_eq!((trying.status, trying.is_inferred), (SubflowActivity::Trying, false));
+        assert_eq!((connecting.status, connecting.is_inferred), (SubflowActivity::Trying, false));
     }
 
     #[test]
     fn a_transferring_subflow_is_active_on_a_down_interface() {
-        let mut watch = ConnectionHistory::default();
+        let mut history = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let mut status = None;
         for round in 0..3 {
-            let moved = MonitoredSubflow {
+            let active = MonitoredSubflow {
                 bytes_acked: 500 * round,
                 ..subflow(SubflowCondition::Established)
             };
             let now = Duration::from_millis(500 * round);
-            let seen = watch.update(now, vec![connection(vec![moved])], None, &down).connections;
-            status = Some(seen[0].subflows[0].status);
+            let connections =
+                history.update(now, vec![connection(vec![active])], None, &down).connections;
+            status = Some(connections[0].subflows[0].status);
         }
         assert_eq!(status, Some(SubflowActivity::Active));
     }
 
     #[test]
     fn rates_are_of_the_last_second_and_shares_add_up() {
-        let mut watch = ConnectionHistory::default();
-        let at = |received: u64, cookie: u64| MonitoredSubflow {
+        let mut history = ConnectionHistory::default();
+        let subflow_with = |received: u64, cookie: u64| MonitoredSubflow {
             bytes_received: received,
             cookie,
             ..subflow(SubflowCondition::Established)
         };
-        let mut last = Vec::new();
-        for tenth in 0..30_u64 {
-            let now = Duration::from_millis(100 * tenth);
-            let both = vec![at(30_000 * tenth, 7), at(10_000 * tenth, 8)];
-            last = watch.update(now, vec![connection(both)], None, &all_run).connections;
+        let mut connections = Vec::new();
+        for tenth_s in 0..30_u64 {
+            let now = Duration::from_millis(100 * tenth_s);
+            let subflows =
+                vec![subflow_with(30_000 * tenth_s, 7), subflow_with(10_000 * tenth_s, 8)];
+            connections =
+                history.update(now, vec![connection(subflows)], None, &interface_up).connections;
         }
-        let [fast, slow] = &last[0].subflows[..] else { panic!() };
+        let [fast, slow] = &connections[0].subflows[..] else { panic!() };
         assert!((fast.down_bps - 2_400_000.0).abs() < 1.0, "{fast:?}");
         assert_eq!((fast.share, slow.share), (Some(0.75), Some(0.25)));
-        assert!((last[0].down_bps - 3_200_000.0).abs() < 1.0);
+        assert!((connections[0].down_bps - 3_200_000.0).abs() < 1.0);
     }
 
     #[test]
     fn an_idle_subflow_on_a_down_interface_is_stale_at_once() {
-        let mut watch = ConnectionHistory::default();
+        let mut history = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
-        let mut poll = |at_ms: u64, bytes_acked: u64, runs: bool| {
-            let one = MonitoredSubflow { bytes_acked, ..subflow(SubflowCondition::Established) };
-            let interface: &dyn Fn(IpAddr) -> _ = if runs { &all_run } else { &down };
+        let mut poll = |at_ms: u64, bytes_acked: u64, interface_is_up: bool| {
+            let subflow =
+                MonitoredSubflow { bytes_acked, ..subflow(SubflowCondition::Established) };
+            let interface: &dyn Fn(IpAddr) -> _ =
+                if interface_is_up { &interface_up } else { &down };
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.update(now, vec![connection(vec![one])], None, interface);
-            seeing.connections[0].subflows[0].status
+            let round = history.update(now, vec![connection(vec![subflow])], None, interface);
+            round.connections[0].subflows[0].status
         };
         poll(0, 0, true);
         assert_eq!(poll(200, 1_000, true), SubflowActivity::Active);
@@ -667,10 +696,10 @@ mod tests {
 
     #[test]
     fn the_senders_limit_is_reported_with_its_share() {
-        let mut watch = ConnectionHistory::default();
+        let mut history = ConnectionHistory::default();
         let mut poll = |at_ms: u64, sent: u64, unacked: u32| {
-            let mut one = subflow(SubflowCondition::Established);
-            one.internals.tcp = TcpInfo {
+            let mut sender = subflow(SubflowCondition::Established);
+            sender.internals.tcp = TcpInfo {
                 state: TcpInfo::ESTABLISHED,
                 mss_bytes: 1_000,
                 bytes_sent: sent,
@@ -681,8 +710,8 @@ mod tests {
                 ..TcpInfo::default()
             };
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.update(now, vec![connection(vec![one])], None, &all_run);
-            seeing.connections[0].subflows[0].limits.clone()
+            let round = history.update(now, vec![connection(vec![sender])], None, &interface_up);
+            round.connections[0].subflows[0].limits.clone()
         };
         assert_eq!(poll(0, 0, 20), [], "one look tells nothing");
         let limits = poll(500, 1_000_000, 20);
@@ -693,13 +722,13 @@ mod tests {
 
     #[test]
     fn a_disappearance_is_reported_once() {
-        let mut watch = ConnectionHistory::default();
-        let mut poll = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
-            let all = subflows.map(connection).into_iter().collect();
-            watch.update(Duration::from_secs(at), all, None, &all_run).events
+        let mut history = ConnectionHistory::default();
+        let mut poll = |at_s: u64, subflows: Option<Vec<MonitoredSubflow>>| {
+            let connections = subflows.map(connection).into_iter().collect();
+            history.update(Duration::from_secs(at_s), connections, None, &interface_up).events
         };
-        let tried = MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) };
-        poll(0, Some(vec![subflow(SubflowCondition::Established), tried]));
+        let connecting = MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) };
+        poll(0, Some(vec![subflow(SubflowCondition::Established), connecting]));
         let events = poll(1, Some(vec![subflow(SubflowCondition::Established)]));
         assert_eq!(events, ["subflow 10.0.0.1:4000 → 10.9.0.1:443 gave up"]);
         assert_eq!(poll(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
@@ -708,46 +737,55 @@ mod tests {
 
     #[test]
     fn an_ended_connection_is_reported_with_its_last_metrics() {
-        let mut watch = ConnectionHistory::default();
-        let carried = |bytes_acked: u64, cookie: u64| MonitoredSubflow {
+        let mut history = ConnectionHistory::default();
+        let subflow_with = |bytes_acked: u64, cookie: u64| MonitoredSubflow {
             bytes_acked,
             cookie,
             ..subflow(SubflowCondition::Established)
         };
-        let words = |cookie: u64, bytes_acked: u64| FinalSocketStats {
+        let final_stats = |cookie: u64, bytes_acked: u64| FinalSocketStats {
             cookie,
             bytes_received: 0,
             bytes_acked,
             retransmissions: 1,
         };
-        let both = connection(vec![carried(1_000_000, 7), carried(500_000, 8)]);
-        watch.update(Duration::ZERO, vec![both], Some(&[]), &all_run);
+        let two_subflows = connection(vec![subflow_with(1_000_000, 7), subflow_with(500_000, 8)]);
+        history.update(Duration::ZERO, vec![two_subflows], Some(&[]), &interface_up);
         // The second subflow ends; its final counters come one round later, with a plain TCP
         // socket's.
-        let one = || connection(vec![carried(2_000_000, 7)]);
-        let second =
-            watch.update(Duration::from_secs(1), vec![one()], Some(&[words(99, 1)]), &all_run);
+        let first_subflow = || connection(vec![subflow_with(2_000_000, 7)]);
+        let second = history.update(
+            Duration::from_secs(1),
+            vec![first_subflow()],
+            Some(&[final_stats(99, 1)]),
+            &interface_up,
+        );
         assert_eq!((second.events, second.ended), (Vec::new(), Vec::new()));
-        let said = [words(8, 600_000), words(7, 0)];
-        let third = watch.update(Duration::from_secs(2), vec![one()], Some(&said), &all_run);
-        let gone = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is gone: 600 kB sent, 0 B received, 1 \
+        let late_stats = [final_stats(8, 600_000), final_stats(7, 0)];
+        let third = history.update(
+            Duration::from_secs(2),
+            vec![first_subflow()],
+            Some(&late_stats),
+            &interface_up,
+        );
+        let expected = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is gone: 600 kB sent, 0 B received, 1 \
                     packet sent again";
-        assert_eq!(third.events, [gone]);
+        assert_eq!(third.events, [expected]);
         assert!(third.ended[0].is_final && third.ended[0].bytes_acked == 600_000);
         // Then the connection ends, after the kernel has reset its last subflow's counters.
-        let last = watch.update(Duration::from_secs(3), Vec::new(), Some(&[]), &all_run);
-        let gone = "connection 10.0.0.1:4000 → 10.9.0.1:443 is gone: 2.00 MB sent, 0 B received; by \
+        let last = history.update(Duration::from_secs(3), Vec::new(), Some(&[]), &interface_up);
+        let expected = "connection 10.0.0.1:4000 → 10.9.0.1:443 is gone: 2.00 MB sent, 0 B received; by \
                     path: wifi 100 %";
-        assert_eq!(last.events, [gone]);
+        assert_eq!(last.events, [expected]);
         assert_eq!((last.ended[0].bytes_acked, last.ended[0].is_final), (2_000_000, false));
     }
 
     #[test]
     fn final_statistics_are_awaited_once() {
-        let mut watch = ConnectionHistory::default();
-        let mut poll = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
-            let all = subflows.map(connection).into_iter().collect();
-            watch.update(Duration::from_secs(at), all, Some(&[]), &all_run).events
+        let mut history = ConnectionHistory::default();
+        let mut poll = |at_s: u64, subflows: Option<Vec<MonitoredSubflow>>| {
+            let connections = subflows.map(connection).into_iter().collect();
+            history.update(Duration::from_secs(at_s), connections, Some(&[]), &interface_up).events
         };
         poll(0, Some(vec![subflow(SubflowCondition::Established)]));
         assert_eq!(poll(1, None), [""; 0]);
@@ -757,12 +795,13 @@ mod tests {
 
     #[test]
     fn an_orphaned_socket_counts_as_ended() {
-        let mut watch = ConnectionHistory::default();
-        let waiting = MonitoredConnection { inode: 0, ..connection(Vec::new()) };
-        let seeing = watch.update(Duration::ZERO, vec![waiting], None, &all_run);
-        assert_eq!(seeing, MonitorRound::default());
+        let mut history = ConnectionHistory::default();
+        let orphaned = MonitoredConnection { inode: 0, ..connection(Vec::new()) };
+        let round = history.update(Duration::ZERO, vec![orphaned], None, &interface_up);
+        assert_eq!(round, MonitorRound::default());
         let unused = connection(Vec::new());
-        let seen = watch.update(Duration::ZERO, vec![unused], None, &all_run).connections;
-        assert!(seen[0].up_bps.is_sign_positive(), "no -0");
+        let connections =
+            history.update(Duration::ZERO, vec![unused], None, &interface_up).connections;
+        assert!(connections[0].up_bps.is_sign_positive(), "no -0");
     }
 }

@@ -41,8 +41,8 @@ impl ObservedLimit {
             (Part::Backup, "backup"),
             (Part::Stale, "silence"),
         ];
-        let named = PART_NAMES.iter().find(|(part, _)| *part == self.part);
-        named.map_or(self.part.label(), |(_, name)| name)
+        let entry = PART_NAMES.iter().find(|(part, _)| *part == self.part);
+        entry.map_or(self.part.label(), |(_, name)| name)
     }
 
     /// Returns the identifier for programs: `peer-window`.
@@ -66,7 +66,7 @@ impl LimitHistory {
     /// Removes entries older than `window`, except the latest.
     fn expire(&mut self, now: Duration, window: Duration) {
         while self.entries.len() > 1
-            && self.entries.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= window)
+            && self.entries.front().is_some_and(|(time, _)| now.saturating_sub(*time) >= window)
         {
             self.entries.pop_front();
         }
@@ -106,7 +106,7 @@ fn is_sending(before: &TcpInfo, now: &TcpInfo) -> bool {
 pub(crate) fn record_limits(
     connection: &MonitoredConnection,
     before: &[Option<TcpInfo>],
-    spent: &mut [LimitHistory],
+    histories: &mut [LimitHistory],
     (now, span): (Duration, Duration),
     window: Duration,
 ) {
@@ -114,18 +114,18 @@ pub(crate) fn record_limits(
         .zip(before)
         .map(|(subflow, before)| (before.unwrap_or(subflow.internals.tcp), subflow))
         .collect();
-    for ((before, subflow), spent) in infos.iter().zip(spent.iter_mut()) {
+    for ((before, subflow), history) in infos.iter().zip(histories.iter_mut()) {
         let now = &subflow.internals.tcp;
-        spent.cwnd_reduced |=
+        history.cwnd_reduced |=
             SubflowDelta { before, now, backup: false, cwnd_reduced: false }.is_cwnd_reduced();
     }
-    let between: Vec<SubflowDelta<'_>> = { infos.iter() }
-        .zip(spent.iter())
-        .map(|((before, subflow), spent)| SubflowDelta {
+    let deltas: Vec<SubflowDelta<'_>> = { infos.iter() }
+        .zip(histories.iter())
+        .map(|((before, subflow), history)| SubflowDelta {
             before,
             now: &subflow.internals.tcp,
             backup: subflow.backup,
-            cwnd_reduced: spent.cwnd_reduced,
+            cwnd_reduced: history.cwnd_reduced,
         })
         .collect();
     let source = if connection.fallback {
@@ -133,28 +133,29 @@ pub(crate) fn record_limits(
     } else {
         InfoSource::Multipath(connection.internals.send_state)
     };
-    let shares = send_limit::connection_limits(source, &between, false, span);
-    let any = infos.iter().any(|(before, subflow)| is_sending(before, &subflow.internals.tcp));
-    for (at, (shares, spent)) in shares.iter().zip(spent.iter_mut()).enumerate() {
-        if !any || before.get(at).copied().flatten().is_none() {
-            spent.expire(now, window);
-            if !any {
-                spent.entries.clear();
+    let shares = send_limit::connection_limits(source, &deltas, false, span);
+    let is_any_sending =
+        infos.iter().any(|(before, subflow)| is_sending(before, &subflow.internals.tcp));
+    for (index, (shares, history)) in shares.iter().zip(histories.iter_mut()).enumerate() {
+        if !is_any_sending || before.get(index).copied().flatten().is_none() {
+            history.expire(now, window);
+            if !is_any_sending {
+                history.entries.clear();
             }
             continue;
         }
         let parts = shares.iter().map(|(limit, share)| {
             let part = send_limit::account_part(*limit, None, false);
-            let waits_for = if let SendLimit::HolBlocked(other) = limit {
-                infos.get(*other).map(|(_, it)| it.cookie)
+            let waits_for = if let SendLimit::HolBlocked(blocker) = limit {
+                infos.get(*blocker).map(|(_, subflow)| subflow.cookie)
             } else {
                 None
             };
             (part, waits_for, share * span.as_secs_f64())
         });
         let parts = parts.collect();
-        spent.entries.push_back((now, parts));
-        spent.expire(now, window);
+        history.entries.push_back((now, parts));
+        history.expire(now, window);
     }
 }
 
@@ -164,13 +165,13 @@ mod tests {
 
     #[test]
     fn shares_cover_the_last_window_and_the_longest_is_first() {
-        let mut spent = LimitHistory::default();
+        let mut history = LimitHistory::default();
         let second = Duration::from_secs;
-        spent.entries.push_back((second(1), vec![(Part::Application, None, 1.0)]));
-        spent.entries.push_back((second(2), vec![(Part::PeerWindow, None, 0.8)]));
-        spent.entries.push_back((second(2), vec![(Part::Application, None, 0.2)]));
-        spent.expire(second(2), second(1));
-        let limits = spent.limits();
+        history.entries.push_back((second(1), vec![(Part::Application, None, 1.0)]));
+        history.entries.push_back((second(2), vec![(Part::PeerWindow, None, 0.8)]));
+        history.entries.push_back((second(2), vec![(Part::Application, None, 0.2)]));
+        history.expire(second(2), second(1));
+        let limits = history.limits();
         assert_eq!(limits[0].part, Part::PeerWindow);
         assert!((limits[0].share - 0.8).abs() < 1e-9, "{limits:?}");
         assert_eq!((limits[0].name(), limits[0].id().as_str()), ("receive window", "peer-window"));

@@ -27,13 +27,13 @@ impl MetricsServer {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let page = Arc::new(Mutex::new(String::new()));
-        let shown = Arc::clone(&page);
+        let served_page = Arc::clone(&page);
         thread::Builder::new().name("metrics".into()).spawn(move || {
             for stream in listener.incoming() {
                 match stream {
                     // A malformed or slow request gets no reply; the server continues with the
                     // next.
-                    Ok(stream) => drop(respond(stream, &shown)),
+                    Ok(stream) => drop(respond(stream, &served_page)),
                     Err(_) => thread::sleep(ERROR_PAUSE),
                 }
             }
@@ -56,24 +56,24 @@ fn respond(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
     let deadline = Instant::now() + REQUEST_TIMEOUT;
     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();
-    let mut part = [0; 1_024];
+    let mut chunk = [0; 1_024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > MAX_REQUEST_BYTES {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() || request.len() > MAX_REQUEST_BYTES {
             return Ok(());
         }
-        stream.set_read_timeout(Some(left))?;
-        let length = stream.read(&mut part)?;
+        stream.set_read_timeout(Some(remaining))?;
+        let length = stream.read(&mut chunk)?;
         if length == 0 {
             return Ok(());
         }
-        request.extend_from_slice(part.get(..length).unwrap_or_default());
+        request.extend_from_slice(chunk.get(..length).unwrap_or_default());
     }
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let mut words = line.split(|byte| *byte == b' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (method, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
     let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let (status, kind, body) = match (method, path) {
+    let (status, content_type, body) = match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => ("200 OK", "text/plain; version=0.0.4", page),
         (b"GET" | b"HEAD", _) => {
             ("404 Not Found", "text/plain", "the figures are at /metrics\n".to_owned())
@@ -81,7 +81,7 @@ fn respond(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
         _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}; charset=utf-8\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         body.len()
     );
@@ -96,7 +96,7 @@ fn respond(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn ask(address: SocketAddr, request: &str) -> String {
+    fn send_request(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -106,27 +106,27 @@ mod tests {
 
     #[test]
     fn requests_get_the_newest_page_and_nothing_else() {
-        let responder = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        responder.set_page("towpath_connections 1\n".to_owned());
-        let answer = ask(responder.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        server.set_page("towpath_connections 1\n".to_owned());
+        let answer = send_request(server.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\ntowpath_connections 1\n"), "{answer}");
-        let answer = ask(responder.address(), "GET /etc/passwd HTTP/1.1\r\n\r\n");
+        let answer = send_request(server.address(), "GET /etc/passwd HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        let answer = ask(responder.address(), "POST /metrics HTTP/1.1\r\n\r\n");
+        let answer = send_request(server.address(), "POST /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     }
 
     #[test]
     fn an_oversized_request_is_dropped_and_the_next_is_answered() {
-        let responder = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        let mut stream = TcpStream::connect(responder.address()).unwrap();
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut stream = TcpStream::connect(server.address()).unwrap();
         // The server closes in the middle, so either call may fail.
         let _ = stream.write_all(&vec![b'x'; 4 * MAX_REQUEST_BYTES]);
-        let mut nothing = Vec::new();
-        let _ = stream.read_to_end(&mut nothing); // the peer may be gone
-        assert!(nothing.is_empty());
-        let answer = ask(responder.address(), "GET /metrics HTTP/1.0\r\n\r\n");
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply); // the peer may be gone
+        assert!(reply.is_empty());
+        let answer = send_request(server.address(), "GET /metrics HTTP/1.0\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
 }

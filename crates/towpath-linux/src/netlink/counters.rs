@@ -32,12 +32,12 @@ impl MibCounters {
         let mut counters = BTreeMap::new();
         let mut lines = text.lines();
         while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
-            let (Some((group, names)), Some((same, values))) =
+            let (Some((group, names)), Some((values_group, values))) =
                 (names.split_once(':'), values.split_once(':'))
             else {
                 continue;
             };
-            if group != same {
+            if group != values_group {
                 continue;
             }
             for (name, value) in names.split_whitespace().zip(values.split_whitespace()) {

@@ -305,7 +305,7 @@ impl DiagSocket {
 
 /// Returns the bytes in the send buffer and their limit.
 fn send_buffer(memory: &[u8]) -> (u64, u64) {
-    let word = |place: usize| u64::from(crate::sample::u32_at(memory, place * 4));
+    let word = |index: usize| u64::from(crate::sample::u32_at(memory, index * 4));
     (word(SK_MEMINFO_WMEM_QUEUED), word(SK_MEMINFO_SNDBUF))
 }
 
@@ -385,8 +385,8 @@ mod tests {
     fn recorded_sockets_are_understood() {
         let sockets = parse_all(RECORDED, |message| DiagSocket::parse(message).unwrap().unwrap());
         let [server, client, subflow, destroyed @ ..] = &sockets[..] else { panic!() };
-        let (from, to) = (client.local.to_string(), client.remote.to_string());
-        assert_eq!((from.as_str(), to.as_str()), ("10.0.0.1:44283", "10.0.1.1:38785"));
+        let (local, remote) = (client.local.to_string(), client.remote.to_string());
+        assert_eq!((local.as_str(), remote.as_str()), ("10.0.0.1:44283", "10.0.1.1:38785"));
         assert_eq!((server.local, server.remote), (client.remote, client.local));
         assert_eq!((client.state, client.info.len()), (TcpState::Established, 96));
         assert_eq!((client.subflow, client.congestion.as_ref()), (None, None));

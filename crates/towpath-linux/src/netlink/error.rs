@@ -76,7 +76,7 @@ impl fmt::Display for NetlinkErrorKind {
             Self::Socket(error) => f.write_str(&os_error_text(error)),
             Self::Malformed(malformed) => write!(f, "malformed answer: {malformed}"),
             Self::Unstable => f.write_str("the table keeps changing while it is read"),
-            Self::Unsupported(what) => write!(f, "the kernel has no {what}"),
+            Self::Unsupported(feature) => write!(f, "the kernel has no {feature}"),
         }
     }
 }
@@ -94,8 +94,8 @@ impl From<io::Error> for NetlinkErrorKind {
 }
 
 impl From<NetlinkAck> for NetlinkErrorKind {
-    fn from(verdict: NetlinkAck) -> Self {
-        Self::Refused { errno: verdict.errno, explanation: verdict.extack }
+    fn from(ack: NetlinkAck) -> Self {
+        Self::Refused { errno: ack.errno, explanation: ack.extack }
     }
 }
 

@@ -150,7 +150,7 @@ impl MptcpPm {
     pub fn open() -> Result<Self, NetlinkError> {
         let action = "open the MPTCP path manager";
         let mut requests = RequestSocket::open(NETLINK_GENERIC, action)?;
-        let family = resolve(&mut requests, action)?.id;
+        let family = resolve_family(&mut requests, action)?.id;
         Ok(Self { requests, family })
     }
 
@@ -238,7 +238,7 @@ impl Endpoint {
     fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let (mut address, mut id, mut port) = (None, None, None);
         let (mut flags, mut link_index) = (EndpointFlags::default(), None);
-        for attribute in command(message)?.1 {
+        for attribute in split_command(message)?.1 {
             let attribute = attribute?;
             if attribute.kind != ATTR_ADDR {
                 continue;
@@ -272,7 +272,7 @@ impl fmt::Display for Endpoint {
 impl MptcpLimits {
     fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let (mut subflows, mut accepted) = (None, None);
-        for attribute in command(message)?.1 {
+        for attribute in split_command(message)?.1 {
             let attribute = attribute?;
             match attribute.kind {
                 ATTR_RCV_ADD_ADDRS => accepted = Some(attribute.u32()?),
@@ -288,7 +288,7 @@ impl MptcpLimits {
 }
 
 /// Splits a generic netlink message into its command and attributes.
-fn command<'a>(message: &Message<'a>) -> Result<(u8, Attributes<'a>), Malformed> {
+fn split_command<'a>(message: &Message<'a>) -> Result<(u8, Attributes<'a>), Malformed> {
     let mut reader = StructReader::new(message.body, "genlmsghdr");
     let [command, _version, _, _] = reader.take()?;
     Ok((command, Attributes::new(reader.rest())))
@@ -302,7 +302,7 @@ struct GenlFamily {
 }
 
 /// Requests the family's numbers; they can differ after each boot.
-fn resolve(requests: &mut RequestSocket, action: &str) -> Result<GenlFamily, NetlinkError> {
+fn resolve_family(requests: &mut RequestSocket, action: &str) -> Result<GenlFamily, NetlinkError> {
     let payload = MessageBuilder::generic(libc::CTRL_CMD_GETFAMILY as u8, 1)
         .text(libc::CTRL_ATTR_FAMILY_NAME as u16, FAMILY);
     let kind = libc::GENL_ID_CTRL as u16;
@@ -318,7 +318,7 @@ fn resolve(requests: &mut RequestSocket, action: &str) -> Result<GenlFamily, Net
 impl GenlFamily {
     fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let (mut id, mut events) = (None, None);
-        for attribute in command(message)?.1 {
+        for attribute in split_command(message)?.1 {
             let attribute = attribute?;
             match i32::from(attribute.kind) {
                 libc::CTRL_ATTR_FAMILY_ID => id = Some(attribute.u16()?),
@@ -384,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_an_endpoint_is_read_and_called_by_its_name() {
+    fn every_endpoint_flag_is_parsed_and_named() {
         let recorded = include_str!("recorded/mptcp_endpoint_flags.hex");
         let endpoints = parse_all(recorded, |message| Endpoint::parse(message).unwrap());
-        let said = endpoints.iter().map(|endpoint| {
+        let lines = endpoints.iter().map(|endpoint| {
             let link = endpoint.link_index.map(|_| " dev").unwrap_or_default();
             format!("{endpoint}{link} {}", endpoint.flags)
         });
@@ -398,7 +398,7 @@ mod tests {
             "MPTCP endpoint 4 10.0.0.4 signal subflow",
             "MPTCP endpoint 5 10.0.0.5 laminar",
         ];
-        assert_eq!(said.collect::<Vec<_>>(), expected);
+        assert_eq!(lines.collect::<Vec<_>>(), expected);
         never_panics(recorded, Endpoint::parse);
     }
 

@@ -71,14 +71,14 @@ impl Prefix {
     /// Clears the host bits, as routes and rules require.
     #[must_use]
     pub fn network(self) -> Self {
-        let host = u32::from(Self::host(self.address).length - self.length);
+        let host_bits = u32::from(Self::host(self.address).length - self.length);
         let address = match self.address {
             IpAddr::V4(v4) => {
-                let mask = u32::MAX.checked_shl(host).unwrap_or(0);
+                let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
                 IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
             }
             IpAddr::V6(v6) => {
-                let mask = u128::MAX.checked_shl(host).unwrap_or(0);
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
             }
         };

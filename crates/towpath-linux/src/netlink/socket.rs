@@ -115,8 +115,8 @@ impl RequestSocket {
             for message in Messages::new(&self.buffer) {
                 let message = message?;
                 if message.sequence != self.sequence {
-                    continue;
-                } // left over from a request that failed midway
+                    continue; // left over from a request that failed midway
+                }
                 stable &= i32::from(message.flags) & libc::NLM_F_DUMP_INTR == 0;
                 match i32::from(message.kind) {
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
@@ -169,13 +169,13 @@ impl EventSocket {
         action: &str,
         parse: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
     ) -> Result<EventBatch<T>, NetlinkError> {
-        let mut received = EventBatch { events: Vec::new(), lost: false };
+        let mut batch = EventBatch { events: Vec::new(), lost: false };
         for _ in 0..MAX_DRAIN_DATAGRAMS {
             match receive(&self.socket, &mut self.buffer) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    received.lost = true;
+                    batch.lost = true;
                     continue;
                 }
                 Err(error) => return Err(NetlinkError::new(action, error)),
@@ -184,10 +184,10 @@ impl EventSocket {
                 let event = message
                     .and_then(|message| parse(&message))
                     .map_err(|malformed| NetlinkError::new(action, malformed))?;
-                received.events.extend(event);
+                batch.events.extend(event);
             }
         }
-        Ok(received)
+        Ok(batch)
     }
 }
 

@@ -23,10 +23,10 @@ const EXTACK_TEXT: u16 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A message, structure or attribute ends too early.
-    #[error("{what} is cut short: {need} bytes needed, {got} there")]
+    #[error("{item} is cut short: {need} bytes needed, {got} there")]
     Short {
         /// Name of the item that was being parsed.
-        what: &'static str,
+        item: &'static str,
         /// Number of bytes that the item needs.
         need: usize,
         /// Number of bytes that are left.
@@ -41,17 +41,17 @@ pub enum Malformed {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StructReader<'a> {
     bytes: &'a [u8],
-    what: &'static str,
+    item: &'static str,
 }
 
 impl<'a> StructReader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8], what: &'static str) -> Self {
-        Self { bytes, what }
+    pub(crate) const fn new(bytes: &'a [u8], item: &'static str) -> Self {
+        Self { bytes, item }
     }
 
     pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (field, rest) = self.bytes.split_first_chunk::<N>().ok_or(Malformed::Short {
-            what: self.what,
+            item: self.item,
             need: N,
             got: self.bytes.len(),
         })?;
@@ -115,8 +115,8 @@ impl MessageBuilder {
     /// A value over 65,531 bytes is cut. The kernel accepts no attribute of nearly that size, so
     /// it also refuses the rest.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let most = usize::from(u16::MAX) - NLATTR_HEADER_BYTES;
-        let value = value.get(..most).unwrap_or(value);
+        let max_bytes = usize::from(u16::MAX) - NLATTR_HEADER_BYTES;
+        let value = value.get(..max_bytes).unwrap_or(value);
         let length = (value.len() + NLATTR_HEADER_BYTES) as u16;
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -215,7 +215,7 @@ impl<'a> Messages<'a> {
         let length = reader.u32()? as usize;
         let (kind, flags, sequence) = (reader.u16()?, reader.u16()?, reader.u32()?);
         let _port = reader.u32()?;
-        let short = Malformed::Short { what: "message", need: length, got: bytes.len() };
+        let short = Malformed::Short { item: "message", need: length, got: bytes.len() };
         let body = bytes.get(NLMSG_HEADER_BYTES..length).ok_or(short)?;
         let rest = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Ok((Message { kind, flags, sequence, body }, rest))
@@ -303,7 +303,7 @@ impl<'a> Attributes<'a> {
     fn split(bytes: &'a [u8]) -> Result<(Attribute<'a>, &'a [u8]), Malformed> {
         let mut reader = StructReader::new(bytes, "attribute header");
         let (length, kind) = (usize::from(reader.u16()?), reader.u16()? & ATTRIBUTE_TYPE);
-        let short = Malformed::Short { what: "attribute", need: length, got: bytes.len() };
+        let short = Malformed::Short { item: "attribute", need: length, got: bytes.len() };
         let value = bytes.get(NLATTR_HEADER_BYTES..length).ok_or(short)?;
         let rest = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Ok((Attribute { kind, value }, rest))
@@ -336,7 +336,7 @@ impl NetlinkAck {
     /// Reads `NLMSG_ERROR` (`struct nlmsgerr`) and, as its second form, `NLMSG_DONE`.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let is_error = i32::from(message.kind) == libc::NLMSG_ERROR;
-        let has = |flag: i32| i32::from(message.flags) & flag != 0;
+        let has_flag = |flag: i32| i32::from(message.flags) & flag != 0;
         let mut reader = StructReader::new(message.body, "verdict");
         // Before Linux 2.6 NLMSG_DONE had no body at all.
         if !is_error && message.body.is_empty() {
@@ -348,11 +348,11 @@ impl NetlinkAck {
             let request = reader.u32()? as usize;
             // Only an uncapped error message has the whole request between the header and the
             // extras.
-            let skip = if has(libc::NLM_F_CAPPED) { NLMSG_HEADER_BYTES } else { request };
+            let skip = if has_flag(libc::NLM_F_CAPPED) { NLMSG_HEADER_BYTES } else { request };
             extras = extras.get(skip.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         }
         let mut extack = None;
-        if has(libc::NLM_F_ACK_TLVS) {
+        if has_flag(libc::NLM_F_ACK_TLVS) {
             for attribute in Attributes::new(extras) {
                 let attribute = attribute?;
                 if attribute.kind == EXTACK_TEXT {
@@ -371,7 +371,7 @@ pub(crate) mod tests {
     use proptest::test_runner::TestRunner;
 
     /// Turns recorded datagrams, written in hexadecimal with `#` comments, into bytes.
-    pub(crate) fn hex(text: &str) -> Vec<u8> {
+    pub(crate) fn parse_hex(text: &str) -> Vec<u8> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let digits: Vec<u8> =
             lines.flat_map(str::chars).filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
@@ -380,13 +380,13 @@ pub(crate) mod tests {
 
     /// Returns the result of `parse` for each recorded message.
     pub(crate) fn parse_all<T>(recorded: &str, parse: impl Fn(&Message<'_>) -> T) -> Vec<T> {
-        Messages::new(&hex(recorded)).map(|message| parse(&message.unwrap())).collect()
+        Messages::new(&parse_hex(recorded)).map(|message| parse(&message.unwrap())).collect()
     }
 
     /// Calls `parse` with every prefix of each recorded message, with recorded messages after
     /// random changes, and with random bytes.
     pub(crate) fn never_panics<T>(recorded: &str, parse: impl Fn(&Message<'_>) -> T) {
-        let bytes = hex(recorded);
+        let bytes = parse_hex(recorded);
         for message in Messages::new(&bytes) {
             let message = message.unwrap();
             for cut in 0..=message.body.len() {
@@ -394,19 +394,20 @@ pub(crate) mod tests {
             }
         }
         let changes = proptest::collection::vec((0..bytes.len(), any::<u8>()), 1..8);
-        let whatever = any::<Vec<u8>>();
-        let run = TestRunner::default().run(&(changes, whatever), |(changes, whatever)| {
-            let mut damaged = bytes.clone();
-            for (place, byte) in changes {
-                damaged[place] = byte;
-            }
-            for message in Messages::new(&damaged).map_while(Result::ok) {
-                parse(&message);
-                parse(&Message { body: &whatever, ..message });
-            }
-            Ok(())
-        });
-        run.unwrap();
+        let random_body = any::<Vec<u8>>();
+        let result =
+            TestRunner::default().run(&(changes, random_body), |(changes, random_body)| {
+                let mut damaged = bytes.clone();
+                for (index, byte) in changes {
+                    damaged[index] = byte;
+                }
+                for message in Messages::new(&damaged).map_while(Result::ok) {
+                    parse(&message);
+                    parse(&Message { body: &random_body, ..message });
+                }
+                Ok(())
+            });
+        result.unwrap();
     }
 
     #[test]
@@ -474,10 +475,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_errors() {
+    fn wrong_lengths_are_errors() {
         let mut bytes = MessageBuilder::new(&[1, 2, 3, 4]).message(16, 0, 1);
         bytes[0] = 200;
-        let short = Malformed::Short { what: "message", need: 200, got: 20 };
+        let short = Malformed::Short { item: "message", need: 200, got: 20 };
         assert_eq!(Messages::new(&bytes).collect::<Vec<_>>(), [Err(short)]);
         bytes[0] = 3; // shorter than its own header
         assert!(Messages::new(&bytes).next().unwrap().is_err());

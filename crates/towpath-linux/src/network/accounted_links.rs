@@ -30,10 +30,8 @@ impl EmulatedNetwork {
     /// Returns the overhead in bytes that the link adds to each packet.
     pub(crate) fn overhead_bytes(&self, link: &AccountedLink) -> u32 {
         let pair = match (link.bottleneck, link.paths.as_slice()) {
-            (Some(index), _) => {
-                self.scenario.bottlenecks.get(index).map(|one| [&one.up, &one.down])
-            }
-            (None, [path, ..]) => self.scenario.paths.get(*path).map(|one| [&one.up, &one.down]),
+            (Some(index), _) => self.scenario.bottlenecks.get(index).map(|b| [&b.up, &b.down]),
+            (None, [path, ..]) => self.scenario.paths.get(*path).map(|p| [&p.up, &p.down]),
             (None, []) => None,
         };
         let config = pair.and_then(|pair| pair.get(direction_index(link.direction)).copied());
@@ -49,7 +47,7 @@ impl EmulatedNetwork {
         let side = direction_index(direction);
         let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
         let shared = through.iter().filter_map(|index| self.links.bottlenecks.get(*index));
-        let own = self.links.paths.get(path).into_iter();
-        own.chain(shared).filter_map(move |pair| pair.get(side).copied())
+        let access_link = self.links.paths.get(path).into_iter();
+        access_link.chain(shared).filter_map(move |pair| pair.get(side).copied())
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn build(
     scenario: &Arc<Scenario>,
     clock: Clock,
     seed: u64,
-    wanted: Option<Backend>,
+    requested: Option<Backend>,
 ) -> Result<EmulatedNetwork, NetworkError> {
     let mut warnings = Vec::new();
     let mut hosts = scenario
@@ -58,41 +58,44 @@ pub(crate) fn build(
         .iter()
         .map(|host| create_host(scenario, host))
         .collect::<Result<Vec<_>, _>>()?;
-    let backend = choose_backend(wanted, &hosts)?;
-    let mut middle = RouteSocket::open().map_err(NetworkError::kernel("emulator"))?;
-    let mut lanes = Vec::new();
+    let backend = choose_backend(requested, &hosts)?;
+    let mut emulator_route = RouteSocket::open().map_err(NetworkError::kernel("emulator"))?;
+    let mut ports = Vec::new();
     let mut carriers = Vec::new();
     let mut devices: Vec<StackDevices> = hosts.iter().map(|_| StackDevices::new()).collect();
     for (index, path) in scenario.paths.iter().enumerate() {
         let [first, second] = path.between.map(|host| hosts.get(host));
         let (Some(first), Some(second)) = (first, second) else { continue };
-        let mut make = |host: &HostNamespace, end: usize| {
+        let mut make_port = |host: &HostNamespace, end: usize| {
             let number = path.between.get(end).copied().unwrap_or_default();
-            if let Some(own) = devices.get_mut(number).filter(|_| plan::is_own(scenario, number)) {
-                return stack_port(own, index);
+            if let Some(stack_devices) =
+                devices.get_mut(number).filter(|_| plan::is_own(scenario, number))
+            {
+                return stack_port(stack_devices, index);
             }
             let link = (path.name.as_str(), path.mtu_bytes);
-            interface(backend, &mut middle, host, link, &format!("{index}-{end}"))
+            create_interface(backend, &mut emulator_route, host, link, &format!("{index}-{end}"))
         };
-        let (near, near_carrier) = make(first, 0)?;
-        let (far, far_carrier) = make(second, 1)?;
-        carriers.push([near_carrier, far_carrier]);
-        lanes.push([near, far]);
+        let (first_port, first_carrier) = make_port(first, 0)?;
+        let (second_port, second_carrier) = make_port(second, 1)?;
+        carriers.push([first_carrier, second_carrier]);
+        ports.push([first_port, second_port]);
     }
     let families = EmulatedNetwork::families(scenario);
     for (index, (host, devices)) in hosts.iter_mut().zip(devices).enumerate() {
         if plan::is_own(scenario, index) {
             warnings.extend(plan::ignored_settings(scenario, index));
-            let started = start_stack(scenario, index, clock, seed, &families, devices);
-            let started = started.map_err(NetworkError::system("start a host's stack"))?;
-            host.stack = Some(Arc::new(started));
+            let stack = start_stack(scenario, index, clock, seed, &families, devices);
+            let stack = stack.map_err(NetworkError::system("start a host's stack"))?;
+            host.stack = Some(Arc::new(stack));
         } else {
             configure_host(scenario, index, host, &families)?;
         }
     }
-    let at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
-    let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host.clone())
-        .map_err(NetworkError::system("start the emulator"))?;
+    let shaped_at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
+    let (emulator, links) =
+        start_emulator(thread, scenario, clock, seed, ports, shaped_at_host.clone())
+            .map_err(NetworkError::system("start the emulator"))?;
     Ok(EmulatedNetwork {
         scenario: Arc::clone(scenario),
         clock,
@@ -104,35 +107,35 @@ pub(crate) fn build(
         links,
         generations: Mutex::new(vec![[0; 2]; scenario.paths.len()]),
         carriers,
-        at_host,
+        shaped_at_host,
     })
 }
 
 fn create_host(scenario: &Scenario, host: &Host) -> Result<HostNamespace, NetworkError> {
-    empty_host(&host.name, || {
-        settings(host)?;
+    create_empty_host(&host.name, || {
+        write_host_settings(host)?;
         // Default for programs, refused when an administrator restricts it. Our own flows set
         // theirs per socket, and the result is read back.
-        let wanted = scenario.congestion_control_of(host);
-        let _ = write_setting("net.ipv4.tcp_congestion_control", wanted); // may be refused
+        let algorithm = scenario.congestion_control_of(host);
+        let _ = write_setting("net.ipv4.tcp_congestion_control", algorithm); // may be refused
         Ok(())
     })
 }
 
-/// Makes a host without interfaces; `settings` runs inside it first.
-pub(crate) fn empty_host(
+/// Makes a host without interfaces; `write_settings` runs inside it first.
+pub(crate) fn create_empty_host(
     name: &str,
-    settings: impl FnOnce() -> Result<(), NetworkError> + Send,
+    write_settings: impl FnOnce() -> Result<(), NetworkError> + Send,
 ) -> Result<HostNamespace, NetworkError> {
-    let system = |action: &str| NetworkError::system(format!("{action} host `{name}`"));
-    let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
+    let system_error = |action: &str| NetworkError::system(format!("{action} host `{name}`"));
+    let namespace = Namespace::create().map_err(system_error("create a network namespace for"))?;
     let route = namespace.run(|| {
-        settings()?;
+        write_settings()?;
         let mut route = RouteSocket::open().map_err(NetworkError::kernel(name))?;
         route.set_up("lo").map_err(NetworkError::kernel(name))?;
         Ok(route)
     });
-    let route = route.map_err(system("enter"))??;
+    let route = route.map_err(system_error("enter"))??;
     Ok(HostNamespace {
         name: name.to_owned(),
         namespace,
@@ -166,7 +169,7 @@ fn start_stack(
     devices: StackDevices,
 ) -> io::Result<stack::StackHandle> {
     let name = scenario.hosts.get(index).map_or("", |host| host.name.as_str());
-    let mut own = Stack::new(towpath_mptcp::stack::StackConfig {
+    let mut stack = Stack::new(towpath_mptcp::stack::StackConfig {
         seed: towpath_net::stream_seed(seed, &format!("host/{name}"), "stack"),
         syn_backlog: 128,
         time_wait_limit: 4_096,
@@ -174,13 +177,13 @@ fn start_stack(
     });
     for (number, path) in scenario.paths.iter().enumerate() {
         if end_of(path, index).is_some() {
-            own.add_interface(plan::interface(number), path.mtu_bytes);
+            stack.add_interface(plan::interface(number), path.mtu_bytes);
         }
     }
     for address in plan::addresses(scenario, index, families) {
-        own.set_address(clock.now(), address);
+        stack.set_address(clock.now(), address);
     }
-    stack::StackHandle::start(name, clock, own, devices)
+    stack::StackHandle::start(name, clock, stack, devices)
 }
 
 /// Writes the settings of every host, independent of the machine's own.
@@ -202,16 +205,16 @@ pub(crate) fn write_default_settings() -> Result<(), NetworkError> {
         ("net.ipv6.conf.default.keep_addr_on_down", "1", false),
     ];
     for (name, value, required) in defaults {
-        let written = write_setting(name, value);
+        let result = write_setting(name, value);
         if required {
-            written?;
+            result?;
         }
     }
     Ok(())
 }
 
 /// Writes the host's settings; runs inside its namespace, before it has interfaces.
-fn settings(host: &Host) -> Result<(), NetworkError> {
+fn write_host_settings(host: &Host) -> Result<(), NetworkError> {
     write_default_settings()?;
     let buffers =
         [("net.ipv4.tcp_rmem", host.receive_buffer), ("net.ipv4.tcp_wmem", host.send_buffer)];
@@ -229,15 +232,15 @@ pub(crate) fn write_setting(name: &str, value: &str) -> Result<(), NetworkError>
 }
 
 pub(crate) fn choose_backend(
-    wanted: Option<Backend>,
+    requested: Option<Backend>,
     hosts: &[HostNamespace],
 ) -> Result<Backend, NetworkError> {
     let Some(host) = hosts.first() else { return Ok(Backend::Packet) };
-    if wanted == Some(Backend::Packet) {
+    if requested == Some(Backend::Packet) {
         return Ok(Backend::Packet);
     }
-    let tried = host.namespace.run(|| sys::open_tun("probe")).and_then(|opened| opened);
-    match (tried, wanted) {
+    let probe = host.namespace.run(|| sys::open_tun("probe")).and_then(|result| result);
+    match (probe, requested) {
         (Ok(_), _) => Ok(Backend::Tun),
         (Err(error), Some(Backend::Tun)) => {
             Err(NetworkError::system("open /dev/net/tun (try `--backend packet`)")(error))
@@ -248,26 +251,27 @@ pub(crate) fn choose_backend(
 
 /// Makes an interface of `host` whose other end is a port of the emulator.
 ///
-/// `inner` is the interface's name there, if it needs one.
-pub(crate) fn interface(
+/// `emulator_end` is the interface's name there, if it needs one.
+pub(crate) fn create_interface(
     backend: Backend,
-    middle: &mut RouteSocket,
+    emulator_route: &mut RouteSocket,
     host: &HostNamespace,
     (name, mtu_bytes): (&str, u32),
-    inner: &str,
+    emulator_end: &str,
 ) -> Result<(EmulatorPort, CarrierControl), NetworkError> {
-    let system = || NetworkError::system(format!("make interface `{name}` on `{}`", host.name));
-    let kernel = NetworkError::kernel(&host.name);
+    let system_error =
+        || NetworkError::system(format!("make interface `{name}` on `{}`", host.name));
+    let kernel_error = NetworkError::kernel(&host.name);
     match backend {
         Backend::Tun => {
-            let opened = host.namespace.run(|| sys::open_tun(name)).and_then(|fd| fd);
-            let fd = opened.map_err(system())?;
-            let carrier = fd.try_clone().map_err(system())?;
+            let result = host.namespace.run(|| sys::open_tun(name)).and_then(|fd| fd);
+            let fd = result.map_err(system_error())?;
+            let carrier = fd.try_clone().map_err(system_error())?;
             let mut route = host.route();
-            route.set_mtu(name, mtu_bytes).map_err(&kernel)?;
-            route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel)?;
+            route.set_mtu(name, mtu_bytes).map_err(&kernel_error)?;
+            route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel_error)?;
             // Without the ring, packets count from the moment when they are read.
-            let number = route.link(name).map_err(&kernel)?.index;
+            let number = route.link(name).map_err(&kernel_error)?.index;
             let ring = host.namespace.run(|| PacketRing::open(number)).and_then(|ring| ring).ok();
             let port = EmulatorPort::Kernel {
                 device: VirtioFd::Tun(fd),
@@ -276,22 +280,22 @@ pub(crate) fn interface(
             Ok((port, CarrierControl::Tun(carrier)))
         }
         Backend::Packet => {
-            let side = |name, namespace| VethEnd {
+            let veth_end = |name, namespace| VethEnd {
                 name,
                 mac: Some(MAC),
                 mtu: Some(mtu_bytes),
                 tx_queue_len: Some(TX_QUEUE_PACKETS),
                 namespace,
             };
-            let ends = (side(name, Some(host.namespace.as_fd())), side(inner, None));
-            middle.add_veth(&ends.0, &ends.1).map_err(&kernel)?;
-            host.route().set_arp(name, false).map_err(&kernel)?;
-            middle.set_arp(inner, false).map_err(&kernel)?;
-            middle.set_up(inner).map_err(&kernel)?;
-            let number = middle.link(inner).map_err(&kernel)?.index;
-            let fd = sys::open_packet_socket(number).map_err(system())?;
+            let pair = (veth_end(name, Some(host.namespace.as_fd())), veth_end(emulator_end, None));
+            emulator_route.add_veth(&pair.0, &pair.1).map_err(&kernel_error)?;
+            host.route().set_arp(name, false).map_err(&kernel_error)?;
+            emulator_route.set_arp(emulator_end, false).map_err(&kernel_error)?;
+            emulator_route.set_up(emulator_end).map_err(&kernel_error)?;
+            let number = emulator_route.link(emulator_end).map_err(&kernel_error)?.index;
+            let fd = sys::open_packet_socket(number).map_err(system_error())?;
             let port = EmulatorPort::Kernel { device: VirtioFd::Packet(fd), tx_timestamps: None };
-            Ok((port, CarrierControl::Veth(inner.to_owned())))
+            Ok((port, CarrierControl::Veth(emulator_end.to_owned())))
         }
     }
 }
@@ -302,15 +306,14 @@ fn configure_host(
     host: &HostNamespace,
     families: &[Family],
 ) -> Result<(), NetworkError> {
-    for (number, path) in scenario.paths.iter().enumerate() {
+    for (path_index, path) in scenario.paths.iter().enumerate() {
         let Some(end) = end_of(path, index) else { continue };
-        let configured = configure_interface(&mut host.route(), path, number, end, 0);
-        configured.map_err(NetworkError::kernel(&host.name))?;
+        let result = configure_interface(&mut host.route(), path, path_index, end, 0);
+        result.map_err(NetworkError::kernel(&host.name))?;
     }
-    let configured = host.namespace.run(|| configure_mptcp(scenario, index, host, families));
-    let configured =
-        configured.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
-    match configured {
+    let result = host.namespace.run(|| configure_mptcp(scenario, index, host, families));
+    let result = result.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
+    match result {
         // A kernel without Multipath TCP still carries TCP. A run that needs Multipath TCP fails
         // later, with a message.
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
@@ -322,20 +325,20 @@ fn configure_host(
 pub(super) fn configure_interface(
     route: &mut RouteSocket,
     path: &Path,
-    number: usize,
+    path_index: usize,
     end: usize,
     generation: u8,
 ) -> Result<(), NetlinkError> {
     route.set_up(&path.name)?;
     for family in [Family::V4, Family::V6] {
-        let own = address(number, end, family, generation);
+        let local = address(path_index, end, family, generation);
         // IPv6 needs an MTU of at least 1,280 bytes.
         if family == Family::V6 && path.mtu_bytes < 1_280 {
             continue;
         }
-        route.add_address(&path.name, prefix(own, prefix_bits(family)))?;
+        route.add_address(&path.name, prefix(local, prefix_bits(family)))?;
         if end == 0 {
-            route_by_source(route, path, number, own)?;
+            route_by_source(route, path, path_index, local)?;
         }
     }
     Ok(())
@@ -344,35 +347,35 @@ pub(super) fn configure_interface(
 fn route_by_source(
     route: &mut RouteSocket,
     path: &Path,
-    number: usize,
-    own: std::net::IpAddr,
+    path_index: usize,
+    local: std::net::IpAddr,
 ) -> Result<(), NetlinkError> {
-    let table = FIRST_TABLE + number as u32;
+    let table = FIRST_TABLE + path_index as u32;
     route.add_rule(&RuleSpec {
-        from: Prefix::host(own),
+        from: Prefix::host(local),
         to: None,
         table,
         priority: Some(table),
     })?;
-    add_default_route(route, path, number, own.is_ipv4())
+    add_default_route(route, path, path_index, local.is_ipv4())
 }
 
 /// Adds the default route of a path's table, which vanishes whenever the interface goes down.
 pub(super) fn add_default_route(
     route: &mut RouteSocket,
     path: &Path,
-    number: usize,
+    path_index: usize,
     v4: bool,
 ) -> Result<(), NetlinkError> {
-    let added = route.add_route(&RouteSpec {
+    let result = route.add_route(&RouteSpec {
         to: if v4 { Prefix::ALL_V4 } else { Prefix::ALL_V6 },
         link: &path.name,
         gateway: None,
         source: None,
-        table: Some(FIRST_TABLE + number as u32),
+        table: Some(FIRST_TABLE + path_index as u32),
         metric: None,
     });
-    match added {
+    match result {
         Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
         other => other,
     }
@@ -405,14 +408,14 @@ fn configure_mptcp(
                 port: None,
                 id: None,
                 link_index: Some(link_index),
-                flags: flags(endpoint),
+                flags: endpoint_flags(endpoint),
             })?;
         }
     }
     Ok(())
 }
 
-pub(super) fn flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFlags {
+pub(super) fn endpoint_flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFlags {
     [
         (endpoint.subflow, EndpointFlags::SUBFLOW),
         (endpoint.signal, EndpointFlags::SIGNAL),
@@ -421,8 +424,8 @@ pub(super) fn flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFl
         (endpoint.laminar, EndpointFlags::LAMINAR),
     ]
     .into_iter()
-    .filter(|(wanted, _)| *wanted)
-    .fold(EndpointFlags::default(), |all, (_, flag)| all | flag)
+    .filter(|(is_set, _)| *is_set)
+    .fold(EndpointFlags::default(), |flags, (_, flag)| flags | flag)
 }
 
 /// Shapes directions whose queue is at the sending host with that host's kernel.
@@ -433,16 +436,16 @@ fn shape_at_hosts(
     hosts: &[HostNamespace],
     warnings: &mut Vec<String>,
 ) -> Vec<[bool; 2]> {
-    let mut shaped = Vec::new();
+    let mut shaped_directions = Vec::new();
     for path in &scenario.paths {
-        let both = [(&path.up, path.between[0]), (&path.down, path.between[1])];
-        shaped.push(both.map(|(config, sender)| {
+        let directions = [(&path.up, path.between[0]), (&path.down, path.between[1])];
+        shaped_directions.push(directions.map(|(config, sender)| {
             if config.position != towpath_net::config::QueuePosition::Host {
                 return false;
             }
             let host = hosts.get(sender);
-            let kernel = host.filter(|host| host.stack.is_none());
-            let set = kernel
+            let kernel_host = host.filter(|host| host.stack.is_none());
+            let result = kernel_host
                 .ok_or_else(|| "a host with its own stack has none".to_owned())
                 .and_then(|host| {
                     let tbf = links::host_shaper(config, path.mtu_bytes);
@@ -452,16 +455,16 @@ fn shape_at_hosts(
                 .and_then(|(tbf, host)| {
                     host.route().set_tbf(&path.name, &tbf).map_err(|error| error.to_string())
                 });
-            if let Err(reason) = &set {
+            if let Err(reason) = &result {
                 warnings.push(format!(
                     "the queue of `{}` is emulated in the network, not at the host: {reason}",
                     path.name
                 ));
             }
-            set.is_ok()
+            result.is_ok()
         }));
     }
-    shaped
+    shaped_directions
 }
 
 fn start_emulator(
@@ -470,11 +473,11 @@ fn start_emulator(
     clock: Clock,
     seed: u64,
     ports: Vec<[EmulatorPort; 2]>,
-    at_host: Vec<[bool; 2]>,
+    shaped_at_host: Vec<[bool; 2]>,
 ) -> io::Result<(Emulator, LinkDirections)> {
     // Frames belong to one thread, so the topology is built there. Its IDs are the same here.
     let (_, directions) =
-        links::topology::<GsoSegment>(scenario, seed, &at_host).map_err(io::Error::other)?;
+        links::topology::<GsoSegment>(scenario, seed, &shaped_at_host).map_err(io::Error::other)?;
     let paths = ports
         .into_iter()
         .zip(&directions.routes)
@@ -483,15 +486,18 @@ fn start_emulator(
             ports,
             routes: *routes,
             split: links::split(index, scenario),
-            hop: None,
+            router: None,
         })
         .collect();
     let reported = directions.reported(scenario);
-    let shared = Arc::clone(scenario);
+    let scenario_for_thread = Arc::clone(scenario);
     let emulator = Emulator::start(
         thread,
         clock,
-        move || links::topology(&shared, seed, &at_host).map(|(topology, _)| topology),
+        move || {
+            links::topology(&scenario_for_thread, seed, &shaped_at_host)
+                .map(|(topology, _)| topology)
+        },
         paths,
         reported,
     )?;

@@ -25,7 +25,7 @@ use crate::netlink::{NetlinkError, RouteSocket};
 use crate::{quic, stack};
 
 pub(crate) use build::build;
-pub(crate) use quic_hosts::for_transport;
+pub(crate) use quic_hosts::adapt_to_transport;
 
 /// Means by which the emulator exchanges packets with the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,20 +116,20 @@ pub(crate) struct EmulatedNetwork {
     generations: Mutex<Vec<[u8; 2]>>,
     carriers: Vec<[build::CarrierControl; 2]>,
     /// For each path, true if its up and down directions are shaped by the sending host's kernel.
-    at_host: Vec<[bool; 2]>,
+    shaped_at_host: Vec<[bool; 2]>,
 }
 
 impl EmulatedNetwork {
     /// Returns the path of a subflow between two addresses: that of its first host's address.
-    pub(crate) fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
-        address::path_of(one, other)
+    pub(crate) fn path_of(a: IpAddr, b: IpAddr) -> Option<usize> {
+        address::path_of(a, b)
     }
 
     /// Returns the current address of `host` on a path.
     pub(crate) fn address(&self, path: usize, host: usize, family: Family) -> Option<IpAddr> {
         let end = end_of(self.scenario.paths.get(path)?, host)?;
-        let all = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = *all.get(path)?.get(end)?;
+        let generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = *generations.get(path)?.get(end)?;
         Some(address::address(path, end, family, generation))
     }
 

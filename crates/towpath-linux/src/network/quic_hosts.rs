@@ -14,11 +14,11 @@ use crate::traffic::is_quic;
 /// Adapts the scenario to a run over `transport`.
 ///
 /// If all flows use QUIC, all hosts need a kernel's UDP, and none needs a TCP stack of ours.
-pub(crate) fn for_transport(scenario: &Arc<Scenario>, transport: Transport) -> Arc<Scenario> {
+pub(crate) fn adapt_to_transport(scenario: &Arc<Scenario>, transport: Transport) -> Arc<Scenario> {
     let mut flows = scenario.flows.iter();
-    let quic = flows.all(|flow| is_quic(flow.transport_in(transport)));
-    let own = (0..scenario.hosts.len()).any(|host| plan::is_own(scenario, host));
-    if !quic || !own {
+    let all_quic = flows.all(|flow| is_quic(flow.transport_in(transport)));
+    let any_own_stack = (0..scenario.hosts.len()).any(|host| plan::is_own(scenario, host));
+    if !all_quic || !any_own_stack {
         return Arc::clone(scenario);
     }
     let mut scenario = Scenario::clone(scenario);
@@ -39,19 +39,19 @@ impl EmulatedNetwork {
         if !flows.any(|flow| is_quic(flow.transport_in(transport))) {
             return Ok(());
         }
-        for (index, space) in self.hosts.iter_mut().enumerate() {
-            if space.stack.is_some() {
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            if host.stack.is_some() {
                 continue;
             }
             let config = HostConfig {
-                name: space.name.clone(),
+                name: host.name.clone(),
                 clock: self.clock,
-                seed: Some(stream_seed(seed, &format!("host/{}", space.name), "quic")),
-                namespace: Some(space.namespace.clone()),
+                seed: Some(stream_seed(seed, &format!("host/{}", host.name), "quic")),
+                namespace: Some(host.namespace.clone()),
                 interfaces: interfaces(&self.scenario, index),
             };
-            let system = NetworkError::system(format!("start QUIC on host `{}`", space.name));
-            space.quic = Some(Arc::new(QuicHandle::start(config).map_err(system)?));
+            let system_error = NetworkError::system(format!("start QUIC on host `{}`", host.name));
+            host.quic = Some(Arc::new(QuicHandle::start(config).map_err(system_error)?));
         }
         Ok(())
     }

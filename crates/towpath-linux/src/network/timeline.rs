@@ -14,7 +14,9 @@ use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Rate};
 
 use super::address::{address, prefix_bits};
-use super::build::{CarrierControl, add_default_route, configure_interface, flags, prefix};
+use super::build::{
+    CarrierControl, add_default_route, configure_interface, endpoint_flags, prefix,
+};
 use super::links::host_shaper;
 use super::{EmulatedNetwork, NetworkError};
 use crate::emulator::engine::{EngineCommand, LinkChange};
@@ -34,13 +36,14 @@ fn next_id(old: u8) -> u8 {
 }
 
 impl EmulatedNetwork {
-    /// Passes all link changes to the emulator, with times counted from `zero`.
-    pub(crate) fn schedule_link_changes(&self, zero: Instant) {
+    /// Passes all link changes to the emulator, with times counted from `start`.
+    pub(crate) fn schedule_link_changes(&self, start: Instant) {
         let mut changes = Vec::new();
         for event in &self.scenario.timeline {
-            let at = zero + event.at;
-            changes
-                .extend(self.link_changes(event).into_iter().map(|(id, change)| (at, id, change)));
+            let time = start + event.at;
+            changes.extend(
+                self.link_changes(event).into_iter().map(|(id, change)| (time, id, change)),
+            );
         }
         self.emulator.send(EngineCommand::Schedule(changes));
     }
@@ -56,16 +59,20 @@ impl EmulatedNetwork {
         };
         let ids = self.links.of(event.target, side).into_iter();
         // The kernel of the sending host keeps this rate and is changed there.
-        let rate = matches!(change, LinkChange::Shaper(_));
-        let own = ids.filter(|id| !(rate && self.is_shaped_at_host(event.target, *id)));
-        own.map(|id| (id, change.clone())).collect()
+        let is_rate = matches!(change, LinkChange::Shaper(_));
+        let emulator_ids = ids.filter(|id| !(is_rate && self.is_shaped_at_host(event.target, *id)));
+        emulator_ids.map(|id| (id, change.clone())).collect()
     }
 
     fn is_shaped_at_host(&self, target: TimelineTarget, id: DirectionId) -> bool {
         let TimelineTarget::Path(index) = target else { return false };
-        let side =
-            self.links.paths.get(index).and_then(|ids| ids.iter().position(|own| *own == id));
-        let shaped = self.at_host.get(index).zip(side).and_then(|(sides, side)| sides.get(side));
+        let side = self
+            .links
+            .paths
+            .get(index)
+            .and_then(|ids| ids.iter().position(|direction| *direction == id));
+        let shaped =
+            self.shaped_at_host.get(index).zip(side).and_then(|(sides, side)| sides.get(side));
         shaped.copied().unwrap_or(false)
     }
 
@@ -76,16 +83,17 @@ impl EmulatedNetwork {
         side: LinkSide,
         rate: Rate,
     ) -> Result<(), NetworkError> {
-        let (Some(path), Some(shaped)) = (self.scenario.paths.get(index), self.at_host.get(index))
+        let (Some(path), Some(shaped)) =
+            (self.scenario.paths.get(index), self.shaped_at_host.get(index))
         else {
             return Ok(());
         };
-        let both = [(&path.up, LinkSide::Up), (&path.down, LinkSide::Down)];
-        for (end, ((config, own), shaped)) in both.into_iter().zip(shaped).enumerate() {
-            if !shaped || (side != LinkSide::Both && side != own) {
+        let directions = [(&path.up, LinkSide::Up), (&path.down, LinkSide::Down)];
+        for (end, ((config, direction), shaped)) in directions.into_iter().zip(shaped).enumerate() {
+            if !shaped || (side != LinkSide::Both && side != direction) {
                 continue;
             }
-            let slower = DirectionConfig {
+            let new_config = DirectionConfig {
                 shaper: match config.shaper {
                     Shaper::TokenBucket { burst_bytes, .. } => {
                         Shaper::TokenBucket { rate, burst_bytes }
@@ -97,9 +105,9 @@ impl EmulatedNetwork {
                 ..config.clone()
             };
             let host = path.between.get(end).and_then(|host| self.hosts.get(*host));
-            if let (Some(host), Some(tbf)) = (host, host_shaper(&slower, path.mtu_bytes)) {
-                let set = host.route().set_tbf(&path.name, &tbf);
-                set.map_err(NetworkError::kernel(&host.name))?;
+            if let (Some(host), Some(tbf)) = (host, host_shaper(&new_config, path.mtu_bytes)) {
+                let result = host.route().set_tbf(&path.name, &tbf);
+                result.map_err(NetworkError::kernel(&host.name))?;
             }
         }
         Ok(())
@@ -111,7 +119,9 @@ impl EmulatedNetwork {
         match &event.change {
             TimelineChange::Down(DownMode::Silent) => Ok(()),
             TimelineChange::Down(DownMode::Carrier) => self.set_carrier(path, false),
-            TimelineChange::Down(DownMode::Interface { host }) => self.switch_off(path, *host),
+            TimelineChange::Down(DownMode::Interface { host }) => {
+                self.set_interface_down(path, *host)
+            }
             TimelineChange::Up => self.restore(path),
             TimelineChange::Address { host } => self.change_address(path, *host),
             TimelineChange::Rate(side, rate) => self.change_rate_at_hosts(path, *side, *rate),
@@ -124,8 +134,8 @@ impl EmulatedNetwork {
         let Some(stack) = self.hosts.get(host).and_then(|host| host.stack.as_ref()) else {
             return Ok(false);
         };
-        let told = stack.call(move |turn| turn.stack.set_up(turn.now, plan::interface(path), up));
-        told.map_err(NetworkError::system("switch an interface"))?;
+        let result = stack.call(move |turn| turn.stack.set_up(turn.now, plan::interface(path), up));
+        result.map_err(NetworkError::system("switch an interface"))?;
         Ok(true)
     }
 
@@ -139,25 +149,25 @@ impl EmulatedNetwork {
                 CarrierControl::Tun(fd) => sys::set_tun_carrier(fd.as_fd(), on)
                     .map_err(NetworkError::system("switch the carrier"))?,
                 CarrierControl::Veth(name) => {
-                    let set = RouteSocket::open().and_then(|mut middle| {
-                        if on { middle.set_up(name) } else { middle.set_down(name) }
+                    let result = RouteSocket::open().and_then(|mut emulator_route| {
+                        if on { emulator_route.set_up(name) } else { emulator_route.set_down(name) }
                     });
-                    set.map_err(NetworkError::kernel("emulator"))?;
+                    result.map_err(NetworkError::kernel("emulator"))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn switch_off(&self, path: usize, host: usize) -> Result<(), NetworkError> {
+    fn set_interface_down(&self, path: usize, host: usize) -> Result<(), NetworkError> {
         if self.notify_stack(host, path, false)? {
             return Ok(());
         }
-        let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(path))
+        let (Some(namespace), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(path))
         else {
             return Ok(());
         };
-        space.route().set_down(&path.name).map_err(NetworkError::kernel(&space.name))
+        namespace.route().set_down(&path.name).map_err(NetworkError::kernel(&namespace.name))
     }
 
     /// Restores carrier and interfaces, with the routes that the kernel dropped.
@@ -165,12 +175,12 @@ impl EmulatedNetwork {
         self.set_carrier(index, true)?;
         let Some(path) = self.scenario.paths.get(index) else { return Ok(()) };
         for (end, host) in path.between.iter().enumerate() {
-            let Some(space) = self.hosts.get(*host) else { continue };
+            let Some(namespace) = self.hosts.get(*host) else { continue };
             if self.notify_stack(*host, index, true)? {
                 continue;
             }
-            let mut route = space.route();
-            let restored = route.set_up(&path.name).and_then(|()| {
+            let mut route = namespace.route();
+            let result = route.set_up(&path.name).and_then(|()| {
                 if end == 1 {
                     return Ok(());
                 }
@@ -180,7 +190,7 @@ impl EmulatedNetwork {
                 }
                 add_default_route(&mut route, path, index, false)
             });
-            restored.map_err(NetworkError::kernel(&space.name))?;
+            result.map_err(NetworkError::kernel(&namespace.name))?;
         }
         Ok(())
     }
@@ -189,36 +199,39 @@ impl EmulatedNetwork {
     ///
     /// A network manager does the same after a new DHCP lease.
     fn change_address(&self, index: usize, host: usize) -> Result<(), NetworkError> {
-        let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(index))
+        let (Some(host_namespace), Some(path)) =
+            (self.hosts.get(host), self.scenario.paths.get(index))
         else {
             return Ok(());
         };
         let Some(end) = super::end_of(path, host) else { return Ok(()) };
         let (old, new) = {
-            let mut all = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(generation) = all.get_mut(index).and_then(|ends| ends.get_mut(end)) else {
+            let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(generation) = generations.get_mut(index).and_then(|ends| ends.get_mut(end))
+            else {
                 return Ok(());
             };
             let old = *generation;
             *generation = generation.wrapping_add(1);
             (old, *generation)
         };
-        if let Some(stack) = &space.stack {
-            let moved = self.move_address(stack, host, (index, end), (old, new));
-            return moved.map_err(NetworkError::system("change an address"));
+        if let Some(stack) = &host_namespace.stack {
+            let result = self.move_address(stack, host, (index, end), (old, new));
+            return result.map_err(NetworkError::system("change an address"));
         }
-        let moved = (|| {
-            let mut route = space.route();
+        let result = (|| {
+            let mut route = host_namespace.route();
             for family in [Family::V4, Family::V6] {
                 let old = prefix(address(index, end, family, old), prefix_bits(family));
                 route.delete_address(&path.name, old)?;
             }
             configure_interface(&mut route, path, index, end, new)
         })();
-        moved.map_err(NetworkError::kernel(&space.name))?;
-        let followed = space.namespace.run(|| self.move_endpoint(host, index, end, (old, new)));
-        let followed = followed.map_err(NetworkError::system("enter a host"))?;
-        followed.map_err(NetworkError::kernel(&space.name))
+        result.map_err(NetworkError::kernel(&host_namespace.name))?;
+        let endpoint_result =
+            host_namespace.namespace.run(|| self.move_endpoint(host, index, end, (old, new)));
+        let endpoint_result = endpoint_result.map_err(NetworkError::system("enter a host"))?;
+        endpoint_result.map_err(NetworkError::kernel(&host_namespace.name))
     }
 
     fn move_address(
@@ -228,19 +241,21 @@ impl EmulatedNetwork {
         (path, end): (usize, usize),
         (old, new): (u8, u8),
     ) -> std::io::Result<()> {
-        let first = plan::addresses(&self.scenario, host, &Self::families(&self.scenario));
+        let initial_addresses =
+            plan::addresses(&self.scenario, host, &Self::families(&self.scenario));
         for family in Self::families(&self.scenario) {
-            let was = address(path, end, family, old);
+            let old_address = address(path, end, family, old);
             let original = address(path, end, family, 0);
-            let id = first.iter().find(|known| known.address == original);
-            let mut id = id.map_or(1, |known| known.address_id);
+            let id = initial_addresses.iter().find(|a| a.address == original);
+            let mut id = id.map_or(1, |a| a.address_id);
             for _ in 0..new {
                 id = next_id(id);
             }
-            let now = plan::local_address(&self.scenario, host, (path, end), family, new, id);
+            let new_address =
+                plan::local_address(&self.scenario, host, (path, end), family, new, id);
             stack.call(move |turn| {
-                turn.stack.remove_address(turn.now, was);
-                turn.stack.set_address(turn.now, now);
+                turn.stack.remove_address(turn.now, old_address);
+                turn.stack.set_address(turn.now, new_address);
             })?;
         }
         Ok(())
@@ -259,15 +274,17 @@ impl EmulatedNetwork {
         for family in Self::families(&self.scenario) {
             let (old, new) = (address(path, end, family, old), address(path, end, family, new));
             let existing = mptcp.endpoints()?;
-            if let Some(found) = existing.iter().find(|found| found.address == old) {
-                let id = found.id.unwrap_or(0);
+            if let Some(kernel_endpoint) =
+                existing.iter().find(|kernel_endpoint| kernel_endpoint.address == old)
+            {
+                let id = kernel_endpoint.id.unwrap_or(0);
                 mptcp.delete_endpoint(id)?;
                 mptcp.add_endpoint(&crate::netlink::Endpoint {
                     address: new,
                     port: None,
                     id: Some(next_id(id)),
-                    link_index: found.link_index,
-                    flags: flags(endpoint),
+                    link_index: kernel_endpoint.link_index,
+                    flags: endpoint_flags(endpoint),
                 })?;
             }
         }

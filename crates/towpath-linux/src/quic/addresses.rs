@@ -52,7 +52,7 @@ pub(super) struct AddressTracker {
     events: LinkEvents,
     route: RouteSocket,
     /// Addresses that the QUIC host knows.
-    known: BTreeMap<IpAddr, LocalAddress>,
+    host_addresses: BTreeMap<IpAddr, LocalAddress>,
     /// Address for new paths of each interface index and family; true for IPv4.
     chosen: BTreeMap<(u32, bool), IpAddr>,
     /// Indices of all interfaces.
@@ -69,12 +69,12 @@ impl AddressTracker {
     /// Subscribes in the calling thread's network namespace.
     pub(super) fn open(interfaces: InterfacePolicy) -> Result<Self, NetlinkError> {
         let (events, route) = (LinkEvents::open()?, RouteSocket::open()?);
-        let (told, chosen, links) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Self { interfaces, events, route, known: told, chosen, links })
+        let (host_addresses, chosen, links) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Ok(Self { interfaces, events, route, host_addresses, chosen, links })
     }
 
     /// Updates the QUIC host's addresses; returns true if any changed.
-    pub(super) fn follow(
+    pub(super) fn update(
         &mut self,
         now: Instant,
         host: &mut QuicStack,
@@ -83,15 +83,16 @@ impl AddressTracker {
         let _ = self.events.drain()?;
         let (links, addresses) = (self.route.links()?, self.route.addresses()?);
         let current = self.usable_addresses(&links, &addresses);
-        let changed = current != self.known;
+        let changed = current != self.host_addresses;
         // New addresses first, so that a connection that loses its last path has another one.
-        for own in current.values().filter(|own| self.known.get(&own.address) != Some(own)) {
-            host.set_address(now, *own);
+        for new in current.values().filter(|new| self.host_addresses.get(&new.address) != Some(new))
+        {
+            host.set_address(now, *new);
         }
-        for gone in self.known.keys().filter(|address| !current.contains_key(address)) {
-            host.remove_address(now, *gone);
+        for removed in self.host_addresses.keys().filter(|address| !current.contains_key(address)) {
+            host.remove_address(now, *removed);
         }
-        self.known = current;
+        self.host_addresses = current;
         self.links = links.iter().map(|link| link.index).collect();
         Ok(changed)
     }
@@ -101,23 +102,23 @@ impl AddressTracker {
         links: &[Link],
         addresses: &[InterfaceAddress],
     ) -> BTreeMap<IpAddr, LocalAddress> {
-        let usable = |address: &&InterfaceAddress| {
+        let is_usable = |address: &&InterfaceAddress| {
             address.flags & UNUSABLE_FLAGS == 0 && !needs_scope(address.local.address())
         };
-        let all: Vec<&InterfaceAddress> = addresses.iter().filter(usable).collect();
-        self.choose(&all);
+        let usable: Vec<&InterfaceAddress> = addresses.iter().filter(is_usable).collect();
+        self.choose(&usable);
         let mut current = BTreeMap::new();
         for link in links {
-            let has = |flag: libc::c_int| link.flags & flag as u32 != 0;
+            let has_flag = |flag: libc::c_int| link.flags & flag as u32 != 0;
             let usage = self.interfaces.usage(&link.name);
-            for own in all.iter().filter(|own| own.link_index == link.index) {
-                let address = own.local.address();
-                let chosen = self.chosen.get(&(link.index, address.is_ipv4())) == Some(&address);
+            for candidate in usable.iter().filter(|candidate| candidate.link_index == link.index) {
+                let address = candidate.local.address();
+                let is_chosen = self.chosen.get(&(link.index, address.is_ipv4())) == Some(&address);
                 let local = LocalAddress {
                     address,
                     interface: link.index,
-                    up: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
-                    subflow: chosen && usage.subflow && !has(libc::IFF_LOOPBACK),
+                    up: has_flag(libc::IFF_UP) && has_flag(libc::IFF_RUNNING),
+                    subflow: is_chosen && usage.subflow && !has_flag(libc::IFF_LOOPBACK),
                     backup: usage.backup,
                 };
                 current.insert(address, local);
@@ -128,23 +129,26 @@ impl AddressTracker {
 
     /// Chooses one address for each interface and family, as several paths over one link do not
     /// help. A valid choice stays, although temporary addresses (RFC 8981) change.
-    fn choose(&mut self, all: &[&InterfaceAddress]) {
-        let fresh = |own: &InterfaceAddress| own.flags & libc::IFA_F_DEPRECATED == 0;
-        let holds = |interface: u32, address: IpAddr| {
-            all.iter().any(|own| {
-                own.link_index == interface && own.local.address() == address && fresh(own)
+    fn choose(&mut self, usable: &[&InterfaceAddress]) {
+        let is_preferred =
+            |candidate: &InterfaceAddress| candidate.flags & libc::IFA_F_DEPRECATED == 0;
+        let is_assigned = |interface: u32, address: IpAddr| {
+            usable.iter().any(|candidate| {
+                candidate.link_index == interface
+                    && candidate.local.address() == address
+                    && is_preferred(candidate)
             })
         };
-        self.chosen.retain(|(interface, _), address| holds(*interface, *address));
-        for own in all.iter().filter(|own| fresh(own)) {
-            let address = own.local.address();
-            self.chosen.entry((own.link_index, address.is_ipv4())).or_insert(address);
+        self.chosen.retain(|(interface, _), address| is_assigned(*interface, *address));
+        for candidate in usable.iter().filter(|candidate| is_preferred(candidate)) {
+            let address = candidate.local.address();
+            self.chosen.entry((candidate.link_index, address.is_ipv4())).or_insert(address);
         }
     }
 
     /// Returns the interface index of an address of this host.
     pub(super) fn interface_of(&self, address: IpAddr) -> Option<u32> {
-        self.known.get(&address).map(|own| own.interface)
+        self.host_addresses.get(&address).map(|a| a.interface)
     }
 
     /// Returns true if the interface exists.
@@ -154,11 +158,12 @@ impl AddressTracker {
 
     /// Returns interface indices with addresses of a family, excluding loopback.
     pub(super) fn interfaces(&self, v4: bool) -> Vec<(u32, IpAddr)> {
-        let outside = self.known.values().filter(|own| !own.address.is_loopback());
-        let fits = outside.filter(|own| own.address.is_ipv4() == v4);
-        let mut all: Vec<(u32, IpAddr)> = fits.map(|own| (own.interface, own.address)).collect();
-        all.sort_unstable();
-        all
+        let outside = self.host_addresses.values().filter(|a| !a.address.is_loopback());
+        let of_family = outside.filter(|a| a.address.is_ipv4() == v4);
+        let mut interfaces: Vec<(u32, IpAddr)> =
+            of_family.map(|a| (a.interface, a.address)).collect();
+        interfaces.sort_unstable();
+        interfaces
     }
 }
 
@@ -200,24 +205,24 @@ mod tests {
 
     const UP: i32 = libc::IFF_UP | libc::IFF_RUNNING;
 
-    fn reported_changes(
-        addresses: &mut AddressTracker,
+    fn usable_states(
+        tracker: &mut AddressTracker,
         links: &[Link],
-        all: &[InterfaceAddress],
+        addresses: &[InterfaceAddress],
     ) -> Vec<(String, bool, bool)> {
-        let current = addresses.usable_addresses(links, all);
-        current.values().map(|own| (own.address.to_string(), own.up, own.subflow)).collect()
+        let current = tracker.usable_addresses(links, addresses);
+        current.values().map(|a| (a.address.to_string(), a.up, a.subflow)).collect()
     }
 
-    fn with(interfaces: InterfacePolicy) -> AddressTracker {
+    fn open_tracker(interfaces: InterfacePolicy) -> AddressTracker {
         AddressTracker::open(interfaces).unwrap()
     }
 
     #[test]
     fn an_interface_gives_one_address_of_each_family_for_paths() {
-        let mut addresses = with(InterfacePolicy::all());
+        let mut tracker = open_tracker(InterfacePolicy::all());
         let links = [link(1, "lo", UP | libc::IFF_LOOPBACK), link(2, "wifi", UP)];
-        let mut all = vec![
+        let mut addresses = vec![
             address(1, "127.0.0.1", 0),
             address(2, "192.0.2.1", 0),
             address(2, "192.0.2.2", 0),
@@ -232,14 +237,14 @@ mod tests {
             ("2001:db8::1", true, true),
         ];
         let expected = expected.map(|(text, up, subflow)| (text.to_owned(), up, subflow));
-        assert_eq!(reported_changes(&mut addresses, &links, &all), expected);
+        assert_eq!(usable_states(&mut tracker, &links, &addresses), expected);
         // A new temporary address comes first in the kernel's list, but changes nothing.
-        all.insert(4, address(2, "2001:db8::3", libc::IFA_F_TEMPORARY));
-        let now = reported_changes(&mut addresses, &links, &all);
+        addresses.insert(4, address(2, "2001:db8::3", libc::IFA_F_TEMPORARY));
+        let now = usable_states(&mut tracker, &links, &addresses);
         assert!(now.contains(&("2001:db8::1".to_owned(), true, true)), "{now:?}");
         // The choice changes when its address becomes deprecated.
-        all[5].flags = libc::IFA_F_DEPRECATED;
-        let now = reported_changes(&mut addresses, &links, &all);
+        addresses[5].flags = libc::IFA_F_DEPRECATED;
+        let now = usable_states(&mut tracker, &links, &addresses);
         assert!(now.contains(&("2001:db8::3".to_owned(), true, true)), "{now:?}");
     }
 
@@ -248,12 +253,12 @@ mod tests {
         let backup = InterfaceUse { subflow: true, backup: true };
         let named = BTreeMap::from([("cellular".to_owned(), backup)]);
         let others = InterfaceUse { subflow: false, backup: false };
-        let mut tracker = with(InterfacePolicy { named, others });
+        let mut tracker = open_tracker(InterfacePolicy { named, others });
         let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
-        let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
-        let current = tracker.usable_addresses(&links, &all);
+        let addresses = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
+        let current = tracker.usable_addresses(&links, &addresses);
         let states: Vec<_> =
-            current.values().map(|own| (own.interface, own.up, own.subflow, own.backup)).collect();
+            current.values().map(|a| (a.interface, a.up, a.subflow, a.backup)).collect();
         assert_eq!(states, [(2, false, false, false), (3, true, true, true)]);
     }
 }

@@ -66,18 +66,18 @@ impl<T> WaitCell<T> {
         result
     }
 
-    /// Waits until `found` returns a result; fails after `patience`.
+    /// Waits until `check` returns a result; fails after `timeout`.
     fn wait<R>(
         &self,
         timeout: Duration,
-        mut found: impl FnMut(&mut T) -> Option<io::Result<R>>,
+        mut check: impl FnMut(&mut T) -> Option<io::Result<R>>,
     ) -> io::Result<R> {
         let mut result = None;
-        let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| {
-            result = found(state);
+        let guard = self.changed.wait_timeout_while(self.lock(), timeout, |state| {
+            result = check(state);
             result.is_none()
         });
-        drop(waited);
+        drop(guard);
         result.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -112,7 +112,8 @@ impl CloseState {
 #[derive(Debug, Default)]
 struct ConnectionProgress {
     connected: bool,
-    end: CloseState,
+    close_state: CloseState,
+    /// Streams that the peer opened and that were not accepted yet.
     opened: VecDeque<StreamId>,
     notices: Vec<(Instant, PathNotice)>,
     /// Status at the time of the close.
@@ -122,19 +123,19 @@ struct ConnectionProgress {
 impl QuicHandle {
     /// Accepts connections on a port; 0 chooses a free one.
     pub fn listen(self: &Arc<Self>, port: u16, config: QuicConfig) -> io::Result<BlockingListener> {
-        let (tell, accepted) = mpsc::channel();
+        let (connection_sender, accepted) = mpsc::channel();
         // A weak reference, since the thread must not keep itself alive.
         let host = Arc::downgrade(self);
-        let listening = self.call(move |turn| {
-            turn.listen(port, config, move |turn, id| {
+        let result = self.call(move |context| {
+            context.listen(port, config, move |context, id| {
                 let Some(host) = host.upgrade() else { return };
-                let connection = BlockingConnection::begin(host, turn, id, true);
-                if let Err(refused) = tell.send(connection) {
-                    turn.close(refused.0.id);
+                let connection = BlockingConnection::begin(host, context, id, true);
+                if let Err(unsent) = connection_sender.send(connection) {
+                    context.close(unsent.0.id);
                 }
             })
         })?;
-        let (id, port) = listening?;
+        let (id, port) = result?;
         Ok(BlockingListener { host: Arc::clone(self), id, port, accepted: Mutex::new(accepted) })
     }
 
@@ -147,13 +148,16 @@ impl QuicHandle {
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
         let host = Arc::clone(self);
-        let connection = self.call(move |turn| {
-            let id = turn.connect(local, remote, config)?;
-            Ok::<_, io::Error>(BlockingConnection::begin(host, turn, id, false))
+        let connection = self.call(move |context| {
+            let id = context.connect(local, remote, config)?;
+            Ok::<_, io::Error>(BlockingConnection::begin(host, context, id, false))
         })??;
         let established = wait_interruptibly(timeout, |step| {
-            connection.shared.wait(step, |life| {
-                life.connected.then_some(Ok(())).or_else(|| life.end.failure().map(Err))
+            connection.shared.wait(step, |progress| {
+                progress
+                    .connected
+                    .then_some(Ok(()))
+                    .or_else(|| progress.close_state.failure().map(Err))
             })
         });
         match established {
@@ -172,13 +176,13 @@ pub(crate) fn wait_interruptibly<T>(
     mut wait: impl FnMut(Duration) -> io::Result<T>,
 ) -> io::Result<T> {
     const POLL_INTERVAL: Duration = Duration::from_millis(100);
-    let mut left = timeout;
+    let mut remaining = timeout;
     loop {
-        let step = left.min(POLL_INTERVAL);
-        left = left.saturating_sub(step);
+        let step = remaining.min(POLL_INTERVAL);
+        remaining = remaining.saturating_sub(step);
         match wait(step) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && !left.is_zero() => {}
-            done => return done,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !remaining.is_zero() => {}
+            result => return result,
         }
         if interrupt::is_interrupted() {
             return Err(interrupt::error());
@@ -192,7 +196,7 @@ impl BlockingListener {
         self.port
     }
 
-    /// Waits for the next connection; fails after `patience`.
+    /// Waits for the next connection; fails after `timeout`.
     pub fn accept(&self, timeout: Duration) -> io::Result<BlockingConnection> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         accepted.recv_timeout(timeout).map_err(|error| match error {
@@ -205,14 +209,14 @@ impl BlockingListener {
 impl Drop for BlockingListener {
     fn drop(&mut self) {
         let id = self.id;
-        self.host.post(move |turn| turn.stop_listening(id));
+        self.host.post(move |context| context.stop_listening(id));
     }
 }
 
 impl BlockingConnection {
     fn begin(
         host: Arc<QuicHandle>,
-        turn: &mut DriverContext<'_>,
+        context: &mut DriverContext<'_>,
         id: ConnectionId,
         connected: bool,
     ) -> Self {
@@ -220,18 +224,20 @@ impl BlockingConnection {
             state: Mutex::new(ConnectionProgress { connected, ..ConnectionProgress::default() }),
             changed: Condvar::new(),
         });
-        let life = Arc::clone(&shared);
-        turn.on_event(id, move |turn, _, happened| {
-            let now = turn.now;
-            if matches!(happened, ConnectionEvent::Closed(_)) {
-                life.lock().status = turn.host.status(id);
+        let progress = Arc::clone(&shared);
+        context.on_event(id, move |context, _, event| {
+            let now = context.now;
+            if matches!(event, ConnectionEvent::Closed(_)) {
+                progress.lock().status = context.host.status(id);
             }
-            life.change(|life| match happened {
-                ConnectionEvent::Connected => life.connected = true,
-                ConnectionEvent::StreamOpened(stream) => life.opened.push_back(*stream),
+            progress.change(|progress| match event {
+                ConnectionEvent::Connected => progress.connected = true,
+                ConnectionEvent::StreamOpened(stream) => progress.opened.push_back(*stream),
                 ConnectionEvent::Readable(_) => {}
-                ConnectionEvent::Closed(error) => life.end = CloseState::new(error.clone()),
-                ConnectionEvent::Notice(notice) => life.notices.push((now, notice.clone())),
+                ConnectionEvent::Closed(error) => {
+                    progress.close_state = CloseState::new(error.clone())
+                }
+                ConnectionEvent::Notice(notice) => progress.notices.push((now, notice.clone())),
             });
         });
         Self { host, id, shared }
@@ -251,44 +257,48 @@ impl BlockingConnection {
     /// Opens a stream, which the peer notices at the first write. Intended for the client.
     pub fn open_stream(&self) -> io::Result<BlockingStream> {
         let (id, connection) = (self.id, self.clone());
-        let opened = self.host.call(move |turn| {
-            let stream = turn.host.open_stream(id)?;
-            Some(connection.attach(turn, stream))
+        let opened = self.host.call(move |context| {
+            let stream = context.host.open_stream(id)?;
+            Some(connection.attach(context, stream))
         })?;
-        let none = || {
-            self.shared.lock().end.failure().unwrap_or_else(|| io::ErrorKind::QuotaExceeded.into())
+        let failure = || {
+            self.shared
+                .lock()
+                .close_state
+                .failure()
+                .unwrap_or_else(|| io::ErrorKind::QuotaExceeded.into())
         };
-        opened.ok_or_else(none)
+        opened.ok_or_else(failure)
     }
 
     /// Waits for the next stream of the peer. Intended for the server.
     pub fn accept_stream(&self, timeout: Duration) -> io::Result<BlockingStream> {
-        let stream = self.shared.wait(timeout, |life| {
-            let next = life.opened.pop_front().map(Ok);
-            next.or_else(|| life.end.failure().map(Err))
+        let stream = self.shared.wait(timeout, |progress| {
+            let next = progress.opened.pop_front().map(Ok);
+            next.or_else(|| progress.close_state.failure().map(Err))
         })?;
         let connection = self.clone();
-        self.host.call(move |turn| connection.attach(turn, stream))
+        self.host.call(move |context| connection.attach(context, stream))
     }
 
     /// Waits for the next stream of the peer and returns its ID, for attaching another handler.
     pub fn accept_stream_id(&self, timeout: Duration) -> io::Result<StreamId> {
-        self.shared.wait(timeout, |life| {
-            let next = life.opened.pop_front().map(Ok);
-            next.or_else(|| life.end.failure().map(Err))
+        self.shared.wait(timeout, |progress| {
+            let next = progress.opened.pop_front().map(Ok);
+            next.or_else(|| progress.close_state.failure().map(Err))
         })
     }
 
-    fn attach(&self, turn: &mut DriverContext<'_>, stream: StreamId) -> BlockingStream {
-        BlockingStream::attach(&self.host, turn, self.id, stream)
+    fn attach(&self, context: &mut DriverContext<'_>, stream: StreamId) -> BlockingStream {
+        BlockingStream::attach(&self.host, context, self.id, stream)
     }
 
     /// Returns the state of the connection and its paths, or the last state after a close by the
     /// peer or an error. `None` if this endpoint closed it.
     pub fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
-        let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
-        now.or_else(|| self.shared.lock().status.clone())
+        let current = self.host.call(move |context| context.host.status(id)).ok().flatten();
+        current.or_else(|| self.shared.lock().status.clone())
     }
 
     /// Returns the path notices since the last call.
@@ -298,18 +308,18 @@ impl BlockingConnection {
 
     /// Returns the reason of the close, if closed.
     pub fn failure(&self) -> Option<io::Error> {
-        self.shared.lock().end.failure()
+        self.shared.lock().close_state.failure()
     }
 
     /// Closes the connection immediately, discarding unacknowledged data.
     pub fn close(&self) {
         let id = self.id;
-        self.shared.change(|life| {
-            if life.end == CloseState::Alive {
-                life.end = CloseState::Closed;
+        self.shared.change(|progress| {
+            if progress.close_state == CloseState::Alive {
+                progress.close_state = CloseState::Closed;
             }
         });
-        self.host.post(move |turn| turn.close(id));
+        self.host.post(move |context| context.close(id));
     }
 }
 
@@ -332,11 +342,11 @@ struct StreamBuffers {
     incoming: VecDeque<Bytes>,
     incoming_bytes: usize,
     /// Set after the peer's FIN was read.
-    ended: bool,
+    fin_read: bool,
     outgoing: VecDeque<Bytes>,
     outgoing_bytes: usize,
-    writing: WriteState,
-    end: CloseState,
+    write_state: WriteState,
+    close_state: CloseState,
 }
 
 /// Handler of the stream inside the driver thread.
@@ -345,38 +355,39 @@ struct BufferedStreamHandler {
 }
 
 impl StreamHandler for BufferedStreamHandler {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        self.shared.change(|pipes| {
-            while !pipes.ended && pipes.incoming_bytes < MAX_BUFFERED_BYTES {
-                match pipe.read(now) {
-                    Some(data) if data.is_empty() => pipes.ended = true,
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        self.shared.change(|buffers| {
+            while !buffers.fin_read && buffers.incoming_bytes < MAX_BUFFERED_BYTES {
+                match stream.read(now) {
+                    Some(data) if data.is_empty() => buffers.fin_read = true,
                     Some(data) => {
-                        pipes.incoming_bytes += data.len();
-                        pipes.incoming.push_back(data);
+                        buffers.incoming_bytes += data.len();
+                        buffers.incoming.push_back(data);
                     }
                     None => break,
                 }
             }
-            while let Some(data) = pipes.outgoing.front_mut() {
-                pipes.outgoing_bytes = pipes.outgoing_bytes.saturating_sub(pipe.write(now, data));
+            while let Some(data) = buffers.outgoing.front_mut() {
+                buffers.outgoing_bytes =
+                    buffers.outgoing_bytes.saturating_sub(stream.write(now, data));
                 if !data.is_empty() {
                     break;
                 }
-                pipes.outgoing.pop_front();
+                buffers.outgoing.pop_front();
             }
-            if pipes.writing == WriteState::Draining && pipes.outgoing.is_empty() {
-                pipes.writing = WriteState::FinQueued;
-                pipe.shutdown(now);
+            if buffers.write_state == WriteState::Draining && buffers.outgoing.is_empty() {
+                buffers.write_state = WriteState::FinQueued;
+                stream.shutdown(now);
             }
         });
     }
 
     fn finished(&mut self, _now: Instant) {
-        self.shared.change(|pipes| pipes.writing = WriteState::Acked);
+        self.shared.change(|buffers| buffers.write_state = WriteState::Acked);
     }
 
     fn closed(&mut self, _now: Instant, error: Option<&ConnectionError>) {
-        self.shared.change(|pipes| pipes.end = CloseState::new(error.cloned()));
+        self.shared.change(|buffers| buffers.close_state = CloseState::new(error.cloned()));
     }
 }
 
@@ -384,13 +395,13 @@ impl BlockingStream {
     /// Attaches a handler that lets other threads read and write the stream.
     pub fn attach(
         host: &Arc<QuicHandle>,
-        turn: &mut DriverContext<'_>,
+        context: &mut DriverContext<'_>,
         connection: ConnectionId,
         id: StreamId,
     ) -> Self {
         let shared = Arc::new(WaitCell::default());
-        let end = BufferedStreamHandler { shared: Arc::clone(&shared) };
-        turn.attach(connection, id, Box::new(end));
+        let handler = BufferedStreamHandler { shared: Arc::clone(&shared) };
+        context.attach(connection, id, Box::new(handler));
         Self { host: Arc::clone(host), connection, id, shared }
     }
 
@@ -402,20 +413,24 @@ impl BlockingStream {
     /// Reads available data, or waits for some; returns 0 at the end of the stream.
     pub fn read(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let mut was_full = false;
-        let read = self.shared.wait(timeout, |pipes| {
-            let Some(first) = pipes.incoming.front_mut() else {
-                return if pipes.ended { Some(Ok(0)) } else { pipes.end.failure().map(Err) };
+        let read = self.shared.wait(timeout, |buffers| {
+            let Some(front) = buffers.incoming.front_mut() else {
+                return if buffers.fin_read {
+                    Some(Ok(0))
+                } else {
+                    buffers.close_state.failure().map(Err)
+                };
             };
-            let taken = first.split_to(first.len().min(buffer.len()));
-            if let Some(room) = buffer.get_mut(..taken.len()) {
-                room.copy_from_slice(&taken);
+            let chunk = front.split_to(front.len().min(buffer.len()));
+            if let Some(target) = buffer.get_mut(..chunk.len()) {
+                target.copy_from_slice(&chunk);
             }
-            if first.is_empty() {
-                pipes.incoming.pop_front();
+            if front.is_empty() {
+                buffers.incoming.pop_front();
             }
-            was_full = pipes.incoming_bytes >= MAX_BUFFERED_BYTES;
-            pipes.incoming_bytes = pipes.incoming_bytes.saturating_sub(taken.len());
-            Some(Ok(taken.len()))
+            was_full = buffers.incoming_bytes >= MAX_BUFFERED_BYTES;
+            buffers.incoming_bytes = buffers.incoming_bytes.saturating_sub(chunk.len());
+            Some(Ok(chunk.len()))
         })?;
         if was_full {
             self.wake_driver();
@@ -427,16 +442,16 @@ impl BlockingStream {
     pub fn write(&self, data: &[u8], timeout: Duration) -> io::Result<()> {
         for chunk in data.chunks(MAX_BUFFERED_BYTES) {
             let chunk = Bytes::copy_from_slice(chunk);
-            self.shared.wait(timeout, |pipes| {
-                if pipes.writing > WriteState::Open {
+            self.shared.wait(timeout, |buffers| {
+                if buffers.write_state > WriteState::Open {
                     return Some(Err(io::Error::other(StreamError::Closed)));
                 }
-                if let Some(failure) = pipes.end.failure() {
+                if let Some(failure) = buffers.close_state.failure() {
                     return Some(Err(failure));
                 }
-                (pipes.outgoing_bytes < MAX_BUFFERED_BYTES).then(|| {
-                    pipes.outgoing_bytes += chunk.len();
-                    pipes.outgoing.push_back(chunk.clone());
+                (buffers.outgoing_bytes < MAX_BUFFERED_BYTES).then(|| {
+                    buffers.outgoing_bytes += chunk.len();
+                    buffers.outgoing.push_back(chunk.clone());
                     Ok(())
                 })
             })?;
@@ -447,22 +462,23 @@ impl BlockingStream {
 
     /// Ends the sending direction after the buffered data.
     pub fn shutdown(&self) {
-        self.shared.change(|pipes| pipes.writing = pipes.writing.max(WriteState::Draining));
+        self.shared
+            .change(|buffers| buffers.write_state = buffers.write_state.max(WriteState::Draining));
         self.wake_driver();
     }
 
     /// Ends the sending direction and waits until the peer has acknowledged everything.
     pub fn finish(&self, timeout: Duration) -> io::Result<()> {
         self.shutdown();
-        self.shared.wait(timeout, |pipes| {
-            (pipes.writing == WriteState::Acked)
+        self.shared.wait(timeout, |buffers| {
+            (buffers.write_state == WriteState::Acked)
                 .then_some(Ok(()))
-                .or_else(|| pipes.end.failure().map(Err))
+                .or_else(|| buffers.close_state.failure().map(Err))
         })
     }
 
     fn wake_driver(&self) {
         let (connection, stream) = (self.connection, self.id);
-        self.host.post(move |turn| turn.progress(connection, stream));
+        self.host.post(move |context| context.progress(connection, stream));
     }
 }

@@ -66,7 +66,7 @@ impl ByteStream for QuicByteStream<'_> {
 pub trait StreamHandler: Send {
     /// Reads and writes as much as possible; called when the stream has data or space, or at the
     /// deadline.
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream);
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream);
 
     /// Called after the peer acknowledged all data and the FIN.
     fn finished(&mut self, _now: Instant) {}
@@ -109,7 +109,7 @@ struct QuicHandlers {
     event_handlers: BTreeMap<ConnectionId, EventFn>,
     /// Reply functions for datagrams other than QUIC, by port.
     non_quic_replies: BTreeMap<u16, NonQuicReply>,
-    over: bool,
+    stop_requested: bool,
 }
 
 /// Context of work inside the driver thread.
@@ -137,11 +137,11 @@ impl DriverContext<'_> {
         config: QuicConfig,
     ) -> io::Result<ConnectionId> {
         let local = local.map_or_else(|| sockets::source_for(remote), Ok)?;
-        let port = self.net.open(local, remote.ip())?;
+        let port = self.net.open_sockets(local, remote.ip())?;
         let local = SocketAddr::new(local, port);
-        let connected = self.host.connect_from(self.now, local, remote, config);
+        let result = self.host.connect_from(self.now, local, remote, config);
         self.net.close_unused(self.host);
-        connected.map_err(io::Error::other)
+        result.map_err(io::Error::other)
     }
 
     /// Accepts connections on a port; 0 chooses a free one. `accept` is called for each of them.
@@ -166,9 +166,9 @@ impl DriverContext<'_> {
             Some(address) => self.net.sockets.open_at(address, port)?,
             None => self.net.sockets.open_on_all_addresses(port)?,
         };
-        let listening = self.host.listen(port, config);
+        let result = self.host.listen(port, config);
         self.net.close_unused(self.host);
-        let id = listening.map_err(io::Error::other)?;
+        let id = result.map_err(io::Error::other)?;
         self.handlers.listeners.insert(id, (port, Box::new(accept)));
         Ok((id, port))
     }
@@ -180,15 +180,15 @@ impl DriverContext<'_> {
         self.net.close_unused(self.host);
     }
 
-    /// Registers `answer` for datagrams on a listener's port that are not QUIC packets. QUIC
-    /// packets have bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3). `answer` receives the
+    /// Registers `reply` for datagrams on a listener's port that are not QUIC packets. QUIC
+    /// packets have bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3). `reply` receives the
     /// peer's address and the local one.
     pub fn on_non_quic_datagram(
         &mut self,
         port: u16,
-        answer: impl Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send + 'static,
+        reply: impl Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send + 'static,
     ) {
-        self.handlers.non_quic_replies.insert(port, Box::new(answer));
+        self.handlers.non_quic_replies.insert(port, Box::new(reply));
     }
 
     /// Returns the listening sockets, for sending datagrams outside QUIC.
@@ -196,13 +196,13 @@ impl DriverContext<'_> {
         self.net.sockets.listener_sockets()
     }
 
-    /// Registers `hear` for the events of a connection.
+    /// Registers `handler` for the events of a connection.
     pub fn on_event(
         &mut self,
         connection: ConnectionId,
-        hear: impl FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send + 'static,
+        handler: impl FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send + 'static,
     ) {
-        self.handlers.event_handlers.insert(connection, Box::new(hear));
+        self.handlers.event_handlers.insert(connection, Box::new(handler));
     }
 
     /// Attaches the handler of a stream and starts it.
@@ -210,17 +210,17 @@ impl DriverContext<'_> {
         &mut self,
         connection: ConnectionId,
         stream: StreamId,
-        mut end: Box<dyn StreamHandler>,
+        mut handler: Box<dyn StreamHandler>,
     ) {
         let host = &mut *self.host;
-        end.progress(self.now, &mut QuicByteStream { host, connection, stream });
-        self.handlers.streams.insert((connection, stream), end);
+        handler.progress(self.now, &mut QuicByteStream { host, connection, stream });
+        self.handlers.streams.insert((connection, stream), handler);
     }
 
     /// Calls the handler of a stream.
     pub fn progress(&mut self, connection: ConnectionId, stream: StreamId) {
-        if let Some(end) = self.handlers.streams.get_mut(&(connection, stream)) {
-            end.progress(
+        if let Some(handler) = self.handlers.streams.get_mut(&(connection, stream)) {
+            handler.progress(
                 self.now,
                 &mut QuicByteStream { host: &mut *self.host, connection, stream },
             );
@@ -229,7 +229,7 @@ impl DriverContext<'_> {
 
     /// Drops a connection immediately, without notifying the peer.
     pub fn abandon(&mut self, connection: ConnectionId) {
-        self.end(connection, None);
+        self.close_streams(connection, None);
         self.handlers.event_handlers.remove(&connection);
         self.host.drop_silently(connection);
     }
@@ -237,28 +237,28 @@ impl DriverContext<'_> {
     /// Closes a connection immediately, discarding unacknowledged data.
     pub fn close(&mut self, connection: ConnectionId) {
         self.host.release(self.now, connection);
-        self.end(connection, None);
+        self.close_streams(connection, None);
         self.handlers.event_handlers.remove(&connection);
     }
 
-    fn end(&mut self, connection: ConnectionId, error: Option<&ConnectionError>) {
-        let own = (connection, StreamId(0))..=(connection, StreamId(u64::MAX));
+    fn close_streams(&mut self, connection: ConnectionId, error: Option<&ConnectionError>) {
+        let stream_range = (connection, StreamId(0))..=(connection, StreamId(u64::MAX));
         let streams: Vec<ConnectionStream> =
-            self.handlers.streams.range(own).map(|(place, _)| *place).collect();
-        for place in streams {
-            if let Some(mut end) = self.handlers.streams.remove(&place) {
+            self.handlers.streams.range(stream_range).map(|(key, _)| *key).collect();
+        for key in streams {
+            if let Some(mut handler) = self.handlers.streams.remove(&key) {
                 let host = &mut *self.host;
                 // Data that arrived before can still be read.
-                end.progress(self.now, &mut QuicByteStream { host, connection, stream: place.1 });
-                end.closed(self.now, error);
+                handler.progress(self.now, &mut QuicByteStream { host, connection, stream: key.1 });
+                handler.closed(self.now, error);
             }
         }
     }
 
-    fn emit(&mut self, connection: ConnectionId, happened: &ConnectionEvent) {
-        let Some(mut hear) = self.handlers.event_handlers.remove(&connection) else { return };
-        hear(self, connection, happened);
-        self.handlers.event_handlers.entry(connection).or_insert(hear);
+    fn emit(&mut self, connection: ConnectionId, event: &ConnectionEvent) {
+        let Some(mut handler) = self.handlers.event_handlers.remove(&connection) else { return };
+        handler(self, connection, event);
+        self.handlers.event_handlers.entry(connection).or_insert(handler);
     }
 
     fn dispatch_event(&mut self, event: QuicEvent) {
@@ -285,13 +285,13 @@ impl DriverContext<'_> {
             }
             QuicEvent::Writable(connection, stream) => self.progress(connection, stream),
             QuicEvent::Finished(connection, stream) => {
-                if let Some(end) = self.handlers.streams.get_mut(&(connection, stream)) {
-                    end.finished(self.now);
+                if let Some(handler) = self.handlers.streams.get_mut(&(connection, stream)) {
+                    handler.finished(self.now);
                 }
             }
             QuicEvent::Closed { connection, error } => {
                 self.emit(connection, &ConnectionEvent::Closed(error.clone()));
-                self.end(connection, error.as_ref());
+                self.close_streams(connection, error.as_ref());
                 // A server would accumulate closed connections.
                 self.close(connection);
             }
@@ -322,7 +322,7 @@ pub struct HostConfig {
 pub struct QuicHandle {
     name: String,
     clock: Clock,
-    work: QueueSender<QuicTask>,
+    tasks: QueueSender<QuicTask>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
@@ -335,22 +335,22 @@ impl fmt::Debug for QuicHandle {
 impl QuicHandle {
     /// Starts the driver thread and waits until it knows the addresses.
     pub fn start(config: HostConfig) -> io::Result<Self> {
-        let (work, inbox) = queue::queue()?;
-        let (ready, begun) = mpsc::sync_channel(1);
+        let (tasks, inbox) = queue::queue()?;
+        let (start_sender, start_receiver) = mpsc::sync_channel(1);
         let (name, clock) = (config.name.clone(), config.clock);
         let thread = thread::Builder::new().name(format!("quic {name}"));
         let thread = thread.spawn(move || match QuicDriver::open(config, inbox) {
             Ok(driver) => {
-                let _ = ready.send(Ok(())); // the receiver may be gone
+                let _ = start_sender.send(Ok(())); // the receiver may be gone
                 driver.run()
             }
             Err(error) => {
-                let _ = ready.send(Err(error)); // the receiver may be gone
+                let _ = start_sender.send(Err(error)); // the receiver may be gone
                 Ok(Duration::ZERO)
             }
         })?;
-        let host = Self { name, clock, work, thread: Some(thread) };
-        begun.recv().unwrap_or_else(|_| Err(ended()))?;
+        let host = Self { name, clock, tasks, thread: Some(thread) };
+        start_receiver.recv().unwrap_or_else(|_| Err(ended_error()))?;
         Ok(host)
     }
 
@@ -369,28 +369,26 @@ impl QuicHandle {
         &self,
         work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
-        let (done, result) = mpsc::sync_channel(1);
-        self.post(
-            move |turn| {
-                let _ = done.send(work(turn));
-            }, // the receiver may be gone
-        );
-        result.recv().map_err(|_| ended())
+        let (result_sender, result) = mpsc::sync_channel(1);
+        self.post(move |context| {
+            let _ = result_sender.send(work(context)); // the receiver may be gone
+        });
+        result.recv().map_err(|_| ended_error())
     }
 
     /// Runs `work` inside the driver thread without waiting.
     pub fn post(&self, work: impl FnOnce(&mut DriverContext<'_>) + Send + 'static) {
-        let _ = self.work.send(Box::new(work));
-    } // false once the thread has ended
+        let _ = self.tasks.send(Box::new(work)); // false once the thread has ended
+    }
 
     /// Ends the thread and returns its CPU time.
     pub fn finish(mut self) -> io::Result<Duration> {
-        self.stop().unwrap_or_else(|| Err(ended()))
+        self.stop().unwrap_or_else(|| Err(ended_error()))
     }
 
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
-        self.post(|turn| turn.handlers.over = true);
+        self.post(|context| context.handlers.stop_requested = true);
         if thread.thread().id() == thread::current().id() {
             // The last handle was dropped in the thread itself, which cannot join itself.
             return None;
@@ -401,10 +399,11 @@ impl QuicHandle {
 
 impl Drop for QuicHandle {
     fn drop(&mut self) {
-        let _ = self.stop();
+        let _ = self.stop(); // drop cannot report an error
     }
-} // drop cannot report an error
-fn ended() -> io::Error {
+}
+
+fn ended_error() -> io::Error {
     io::Error::other("the QUIC thread has ended")
 }
 
@@ -416,10 +415,10 @@ struct NetIo {
 
 impl NetIo {
     /// Opens the sockets of an outgoing connection; returns their port.
-    fn open(&mut self, local: IpAddr, remote: IpAddr) -> io::Result<u16> {
+    fn open_sockets(&mut self, local: IpAddr, remote: IpAddr) -> io::Result<u16> {
         // Traffic to the host itself uses the loopback interface.
-        let inside = remote.is_loopback() || self.addresses.interface_of(remote).is_some();
-        if inside {
+        let is_own_address = remote.is_loopback() || self.addresses.interface_of(remote).is_some();
+        if is_own_address {
             return self.sockets.open_on_all_addresses(0);
         }
         self.sockets.open_by_interface(&self.addresses, local)
@@ -441,7 +440,7 @@ struct QuicDriver {
     payload: Vec<u8>,
     /// Replies to datagrams other than QUIC.
     non_quic_datagrams: Vec<(OutgoingDatagrams, Bytes)>,
-    over: bool,
+    stopped: bool,
 }
 
 impl QuicDriver {
@@ -449,25 +448,26 @@ impl QuicDriver {
         if let Some(namespace) = &config.namespace {
             namespace.enter()?;
         }
-        sys::minimal_timer_slack();
+        sys::set_minimal_timer_slack();
         let mut host = config
             .seed
             .map_or_else(towpath_quic::QuicStack::new_random, towpath_quic::QuicStack::new);
         let mut addresses = AddressTracker::open(config.interfaces).map_err(io::Error::other)?;
-        addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
+        addresses.update(config.clock.now(), &mut host).map_err(io::Error::other)?;
         let net = NetIo { addresses, sockets: SocketSet::new() };
-        let (ends, payload, answers) = (QuicHandlers::default(), Vec::new(), Vec::new());
+        let (handlers, payload, non_quic_datagrams) =
+            (QuicHandlers::default(), Vec::new(), Vec::new());
         let clock = config.clock;
         Ok(Self {
             clock,
             host,
             net,
             inbox,
-            handlers: ends,
+            handlers,
             pending: None,
             payload,
-            non_quic_datagrams: answers,
-            over: false,
+            non_quic_datagrams,
+            stopped: false,
         })
     }
 
@@ -475,7 +475,7 @@ impl QuicDriver {
         let mut fds = Vec::new();
         let mut generation = None;
         let mut busy = true;
-        while !self.over {
+        while !self.stopped {
             let current = Some(self.net.sockets.generation);
             if current != generation || self.pending.is_some() {
                 generation = if self.pending.is_some() { None } else { current };
@@ -494,8 +494,8 @@ impl QuicDriver {
             vec![sys::wait_for_input(&self.inbox), sys::wait_for_input(&self.net.addresses)];
         fds.extend(self.net.sockets.descriptors().map(|(fd, blocked)| {
             // With nothing to send, a writable socket would wake the loop forever.
-            let waits = blocked && self.pending.is_some();
-            let events = if waits { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+            let wants_space = blocked && self.pending.is_some();
+            let events = if wants_space { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
             libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 }
         }));
         fds
@@ -503,10 +503,11 @@ impl QuicDriver {
 
     fn timeout(&self) -> Option<Duration> {
         let now = self.clock.now();
-        let ends = self.handlers.streams.values().filter_map(|end| end.deadline()).min();
+        let stream_deadline =
+            self.handlers.streams.values().filter_map(|handler| handler.deadline()).min();
         let blocked = self.pending.is_some().then(|| now + BLOCKED_RETRY_INTERVAL);
-        let next = [self.host.poll_timeout(), ends, blocked].into_iter().flatten().min();
-        next.map(|at| at.saturating_since(now))
+        let next = [self.host.poll_timeout(), stream_deadline, blocked].into_iter().flatten().min();
+        next.map(|time| time.saturating_since(now))
     }
 
     /// Does all pending work in bounded batches; returns true if there may be more.
@@ -514,15 +515,15 @@ impl QuicDriver {
         if let [inbox, addresses, sockets @ ..] = fds {
             // Address changes come first, so that nothing more is sent over a removed interface.
             if addresses.revents != 0 {
-                self.follow_addresses();
+                self.update_addresses();
             }
-            self.read(sockets);
+            self.read_sockets(sockets);
             if inbox.revents != 0 {
                 self.run_tasks();
             }
         }
         let now = self.clock.now();
-        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+        if self.host.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.host.handle_timeout(now);
         }
         self.run_timers(now);
@@ -536,13 +537,13 @@ impl QuicDriver {
         more
     }
 
-    fn follow_addresses(&mut self) {
+    fn update_addresses(&mut self) {
         // A failed listing is repeated at the next event.
-        let _ = self.net.addresses.follow(self.clock.now(), &mut self.host);
-        self.net.sockets.follow(&self.net.addresses);
+        let _ = self.net.addresses.update(self.clock.now(), &mut self.host);
+        self.net.sockets.update_interfaces(&self.net.addresses);
     }
 
-    fn turn_of(&mut self, now: Instant) -> DriverContext<'_> {
+    fn context_at(&mut self, now: Instant) -> DriverContext<'_> {
         DriverContext {
             now,
             host: &mut self.host,
@@ -554,39 +555,39 @@ impl QuicDriver {
     fn run_tasks(&mut self) {
         while let Some(work) = self.inbox.receive() {
             let now = self.clock.now();
-            work(&mut self.turn_of(now));
+            work(&mut self.context_at(now));
         }
-        self.over |= self.handlers.over;
+        self.stopped |= self.handlers.stop_requested;
     }
 
     /// Reads from ready sockets; `poll` reports the remaining data again.
-    fn read(&mut self, sockets: &[libc::pollfd]) {
+    fn read_sockets(&mut self, sockets: &[libc::pollfd]) {
         for (index, fd) in sockets.iter().enumerate() {
             if fd.revents & !libc::POLLOUT == 0 {
                 continue;
             }
             for _ in 0..READ_BATCH {
                 let now = self.clock.now();
-                let Self { host, net, handlers: ends, non_quic_datagrams: answers, .. } = self;
+                let Self { host, net, handlers, non_quic_datagrams: replies, .. } = self;
                 let NetIo { addresses, sockets } = net;
-                let more = sockets.receive(index, |arrival, payload| {
-                    let other = ends.non_quic_replies.get(&arrival.local.port());
-                    match other.filter(|_| non_quic::is_non_quic(&payload)) {
-                        Some(answer) => {
+                let more = sockets.receive(index, |incoming, payload| {
+                    let reply_fn = handlers.non_quic_replies.get(&incoming.local.port());
+                    match reply_fn.filter(|_| non_quic::is_non_quic(&payload)) {
+                        Some(reply) => {
                             non_quic::handle_non_quic(
                                 now,
                                 host,
-                                (arrival, payload),
-                                answer,
-                                answers,
+                                (incoming, payload),
+                                reply,
+                                replies,
                             );
                         }
-                        None => host.receive(now, arrival, payload),
+                        None => host.receive(now, incoming, payload),
                     }
                 });
-                for (departure, payload) in answers.drain(..) {
+                for (outgoing, payload) in replies.drain(..) {
                     // A datagram that the socket rejects is lost, as on a network.
-                    sockets.send(now, addresses, &departure, &payload);
+                    sockets.send(now, addresses, &outgoing, &payload);
                 }
                 if !more {
                     break;
@@ -597,10 +598,13 @@ impl QuicDriver {
 
     /// Calls the stream handlers whose deadline has passed.
     fn run_timers(&mut self, now: Instant) {
-        for ((connection, stream), end) in &mut self.handlers.streams {
-            if end.deadline().is_some_and(|at| at <= now) {
+        for ((connection, stream), handler) in &mut self.handlers.streams {
+            if handler.deadline().is_some_and(|deadline| deadline <= now) {
                 let (connection, stream) = (*connection, *stream);
-                end.progress(now, &mut QuicByteStream { host: &mut self.host, connection, stream });
+                handler.progress(
+                    now,
+                    &mut QuicByteStream { host: &mut self.host, connection, stream },
+                );
             }
         }
     }
@@ -609,7 +613,7 @@ impl QuicDriver {
         let now = self.clock.now();
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.host.poll_event() else { return };
-            self.turn_of(now).dispatch_event(event);
+            self.context_at(now).dispatch_event(event);
         }
     }
 
@@ -619,12 +623,12 @@ impl QuicDriver {
             let now = self.clock.now();
             let next = self.pending.take();
             let next = next.or_else(|| self.host.poll_transmit_into(now, &mut self.payload));
-            let Some(departure) = next else { return false };
+            let Some(outgoing) = next else { return false };
             let NetIo { addresses, sockets } = &mut self.net;
-            match sockets.send(now, addresses, &departure, &self.payload) {
+            match sockets.send(now, addresses, &outgoing, &self.payload) {
                 SendOutcome::Sent => {}
                 SendOutcome::Full => {
-                    self.pending = Some(departure);
+                    self.pending = Some(outgoing);
                     return false;
                 }
             }

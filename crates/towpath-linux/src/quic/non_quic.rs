@@ -18,23 +18,23 @@ pub(super) fn is_non_quic(payload: &[u8]) -> bool {
 }
 
 /// Splits a batch of datagrams whose first one is not QUIC; passes QUIC packets to `host` and
-/// appends replies to `answers`.
+/// appends replies to `replies`.
 pub(super) fn handle_non_quic(
     now: Instant,
     host: &mut towpath_quic::QuicStack,
-    (arrival, mut payload): (IncomingDatagrams, BytesMut),
-    answer: &NonQuicReply,
-    answers: &mut Vec<(OutgoingDatagrams, Bytes)>,
+    (incoming, mut payload): (IncomingDatagrams, BytesMut),
+    reply: &NonQuicReply,
+    replies: &mut Vec<(OutgoingDatagrams, Bytes)>,
 ) {
     while !payload.is_empty() {
-        let length = arrival.segment_bytes.clamp(1, payload.len());
-        let one = payload.split_to(length);
-        if !is_non_quic(&one) {
-            host.receive(now, arrival, one);
-        } else if let Some(answer) = answer(&one, (arrival.remote, arrival.local)) {
-            let IncomingDatagrams { local, remote, .. } = arrival;
-            let departure = OutgoingDatagrams { local, remote, ecn: 0, segment_bytes: None };
-            answers.push((departure, answer));
+        let length = incoming.segment_bytes.clamp(1, payload.len());
+        let datagram = payload.split_to(length);
+        if !is_non_quic(&datagram) {
+            host.receive(now, incoming, datagram);
+        } else if let Some(reply) = reply(&datagram, (incoming.remote, incoming.local)) {
+            let IncomingDatagrams { local, remote, .. } = incoming;
+            let outgoing = OutgoingDatagrams { local, remote, ecn: 0, segment_bytes: None };
+            replies.push((outgoing, reply));
         }
     }
 }

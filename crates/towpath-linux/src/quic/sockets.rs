@@ -47,26 +47,26 @@ struct BoundSocket {
     bind_target: BindTarget,
     socket: Socket,
     state: UdpSocketState,
-    /// Time since which the socket is blocked.
-    blocked: Option<Instant>,
+    /// Time of the first send that failed because the send buffer was full.
+    blocked_since: Option<Instant>,
 }
 
 impl BoundSocket {
-    fn open(v4: bool, place: BindTarget, port: u16) -> io::Result<Self> {
+    fn open(v4: bool, bind_target: BindTarget, port: u16) -> io::Result<Self> {
         let domain = if v4 { Domain::IPV4 } else { Domain::IPV6 };
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        let any: IpAddr =
+        let unspecified: IpAddr =
             if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         if !v4 {
             socket.set_only_v6(true)?;
         }
-        let address = match place {
-            BindTarget::AllAddresses => any,
+        let address = match bind_target {
+            BindTarget::AllAddresses => unspecified,
             BindTarget::Interface(index) => {
                 // Like SO_BINDTODEVICE, requires no privilege since Linux 5.7.
                 let option = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
                 sys::set_option(socket.as_fd(), option.0, option.1, &index.to_ne_bytes())?;
-                any
+                unspecified
             }
             BindTarget::Address(address) | BindTarget::ListenerAddress(address) => address,
         };
@@ -75,23 +75,23 @@ impl BoundSocket {
         // Beyond the system's limit the call fails, and the buffer stays smaller.
         let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
-        let bound = socket.local_addr()?.as_socket().map_or(port, |bound| bound.port());
-        Ok(Self { port: bound, v4, bind_target: place, socket, state, blocked: None })
+        let port = socket.local_addr()?.as_socket().map_or(port, |address| address.port());
+        Ok(Self { port, v4, bind_target, socket, state, blocked_since: None })
     }
 
-    fn send(&self, departure: &OutgoingDatagrams, payload: &[u8]) -> io::Result<()> {
+    fn send(&self, outgoing: &OutgoingDatagrams, payload: &[u8]) -> io::Result<()> {
         let source = match self.bind_target {
             BindTarget::Address(_) | BindTarget::ListenerAddress(_) => None,
-            BindTarget::AllAddresses | BindTarget::Interface(_) => Some(departure.local.ip()),
+            BindTarget::AllAddresses | BindTarget::Interface(_) => Some(outgoing.local.ip()),
         };
-        let size = departure.segment_bytes.unwrap_or(payload.len()).max(1);
-        let most = size.saturating_mul(self.state.max_gso_segments().get());
-        for contents in payload.chunks(most) {
+        let segment_bytes = outgoing.segment_bytes.unwrap_or(payload.len()).max(1);
+        let max_chunk_bytes = segment_bytes.saturating_mul(self.state.max_gso_segments().get());
+        for contents in payload.chunks(max_chunk_bytes) {
             let transmit = Transmit {
-                destination: departure.remote,
-                ecn: EcnCodepoint::from_bits(departure.ecn),
+                destination: outgoing.remote,
+                ecn: EcnCodepoint::from_bits(outgoing.ecn),
                 contents,
-                segment_size: departure.segment_bytes,
+                segment_size: outgoing.segment_bytes,
                 src_ip: source,
             };
             self.state.try_send((&self.socket).into(), &transmit)?;
@@ -138,16 +138,16 @@ enum PortScope {
 
 /// UDP sockets of a host.
 pub(super) struct SocketSet {
-    all: Vec<BoundSocket>,
+    sockets: Vec<BoundSocket>,
     ports: BTreeMap<u16, PortScope>,
-    /// Counter that increases with every change of `all`.
+    /// Counter that increases with every change of `sockets`.
     pub(super) generation: u64,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl std::fmt::Debug for SocketSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sockets").field("all", &self.all).finish_non_exhaustive()
+        f.debug_struct("Sockets").field("all", &self.sockets).finish_non_exhaustive()
     }
 }
 
@@ -162,47 +162,44 @@ pub(super) enum SendOutcome {
 
 impl SocketSet {
     pub(super) fn new() -> Self {
-        let room = vec![0; MAX_READ_BYTES * BATCH_SIZE];
-        Self { all: Vec::new(), ports: BTreeMap::new(), generation: 0, room }
+        let buffer = vec![0; MAX_READ_BYTES * BATCH_SIZE];
+        Self { sockets: Vec::new(), ports: BTreeMap::new(), generation: 0, buffer }
     }
 
     /// Opens sockets on all addresses; port 0 chooses a free one. Returns the port.
     pub(super) fn open_on_all_addresses(&mut self, port: u16) -> io::Result<u16> {
-        let mut last = io::ErrorKind::AddrInUse.into();
+        let mut last_error = io::ErrorKind::AddrInUse.into();
         for _ in 0..if port == 0 { MAX_PORT_ATTEMPTS } else { 1 } {
             let v4 = BoundSocket::open(true, BindTarget::AllAddresses, port)?;
-            let bound = v4.port;
-            match BoundSocket::open(false, BindTarget::AllAddresses, bound) {
-                Ok(v6) => self.all.extend([v4, v6]),
+            let bound_port = v4.port;
+            match BoundSocket::open(false, BindTarget::AllAddresses, bound_port) {
+                Ok(v6) => self.sockets.extend([v4, v6]),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    last = error;
+                    last_error = error;
                     continue;
                 }
                 // The system has no IPv6.
-                Err(_) => self.all.push(v4),
+                Err(_) => self.sockets.push(v4),
             }
-            self.ports.insert(bound, PortScope::AllAddresses);
+            self.ports.insert(bound_port, PortScope::AllAddresses);
             self.generation += 1;
-            return Ok(bound);
+            return Ok(bound_port);
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Opens a listener's socket on one address; an unspecified address means all of its family.
     /// Returns the port.
     pub(super) fn open_at(&mut self, address: IpAddr, port: u16) -> io::Result<u16> {
-        let everywhere = address.is_unspecified();
-        let place = if everywhere {
-            BindTarget::AllAddresses
-        } else {
-            BindTarget::ListenerAddress(address)
-        };
-        let opened = BoundSocket::open(address.is_ipv4(), place, port)?;
-        let bound = opened.port;
-        self.all.push(opened);
-        self.ports.insert(bound, PortScope::AllAddresses);
+        let is_any = address.is_unspecified();
+        let bind_target =
+            if is_any { BindTarget::AllAddresses } else { BindTarget::ListenerAddress(address) };
+        let socket = BoundSocket::open(address.is_ipv4(), bind_target, port)?;
+        let bound_port = socket.port;
+        self.sockets.push(socket);
+        self.ports.insert(bound_port, PortScope::AllAddresses);
         self.generation += 1;
-        Ok(bound)
+        Ok(bound_port)
     }
 
     /// Opens a socket on every interface for a connection of one family; returns the port.
@@ -211,50 +208,53 @@ impl SocketSet {
         addresses: &AddressTracker,
         local: IpAddr,
     ) -> io::Result<u16> {
-        let mut last = io::ErrorKind::AddrNotAvailable.into();
+        let mut last_error = io::ErrorKind::AddrNotAvailable.into();
         for _ in 0..MAX_PORT_ATTEMPTS {
-            let first = addresses.interface_of(local).ok_or(io::ErrorKind::AddrNotAvailable)?;
-            let first = open_on(local.is_ipv4(), (first, local), 0)?;
+            let interface = addresses.interface_of(local).ok_or(io::ErrorKind::AddrNotAvailable)?;
+            let first = open_on_interface(local.is_ipv4(), (interface, local), 0)?;
             let port = first.port;
             let mut opened = vec![first];
             match open_missing(&mut opened, addresses, (port, local.is_ipv4())) {
                 Ok(()) => {
-                    self.all.extend(opened);
+                    self.sockets.extend(opened);
                     self.ports.insert(port, PortScope::ByInterface);
                     self.generation += 1;
                     return Ok(port);
                 }
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Opens sockets on new interfaces and closes those of removed ones.
-    pub(super) fn follow(&mut self, addresses: &AddressTracker) {
-        let before = self.all.len();
-        let known = [true, false].map(|v4| addresses.interfaces(v4));
-        let [v4s, v6s] = &known;
-        self.all.retain(|udp| {
-            let own = if udp.v4 { v4s } else { v6s };
+    pub(super) fn update_interfaces(&mut self, addresses: &AddressTracker) {
+        let previous_count = self.sockets.len();
+        let interfaces = [true, false].map(|v4| addresses.interfaces(v4));
+        let [v4_interfaces, v6_interfaces] = &interfaces;
+        self.sockets.retain(|udp| {
+            let interfaces = if udp.v4 { v4_interfaces } else { v6_interfaces };
             match udp.bind_target {
                 BindTarget::AllAddresses | BindTarget::ListenerAddress(_) => true,
                 // An interface without an address may get one again soon.
                 BindTarget::Interface(index) => addresses.has_interface(index),
-                BindTarget::Address(address) => own.iter().any(|(_, known)| *known == address),
+                BindTarget::Address(address) => {
+                    interfaces.iter().any(|(_, local)| *local == address)
+                }
             }
         });
-        let mut changed = before != self.all.len();
-        let spread = self.ports.iter().filter(|(_, spread)| **spread == PortScope::ByInterface);
-        let ports: Vec<u16> = spread.map(|(port, _)| *port).collect();
+        let mut changed = previous_count != self.sockets.len();
+        let by_interface = self.ports.iter().filter(|(_, scope)| **scope == PortScope::ByInterface);
+        let ports: Vec<u16> = by_interface.map(|(port, _)| *port).collect();
         for port in ports {
-            let Some(v4) = self.all.iter().find(|udp| udp.port == port).map(|udp| udp.v4) else {
+            let Some(v4) = self.sockets.iter().find(|udp| udp.port == port).map(|udp| udp.v4)
+            else {
                 continue;
             };
-            let before = self.all.len();
+            let previous_count = self.sockets.len();
             // Interfaces on which another program uses the port are skipped.
-            let _ = open_missing(&mut self.all, addresses, (port, v4));
-            changed |= before != self.all.len();
+            let _ = open_missing(&mut self.sockets, addresses, (port, v4));
+            changed |= previous_count != self.sockets.len();
         }
         if changed {
             self.generation += 1;
@@ -263,7 +263,7 @@ impl SocketSet {
 
     /// Returns copies of the sockets.
     pub(super) fn listener_sockets(&self) -> Vec<ListenerSocket> {
-        let each = self.all.iter().filter_map(|udp| {
+        let copies = self.sockets.iter().filter_map(|udp| {
             let socket = udp.socket.try_clone().ok()?;
             let state = UdpSocketState::new((&socket).into()).ok()?;
             Some(ListenerSocket {
@@ -274,7 +274,7 @@ impl SocketSet {
                 state,
             })
         });
-        each.collect()
+        copies.collect()
     }
 
     /// Returns the number of ports in use.
@@ -284,30 +284,30 @@ impl SocketSet {
 
     /// Closes the sockets of unused ports.
     pub(super) fn retain_ports(&mut self, used: impl Fn(u16) -> bool) {
-        let before = self.all.len();
-        self.all.retain(|udp| used(udp.port));
+        let previous_count = self.sockets.len();
+        self.sockets.retain(|udp| used(udp.port));
         self.ports.retain(|port, _| used(*port));
-        if before != self.all.len() {
+        if previous_count != self.sockets.len() {
             self.generation += 1;
         }
     }
 
     /// Returns the descriptors; true if the socket is blocked.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        self.all.iter().map(|udp| (udp.socket.as_fd(), udp.blocked.is_some()))
+        self.sockets.iter().map(|udp| (udp.socket.as_fd(), udp.blocked_since.is_some()))
     }
 
     /// Reads one batch from socket `index`; returns true if there may be more.
     pub(super) fn receive(
         &mut self,
         index: usize,
-        mut take: impl FnMut(IncomingDatagrams, BytesMut),
+        mut on_datagrams: impl FnMut(IncomingDatagrams, BytesMut),
     ) -> bool {
-        let Some(udp) = self.all.get(index) else { return false };
+        let Some(udp) = self.sockets.get(index) else { return false };
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let mut parts = self.room.chunks_mut(MAX_READ_BYTES);
+        let mut buffers = self.buffer.chunks_mut(MAX_READ_BYTES);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
-            std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
         // Errors of earlier datagrams, such as an unreachable port, are irrelevant.
         let received = udp.state.recv((&udp.socket).into(), &mut slices, &mut metas);
         let Ok(count) = received else { return false };
@@ -317,13 +317,13 @@ impl SocketSet {
                 BindTarget::Address(address) | BindTarget::ListenerAddress(address) => address,
                 BindTarget::AllAddresses | BindTarget::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
             });
-            let arrival = IncomingDatagrams {
+            let incoming = IncomingDatagrams {
                 local: SocketAddr::new(ip, udp.port),
                 remote: meta.addr,
                 ecn: meta.ecn.map_or(0, |ecn| ecn as u8),
                 segment_bytes: meta.stride,
             };
-            take(arrival, BytesMut::from(bytes));
+            on_datagrams(incoming, BytesMut::from(bytes));
         }
         count == BATCH_SIZE
     }
@@ -333,33 +333,33 @@ impl SocketSet {
         &mut self,
         now: Instant,
         addresses: &AddressTracker,
-        departure: &OutgoingDatagrams,
+        outgoing: &OutgoingDatagrams,
         payload: &[u8],
     ) -> SendOutcome {
-        let interface = addresses.interface_of(departure.local.ip());
-        let found = self.all.iter_mut().find(|udp| {
-            udp.port == departure.local.port()
-                && udp.v4 == departure.remote.is_ipv4()
+        let interface = addresses.interface_of(outgoing.local.ip());
+        let socket = self.sockets.iter_mut().find(|udp| {
+            udp.port == outgoing.local.port()
+                && udp.v4 == outgoing.remote.is_ipv4()
                 && match udp.bind_target {
                     BindTarget::AllAddresses => true,
                     BindTarget::Interface(index) => Some(index) == interface,
                     BindTarget::Address(address) | BindTarget::ListenerAddress(address) => {
-                        address == departure.local.ip()
+                        address == outgoing.local.ip()
                     }
                 }
         });
-        let Some(udp) = found else { return SendOutcome::Sent };
-        match udp.send(departure, payload) {
+        let Some(udp) = socket else { return SendOutcome::Sent };
+        match udp.send(outgoing, payload) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let since = *udp.blocked.get_or_insert(now);
-                if now.saturating_since(since) < BLOCKED_DROP_AFTER {
+                let blocked_since = *udp.blocked_since.get_or_insert(now);
+                if now.saturating_since(blocked_since) < BLOCKED_DROP_AFTER {
                     SendOutcome::Full
                 } else {
                     SendOutcome::Sent
                 }
             }
             Ok(()) | Err(_) => {
-                udp.blocked = None;
+                udp.blocked_since = None;
                 SendOutcome::Sent
             }
         }
@@ -367,7 +367,11 @@ impl SocketSet {
 }
 
 /// Opens a socket bound to the interface, or to its address if that is not permitted.
-fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Result<BoundSocket> {
+fn open_on_interface(
+    v4: bool,
+    (interface, address): (u32, IpAddr),
+    port: u16,
+) -> io::Result<BoundSocket> {
     match BoundSocket::open(v4, BindTarget::Interface(interface), port) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             BoundSocket::open(v4, BindTarget::Address(address), port)
@@ -378,21 +382,21 @@ fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Resu
 
 /// Opens the missing sockets of a connection's port.
 fn open_missing(
-    all: &mut Vec<BoundSocket>,
+    sockets: &mut Vec<BoundSocket>,
     addresses: &AddressTracker,
     (port, v4): (u16, bool),
 ) -> io::Result<()> {
     for (interface, address) in addresses.interfaces(v4) {
-        let has = |udp: &BoundSocket| {
+        let covers_interface = |udp: &BoundSocket| {
             udp.port == port
                 && match udp.bind_target {
                     BindTarget::AllAddresses | BindTarget::ListenerAddress(_) => true,
                     BindTarget::Interface(index) => index == interface,
-                    BindTarget::Address(own) => own == address,
+                    BindTarget::Address(local) => local == address,
                 }
         };
-        if !all.iter().any(has) {
-            all.push(open_on(v4, (interface, address), port)?);
+        if !sockets.iter().any(covers_interface) {
+            sockets.push(open_on_interface(v4, (interface, address), port)?);
         }
     }
     Ok(())
@@ -400,11 +404,11 @@ fn open_missing(
 
 /// Returns the source address that the kernel chooses for `remote`.
 pub(super) fn source_for(remote: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match remote {
+    let unspecified: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    let socket = UdpSocket::bind(SocketAddr::new(unspecified, 0))?;
     // Only looks up the route; sends nothing.
     socket.connect(remote)?;
     Ok(socket.local_addr()?.ip())

@@ -12,7 +12,7 @@ use crate::Clock;
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn host(name: &str) -> Arc<QuicHandle> {
+fn start_host(name: &str) -> Arc<QuicHandle> {
     let interfaces = InterfacePolicy::all();
     let (name, clock, seed) = (name.to_owned(), Clock::start(), None);
     Arc::new(
@@ -21,7 +21,7 @@ fn host(name: &str) -> Arc<QuicHandle> {
 }
 
 /// Echoes all data in a thread of its own.
-fn echo(connection: BlockingConnection) -> thread::JoinHandle<usize> {
+fn spawn_echo(connection: BlockingConnection) -> thread::JoinHandle<usize> {
     thread::spawn(move || {
         let stream = connection.accept_stream(HANG_TIMEOUT).unwrap();
         let mut buffer = vec![0; 10_000];
@@ -38,33 +38,33 @@ fn echo(connection: BlockingConnection) -> thread::JoinHandle<usize> {
     })
 }
 
-fn converse(target: IpAddr) {
+fn check_echo(target: IpAddr) {
     const BYTES: usize = 3_000_000;
-    let (client, server) = (host("client"), host("server"));
+    let (client, server) = (start_host("client"), start_host("server"));
     let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(target, listener.port());
     let connection = client.connect(None, remote, QuicConfig::default(), HANG_TIMEOUT).unwrap();
-    let echo = echo(listener.accept(HANG_TIMEOUT).unwrap());
+    let echo_thread = spawn_echo(listener.accept(HANG_TIMEOUT).unwrap());
     let stream = connection.open_stream().unwrap();
     let sent: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
     let writer: BlockingStream = stream.clone();
     let data = sent.clone();
-    let writing = thread::spawn(move || {
+    let writer_thread = thread::spawn(move || {
         writer.write(&data, HANG_TIMEOUT).unwrap();
         writer.finish(HANG_TIMEOUT).unwrap();
     });
-    let mut got = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = vec![0; 7_777];
     loop {
         let length = stream.read(&mut buffer, HANG_TIMEOUT).unwrap();
         if length == 0 {
             break;
         }
-        got.extend_from_slice(&buffer[..length]);
+        received.extend_from_slice(&buffer[..length]);
     }
-    writing.join().unwrap();
-    assert_eq!(echo.join().unwrap(), BYTES);
-    assert!(got == sent, "{} of {BYTES} bytes came back", got.len());
+    writer_thread.join().unwrap();
+    assert_eq!(echo_thread.join().unwrap(), BYTES);
+    assert!(received == sent, "{} of {BYTES} bytes came back", received.len());
     let status = connection.status().unwrap();
     assert_eq!(status.remote, remote);
     assert!(status.paths[0].sent_bytes > BYTES as u64, "{status:?}");
@@ -75,35 +75,35 @@ fn converse(target: IpAddr) {
 
 #[test]
 fn bytes_come_back_over_real_sockets_of_both_families() {
-    converse(Ipv4Addr::LOCALHOST.into());
+    check_echo(Ipv4Addr::LOCALHOST.into());
     if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
-        converse(Ipv6Addr::LOCALHOST.into());
+        check_echo(Ipv6Addr::LOCALHOST.into());
     }
 }
 
 #[test]
 fn an_unreachable_peer_is_an_error_after_the_callers_timeout() {
-    let client = host("client");
-    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = start_host("client");
+    let unused_address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let timeout = Duration::from_millis(300);
-    let error = client.connect(None, free, QuicConfig::default(), timeout).unwrap_err();
+    let error = client.connect(None, unused_address, QuicConfig::default(), timeout).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
 #[test]
 fn a_close_by_the_peer_is_reported() {
-    let (client, server) = (host("client"), host("server"));
+    let (client, server) = (start_host("client"), start_host("server"));
     let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());
     let connection = client.connect(None, remote, QuicConfig::default(), HANG_TIMEOUT).unwrap();
     let accepted = listener.accept(HANG_TIMEOUT).unwrap();
     let stream = connection.open_stream().unwrap();
     stream.write(b"hello", HANG_TIMEOUT).unwrap();
-    let theirs = accepted.accept_stream(HANG_TIMEOUT).unwrap();
+    let accepted_stream = accepted.accept_stream(HANG_TIMEOUT).unwrap();
     let mut buffer = [0; 16];
-    assert_eq!(theirs.read(&mut buffer, HANG_TIMEOUT).unwrap(), 5);
+    assert_eq!(accepted_stream.read(&mut buffer, HANG_TIMEOUT).unwrap(), 5);
     connection.close();
-    let error = theirs.read(&mut buffer, HANG_TIMEOUT).unwrap_err();
+    let error = accepted_stream.read(&mut buffer, HANG_TIMEOUT).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
     assert!(accepted.failure().is_some());
     assert!(accepted.status().unwrap().error.is_some());

@@ -107,9 +107,11 @@ pub(crate) enum ForwardDecision {
     Reply,
 }
 
-/// Result of applying a rule: the packet, or the reply in its stead.
+/// Result of applying a rule.
 enum RuleResult {
+    /// The packet, for further processing.
     Packet(Vec<u8>),
+    /// The packet is dropped; its sender gets this reply, if any.
     Answer(Option<Vec<u8>>),
 }
 
@@ -133,7 +135,7 @@ impl PacketMatch {
         Self { payload_bytes, ..self }
     }
 
-    fn fit(self, bytes: &[u8]) -> bool {
+    fn matches(self, bytes: &[u8]) -> bool {
         if self == Self::ALL {
             return true;
         }
@@ -144,7 +146,9 @@ impl PacketMatch {
             ConnectionPhase::SynAck => tcp.has(Flags::SYN.with(Flags::ACK)),
             ConnectionPhase::Later => !tcp.has(Flags::SYN),
         };
-        let option = self.option.is_none_or(|kind| tcp.options(bytes).any(|(_, own)| kind.is(own)));
+        let option = self
+            .option
+            .is_none_or(|kind| tcp.options(bytes).any(|(_, subtype)| kind.matches(subtype)));
         phase && option && tcp.payload(bytes).len() >= self.payload_bytes
     }
 }
@@ -181,23 +185,23 @@ impl EmulatedRouter {
         up: bool,
         mut bytes: Vec<u8>,
     ) -> Option<(ForwardDecision, Vec<u8>)> {
-        let (from, to) = packet::addresses(&bytes)?;
-        if is_local(from) || is_local(to) || (up && !self.is_inside(from)) {
+        let (source, destination) = packet::addresses(&bytes)?;
+        if is_local(source) || is_local(destination) || (up && !self.is_inside(source)) {
             return None;
         }
         if self.late && !packet::decrement_ttl(&mut bytes) {
             return self
-                .error(&bytes, packet::TIME_EXCEEDED)
+                .icmp_error(&bytes, packet::TIME_EXCEEDED)
                 .map(|answer| (ForwardDecision::Reply, answer));
         }
         for index in 0..self.rules.len() {
             let Some(&rule) = self.rules.get(index) else { break };
-            let seen = match rule.side {
+            let applies = match rule.side {
                 LinkSide::Both => true,
                 LinkSide::Up => up,
                 LinkSide::Down => !up,
             };
-            if !seen || !rule.packets.fit(&bytes) {
+            if !applies || !rule.packets.matches(&bytes) {
                 continue;
             }
             match self.apply(rule.treatment, up, bytes) {
@@ -210,11 +214,12 @@ impl EmulatedRouter {
         if self.late || packet::decrement_ttl(&mut bytes) {
             return Some((ForwardDecision::Forward, bytes));
         }
-        self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (ForwardDecision::Reply, answer))
+        self.icmp_error(&bytes, packet::TIME_EXCEEDED)
+            .map(|answer| (ForwardDecision::Reply, answer))
     }
 
-    fn is_inside(&self, from: IpAddr) -> bool {
-        self.inside.is_empty() || self.inside.iter().any(|prefix| prefix.contains(from))
+    fn is_inside(&self, source: IpAddr) -> bool {
+        self.inside.is_empty() || self.inside.iter().any(|prefix| prefix.contains(source))
     }
 
     fn apply(&mut self, treatment: PacketAction, up: bool, mut bytes: Vec<u8>) -> RuleResult {
@@ -226,10 +231,10 @@ impl EmulatedRouter {
             PacketAction::Drop => RuleResult::Answer(None),
             PacketAction::Reset => RuleResult::Answer(packet::build_reset(&bytes)),
             PacketAction::Unreachable(reason) => {
-                RuleResult::Answer(self.error(&bytes, reason.code()))
+                RuleResult::Answer(self.icmp_error(&bytes, reason.code()))
             }
             PacketAction::TooBig(mtu) => {
-                RuleResult::Answer(self.message(&bytes, packet::TOO_BIG, mtu))
+                RuleResult::Answer(self.icmp_message(&bytes, packet::TOO_BIG, mtu))
             }
             PacketAction::Rewrite => {
                 packet::rewrite_payload(&mut bytes);
@@ -247,29 +252,29 @@ impl EmulatedRouter {
     }
 
     fn translate(&mut self, up: bool, mut bytes: Vec<u8>, idle: Duration) -> RuleResult {
-        let known = self.translator.translate(up, &mut bytes, (self.now, idle));
-        if known { RuleResult::Packet(bytes) } else { RuleResult::Answer(None) }
+        let translated = self.translator.translate(up, &mut bytes, (self.now, idle));
+        if translated { RuleResult::Packet(bytes) } else { RuleResult::Answer(None) }
     }
 
     /// Builds an ICMP message about a packet; never about another ICMP error.
-    fn error(&self, about: &[u8], codes: [(u8, u8); 2]) -> Option<Vec<u8>> {
-        self.message(about, codes, 0)
+    fn icmp_error(&self, original: &[u8], codes: [(u8, u8); 2]) -> Option<Vec<u8>> {
+        self.icmp_message(original, codes, 0)
     }
 
-    /// Builds the message with a number in its header's last word.
-    fn message(&self, about: &[u8], [v4, v6]: [(u8, u8); 2], word: u16) -> Option<Vec<u8>> {
-        let (from, _) = packet::addresses(about)?;
-        if packet::is_icmp_error(about) {
+    /// Builds an ICMP message whose header ends with the number `word`.
+    fn icmp_message(&self, original: &[u8], [v4, v6]: [(u8, u8); 2], word: u16) -> Option<Vec<u8>> {
+        let (source, _) = packet::addresses(original)?;
+        if packet::is_icmp_error(original) {
             return None;
         }
-        let (router, (kind, code), most) = match from {
+        let (router, (kind, code), max_quote_bytes) = match source {
             IpAddr::V4(_) => (self.v4.into(), v4, MAX_QUOTE_V4_BYTES),
             IpAddr::V6(_) => (self.v6.into(), v6, MAX_QUOTE_V6_BYTES),
         };
-        let quote = about.get(..most).unwrap_or(about);
+        let quote = original.get(..max_quote_bytes).unwrap_or(original);
         let [high, low] = word.to_be_bytes();
         let head = [kind, code, 0, 0, 0, 0, high, low];
-        icmp::router_error(router, from, head, quote).map(|message| message.to_vec())
+        icmp::router_error(router, source, head, quote).map(|message| message.to_vec())
     }
 }
 

@@ -25,12 +25,12 @@ type InsideAddr = ([u8; 4], [u8; 2]);
 pub(super) struct Nat {
     outside: Ipv4Addr,
     /// Connections with the time of their last packet; index n has outside port [`FIRST_PORT`] + n.
-    known: Vec<(InsideAddr, Instant)>,
+    connections: Vec<(InsideAddr, Instant)>,
 }
 
 impl Nat {
     pub(super) const fn new(outside: Ipv4Addr) -> Self {
-        Self { outside, known: Vec::new() }
+        Self { outside, connections: Vec::new() }
     }
 
     /// Translates a packet; IPv6 passes unchanged.
@@ -46,70 +46,75 @@ impl Nat {
         if packet.first().is_none_or(|first| first >> 4 != 4) {
             return true;
         }
-        if let Some((_, message)) = packet::icmp(packet) {
-            return if up { false } else { self.message(packet, message) };
+        if let Some((_, message)) = packet::find_icmp(packet) {
+            return if up { false } else { self.translate_quote(packet, message) };
         }
         let Some(tcp) = TcpHeader::parse(packet) else { return false };
-        let begins = tcp.has(Flags::SYN) && !tcp.has(Flags::ACK);
-        let awake = |received: Instant| now.saturating_since(received) <= idle;
-        let done = if up {
-            self.outwards(packet, now, |heard| begins || awake(heard))
+        let is_syn = tcp.has(Flags::SYN) && !tcp.has(Flags::ACK);
+        let is_active = |received: Instant| now.saturating_since(received) <= idle;
+        let result = if up {
+            self.translate_outbound(packet, now, |last_packet| is_syn || is_active(last_packet))
         } else {
-            self.inwards(packet, now, awake)
+            self.translate_inbound(packet, now, is_active)
         };
-        if done.is_some() {
+        if result.is_some() {
             headers::update_ipv4_checksum(packet);
             headers::update_tcp_checksum(packet);
         }
-        done.is_some()
+        result.is_some()
     }
 
-    fn outwards(
+    fn translate_outbound(
         &mut self,
         packet: &mut [u8],
         now: Instant,
-        passes: impl Fn(Instant) -> bool,
+        accepts: impl Fn(Instant) -> bool,
     ) -> Option<()> {
-        let ports = ip_bytes(packet)?;
-        let inside = (read(packet, SRC_OFFSET)?, read(packet, ports)?);
-        let known = self.known.iter().position(|(known, _)| *known == inside);
-        let index = known.unwrap_or_else(|| {
-            self.known.push((inside, now));
-            self.known.len() - 1
+        let ports_offset = ip_header_bytes(packet)?;
+        let inside = (read(packet, SRC_OFFSET)?, read(packet, ports_offset)?);
+        let existing = self.connections.iter().position(|(address, _)| *address == inside);
+        let index = existing.unwrap_or_else(|| {
+            self.connections.push((inside, now));
+            self.connections.len() - 1
         });
-        self.refresh(index, now, passes)?;
+        self.refresh(index, now, accepts)?;
         let port = FIRST_PORT.checked_add(u16::try_from(index).ok()?)?;
         write(packet, SRC_OFFSET, self.outside.octets())?;
-        write(packet, ports, port.to_be_bytes())
+        write(packet, ports_offset, port.to_be_bytes())
     }
 
-    fn inwards(
+    fn translate_inbound(
         &mut self,
         packet: &mut [u8],
         now: Instant,
-        passes: impl Fn(Instant) -> bool,
+        accepts: impl Fn(Instant) -> bool,
     ) -> Option<()> {
-        let port = ip_bytes(packet)? + 2;
-        let outside = read(packet, port)?;
-        let (address, own) = self.inside(outside)?;
-        self.refresh(index(outside)?, now, passes)?;
+        let port_offset = ip_header_bytes(packet)? + 2;
+        let outside = read(packet, port_offset)?;
+        let (address, inside_port) = self.inside_address(outside)?;
+        self.refresh(connection_index(outside)?, now, accepts)?;
         write(packet, DST_OFFSET, address)?;
-        write(packet, port, own)
+        write(packet, port_offset, inside_port)
     }
 
-    /// Updates a connection's time if `passes` accepts the time of its last packet.
-    fn refresh(&mut self, at: usize, now: Instant, passes: impl Fn(Instant) -> bool) -> Option<()> {
-        let (_, heard) = self.known.get_mut(at)?;
-        passes(*heard).then(|| *heard = now)
+    /// Updates a connection's time if `accepts` returns true for the time of its last packet.
+    fn refresh(
+        &mut self,
+        index: usize,
+        now: Instant,
+        accepts: impl Fn(Instant) -> bool,
+    ) -> Option<()> {
+        let (_, last_packet) = self.connections.get_mut(index)?;
+        accepts(*last_packet).then(|| *last_packet = now)
     }
 
     /// Translates the quote in an ICMP message about a packet that was translated on its way out.
-    fn message(&self, packet: &mut [u8], message: usize) -> bool {
+    fn translate_quote(&self, packet: &mut [u8], message: usize) -> bool {
         let translated = (|| {
             let quoted = message + ICMP_HEADER_BYTES;
-            let port = quoted + ip_bytes(packet.get(quoted..)?)?;
-            let (address, own) = self.inside(read(packet, port)?)?;
-            write(packet, port, own)?;
+            let port_offset = quoted + ip_header_bytes(packet.get(quoted..)?)?;
+            let (address, inside_port) = self.inside_address(read(packet, port_offset)?)?;
+            write(packet, port_offset, inside_port)?;
             write(packet, quoted + SRC_OFFSET, address)?;
             headers::update_ipv4_checksum(packet.get_mut(quoted..)?);
             write(packet, DST_OFFSET, address)?;
@@ -121,25 +126,25 @@ impl Nat {
         translated.is_some()
     }
 
-    fn inside(&self, outside: [u8; 2]) -> Option<InsideAddr> {
-        self.known.get(index(outside)?).map(|(inside, _)| *inside)
+    fn inside_address(&self, outside: [u8; 2]) -> Option<InsideAddr> {
+        self.connections.get(connection_index(outside)?).map(|(inside, _)| *inside)
     }
 }
 
 /// Returns the index of the connection with this outside port.
-fn index(outside: [u8; 2]) -> Option<usize> {
+fn connection_index(outside: [u8; 2]) -> Option<usize> {
     u16::from_be_bytes(outside).checked_sub(FIRST_PORT).map(usize::from)
 }
 
-fn ip_bytes(packet: &[u8]) -> Option<usize> {
+fn ip_header_bytes(packet: &[u8]) -> Option<usize> {
     packet.first().map(|first| usize::from(first & 0x0f) * 4)
 }
 
-fn read<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
-    packet.get(at..)?.first_chunk().copied()
+fn read<const N: usize>(packet: &[u8], offset: usize) -> Option<[u8; N]> {
+    packet.get(offset..)?.first_chunk().copied()
 }
 
-fn write<const N: usize>(packet: &mut [u8], at: usize, value: [u8; N]) -> Option<()> {
-    *packet.get_mut(at..)?.first_chunk_mut()? = value;
+fn write<const N: usize>(packet: &mut [u8], offset: usize, value: [u8; N]) -> Option<()> {
+    *packet.get_mut(offset..)?.first_chunk_mut()? = value;
     Some(())
 }

@@ -33,7 +33,7 @@ pub(crate) enum MptcpOptionKind {
 
 impl MptcpOptionKind {
     /// Returns true if an option with this subtype matches.
-    pub(crate) const fn is(self, subtype: u8) -> bool {
+    pub(crate) const fn matches(self, subtype: u8) -> bool {
         match self {
             Self::Every => true,
             Self::Capable => subtype == 0,
@@ -70,23 +70,23 @@ impl TcpHeader {
 
     /// Returns the byte ranges and subtypes of the Multipath TCP options.
     pub(crate) fn options(self, packet: &[u8]) -> impl Iterator<Item = (Range<usize>, u8)> {
-        let mut at = self.ip_bytes + 20;
+        let mut offset = self.ip_bytes + 20;
         let end = self.header_bytes;
         let next = move || {
-            while let Some(&kind) = packet.get(at).filter(|_| at < end) {
+            while let Some(&kind) = packet.get(offset).filter(|_| offset < end) {
                 if kind == TCPOPT_EOL {
                     return None;
                 }
                 if kind == TCPOPT_NOP {
-                    at += 1;
+                    offset += 1;
                     continue;
                 }
-                let length = usize::from(*packet.get(at + 1)?);
-                let place = at..at.checked_add(length.max(2))?;
-                at = place.end;
-                if kind == TCPOPT_MPTCP && place.end <= end {
-                    let subtype = *packet.get(place.start + 2)? >> 4;
-                    return Some((place, subtype));
+                let length = usize::from(*packet.get(offset + 1)?);
+                let range = offset..offset.checked_add(length.max(2))?;
+                offset = range.end;
+                if kind == TCPOPT_MPTCP && range.end <= end {
+                    let subtype = *packet.get(range.start + 2)? >> 4;
+                    return Some((range, subtype));
                 }
             }
             None
@@ -99,12 +99,16 @@ impl TcpHeader {
 pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
-            let [from, to] = packet.get(12..V4_BYTES)?.as_chunks::<4>().0 else { return None };
-            Some((IpAddr::from(*from), IpAddr::from(*to)))
+            let [source, destination] = packet.get(12..V4_BYTES)?.as_chunks::<4>().0 else {
+                return None;
+            };
+            Some((IpAddr::from(*source), IpAddr::from(*destination)))
         }
         6 => {
-            let [from, to] = packet.get(8..V6_BYTES)?.as_chunks::<16>().0 else { return None };
-            Some((IpAddr::from(*from), IpAddr::from(*to)))
+            let [source, destination] = packet.get(8..V6_BYTES)?.as_chunks::<16>().0 else {
+                return None;
+            };
+            Some((IpAddr::from(*source), IpAddr::from(*destination)))
         }
         _ => None,
     }
@@ -113,11 +117,11 @@ pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
 /// Decrements the time to live; returns false if it has expired.
 pub(crate) fn decrement_ttl(packet: &mut [u8]) -> bool {
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
-    let Some(left) = packet.get_mut(if v4 { 8 } else { 7 }) else { return false };
-    if *left <= 1 {
+    let Some(ttl) = packet.get_mut(if v4 { 8 } else { 7 }) else { return false };
+    if *ttl <= 1 {
         return false;
     }
-    *left -= 1;
+    *ttl -= 1;
     if v4 {
         headers::update_ipv4_checksum(packet);
     }
@@ -126,7 +130,7 @@ pub(crate) fn decrement_ttl(packet: &mut [u8]) -> bool {
 
 /// Returns true for an ICMP error, which must not cause another error (RFC 1812 §4.3.2.7).
 pub(crate) fn is_icmp_error(packet: &[u8]) -> bool {
-    match icmp(packet) {
+    match find_icmp(packet) {
         Some((true, body)) => matches!(packet.get(body), Some(3..=5 | 11 | 12)),
         Some((false, body)) => packet.get(body).is_some_and(|kind| *kind < 128),
         None => false,
@@ -134,7 +138,7 @@ pub(crate) fn is_icmp_error(packet: &[u8]) -> bool {
 }
 
 /// Locates an ICMP message: true for IPv4 and false for IPv6, and the offset of the message.
-pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
+pub(crate) fn find_icmp(packet: &[u8]) -> Option<(bool, usize)> {
     let first = *packet.first()?;
     match first >> 4 {
         4 if packet.get(9) == Some(&ICMP) => Some((true, usize::from(first & 0x0f) * 4)),
@@ -146,10 +150,13 @@ pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
 /// Overwrites options with padding, which leaves every other byte in its place.
 pub(crate) fn strip(packet: &mut [u8], kind: MptcpOptionKind) {
     let Some(tcp) = TcpHeader::parse(packet) else { return };
-    let places: Vec<_> =
-        tcp.options(packet).filter(|(_, own)| kind.is(*own)).map(|(place, _)| place).collect();
-    for place in places {
-        packet.get_mut(place).unwrap_or_default().fill(TCPOPT_NOP);
+    let ranges: Vec<_> = tcp
+        .options(packet)
+        .filter(|(_, subtype)| kind.matches(*subtype))
+        .map(|(range, _)| range)
+        .collect();
+    for range in ranges {
+        packet.get_mut(range).unwrap_or_default().fill(TCPOPT_NOP);
     }
     headers::update_tcp_checksum(packet);
 }
@@ -159,11 +166,11 @@ pub(crate) fn clear_backup(packet: &mut [u8]) {
     let Some(tcp) = TcpHeader::parse(packet) else { return };
     let joins: Vec<_> = tcp
         .options(packet)
-        .filter(|(_, own)| MptcpOptionKind::Join.is(*own))
-        .map(|(place, _)| place.start + 2)
+        .filter(|(_, subtype)| MptcpOptionKind::Join.matches(*subtype))
+        .map(|(range, _)| range.start + 2)
         .collect();
-    for place in joins {
-        if let Some(byte) = packet.get_mut(place) {
+    for offset in joins {
+        if let Some(byte) = packet.get_mut(offset) {
             *byte &= !1;
         }
     }
@@ -192,17 +199,17 @@ pub(crate) fn build_reset(packet: &[u8]) -> Option<Vec<u8>> {
     let length = tcp.payload(packet).len()
         + usize::from(tcp.has(Flags::SYN))
         + usize::from(tcp.has(Flags::FIN));
-    let next = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(length as u32).to_be_bytes();
+    let next_seq = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(length as u32).to_be_bytes();
     let (seq, ack, flags) = if tcp.has(Flags::ACK) {
         ([a0, a1, a2, a3], [0; 4], Flags::RST)
     } else {
-        ([0; 4], next, Flags::RST.with(Flags::ACK))
+        ([0; 4], next_seq, Flags::RST.with(Flags::ACK))
     };
-    let mut answer = ip.to_vec();
-    answer.extend([d0, d1, s0, s1]);
-    answer.extend(seq);
-    answer.extend(ack);
-    answer.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
-    headers::swap_src_dst(&mut answer);
-    Some(answer)
+    let mut reset = ip.to_vec();
+    reset.extend([d0, d1, s0, s1]);
+    reset.extend(seq);
+    reset.extend(ack);
+    reset.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
+    headers::swap_src_dst(&mut reset);
+    Some(reset)
 }

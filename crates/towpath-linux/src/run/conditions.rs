@@ -26,7 +26,8 @@ const MAX_OTHER_CPU: f64 = 0.5;
 pub(super) struct RunBaseline {
     counters: Vec<MibCounters>,
     processors: CpuTicks,
-    own: Duration,
+    /// Processor time of this process.
+    own_cpu_time: Duration,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,9 +39,9 @@ struct CpuTicks {
 impl RunBaseline {
     pub(super) fn read(network: &EmulatedNetwork) -> Self {
         Self {
-            counters: network.hosts.iter().map(|host| counters(&host.namespace)).collect(),
-            processors: processor_time(),
-            own: sys::process_cpu_time(),
+            counters: network.hosts.iter().map(|host| read_counters(&host.namespace)).collect(),
+            processors: read_cpu_ticks(),
+            own_cpu_time: sys::process_cpu_time(),
         }
     }
 
@@ -48,7 +49,7 @@ impl RunBaseline {
     pub(super) fn changes(&self, network: &EmulatedNetwork) -> Vec<Counter> {
         let mut changes = Vec::new();
         for (host, before) in network.hosts.iter().zip(&self.counters) {
-            let now = counters(&host.namespace);
+            let now = read_counters(&host.namespace);
             changes.extend(now.iter().filter_map(|(name, after)| {
                 let before = before.get(name).unwrap_or(0);
                 (after > before).then(|| Counter {
@@ -63,7 +64,7 @@ impl RunBaseline {
     }
 }
 
-fn counters(namespace: &crate::Namespace) -> MibCounters {
+fn read_counters(namespace: &crate::Namespace) -> MibCounters {
     // If a kernel has no counters, the sockets alone are the evidence.
     namespace
         .run(MibCounters::read)
@@ -73,7 +74,7 @@ fn counters(namespace: &crate::Namespace) -> MibCounters {
 }
 
 /// Reads the first line of `/proc/stat`: the sum over all processors.
-fn processor_time() -> CpuTicks {
+fn read_cpu_ticks() -> CpuTicks {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> = text
         .lines()
@@ -94,14 +95,14 @@ fn processor_time() -> CpuTicks {
 pub(super) fn meta(job: &RunJob, network: &EmulatedNetwork, seed: u64) -> Meta {
     Meta {
         stack: stack::plan::stack_name(&network.scenario).to_owned(),
-        kernel: read("/proc/sys/kernel/osrelease"),
+        kernel: read_or_unavailable("/proc/sys/kernel/osrelease"),
         order: job.order,
         conditions: conditions(network, job.transport),
         ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)
     }
 }
 
-fn read(path: &str) -> String {
+fn read_or_unavailable(path: &str) -> String {
     match fs::read_to_string(path) {
         Ok(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
         Err(_) => "not available".to_owned(),
@@ -110,47 +111,48 @@ fn read(path: &str) -> String {
 
 fn conditions(network: &EmulatedNetwork, transport: Transport) -> BTreeMap<String, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut all = BTreeMap::from([
+    let mut conditions = BTreeMap::from([
         ("emulator back-end".to_owned(), network.backend.name().to_owned()),
         ("emulator priority".to_owned(), network.emulator.priority().to_owned()),
         ("processors".to_owned(), processors.to_string()),
-        ("load before".to_owned(), read("/proc/loadavg")),
+        ("load before".to_owned(), read_or_unavailable("/proc/loadavg")),
     ]);
-    all.extend(network.scenario.remarks.clone());
+    conditions.extend(network.scenario.remarks.clone());
     if is_quic(transport) {
-        all.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
-        let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
-        all.insert("bytes of paths".to_owned(), what);
+        conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
+        let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        conditions.insert("bytes of paths".to_owned(), meaning);
         for host in &network.scenario.hosts {
             for (name, value) in network.scenario.quic_settings(host) {
-                all.insert(format!("{name} on {}", host.name), value);
+                conditions.insert(format!("{name} on {}", host.name), value);
             }
         }
     }
     if transport == Transport::Mpquic {
-        all.insert("multipath quic".to_owned(), towpath_quic::MULTIPATH_DRAFT.to_owned());
+        conditions.insert("multipath quic".to_owned(), towpath_quic::MULTIPATH_DRAFT.to_owned());
     }
     for host in network.hosts.iter().filter(|host| host.stack.is_none()) {
         let settings = host.namespace.run(|| {
-            ["ipv4.tcp_rmem", "ipv4.tcp_wmem", "mptcp.enabled", "mptcp.scheduler"]
-                .map(|name| (name, read(&format!("/proc/sys/net/{}", name.replace('.', "/")))))
+            ["ipv4.tcp_rmem", "ipv4.tcp_wmem", "mptcp.enabled", "mptcp.scheduler"].map(|name| {
+                (name, read_or_unavailable(&format!("/proc/sys/net/{}", name.replace('.', "/"))))
+            })
         });
         for (name, value) in settings.into_iter().flatten() {
-            all.insert(format!("net.{name} on {}", host.name), value);
+            conditions.insert(format!("net.{name} on {}", host.name), value);
         }
     }
-    all
+    conditions
 }
 
 /// Reads the totals of every path's interfaces.
 pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
-    let mut all = Vec::new();
+    let mut interfaces = Vec::new();
     for host in &network.hosts {
         let links = host.route().links().unwrap_or_default();
-        let own = links
+        let path_links = links
             .into_iter()
             .filter(|link| network.scenario.paths.iter().any(|path| path.name == link.name));
-        all.extend(own.map(|link| Interface {
+        interfaces.extend(path_links.map(|link| Interface {
             host: host.name.clone(),
             interface: link.name,
             rx_bytes: link.stats.rx_bytes,
@@ -161,7 +163,7 @@ pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
             tx_dropped: link.stats.tx_dropped,
         }));
     }
-    all
+    interfaces
 }
 
 /// Counts packets that a TUN device dropped because the emulator did not read them in time.
@@ -169,45 +171,49 @@ pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
 /// Drops of an interface that the timeline has set down cannot be distinguished from these. Such
 /// paths are left out.
 pub(super) fn lost_at_interfaces(network: &EmulatedNetwork, interfaces: &[Interface]) -> u64 {
-    let switched = |name: &str| {
+    let is_switched_off = |name: &str| {
         network.scenario.timeline.iter().any(|event| {
             let TimelineTarget::Path(index) = event.target else { return false };
-            let named = network.scenario.paths.get(index).is_some_and(|path| path.name == name);
-            named
+            let is_path = network.scenario.paths.get(index).is_some_and(|path| path.name == name);
+            is_path
                 && matches!(
                     event.change,
                     TimelineChange::Down(DownMode::Carrier | DownMode::Interface { .. })
                 )
         })
     };
-    let own = interfaces.iter().filter(|interface| !switched(&interface.interface));
-    own.map(|interface| interface.tx_dropped).sum()
+    let always_up = interfaces.iter().filter(|interface| !is_switched_off(&interface.interface));
+    always_up.map(|interface| interface.tx_dropped).sum()
 }
 
 /// Returns the timing accuracy of the emulator and the load of the machine.
-pub(super) fn noise(
+pub(super) fn emulator_timing(
     report: &EmulatorReport,
-    before: &RunBaseline,
+    baseline: &RunBaseline,
     lost_packets: u64,
 ) -> EmulatorTiming {
-    let now = processor_time();
-    let all = now.all_ticks.saturating_sub(before.processors.all_ticks).max(1) as f64;
-    let busy = now.busy_ticks.saturating_sub(before.processors.busy_ticks) as f64;
-    let own = sys::process_cpu_time().saturating_sub(before.own).as_secs_f64();
+    let now = read_cpu_ticks();
+    let all_ticks = now.all_ticks.saturating_sub(baseline.processors.all_ticks).max(1) as f64;
+    let busy_ticks = now.busy_ticks.saturating_sub(baseline.processors.busy_ticks) as f64;
+    let own_cpu_s = sys::process_cpu_time().saturating_sub(baseline.own_cpu_time).as_secs_f64();
     // USER_HZ is 100 on every Linux; the result is a share, not a time.
-    let foreign_cpu = ((busy - own * 100.0) / all).clamp(0.0, 1.0);
-    let load = read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok());
-    let mut noise = EmulatorTiming {
+    let foreign_cpu = ((busy_ticks - own_cpu_s * 100.0) / all_ticks).clamp(0.0, 1.0);
+    let load =
+        read_or_unavailable("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok());
+    let mut timing = EmulatorTiming {
         lost_packets,
         load: load.unwrap_or(0.0),
-        emulator_cpu_s: report.cpu.as_secs_f64(),
+        emulator_cpu_s: report.cpu_time.as_secs_f64(),
         waiting: Some(wakeup_timing(report)),
         other_cpu_share: foreign_cpu,
         ..report.lateness.lateness()
     };
-    let late = Duration::from_nanos(noise.lateness_p99_ns);
-    let reason = if late > MAX_LATENESS {
-        Some(format!("1 % of the packets left the emulator {} late or more", format::time(late)))
+    let lateness = Duration::from_nanos(timing.lateness_p99_ns);
+    let reason = if lateness > MAX_LATENESS {
+        Some(format!(
+            "1 % of the packets left the emulator {} late or more",
+            format::time(lateness)
+        ))
     } else if lost_packets > 0 {
         Some(format!("the emulator could not keep up and lost {lost_packets} packets"))
     } else if foreign_cpu > MAX_OTHER_CPU {
@@ -215,19 +221,19 @@ pub(super) fn noise(
     } else {
         None
     };
-    noise.unreliable = reason.is_some();
-    noise.reason = reason;
-    noise
+    timing.unreliable = reason.is_some();
+    timing.reason = reason;
+    timing
 }
 
 fn wakeup_timing(report: &EmulatorReport) -> WakeupTiming {
-    let WakeupStats { wake_ups, early, awake } = &report.waiting;
+    let WakeupStats { lateness, lead_time, busy_wait } = &report.wakeup_stats;
     WakeupTiming {
-        ran_s: report.ran.as_secs_f64(),
-        awake_s: awake.as_secs_f64(),
-        early_p50_ns: early.percentile(50.0),
-        early_p99_ns: early.percentile(99.0),
-        wake_up_p50_ns: wake_ups.percentile(50.0),
-        wake_up_p99_ns: wake_ups.percentile(99.0),
+        ran_s: report.running_time.as_secs_f64(),
+        awake_s: busy_wait.as_secs_f64(),
+        early_p50_ns: lead_time.percentile(50.0),
+        early_p99_ns: lead_time.percentile(99.0),
+        wake_up_p50_ns: lateness.percentile(50.0),
+        wake_up_p99_ns: lateness.percentile(99.0),
     }
 }

@@ -42,11 +42,11 @@ pub(crate) fn multipath_use(
     let requested = transport == Transport::Mptcp;
     let mut evidence = Vec::new();
     if requested {
-        let all = totals.multipath + totals.single;
+        let connections = totals.multipath + totals.single;
         evidence.push(format!(
             "{} of {} reported Multipath TCP without fallback on both ends",
             totals.multipath,
-            format::count(all as u64, "connection")
+            format::count(connections as u64, "connection")
         ));
         if totals.plain_tcp > 0 {
             let plain = totals.plain_tcp;
@@ -75,18 +75,18 @@ pub(crate) fn multipath_use(
 fn is_conclusive(name: &str) -> bool {
     ["MPCapableSYNTX", "MPCapableSYNACKRX", "MPCapableACKRX", "MPJoinSynAckRx", "MPJoinAckRx"]
         .iter()
-        .any(|telling| name.strip_prefix("MPTcpExt.") == Some(telling))
+        .any(|counter| name.strip_prefix("MPTcpExt.") == Some(counter))
 }
 
 fn reason(totals: &Totals, counters: &[Counter]) -> String {
     if totals.multipath + totals.single == 0 {
-        let opened = match totals.plain_tcp {
+        let text = match totals.plain_tcp {
             0 => "no connection was opened",
             _ => "the program opened plain TCP; `towpath exec -- PROGRAM` changes that",
         };
-        return opened.to_owned();
+        return text.to_owned();
     }
-    let rose = |name: &str| {
+    let has_grown = |name: &str| {
         counters
             .iter()
             .any(|c| c.name.strip_prefix("MPTcpExt.") == Some(name) && c.after > c.before)
@@ -95,7 +95,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
     if let Some(reason) = &totals.reason {
         return reason.clone();
     }
-    FALLBACKS.iter().find(|(name, _)| rose(name)).map_or_else(
+    FALLBACKS.iter().find(|(name, _)| has_grown(name)).map_or_else(
         || "the connection fell back to TCP, and no counter of the kernel says why".to_owned(),
         |(name, meaning)| format!("{meaning} (counter {name})"),
     )
@@ -125,22 +125,22 @@ mod tests {
 
     #[test]
     fn a_plain_listener_is_named_as_the_reason() {
-        let judged =
+        let usage =
             multipath_use(Transport::Mptcp, &totals(0, 1), &[counter("MPCapableFallbackSYNACK")]);
-        assert!(!judged.used);
-        assert!(judged.fallback.unwrap().contains("plain listener"));
+        assert!(!usage.used);
+        assert!(usage.fallback.unwrap().contains("plain listener"));
     }
 
     #[test]
     fn the_fallback_reason_of_our_stack_precedes_kernel_counters() {
         let reason = Some("the peer asked for it (seen by phone)".to_owned());
         let totals = Totals { reason: reason.clone(), ..totals(0, 1) };
-        let judged = multipath_use(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);
-        assert_eq!(judged.fallback, reason);
+        let usage = multipath_use(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);
+        assert_eq!(usage.fallback, reason);
     }
 
     #[test]
-    fn one_connection_that_fell_back_spoils_the_proof() {
+    fn one_fallback_means_multipath_was_not_used() {
         assert!(!multipath_use(Transport::Mptcp, &totals(3, 1), &[]).used);
         assert!(multipath_use(Transport::Mptcp, &totals(4, 0), &[]).used);
         assert!(!multipath_use(Transport::Tcp, &totals(0, 1), &[]).requested);

@@ -32,9 +32,9 @@ struct HostEvents {
     links: LinkEvents,
     destroyed: Option<DestroyedSockets>,
     /// Last known state of each interface: name, up, running.
-    known: BTreeMap<u32, (String, bool, bool)>,
+    link_states: BTreeMap<u32, (String, bool, bool)>,
     /// Set when events were lost since the last round.
-    lost: bool,
+    events_lost: bool,
 }
 
 /// Subscriptions of all hosts of a run.
@@ -46,14 +46,14 @@ pub(super) struct KernelEventWatcher {
 impl KernelEventWatcher {
     /// Subscribes on every host, before the traffic starts.
     pub(super) fn open(hosts: &[HostNamespace]) -> Result<Self, NetworkError> {
-        let ears = hosts.iter().map(HostEvents::open).collect::<Result<_, _>>()?;
-        Ok(Self { hosts: ears })
+        let hosts = hosts.iter().map(HostEvents::open).collect::<Result<_, _>>()?;
+        Ok(Self { hosts })
     }
 
     /// Reports events until `done`; returns the final states of closed sockets.
     pub(super) fn run(
         mut self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         records: &Sender<Record>,
         done: &AtomicBool,
     ) -> Vec<FinalTcpInfo> {
@@ -62,11 +62,11 @@ impl KernelEventWatcher {
         loop {
             // Read before the last round, so that events that arrived meanwhile are still
             // reported.
-            let last = done.load(Ordering::Acquire);
-            for ears in &mut self.hosts {
-                ears.drain(stage, records, &mut final_tcp_info);
+            let is_last_round = done.load(Ordering::Acquire);
+            for host in &mut self.hosts {
+                host.drain(context, records, &mut final_tcp_info);
             }
-            if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
+            if is_last_round || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
                 return final_tcp_info;
             }
         }
@@ -75,22 +75,31 @@ impl KernelEventWatcher {
 
 impl HostEvents {
     fn open(host: &HostNamespace) -> Result<Self, NetworkError> {
-        let opened = host.namespace.run(|| {
+        let subscriptions = host.namespace.run(|| {
             // A kernel without Multipath TCP has no such events; older ones report no destroyed
             // sockets.
             let mptcp = MptcpEvents::open().ok();
             let destroyed = DestroyedSockets::open().ok();
             LinkEvents::open().map(|links| (mptcp, links, destroyed))
         });
-        let opened = opened.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
-        let (mptcp, links, destroyed) =
-            opened.map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
-        let listed = host
+        let subscriptions =
+            subscriptions.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
+        let (mptcp, links, destroyed) = subscriptions
+            .map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
+        let links_now = host
             .route()
             .links()
             .map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
-        let known = listed.into_iter().map(|link| (link.index, state_of(&link))).collect();
-        Ok(Self { host: host.name.clone(), mptcp, links, destroyed, known, lost: false })
+        let link_states =
+            links_now.into_iter().map(|link| (link.index, link_state(&link))).collect();
+        Ok(Self {
+            host: host.name.clone(),
+            mptcp,
+            links,
+            destroyed,
+            link_states,
+            events_lost: false,
+        })
     }
 
     fn fds(&self) -> Vec<libc::pollfd> {
@@ -102,20 +111,20 @@ impl HostEvents {
 
     fn drain(
         &mut self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         records: &Sender<Record>,
         final_tcp_info: &mut Vec<FinalTcpInfo>,
     ) {
-        let t_ns = stage.now().as_nanos();
+        let t_ns = context.now().as_nanos();
         let mut events = Vec::new();
         if let Some(received) = self.mptcp.as_mut().and_then(|mptcp| mptcp.drain().ok()) {
-            self.lost |= received.lost;
-            events.extend(received.events.iter().map(|event| path_manager(stage, event)));
+            self.events_lost |= received.lost;
+            events.extend(received.events.iter().map(|event| path_manager_event(context, event)));
         }
         if let Ok(received) = self.links.drain() {
-            self.lost |= received.lost;
+            self.events_lost |= received.lost;
             for event in received.events {
-                events.extend(self.link(&event));
+                events.extend(self.on_link_event(&event));
             }
         }
         if let Some(received) = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok()) {
@@ -126,64 +135,68 @@ impl HostEvents {
                     .map(|socket| (socket.local, socket.remote, TcpInfo::parse(&socket.info))),
             );
         }
-        if self.lost {
-            self.lost = false;
+        if self.events_lost {
+            self.events_lost = false;
             let text = "the kernel had more events than room for them; some are missing".to_owned();
-            events.push(Event { path: None, ..plain(EventKind::Link, "", text) });
+            events.push(Event { path: None, ..build_event(EventKind::Link, "", text) });
         }
         for event in events {
             let event = Event { t_ns, host: Some(self.host.clone()), ..event };
-            let _ = records.send(Record::Event(event));
+            let _ = records.send(Record::Event(event)); // the receiver may be gone
         }
-    } // the receiver may be gone
-    fn link(&mut self, event: &LinkEvent) -> Option<Event> {
+    }
+
+    fn on_link_event(&mut self, event: &LinkEvent) -> Option<Event> {
         match event {
             LinkEvent::Link(link) => {
-                let now = state_of(link);
-                let before = self.known.insert(link.index, now.clone());
-                if before.as_ref() == Some(&now) {
+                let state = link_state(link);
+                let previous = self.link_states.insert(link.index, state.clone());
+                if previous.as_ref() == Some(&state) {
                     return None;
                 }
-                let state = match (now.1, now.2) {
+                let description = match (state.1, state.2) {
                     (false, _) => "is down",
                     (true, false) => "is up without carrier",
                     (true, true) => "is up",
                 };
-                Some(plain(EventKind::Link, &link.name, format!("interface {} {state}", link.name)))
+                Some(build_event(
+                    EventKind::Link,
+                    &link.name,
+                    format!("interface {} {description}", link.name),
+                ))
             }
             LinkEvent::LinkRemoved(link) => {
                 let text = format!("interface {} is gone", link.name);
-                Some(plain(EventKind::Link, &link.name, text))
+                Some(build_event(EventKind::Link, &link.name, text))
             }
             LinkEvent::AddressAdded(address) => {
-                self.address(address.link_index, &format!("address {} added", address.local))
+                self.address_event(address.link_index, &format!("address {} added", address.local))
             }
-            LinkEvent::AddressRemoved(address) => {
-                self.address(address.link_index, &format!("address {} removed", address.local))
-            }
+            LinkEvent::AddressRemoved(address) => self
+                .address_event(address.link_index, &format!("address {} removed", address.local)),
             LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => None,
         }
     }
 
-    fn address(&self, index: u32, text: &str) -> Option<Event> {
-        let (name, _, _) = self.known.get(&index)?;
-        Some(plain(EventKind::Address, name, format!("{text} on {name}")))
+    fn address_event(&self, index: u32, text: &str) -> Option<Event> {
+        let (name, _, _) = self.link_states.get(&index)?;
+        Some(build_event(EventKind::Address, name, format!("{text} on {name}")))
     }
 }
 
 /// Returns the link's name, and true if it is up and if it has a carrier.
-fn state_of(link: &Link) -> (String, bool, bool) {
-    let has = |flag: libc::c_int| link.flags & flag as u32 != 0;
-    (link.name.clone(), has(libc::IFF_UP), has(libc::IFF_RUNNING))
+fn link_state(link: &Link) -> (String, bool, bool) {
+    let has_flag = |flag: libc::c_int| link.flags & flag as u32 != 0;
+    (link.name.clone(), has_flag(libc::IFF_UP), has_flag(libc::IFF_RUNNING))
 }
 
-fn plain(kind: EventKind, path: &str, text: String) -> Event {
+fn build_event(kind: EventKind, path: &str, text: String) -> Event {
     let path = Some(path.to_owned());
     Event { t_ns: 0, kind, host: None, path, text, detail: BTreeMap::new() }
 }
 
 /// Formats the kernel's event like `ip mptcp monitor`, with its details.
-fn path_manager(stage: &TrafficContext, event: &MptcpEvent) -> Event {
+fn path_manager_event(context: &TrafficContext, event: &MptcpEvent) -> Event {
     let mut detail = BTreeMap::new();
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -196,28 +209,28 @@ fn path_manager(stage: &TrafficContext, event: &MptcpEvent) -> Event {
     add("backup", event.backup.map(|backup| backup.to_string()));
     add("error", event.error.map(|error| error.to_string()));
     add("reset_reason", event.reset_reason.map(|reason| reason.to_string()));
-    let end = |ip: Option<std::net::IpAddr>, port: Option<u16>| {
+    let endpoint = |ip: Option<std::net::IpAddr>, port: Option<u16>| {
         ip.map(|ip| SocketAddr::new(ip, port.unwrap_or(0)).to_string())
     };
-    add("local", end(event.local, event.local_port));
-    add("remote", end(event.remote, event.remote_port));
+    add("local", endpoint(event.local, event.local_port));
+    add("remote", endpoint(event.remote, event.remote_port));
     let path = event
         .local
         .zip(event.remote)
         .and_then(|(local, remote)| EmulatedNetwork::path_of(local, remote))
-        .and_then(|index| stage.network.scenario.paths.get(index))
+        .and_then(|index| context.network.scenario.paths.get(index))
         .map(|path| path.name.clone());
-    let on = path.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
+    let on_path = path.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
     let remote = event.remote.map(|ip| format!(" {ip}")).unwrap_or_default();
     let text = match event.kind {
-        MptcpEventKind::Created => format!("CREATED{on}"),
-        MptcpEventKind::Established => format!("ESTABLISHED{on}"),
+        MptcpEventKind::Created => format!("CREATED{on_path}"),
+        MptcpEventKind::Established => format!("ESTABLISHED{on_path}"),
         MptcpEventKind::Closed => "CLOSED".to_owned(),
         MptcpEventKind::Announced => format!("ANNOUNCED{remote}"),
         MptcpEventKind::Removed => "REMOVED".to_owned(),
-        MptcpEventKind::SubflowEstablished => format!("SF_ESTABLISHED{on}"),
-        MptcpEventKind::SubflowClosed => format!("SF_CLOSED{on}"),
-        MptcpEventKind::SubflowPriority => format!("SF_PRIO{on}"),
+        MptcpEventKind::SubflowEstablished => format!("SF_ESTABLISHED{on_path}"),
+        MptcpEventKind::SubflowClosed => format!("SF_CLOSED{on_path}"),
+        MptcpEventKind::SubflowPriority => format!("SF_PRIO{on_path}"),
         MptcpEventKind::ListenerCreated => "LISTENER_CREATED".to_owned(),
         MptcpEventKind::ListenerClosed => "LISTENER_CLOSED".to_owned(),
         MptcpEventKind::Other(number) => format!("event {number}"),

@@ -100,7 +100,7 @@ pub fn run(
     thread: EmulatorThread,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
-    let scenario = network::for_transport(&job.scenario, job.transport);
+    let scenario = network::adapt_to_transport(&job.scenario, job.transport);
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     let mut network = network::build(thread, &scenario, Clock::start(), seed, job.backend)?;
     network.start_quic(job.transport, seed)?;
@@ -111,39 +111,41 @@ pub fn run(
 pub(crate) fn run_in_network(
     job: &RunJob,
     network: EmulatedNetwork,
-    cast: Option<Arc<LabPrograms>>,
+    lab_programs: Option<Arc<LabPrograms>>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
-    let writing = match &job.pcap {
+    let capture_writer = match &job.pcap {
         Some(pcap) => {
-            let (tape, writing) = capture::begin(pcap, &network.scenario, network.clock)?;
-            network.emulator.send(EngineCommand::Capture(tape));
-            Some(writing)
+            let (recorder, capture_writer) =
+                capture::begin(pcap, &network.scenario, network.clock)?;
+            network.emulator.send(EngineCommand::Capture(recorder));
+            Some(capture_writer)
         }
         None => None,
     };
     let network = Arc::new(network);
-    let before = RunBaseline::read(&network);
+    let baseline = RunBaseline::read(&network);
     let watcher = KernelEventWatcher::open(&network.hosts)?;
-    let stage = TrafficContext {
-        pace: RunClock::new(network.clock, network.clock.now() + START_LEAD),
+    let context = TrafficContext {
+        run_clock: RunClock::new(network.clock, network.clock.now() + START_LEAD),
         network,
         transport: job.transport,
         streams: Mutex::default(),
         udp_bytes: Mutex::default(),
         meters: CpuMeters::default(),
-        lab_programs: cast,
+        lab_programs,
     };
-    let mut meta = conditions::meta(job, &stage.network, stage.network.seed);
-    if writing.is_some() {
-        let zero = stage.pace.zero().saturating_since(Instant::ZERO).as_nanos() as u64;
-        let zero_ns = stage.network.clock.epoch_ns() + zero;
-        let text = format!("{zero_ns} ns since 1970");
+    let mut meta = conditions::meta(job, &context.network, context.network.seed);
+    if capture_writer.is_some() {
+        let start =
+            context.run_clock.start_time().saturating_since(Instant::ZERO).as_nanos() as u64;
+        let start_ns = context.network.clock.epoch_ns() + start;
+        let text = format!("{start_ns} ns since 1970");
         meta.conditions.insert("time 0 of captures".to_owned(), text);
     }
     write(&Record::Meta(Box::new(meta))).map_err(RunError::Write)?;
-    let played = run_traffic(&stage, watcher, write)?;
-    conclude(job, stage, &before, RunOutput { capture_writer: writing, ..played }, write)
+    let output = run_traffic(&context, watcher, write)?;
+    write_summary(job, context, &baseline, RunOutput { capture_writer, ..output }, write)
 }
 
 /// Results of the threads.
@@ -162,111 +164,111 @@ struct RunOutput {
 
 /// Runs the traffic, timeline and samplers; writes records until all threads have ended.
 fn run_traffic(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     watcher: KernelEventWatcher,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<RunOutput, RunError> {
     let (records, inbox) = mpsc::channel();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let director = {
+        let coordinator = {
             let done = &done;
-            scope.spawn(move || run_threads(stage, watcher, &records, done))
+            scope.spawn(move || run_threads(context, watcher, &records, done))
         };
-        let mut written = Ok(());
+        let mut result = Ok(());
         for record in inbox {
-            if written.is_ok() {
-                written = write(&record);
-                if written.is_err() {
-                    stage.pace.interrupt();
+            if result.is_ok() {
+                result = write(&record);
+                if result.is_err() {
+                    context.run_clock.interrupt();
                 }
             }
         }
-        written.map_err(RunError::Write)?;
-        director.join().map_err(|_| RunError::Emulator(io::Error::other("a thread panicked")))
+        result.map_err(RunError::Write)?;
+        coordinator.join().map_err(|_| RunError::Emulator(io::Error::other("a thread panicked")))
     })
 }
 
 /// Starts all threads and waits for the flows.
 fn run_threads(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     watcher: KernelEventWatcher,
     records: &Sender<Record>,
     done: &AtomicBool,
 ) -> RunOutput {
-    let scenario = &stage.network.scenario;
-    let emulator = &stage.network.emulator;
-    stage.network.schedule_link_changes(stage.pace.zero());
+    let scenario = &context.network.scenario;
+    let emulator = &context.network.emulator;
+    context.network.schedule_link_changes(context.run_clock.start_time());
     emulator.send(EngineCommand::Report {
-        zero: stage.pace.zero(),
+        start: context.run_clock.start_time(),
         period: scenario.run.sample,
-        to: records.clone(),
+        sender: records.clone(),
     });
-    let (counts, counted) = mpsc::channel();
+    let (snapshot_sender, snapshots) = mpsc::channel();
     emulator.send(EngineCommand::Snapshots {
-        zero: stage.pace.zero(),
+        start: context.run_clock.start_time(),
         period: account::SAMPLE_INTERVAL,
-        to: counts,
+        sender: snapshot_sender,
     });
-    listen_to_stacks(stage, records);
-    let programs = ProgramTracker::open(&stage.network);
-    let sampled_once = &AtomicBool::new(programs.is_none());
-    let cpu_baseline = StackCpuStart::now(&stage.network);
+    forward_stack_notices(context, records);
+    let programs = ProgramTracker::open(&context.network);
+    let programs_sampled = &AtomicBool::new(programs.is_none());
+    let cpu_baseline = StackCpuStart::now(&context.network);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
             .flows
             .iter()
             .enumerate()
-            .map(|(index, flow)| scope.spawn(move || run_flow(stage, index, flow)))
+            .map(|(index, flow)| scope.spawn(move || run_flow(context, index, flow)))
             .collect();
-        let timeline = scope.spawn(|| play_timeline(stage, records, done));
-        let follower = programs.map(|mut programs| {
+        let timeline = scope.spawn(|| play_timeline(context, records, done));
+        let tracker_thread = programs.map(|mut programs| {
             scope.spawn(move || {
-                programs.run(stage, done);
-                sampled_once.store(true, Ordering::Release);
+                programs.run(context, done);
+                programs_sampled.store(true, Ordering::Release);
                 programs
             })
         });
-        let final_tcp_info = scope.spawn(|| watcher.run(stage, records, done));
-        let series = scope.spawn(|| sample(stage, records.clone(), (done, sampled_once)));
-        let account = scope.spawn(move || account::collect(stage, &counted));
+        let final_tcp_info = scope.spawn(|| watcher.run(context, records, done));
+        let series = scope.spawn(|| sample(context, records.clone(), (done, programs_sampled)));
+        let account = scope.spawn(move || account::collect(context, &snapshots));
         let mut outcomes: Vec<_> =
             flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
-        let cpu = cpu_baseline.until_now(&stage.network, &stage.meters);
+        let cpu = cpu_baseline.until_now(&context.network, &context.meters);
         done.store(true, Ordering::Release);
         emulator.send(EngineCommand::StopReports);
         // The receiver ends when the last sender is gone, and the stacks hold senders.
-        for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
-            let _ = stack.call(|turn| turn.on_notice(|_, _, _| {})); // fails if the stack has ended
+        for stack in context.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
+            let _ = stack.call(|driver| driver.on_notice(|_, _, _| {})); // fails if the stack has ended
         }
         let mut warnings = timeline.join().unwrap_or_default();
-        let programs = follower.and_then(|follower| follower.join().ok());
-        let words: Vec<FinalTcpInfo> = final_tcp_info.join().unwrap_or_default();
+        let programs = tracker_thread.and_then(|tracker_thread| tracker_thread.join().ok());
+        let closed_tcp_info: Vec<FinalTcpInfo> = final_tcp_info.join().unwrap_or_default();
         let series = series.join().unwrap_or_else(|_| RunSeries::new(records.clone()));
         if let Some(programs) = &programs {
-            attribute_program_traffic(programs, &stage.network.scenario, &mut outcomes);
+            attribute_program_traffic(programs, &context.network.scenario, &mut outcomes);
             warnings.extend(programs.warning());
         }
         let account = account.join().unwrap_or_default();
-        let played = RunOutput { outcomes, warnings, cpu, account, ..RunOutput::default() };
-        finish_series(stage, series, words, played)
+        let output = RunOutput { outcomes, warnings, cpu, account, ..RunOutput::default() };
+        finish_series(context, series, closed_tcp_info, output)
     })
 }
 
 /// Adds the final samples and the sums of the series.
 fn finish_series(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     mut series: RunSeries,
     final_tcp_info: Vec<FinalTcpInfo>,
-    played: RunOutput,
+    output: RunOutput,
 ) -> RunOutput {
-    series.sample_final_paths(stage);
+    series.sample_final_paths(context);
     for (local, remote, info) in final_tcp_info {
         series.on_final_tcp_info(local, remote, info);
     }
-    let streams = stage.streams();
-    let congestion_control = series.congestion_control(&stage.network, &streams);
-    RunOutput { totals: series.totals(&streams), congestion_control, ..played }
+    let streams = context.streams();
+    let congestion_control = series.congestion_control(&context.network, &streams);
+    RunOutput { totals: series.totals(&streams), congestion_control, ..output }
 }
 
 /// Attributes the bytes that programs moved to their flows.
@@ -279,32 +281,33 @@ fn attribute_program_traffic(
         if !matches!(flow.pattern, Pattern::Run { .. }) {
             continue;
         }
-        let moved: Vec<_> = programs
+        let deliveries: Vec<_> = programs
             .logs(index)
             .into_iter()
             .map(|(direction, log)| DirectionDelivery { direction, logs: vec![log.clone()] })
             .collect();
-        if !moved.is_empty() {
-            outcome.delivered = moved;
+        if !deliveries.is_empty() {
+            outcome.delivered = deliveries;
         }
     }
 }
 
 /// Emits an event for each notice of the hosts' own stacks, like those of kernels.
-fn listen_to_stacks(stage: &TrafficContext, records: &Sender<Record>) {
-    for host in &stage.network.hosts {
+fn forward_stack_notices(context: &TrafficContext, records: &Sender<Record>) {
+    for host in &context.network.hosts {
         let Some(stack) = &host.stack else { continue };
-        let (name, records, zero) = (host.name.clone(), records.clone(), stage.pace.zero());
+        let (name, records, start) =
+            (host.name.clone(), records.clone(), context.run_clock.start_time());
         // Fails if the stack has ended.
-        let _ = stack.call(move |turn| {
-            turn.on_notice(move |now, _, notice| {
+        let _ = stack.call(move |driver| {
+            driver.on_notice(move |now, _, notice| {
                 let fallback = matches!(notice, StackNotice::Fallback(_));
                 let kind = if fallback { EventKind::Fallback } else { EventKind::PathManager };
                 let (text, subflow) = notice_text(notice);
                 let detail = subflow.map(|number| ("subflow".to_owned(), number.to_string()));
                 // The receiver may be gone.
                 let _ = records.send(Record::Event(Event {
-                    t_ns: now.saturating_since(zero).as_nanos() as u64,
+                    t_ns: now.saturating_since(start).as_nanos() as u64,
                     kind,
                     host: Some(name.clone()),
                     path: None,
@@ -318,16 +321,17 @@ fn listen_to_stacks(stage: &TrafficContext, records: &Sender<Record>) {
 
 /// Runs a flow; if it opens no connection, returns an empty log and the reason.
 fn run_flow(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     index: usize,
     flow: &towpath_measure::scenario::Flow,
 ) -> FlowOutcome {
-    let mut outcome = attempt_flow(stage, index, flow);
+    let mut outcome = attempt_flow(context, index, flow);
     for direction in summary_directions(&flow.pattern) {
-        let known = outcome.delivered.iter().any(|side| side.direction == *direction);
-        if !known {
+        let has_delivery =
+            outcome.delivered.iter().any(|delivery| delivery.direction == *direction);
+        if !has_delivery {
             let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
-            log.watch_until(stage.now());
+            log.watch_until(context.now());
             outcome.delivered.push(DirectionDelivery { direction: *direction, logs: vec![log] });
         }
     }
@@ -335,37 +339,37 @@ fn run_flow(
 }
 
 fn attempt_flow(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     index: usize,
     flow: &towpath_measure::scenario::Flow,
 ) -> FlowOutcome {
-    if let Some(cast) = &stage.lab_programs {
-        stage.pace.sleep_until(Instant::ZERO + flow.start);
-        return cast.run_to_end(&stage.network);
+    if let Some(lab_programs) = &context.lab_programs {
+        context.run_clock.sleep_until(Instant::ZERO + flow.start);
+        return lab_programs.run_to_end(&context.network);
     }
-    let hosts = &stage.network.hosts;
-    let own = |host: usize| hosts.get(host).is_some_and(|host| host.stack.is_some());
+    let hosts = &context.network.hosts;
+    let has_own_stack = |host: usize| hosts.get(host).is_some_and(|host| host.stack.is_some());
     if let Pattern::Run { command, duration } = &flow.pattern {
-        if own(flow.from) || own(flow.to) {
+        if has_own_stack(flow.from) || has_own_stack(flow.to) {
             let text = "a command needs hosts with the kernel's stack";
             return FlowOutcome { failure: Some(text.to_owned()), ..FlowOutcome::default() };
         }
-        return program::run_flow(stage, flow, command, *duration);
+        return program::run_flow(context, flow, command, *duration);
     }
     if let Pattern::Udping(plan) = &flow.pattern {
-        let (probes, warning) = traffic::ping::run(stage, (index, flow), plan);
+        let (probes, warning) = traffic::ping::run(context, (index, flow), plan);
         return FlowOutcome { probes, warning, ..FlowOutcome::default() };
     }
     if let Pattern::Udp(plan) = &flow.pattern {
-        return traffic::udp::run(stage, (index, flow), plan);
+        return traffic::udp::run(context, (index, flow), plan);
     }
-    match traffic::listen(stage, index, flow) {
-        Ok(listener) => traffic::run(stage, index, flow, &listener),
+    match traffic::listen(context, index, flow) {
+        Ok(listener) => traffic::run(context, index, flow, &listener),
         Err(error) => {
-            let hosts = &stage.network.scenario.hosts;
+            let hosts = &context.network.scenario.hosts;
             let host = hosts.get(flow.to).map_or("?", |host| host.name.as_str());
             FlowOutcome {
-                failure: Some(traffic::explain(&error, stage.transport_of(index as u32), host)),
+                failure: Some(traffic::explain(&error, context.transport_of(index as u32), host)),
                 ..FlowOutcome::default()
             }
         }
@@ -374,25 +378,25 @@ fn attempt_flow(
 
 /// Applies the timeline to the hosts' kernels and emits its events; returns the failures.
 pub(crate) fn play_timeline(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     records: &Sender<Record>,
     done: &AtomicBool,
 ) -> Vec<String> {
-    let scenario = &stage.network.scenario;
+    let scenario = &context.network.scenario;
     let mut failures = Vec::new();
     for event in &scenario.timeline {
-        let at = Instant::ZERO + event.at;
-        while stage.now() < at {
+        let time = Instant::ZERO + event.at;
+        while context.now() < time {
             if done.load(Ordering::Acquire) {
                 return failures;
             }
-            let nap = at.saturating_since(stage.now()).min(POLL_INTERVAL);
-            thread::sleep(nap);
+            let sleep_time = time.saturating_since(context.now()).min(POLL_INTERVAL);
+            thread::sleep(sleep_time);
         }
         let (target, text) = describe(scenario, event);
         let text = format!("{target} {text}");
-        if let Err(error) = stage.network.apply_to_hosts(event) {
-            failures.push(format!("`{text}` at {at} was not done in full: {error}"));
+        if let Err(error) = context.network.apply_to_hosts(event) {
+            failures.push(format!("`{text}` at {time} was not done in full: {error}"));
         }
         let path = match event.target {
             towpath_measure::scenario::TimelineTarget::Path(index) => {
@@ -402,7 +406,7 @@ pub(crate) fn play_timeline(
         };
         // The receiver may be gone.
         let _ = records.send(Record::Event(Event {
-            t_ns: at.as_nanos(),
+            t_ns: time.as_nanos(),
             kind: EventKind::Timeline,
             host: None,
             path,
@@ -415,37 +419,39 @@ pub(crate) fn play_timeline(
 
 /// Samples at every multiple of the period until the flows have ended, and once at their end.
 fn sample(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     records: Sender<Record>,
-    (done, looked): (&AtomicBool, &AtomicBool),
+    (done, programs_sampled): (&AtomicBool, &AtomicBool),
 ) -> RunSeries {
     let mut series = RunSeries::new(records);
-    let period = stage.network.scenario.run.sample;
+    let period = context.network.scenario.run.sample;
     let mut next = Instant::ZERO + period;
     // After the planned end, connections are only closed.
-    let flows = stage.network.scenario.flows.iter();
+    let flows = context.network.scenario.flows.iter();
     let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.limit()).max();
     loop {
-        while stage.now() < next && !done.load(Ordering::Acquire) {
-            thread::sleep(next.saturating_since(stage.now()).min(POLL_INTERVAL));
+        while context.now() < next && !done.load(Ordering::Acquire) {
+            thread::sleep(next.saturating_since(context.now()).min(POLL_INTERVAL));
         }
         if interrupt::is_interrupted() {
-            stage.pace.interrupt();
+            context.run_clock.interrupt();
         }
-        let now = stage.now();
+        let now = context.now();
         if done.load(Ordering::Acquire) {
             for _ in 0..MAX_READY_POLLS {
-                if looked.load(Ordering::Acquire) {
+                if programs_sampled.load(Ordering::Acquire) {
                     break;
                 }
                 thread::sleep(READY_POLL_INTERVAL);
             }
             // The last period may be shorter. Less than half a period would distort the curves,
             // unless it is the only one.
-            let rest = now.saturating_since(next - period);
-            let only = next == Instant::ZERO + period;
-            if (rest * 2 >= period || only) && end.is_none_or(|end| next - period < end) {
-                series.sample(stage, now.min(next));
+            let last_span = now.saturating_since(next - period);
+            let is_only_period = next == Instant::ZERO + period;
+            if (last_span * 2 >= period || is_only_period)
+                && end.is_none_or(|end| next - period < end)
+            {
+                series.sample(context, now.min(next));
             }
             return series;
         }
@@ -453,7 +459,7 @@ fn sample(
             thread::sleep(POLL_INTERVAL);
             continue;
         }
-        series.sample(stage, next);
+        series.sample(context, next);
         while next <= now {
             next += period;
         }
@@ -461,67 +467,68 @@ fn sample(
 }
 
 /// Writes all records that are known only at the end.
-fn conclude(
+fn write_summary(
     job: &RunJob,
-    stage: TrafficContext,
-    before: &RunBaseline,
-    played: RunOutput,
+    context: TrafficContext,
+    baseline: &RunBaseline,
+    output: RunOutput,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
     let scenario = &job.scenario;
-    let interrupted = stage.pace.is_interrupted();
-    let counters = before.changes(&stage.network);
-    let interfaces = conditions::interfaces(&stage.network);
-    let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);
-    let connections = quic::connections(&stage);
-    let transport = match &stage.lab_programs {
-        Some(_) => used_transport(&played.totals, &counters),
+    let interrupted = context.run_clock.is_interrupted();
+    let counters = baseline.changes(&context.network);
+    let interfaces = conditions::interfaces(&context.network);
+    let lost_packets = conditions::lost_at_interfaces(&context.network, &interfaces);
+    let connections = quic::connections(&context);
+    let transport = match &context.lab_programs {
+        Some(_) => used_transport(&output.totals, &counters),
         None => job.transport,
     };
     let multipath = match transport {
-        Transport::Mpquic => quic::proof(&stage, &connections),
+        Transport::Mpquic => quic::multipath_use(&context, &connections),
         transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
-            evidence::multipath_use(transport, &played.totals, &counters)
+            evidence::multipath_use(transport, &output.totals, &counters)
         }
     };
     let counters = [counters, quic::counters(&connections)].concat();
     let mut summarizer = Summarizer::new(scenario, transport);
-    for flow in flow_inputs(&played) {
+    for flow in flow_inputs(&output) {
         summarizer = summarizer.flow(flow);
     }
-    add_datagrams(&mut summarizer, &played.outcomes);
-    let mut probes: Vec<_> = played.outcomes.iter().flat_map(|o| o.probes.clone()).collect();
+    add_datagrams(&mut summarizer, &output.outcomes);
+    let mut probes: Vec<_> = output.outcomes.iter().flat_map(|o| o.probes.clone()).collect();
     probes.sort_by_key(|probe| probe.due_ns);
-    let of_flows = played.outcomes.iter().filter_map(|outcome| outcome.warning.as_ref());
-    let notes = stage.network.warnings.iter().chain(&played.warnings).chain(of_flows).cloned();
-    for text in notes.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
+    let flow_warnings = output.outcomes.iter().filter_map(|outcome| outcome.warning.as_ref());
+    let texts =
+        context.network.warnings.iter().chain(&output.warnings).chain(flow_warnings).cloned();
+    for text in texts.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
         summarizer = summarizer.warning(Warning { text, hint: None });
     }
-    for warning in quic::warnings(&stage, &connections) {
+    for warning in quic::warnings(&context, &connections) {
         summarizer = summarizer.warning(warning);
     }
     drop(connections);
-    let report = stop_emulator(stage)?;
-    let missed = played.capture_writer.map(CaptureWriter::finish).transpose()?.flatten();
-    if let Some(text) = missed {
+    let report = stop_emulator(context)?;
+    let capture_warning = output.capture_writer.map(CaptureWriter::finish).transpose()?.flatten();
+    if let Some(text) = capture_warning {
         let hint = Some("keep less of each packet: `--snap 128`".to_owned());
         summarizer = summarizer.warning(Warning { text, hint });
     }
-    let noise = conditions::noise(&report, before, lost + report.lost_packets);
+    let timing = conditions::emulator_timing(&report, baseline, lost_packets + report.lost_packets);
     summarizer = summarizer.interfaces(&interfaces);
-    let (accounts, account) = played.account;
-    let accounted = accounts.into_iter().map(|one| Record::Account(Box::new(one)));
-    let records = final_records(&played.outcomes, &probes, &counters, interfaces);
-    for record in accounted.chain(records).chain([Record::Timing(noise.clone())]) {
+    let (accounts, account) = output.account;
+    let account_records = accounts.into_iter().map(|link| Record::Account(Box::new(link)));
+    let records = final_records(&output.outcomes, &probes, &counters, interfaces);
+    for record in account_records.chain(records).chain([Record::Timing(timing.clone())]) {
         write(&record).map_err(RunError::Write)?;
     }
     let summary = summarizer
-        .subflows(played.totals.subflows)
+        .subflows(output.totals.subflows)
         .probes(&probes)
         .multipath(multipath)
-        .cpu(played.cpu)
+        .cpu(output.cpu)
         .account(account)
-        .emulator_timing(&noise)
+        .emulator_timing(&timing)
         .counters(&counters)
         .finish();
     write(&Record::Summary(Box::new(summary))).map_err(RunError::Write)
@@ -530,15 +537,15 @@ fn conclude(
 /// Adds the results of constant-rate UDP flows.
 fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[FlowOutcome]) {
     for (flow, outcome) in (0_u32..).zip(outcomes) {
-        for one in &outcome.datagrams {
-            summarizer.add_datagrams(flow, one.direction, one.stats.clone());
+        for received in &outcome.datagrams {
+            summarizer.add_datagrams(flow, received.direction, received.stats.clone());
         }
     }
 }
 
 /// Stops the emulator and returns its report.
-fn stop_emulator(stage: TrafficContext) -> Result<EmulatorReport, RunError> {
-    let TrafficContext { network, streams, .. } = stage;
+fn stop_emulator(context: TrafficContext) -> Result<EmulatorReport, RunError> {
+    let TrafficContext { network, streams, .. } = context;
     drop(streams);
     let network = Arc::into_inner(network);
     let in_use = || RunError::Emulator(io::Error::other("the network is still in use"));
@@ -558,23 +565,24 @@ fn final_records(
     let probes = probes.iter().cloned().map(Record::Probe);
     let counters = counters.iter().cloned().map(Record::Counter);
     let interfaces = interfaces.into_iter().map(Record::Interface);
-    let rows = outcomes.iter().flat_map(|o| &o.datagrams).flat_map(|one| one.rows.clone());
+    let rows =
+        outcomes.iter().flat_map(|o| &o.datagrams).flat_map(|datagrams| datagrams.rows.clone());
     let rows = rows.map(Record::Datagrams);
     messages.chain(probes).chain(rows).chain(counters).chain(interfaces).collect()
 }
 
 /// Returns the transport that lab programs requested: Multipath TCP if at least one requested it.
 fn used_transport(totals: &Totals, counters: &[Counter]) -> Transport {
-    let asked = counters.iter().any(|counter| counter.name == "MPTcpExt.MPCapableSYNTX");
-    if asked || totals.multipath > 0 { Transport::Mptcp } else { Transport::Tcp }
+    let requested_mptcp = counters.iter().any(|counter| counter.name == "MPTcpExt.MPCapableSYNTX");
+    if requested_mptcp || totals.multipath > 0 { Transport::Mptcp } else { Transport::Tcp }
 }
 
-fn flow_inputs(played: &RunOutput) -> Vec<FlowInput> {
+fn flow_inputs(output: &RunOutput) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
-    for (index, outcome) in played.outcomes.iter().enumerate() {
+    for (index, outcome) in output.outcomes.iter().enumerate() {
         for delivered in &outcome.delivered {
             let flow = index as u32;
-            let own = |flow: u32, direction: DataDirection| {
+            let of_direction = |flow: u32, direction: DataDirection| {
                 move |subflow: &&towpath_measure::result::SubflowSummary| {
                     subflow.flow == flow && subflow.direction == direction
                 }
@@ -586,19 +594,19 @@ fn flow_inputs(played: &RunOutput) -> Vec<FlowInput> {
                     .unwrap_or_else(|| DeliveryLog::new(Instant::ZERO)),
                 connect: outcome.connect,
                 failure: outcome.failure.clone(),
-                congestion_control: played
+                congestion_control: output
                     .congestion_control
                     .get(&(flow, delivered.direction))
                     .cloned()
                     .unwrap_or_default(),
-                retransmissions: played
+                retransmissions: output
                     .totals
                     .subflows
                     .iter()
-                    .filter(own(flow, delivered.direction))
+                    .filter(of_direction(flow, delivered.direction))
                     .map(|subflow| subflow.retransmissions)
                     .sum(),
-                stack: played.totals.stack.stats(flow, delivered.direction),
+                stack: output.totals.stack.stats(flow, delivered.direction),
                 messages: outcome.messages.clone(),
             });
         }

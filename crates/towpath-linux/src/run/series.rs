@@ -44,12 +44,13 @@ struct SubflowTrack {
 pub(super) struct RunSeries {
     records: Sender<Record>,
     subflows: BTreeMap<SubflowKey, SubflowTrack>,
-    counted: BTreeMap<(u32, u32, DataDirection), u64>,
+    counted_bytes: BTreeMap<(u32, u32, DataDirection), u64>,
     /// Total time in which the sender was blocked by a full window.
     blocked: BTreeMap<(u32, u32, DataDirection), Duration>,
     /// Totals that our own stack reports of its connections.
-    log: StackTotals,
-    at: Instant,
+    stack_totals: StackTotals,
+    /// Time of the last sample.
+    last_sample: Instant,
     /// True if the congestion control of a subflow has not been read back yet.
     needs_read_back: bool,
     /// Maximum of the reinjected bytes seen, by stream.
@@ -83,10 +84,10 @@ impl RunSeries {
         Self {
             records,
             subflows: BTreeMap::new(),
-            counted: BTreeMap::new(),
+            counted_bytes: BTreeMap::new(),
             blocked: BTreeMap::new(),
-            log: StackTotals::default(),
-            at: Instant::ZERO,
+            stack_totals: StackTotals::default(),
+            last_sample: Instant::ZERO,
             needs_read_back: false,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
@@ -95,34 +96,34 @@ impl RunSeries {
         }
     }
 
-    /// Takes samples at `at`, the end of a period.
-    pub(super) fn sample(&mut self, stage: &TrafficContext, at: Instant) {
-        let span = at.saturating_since(self.at);
+    /// Takes samples at `time`, the end of a period.
+    pub(super) fn sample(&mut self, context: &TrafficContext, time: Instant) {
+        let span = time.saturating_since(self.last_sample);
         if span.is_zero() {
             return;
         }
-        self.at = at;
-        for stream in stage.streams() {
-            let statuses = self.collect_stack_status(stage, &stream, at);
-            self.count(&stream, &statuses, at, span);
-            self.sample_subflows(stage, &stream, at, span);
+        self.last_sample = time;
+        for stream in context.streams() {
+            let statuses = self.collect_stack_status(context, &stream, time);
+            self.record_intervals(&stream, &statuses, time, span);
+            self.sample_subflows(context, &stream, time, span);
         }
-        self.count_datagrams(stage, at, span);
-        self.notice_closed(at);
+        self.count_datagrams(context, time, span);
+        self.emit_closed_subflows(time);
         if self.needs_read_back {
             // Closed sockets no longer report it.
-            self.read_back(&stage.network);
+            self.read_back(&context.network);
         }
     }
 
     /// Counts the datagrams of constant-rate flows, which have no stream to sample.
-    fn count_datagrams(&mut self, stage: &TrafficContext, at: Instant, span: Duration) {
-        let steady = stage.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (flow, direction, received) in steady {
+    fn count_datagrams(&mut self, context: &TrafficContext, time: Instant, span: Duration) {
+        let udp_flows = context.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (flow, direction, received) in udp_flows {
             let total = received.load(Ordering::Relaxed);
-            let before = self.counted.insert((flow, 0, direction), total).unwrap_or(0);
-            let (t_ns, span_ns) = (at.as_nanos(), span.as_nanos() as u64);
-            let bytes = total.saturating_sub(before);
+            let previous = self.counted_bytes.insert((flow, 0, direction), total).unwrap_or(0);
+            let (t_ns, span_ns) = (time.as_nanos(), span.as_nanos() as u64);
+            let bytes = total.saturating_sub(previous);
             let (stream, connection) = (0, None);
             self.emit(Record::Interval(Interval {
                 t_ns,
@@ -144,54 +145,55 @@ impl RunSeries {
     /// Collects the status of ends that use our own stack and emits their events.
     fn collect_stack_status(
         &self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         stream: &SampledStream,
-        at: Instant,
+        time: Instant,
     ) -> [Option<StackSample>; 2] {
-        let ask = |end: &StreamEndpoint| match end {
+        let sample_end = |end: &StreamEndpoint| match end {
             StreamEndpoint::Kernel(_) | StreamEndpoint::Program(_) => None,
             StreamEndpoint::Own(connection) => {
-                let mut snapshot =
-                    connection.sample_stack(&stage.network.scenario, stage.pace.zero())?;
+                let mut snapshot = connection
+                    .sample_stack(&context.network.scenario, context.run_clock.start_time())?;
                 let host = connection.host.name();
-                let decided = snapshot.decided.drain(..);
-                let decided = decided.map(|event| Event { t_ns: at.as_nanos(), ..event });
-                for event in snapshot.blocked.drain(..).chain(decided) {
+                let decisions = snapshot.decision_events.drain(..);
+                let decisions = decisions.map(|event| Event { t_ns: time.as_nanos(), ..event });
+                for event in snapshot.blocked_events.drain(..).chain(decisions) {
                     let host = Some(host.to_owned());
                     self.emit(Record::Event(Event { host, ..event }));
                 }
                 Some(snapshot)
             }
             StreamEndpoint::Quic(end) => {
-                self.emit_notices(stage, end);
+                self.emit_notices(context, end);
                 None
             }
         };
-        [ask(&stream.client), ask(&stream.server)]
+        [sample_end(&stream.client), sample_end(&stream.server)]
     }
 
     /// Emits an event for each notice about the paths of a QUIC connection.
-    fn emit_notices(&self, stage: &TrafficContext, end: &QuicStreamHandle) {
-        for noticed in end.connection.notices() {
-            let path = noticed.ends.and_then(|(local, remote)| {
+    fn emit_notices(&self, context: &TrafficContext, stream: &QuicStreamHandle) {
+        for path_notice in stream.connection.notices() {
+            let path = path_notice.ends.and_then(|(local, remote)| {
                 let path = EmulatedNetwork::path_of(local.ip(), remote.ip())?;
-                stage.network.scenario.paths.get(path).map(|path| path.name.clone())
+                context.network.scenario.paths.get(path).map(|path| path.name.clone())
             });
-            let fallback = matches!(noticed.notice, PathNotice::SinglePath);
+            let fallback = matches!(path_notice.notice, PathNotice::SinglePath);
             let mut detail = BTreeMap::new();
-            if let Some((local, remote)) = noticed.ends {
+            if let Some((local, remote)) = path_notice.ends {
                 detail.insert("local".to_owned(), local.to_string());
                 detail.insert("remote".to_owned(), remote.to_string());
             }
-            if let Some((backup, why)) = noticed.notice.switch() {
+            if let Some((backup, why)) = path_notice.notice.switch() {
                 detail.insert("backup".to_owned(), backup.to_string());
                 detail.insert("why".to_owned(), why.to_owned());
             }
             self.emit(Record::Event(Event {
-                t_ns: noticed.at.saturating_since(stage.pace.zero()).as_nanos() as u64,
+                t_ns: path_notice.at.saturating_since(context.run_clock.start_time()).as_nanos()
+                    as u64,
                 kind: if fallback { EventKind::Fallback } else { EventKind::Subflow },
-                host: Some(end.connection.host.name().to_owned()),
-                text: noticed.notice.text(path.as_deref()),
+                host: Some(stream.connection.host.name().to_owned()),
+                text: path_notice.notice.text(path.as_deref()),
                 path,
                 detail,
             }));
@@ -200,23 +202,23 @@ impl RunSeries {
 
     /// Samples program connections and QUIC paths once more for the sums. Neither has a final
     /// `tcp_info`.
-    pub(super) fn sample_final_paths(&mut self, stage: &TrafficContext) {
-        for stream in stage.streams() {
+    pub(super) fn sample_final_paths(&mut self, context: &TrafficContext) {
+        for stream in context.streams() {
             if matches!(stream.client, StreamEndpoint::Program(_)) {
-                self.sample_subflows(stage, &stream, stage.now(), Duration::ZERO);
+                self.sample_subflows(context, &stream, context.now(), Duration::ZERO);
             }
-            for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
-                let StreamEndpoint::Quic(own) = asked else { continue };
-                self.emit_notices(stage, own);
-                let samples = match own.sample() {
+            for (end_index, endpoint) in [&stream.client, &stream.server].into_iter().enumerate() {
+                let StreamEndpoint::Quic(quic_stream) = endpoint else { continue };
+                self.emit_notices(context, quic_stream);
+                let samples = match quic_stream.sample() {
                     Ok(ConnectionSample::Multipath(_, samples)) => samples,
                     Ok(ConnectionSample::Single(sample, _)) => vec![sample],
                     Err(_) => continue,
                 };
                 for sample in samples {
-                    let key = key_of(&stream, end, &sample);
-                    let known = self.subflows.get_mut(&key);
-                    if let Some(latest) = known.and_then(|known| known.ends.get_mut(end)) {
+                    let key = subflow_key(&stream, end_index, &sample);
+                    let track = self.subflows.get_mut(&key);
+                    if let Some(latest) = track.and_then(|track| track.ends.get_mut(end_index)) {
                         *latest = sample.info;
                     }
                 }
@@ -224,11 +226,11 @@ impl RunSeries {
         }
     }
 
-    fn count(
+    fn record_intervals(
         &mut self,
         stream: &SampledStream,
         [client, server]: &[Option<StackSample>; 2],
-        at: Instant,
+        time: Instant,
         span: Duration,
     ) {
         for (direction, received) in &stream.received {
@@ -238,14 +240,15 @@ impl RunSeries {
             };
             let blocked = sender.map(|snapshot| snapshot.status.window_blocked).unwrap_or_default();
             let key = (stream.flow, stream.number, *direction);
-            let before = self.blocked.insert(key, blocked).unwrap_or_default();
-            let connection = direction_state(sender, receiver, before);
+            let previous = self.blocked.insert(key, blocked).unwrap_or_default();
+            let connection = direction_state(sender, receiver, previous);
             let total = received.load(Ordering::Relaxed);
-            let before = self.counted.entry((stream.flow, stream.number, *direction)).or_default();
-            let bytes = total - *before;
-            *before = total;
+            let previous =
+                self.counted_bytes.entry((stream.flow, stream.number, *direction)).or_default();
+            let bytes = total - *previous;
+            *previous = total;
             let interval = Interval {
-                t_ns: at.as_nanos(),
+                t_ns: time.as_nanos(),
                 span_ns: span.as_nanos() as u64,
                 flow: stream.flow,
                 stream: stream.number,
@@ -253,39 +256,39 @@ impl RunSeries {
                 bytes,
                 connection,
             };
-            self.log.record(&interval);
+            self.stack_totals.record(&interval);
             self.emit(Record::Interval(interval));
         }
     }
 
     fn sample_subflows(
         &mut self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         stream: &SampledStream,
-        at: Instant,
+        time: Instant,
         span: Duration,
     ) {
-        let transport = stage.transport_of(stream.flow);
+        let transport = context.transport_of(stream.flow);
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
         let ends = [&stream.client, &stream.server];
-        let own =
+        let is_plain =
             |end: &&StreamEndpoint| matches!(end, StreamEndpoint::Program(end) if end.is_plain());
-        let plain = ends.iter().all(own);
-        for (end, asked) in ends.into_iter().enumerate() {
+        let all_plain = ends.iter().all(is_plain);
+        for (end_index, endpoint) in ends.into_iter().enumerate() {
             // A closed socket has no state left.
-            let Ok(connection) = asked.sample_last(multipath) else { continue };
+            let Ok(connection) = endpoint.sample_last(multipath) else { continue };
             let (fallback, samples) = match connection {
                 ConnectionSample::Multipath(info, samples) => {
                     let bytes = self.reinjected_bytes.entry(id).or_default();
                     *bytes = (*bytes).max(info.bytes_retrans);
                     (info.fallback, samples)
                 }
-                ConnectionSample::Single(sample, why) => {
-                    if let (Some(why), None) = (why, &self.reason) {
-                        let host = host_name(&stage.network.scenario, stream.flow, end);
-                        self.reason = Some(format!("{why} (seen by {host})"));
+                ConnectionSample::Single(sample, reason) => {
+                    if let (Some(reason), None) = (reason, &self.reason) {
+                        let host = host_name(&context.network.scenario, stream.flow, end_index);
+                        self.reason = Some(format!("{reason} (seen by {host})"));
                     }
                     (true, vec![sample])
                 }
@@ -293,15 +296,15 @@ impl RunSeries {
             // One end in fallback is enough: multipath use needs both ends.
             fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
             for sample in &samples {
-                self.add_sample(stage, stream, end, sample, at, span);
+                self.add_sample(context, stream, end_index, sample, time, span);
             }
         }
-        let of_program = matches!(stream.client, StreamEndpoint::Program(_));
+        let is_program = matches!(stream.client, StreamEndpoint::Program(_));
         match fallen_back {
             // A connection may turn out to be plain TCP only after the first sample.
-            Some(_) if plain => drop(self.plain_tcp.insert(id)),
+            Some(_) if all_plain => drop(self.plain_tcp.insert(id)),
             // A flow that did not request Multipath TCP is not evidence.
-            Some(fallback) if multipath || of_program => {
+            Some(fallback) if multipath || is_program => {
                 self.plain_tcp.remove(&id);
                 self.fallbacks.insert(id, fallback);
             }
@@ -311,44 +314,44 @@ impl RunSeries {
 
     fn add_sample(
         &mut self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         stream: &SampledStream,
-        end: usize,
+        end_index: usize,
         sample: &SubflowSample,
-        at: Instant,
+        time: Instant,
         span: Duration,
     ) {
-        let key = key_of(stream, end, sample);
+        let key = subflow_key(stream, end_index, sample);
         if !self.subflows.contains_key(&key) {
-            self.on_first_sample(stage, key, at);
+            self.on_first_sample(context, key, time);
         }
-        let Some(known) = self.subflows.get_mut(&key) else { return };
+        let Some(track) = self.subflows.get_mut(&key) else { return };
         if sample.info.state == TcpInfo::QUIC_ABANDONED {
-            let closed = *known.closed.get_or_insert(at);
-            if closed < at {
+            let closed = *track.closed.get_or_insert(time);
+            if closed < time {
                 return;
             }
         }
-        known.last_seen = at;
-        if let Some(named) = known.congestion_control.get_mut(end) {
-            *named = sample.congestion_control.map(str::to_owned).or(named.take());
+        track.last_seen = time;
+        if let Some(name) = track.congestion_control.get_mut(end_index) {
+            *name = sample.congestion_control.map(str::to_owned).or(name.take());
         }
-        let Some(latest) = known.ends.get_mut(end) else { return };
-        let before = std::mem::replace(latest, sample.info);
+        let Some(latest) = track.ends.get_mut(end_index) else { return };
+        let previous = std::mem::replace(latest, sample.info);
         let records: Vec<Record> = stream
             .received
             .iter()
             .map(|(direction, _)| {
-                let sends = (*direction == DataDirection::Up) == (end == 0);
-                let named = SubflowLabel {
+                let sends = (*direction == DataDirection::Up) == (end_index == 0);
+                let label = SubflowLabel {
                     flow: key.0,
                     stream: key.1,
-                    number: known.number,
-                    path: &known.path,
-                    backup: known.backup,
+                    number: track.number,
+                    path: &track.path,
+                    backup: track.backup,
                 };
-                let infos = (&before, &sample.info);
-                Record::Subflow(Box::new(named.record(*direction, sends, infos, (at, span))))
+                let infos = (&previous, &sample.info);
+                Record::Subflow(Box::new(label.record(*direction, sends, infos, (time, span))))
             })
             .collect();
         for record in records {
@@ -356,11 +359,11 @@ impl RunSeries {
         }
     }
 
-    fn on_first_sample(&mut self, stage: &TrafficContext, key: SubflowKey, at: Instant) {
+    fn on_first_sample(&mut self, context: &TrafficContext, key: SubflowKey, time: Instant) {
         let (flow, stream, opener, acceptor, _) = key;
-        let same = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
-        let number = self.subflows.keys().filter(same).count() as u32;
-        let scenario = &stage.network.scenario;
+        let same_stream = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
+        let number = self.subflows.keys().filter(same_stream).count() as u32;
+        let scenario = &context.network.scenario;
         let index = EmulatedNetwork::path_of(opener.ip(), acceptor.ip());
         let path = index.and_then(|index| scenario.paths.get(index));
         let backup = path.zip(index).is_some_and(|(path, index)| {
@@ -368,7 +371,7 @@ impl RunSeries {
         });
         let name = path.map_or_else(|| "unknown".to_owned(), |path| path.name.clone());
         self.emit(Record::Event(Event {
-            t_ns: at.as_nanos(),
+            t_ns: time.as_nanos(),
             kind: EventKind::Subflow,
             host: None,
             path: Some(name.clone()),
@@ -382,8 +385,8 @@ impl RunSeries {
                 number,
                 path: name,
                 backup,
-                first_seen: at,
-                last_seen: at,
+                first_seen: time,
+                last_seen: time,
                 closed: None,
                 ends: [TcpInfo::default(); 2],
                 congestion_control: [None, None],
@@ -391,17 +394,17 @@ impl RunSeries {
         );
     }
 
-    fn notice_closed(&mut self, at: Instant) {
-        let mut gone = Vec::new();
-        for known in self.subflows.values_mut() {
-            if known.closed.is_none() && known.last_seen < at {
-                known.closed = Some(known.last_seen);
-                gone.push((known.number, known.path.clone()));
+    fn emit_closed_subflows(&mut self, time: Instant) {
+        let mut closed = Vec::new();
+        for track in self.subflows.values_mut() {
+            if track.closed.is_none() && track.last_seen < time {
+                track.closed = Some(track.last_seen);
+                closed.push((track.number, track.path.clone()));
             }
         }
-        for (number, path) in gone {
+        for (number, path) in closed {
             self.emit(Record::Event(Event {
-                t_ns: at.as_nanos(),
+                t_ns: time.as_nanos(),
                 kind: EventKind::Subflow,
                 host: None,
                 path: Some(path.clone()),
@@ -420,11 +423,11 @@ impl RunSeries {
         for host in &network.hosts {
             controls.extend(host.namespace.run(congestion_controls).unwrap_or_default());
         }
-        for ((_, _, opener, acceptor, _), known) in &mut self.subflows {
+        for ((_, _, opener, acceptor, _), track) in &mut self.subflows {
             let ends = [(*opener, *acceptor), (*acceptor, *opener)];
-            for (named, end) in known.congestion_control.iter_mut().zip(ends) {
-                let own = controls.iter().find(|control| (control.0, control.1) == end);
-                *named = named.take().or(own.map(|(_, _, name)| name.clone()));
+            for (name, end) in track.congestion_control.iter_mut().zip(ends) {
+                let control = controls.iter().find(|control| (control.0, control.1) == end);
+                *name = name.take().or(control.map(|(_, _, name)| name.clone()));
             }
         }
     }
@@ -436,19 +439,19 @@ impl RunSeries {
         streams: &[SampledStream],
     ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
         self.read_back(network);
-        let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
-        for ((flow, number, _, _, _), known) in &self.subflows {
+        let mut names_by_direction: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
+        for ((flow, number, _, _, _), track) in &self.subflows {
             let stream = streams.iter().find(|s| (s.flow, s.number) == (*flow, *number));
             for (direction, _) in stream.into_iter().flat_map(|stream| &stream.received) {
-                let [opener, acceptor] = &known.congestion_control;
-                let says = if *direction == DataDirection::Down { acceptor } else { opener };
-                let names = found.entry((*flow, *direction)).or_default();
-                if let Some(name) = says.as_ref().filter(|name| !names.contains(name)) {
+                let [opener, acceptor] = &track.congestion_control;
+                let reported = if *direction == DataDirection::Down { acceptor } else { opener };
+                let names = names_by_direction.entry((*flow, *direction)).or_default();
+                if let Some(name) = reported.as_ref().filter(|name| !names.contains(name)) {
                     names.push(name.clone());
                 }
             }
         }
-        found
+        names_by_direction
     }
 
     /// Stores the final `tcp_info` of a destroyed socket, seen from `local`. It arrives after the
@@ -459,8 +462,8 @@ impl RunSeries {
         remote: SocketAddr,
         info: TcpInfo,
     ) {
-        for (key, known) in &mut self.subflows {
-            let end = if (key.2, key.3) == (local, remote) {
+        for (key, track) in &mut self.subflows {
+            let end_index = if (key.2, key.3) == (local, remote) {
                 0
             } else if (key.3, key.2) == (local, remote) {
                 1
@@ -468,10 +471,10 @@ impl RunSeries {
                 continue;
             };
             // Linux clears the counters of a connection's first subflow before it is destroyed.
-            let wiped = |latest: &TcpInfo| {
+            let is_reset = |latest: &TcpInfo| {
                 info.bytes_received < latest.bytes_received || info.bytes_acked < latest.bytes_acked
             };
-            if let Some(latest) = known.ends.get_mut(end).filter(|latest| !wiped(latest)) {
+            if let Some(latest) = track.ends.get_mut(end_index).filter(|latest| !is_reset(latest)) {
                 *latest = info;
             }
         }
@@ -480,13 +483,13 @@ impl RunSeries {
     /// Returns the sums over all subflows and connections.
     pub(super) fn totals(&self, streams: &[SampledStream]) -> Totals {
         let mut subflows = Vec::new();
-        for (key, known) in &self.subflows {
+        for (key, track) in &self.subflows {
             let directions = streams
                 .iter()
                 .find(|stream| (stream.flow, stream.number) == (key.0, key.1))
                 .map(|stream| stream.received.iter().map(|(direction, _)| *direction));
             for direction in directions.into_iter().flatten() {
-                subflows.push(known.summary(*key, direction));
+                subflows.push(track.summary(*key, direction));
             }
         }
         let single = self.fallbacks.values().filter(|fallback| **fallback).count();
@@ -497,15 +500,15 @@ impl RunSeries {
             single,
             plain_tcp: self.plain_tcp.len(),
             reason: self.reason.clone(),
-            stack: self.log.clone(),
+            stack: self.stack_totals.clone(),
         }
     }
 }
 
 /// Returns the host at the opener's or the acceptor's end of a flow's connections.
-fn host_name(scenario: &Scenario, flow: u32, end: usize) -> &str {
+fn host_name(scenario: &Scenario, flow: u32, end_index: usize) -> &str {
     let flow = scenario.flows.get(flow as usize);
-    let host = flow.map(|flow| if end == 0 { flow.from } else { flow.to });
+    let host = flow.map(|flow| if end_index == 0 { flow.from } else { flow.to });
     host.and_then(|host| scenario.hosts.get(host)).map_or("?", |host| host.name.as_str())
 }
 
@@ -534,8 +537,8 @@ impl SubflowTrack {
 }
 
 /// Returns the identity of a subflow, sampled at one end.
-fn key_of(stream: &SampledStream, end: usize, sample: &SubflowSample) -> SubflowKey {
-    let (opener, acceptor) = match end {
+fn subflow_key(stream: &SampledStream, end_index: usize, sample: &SubflowSample) -> SubflowKey {
+    let (opener, acceptor) = match end_index {
         0 => (sample.local, sample.remote),
         _ => (sample.remote, sample.local),
     };

@@ -179,35 +179,35 @@ impl ConfigChange {
     }
 
     /// Applies the change to the running kernel.
-    pub fn apply(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
+    pub fn apply(&self, handles: &mut ConfigHandles) -> Result<(), ChangeError> {
         match self {
             Self::Sysctl { sysctl, to, .. } => sysctl.write(to)?,
-            Self::AddRoute(route) => tools.route.add_route(&route.spec()?)?,
-            Self::DeleteRoute(route) => tools.route.delete_route(&route.spec()?)?,
-            Self::AddRule(rule) => tools.route.add_rule(&rule.spec())?,
-            Self::DeleteRule(rule) => tools.route.delete_rule(&rule.spec())?,
-            Self::Limits { to, .. } => tools.manager.set_limits((*to).into())?,
-            Self::ForgetNeighbours { link } => tools.route.forget_neighbours(link)?,
+            Self::AddRoute(route) => handles.route.add_route(&route.spec()?)?,
+            Self::DeleteRoute(route) => handles.route.delete_route(&route.spec()?)?,
+            Self::AddRule(rule) => handles.route.add_rule(&rule.spec())?,
+            Self::DeleteRule(rule) => handles.route.delete_rule(&rule.spec())?,
+            Self::Limits { to, .. } => handles.manager.set_limits((*to).into())?,
+            Self::ForgetNeighbours { link } => handles.route.forget_neighbours(link)?,
             Self::AddEndpoint(endpoint) => {
-                let endpoint = endpoint.resolve(&mut tools.route)?;
-                tools.manager.add_endpoint(&endpoint)?;
+                let endpoint = endpoint.resolve(&mut handles.route)?;
+                handles.manager.add_endpoint(&endpoint)?;
             }
             Self::DeleteEndpoint(endpoint) => {
-                let found = tools.manager.endpoints()?.into_iter().find(|it| endpoint.is(it));
-                let gone = || ChangeError::Gone(format!("there is no endpoint {endpoint}"));
-                let id = found.and_then(|found| found.id).ok_or_else(gone)?;
-                tools.manager.delete_endpoint(id)?;
+                let found = handles.manager.endpoints()?.into_iter().find(|e| endpoint.matches(e));
+                let missing = || ChangeError::Gone(format!("there is no endpoint {endpoint}"));
+                let id = found.and_then(|found| found.id).ok_or_else(missing)?;
+                handles.manager.delete_endpoint(id)?;
             }
         }
         Ok(())
     }
 
     /// Fills in the identifier that the kernel chose for a new endpoint.
-    pub(super) fn resolve_ids(&mut self, tools: &mut ConfigHandles) -> Result<(), NetlinkError> {
+    pub(super) fn resolve_ids(&mut self, handles: &mut ConfigHandles) -> Result<(), NetlinkError> {
         if let Self::AddEndpoint(endpoint) = self
             && endpoint.id.is_none()
         {
-            let found = tools.manager.endpoints()?.into_iter().find(|it| endpoint.is(it));
+            let found = handles.manager.endpoints()?.into_iter().find(|e| endpoint.matches(e));
             endpoint.id = found.and_then(|found| found.id);
         }
         Ok(())
@@ -215,21 +215,25 @@ impl ConfigChange {
 
     /// Applies the change to revert an earlier one. Returns [`ChangeError::Gone`] if another
     /// program has changed the value since, which stays, or if the object no longer exists.
-    pub fn revert(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
-        let differs = |what: &dyn fmt::Display, now: &dyn fmt::Display, ours: &dyn fmt::Display| {
-            Err(ChangeError::Gone(format!("{what} is {now} now, not {ours}: left as it is")))
-        };
+    pub fn revert(&self, handles: &mut ConfigHandles) -> Result<(), ChangeError> {
+        let changed_error =
+            |name: &dyn fmt::Display, current: &dyn fmt::Display, expected: &dyn fmt::Display| {
+                Err(ChangeError::Gone(format!(
+                    "{name} is {current} now, not {expected}: left as it is"
+                )))
+            };
         match self {
             Self::Sysctl { sysctl, from, .. } => {
-                let now = sysctl.read().map_err(|error| ChangeError::Gone(error.to_string()))?;
-                if now != *from {
-                    return differs(sysctl, &now, from);
+                let current =
+                    sysctl.read().map_err(|error| ChangeError::Gone(error.to_string()))?;
+                if current != *from {
+                    return changed_error(sysctl, &current, from);
                 }
             }
             Self::Limits { from, .. } => {
-                let now = StoredLimits::from(tools.manager.limits()?);
-                if now != *from {
-                    return differs(&"the path manager's limit", &now, from);
+                let current = StoredLimits::from(handles.manager.limits()?);
+                if current != *from {
+                    return changed_error(&"the path manager's limit", &current, from);
                 }
             }
             Self::AddRoute(_)
@@ -240,7 +244,7 @@ impl ConfigChange {
             | Self::DeleteEndpoint(_)
             | Self::ForgetNeighbours { .. } => {}
         }
-        self.apply(tools).map_err(|error| match error.errno() {
+        self.apply(handles).map_err(|error| match error.errno() {
             Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EEXIST) => {
                 ChangeError::Gone(error.to_string())
             }
@@ -254,10 +258,14 @@ impl ConfigChange {
             Self::Sysctl { sysctl, to, .. } => {
                 format!("sysctl -w {}", quoted(&format!("{sysctl}={to}")))
             }
-            Self::AddRoute(route) => format!("{} route add {route}", ip(route.is_v4())),
-            Self::DeleteRoute(route) => format!("{} route delete {route}", ip(route.is_v4())),
-            Self::AddRule(rule) => format!("{} rule add {rule}", ip(rule.from.is_ipv4())),
-            Self::DeleteRule(rule) => format!("{} rule delete {rule}", ip(rule.from.is_ipv4())),
+            Self::AddRoute(route) => format!("{} route add {route}", ip_command(route.is_v4())),
+            Self::DeleteRoute(route) => {
+                format!("{} route delete {route}", ip_command(route.is_v4()))
+            }
+            Self::AddRule(rule) => format!("{} rule add {rule}", ip_command(rule.from.is_ipv4())),
+            Self::DeleteRule(rule) => {
+                format!("{} rule delete {rule}", ip_command(rule.from.is_ipv4()))
+            }
             Self::Limits { to, .. } => format!("ip mptcp limits set {to}"),
             Self::ForgetNeighbours { link } => {
                 format!("ip -4 neighbour flush dev {}", quoted(link))
@@ -271,14 +279,14 @@ impl ConfigChange {
     }
 }
 
-const fn ip(v4: bool) -> &'static str {
+const fn ip_command(v4: bool) -> &'static str {
     if v4 { "ip" } else { "ip -6" }
 }
 
 /// Quotes a word for a shell: an interface's name may contain almost any character.
 pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/=@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:/=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -311,7 +319,7 @@ impl NamedEndpoint {
     }
 
     /// Returns true if `endpoint` has this address, port and, if one is set, this number.
-    fn is(&self, endpoint: &Endpoint) -> bool {
+    fn matches(&self, endpoint: &Endpoint) -> bool {
         (endpoint.address, endpoint.port) == (self.address, self.port)
             && self.id.is_none_or(|id| endpoint.id == Some(id))
     }
@@ -343,8 +351,8 @@ impl From<MptcpLimits> for StoredLimits {
 impl fmt::Display for TableRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { to, link, gateway, table } = self;
-        let everything = to.ends_with("/0");
-        write!(f, "{}", if everything { "default" } else { to })?;
+        let is_default = to.ends_with("/0");
+        write!(f, "{}", if is_default { "default" } else { to })?;
         gateway.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))?;
         write!(f, " dev {} table {table} proto static", quoted(link))
     }

@@ -19,17 +19,17 @@ const INTERFACE_SYSCTLS: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"]
 
 /// Error for a change that no plan produces.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is nothing that `towpath setup` changes: {shown}")]
+#[error("{kind} is nothing that `towpath setup` changes: {command}")]
 pub struct ForeignChange {
-    what: &'static str,
-    shown: String,
+    kind: &'static str,
+    command: String,
 }
 
 /// Refuses a change that no plan produces.
 pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
-    let (what, good) = match change {
+    let (kind, is_allowed) = match change {
         ConfigChange::Sysctl { sysctl, from, to } => {
-            ("this setting", is_set(sysctl) && is_value(from) && is_value(to))
+            ("this setting", is_allowed_sysctl(sysctl) && is_value(from) && is_value(to))
         }
         ConfigChange::AddRoute(route) => ("this route", is_route(route)),
         ConfigChange::AddRule(rule) => ("this rule", is_rule(rule)),
@@ -43,29 +43,29 @@ pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
         ConfigChange::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
     };
     // Escaped, so that no control character reaches the terminal.
-    if good {
+    if is_allowed {
         Ok(())
     } else {
-        Err(ForeignChange { what, shown: format!("{:?}", change.command()) })
+        Err(ForeignChange { kind, command: format!("{:?}", change.command()) })
     }
 }
 
 /// Returns true if the kernel permits `name` as an interface name.
 pub(crate) fn is_interface_name(name: &str) -> bool {
-    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let is_forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     (1..=MAX_INTERFACE_NAME).contains(&name.len())
         && name != "."
         && name != ".."
-        && !name.contains(is_odd)
+        && !name.contains(is_forbidden)
 }
 
-fn is_set(sysctl: &Sysctl) -> bool {
+fn is_allowed_sysctl(sysctl: &Sysctl) -> bool {
     let parts = sysctl.parts();
     match parts.as_slice() {
         ["net", "ipv4", "conf", link, name] => {
             INTERFACE_SYSCTLS.contains(name) && is_interface_name(link)
         }
-        other => HOST_SYSCTLS.iter().any(|known| known.as_slice() == other),
+        other => HOST_SYSCTLS.iter().any(|allowed| allowed.as_slice() == other),
     }
 }
 
@@ -88,10 +88,12 @@ fn is_route(route: &TableRoute) -> bool {
 }
 
 fn is_rule(rule: &SourceRule) -> bool {
-    is_table(rule.table) && (1..=RULE_PRIORITY_LIMIT).contains(&rule.priority) && is_own(rule.from)
+    is_table(rule.table)
+        && (1..=RULE_PRIORITY_LIMIT).contains(&rule.priority)
+        && is_host_address(rule.from)
 }
 
-fn is_own(address: IpAddr) -> bool {
+fn is_host_address(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }
 
@@ -103,7 +105,7 @@ fn is_endpoint(endpoint: &NamedEndpoint) -> bool {
     // A plan never changes the kernel's implicit endpoints. Later kernels may add flags.
     endpoint.flags < 1 << 8
         && !endpoint.flags().contains(EndpointFlags::IMPLICIT)
-        && is_own(endpoint.address)
+        && is_host_address(endpoint.address)
         && endpoint.link.as_deref().is_none_or(is_interface_name)
 }
 
@@ -174,9 +176,9 @@ mod tests {
         #[test]
         fn only_listed_settings_are_accepted(path in "(net/)?[a-z0-9./]{0,24}(/rp_filter)?") {
             let Ok(sysctl) = Sysctl::try_from(path.clone()) else { return Ok(()) };
-            if is_set(&sysctl) {
-                let below = path.strip_prefix("net/ipv4/conf/").unwrap_or(&path);
-                prop_assert!(below.split('/').count() == 2 || path.starts_with("net/mptcp/"));
+            if is_allowed_sysctl(&sysctl) {
+                let suffix = path.strip_prefix("net/ipv4/conf/").unwrap_or(&path);
+                prop_assert!(suffix.split('/').count() == 2 || path.starts_with("net/mptcp/"));
                 prop_assert!(!path.split('/').any(|part| part == ".." || part == "."));
             }
         }

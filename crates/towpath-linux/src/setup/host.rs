@@ -63,16 +63,16 @@ impl KernelQueries for ConfigHandles {
 
 impl HostState {
     /// Reads the configuration in the calling thread's network namespace.
-    pub fn read(tools: &mut ConfigHandles) -> Result<Self, NetlinkError> {
+    pub fn read(handles: &mut ConfigHandles) -> Result<Self, NetlinkError> {
         Ok(Self {
-            links: tools.route.links()?,
-            addresses: tools.route.addresses()?,
-            routes: tools.route.routes()?,
-            rules: tools.route.rules()?,
-            endpoints: tools.manager.endpoints()?,
-            limits: tools.manager.limits()?,
-            kernel: kernel(),
-            managers: managers(),
+            links: handles.route.links()?,
+            addresses: handles.route.addresses()?,
+            routes: handles.route.routes()?,
+            rules: handles.route.rules()?,
+            endpoints: handles.manager.endpoints()?,
+            limits: handles.manager.limits()?,
+            kernel: kernel_version(),
+            managers: running_managers(),
         })
     }
 
@@ -89,44 +89,48 @@ impl HostState {
 
     /// Returns the networks that are reached on the link itself.
     pub fn networks(&self, link: u32) -> impl Iterator<Item = Prefix> + '_ {
-        let own = self.addresses.iter().filter(move |address| address.link_index == link);
-        own.map(|address| address.peer.map_or(address.local, Prefix::host).network())
+        let link_addresses =
+            self.addresses.iter().filter(move |address| address.link_index == link);
+        link_addresses.map(|address| address.peer.map_or(address.local, Prefix::host).network())
     }
 
     /// Returns true if `to` is reached on the link itself, without a router. For a socket bound to
     /// the link, the kernel claims so for any address, and its ARP requests then get no reply.
     pub fn is_on_link(&self, to: IpAddr, link: u32) -> bool {
-        let routed = |route: &&RouteEntry| {
+        let is_direct = |route: &&RouteEntry| {
             route.kind == RouteKind::Unicast
                 && route.link_index == Some(link)
                 && route.gateway.is_none()
                 && route.to.contains(to)
         };
         self.networks(link).any(|network| network.contains(to))
-            || self.routes.iter().any(|r| routed(&r))
+            || self.routes.iter().any(|r| is_direct(&r))
     }
 
     /// Returns the router of an interface from the default routes over it, by the lowest metric.
     pub fn router(&self, link: u32, v4: bool) -> Option<Gateway> {
-        let of_link = |route: &&RouteEntry| {
+        let is_default_route = |route: &&RouteEntry| {
             route.is_default()
                 && route.to.address().is_ipv4() == v4
                 && route.kind == RouteKind::Unicast
         };
-        let mut found: Vec<(u32, Gateway)> = Vec::new();
-        for route in self.routes.iter().filter(of_link) {
+        let mut gateways: Vec<(u32, Gateway)> = Vec::new();
+        for route in self.routes.iter().filter(is_default_route) {
             let metric = route.metric.unwrap_or(0);
             if route.link_index == Some(link) {
-                found.push((metric, route.gateway.map_or(Gateway::Link, Gateway::At)));
+                gateways.push((metric, route.gateway.map_or(Gateway::Link, Gateway::At)));
             }
             let hops = route.next_hops.iter().filter(|hop| hop.link_index == link);
-            found.extend(hops.map(|hop| (metric, hop.gateway.map_or(Gateway::Link, Gateway::At))));
+            gateways
+                .extend(hops.map(|hop| (metric, hop.gateway.map_or(Gateway::Link, Gateway::At))));
         }
-        let own = found.into_iter().min_by_key(|(metric, _)| *metric).map(|(_, router)| router);
+        let best = gateways.into_iter().min_by_key(|(metric, _)| *metric).map(|(_, router)| router);
         // Another interface's router also works, if it is in this one's network.
-        let near = |gateway: &IpAddr| self.networks(link).any(|network| network.contains(*gateway));
-        let others = self.routes.iter().filter(of_link).filter_map(|route| route.gateway);
-        own.or_else(|| others.into_iter().find(near).map(Gateway::At))
+        let is_on_link =
+            |gateway: &IpAddr| self.networks(link).any(|network| network.contains(*gateway));
+        let other_gateways =
+            self.routes.iter().filter(is_default_route).filter_map(|route| route.gateway);
+        best.or_else(|| other_gateways.into_iter().find(is_on_link).map(Gateway::At))
     }
 }
 
@@ -150,21 +154,21 @@ impl Gateway {
 }
 
 /// Returns the version of the running kernel.
-fn kernel() -> (u32, u32) {
+fn kernel_version() -> (u32, u32) {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    release(&text)
+    parse_release(&text)
 }
 
-fn release(text: &str) -> (u32, u32) {
+fn parse_release(text: &str) -> (u32, u32) {
     let mut numbers =
         text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Finds programs in this network namespace that would undo or duplicate this configuration.
-fn managers() -> BTreeSet<MptcpManager> {
-    let ours = fs::read_link("/proc/thread-self/ns/net").ok();
-    let mut found = BTreeSet::new();
+fn running_managers() -> BTreeSet<MptcpManager> {
+    let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
+    let mut managers = BTreeSet::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let manager = match name.trim_end() {
@@ -173,12 +177,12 @@ fn managers() -> BTreeSet<MptcpManager> {
             _ => continue,
         };
         // A process without readable namespace could be in this one.
-        let theirs = fs::read_link(entry.path().join("ns/net")).ok();
-        if theirs.is_none() || theirs == ours {
-            found.insert(manager);
+        let process_namespace = fs::read_link(entry.path().join("ns/net")).ok();
+        if process_namespace.is_none() || process_namespace == own_namespace {
+            managers.insert(manager);
         }
     }
-    found
+    managers
 }
 
 #[cfg(test)]
@@ -187,8 +191,8 @@ mod tests {
 
     #[test]
     fn the_version_of_a_kernel_is_read() {
-        assert_eq!(release("6.18.44-fc-v657\n"), (6, 18));
-        assert_eq!(release("5.6.0-rc1"), (5, 6));
-        assert_eq!(release(""), (0, 0));
+        assert_eq!(parse_release("6.18.44-fc-v657\n"), (6, 18));
+        assert_eq!(parse_release("5.6.0-rc1"), (5, 6));
+        assert_eq!(parse_release(""), (0, 0));
     }
 }

@@ -21,7 +21,7 @@ pub use change::{
 pub use check::ForeignChange;
 pub(crate) use check::is_interface_name;
 pub use host::{Gateway, HostState, KernelQueries, MptcpManager};
-pub use persist::{GeneratedFile, PersistTarget, at_each_start, stored};
+pub use persist::{GeneratedFile, PersistTarget, boot_steps, generate_files};
 pub use plan::{PlanError, PlanStep, SetupPlan, SetupRequest, SetupRole, plan};
 pub use state::{SetupState, StateError, folder, root_has_applied};
 
@@ -88,37 +88,37 @@ impl SetupError {
 /// Applies the changes of a plan, all or none.
 pub fn apply(
     plan: &SetupPlan,
-    tools: &mut ConfigHandles,
+    handles: &mut ConfigHandles,
     state: &mut SetupState,
 ) -> Result<(), SetupError> {
     if plan.steps.is_empty() {
         return Ok(());
     }
-    let before = state.changes().to_vec();
-    let all = before.iter().chain(plan.steps.iter().map(|step| &step.change));
+    let previous = state.changes().to_vec();
+    let recorded = previous.iter().chain(plan.steps.iter().map(|step| &step.change));
     // Recorded first: if this process dies half-way, its changes can still be reverted.
-    state.store(all.cloned().collect())?;
-    for (at, step) in plan.steps.iter().enumerate() {
-        let Err(source) = step.change.apply(tools) else { continue };
-        let made = plan.steps.iter().take(at).map(|step| &step.change);
-        let left = revert_all(made, tools);
-        let after = match &left[..] {
-            [] if at == 0 => "nothing was changed".to_owned(),
+    state.store(recorded.cloned().collect())?;
+    for (index, step) in plan.steps.iter().enumerate() {
+        let Err(source) = step.change.apply(handles) else { continue };
+        let applied = plan.steps.iter().take(index).map(|step| &step.change);
+        let failed = revert_all(applied, handles);
+        let after = match &failed[..] {
+            [] if index == 0 => "nothing was changed".to_owned(),
             [] => "what was done before it was taken back".to_owned(),
             [(_, error), ..] => format!("taking back what was done failed too: {error}"),
         };
-        let mut kept = before;
-        kept.extend(left.into_iter().map(|(change, _)| change));
-        state.store(kept)?;
+        let mut changes = previous;
+        changes.extend(failed.into_iter().map(|(change, _)| change));
+        state.store(changes)?;
         let source = Box::new(source);
-        let (number, all, command) = (at + 1, plan.steps.len(), step.change.command());
+        let (number, all, command) = (index + 1, plan.steps.len(), step.change.command());
         return Err(SetupError::Refused { source, number, all, command, after });
     }
-    let mut kept = state.changes().to_vec();
-    for change in &mut kept {
-        change.resolve_ids(tools)?;
+    let mut changes = state.changes().to_vec();
+    for change in &mut changes {
+        change.resolve_ids(handles)?;
     }
-    Ok(state.store(kept)?)
+    Ok(state.store(changes)?)
 }
 
 /// Result of reverting the changes.
@@ -131,43 +131,43 @@ pub struct UndoReport {
 }
 
 /// Reverts everything that was applied in this network namespace and is recorded in `state`.
-pub fn undo(tools: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoReport, SetupError> {
-    let mut undone = UndoReport::default();
-    let mut left = state.changes().to_vec();
-    let all = left.len();
-    while let Some(change) = left.last() {
-        let back = change.inverse();
-        match back.revert(tools) {
-            Ok(()) => undone.made.push(back),
-            Err(ChangeError::Gone(remark)) => undone.remarks.push(remark),
+pub fn undo(handles: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoReport, SetupError> {
+    let mut report = UndoReport::default();
+    let mut remaining = state.changes().to_vec();
+    let all = remaining.len();
+    while let Some(change) = remaining.last() {
+        let inverse = change.inverse();
+        match inverse.revert(handles) {
+            Ok(()) => report.made.push(inverse),
+            Err(ChangeError::Gone(remark)) => report.remarks.push(remark),
             Err(source) => {
-                let (number, command) = (undone.made.len() + 1, back.command());
+                let (number, command) = (report.made.len() + 1, inverse.command());
                 let after = "the rest is still to be taken back".to_owned();
-                state.store(left)?;
+                state.store(remaining)?;
                 let source = Box::new(source);
                 return Err(SetupError::Refused { source, number, all, command, after });
             }
         }
-        left.pop();
+        remaining.pop();
     }
-    state.store(left)?;
-    Ok(undone)
+    state.store(remaining)?;
+    Ok(report)
 }
 
 /// Reverts changes, the last first; returns the failed ones in the order they were applied.
 fn revert_all<'a>(
-    made: impl DoubleEndedIterator<Item = &'a ConfigChange>,
-    tools: &mut ConfigHandles,
+    applied: impl DoubleEndedIterator<Item = &'a ConfigChange>,
+    handles: &mut ConfigHandles,
 ) -> Vec<(ConfigChange, ChangeError)> {
-    let mut left = Vec::new();
-    for change in made.rev() {
-        match change.inverse().revert(tools) {
+    let mut failed = Vec::new();
+    for change in applied.rev() {
+        match change.inverse().revert(handles) {
             Ok(()) | Err(ChangeError::Gone(_)) => {}
-            Err(error) => left.push((change.clone(), error)),
+            Err(error) => failed.push((change.clone(), error)),
         }
     }
-    left.reverse();
-    left
+    failed.reverse();
+    failed
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ const CONNECTION_SCRIPT_PATH: &str = "/usr/local/sbin/towpath-mptcp-connections"
 
 /// Returns the steps to make at each start: correct settings, earlier changes, and the missing
 /// ones.
-pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep> {
+pub fn boot_steps(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep> {
     let earlier = applied.iter().filter(|change| {
         matches!(
             change,
@@ -47,56 +47,65 @@ pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep
     let earlier =
         earlier.map(|change| PlanStep { change: change.clone(), reason: reason.to_owned() });
     // At boot, there is nothing to delete or flush.
-    let is_made = |step: &&PlanStep| {
+    let is_needed_at_boot = |step: &&PlanStep| {
         !matches!(
             step.change,
             ConfigChange::DeleteEndpoint(_) | ConfigChange::ForgetNeighbours { .. }
         )
     };
     let mut steps: Vec<_> = earlier.collect();
-    steps.extend(plan.kept_steps.iter().chain(&plan.steps).filter(is_made).cloned());
+    steps.extend(plan.kept_steps.iter().chain(&plan.steps).filter(is_needed_at_boot).cloned());
     steps
 }
 
 /// Returns files that make `steps` at each start. `title` names their origin.
-pub fn stored(form: PersistTarget, title: &str, steps: &[PlanStep]) -> Vec<GeneratedFile> {
-    let file = |place, is_executable, content| GeneratedFile { place, is_executable, content };
-    match form {
-        PersistTarget::Script => vec![file(SCRIPT_PATH, true, script(title, steps, &[]))],
+pub fn generate_files(
+    target: PersistTarget,
+    title: &str,
+    steps: &[PlanStep],
+) -> Vec<GeneratedFile> {
+    let generated_file =
+        |place, is_executable, content| GeneratedFile { place, is_executable, content };
+    match target {
+        PersistTarget::Script => vec![generated_file(SCRIPT_PATH, true, script(title, steps, &[]))],
         PersistTarget::Systemd => {
             vec![
-                file(SCRIPT_PATH, true, script(title, steps, &[])),
-                file(UNIT_PATH, false, unit(title)),
+                generated_file(SCRIPT_PATH, true, script(title, steps, &[])),
+                generated_file(UNIT_PATH, false, unit(title)),
             ]
         }
         PersistTarget::NetworkManager => {
             let links = links(steps);
-            let is_theirs = |change: &ConfigChange| {
-                endpoint(change).and_then(|it| it.link.as_ref()).is_some_and(|name| {
+            let is_set_by_network_manager = |change: &ConfigChange| {
+                endpoint(change).and_then(|e| e.link.as_ref()).is_some_and(|name| {
                     links.iter().any(|link| link.name == name && link.flags.is_some())
                 })
             };
-            let ours = steps.iter().filter(|step| !is_theirs(&step.change));
-            let ours: Vec<PlanStep> = ours.cloned().collect();
-            let only_when_up =
+            let script_steps = steps.iter().filter(|step| !is_set_by_network_manager(&step.change));
+            let script_steps: Vec<PlanStep> = script_steps.cloned().collect();
+            let event_filter =
                 ["case \"$2\" in up|dhcp4-change|dhcp6-change) ;; *) exit 0 ;; esac"];
-            let is_switched_on = steps.iter().any(|step| {
+            let enables_mptcp = steps.iter().any(|step| {
                 let ConfigChange::Sysctl { sysctl, .. } = &step.change else { return false };
                 sysctl.to_string() == "net.mptcp.enabled"
             });
             vec![
-                file(CONNECTION_SCRIPT_PATH, true, connections(title, &links, is_switched_on)),
-                file(DISPATCHER_PATH, true, script(title, &ours, &only_when_up)),
+                generated_file(
+                    CONNECTION_SCRIPT_PATH,
+                    true,
+                    connection_script(title, &links, enables_mptcp),
+                ),
+                generated_file(DISPATCHER_PATH, true, script(title, &script_steps, &event_filter)),
             ]
         }
     }
 }
 
 /// Builds a script that is harmless when run again.
-fn script(title: &str, steps: &[PlanStep], first: &[&str]) -> String {
+fn script(title: &str, steps: &[PlanStep], prologue: &[&str]) -> String {
     let mut text =
         format!("#!/bin/sh\n# {title}\n# What is there already is refused and stays as it is.\n");
-    for line in first {
+    for line in prologue {
         let _ = writeln!(text, "{line}");
     }
     let mut reason = "";
@@ -114,14 +123,13 @@ fn script(title: &str, steps: &[PlanStep], first: &[&str]) -> String {
 
 /// Returns a fallback for an `ip` older than `laminar`: `subflow`, which every version supports.
 fn laminar_fallback(change: &ConfigChange) -> String {
-    let Some(new) = endpoint(change).filter(|it| it.flags().contains(EndpointFlags::LAMINAR))
-    else {
+    let Some(new) = endpoint(change).filter(|e| e.flags().contains(EndpointFlags::LAMINAR)) else {
         return String::new();
     };
     let mut old = new.clone();
     old.flags = (new.flags().without(EndpointFlags::LAMINAR) | EndpointFlags::SUBFLOW).bits();
-    let known = "ip mptcp endpoint help 2>&1 | grep -q laminar";
-    format!(" ||\n    {known} || {}", ConfigChange::AddEndpoint(old).command())
+    let probe_command = "ip mptcp endpoint help 2>&1 | grep -q laminar";
+    format!(" ||\n    {probe_command} || {}", ConfigChange::AddEndpoint(old).command())
 }
 
 fn unit(title: &str) -> String {
@@ -151,7 +159,7 @@ fn links(steps: &[PlanStep]) -> Vec<LinkFlags<'_>> {
     let mut links: Vec<LinkFlags<'_>> = Vec::new();
     for endpoint in steps.iter().filter_map(|step| endpoint(&step.change)) {
         let Some(name) = endpoint.link.as_deref() else { continue };
-        let flags = known_to_network_manager(endpoint);
+        let flags = network_manager_flags(endpoint);
         match links.iter_mut().find(|link| link.name == name) {
             Some(link) if link.flags == flags => {}
             Some(link) => link.flags = None,
@@ -163,38 +171,40 @@ fn links(steps: &[PlanStep]) -> Vec<LinkFlags<'_>> {
 
 /// Returns the flags of `connection.mptcp-flags` that make an endpoint; `None` if none do.
 /// `NetworkManager` has no flag for `laminar` and ports, and skips addresses of local scope.
-fn known_to_network_manager(endpoint: &NamedEndpoint) -> Option<Vec<&'static str>> {
+fn network_manager_flags(endpoint: &NamedEndpoint) -> Option<Vec<&'static str>> {
     let flags = endpoint.flags();
-    let known = [
+    let supported = [
         (EndpointFlags::SIGNAL, "signal"),
         (EndpointFlags::SUBFLOW, "subflow"),
         (EndpointFlags::BACKUP, "backup"),
         (EndpointFlags::FULLMESH, "fullmesh"),
     ];
-    let all = known.iter().fold(EndpointFlags::default(), |all, (flag, _)| all | *flag);
-    let is_passed_over = match endpoint.address {
+    let supported_flags =
+        supported.iter().fold(EndpointFlags::default(), |flags, (flag, _)| flags | *flag);
+    let is_skipped = match endpoint.address {
         IpAddr::V4(address) => address.is_link_local() || address.is_loopback(),
         IpAddr::V6(address) => {
             address.is_unicast_link_local() || address.is_unique_local() || address.is_loopback()
         }
     };
-    let is_known = flags.without(all) == EndpointFlags::default()
+    let is_supported = flags.without(supported_flags) == EndpointFlags::default()
         && endpoint.port.is_none()
-        && !is_passed_over;
-    let names = known.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
-    is_known.then(|| names.collect())
+        && !is_skipped;
+    let names = supported.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
+    is_supported.then(|| names.collect())
 }
 
-fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> String {
+fn connection_script(title: &str, links: &[LinkFlags<'_>], enables_mptcp: bool) -> String {
     let mut text = format!("#!/bin/sh\n# {title}\n# Run it once: NetworkManager keeps it.\n");
     for LinkFlags { name, flags } in links {
         let device = super::change::quoted(name);
         let flags = if let Some(flags) = flags {
             let _ = writeln!(text, "# it makes the endpoints of {device}");
             // Our endpoints may lack a default route, and precede the sysctl that enables MPTCP.
-            let switch = is_switched_on.then_some("also-without-sysctl");
-            let first = ["enabled", "also-without-default-route"].into_iter().chain(switch);
-            first.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
+            let sysctl_setting = enables_mptcp.then_some("also-without-sysctl");
+            let settings =
+                ["enabled", "also-without-default-route"].into_iter().chain(sysctl_setting);
+            settings.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
         } else {
             // Without a setting, NetworkManager uses `enabled,subflow`.
             let _ = writeln!(
@@ -241,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_unit_runs_the_script_when_the_network_is_there() {
-        let files = stored(PersistTarget::Systemd, "made by a test", &steps());
+        let files = generate_files(PersistTarget::Systemd, "made by a test", &steps());
         let [script, unit] = &files[..] else { panic!("{files:?}") };
         assert!(
             script.is_executable && script.content.starts_with("#!/bin/sh\n# made by a test\n")
@@ -257,7 +267,7 @@ mod tests {
 
     /// Returns each interface's flags in the `NetworkManager` commands, and the dispatcher script.
     fn for_network_manager(steps: &[PlanStep]) -> (Vec<(String, String)>, String) {
-        let files = stored(PersistTarget::NetworkManager, "made by a test", steps);
+        let files = generate_files(PersistTarget::NetworkManager, "made by a test", steps);
         let [connections, dispatcher] = &files[..] else { panic!("{files:?}") };
         let flags = connections.content.lines().filter_map(|line| {
             let (_, rest) = line.split_once("device show ")?;
@@ -283,7 +293,7 @@ mod tests {
 
     #[test]
     fn network_manager_gets_no_settings_that_it_ignores() {
-        let on = |address: &str, flags: EndpointFlags, port: Option<u16>| {
+        let endpoint_step = |address: &str, flags: EndpointFlags, port: Option<u16>| {
             let (address, link) = (address.parse().unwrap(), Some("wifi".to_owned()));
             let change = ConfigChange::AddEndpoint(NamedEndpoint {
                 address,
@@ -296,20 +306,22 @@ mod tests {
         };
         let signal = EndpointFlags::SIGNAL;
         for other in [
-            on("fd00::1", signal, None),
-            on("169.254.1.1", signal, None),
-            on("10.0.0.2", signal, Some(443)),
-            on("10.0.0.2", EndpointFlags::SUBFLOW, None),
+            endpoint_step("fd00::1", signal, None),
+            endpoint_step("169.254.1.1", signal, None),
+            endpoint_step("10.0.0.2", signal, Some(443)),
+            endpoint_step("10.0.0.2", EndpointFlags::SUBFLOW, None),
         ] {
-            let (flags, dispatcher) = for_network_manager(&[on("10.0.0.1", signal, None), other]);
+            let (flags, dispatcher) =
+                for_network_manager(&[endpoint_step("10.0.0.1", signal, None), other]);
             assert_eq!(flags, [pair("wifi", "disabled")]);
             assert_eq!(dispatcher.matches("ip mptcp endpoint add").count(), 2, "{dispatcher}");
         }
         let (from, to) = ("0".to_owned(), "1".to_owned());
         let sysctl = crate::sysctl::Sysctl::new("net.mptcp.enabled");
-        let switch =
+        let enable_step =
             PlanStep { change: ConfigChange::Sysctl { sysctl, from, to }, reason: String::new() };
-        let (flags, _) = for_network_manager(&[switch, on("2001:db8::1", signal, None)]);
+        let (flags, _) =
+            for_network_manager(&[enable_step, endpoint_step("2001:db8::1", signal, None)]);
         let expected = "enabled,also-without-default-route,also-without-sysctl,signal";
         assert_eq!(flags, [pair("wifi", expected)]);
     }

@@ -78,48 +78,53 @@ pub enum StateError {
 impl StateError {
     /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
-        let refused = |source: &io::Error| UnsafePath::of(source).map(|it| it.hint().to_owned());
-        let elsewhere = || "XDG_STATE_HOME=DIR names another place".to_owned();
+        let unsafe_path_hint =
+            |source: &io::Error| UnsafePath::of(source).map(|path| path.hint().to_owned());
+        let folder_hint = || "XDG_STATE_HOME=DIR names another place".to_owned();
         match self {
-            Self::Write { source, .. } => Some(refused(source).unwrap_or_else(elsewhere)),
-            Self::Read { source, .. } => refused(source),
+            Self::Write { source, .. } => {
+                Some(unsafe_path_hint(source).unwrap_or_else(folder_hint))
+            }
+            Self::Read { source, .. } => unsafe_path_hint(source),
             Self::Foreign { .. } => {
                 Some("look at it, and remove it if nobody needs it; nothing was changed".to_owned())
             }
-            Self::NoFolder => Some(elsewhere()),
+            Self::NoFolder => Some(folder_hint()),
         }
     }
 }
 
 /// Returns the folder: `/var/lib/towpath` for root, else the user's state folder. Creates nothing.
 pub fn folder() -> Result<PathBuf, StateError> {
-    let shared = Path::new(STATE_DIR);
+    let root_folder = Path::new(STATE_DIR);
     // The process may be root of a user namespace only.
-    if sys::user_and_group().0 == 0 && files::is_creatable(shared) {
-        return Ok(shared.to_owned());
+    if sys::user_and_group().0 == 0 && files::is_creatable(root_folder) {
+        return Ok(root_folder.to_owned());
     }
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let own = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-    own.map(|folder| folder.join("towpath")).ok_or(StateError::NoFolder)
+    let path_variable =
+        |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let user_folder = path_variable("XDG_STATE_HOME")
+        .or_else(|| path_variable("HOME").map(|home| home.join(".local/state")));
+    user_folder.map(|folder| folder.join("towpath")).ok_or(StateError::NoFolder)
 }
 
 /// Returns true if root has applied changes here that were not reverted, as far as the file is
 /// readable. Used for a remark only.
 pub fn root_has_applied() -> bool {
-    let text = fs::read_to_string(Path::new(STATE_DIR).join(name()));
-    let found = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
-    found.is_some_and(|found| found.is_current_boot() && !found.changes.is_empty())
+    let text = fs::read_to_string(Path::new(STATE_DIR).join(file_name()));
+    let file = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
+    file.is_some_and(|file| file.is_current_boot() && !file.changes.is_empty())
 }
 
 impl StateFile {
-    fn fresh() -> Self {
+    fn empty() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self { version: STATE_VERSION, boot: boot.trim().to_owned(), changes: Vec::new() }
     }
 
     fn is_current_boot(&self) -> bool {
-        let fresh = Self::fresh();
-        (self.version, &self.boot) == (fresh.version, &fresh.boot)
+        let empty = Self::empty();
+        (self.version, &self.boot) == (empty.version, &empty.boot)
     }
 }
 
@@ -128,20 +133,20 @@ impl SetupState {
     /// empty state. The file must belong to this user. No other user may write to it, to the folder
     /// or to those above.
     pub fn open(folder: &Path) -> Result<Self, StateError> {
-        let path = folder.join(name());
-        let read =
-            Dir::existing_private(folder).and_then(|it| it.read_private(name(), MAX_STATE_BYTES));
+        let path = folder.join(file_name());
+        let read = Dir::existing_private(folder)
+            .and_then(|dir| dir.read_private(file_name(), MAX_STATE_BYTES));
         let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { path, content: StateFile::fresh() });
+                return Ok(Self { path, content: StateFile::empty() });
             }
             Err(source) => return Err(StateError::Read { path, source }),
         };
         let content = serde_json::from_slice::<StateFile>(&text)
             .map_err(|error| StateError::Read { path: path.clone(), source: error.into() })?;
         if !content.is_current_boot() {
-            return Ok(Self { path, content: StateFile::fresh() });
+            return Ok(Self { path, content: StateFile::empty() });
         }
         check_all(&path, &content.changes)?;
         Ok(Self { path, content })
@@ -161,8 +166,8 @@ impl SetupState {
     pub fn store(&mut self, changes: Vec<ConfigChange>) -> Result<(), StateError> {
         check_all(&self.path, &changes)?;
         self.content.changes = changes;
-        let written = if self.content.changes.is_empty() { self.remove() } else { self.write() };
-        written.map_err(|source| StateError::Write { path: self.path.clone(), source })
+        let result = if self.content.changes.is_empty() { self.remove() } else { self.write() };
+        result.map_err(|source| StateError::Write { path: self.path.clone(), source })
     }
 
     fn folder(&self) -> &Path {
@@ -172,7 +177,7 @@ impl SetupState {
     fn remove(&self) -> io::Result<()> {
         match Dir::existing_private(self.folder()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            folder => folder?.remove(name_in(&self.path)),
+            folder => folder?.remove(file_name_in(&self.path)),
         }
     }
 
@@ -180,29 +185,29 @@ impl SetupState {
     fn write(&self) -> io::Result<()> {
         let folder = Dir::private(self.folder(), ReadAccess::Umask)?;
         let text = serde_json::to_string_pretty(&self.content)?;
-        folder.write_durably(name_in(&self.path), text.as_bytes(), ReadAccess::Umask)
+        folder.write_durably(file_name_in(&self.path), text.as_bytes(), ReadAccess::Umask)
     }
 }
 
 fn check_all(path: &Path, changes: &[ConfigChange]) -> Result<(), StateError> {
-    let foreign = |source| StateError::Foreign { path: path.to_owned(), source };
-    changes.iter().try_for_each(check).map_err(foreign)
+    let foreign_error = |source| StateError::Foreign { path: path.to_owned(), source };
+    changes.iter().try_for_each(check).map_err(foreign_error)
 }
 
 /// Returns the file's name in its folder.
-fn name() -> String {
-    format!("setup-{:x}.json", cookie())
+fn file_name() -> String {
+    format!("setup-{:x}.json", netns_cookie())
 }
 
-fn name_in(path: &Path) -> &std::ffi::OsStr {
+fn file_name_in(path: &Path) -> &std::ffi::OsStr {
     path.file_name().unwrap_or_default()
 }
 
 /// Returns the cookie of the calling thread's network namespace; 0 on kernels before 5.14.
-fn cookie() -> u64 {
+fn netns_cookie() -> u64 {
     let mut bytes = [0; 8];
-    let asked = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"));
-    let Ok(socket) = asked else { return 0 };
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"));
+    let Ok(socket) = socket else { return 0 };
     match sys::get_option(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut bytes) {
         Ok(_) => u64::from_ne_bytes(bytes),
         Err(_) => 0,

@@ -33,7 +33,7 @@ pub struct StackDevice(DeviceKind);
 #[derive(Debug)]
 enum DeviceKind {
     /// Link to a kernel.
-    Kernel { wire: VirtioFd, buffers: BufferRing },
+    Kernel { device: VirtioFd, buffers: BufferRing },
     /// Link to the emulator in another thread.
     Emulator { inbox: QueueReceiver<GsoFrame>, outbox: QueueSender<GsoFrame> },
 }
@@ -41,7 +41,7 @@ enum DeviceKind {
 impl AsFd for StackDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            DeviceKind::Kernel { wire, buffers: _ } => wire.as_fd(),
+            DeviceKind::Kernel { device, buffers: _ } => device.as_fd(),
             DeviceKind::Emulator { inbox, outbox: _ } => inbox.as_fd(),
         }
     }
@@ -65,8 +65,8 @@ impl StackDevice {
         Ok(Self::kernel(VirtioFd::Packet(sys::open_packet_socket(index)?)))
     }
 
-    fn kernel(wire: VirtioFd) -> Self {
-        Self(DeviceKind::Kernel { wire, buffers: BufferRing::new() })
+    fn kernel(device: VirtioFd) -> Self {
+        Self(DeviceKind::Kernel { device, buffers: BufferRing::new() })
     }
 
     pub(crate) fn emulator(inbox: QueueReceiver<GsoFrame>, outbox: QueueSender<GsoFrame>) -> Self {
@@ -78,10 +78,10 @@ impl StackDevice {
     pub fn receive(&mut self) -> io::Result<Option<Packet>> {
         loop {
             let parsed = match &mut self.0 {
-                DeviceKind::Kernel { wire, buffers } => {
-                    let buffer = buffers.room();
-                    let Some((virtio, _)) = wire.append(buffer)? else { return Ok(None) };
-                    packet(virtio, buffer)
+                DeviceKind::Kernel { device, buffers } => {
+                    let buffer = buffers.read_buffer();
+                    let Some((virtio, _)) = device.append(buffer)? else { return Ok(None) };
+                    take_packet(virtio, buffer)
                 }
                 DeviceKind::Emulator { inbox, outbox: _ } => {
                     let Some(frame) = inbox.receive() else { return Ok(None) };
@@ -99,16 +99,16 @@ impl StackDevice {
     pub fn send(&self, packet: &Packet) -> io::Result<()> {
         let virtio = virtio_header(packet);
         match &self.0 {
-            DeviceKind::Kernel { wire, buffers: _ } => {
+            DeviceKind::Kernel { device, buffers: _ } => {
                 let mut parts: ArrayVec<&[u8], MAX_IOVECS> = ArrayVec::new();
                 parts.push(&packet.header);
                 for chunk in packet.payload.chunks() {
                     if parts.try_push(chunk).is_err() {
-                        let whole = packet.payload.to_bytes();
-                        return wire.write(virtio, &[&packet.header, &whole]);
+                        let payload = packet.payload.to_bytes();
+                        return device.write(virtio, &[&packet.header, &payload]);
                     }
                 }
-                wire.write(virtio, &parts)
+                device.write(virtio, &parts)
             }
             DeviceKind::Emulator { inbox: _, outbox } => {
                 let mut bytes = Vec::with_capacity(packet.len());
@@ -124,11 +124,11 @@ impl StackDevice {
 }
 
 /// Parses the packet in `buffer` and empties the buffer.
-fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
+fn take_packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
     let bytes = if buffer.len() <= COPY_BELOW_BYTES {
-        let copied = Bytes::copy_from_slice(buffer);
+        let copy = Bytes::copy_from_slice(buffer);
         buffer.clear();
-        copied
+        copy
     } else {
         buffer.split().freeze()
     };
@@ -136,9 +136,9 @@ fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
 }
 
 fn parse_packet(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
-    let checked = VirtioHeader::NEEDS_CSUM | VirtioHeader::DATA_VALID;
+    let checksum_valid_flags = VirtioHeader::NEEDS_CSUM | VirtioHeader::DATA_VALID;
     let segment_bytes = if virtio.is_super_segment() { virtio.gso_bytes } else { 0 };
-    Packet::from_bytes(bytes, virtio.flags & checked != 0, segment_bytes).ok()
+    Packet::from_bytes(bytes, virtio.flags & checksum_valid_flags != 0, segment_bytes).ok()
 }
 
 /// Returns the offload metadata of `packet` for the kernel: checksum and segmentation.
@@ -152,8 +152,8 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
     }
     if packet.segment_bytes > 0 && packet.payload.len() > usize::from(packet.segment_bytes) {
         let flags = packet.header.get(usize::from(headers.ip_bytes()) + 13).copied();
-        let reduced = Flags(flags.unwrap_or(0)).contains(Flags::CWR);
-        virtio.gso_type = VirtioHeader::tcp(headers.is_v4(), reduced);
+        let has_cwr = Flags(flags.unwrap_or(0)).contains(Flags::CWR);
+        virtio.gso_type = VirtioHeader::tcp_gso_type(headers.is_v4(), has_cwr);
         virtio.gso_bytes = packet.segment_bytes;
         virtio.header_bytes = headers.bytes() as u16;
     }
@@ -164,30 +164,33 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
 #[derive(Debug)]
 struct BufferRing {
     current: BytesMut,
-    full: VecDeque<BytesMut>,
+    /// Buffers whose packets may still be in use, oldest first.
+    used: VecDeque<BytesMut>,
 }
 
 impl BufferRing {
     fn new() -> Self {
-        Self { current: BytesMut::with_capacity(BUFFER_BYTES), full: VecDeque::new() }
+        Self { current: BytesMut::with_capacity(BUFFER_BYTES), used: VecDeque::new() }
     }
 
     /// Returns an empty buffer with space for the longest packet.
-    fn room(&mut self) -> &mut BytesMut {
+    fn read_buffer(&mut self) -> &mut BytesMut {
         self.current.clear();
         if self.current.capacity() >= MAX_PACKET_BYTES || self.current.try_reclaim(MAX_PACKET_BYTES)
         {
             return &mut self.current;
         }
         // The oldest buffer is the most likely to be free.
-        let oldest = self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER_BYTES));
-        let next = if oldest || self.full.len() >= MAX_SPARE_BUFFERS {
-            self.full.pop_front()
+        let is_reclaimed =
+            self.used.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER_BYTES));
+        let next = if is_reclaimed || self.used.len() >= MAX_SPARE_BUFFERS {
+            self.used.pop_front()
         } else {
             None
         };
-        let next = next.filter(|_| oldest).unwrap_or_else(|| BytesMut::with_capacity(BUFFER_BYTES));
-        self.full.push_back(std::mem::replace(&mut self.current, next));
+        let next =
+            next.filter(|_| is_reclaimed).unwrap_or_else(|| BytesMut::with_capacity(BUFFER_BYTES));
+        self.used.push_back(std::mem::replace(&mut self.current, next));
         &mut self.current
     }
 }
@@ -205,9 +208,9 @@ mod tests {
     #[test]
     fn a_super_segment_reaches_the_emulator_and_comes_back_as_it_was() {
         for bytes in [tcp_v4(7, &vec![3; 40_000]), tcp_v6(7, &vec![3; 40_000])] {
-            let (there, from_stack) = queue::queue().unwrap();
-            let (to_stack, here) = queue::queue().unwrap();
-            let mut device = StackDevice::emulator(here, there);
+            let (outbox, from_stack) = queue::queue().unwrap();
+            let (to_stack, inbox) = queue::queue().unwrap();
+            let mut device = StackDevice::emulator(inbox, outbox);
             let sent = super_segment(&bytes, 1_448);
             device.send(&sent).unwrap();
             assert!(device.receive().unwrap().is_none());
@@ -219,12 +222,15 @@ mod tests {
     #[test]
     fn the_virtio_header_gives_segment_size_and_checksum_offset() {
         let virtio = virtio_header(&super_segment(&tcp_v6(1, &[0; 3_000]), 1_448));
-        let told = (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes);
-        assert_eq!(told, (VirtioHeader::tcp(false, false), 1_448, 72));
+        let offload = (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes);
+        assert_eq!(offload, (VirtioHeader::tcp_gso_type(false, false), 1_448, 72));
         assert_eq!((virtio.checksum_start, virtio.checksum_offset), (40, 16));
         assert!(virtio.is_super_segment());
-        let one = virtio_header(&super_segment(&tcp_v4(1, &[0; 1_448]), 1_448));
-        assert_eq!((one.gso_type, one.gso_bytes, one.checksum_start), (0, 0, 20));
+        let single_packet = virtio_header(&super_segment(&tcp_v4(1, &[0; 1_448]), 1_448));
+        assert_eq!(
+            (single_packet.gso_type, single_packet.gso_bytes, single_packet.checksum_start),
+            (0, 0, 20)
+        );
         let mut complete = super_segment(&tcp_v4(1, &[0; 100]), 0);
         complete.complete_checksum();
         assert_eq!(virtio_header(&complete), VirtioHeader::default());
@@ -233,32 +239,32 @@ mod tests {
     #[test]
     fn a_buffer_is_reused_after_its_packets_are_dropped() {
         let mut buffers = BufferRing::new();
-        let mut seen = Vec::new();
+        let mut addresses = Vec::new();
         for _ in 0..1_000 {
-            let room = buffers.room();
-            room.extend_from_slice(&vec![1; 60_000]);
-            let packet = room.split().freeze();
+            let buffer = buffers.read_buffer();
+            buffer.extend_from_slice(&vec![1; 60_000]);
+            let packet = buffer.split().freeze();
             assert!(packet.iter().all(|byte| *byte == 1));
-            let at = packet.as_ptr() as usize;
-            if !seen.contains(&at) {
-                seen.push(at);
+            let address = packet.as_ptr() as usize;
+            if !addresses.contains(&address) {
+                addresses.push(address);
             }
         }
-        assert!(seen.len() <= BUFFER_BYTES / 60_000, "{} places", seen.len());
+        assert!(addresses.len() <= BUFFER_BYTES / 60_000, "{} places", addresses.len());
     }
 
     #[test]
     fn a_retained_packet_is_not_overwritten() {
         let mut buffers = BufferRing::new();
-        let mut kept = Vec::new();
-        for mark in 0..=255_u8 {
-            let room = buffers.room();
-            room.extend_from_slice(&vec![mark; 60_000]);
-            kept.push(room.split().freeze());
+        let mut retained = Vec::new();
+        for fill_byte in 0..=255_u8 {
+            let buffer = buffers.read_buffer();
+            buffer.extend_from_slice(&vec![fill_byte; 60_000]);
+            retained.push(buffer.split().freeze());
         }
-        for (mark, packet) in (0..=255_u8).zip(&kept) {
-            assert!(packet.iter().all(|byte| *byte == mark), "packet {mark} has changed");
+        for (fill_byte, packet) in (0..=255_u8).zip(&retained) {
+            assert!(packet.iter().all(|byte| *byte == fill_byte), "packet {fill_byte} has changed");
         }
-        assert!(buffers.full.len() <= MAX_SPARE_BUFFERS);
+        assert!(buffers.used.len() <= MAX_SPARE_BUFFERS);
     }
 }

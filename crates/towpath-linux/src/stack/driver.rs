@@ -74,8 +74,8 @@ pub struct StackDriverContext<'a> {
 
 impl StackDriverContext<'_> {
     /// Attaches the handler of a connection and starts it.
-    pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn ConnectionHandler>) {
-        self.handlers.attach(self.now, self.stack, connection, end);
+    pub fn attach(&mut self, connection: ConnectionId, handler: Box<dyn ConnectionHandler>) {
+        self.handlers.attach(self.now, self.stack, connection, handler);
     }
 
     /// Registers `accept`, which creates the handlers of a listener's connections. If it returns
@@ -93,19 +93,19 @@ impl StackDriverContext<'_> {
         self.handlers.decisions.entry(connection).or_default()
     }
 
-    /// Registers `hear` for notices about subflows, addresses and fallbacks.
+    /// Registers `handler` for notices about subflows, addresses and fallbacks.
     pub fn on_notice(
         &mut self,
-        hear: impl FnMut(Instant, ConnectionId, StackNotice) + Send + 'static,
+        handler: impl FnMut(Instant, ConnectionId, StackNotice) + Send + 'static,
     ) {
-        self.handlers.notice_handler = Some(Box::new(hear));
+        self.handlers.notice_handler = Some(Box::new(handler));
     }
 }
 
 /// Handle of a running host. Dropping it ends the thread, and its connections silently.
 pub struct StackHandle {
     name: String,
-    work: QueueSender<Task>,
+    tasks: QueueSender<Task>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
@@ -123,18 +123,18 @@ impl StackHandle {
         stack: Stack,
         devices: Vec<(InterfaceId, StackDevice)>,
     ) -> io::Result<Self> {
-        let (work, inbox) = queue::queue()?;
+        let (tasks, inbox) = queue::queue()?;
         let driver = StackDriver {
             clock,
             stack,
             devices,
             inbox,
             handlers: Handlers::default(),
-            over: false,
+            stopped: false,
         };
         let thread = thread::Builder::new().name(format!("stack {name}"));
         let thread = Some(thread.spawn(move || driver.run())?);
-        Ok(Self { name: name.to_owned(), work, thread })
+        Ok(Self { name: name.to_owned(), tasks, thread })
     }
 
     /// Returns the name of the host.
@@ -147,10 +147,10 @@ impl StackHandle {
         &self,
         work: impl FnOnce(&mut StackDriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
-        let (done, result) = mpsc::sync_channel(1);
+        let (result_sender, result) = mpsc::sync_channel(1);
         // False once the thread has ended.
-        let _ = self.work.send(Box::new(move |turn| {
-            let _ = done.send(work(turn)); // the receiver may be gone
+        let _ = self.tasks.send(Box::new(move |context| {
+            let _ = result_sender.send(work(context)); // the receiver may be gone
         }));
         result.recv().map_err(|_| io::Error::other("the stack's thread has ended"))
     }
@@ -163,7 +163,7 @@ impl StackHandle {
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
         // False once the thread has ended.
-        let _ = self.work.send(Box::new(|turn| turn.handlers.over = true));
+        let _ = self.tasks.send(Box::new(|context| context.handlers.stop_requested = true));
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the stack panicked"))))
     }
 }
@@ -184,23 +184,23 @@ pub(crate) struct DecisionTrace {
 }
 
 impl DecisionTrace {
-    fn record(&mut self, now: Instant, trace: StackDecision) {
-        match trace {
-            StackDecision::Scheduled { number, run_bytes, reason: why } => {
-                self.decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
+    fn record(&mut self, now: Instant, decision: StackDecision) {
+        match decision {
+            StackDecision::Scheduled { number, run_bytes, reason } => {
+                self.decisions.scheduled(number, run_bytes, reason.map(SwitchReason::name));
             }
             StackDecision::Reinjected { number, bytes, cause } => {
-                self.decisions.reinjected(number, bytes, cause_of(cause));
+                self.decisions.reinjected(number, bytes, convert_cause(cause));
             }
             StackDecision::Penalised { number } => self.decisions.penalised(number),
-            StackDecision::WindowBlocked(full) => {
-                self.blocked.extend(self.decisions.window(now, full));
+            StackDecision::WindowBlocked(is_blocked) => {
+                self.blocked.extend(self.decisions.window(now, is_blocked));
             }
         }
     }
 }
 
-fn cause_of(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
+fn convert_cause(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
     use towpath_mptcp::stack::ReinjectionCause as Cause;
 
     match cause {
@@ -219,7 +219,7 @@ struct Handlers {
     listeners: BTreeMap<ListenerId, AcceptFn>,
     notice_handler: Option<NoticeFn>,
     decisions: BTreeMap<ConnectionId, DecisionTrace>,
-    over: bool,
+    stop_requested: bool,
 }
 
 impl fmt::Debug for Handlers {
@@ -236,17 +236,17 @@ impl Handlers {
         now: Instant,
         stack: &mut Stack,
         connection: ConnectionId,
-        mut end: Box<dyn ConnectionHandler>,
+        mut handler: Box<dyn ConnectionHandler>,
     ) {
-        end.progress(now, stack, connection);
-        self.connections.insert(connection, end);
+        handler.progress(now, stack, connection);
+        self.connections.insert(connection, handler);
     }
 
     fn dispatch_event(&mut self, now: Instant, stack: &mut Stack, event: &StackEvent) {
         match event {
             StackEvent::Accepted { listener, connection } => {
                 match self.listeners.get_mut(listener).map(|accept| accept(*connection)) {
-                    Some(Some(end)) => self.attach(now, stack, *connection, end),
+                    Some(Some(handler)) => self.attach(now, stack, *connection, handler),
                     // A handler is attached later.
                     Some(None) => {}
                     None => {
@@ -256,43 +256,43 @@ impl Handlers {
                 }
             }
             StackEvent::Connected(connection) => {
-                if let Some(end) = self.connections.get_mut(connection) {
-                    end.connected(now, stack, *connection);
+                if let Some(handler) = self.connections.get_mut(connection) {
+                    handler.connected(now, stack, *connection);
                 }
             }
             StackEvent::Readable(connection) | StackEvent::Writable(connection) => {
-                if let Some(end) = self.connections.get_mut(connection) {
-                    end.progress(now, stack, *connection);
+                if let Some(handler) = self.connections.get_mut(connection) {
+                    handler.progress(now, stack, *connection);
                 }
             }
             StackEvent::Closed { connection, error } => {
                 self.decisions.remove(connection);
-                if let Some(mut end) = self.connections.remove(connection) {
-                    end.closed(now, stack, *connection, *error);
+                if let Some(mut handler) = self.connections.remove(connection) {
+                    handler.closed(now, stack, *connection, *error);
                 }
             }
             StackEvent::Notice { connection, notice } => {
-                if let Some(hear) = &mut self.notice_handler {
-                    hear(now, *connection, *notice);
+                if let Some(handler) = &mut self.notice_handler {
+                    handler(now, *connection, *notice);
                 }
             }
-            StackEvent::Trace { connection, decision: trace } => {
-                self.decisions.entry(*connection).or_default().record(now, *trace);
+            StackEvent::Trace { connection, decision } => {
+                self.decisions.entry(*connection).or_default().record(now, *decision);
             }
         }
     }
 
     /// Calls the handlers whose deadline has passed.
-    fn wake(&mut self, now: Instant, stack: &mut Stack) {
-        for (connection, end) in &mut self.connections {
-            if end.deadline().is_some_and(|at| at <= now) {
-                end.progress(now, stack, *connection);
+    fn run_timers(&mut self, now: Instant, stack: &mut Stack) {
+        for (connection, handler) in &mut self.connections {
+            if handler.deadline().is_some_and(|deadline| deadline <= now) {
+                handler.progress(now, stack, *connection);
             }
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.connections.values().filter_map(|end| end.deadline()).min()
+        self.connections.values().filter_map(|handler| handler.deadline()).min()
     }
 }
 
@@ -302,19 +302,20 @@ struct StackDriver {
     devices: Vec<(InterfaceId, StackDevice)>,
     inbox: QueueReceiver<Task>,
     handlers: Handlers,
-    over: bool,
+    stopped: bool,
 }
 
 impl StackDriver {
     fn run(mut self) -> io::Result<Duration> {
-        sys::minimal_timer_slack();
+        sys::set_minimal_timer_slack();
         let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.inbox)];
         fds.extend(self.devices.iter().map(|(_, device)| sys::wait_for_input(device)));
-        while !self.over {
+        while !self.stopped {
             let busy = self.run_once();
             // Under load, reading the devices directly is cheaper than polling.
             if !busy {
-                let timeout = self.deadline().map(|at| at.saturating_since(self.clock.now()));
+                let timeout =
+                    self.deadline().map(|deadline| deadline.saturating_since(self.clock.now()));
                 sys::poll(&mut fds, timeout)?;
             }
         }
@@ -322,7 +323,7 @@ impl StackDriver {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let stack = self.stack.poll_timeout().map(|(at, _)| at);
+        let stack = self.stack.poll_timeout().map(|(deadline, _)| deadline);
         [stack, self.handlers.deadline()].into_iter().flatten().min()
     }
 
@@ -331,11 +332,11 @@ impl StackDriver {
         let mut busy = self.run_tasks();
         busy |= self.read();
         let now = self.clock.now();
-        if self.stack.poll_timeout().is_some_and(|(at, _)| at <= now) {
+        if self.stack.poll_timeout().is_some_and(|(deadline, _)| deadline <= now) {
             self.stack.handle_timeout(now);
             busy = true;
         }
-        self.handlers.wake(now, &mut self.stack);
+        self.handlers.run_timers(now, &mut self.stack);
         busy |= self.deliver_events();
         busy | self.write()
     }
@@ -351,7 +352,7 @@ impl StackDriver {
             });
             busy = true;
         }
-        self.over |= self.handlers.over;
+        self.stopped |= self.handlers.stop_requested;
         busy
     }
 
@@ -370,18 +371,18 @@ impl StackDriver {
 
     fn deliver_events(&mut self) -> bool {
         let now = self.clock.now();
-        for told in 0..EVENT_BATCH {
-            let Some(event) = self.stack.poll_event() else { return told > 0 };
+        for count in 0..EVENT_BATCH {
+            let Some(event) = self.stack.poll_event() else { return count > 0 };
             self.handlers.dispatch_event(now, &mut self.stack, &event);
         }
         true
     }
 
     fn write(&mut self) -> bool {
-        for sent in 0..WRITE_BATCH {
+        for count in 0..WRITE_BATCH {
             let now = self.clock.now();
-            let Some((interface, packet)) = self.stack.poll_transmit(now) else { return sent > 0 };
-            let device = self.devices.iter().find(|(own, _)| *own == interface);
+            let Some((interface, packet)) = self.stack.poll_transmit(now) else { return count > 0 };
+            let device = self.devices.iter().find(|(id, _)| *id == interface);
             if let Some((_, device)) = device {
                 // An error means that the link is down: the packet is lost, as on a real wire.
                 let _ = device.send(&packet);

@@ -16,10 +16,10 @@ pub(crate) fn is_own(scenario: &Scenario, host: usize) -> bool {
 
 /// Returns the name of the stacks of a run, for its first record.
 pub(crate) fn stack_name(scenario: &Scenario) -> &'static str {
-    let own = (0..scenario.hosts.len()).filter(|host| is_own(scenario, *host)).count();
-    match own {
+    let own_stacks = (0..scenario.hosts.len()).filter(|host| is_own(scenario, *host)).count();
+    match own_stacks {
         0 => "kernel",
-        own if own == scenario.hosts.len() => "towpath",
+        own_stacks if own_stacks == scenario.hosts.len() => "towpath",
         _ => "towpath+kernel",
     }
 }
@@ -35,14 +35,21 @@ pub(crate) fn addresses(
     host: usize,
     families: &[Family],
 ) -> Vec<LocalAddress> {
-    let mut all = Vec::new();
-    for (number, path) in scenario.paths.iter().enumerate() {
+    let mut addresses = Vec::new();
+    for (path_index, path) in scenario.paths.iter().enumerate() {
         let Some(end) = end_of(path, host) else { continue };
         for family in families {
-            all.push(local_address(scenario, host, (number, end), *family, 0, all.len() as u8 + 1));
+            addresses.push(local_address(
+                scenario,
+                host,
+                (path_index, end),
+                *family,
+                0,
+                addresses.len() as u8 + 1,
+            ));
         }
     }
-    all
+    addresses
 }
 
 /// Returns the address of a path after `generation` address changes.
@@ -81,8 +88,8 @@ pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> 
         costs.map(|_| ("cpu-per-packet", "packets take the processor time that they really take")),
         switches.tsq.filter(|on| *on).map(|_| ("tsq", "no packets wait at the host")),
     ];
-    let text = |(key, why)| {
-        format!("`{key}` of host `{}` acts in the simulated world only; here {why}", host.name)
+    let text = |(key, reason)| {
+        format!("`{key}` of host `{}` acts in the simulated world only; here {reason}", host.name)
     };
     reasons.into_iter().flatten().map(text).collect()
 }
@@ -93,9 +100,9 @@ pub(crate) fn connection(
     host: usize,
     transport: Transport,
 ) -> Result<connection::ConnectionConfig, SettingError> {
-    let given = scenario.hosts.get(host).map(|host| scenario.stack_settings(host));
-    let given = given.unwrap_or_default();
-    let texts = given.iter().map(|(name, value)| (*name, value.as_str()));
+    let settings = scenario.hosts.get(host).map(|host| scenario.stack_settings(host));
+    let settings = settings.unwrap_or_default();
+    let texts = settings.iter().map(|(name, value)| (*name, value.as_str()));
     let mut config = HostSettings::from_texts(texts)?.connection;
     config.multipath = transport == Transport::Mptcp;
     // The peer may be a kernel.
@@ -111,15 +118,18 @@ mod tests {
 
     #[test]
     fn settings_for_the_simulated_world_only_are_named() {
-        let of = |keys: &str| {
+        let warnings_for = |keys: &str| {
             let text = format!(
                 "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\n{keys}\n[hosts.b]\n[paths.p]\n\
                  between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n"
             );
             ignored_settings(&Scenario::parse("t.toml", &text, &no_files).unwrap(), 0)
         };
-        assert_eq!(of(""), Vec::<String>::new());
-        let told = of("profile-switches = { cpu-per-packet = \"2 us\" }");
-        assert!(told.len() == 1 && told[0].contains("`cpu-per-packet` of host `a`"), "{told:?}");
+        assert_eq!(warnings_for(""), Vec::<String>::new());
+        let warnings = warnings_for("profile-switches = { cpu-per-packet = \"2 us\" }");
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("`cpu-per-packet` of host `a`"),
+            "{warnings:?}"
+        );
     }
 }

@@ -26,7 +26,7 @@ impl StackConnection {
     /// Returns the statistics that [`sample::connection`] reads from kernel sockets.
     pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let id = self.id;
-        let status = self.host.call(move |turn| turn.stack.status(id))?;
+        let status = self.host.call(move |context| context.stack.status(id))?;
         status
             .map(|status| connection_sample(&status))
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
@@ -35,36 +35,36 @@ impl StackConnection {
     /// Returns the current limit of each subflow, and true if the connection has nothing to send.
     pub(crate) fn send_limits(&self) -> Option<(Vec<SubflowLimit>, bool)> {
         let id = self.id;
-        let asked = self.host.call(move |turn| {
-            let held = turn.stack.subflow_limits(id).collect();
-            (held, turn.stack.has_nothing_to_send(id))
+        let result = self.host.call(move |context| {
+            let limits = context.stack.subflow_limits(id).collect();
+            (limits, context.stack.has_nothing_to_send(id))
         });
-        asked.ok()
+        result.ok()
     }
 
     /// Returns the connection's state and the decisions since the last call, for traffic that
-    /// started at `zero`. `None` if the connection is closed.
+    /// started at `start`. `None` if the connection is closed.
     pub(crate) fn sample_stack(
         &self,
         scenario: &Arc<Scenario>,
-        zero: Instant,
+        start: Instant,
     ) -> Option<StackSample> {
         let (id, scenario) = (self.id, Arc::clone(scenario));
-        let looked = self.host.call(move |turn| {
-            let status = turn.stack.status(id)?;
+        let result = self.host.call(move |context| {
+            let status = context.stack.status(id)?;
             let path_of = |number: u32| {
                 let subflow = status.subflows.iter().find(|subflow| subflow.number == number)?;
                 let path = EmulatedNetwork::path_of(subflow.local.ip(), subflow.remote.ip())?;
                 scenario.paths.get(path).map(|path| path.name.clone())
             };
-            let told = turn.decisions(id);
-            let blocked = std::mem::take(&mut told.blocked);
-            let blocked = blocked.into_iter().map(|blocked| blocked.event(zero)).collect();
-            let decided = told.decisions.take(path_of);
-            let switches = told.decisions.switches();
-            Some(StackSample { status, switches, blocked, decided })
+            let trace = context.decisions(id);
+            let blocked = std::mem::take(&mut trace.blocked);
+            let blocked_events = blocked.into_iter().map(|period| period.event(start)).collect();
+            let decision_events = trace.decisions.take(path_of);
+            let switches = trace.decisions.switches();
+            Some(StackSample { status, switches, blocked_events, decision_events })
         });
-        looked.ok().flatten()
+        result.ok().flatten()
     }
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct StackSample {
     /// Scheduler switches since the start.
     pub(crate) switches: u64,
     /// Periods of a full window, as events.
-    pub(crate) blocked: Vec<Event>,
+    pub(crate) blocked_events: Vec<Event>,
     /// Decisions since the last sample, as events without their time.
-    pub(crate) decided: Vec<Event>,
+    pub(crate) decision_events: Vec<Event>,
 }
 
 /// Returns the state of the direction from `sender` to `receiver`, as far as they use the own
@@ -109,14 +109,14 @@ pub(crate) fn direction_state(
 }
 
 fn connection_sample(status: &ConnectionStatus) -> sample::ConnectionSample {
-    let alive = status.subflows.iter().filter(|subflow| subflow.state != TcpState::Closed);
-    let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
+    let open = status.subflows.iter().filter(|subflow| subflow.state != TcpState::Closed);
+    let mut subflows: Vec<SubflowSample> = open.map(subflow_sample).collect();
     if status.multipath {
         let bytes_retrans = status.reinjected_bytes.iter().sum();
         let info = MptcpInfo { bytes_retrans, ..MptcpInfo::default() };
         return sample::ConnectionSample::Multipath(info, subflows);
     }
-    let only = subflows.pop().unwrap_or(SubflowSample {
+    let single = subflows.pop().unwrap_or(SubflowSample {
         number: 0,
         backup: None,
         stream_frames: None,
@@ -125,10 +125,10 @@ fn connection_sample(status: &ConnectionStatus) -> sample::ConnectionSample {
         congestion_control: None,
         info: TcpInfo::default(),
     });
-    sample::ConnectionSample::Single(only, status.fallback)
+    sample::ConnectionSample::Single(single, status.fallback)
 }
 
-fn subflow(status: &SubflowStatus) -> SubflowSample {
+fn subflow_sample(status: &SubflowStatus) -> SubflowSample {
     let tcp = &status.tcp;
     let mss = u64::from(tcp.mss_bytes.max(1));
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
@@ -141,7 +141,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
         remote: status.remote,
         congestion_control: Some(status.congestion_control),
         info: TcpInfo {
-            state: state(status.state),
+            state: kernel_state(status.state),
             backoff: u8::try_from(tcp.timeouts).unwrap_or(u8::MAX),
             rto_us: micros(tcp.rto),
             mss_bytes: tcp.mss_bytes,
@@ -161,7 +161,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
 }
 
 /// Returns the kernel's number of a state (`include/net/tcp_states.h`).
-fn state(state: TcpState) -> u8 {
+fn kernel_state(state: TcpState) -> u8 {
     match state {
         TcpState::Established => 1,
         TcpState::SynSent => 2,
@@ -194,6 +194,6 @@ pub(crate) fn notice_text(notice: StackNotice) -> (String, Option<u32>) {
             (format!("ANNOUNCED {}", address.ip()), None)
         }
         StackNotice::AddressWithdrawn { address_id } => (format!("REMOVED id {address_id}"), None),
-        StackNotice::Fallback(why) => (format!("FALLBACK: {why}"), None),
+        StackNotice::Fallback(reason) => (format!("FALLBACK: {reason}"), None),
     }
 }

@@ -31,28 +31,28 @@ struct CapData {
 pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
     for capability in 0..=MAX_CAPABILITY {
         // SAFETY: PR_CAPBSET_READ takes a number, no pointer.
-        let known = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) };
-        if known < 0 {
-            break;
-        } // the kernel knows no more
-        if known == 1 && !kept.contains(&capability) {
+        let in_bounding_set = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) };
+        if in_bounding_set < 0 {
+            break; // the kernel knows no higher number
+        }
+        if in_bounding_set == 1 && !kept.contains(&capability) {
             // SAFETY: PR_CAPBSET_DROP takes a number, no pointer.
             check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
         }
     }
-    inherit_nothing()
+    clear_inheritable()
 }
 
 /// Clears the inheritable set, which the bounding set does not limit.
-fn inherit_nothing() -> io::Result<()> {
+fn clear_inheritable() -> io::Result<()> {
     let header = CapHeader { version: VERSION, process: 0 };
     let mut data = [CapData::default(); 2];
     // SAFETY: both structures have the kernel's layout and live through the calls; version 3 reads
     // and writes two of `CapData`.
     unsafe {
         system_call(libc::SYS_capget, &header, data.as_mut_ptr())?;
-        for part in &mut data {
-            part.inheritable = 0;
+        for set in &mut data {
+            set.inheritable = 0;
         }
         system_call(libc::SYS_capset, &header, data.as_mut_ptr())
     }
@@ -68,7 +68,8 @@ unsafe fn system_call(
     header: &CapHeader,
     data: *mut CapData,
 ) -> io::Result<()> {
-    // SAFETY: the caller vouches for `data`; the header is only read (or told its own version).
+    // SAFETY: the caller vouches for `data`; the header is only read (or gets the kernel's
+    // version).
     let result = unsafe { libc::syscall(number, std::ptr::from_ref(header), data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

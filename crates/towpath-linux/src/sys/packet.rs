@@ -12,9 +12,9 @@ pub(crate) struct CapturedPacket {
     /// Bytes that fitted into the buffer.
     pub(crate) captured_bytes: usize,
     /// Original length in bytes.
-    pub(crate) whole_bytes: usize,
+    pub(crate) original_bytes: usize,
     /// Kernel's timestamp in nanoseconds since 1970; 0 without one.
-    pub(crate) at_ns: u64,
+    pub(crate) unix_ns: u64,
     /// Protocol of the link layer's payload, `ETH_P_*`.
     pub(crate) protocol: u16,
     /// Index of the interface.
@@ -75,28 +75,28 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
 /// Reads the next packet; truncates it to the size of `buffer`.
 pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<CapturedPacket> {
     // SAFETY: all-zero is a valid sockaddr_ll and a valid msghdr.
-    let mut from: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: as above.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = CmsgBuffer([0; 64]);
-    message.msg_name = (&raw mut from).cast();
+    message.msg_name = (&raw mut address).cast();
     message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    message.msg_iov = &raw mut part;
+    message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control.0).cast();
     message.msg_controllen = control.0.len();
     // SAFETY: all that `message` points to lives through the call, with the lengths given.
     let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
-    let whole_bytes = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    let original_bytes = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     Ok(CapturedPacket {
-        captured_bytes: whole_bytes.min(buffer.len()),
-        whole_bytes,
-        at_ns: time_of(&message),
-        protocol: u16::from_be(from.sll_protocol),
-        index: from.sll_ifindex.cast_unsigned(),
-        hardware: from.sll_hatype,
-        kind: from.sll_pkttype,
+        captured_bytes: original_bytes.min(buffer.len()),
+        original_bytes,
+        unix_ns: timestamp_ns(&message),
+        protocol: u16::from_be(address.sll_protocol),
+        index: address.sll_ifindex.cast_unsigned(),
+        hardware: address.sll_hatype,
+        kind: address.sll_pkttype,
     })
 }
 
@@ -118,22 +118,22 @@ pub(crate) fn read_stamped(
     // SAFETY: all that `message` points to lives through the call, with the lengths given.
     let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    Ok((length, Some(time_of(&message)).filter(|ns| *ns > 0)))
+    Ok((length, Some(timestamp_ns(&message)).filter(|ns| *ns > 0)))
 }
 
-fn time_of(message: &libc::msghdr) -> u64 {
+fn timestamp_ns(message: &libc::msghdr) -> u64 {
     // SAFETY: the kernel filled the header, and what it points to still lives.
-    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if first.is_null() {
+    let header_pointer = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if header_pointer.is_null() {
         return 0;
     }
     // SAFETY: not null, so it points to a whole header inside of the control buffer.
-    let header = unsafe { first.read_unaligned() };
+    let header = unsafe { header_pointer.read_unaligned() };
     if header.cmsg_level != libc::SOL_SOCKET || header.cmsg_type != libc::SCM_TIMESTAMPNS {
         return 0;
     }
-    // SAFETY: this kind of message holds a timespec, and only one was asked for.
-    let time = unsafe { libc::CMSG_DATA(first).cast::<libc::timespec>().read_unaligned() };
+    // SAFETY: this kind of message holds a timespec, and only this one was requested.
+    let time = unsafe { libc::CMSG_DATA(header_pointer).cast::<libc::timespec>().read_unaligned() };
     let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

@@ -64,7 +64,7 @@ impl PacketRing {
         let request = [BLOCK_BYTES, RING_BYTES / BLOCK_BYTES, SLOT_BYTES, RING_SLOTS];
         let request = request.map(|number| (number as u32).to_ne_bytes()).concat();
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_RX_RING, &request)?;
-        let memory = map(&socket)?;
+        let memory = map_ring(&socket)?;
         let ring = Self { memory, socket };
         packet::bind(ring.socket.as_fd(), index)?;
         Ok(ring)
@@ -72,32 +72,32 @@ impl PacketRing {
 
     /// Returns the packet in a slot; `None` if the kernel has not filled the slot yet.
     ///
-    /// Slot numbers continue from lap to lap.
-    pub(crate) fn get(&self, place: usize) -> Option<TxStamp> {
-        let from = place % RING_SLOTS * SLOT_BYTES;
-        if self.status(from).load(Ordering::Acquire) & TP_STATUS_USER == 0 {
+    /// Slot numbers are not reset at the end of the ring; they apply modulo `RING_SLOTS`.
+    pub(crate) fn get(&self, slot: usize) -> Option<TxStamp> {
+        let offset = slot % RING_SLOTS * SLOT_BYTES;
+        if self.status(offset).load(Ordering::Acquire) & TP_STATUS_USER == 0 {
             return None;
         }
         let mut bytes = [0; SLOT_BYTES];
         // SAFETY: the slot lies inside the mapping. By its status it is ours, so the kernel does
         // not write to it.
         unsafe {
-            let start = self.memory.as_ptr().add(from);
+            let start = self.memory.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), SLOT_BYTES);
         }
         parse_stamp(&bytes)
     }
 
     /// Returns a slot to the kernel.
-    pub(crate) fn release(&self, place: usize) {
-        let from = place % RING_SLOTS * SLOT_BYTES;
-        self.status(from).store(TP_STATUS_KERNEL, Ordering::Release);
+    pub(crate) fn release(&self, slot: usize) {
+        let offset = slot % RING_SLOTS * SLOT_BYTES;
+        self.status(offset).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    fn status(&self, from: usize) -> &AtomicU32 {
-        // SAFETY: `from` is the start of a slot inside the mapping, which is aligned to pages. The
-        // first word of a slot is its status, which both sides change by whole words.
-        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(from).cast()) }
+    fn status(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: `offset` is the start of a slot inside the mapping, which is aligned to pages.
+        // The first word of a slot is its status, which both sides change by whole words.
+        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(offset).cast()) }
     }
 }
 
@@ -108,7 +108,7 @@ impl Drop for PacketRing {
     }
 }
 
-fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
+fn map_ring(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let memory = unsafe {
@@ -124,22 +124,23 @@ fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
 /// Attaches a filter that keeps the first bytes of sent packets, and drops received ones.
 fn attach_tx_filter(socket: &OwnedFd) -> io::Result<()> {
     let code = |bits: u32| bits as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let kind = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
-    let give = code(libc::BPF_RET | libc::BPF_K);
-    let mut steps = [
-        step(code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS), 0, 0, kind),
-        step(
+    let return_code = code(libc::BPF_RET | libc::BPF_K);
+    let mut instructions = [
+        instruction(code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS), 0, 0, kind),
+        instruction(
             code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K),
             0,
             1,
             u32::from(libc::PACKET_OUTGOING),
         ),
-        step(give, 0, 0, HEAD_BYTES as u32),
-        step(give, 0, 0, 0),
+        instruction(return_code, 0, 0, HEAD_BYTES as u32),
+        instruction(return_code, 0, 0, 0),
     ];
-    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the program and its steps live through the call, which copies them.
+    let program =
+        libc::sock_fprog { len: instructions.len() as u16, filter: instructions.as_mut_ptr() };
+    // SAFETY: the program and its instructions live through the call, which copies them.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

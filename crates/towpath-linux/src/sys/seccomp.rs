@@ -37,11 +37,10 @@ pub(crate) fn filter_on_start(
     let hook = move || {
         mask.restore()?;
         let listener = install(&filter)?;
+        // The listener is closed here: a process that holds its own listener would wait for itself
+        // if the other end died.
         send_descriptor(channel.as_fd(), listener.as_fd())
-}
-    // The listener must not stay open here: a process that holds its own listener would wait
-    // for itself if the other end died.
-    ;
+    };
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(hook) };
 }
@@ -50,20 +49,20 @@ pub(crate) fn filter_on_start(
 ///
 /// Only for an administrator, also of a user namespace.
 pub(crate) fn limit_on_start(command: &mut Command, filter: Vec<libc::sock_filter>) {
-    let hook = move || load(&filter, 0).map(drop);
+    let hook = move || load_filter(&filter, 0).map(drop);
     // SAFETY: between fork and exec one system call is made, and nothing is allocated.
     unsafe { command.pre_exec(hook) };
 }
 
 /// Installs the filter for the calling thread.
 fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    let wanted = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // Since Linux 5.19, only a fatal signal cancels a notification that was read. Without this flag
     // any signal does, and the program repeats the call.
-    let patient = wanted | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    let attempt = || match set_filter(filter, patient) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => set_filter(filter, wanted),
-        done => done,
+    let killable_flags = flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let attempt = || match set_filter(filter, killable_flags) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => set_filter(filter, flags),
+        result => result,
     };
     match attempt() {
         // Only an administrator may filter programs that gain privileges by exec.
@@ -72,18 +71,18 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
             check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
             attempt()
         }
-        done => done,
+        result => result,
     }
 }
 
 fn set_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
-    let fd = load(filter, flags)?;
-    // SAFETY: the kernel has just made the descriptor for us: every caller asks for a listener.
+    let fd = load_filter(filter, flags)?;
+    // SAFETY: the kernel has just made the descriptor for us: every caller requests a listener.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Loads the filter; returns a descriptor if `flags` request a listener, else 0.
-fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_int> {
+fn load_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_int> {
     let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the program and its instructions live through the call; the kernel only reads them.
@@ -102,16 +101,16 @@ fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::
 #[repr(align(8))]
 struct FdCmsgBuffer([u8; 64]);
 
-fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<()> {
+fn send_descriptor(channel: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut control = FdCmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     let size = size_of::<libc::c_int>() as libc::c_uint;
     // SAFETY: all-zero is a valid msghdr. Its pointers are valid through the calls. The control
     // buffer is aligned and larger than CMSG_SPACE of one descriptor, which CMSG_FIRSTHDR checks.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
-        message.msg_iov = &raw mut part;
+        message.msg_iov = &raw mut iov;
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = libc::CMSG_SPACE(size) as _;
@@ -122,7 +121,7 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
         (*header).cmsg_level = libc::SOL_SOCKET;
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(size) as _;
-        libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(sent.as_raw_fd());
+        libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(fd.as_raw_fd());
         if libc::sendmsg(channel.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -134,12 +133,12 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
 pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut control = FdCmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // SAFETY: all-zero is a valid msghdr. Its pointers are valid through the calls. The kernel
     // writes at most the given lengths; it alone decides what CMSG_FIRSTHDR finds.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
-        message.msg_iov = &raw mut part;
+        message.msg_iov = &raw mut iov;
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = control.0.len() as _;
@@ -159,18 +158,18 @@ pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<O
 pub(crate) fn receive_notification(
     listener: BorrowedFd<'_>,
 ) -> io::Result<Option<SeccompNotification>> {
-    let mut room = [0u64; NOTIFICATION_BYTES / 8];
-    // SAFETY: the kernel writes one seccomp_notif, for which `room` is large enough and aligned
-    // (`check_sizes`), and wants it zeroed.
+    let mut buffer = [0u64; NOTIFICATION_BYTES / 8];
+    // SAFETY: the kernel writes one seccomp_notif, for which `buffer` is large enough and aligned
+    // (`check_sizes`), and requires it to be zeroed.
     let result = unsafe {
-        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, room.as_mut_ptr())
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, buffer.as_mut_ptr())
     };
     match check(result) {
         Ok(_) => {
             // SAFETY: the structure is plain numbers, at the start of a buffer that is larger.
-            let notice = unsafe { room.as_ptr().cast::<libc::seccomp_notif>().read() };
-            let (id, thread) = (notice.id, notice.pid);
-            Ok(Some(SeccompNotification { id, thread, arguments: notice.data.args }))
+            let notification = unsafe { buffer.as_ptr().cast::<libc::seccomp_notif>().read() };
+            let (id, thread) = (notification.id, notification.pid);
+            Ok(Some(SeccompNotification { id, thread, arguments: notification.data.args }))
         }
         Err(error) if is_cancelled(&error) => Ok(None),
         Err(error) => Err(error),
@@ -186,39 +185,39 @@ pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
 
 /// Continues the call unchanged. `Ok(false)` when it was cancelled meanwhile.
 pub(crate) fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
-    let mut room = [0u64; NOTIFICATION_BYTES / 8];
+    let mut buffer = [0u64; NOTIFICATION_BYTES / 8];
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+    let response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     // SAFETY: the structure is plain numbers and fits the buffer, which the kernel only reads.
     let result = unsafe {
-        room.as_mut_ptr().cast::<libc::seccomp_notif_resp>().write(answer);
-        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, room.as_mut_ptr())
+        buffer.as_mut_ptr().cast::<libc::seccomp_notif_resp>().write(response);
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, buffer.as_mut_ptr())
     };
-    answered(check(result))
+    is_delivered(check(result))
 }
 
-/// Gives the calling process a copy of `given`, whose number is the call's result.
+/// Gives the calling process a copy of `fd`, whose number is the call's result.
 ///
 /// `Ok(false)` when the call was cancelled meanwhile.
 pub(crate) fn respond_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
-    given: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
     close_on_exec: bool,
 ) -> io::Result<bool> {
     let request = libc::seccomp_notif_addfd {
         id,
         flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
-        srcfd: given.as_raw_fd() as u32,
+        srcfd: fd.as_raw_fd() as u32,
         newfd: 0,
         newfd_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
     };
     let ioctl = libc::SECCOMP_IOCTL_NOTIF_ADDFD as _;
     // SAFETY: the kernel reads one seccomp_notif_addfd, which lives through the call.
-    answered(check(unsafe { libc::ioctl(listener.as_raw_fd(), ioctl, &raw const request) }))
+    is_delivered(check(unsafe { libc::ioctl(listener.as_raw_fd(), ioctl, &raw const request) }))
 }
 
-fn answered(result: io::Result<libc::c_int>) -> io::Result<bool> {
+fn is_delivered(result: io::Result<libc::c_int>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(error) if is_cancelled(&error) => Ok(false),

@@ -19,7 +19,7 @@ impl std::fmt::Debug for SignalMask {
 impl SignalMask {
     /// Restores the mask in the calling thread; may be called between fork and exec.
     pub(crate) fn restore(&self) -> io::Result<()> {
-        // SAFETY: the set lives through the call; the old one is not asked for.
+        // SAFETY: the set lives through the call; the previous one is not requested.
         check(unsafe {
             libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         })
@@ -46,7 +46,7 @@ pub(crate) enum ChildState {
     Ended(libc::c_int),
 }
 
-fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
+fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     // SAFETY: sigemptyset makes a valid set of the zeroed one; wrong numbers are refused.
     unsafe {
         let mut set: libc::sigset_t = MaybeUninit::zeroed().assume_init();
@@ -60,12 +60,12 @@ fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
 
 /// Blocks signals in the calling thread; returns the previous mask.
 pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<SignalMask> {
-    let set = set_of(signals);
-    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    let set = signal_set(signals);
+    let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: both sets live through the call, which fills the second.
-    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, before.as_mut_ptr()) })?;
+    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, previous.as_mut_ptr()) })?;
     // SAFETY: the kernel has filled it.
-    Ok(SignalMask(unsafe { before.assume_init() }))
+    Ok(SignalMask(unsafe { previous.assume_init() }))
 }
 
 /// Waits for one of `signals`, which are blocked; `None` after `timeout`.
@@ -73,7 +73,7 @@ pub(crate) fn wait_for_signal(
     signals: &[libc::c_int],
     timeout: Duration,
 ) -> io::Result<Option<Signal>> {
-    let set = set_of(signals);
+    let set = signal_set(signals);
     let time = libc::timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX) as libc::time_t,
         tv_nsec: i64::from(timeout.subsec_nanos()) as libc::c_long,
@@ -102,8 +102,8 @@ pub(crate) fn child_state(id: u32) -> io::Result<ChildState> {
     let mut status = 0;
     let options = libc::WNOHANG | libc::WUNTRACED;
     // SAFETY: the kernel fills the number, which lives through the call.
-    let found = check(unsafe { libc::waitpid(id, &raw mut status, options) })?;
-    Ok(match found {
+    let pid = check(unsafe { libc::waitpid(id, &raw mut status, options) })?;
+    Ok(match pid {
         0 => ChildState::Running,
         _ if libc::WIFSTOPPED(status) => ChildState::Stopped,
         _ => ChildState::Ended(status),

@@ -66,37 +66,37 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
 
 /// Sends what `sender` allows, then closes the stream; returns the bytes that the socket accepted.
 pub(crate) fn send(
-    pace: &RunClock,
-    wire: &SocketStream,
+    run_clock: &RunClock,
+    stream: &SocketStream,
     mut sender: TransferSender,
     options: TransferOptions,
 ) -> u64 {
-    let began = pace.now();
+    let start_time = run_clock.now();
     let mut data = vec![0x74; options.first_block()];
-    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, began));
-    while !pace.is_interrupted() {
-        let now = pace.now();
-        let SendAllowance::Send(most) = sender.allowance(now) else { break };
+    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, start_time));
+    while !run_clock.is_interrupted() {
+        let now = run_clock.now();
+        let SendAllowance::Send(max_bytes) = sender.allowance(now) else { break };
         if data.len() < FAST_BLOCK_BYTES
             && let Some(block) =
-                options.fast_block(sender.sent_bytes(), now.saturating_since(began))
+                options.fast_block(sender.sent_bytes(), now.saturating_since(start_time))
         {
             data.resize(block, 0x74);
         }
-        let length = usize::try_from(most).unwrap_or(data.len()).min(data.len());
+        let length = usize::try_from(max_bytes).unwrap_or(data.len()).min(data.len());
         if let Some(due) = pacer.as_ref().map(TransferPacer::due).filter(|due| *due > now) {
-            pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
+            run_clock.sleep_until(due.min(now + IO_POLL_INTERVAL));
             continue;
         }
-        let granted = match pace.reserve(TrafficDirection::Outbound, length) {
+        let granted = match run_clock.reserve(TrafficDirection::Outbound, length) {
             Ok(granted) => granted,
             Err(due) => {
-                pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
+                run_clock.sleep_until(due.min(now + IO_POLL_INTERVAL));
                 continue;
             }
         };
-        let sent = wire.send(data.get(..granted).unwrap_or(&data));
-        pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
+        let sent = stream.send(data.get(..granted).unwrap_or(&data));
+        run_clock.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
         match sent {
             Ok(sent) => {
                 sender.on_sent(now, sent as u64);
@@ -109,56 +109,57 @@ pub(crate) fn send(
             Err(_) => break,
         }
     }
-    wire.close(pace.clock());
+    stream.close(run_clock.clock());
     sender.sent_bytes()
 }
 
 /// Reads until the end of the data or `deadline`; the flow began at `start`.
 pub(crate) fn receive(
-    pace: &RunClock,
-    wire: &SocketStream,
+    run_clock: &RunClock,
+    stream: &SocketStream,
     (start, deadline): (Instant, Instant),
     received: &AtomicU64,
     options: TransferOptions,
 ) -> DeliveryLog {
     let mut meter = TransferReceiver::new(start);
-    let began = pace.now();
+    let start_time = run_clock.now();
     let mut buffer = vec![MaybeUninit::new(0); options.first_block()];
     // With MSG_TRUNC, TCP discards data without a copy (tcp(7)); Multipath TCP since Linux 5.15.
     let flags = if options.discard { libc::MSG_TRUNC } else { 0 };
-    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, began));
-    let mut now = began;
-    while now < deadline && !pace.is_interrupted() {
+    let mut pacer = options.rate.map(|rate| TransferPacer::new(rate, start_time));
+    let mut now = start_time;
+    while now < deadline && !run_clock.is_interrupted() {
         if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
-            pace.sleep_until(pacer.due().min(now + IO_POLL_INTERVAL));
-            now = pace.now();
+            run_clock.sleep_until(pacer.due().min(now + IO_POLL_INTERVAL));
+            now = run_clock.now();
             continue;
         }
-        let granted = match pace.reserve(TrafficDirection::Inbound, buffer.len()) {
+        let granted = match run_clock.reserve(TrafficDirection::Inbound, buffer.len()) {
             Ok(granted) => granted,
             Err(due) => {
-                pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
-                now = pace.now();
+                run_clock.sleep_until(due.min(now + IO_POLL_INTERVAL));
+                now = run_clock.now();
                 continue;
             }
         };
-        let room = buffer.get_mut(..granted).unwrap_or_default();
-        let read = wire.discard(room, flags);
-        pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
+        let target = buffer.get_mut(..granted).unwrap_or_default();
+        let read = stream.discard(target, flags);
+        run_clock.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => {
-                meter.on_end(pace.now());
+                meter.on_end(run_clock.now());
                 break;
             }
             Ok(length) => {
                 // One clock read per socket read is enough.
-                now = pace.now();
+                now = run_clock.now();
                 if meter.on_bytes(now, length as u64) {
-                    pace.add_memory(SLOT_BYTES);
+                    run_clock.add_memory(SLOT_BYTES);
                 }
-                let before = received.fetch_add(length as u64, Ordering::Relaxed);
+                let previous_total = received.fetch_add(length as u64, Ordering::Relaxed);
                 if buffer.len() < FAST_BLOCK_BYTES
-                    && let Some(block) = options.fast_block(before, now.saturating_since(began))
+                    && let Some(block) =
+                        options.fast_block(previous_total, now.saturating_since(start_time))
                 {
                     buffer.resize(block, MaybeUninit::new(0));
                 }
@@ -166,14 +167,14 @@ pub(crate) fn receive(
                     pacer.on_sent(now, length as u64);
                 }
             }
-            Err(error) if is_timeout(&error) => now = pace.now(),
+            Err(error) if is_timeout(&error) => now = run_clock.now(),
             Err(_) => {
-                meter.on_end(pace.now());
+                meter.on_end(run_clock.now());
                 break;
             }
         }
     }
-    meter.finish(pace.now().min(deadline))
+    meter.finish(run_clock.now().min(deadline))
 }
 
 #[cfg(test)]
@@ -181,15 +182,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_fast_stream_without_orders_gets_larger_blocks() {
-        let (much, second) = (FAST_BYTES_PER_S, Duration::from_secs(1));
-        let free = TransferOptions::default();
-        assert_eq!(free.fast_block(much, second), Some(FAST_BLOCK_BYTES));
-        assert_eq!(free.fast_block(much - 1, second), None, "too slow");
-        assert_eq!(free.fast_block(FAST_BYTES - 1, Duration::from_millis(1)), None, "too young");
-        let ordered = TransferOptions { block: Some(1_000), ..free };
-        assert_eq!((ordered.first_block(), ordered.fast_block(much, second)), (1_000, None));
-        let slowed = TransferOptions { rate: Rate::from_bps(1_000_000), ..free };
-        assert_eq!(slowed.fast_block(much, second), None);
+    fn only_a_fast_stream_with_default_options_gets_larger_blocks() {
+        let (fast_bytes, second) = (FAST_BYTES_PER_S, Duration::from_secs(1));
+        let default_options = TransferOptions::default();
+        assert_eq!(default_options.fast_block(fast_bytes, second), Some(FAST_BLOCK_BYTES));
+        assert_eq!(default_options.fast_block(fast_bytes - 1, second), None, "too slow");
+        assert_eq!(
+            default_options.fast_block(FAST_BYTES - 1, Duration::from_millis(1)),
+            None,
+            "too young"
+        );
+        let fixed_block = TransferOptions { block: Some(1_000), ..default_options };
+        assert_eq!(
+            (fixed_block.first_block(), fixed_block.fast_block(fast_bytes, second)),
+            (1_000, None)
+        );
+        let rate_limited = TransferOptions { rate: Rate::from_bps(1_000_000), ..default_options };
+        assert_eq!(rate_limited.fast_block(fast_bytes, second), None);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn lock(session: &SharedSession) -> MutexGuard<'_, MessageSession> {
 /// Message sessions of a flow: the client's and the server's.
 #[derive(Debug)]
 pub(super) struct MessageSessions {
-    ends: [SharedSession; 2],
+    sessions: [SharedSession; 2],
     /// Streams of both ends over sockets of the kernel.
     streams: [Vec<KernelStream>; 2],
 }
@@ -51,13 +51,13 @@ impl MessageSessions {
         let start = Instant::ZERO + flow.start;
         let session =
             |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
-        let ends = [session(FlowRole::Client)?, session(FlowRole::Server)?];
-        Some(Self { ends, streams: [Vec::new(), Vec::new()] })
+        let sessions = [session(FlowRole::Client)?, session(FlowRole::Server)?];
+        Some(Self { sessions, streams: [Vec::new(), Vec::new()] })
     }
 
     /// Returns the session of one end.
-    pub(super) fn end(&self, is_client: bool) -> SharedSession {
-        let [client, server] = &self.ends;
+    pub(super) fn session(&self, is_client: bool) -> SharedSession {
+        let [client, server] = &self.sessions;
         Arc::clone(if is_client { client } else { server })
     }
 
@@ -70,32 +70,32 @@ impl MessageSessions {
     ) {
         let [client, server] = &mut self.streams;
         let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
-        let line = incoming.map(|(_, received)| KernelStream {
+        let kernel_stream = incoming.map(|(_, received)| KernelStream {
             number: stream.number,
             socket: SocketStream::Plain(Arc::clone(socket)),
             received: Arc::clone(received),
         });
-        (if is_client { client } else { server }).extend(line);
+        (if is_client { client } else { server }).extend(kernel_stream);
     }
 
     /// Returns the ends over the kernel's sockets; each runs in its own thread.
-    pub(super) fn parts(&mut self) -> Vec<KernelMessageEnd> {
+    pub(super) fn kernel_ends(&mut self) -> Vec<KernelMessageEnd> {
         let incoming = [DataDirection::Down, DataDirection::Up];
-        let ends = self.ends.iter().zip(&mut self.streams).zip(incoming);
-        let parts = ends.map(|((talk, lines), incoming)| KernelMessageEnd {
-            session: Arc::clone(talk),
-            streams: std::mem::take(lines),
+        let ends = self.sessions.iter().zip(&mut self.streams).zip(incoming);
+        let kernel_ends = ends.map(|((session, streams), incoming)| KernelMessageEnd {
+            session: Arc::clone(session),
+            streams: std::mem::take(streams),
             incoming,
         });
-        parts.filter(|part| !part.streams.is_empty()).collect()
+        kernel_ends.filter(|end| !end.streams.is_empty()).collect()
     }
 
     /// Adds the results of the requests to `outcome`.
     pub(super) fn finish(&self, flow: u32, outcome: &mut FlowOutcome) {
-        let [client, server] = self.ends.each_ref().map(lock);
+        let [client, server] = self.sessions.each_ref().map(lock);
         outcome.messages = messages(flow, &client, &server);
-        if let (Some(broken), None) = (client.broken().or(server.broken()), &outcome.failure) {
-            outcome.failure = Some(format!("something else arrived than was sent: {broken}"));
+        if let (Some(mismatch), None) = (client.broken().or(server.broken()), &outcome.failure) {
+            outcome.failure = Some(format!("something else arrived than was sent: {mismatch}"));
         }
     }
 }
@@ -126,8 +126,8 @@ struct StreamProgress {
     /// Set while the socket accepts no more data.
     full: bool,
     /// Times until which the traffic budget blocks reading and writing.
-    unread: Option<Instant>,
-    unwritten: Option<Instant>,
+    read_blocked_until: Option<Instant>,
+    write_blocked_until: Option<Instant>,
 }
 
 impl KernelMessageEnd {
@@ -140,69 +140,76 @@ impl KernelMessageEnd {
     /// log of each stream.
     pub(crate) fn run(
         self,
-        pace: &RunClock,
+        run_clock: &RunClock,
         flow: &Flow,
         deadline: Instant,
     ) -> Vec<(DataDirection, DeliveryLog)> {
-        let Self { session: talk, streams: lines, incoming } = self;
-        sys::minimal_timer_slack();
+        let Self { session, streams, incoming } = self;
+        sys::set_minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
-        let mut all = Vec::new();
-        for stream in &lines {
-            lock(&talk).on_open(pace.now(), stream.number);
+        let mut active = Vec::new();
+        for stream in &streams {
+            lock(&session).on_open(run_clock.now(), stream.number);
             let meter = TransferReceiver::new(start);
             let (ended, closed, full) = (false, false, false);
-            let (unread, unwritten) = (None, None);
-            let progress = StreamProgress { meter, ended, closed, full, unread, unwritten };
-            all.push((stream, progress));
+            let (read_blocked_until, write_blocked_until) = (None, None);
+            let progress = StreamProgress {
+                meter,
+                ended,
+                closed,
+                full,
+                read_blocked_until,
+                write_blocked_until,
+            };
+            active.push((stream, progress));
         }
         let mut buffer = vec![0; kernel::BLOCK_BYTES];
-        while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
-            if let Some(end) = pace.end() {
-                lock(&talk).end_at(end);
+        while !run_clock.is_over(deadline) && active.iter().any(|(_, p)| !p.ended || !p.closed) {
+            if let Some(end) = run_clock.end() {
+                lock(&session).end_at(end);
             }
-            for (line, progress) in &mut all {
-                read(pace, &talk, line, progress, &mut buffer);
+            for (stream, progress) in &mut active {
+                read(run_clock, &session, stream, progress, &mut buffer);
             }
             // After all reads: data from one stream may trigger output on another.
-            for (line, progress) in &mut all {
-                write(pace, &talk, line, progress);
+            for (stream, progress) in &mut active {
+                write(run_clock, &session, stream, progress);
             }
-            if wait(pace, &talk, &all, deadline).is_err() {
+            if wait(run_clock, &session, &active, deadline).is_err() {
                 break;
             }
         }
-        let end = pace.now().min(deadline);
-        all.into_iter().map(|(_, progress)| (incoming, progress.meter.finish(end))).collect()
+        let end = run_clock.now().min(deadline);
+        active.into_iter().map(|(_, progress)| (incoming, progress.meter.finish(end))).collect()
     }
 }
 
 fn read(
-    pace: &RunClock,
+    run_clock: &RunClock,
     session: &SharedSession,
     stream: &KernelStream,
     progress: &mut StreamProgress,
     buffer: &mut [u8],
 ) {
-    progress.unread = None;
+    progress.read_blocked_until = None;
     for _ in 0..MAX_IO_PER_TURN {
         if progress.ended {
             return;
         }
-        let granted = match pace.reserve(TrafficDirection::Inbound, buffer.len()) {
+        let granted = match run_clock.reserve(TrafficDirection::Inbound, buffer.len()) {
             Ok(granted) => granted,
             Err(due) => {
-                progress.unread = Some(due);
+                progress.read_blocked_until = Some(due);
                 return;
             }
         };
         let read = stream.socket.read(buffer.get_mut(..granted).unwrap_or_default());
-        pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
+        run_clock.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(length) if length > 0 => {
-                let now = pace.now();
+                let now = run_clock.now();
                 if progress.meter.on_bytes(now, length as u64) {
-                    pace.add_memory(kernel::SLOT_BYTES);
+                    run_clock.add_memory(kernel::SLOT_BYTES);
                 }
                 stream.received.fetch_add(length as u64, Ordering::Relaxed);
                 lock(session).on_bytes(
@@ -213,77 +220,83 @@ fn read(
             }
             Err(error) if is_waiting(&error) => return,
             Ok(_) | Err(_) => {
-                progress.meter.on_end(pace.now());
+                progress.meter.on_end(run_clock.now());
                 progress.ended = true;
                 lock(session).on_end(stream.number);
             }
         }
     }
     // More data may already be decrypted, and the socket does not signal that.
-    progress.unread = Some(Instant::ZERO);
+    progress.read_blocked_until = Some(Instant::ZERO);
 }
 
 fn write(
-    pace: &RunClock,
+    run_clock: &RunClock,
     session: &SharedSession,
     stream: &KernelStream,
     progress: &mut StreamProgress,
 ) {
     // Accepted data may still wait to be encrypted and sent.
     progress.full = !stream.socket.is_flushed().unwrap_or(true);
-    progress.unwritten = None;
+    progress.write_blocked_until = None;
     for _ in 0..MAX_IO_PER_TURN {
         if progress.closed {
             return;
         }
-        let output = lock(session).poll_output(pace.now(), stream.number);
+        let output = lock(session).poll_output(run_clock.now(), stream.number);
         match output {
             StreamAction::Write(data) => {
-                let granted = match pace.reserve(TrafficDirection::Outbound, data.len()) {
+                let granted = match run_clock.reserve(TrafficDirection::Outbound, data.len()) {
                     Ok(granted) => granted,
                     Err(due) => {
-                        progress.unwritten = Some(due);
+                        progress.write_blocked_until = Some(due);
                         return;
                     }
                 };
                 let sent = stream.socket.send(data.get(..granted).unwrap_or(&data));
-                pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
+                run_clock.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
                 match sent {
-                    Ok(taken) => lock(session).on_written(pace.now(), stream.number, taken),
+                    Ok(accepted) => {
+                        lock(session).on_written(run_clock.now(), stream.number, accepted)
+                    }
                     Err(error) if is_waiting(&error) => {
                         progress.full = true;
                         return;
                     }
-                    Err(_) => close(pace, stream, progress),
+                    Err(_) => close(run_clock, stream, progress),
                 }
             }
-            StreamAction::Close => close(pace, stream, progress),
+            StreamAction::Close => close(run_clock, stream, progress),
             StreamAction::Nothing => return,
         }
     }
 }
 
-fn close(pace: &RunClock, stream: &KernelStream, progress: &mut StreamProgress) {
+fn close(run_clock: &RunClock, stream: &KernelStream, progress: &mut StreamProgress) {
     progress.closed = true;
-    stream.socket.close(pace.clock());
+    stream.socket.close(run_clock.clock());
 }
 
 /// Waits until a stream has data or buffer space, or a deadline is reached.
 fn wait(
-    pace: &RunClock,
+    run_clock: &RunClock,
     session: &SharedSession,
-    all: &[(&KernelStream, StreamProgress)],
+    active: &[(&KernelStream, StreamProgress)],
     deadline: Instant,
 ) -> io::Result<()> {
     let mut fds = Vec::new();
     let mut next = deadline;
-    for (stream, progress) in all {
-        let reads = !progress.ended && progress.unread.is_none();
-        let mut events = if reads { libc::POLLIN } else { 0 };
-        next = progress.unread.into_iter().chain(progress.unwritten).fold(next, Instant::min);
+    for (stream, progress) in active {
+        let wants_input = !progress.ended && progress.read_blocked_until.is_none();
+        let mut events = if wants_input { libc::POLLIN } else { 0 };
+        next = progress
+            .read_blocked_until
+            .into_iter()
+            .chain(progress.write_blocked_until)
+            .fold(next, Instant::min);
         if progress.full {
             events |= libc::POLLOUT;
-        } else if progress.unwritten.is_some() {
+        } else if progress.write_blocked_until.is_some() {
             // The traffic budget blocks this stream, not the session.
         } else if let (Some(due), false) = (lock(session).next_due(stream.number), progress.closed)
         {
@@ -297,7 +310,7 @@ fn wait(
             });
         }
     }
-    sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(POLL_INTERVAL)))?;
+    sys::poll(&mut fds, Some(next.saturating_since(run_clock.now()).min(POLL_INTERVAL)))?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use towpath_mptcp::connection;
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
-use super::stream_app::{DrivenEndpoint, StreamAppConfig, StreamEvent, make};
+use super::stream_app::{DrivenEndpoint, StreamAppConfig, StreamEvent, create_app};
 use super::{IO_POLL_INTERVAL, StreamEndpoint, TrafficContext};
 use crate::stack::status::StackConnection;
 use crate::stack::{StackHandle, plan};
@@ -24,40 +24,40 @@ pub(super) struct StackFlowListener {
 }
 
 pub(super) fn listen(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     stack: &Arc<StackHandle>,
     port: u16,
 ) -> io::Result<StackFlowListener> {
-    let config = config(stage, flow, flow.to)?;
-    let (tell, accepted) = mpsc::channel();
-    let listening = stack.call(move |turn| {
-        let listener = turn.stack.listen(port, config)?;
-        turn.on_accept(listener, move |connection| {
-            let _ = tell.send(connection); // the receiver may be gone
+    let config = config(context, flow, flow.to)?;
+    let (connection_sender, accepted) = mpsc::channel();
+    let result = stack.call(move |driver| {
+        let listener = driver.stack.listen(port, config)?;
+        driver.on_accept(listener, move |connection| {
+            let _ = connection_sender.send(connection); // the receiver may be gone
             None
         });
         Ok(())
     })?;
-    let wrong = |error: towpath_mptcp::stack::ConfigError| io::Error::other(error);
-    listening.map_err(wrong)?;
+    let to_io_error = |error: towpath_mptcp::stack::ConfigError| io::Error::other(error);
+    result.map_err(to_io_error)?;
     Ok(StackFlowListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
 }
 
 /// Returns the configuration of the flow's connection on one of its hosts.
 fn config(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     host: usize,
 ) -> io::Result<connection::ConnectionConfig> {
-    let transport = flow.transport_in(stage.transport);
-    plan::connection(&stage.network.scenario, host, transport).map_err(io::Error::other)
+    let transport = flow.transport_in(context.transport);
+    plan::connection(&context.network.scenario, host, transport).map_err(io::Error::other)
 }
 
 impl StackFlowListener {
     pub(super) fn accept(
         &self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         app_config: StreamAppConfig,
         deadline: Instant,
     ) -> io::Result<DrivenEndpoint> {
@@ -65,40 +65,40 @@ impl StackFlowListener {
         let id = loop {
             match accepted.recv_timeout(IO_POLL_INTERVAL) {
                 Ok(id) => break id,
-                Err(RecvTimeoutError::Timeout) if !stage.pace.is_over(deadline) => {}
+                Err(RecvTimeoutError::Timeout) if !context.run_clock.is_over(deadline) => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         };
-        let (end, ears) = make(stage.pace.zero(), app_config, true);
-        self.host.call(move |turn| turn.attach(id, Box::new(end)))?;
+        let (app, events) = create_app(context.run_clock.start_time(), app_config, true);
+        self.host.call(move |driver| driver.attach(id, Box::new(app)))?;
         let connection = StackConnection { host: Arc::clone(&self.host), id };
-        Ok(ears.of(StreamEndpoint::Own(connection)))
+        Ok(events.into_endpoint(StreamEndpoint::Own(connection)))
     }
 }
 
 /// Opens a connection and waits until it is established.
 pub(super) fn connect(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     (flow, stack): (&Flow, &Arc<StackHandle>),
     (local, remote): (Option<IpAddr>, SocketAddr),
     app_config: StreamAppConfig,
     timeout: Duration,
 ) -> io::Result<DrivenEndpoint> {
-    let config = config(stage, flow, flow.from)?;
-    let (end, ears) = make(stage.pace.zero(), app_config, false);
-    let connected = stack.call(move |turn| {
-        let id = turn.stack.connect(turn.now, local, remote, config)?;
-        turn.attach(id, Box::new(end));
+    let config = config(context, flow, flow.from)?;
+    let (app, events) = create_app(context.run_clock.start_time(), app_config, false);
+    let result = stack.call(move |driver| {
+        let id = driver.stack.connect(driver.now, local, remote, config)?;
+        driver.attach(id, Box::new(app));
         Ok(id)
     })?;
-    let wrong = |error: towpath_mptcp::stack::ConnectError| io::Error::other(error);
-    let id = connected.map_err(wrong)?;
-    match ears.events.recv_timeout(timeout) {
+    let to_io_error = |error: towpath_mptcp::stack::ConnectError| io::Error::other(error);
+    let id = result.map_err(to_io_error)?;
+    match events.events.recv_timeout(timeout) {
         Ok(StreamEvent::Connected | StreamEvent::Ended | StreamEvent::Arrived) => {}
         Ok(StreamEvent::Closed(Some(error))) => return Err(io::Error::other(error)),
         Ok(StreamEvent::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),
         Err(_) => return Err(io::ErrorKind::TimedOut.into()),
     }
     let connection = StackConnection { host: Arc::clone(stack), id };
-    Ok(ears.of(StreamEndpoint::Own(connection)))
+    Ok(events.into_endpoint(StreamEndpoint::Own(connection)))
 }

@@ -18,7 +18,7 @@ use crate::path_ping::{self, PathPinger, PingPath};
 /// One emulated path of a flow.
 #[derive(Debug, Clone, Copy)]
 struct EmulatedPingPath<'a> {
-    stage: &'a TrafficContext,
+    context: &'a TrafficContext,
     flow: &'a Flow,
     path: usize,
     port: u16,
@@ -26,21 +26,21 @@ struct EmulatedPingPath<'a> {
 
 impl EmulatedPingPath<'_> {
     fn address(&self, host: usize) -> io::Result<IpAddr> {
-        let address = self.stage.network.address(self.path, host, self.flow.family);
+        let address = self.context.network.address(self.path, host, self.flow.family);
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
     /// Opens a socket of one of the flow's hosts, bound to this path's interface.
     fn bind(&self, host: usize, address: SocketAddr) -> io::Result<UdpSocket> {
-        let network = &self.stage.network;
-        let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+        let network = &self.context.network;
+        let namespace = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
         let interface = self.name();
-        space.namespace.run(|| path_ping::bind(interface, address))?
+        namespace.namespace.run(|| path_ping::bind(interface, address))?
     }
 
     /// Returns the name of the path and of the interfaces at its ends.
     fn name(&self) -> &str {
-        self.stage.network.scenario.paths.get(self.path).map_or("?", |path| path.name.as_str())
+        self.context.network.scenario.paths.get(self.path).map_or("?", |path| path.name.as_str())
     }
 }
 
@@ -56,27 +56,28 @@ impl PingPath for EmulatedPingPath<'_> {
 
 /// Runs both ends of a ping flow; returns its probes, and a failure if one occurred.
 pub(crate) fn run(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     (index, flow): (usize, &Flow),
     plan: &Udping,
 ) -> (Vec<Probe>, Option<String>) {
     let start = Instant::ZERO + flow.start;
     let deadline = start + plan.duration + plan.reply_timeout;
     let port = FIRST_PORT + index as u16;
-    let paths = joined_by(&stage.network.scenario, flow);
-    let paths: Vec<_> = paths.map(|path| EmulatedPingPath { stage, flow, path, port }).collect();
-    let any: IpAddr = match flow.family {
+    let paths = joined_by(&context.network.scenario, flow);
+    let paths: Vec<_> = paths.map(|path| EmulatedPingPath { context, flow, path, port }).collect();
+    let unspecified: IpAddr = match flow.family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
     // The interface selects the source address of replies.
-    let replying = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
-    let (sockets, refused) = match replying.collect::<io::Result<Vec<_>>>() {
+    let reply_sockets =
+        paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(unspecified, port)));
+    let (sockets, failure) = match reply_sockets.collect::<io::Result<Vec<_>>>() {
         Ok(sockets) => (sockets, None),
-        Err(error) => (Vec::new(), Some(port_error(stage, (index, flow), &error))),
+        Err(error) => (Vec::new(), Some(port_error(context, (index, flow), &error))),
     };
-    stage.pace.sleep_until(start);
-    let routes: Vec<_> = paths
+    context.run_clock.sleep_until(start);
+    let pingers: Vec<_> = paths
         .into_iter()
         .map(|path| {
             let pinger = Pinger::new(*plan, start);
@@ -86,20 +87,24 @@ pub(crate) fn run(
     let done = AtomicBool::new(false);
     let probes = thread::scope(|scope| {
         scope.spawn(|| path_ping::echo_loop(&sockets, &done));
-        let probes = path_ping::run(&stage.pace, index as u32, routes, deadline, &|| false);
+        let probes = path_ping::run(&context.run_clock, index as u32, pingers, deadline, &|| false);
         done.store(true, Ordering::Release);
         probes
     });
-    (probes, refused)
+    (probes, failure)
 }
 
-fn port_error(stage: &TrafficContext, (index, flow): (usize, &Flow), error: &io::Error) -> String {
-    let hosts = &stage.network.hosts;
-    let own = [flow.from, flow.to].into_iter().filter_map(|host| hosts.get(host));
-    let own = { own }.find(|host| host.stack.is_some());
-    let why = own.map_or_else(
+fn port_error(
+    context: &TrafficContext,
+    (index, flow): (usize, &Flow),
+    error: &io::Error,
+) -> String {
+    let hosts = &context.network.hosts;
+    let stack_host = [flow.from, flow.to].into_iter().filter_map(|host| hosts.get(host));
+    let stack_host = { stack_host }.find(|host| host.stack.is_some());
+    let reason = stack_host.map_or_else(
         || error.to_string(),
         |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
     );
-    format!("nobody answers the datagrams of flow {index}: {why}")
+    format!("nobody answers the datagrams of flow {index}: {reason}")
 }

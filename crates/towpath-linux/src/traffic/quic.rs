@@ -17,7 +17,7 @@ use towpath_quic::{
     congestion,
 };
 
-use super::stream_app::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, make};
+use super::stream_app::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, create_app};
 use super::{StreamEndpoint, TrafficContext};
 use crate::network::EmulatedNetwork;
 use crate::quic::{ConnectionEvent, DriverContext, QuicHandle, wait_interruptibly};
@@ -48,7 +48,7 @@ pub(crate) struct QuicEventLog {
     /// Number of notices by [`PathNotice::counter`](towpath_quic::PathNotice::counter).
     counts: BTreeMap<&'static str, u64>,
     /// Final status; `None` while the connection is open.
-    last: Option<ConnectionStatus>,
+    final_status: Option<ConnectionStatus>,
 }
 
 /// Notice about the paths of a connection, with its time.
@@ -69,19 +69,19 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct QuicFlowListener {
     server: Arc<QuicHandle>,
     /// Server ends of streams that the client is about to open.
-    waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>>,
+    pending_apps: Arc<Mutex<BTreeMap<StreamId, StreamApp>>>,
     accepted: Mutex<mpsc::Receiver<QuicConnection>>,
     /// Client's and server's end of the flow's connection, once it is open.
     open: Mutex<Option<[QuicConnection; 2]>>,
 }
 
-fn host_of(stage: &TrafficContext, host: usize) -> io::Result<&Arc<QuicHandle>> {
-    let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
-    let none = || {
-        let text = format!("`{}` has a stack of its own, and no UDP sockets", space.name);
+fn quic_host(context: &TrafficContext, host: usize) -> io::Result<&Arc<QuicHandle>> {
+    let namespace = context.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+    let no_quic = || {
+        let text = format!("`{}` has a stack of its own, and no UDP sockets", namespace.name);
         io::Error::new(io::ErrorKind::Unsupported, text)
     };
-    space.quic.as_ref().ok_or_else(none)
+    namespace.quic.as_ref().ok_or_else(no_quic)
 }
 
 /// Returns the configuration of a host's connections.
@@ -97,76 +97,77 @@ pub(crate) fn config(
     // Headers of IP and UDP; path MTU discovery then finds the limit of each path.
     let header_bytes =
         if EmulatedNetwork::families(scenario).contains(&Family::V4) { 28 } else { 48 };
-    let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
+    let max_datagram_bytes = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
     let multipath = transport == Transport::Mpquic;
-    Ok(QuicConfig { multipath, max_datagram_bytes: largest, ..config })
+    Ok(QuicConfig { multipath, max_datagram_bytes, ..config })
 }
 
-fn config_of(stage: &TrafficContext, flow: &Flow, host: usize) -> io::Result<QuicConfig> {
-    let transport = flow.transport_in(stage.transport);
-    config(&stage.network.scenario, host, transport).map_err(io::Error::other)
+fn flow_config(context: &TrafficContext, flow: &Flow, host: usize) -> io::Result<QuicConfig> {
+    let transport = flow.transport_in(context.transport);
+    config(&context.network.scenario, host, transport).map_err(io::Error::other)
 }
 
 pub(super) fn listen(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     flow: &Flow,
     port: u16,
 ) -> io::Result<QuicFlowListener> {
-    let server = Arc::clone(host_of(stage, flow.to)?);
-    let config = config_of(stage, flow, flow.to)?;
-    let (tell, accepted) = mpsc::channel();
-    let waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>> = Arc::default();
-    let (ends, host) = (Arc::clone(&waiting), Arc::downgrade(&server));
-    let listening = server.call(move |turn| {
-        turn.listen(
-            port,
-            config,
-            move |turn, id| {
-                let Some(host) = host.upgrade() else { return };
-                let ends = Arc::clone(&ends);
-                let log = QuicEventLog::attach(turn, id, move |turn, happened| {
-                    let ConnectionEvent::StreamOpened(stream) = happened else { return };
-                    let end = lock(&ends).remove(stream);
-                    if let Some(end) = end {
-                        turn.attach(id, *stream, Box::new(end));
-                    }
-                });
-                let _ = tell.send(QuicConnection { host, id, log });
-            }, // the receiver may be gone
-        )
+    let server = Arc::clone(quic_host(context, flow.to)?);
+    let config = flow_config(context, flow, flow.to)?;
+    let (connection_sender, accepted) = mpsc::channel();
+    let pending_apps: Arc<Mutex<BTreeMap<StreamId, StreamApp>>> = Arc::default();
+    let (apps, host) = (Arc::clone(&pending_apps), Arc::downgrade(&server));
+    let result = server.call(move |driver| {
+        driver.listen(port, config, move |driver, id| {
+            let Some(host) = host.upgrade() else { return };
+            let apps = Arc::clone(&apps);
+            let log = QuicEventLog::attach(driver, id, move |driver, event| {
+                let ConnectionEvent::StreamOpened(stream) = event else { return };
+                let app = lock(&apps).remove(stream);
+                if let Some(app) = app {
+                    driver.attach(id, *stream, Box::new(app));
+                }
+            });
+            let _ = connection_sender.send(QuicConnection { host, id, log }); // may be gone
+        })
     })?;
-    listening?;
-    Ok(QuicFlowListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
+    result?;
+    Ok(QuicFlowListener {
+        server,
+        pending_apps,
+        accepted: Mutex::new(accepted),
+        open: Mutex::new(None),
+    })
 }
 
 impl QuicEventLog {
-    /// Records a connection's events in a log and passes each to `then`.
+    /// Records a connection's events in a log and passes each to `on_event`.
     pub(crate) fn attach(
-        turn: &mut DriverContext<'_>,
+        driver: &mut DriverContext<'_>,
         id: ConnectionId,
-        mut then: impl FnMut(&mut DriverContext<'_>, &ConnectionEvent) + Send + 'static,
+        mut on_event: impl FnMut(&mut DriverContext<'_>, &ConnectionEvent) + Send + 'static,
     ) -> Arc<Mutex<Self>> {
-        let kept = Arc::default();
-        let log: Arc<Mutex<Self>> = Arc::clone(&kept);
-        turn.on_event(id, move |turn, id, happened| {
-            match happened {
+        let shared_log = Arc::default();
+        let log: Arc<Mutex<Self>> = Arc::clone(&shared_log);
+        driver.on_event(id, move |driver, id, event| {
+            match event {
                 ConnectionEvent::Notice(notice) => {
-                    let status = turn.host.status(id);
+                    let status = driver.host.status(id);
                     let paths = status.iter().flat_map(|status| &status.paths);
-                    let own = { paths }.find(|path| Some(path.number) == notice.path());
-                    let ends = own.map(|path| (path.local, path.remote));
+                    let path = { paths }.find(|path| Some(path.number) == notice.path());
+                    let ends = path.map(|path| (path.local, path.remote));
                     let mut log = lock(&log);
                     *log.counts.entry(notice.counter()).or_default() += 1;
-                    log.notices.push(TimedNotice { at: turn.now, notice: notice.clone(), ends });
+                    log.notices.push(TimedNotice { at: driver.now, notice: notice.clone(), ends });
                 }
-                ConnectionEvent::Closed(_) => lock(&log).last = turn.host.status(id),
+                ConnectionEvent::Closed(_) => lock(&log).final_status = driver.host.status(id),
                 ConnectionEvent::Connected
                 | ConnectionEvent::StreamOpened(_)
                 | ConnectionEvent::Readable(_) => {}
             }
-            then(turn, happened);
+            on_event(driver, event);
         });
-        kept
+        shared_log
     }
 }
 
@@ -174,7 +175,7 @@ impl QuicFlowListener {
     /// Opens stream `number` of the flow; for the first stream, also the connection.
     pub(super) fn open(
         &self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         (flow, number): (&Flow, u32),
         ends: (Option<IpAddr>, SocketAddr),
         app_config: [StreamAppConfig; 2],
@@ -182,33 +183,34 @@ impl QuicFlowListener {
     ) -> io::Result<[DrivenEndpoint; 2]> {
         let mut open = lock(&self.open);
         let [client, server] = match open.take() {
-            Some(both) => both,
-            None => self.connect(stage, flow, ends, timeout)?,
+            Some(connections) => connections,
+            None => self.connect(context, flow, ends, timeout)?,
         };
         *open = Some([client.clone(), server.clone()]);
-        let [ours, theirs] = app_config.map(|halves| make(stage.pace.zero(), halves, false));
-        let (their_end, their_ears) = theirs;
-        lock(&self.waiting).insert(StreamId(u64::from(number)), their_end);
-        let events = client.begin(ours)?;
+        let [client_app, server_app] =
+            app_config.map(|config| create_app(context.run_clock.start_time(), config, false));
+        let (server_app, server_events) = server_app;
+        lock(&self.pending_apps).insert(StreamId(u64::from(number)), server_app);
+        let client_events = client.open_app_stream(client_app)?;
         let first = number == 0;
-        let of = |ears: EventReceiver, connection| {
-            ears.of(StreamEndpoint::Quic(QuicStreamHandle { connection, first }))
+        let endpoint = |events: EventReceiver, connection| {
+            events.into_endpoint(StreamEndpoint::Quic(QuicStreamHandle { connection, first }))
         };
-        Ok([of(events, client), of(their_ears, server)])
+        Ok([endpoint(client_events, client), endpoint(server_events, server)])
     }
 
     fn connect(
         &self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         flow: &Flow,
         (local, remote): (Option<IpAddr>, SocketAddr),
         timeout: Duration,
     ) -> io::Result<[QuicConnection; 2]> {
-        let host = host_of(stage, flow.from)?;
-        let config = config_of(stage, flow, flow.from)?;
+        let host = quic_host(context, flow.from)?;
+        let config = flow_config(context, flow, flow.from)?;
         let client = QuicConnection::connect(host, (local, remote), config, timeout)?;
-        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        let server = lock(&self.accepted).recv_timeout(timeout).map_err(late)?;
+        let timeout_error = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let server = lock(&self.accepted).recv_timeout(timeout).map_err(timeout_error)?;
         Ok([client, server])
     }
 }
@@ -216,7 +218,7 @@ impl QuicFlowListener {
 impl Drop for QuicFlowListener {
     fn drop(&mut self) {
         // Unopened ends hold event senders for which their flows' threads wait.
-        lock(&self.waiting).clear();
+        lock(&self.pending_apps).clear();
         let _ = &self.server;
     }
 }
@@ -239,32 +241,26 @@ impl QuicConnection {
         timeout: Duration,
     ) -> io::Result<Self> {
         let (result_sender, results) = mpsc::channel();
-        let (id, log) = host.call(move |turn| {
-            let id = turn.connect(local, remote, config)?;
-            let log = QuicEventLog::attach(
-                turn,
-                id,
-                move |_, happened| {
-                    let result = match happened {
-                        ConnectionEvent::Connected => Ok(()),
-                        ConnectionEvent::Closed(Some(error)) => {
-                            Err(io::Error::other(error.clone()))
-                        }
-                        ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
-                        ConnectionEvent::StreamOpened(_)
-                        | ConnectionEvent::Readable(_)
-                        | ConnectionEvent::Notice(_) => return,
-                    };
-                    let _ = result_sender.send(result);
-                }, // the receiver may be gone
-            );
+        let (id, log) = host.call(move |driver| {
+            let id = driver.connect(local, remote, config)?;
+            let log = QuicEventLog::attach(driver, id, move |_, event| {
+                let result = match event {
+                    ConnectionEvent::Connected => Ok(()),
+                    ConnectionEvent::Closed(Some(error)) => Err(io::Error::other(error.clone())),
+                    ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
+                    ConnectionEvent::StreamOpened(_)
+                    | ConnectionEvent::Readable(_)
+                    | ConnectionEvent::Notice(_) => return,
+                };
+                let _ = result_sender.send(result); // the receiver may be gone
+            });
             Ok::<_, io::Error>((id, log))
         })??;
         let connected = wait_interruptibly(timeout, |step| {
             results.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         });
         if let Err(error) = connected {
-            host.post(move |turn| turn.close(id));
+            host.post(move |driver| driver.close(id));
             return Err(error);
         }
         Ok(Self { host: Arc::clone(host), id, log })
@@ -273,18 +269,18 @@ impl QuicConnection {
     /// Opens a stream and writes `first`; its application is attached later.
     pub(crate) fn open_stream(&self, first: &[u8]) -> io::Result<StreamId> {
         let (id, mut first) = (self.id, Bytes::copy_from_slice(first));
-        let opened = self.host.call(move |turn| {
-            let stream = turn.host.open_stream(id)?;
-            let written = turn.host.write(turn.now, id, stream, &mut first);
+        let opened = self.host.call(move |driver| {
+            let stream = driver.host.open_stream(id)?;
+            let written = driver.host.write(driver.now, id, stream, &mut first);
             written.is_ok().then_some(stream).filter(|_| first.is_empty())
         })?;
         opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))
     }
 
     /// Attaches an application to a stream.
-    pub(crate) fn attach(&self, stream: StreamId, end: StreamApp) {
+    pub(crate) fn attach(&self, stream: StreamId, app: StreamApp) {
         let id = self.id;
-        self.host.post(move |turn| turn.attach(id, stream, Box::new(end)));
+        self.host.post(move |driver| driver.attach(id, stream, Box::new(app)));
     }
 
     /// Returns the connection's ID within its host.
@@ -293,22 +289,25 @@ impl QuicConnection {
     }
 
     /// Opens a stream and attaches an application to it.
-    fn begin(&self, (end, ears): (StreamApp, EventReceiver)) -> io::Result<EventReceiver> {
+    fn open_app_stream(
+        &self,
+        (app, events): (StreamApp, EventReceiver),
+    ) -> io::Result<EventReceiver> {
         let id = self.id;
-        let opened = self.host.call(move |turn| {
-            let stream = turn.host.open_stream(id)?;
-            turn.attach(id, stream, Box::new(end));
+        let opened = self.host.call(move |driver| {
+            let stream = driver.host.open_stream(id)?;
+            driver.attach(id, stream, Box::new(app));
             Some(())
         })?;
         opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))?;
-        Ok(ears)
+        Ok(events)
     }
 
     /// Returns the current status, or the last one of a closed connection.
     pub(crate) fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
-        let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
-        now.or_else(|| lock(&self.log).last.clone())
+        let current = self.host.call(move |driver| driver.host.status(id)).ok().flatten();
+        current.or_else(|| lock(&self.log).final_status.clone())
     }
 
     /// Returns the notices since the previous call.
@@ -335,13 +334,13 @@ impl QuicStreamHandle {
         let control = congestion::names().map(|(name, _)| name);
         let control = { control }.find(|name| *name == status.congestion_control);
         let mut paths: Vec<SubflowSample> =
-            status.paths.iter().map(|path| sample_of(path, control)).collect();
+            status.paths.iter().map(|path| path_sample(path, control)).collect();
         if status.multipath || paths.len() > 1 {
             let info = MptcpInfo { fallback: !status.multipath, ..MptcpInfo::default() };
             return Ok(sample::ConnectionSample::Multipath(info, paths));
         }
-        let only = paths.pop().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(sample::ConnectionSample::Single(only, None))
+        let single_path = paths.pop().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(sample::ConnectionSample::Single(single_path, None))
     }
 
     /// Returns true if this stream reports its connection's paths.
@@ -352,7 +351,7 @@ impl QuicStreamHandle {
 
 /// Converts a path's status to a subflow sample. Bytes are UDP payload: the library does not count
 /// stream bytes by path.
-fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> SubflowSample {
+fn path_sample(path: &PathStatus, congestion_control: Option<&'static str>) -> SubflowSample {
     let mtu = u64::from(path.mtu_bytes.max(1));
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     let packets = |bytes: u64| u32::try_from(bytes / mtu).unwrap_or(u32::MAX);

@@ -58,37 +58,37 @@ impl SocketStream {
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(IO_POLL_INTERVAL))?;
         socket.set_write_timeout(Some(IO_POLL_INTERVAL))?;
-        let (mut outgoing, mut room) = (Vec::new(), vec![0; READ_BYTES]);
+        let (mut outgoing, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
         loop {
             session.take_outgoing(&mut outgoing);
-            while !drained(&socket, &mut outgoing)? {
-                in_time(clock, deadline)?;
+            while !flush(&socket, &mut outgoing)? {
+                check_deadline(clock, deadline)?;
             }
             if !session.is_handshaking() {
                 break;
             }
-            in_time(clock, deadline)?;
-            match io::Read::read(&mut &socket, &mut room) {
+            check_deadline(clock, deadline)?;
+            match io::Read::read(&mut &socket, &mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => {
-                    let fed = session.feed(room.get(..length).unwrap_or_default());
+                    let result = session.feed(buffer.get(..length).unwrap_or_default());
                     // Send the TLS alert, so that the peer learns the reason.
                     session.take_outgoing(&mut outgoing);
-                    let _ = fed.is_err() && drained(&socket, &mut outgoing)?; // flushes the alert
-                    fed.map_err(invalid_data)?;
+                    let _ = result.is_err() && flush(&socket, &mut outgoing)?; // flushes the alert
+                    result.map_err(invalid_data)?;
                 }
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        let peer = session.peer();
+        let fingerprint = session.peer();
         let tls = TlsSocket {
             socket: Arc::new(socket),
             session: Mutex::new(session),
             outgoing: Mutex::new(outgoing),
-            incoming: Mutex::new(room),
+            incoming: Mutex::new(buffer),
         };
-        Ok((Self::Tls(Arc::new(tls)), peer))
+        Ok((Self::Tls(Arc::new(tls)), fingerprint))
     }
 
     /// Returns the channel binding, a secret that only both ends know; `None` without TLS.
@@ -139,7 +139,7 @@ impl SocketStream {
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
-            Self::Tls(tls) => drained(&tls.socket, &mut lock(&tls.outgoing)),
+            Self::Tls(tls) => flush(&tls.socket, &mut lock(&tls.outgoing)),
         }
     }
 
@@ -155,35 +155,35 @@ impl SocketStream {
 impl TlsSocket {
     fn send(&self, data: &[u8]) -> io::Result<usize> {
         let mut outgoing = lock(&self.outgoing);
-        if !drained(&self.socket, &mut outgoing)? {
+        if !flush(&self.socket, &mut outgoing)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let piece = data.get(..data.len().min(WRITE_BYTES)).unwrap_or(data);
-        let taken = {
+        let chunk = data.get(..data.len().min(WRITE_BYTES)).unwrap_or(data);
+        let accepted = {
             let mut session = lock(&self.session);
-            let taken = session.write(piece);
+            let accepted = session.write(chunk);
             session.take_outgoing(&mut outgoing);
-            taken
+            accepted
         };
         // Bytes that the socket does not accept now go first next time.
-        drained(&self.socket, &mut outgoing)?;
-        Ok(taken)
+        flush(&self.socket, &mut outgoing)?;
+        Ok(accepted)
     }
 
     /// Reads from the socket at most once: a peer that sends tiny pieces must not delay the clock
     /// check.
     fn receive(&self, mut buffer: Option<&mut [u8]>) -> io::Result<usize> {
-        let mut room = lock(&self.incoming);
+        let mut encrypted = lock(&self.incoming);
         let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(invalid_data)?;
         if let Some(length) = read {
             return Ok(length);
         }
         // The session is not locked while the read blocks.
-        let length = io::Read::read(&mut &*self.socket, &mut room)?;
+        let length = io::Read::read(&mut &*self.socket, &mut encrypted)?;
         if length == 0 {
             return Ok(0);
         }
-        let bytes = room.get(..length).unwrap_or_default();
+        let bytes = encrypted.get(..length).unwrap_or_default();
         let mut session = lock(&self.session);
         session.feed(bytes).map_err(invalid_data)?;
         session.read(buffer).map_err(invalid_data)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
@@ -200,14 +200,14 @@ impl TlsSocket {
         let was_nonblocking = self.socket.nonblocking()?;
         self.socket.set_nonblocking(false)?;
         self.socket.set_write_timeout(Some(IO_POLL_INTERVAL))?;
-        let sent = loop {
-            let sent = drained(&self.socket, &mut outgoing);
-            if !matches!(sent, Ok(false)) || in_time(clock, deadline).is_err() {
-                break sent;
+        let result = loop {
+            let result = flush(&self.socket, &mut outgoing);
+            if !matches!(result, Ok(false)) || check_deadline(clock, deadline).is_err() {
+                break result;
             }
         };
         self.socket.set_nonblocking(was_nonblocking)?;
-        sent.map(drop)
+        result.map(drop)
     }
 }
 
@@ -215,7 +215,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn in_time(clock: Clock, deadline: Instant) -> io::Result<()> {
+fn check_deadline(clock: Clock, deadline: Instant) -> io::Result<()> {
     if interrupt::is_interrupted() {
         return Err(interrupt::error());
     }
@@ -227,7 +227,7 @@ fn invalid_data(error: TlsError) -> io::Error {
 }
 
 /// Sends what the socket accepts; returns true if that was all.
-fn drained(socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<bool> {
+fn flush(socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<bool> {
     let mut sent = 0;
     let result = loop {
         let Some(rest) = outgoing.get(sent..).filter(|rest| !rest.is_empty()) else {

@@ -44,17 +44,17 @@ struct ReceiveSink {
 #[derive(Debug)]
 pub(crate) struct StreamApp {
     /// Start of the traffic, on the host's clock.
-    pub(crate) zero: Instant,
+    pub(crate) start: Instant,
     pub(crate) sender: Option<TransferSender>,
     sink: Option<ReceiveSink>,
     /// True if data may be written; for a connection that we open, once it is established.
-    pub(crate) open: bool,
+    pub(crate) can_write: bool,
     pub(crate) events: SyncSender<StreamEvent>,
     data: Bytes,
     messages: Option<MessageStreamState>,
     /// Rate limits of a transfer.
-    reading: RateThrottle,
-    writing: RateThrottle,
+    read_throttle: RateThrottle,
+    write_throttle: RateThrottle,
     /// Traffic budget of the client, if there is one.
     budget: Option<Arc<TrafficBudget>>,
 }
@@ -71,16 +71,16 @@ impl RateThrottle {
         Self { pacer: rate.map(|rate| TransferPacer::new(rate, Instant::ZERO)), until: None }
     }
 
-    /// Returns true if no data may move now, due to this limit or to `others`.
-    fn holds(&mut self, at: Instant, others: Option<Instant>) -> bool {
-        let own = self.pacer.as_ref().map(TransferPacer::due).filter(|due| *due > at);
-        self.until = own.max(others);
+    /// Returns true if no data may move now, due to this limit or to the budget.
+    fn is_blocked(&mut self, time: Instant, budget_due: Option<Instant>) -> bool {
+        let rate_due = self.pacer.as_ref().map(TransferPacer::due).filter(|due| *due > time);
+        self.until = rate_due.max(budget_due);
         self.until.is_some()
     }
 
-    fn moved(&mut self, at: Instant, bytes: usize) {
+    fn on_moved(&mut self, time: Instant, bytes: usize) {
         if let Some(pacer) = &mut self.pacer {
-            pacer.on_sent(at, bytes as u64);
+            pacer.on_sent(time, bytes as u64);
         }
     }
 }
@@ -92,8 +92,8 @@ struct MessageStreamState {
     session: SharedSession,
     stream: u32,
     /// Set when the session knows that the stream is open.
-    begun: bool,
-    /// Set when the session has closed the stream.
+    is_open: bool,
+    /// Set when this end has sent all output and closed its direction.
     closed: bool,
     /// Set when the stack accepted only a part of the session's output.
     full: bool,
@@ -101,8 +101,8 @@ struct MessageStreamState {
 
 impl StreamApp {
     fn new(
-        zero: Instant,
-        open: bool,
+        start: Instant,
+        can_write: bool,
         sender: Option<TransferSender>,
         sink: Option<ReceiveSink>,
         events: SyncSender<StreamEvent>,
@@ -110,90 +110,91 @@ impl StreamApp {
     ) -> Self {
         let block = if sender.is_some() { options.first_block().max(1) } else { 0 };
         let data = Bytes::from(vec![0x74; block]);
-        let (reading, writing) = (RateThrottle::new(options.rate), RateThrottle::new(options.rate));
+        let (read_throttle, write_throttle) =
+            (RateThrottle::new(options.rate), RateThrottle::new(options.rate));
         Self {
-            zero,
+            start,
             sender,
             sink,
-            open,
+            can_write,
             events,
             data,
             messages: None,
-            reading,
-            writing,
+            read_throttle,
+            write_throttle,
             budget: None,
         }
     }
 
     /// Adds the session of a flow that exchanges messages.
     fn with_session(self, session_stream: Option<(SharedSession, u32)>) -> Self {
-        let speech = session_stream.map(|(talk, stream)| {
-            let (begun, closed, full) = (false, false, false);
-            MessageStreamState { session: talk, stream, begun, closed, full }
+        let message_state = session_stream.map(|(session, stream)| {
+            let (is_open, closed, full) = (false, false, false);
+            MessageStreamState { session, stream, is_open, closed, full }
         });
-        Self { messages: speech, ..self }
+        Self { messages: message_state, ..self }
     }
 
     /// Returns the time until which the budget blocks; `None` if data may move.
     fn blocked_until(&self, now: Instant, direction: TrafficDirection) -> Option<Instant> {
-        let purse = self.budget.as_ref()?;
-        let due = purse.next_allowed(now, direction)?;
-        purse.end_if_exhausted();
+        let budget = self.budget.as_ref()?;
+        let due = budget.next_allowed(now, direction)?;
+        budget.end_if_exhausted();
         Some(self.traffic_time(due))
     }
 
-    /// Reserves up to `most` bytes for writing; an error holds the time of the next attempt.
-    fn reserve(&self, now: Instant, most: usize) -> Result<usize, Instant> {
-        let Some(purse) = &self.budget else { return Ok(most) };
-        let granted = purse.reserve(now, TrafficDirection::Outbound, most as u64);
+    /// Reserves up to `max_bytes` for writing; an error holds the time of the next attempt.
+    fn reserve(&self, now: Instant, max_bytes: usize) -> Result<usize, Instant> {
+        let Some(budget) = &self.budget else { return Ok(max_bytes) };
+        let granted = budget.reserve(now, TrafficDirection::Outbound, max_bytes as u64);
         granted.map(|bytes| bytes as usize).map_err(|due| {
-            purse.end_if_exhausted();
+            budget.end_if_exhausted();
             self.traffic_time(due)
         })
     }
 
     fn settle(&self, granted: usize, moved: usize) {
-        if let Some(purse) = &self.budget {
-            purse.settle(TrafficDirection::Outbound, granted as u64, moved as u64);
+        if let Some(budget) = &self.budget {
+            budget.settle(TrafficDirection::Outbound, granted as u64, moved as u64);
         }
     }
 
     fn traffic_time(&self, now: Instant) -> Instant {
-        Instant::ZERO + now.saturating_since(self.zero)
+        Instant::ZERO + now.saturating_since(self.start)
     }
 
-    fn emit(&self, said: StreamEvent) {
+    fn emit(&self, event: StreamEvent) {
         // The queue holds every event that occurs once; the receiver may be gone.
-        let _ = self.events.try_send(said);
+        let _ = self.events.try_send(event);
     }
 
-    fn read(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        let at = self.traffic_time(now);
+    fn read(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        let time = self.traffic_time(now);
         loop {
-            let others = self.blocked_until(now, TrafficDirection::Inbound);
-            if self.reading.holds(at, others) {
+            let budget_due = self.blocked_until(now, TrafficDirection::Inbound);
+            if self.read_throttle.is_blocked(time, budget_due) {
                 return;
             }
-            let Some(data) = pipe.read(now) else { return };
+            let Some(data) = stream.read(now) else { return };
             let ended = data.is_empty();
-            self.reading.moved(at, data.len());
-            if let Some(purse) = &self.budget {
-                purse.consume(now, TrafficDirection::Inbound, data.len() as u64);
+            self.read_throttle.on_moved(time, data.len());
+            if let Some(budget) = &self.budget {
+                budget.consume(now, TrafficDirection::Inbound, data.len() as u64);
             }
-            if let Some(MessageStreamState { session: talk, stream, .. }) = &self.messages {
-                let mut talk = lock(talk);
-                if ended { talk.on_end(*stream) } else { talk.on_bytes(at, *stream, &data) }
+            if let Some(MessageStreamState { session, stream: number, .. }) = &self.messages {
+                let mut session = lock(session);
+                if ended { session.on_end(*number) } else { session.on_bytes(time, *number, &data) }
             }
             if let Some(sink) = &self.sink {
                 let mut meter = sink.meter.lock().unwrap_or_else(PoisonError::into_inner);
                 match meter.as_mut() {
-                    Some(meter) if ended => meter.on_end(at),
+                    Some(meter) if ended => meter.on_end(time),
                     Some(meter) => {
-                        let grown = meter.on_bytes(at, data.len() as u64);
+                        let is_new_slot = meter.on_bytes(time, data.len() as u64);
                         self.budget
                             .iter()
-                            .filter(|_| grown)
-                            .for_each(|purse| purse.add_memory(SLOT_BYTES));
+                            .filter(|_| is_new_slot)
+                            .for_each(|budget| budget.add_memory(SLOT_BYTES));
                     }
                     None => {}
                 }
@@ -207,47 +208,47 @@ impl StreamApp {
     }
 
     /// Writes the session's output for this stream.
-    fn write_messages(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        let at = self.traffic_time(now);
-        self.writing.until = None;
-        let Some(mut speech) = self.messages.take() else { return };
-        self.writing.until = self.write_on_stream(&mut speech, (now, at), pipe);
-        self.messages = Some(speech);
+    fn write_messages(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        let time = self.traffic_time(now);
+        self.write_throttle.until = None;
+        let Some(mut message_state) = self.messages.take() else { return };
+        self.write_throttle.until = self.write_on_stream(&mut message_state, (now, time), stream);
+        self.messages = Some(message_state);
     }
 
     /// Writes a stream's output; returns the time until which the budget blocks it.
     fn write_on_stream(
         &self,
-        speech: &mut MessageStreamState,
-        (now, at): (Instant, Instant),
-        pipe: &mut dyn ByteStream,
+        message_state: &mut MessageStreamState,
+        (now, time): (Instant, Instant),
+        stream: &mut dyn ByteStream,
     ) -> Option<Instant> {
-        let MessageStreamState { session: talk, stream, begun, closed, full } = speech;
-        let mut talk = lock(talk);
-        if !*begun {
-            *begun = true;
-            talk.on_open(at, *stream);
+        let MessageStreamState { session, stream: number, is_open, closed, full } = message_state;
+        let mut session = lock(session);
+        if !*is_open {
+            *is_open = true;
+            session.on_open(time, *number);
         }
         *full = false;
         while !*closed {
-            match talk.poll_output(at, *stream) {
+            match session.poll_output(time, *number) {
                 StreamAction::Write(mut chunk) => {
                     let length = match self.reserve(now, chunk.len()) {
                         Ok(granted) => granted,
                         Err(until) => return Some(until),
                     };
                     chunk.truncate(length);
-                    let taken = pipe.write(now, &mut chunk);
-                    self.settle(length, taken);
-                    talk.on_written(at, *stream, taken);
-                    if taken < length {
+                    let written = stream.write(now, &mut chunk);
+                    self.settle(length, written);
+                    session.on_written(time, *number, written);
+                    if written < length {
                         *full = true;
                         return None;
                     }
                 }
                 StreamAction::Close => {
                     *closed = true;
-                    pipe.shutdown(now);
+                    stream.shutdown(now);
                 }
                 StreamAction::Nothing => return None,
             }
@@ -255,32 +256,32 @@ impl StreamApp {
         None
     }
 
-    fn write(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        let at = self.traffic_time(now);
+    fn write(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        let time = self.traffic_time(now);
         while let Some(sender) = &mut self.sender {
-            let SendAllowance::Send(most) = sender.allowance(at) else {
+            let SendAllowance::Send(max_bytes) = sender.allowance(time) else {
                 self.sender = None;
-                pipe.shutdown(now);
+                stream.shutdown(now);
                 return;
             };
-            if self.writing.holds(at, None) {
+            if self.write_throttle.is_blocked(time, None) {
                 return;
             }
-            let length = usize::try_from(most).unwrap_or(usize::MAX).min(self.data.len());
+            let length = usize::try_from(max_bytes).unwrap_or(usize::MAX).min(self.data.len());
             let length = match self.reserve(now, length) {
                 Ok(granted) => granted,
                 Err(until) => {
-                    self.writing.until = Some(until);
+                    self.write_throttle.until = Some(until);
                     return;
                 }
             };
             let mut chunk = self.data.slice(..length);
-            let taken = pipe.write(now, &mut chunk);
-            self.settle(length, taken);
+            let written = stream.write(now, &mut chunk);
+            self.settle(length, written);
             let Some(sender) = &mut self.sender else { return };
-            sender.on_sent(at, taken as u64);
-            self.writing.moved(at, taken);
-            if taken < length {
+            sender.on_sent(time, written as u64);
+            self.write_throttle.on_moved(time, written);
+            if written < length {
                 return;
             }
         }
@@ -304,7 +305,7 @@ pub(crate) struct StreamAppConfig {
     pub(crate) budget: Option<Arc<TrafficBudget>>,
 }
 
-/// Receiver of an end's events, for a thread outside.
+/// Receiver of an end's events, for the flow's thread.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
     pub(super) events: mpsc::Receiver<StreamEvent>,
@@ -318,26 +319,27 @@ pub(super) struct DrivenEndpoint {
     events: EventReceiver,
 }
 
-/// Creates an end for a protocol's thread. Traffic begins at `zero` of its clock; with `open`,
-/// data may be written at once.
-pub(crate) fn make(
-    zero: Instant,
-    halves: StreamAppConfig,
-    open: bool,
+/// Creates an end for a protocol's thread. Traffic begins at `start` of its clock; with
+/// `can_write`, data may be written at once.
+pub(crate) fn create_app(
+    start: Instant,
+    config: StreamAppConfig,
+    can_write: bool,
 ) -> (StreamApp, EventReceiver) {
-    let (told, heard) = mpsc::sync_channel(EVENT_QUEUE);
-    let sink = halves.receiver.map(|(start, received)| ReceiveSink {
+    let (event_sender, event_receiver) = mpsc::sync_channel(EVENT_QUEUE);
+    let sink = config.receiver.map(|(start, received)| ReceiveSink {
         meter: Arc::new(Mutex::new(Some(TransferReceiver::new(start)))),
         received,
     });
-    let manner = if halves.session.is_some() { TransferOptions::default() } else { halves.options };
-    let end = StreamApp::new(zero, open, halves.sender, sink.clone(), told, manner);
-    let end = StreamApp { budget: halves.budget, ..end };
-    (end.with_session(halves.session), EventReceiver { events: heard, sink })
+    let options =
+        if config.session.is_some() { TransferOptions::default() } else { config.options };
+    let app = StreamApp::new(start, can_write, config.sender, sink.clone(), event_sender, options);
+    let app = StreamApp { budget: config.budget, ..app };
+    (app.with_session(config.session), EventReceiver { events: event_receiver, sink })
 }
 
 impl EventReceiver {
-    pub(super) fn of(self, end: StreamEndpoint) -> DrivenEndpoint {
+    pub(super) fn into_endpoint(self, end: StreamEndpoint) -> DrivenEndpoint {
         DrivenEndpoint { end, events: self }
     }
 
@@ -347,13 +349,13 @@ impl EventReceiver {
     /// `meanwhile` regularly.
     pub(crate) fn receive(
         &self,
-        pace: &RunClock,
+        run_clock: &RunClock,
         (start, deadline): (Instant, Instant),
         (incoming, outgoing): (bool, bool),
         meanwhile: &dyn Fn(),
     ) -> DeliveryLog {
         let (mut incoming, mut outgoing) = (incoming, outgoing);
-        while (incoming || outgoing) && !pace.is_over(deadline) {
+        while (incoming || outgoing) && !run_clock.is_over(deadline) {
             meanwhile();
             match self.events.recv_timeout(IO_POLL_INTERVAL) {
                 Ok(StreamEvent::Connected) | Err(RecvTimeoutError::Timeout) => {}
@@ -365,66 +367,69 @@ impl EventReceiver {
         let sink = self.sink.as_ref();
         let meter =
             sink.and_then(|sink| sink.meter.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let end = pace.now().min(deadline);
+        let end = run_clock.now().min(deadline);
         meter.map_or_else(|| DeliveryLog::new(start), |meter| meter.finish(end))
     }
 }
 
 /// Waits for the end of the data or of the flow, and takes the log.
 pub(super) fn receive(
-    pace: &RunClock,
+    run_clock: &RunClock,
     opened: &DrivenEndpoint,
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
-    opened.events.receive(pace, (start, deadline), (true, false), &|| {})
+    opened.events.receive(run_clock, (start, deadline), (true, false), &|| {})
 }
 
-/// Functions for the threads of both protocols.
+/// Calls from the threads of both protocols.
 impl StreamApp {
-    fn begin(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        self.open = true;
+    fn on_established(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        self.can_write = true;
         self.emit(StreamEvent::Connected);
-        self.move_bytes(now, pipe);
+        self.move_bytes(now, stream);
     }
 
-    fn move_bytes(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        self.read(now, pipe);
-        if self.open {
-            self.write_messages(now, pipe);
-            self.write(now, pipe);
+    fn move_bytes(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        self.read(now, stream);
+        if self.can_write {
+            self.write_messages(now, stream);
+            self.write(now, stream);
         }
     }
 
-    fn end(&self, now: Instant, error: Option<String>) {
-        let at = self.traffic_time(now);
+    fn on_closed(&self, now: Instant, error: Option<String>) {
+        let time = self.traffic_time(now);
         if let Some(sink) = &self.sink
             && let Some(meter) = sink.meter.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
         {
-            meter.on_end(at);
+            meter.on_end(time);
         }
-        if let Some(MessageStreamState { session: talk, stream, .. }) = &self.messages {
-            lock(talk).on_end(*stream);
+        if let Some(MessageStreamState { session, stream, .. }) = &self.messages {
+            lock(session).on_end(*stream);
         }
         self.emit(StreamEvent::Closed(error));
     }
 
-    fn next_time(&self) -> Option<Instant> {
-        if let Some(speech) = self.messages.as_ref().filter(|speech| self.open && !speech.closed) {
-            let talk = lock(&speech.session);
-            let at = match self.writing.until {
+    fn next_deadline(&self) -> Option<Instant> {
+        if let Some(message_state) =
+            self.messages.as_ref().filter(|message_state| self.can_write && !message_state.closed)
+        {
+            let session = lock(&message_state.session);
+            let time = match self.write_throttle.until {
                 Some(until) => Some(until),
                 // The protocol reports when it has room again.
-                None if speech.full => Some(talk.limit()),
-                None => talk.next_due(speech.stream),
+                None if message_state.full => Some(session.limit()),
+                None => session.next_due(message_state.stream),
             };
-            let at = at.into_iter().chain(self.reading.until).min();
-            return at.map(|at| self.zero + at.saturating_since(Instant::ZERO));
+            let time = time.into_iter().chain(self.read_throttle.until).min();
+            return time.map(|time| self.start + time.saturating_since(Instant::ZERO));
         }
-        let sending = self.sender.as_ref().filter(|_| self.open).and_then(TransferSender::deadline);
-        let held = [sending, self.reading.until, self.writing.until];
-        let at = held.into_iter().flatten().min()?;
-        Some(self.zero + at.saturating_since(Instant::ZERO))
+        let send_deadline =
+            self.sender.as_ref().filter(|_| self.can_write).and_then(TransferSender::deadline);
+        let deadlines = [send_deadline, self.read_throttle.until, self.write_throttle.until];
+        let time = deadlines.into_iter().flatten().min()?;
+        Some(self.start + time.saturating_since(Instant::ZERO))
     }
 }
 
@@ -447,7 +452,7 @@ impl ByteStream for StackByteStream<'_> {
 
 impl stack::ConnectionHandler for StreamApp {
     fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
-        self.begin(now, &mut StackByteStream(stack, connection));
+        self.on_established(now, &mut StackByteStream(stack, connection));
     }
 
     fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
@@ -455,25 +460,25 @@ impl stack::ConnectionHandler for StreamApp {
     }
 
     fn closed(&mut self, now: Instant, _: &Stack, _: ConnectionId, error: Option<ConnectionError>) {
-        self.end(now, error.map(|error| error.to_string()));
+        self.on_closed(now, error.map(|error| error.to_string()));
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.next_time()
+        self.next_deadline()
     }
 }
 
 impl quic::StreamHandler for StreamApp {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
-        if self.open {
-            return self.move_bytes(now, pipe);
+    fn progress(&mut self, now: Instant, stream: &mut dyn ByteStream) {
+        if self.can_write {
+            return self.move_bytes(now, stream);
         }
         if self.sender.is_none() && self.messages.is_none() {
             // QUIC announces a stream only with its first frame, and the peer may have to send on
             // it.
-            pipe.shutdown(now);
+            stream.shutdown(now);
         }
-        self.begin(now, pipe);
+        self.on_established(now, stream);
     }
 
     fn finished(&mut self, _now: Instant) {
@@ -481,10 +486,10 @@ impl quic::StreamHandler for StreamApp {
     }
 
     fn closed(&mut self, now: Instant, error: Option<&towpath_quic::ConnectionError>) {
-        self.end(now, error.map(ToString::to_string));
+        self.on_closed(now, error.map(ToString::to_string));
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.next_time()
+        self.next_deadline()
     }
 }

@@ -20,7 +20,7 @@ use crate::udp_flow::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 
 /// Sockets of a flow: the first host's and the second's.
 struct UdpSocketPair<'a> {
-    stage: &'a TrafficContext,
+    context: &'a TrafficContext,
     flow: &'a Flow,
     port: u16,
     sockets: [Socket; 2],
@@ -40,64 +40,71 @@ impl ControlHandler for SenderProgress<'_> {
 
 /// Runs both ends of a flow.
 pub(crate) fn run(
-    stage: &TrafficContext,
+    context: &TrafficContext,
     (index, flow): (usize, &Flow),
     plan: &Udp,
 ) -> FlowOutcome {
     let port = FIRST_PORT + index as u16;
-    let failed = |error: io::Error| {
-        let hosts = [flow.from, flow.to].map(|host| stage.network.hosts.get(host));
-        let own = hosts.into_iter().flatten().find(|host| host.stack.is_some());
-        let failure = own.map_or_else(
+    let failure_outcome = |error: io::Error| {
+        let hosts = [flow.from, flow.to].map(|host| context.network.hosts.get(host));
+        let stack_host = hosts.into_iter().flatten().find(|host| host.stack.is_some());
+        let failure = stack_host.map_or_else(
             || error.to_string(),
             |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
         );
         FlowOutcome { failure: Some(failure), ..FlowOutcome::default() }
     };
     let sockets = match (
-        open_socket(stage, flow, flow.from, port),
-        open_socket(stage, flow, flow.to, port),
+        open_socket(context, flow, flow.from, port),
+        open_socket(context, flow, flow.to, port),
     ) {
-        (Ok(from), Ok(to)) => [from, to],
-        (Err(error), _) | (_, Err(error)) => return failed(error),
+        (Ok(first), Ok(second)) => [first, second],
+        (Err(error), _) | (_, Err(error)) => return failure_outcome(error),
     };
-    let ends = UdpSocketPair { stage, flow, port, sockets };
+    let socket_pair = UdpSocketPair { context, flow, port, sockets };
     let mut outcome = FlowOutcome::default();
-    let each = thread::scope(|scope| {
-        let ends = &ends;
-        let run =
-            |direction| scope.spawn(move || ends.run_direction(index as u32, plan, direction));
-        let all: Vec<_> = directions(&flow.pattern).iter().map(|way| run(*way)).collect();
-        all.into_iter().filter_map(|way| way.join().ok()).collect::<Vec<_>>()
+    let results = thread::scope(|scope| {
+        let socket_pair = &socket_pair;
+        let run = |direction| {
+            scope.spawn(move || socket_pair.run_direction(index as u32, plan, direction))
+        };
+        let threads: Vec<_> =
+            directions(&flow.pattern).iter().map(|direction| run(*direction)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
     });
-    for (datagrams, log) in each {
-        let direction = datagrams.as_ref().map(|one| one.direction);
+    for (datagrams, log) in results {
+        let direction = datagrams.as_ref().map(|result| result.direction);
         outcome
             .delivered
             .extend(direction.map(|direction| DirectionDelivery { direction, logs: vec![log] }));
         outcome.datagrams.extend(datagrams);
     }
     let names = [flow.from, flow.to]
-        .map(|host| stage.network.hosts.get(host).map_or("?", |host| host.name.as_str()));
-    let dropped = names.iter().zip(&ends.sockets);
-    outcome.warning = { dropped }
+        .map(|host| context.network.hosts.get(host).map_or("?", |host| host.name.as_str()));
+    let named_sockets = names.iter().zip(&socket_pair.sockets);
+    outcome.warning = { named_sockets }
         .find_map(|(name, socket)| udp_flow::drop_warning(name, udp_flow::socket_drops(socket)));
     outcome
 }
 
-fn open_socket(stage: &TrafficContext, flow: &Flow, host: usize, port: u16) -> io::Result<Socket> {
-    let network = &stage.network;
-    let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+fn open_socket(
+    context: &TrafficContext,
+    flow: &Flow,
+    host: usize,
+    port: u16,
+) -> io::Result<Socket> {
+    let network = &context.network;
+    let namespace = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let path = network.scenario.paths.get(flow.via).ok_or(io::ErrorKind::NotFound)?;
-    let any: IpAddr = match flow.family {
+    let unspecified: IpAddr = match flow.family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let bound = || path_ping::bind(&path.name, SocketAddr::new(any, port));
-    if space.stack.is_some() {
+    let bind = || path_ping::bind(&path.name, SocketAddr::new(unspecified, port));
+    if namespace.stack.is_some() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let socket = Socket::from(space.namespace.run(bound)??);
+    let socket = Socket::from(namespace.namespace.run(bind)??);
     udp_flow::configure_socket(&socket)?;
     Ok(socket)
 }
@@ -110,26 +117,26 @@ impl UdpSocketPair<'_> {
         plan: &Udp,
         direction: DataDirection,
     ) -> (Option<UdpFlowResult>, DeliveryLog) {
-        let pace = &self.stage.pace;
-        let scenario = &self.stage.network.scenario;
+        let run_clock = &self.context.run_clock;
+        let scenario = &self.context.network.scenario;
         let (start, sample) = (Instant::ZERO + self.flow.start, scenario.run.sample);
         let deadline = start + self.flow.pattern.limit();
         let [first, second] = &self.sockets;
-        let down = direction == DataDirection::Down;
-        let (own, other) = if down { (second, first) } else { (first, second) };
-        let receiver_host = if down { self.flow.from } else { self.flow.to };
+        let is_down = direction == DataDirection::Down;
+        let (send_socket, receive_socket) = if is_down { (second, first) } else { (first, second) };
+        let receiver_host = if is_down { self.flow.from } else { self.flow.to };
         let bytes = Arc::new(AtomicU64::new(0));
-        let mut all = self.stage.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((flow, direction, Arc::clone(&bytes)));
-        drop(all);
-        let (token, length) = (TestToken::NONE, plan.bytes as usize);
-        let outgoing = UdpSendTask {
+        let mut udp_bytes = self.context.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        udp_bytes.push((flow, direction, Arc::clone(&bytes)));
+        drop(udp_bytes);
+        let (token, datagram_bytes) = (TestToken::NONE, plan.bytes as usize);
+        let send_task = UdpSendTask {
             sender: UdpSender::new(*plan, start, sample),
             token,
             flow,
-            datagram_bytes: length,
+            datagram_bytes,
         };
-        let incoming = UdpReceiveTask {
+        let receive_task = UdpReceiveTask {
             receiver: UdpReceiver::new(plan, start, sample),
             log: DeliveryLog::new(start),
             bytes: &bytes,
@@ -137,33 +144,34 @@ impl UdpSocketPair<'_> {
             flow,
         };
         let (sent, done) = (AtomicU64::new(0), AtomicBool::new(false));
-        pace.sleep_until(start);
-        let (sender, (counted, log)) = thread::scope(|scope| {
-            let sending = scope.spawn(|| {
-                let sender = outgoing.run(pace, start + plan.duration, &mut |datagram| {
+        run_clock.sleep_until(start);
+        let (sender, (receiver, log)) = thread::scope(|scope| {
+            let sender_thread = scope.spawn(|| {
+                let sender = send_task.run(run_clock, start + plan.duration, &mut |datagram| {
                     let target = self.target(receiver_host)?;
-                    own.send_to(datagram, &target)?;
+                    send_socket.send_to(datagram, &target)?;
                     Ok(())
                 });
                 sent.store(sender.sent(), Ordering::Release);
                 done.store(true, Ordering::Release);
                 sender
             });
-            let mut known = SenderProgress { sent: &sent, done: &done };
-            let heard = incoming.run(pace, other, deadline, &mut known);
-            (sending.join().ok(), heard)
+            let mut sender_progress = SenderProgress { sent: &sent, done: &done };
+            let received_data =
+                receive_task.run(run_clock, receive_socket, deadline, &mut sender_progress);
+            (sender_thread.join().ok(), received_data)
         });
         let path = scenario.paths.get(self.flow.via).map_or("?", |path| path.name.as_str());
         let sent = sender.map(UdpSender::finish);
-        let received = counted.finish(true);
+        let received = receiver.finish(true);
         let ends = (sent.as_ref(), Some(&received));
-        let joined = merge_reports(plan, (flow, start, sample), (direction, path), ends);
-        (joined.map(|(figures, rows)| UdpFlowResult { direction, stats: figures, rows }), log)
+        let merged = merge_reports(plan, (flow, start, sample), (direction, path), ends);
+        (merged.map(|(stats, rows)| UdpFlowResult { direction, stats, rows }), log)
     }
 
     /// Returns the receiver's current address, which may change during the flow.
     fn target(&self, host: usize) -> io::Result<SockAddr> {
-        let network = &self.stage.network;
+        let network = &self.context.network;
         let address = network.address(self.flow.via, host, self.flow.family);
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(SocketAddr::new(address, self.port).into())

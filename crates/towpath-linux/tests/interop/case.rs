@@ -11,7 +11,7 @@ use towpath_linux::netlink::MibCounters;
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_measure::scenario::{Family, Scenario, no_files};
 
-use crate::ends::{EndpointOutput, Expected, InteropEnd};
+use crate::ends::{EndpointOutput, InteropEnd, TestData};
 
 /// Port on which the second host listens.
 pub(crate) const PORT: u16 = 5_301;
@@ -20,9 +20,10 @@ pub(crate) const BYTES: usize = 20_000_000;
 /// Timeout of a case, which takes about two seconds, or ten times as long on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Stacks of the two hosts. The first host opens the connection.
+/// Hosts that run our own stack; the first host (the client) opens the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
+    /// None: two kernels.
     Kernels,
     Client,
     Server,
@@ -93,24 +94,24 @@ impl fmt::Display for Case {
 impl Case {
     /// Returns cases with every number of paths and one family each, with or without the checksum.
     ///
-    /// Over all roles and conditions every combination occurs; with `cargo xtask test --all`, in
+    /// Every combination occurs for some role and condition; with `cargo xtask test --all`, for
     /// each.
-    pub(crate) fn all(role: Role, condition: Condition) -> Vec<Self> {
-        let kinds = [Family::V4, Family::V6].map(|family| [(family, false), (family, true)]);
-        let kinds = kinds.concat();
+    pub(crate) fn matrix(role: Role, condition: Condition) -> Vec<Self> {
+        let variants = [Family::V4, Family::V6].map(|family| [(family, false), (family, true)]);
+        let variants = variants.concat();
         let is_long = std::env::var("TOWPATH_REPEAT").is_ok_and(|value| value == "long");
-        let mut all = Vec::new();
+        let mut cases = Vec::new();
         // Runs between two kernels only test the harness.
-        let counts: &[usize] = if role == Role::Kernels { &[1, 3] } else { &[1, 2, 3, 4] };
-        for paths in counts {
-            let usual = (paths + role as usize + condition as usize) % kinds.len();
-            for (number, (family, checksum)) in kinds.iter().copied().enumerate() {
-                if is_long || number == usual {
-                    all.push(Self { role, condition, paths: *paths, family, checksum });
+        let path_counts: &[usize] = if role == Role::Kernels { &[1, 3] } else { &[1, 2, 3, 4] };
+        for paths in path_counts {
+            let usual_variant = (paths + role as usize + condition as usize) % variants.len();
+            for (number, (family, checksum)) in variants.iter().copied().enumerate() {
+                if is_long || number == usual_variant {
+                    cases.push(Self { role, condition, paths: *paths, family, checksum });
                 }
             }
         }
-        all
+        cases
     }
 
     /// Returns true if the client sends nothing before it has received data from the server.
@@ -118,14 +119,14 @@ impl Case {
     /// A Linux server falls back when data overtakes the third packet of the handshake. (Seen with
     /// Linux 6.18 at both ends, in three of four transfers.) So reordering must begin after the
     /// handshake.
-    pub(crate) fn client_waits(&self) -> bool {
+    pub(crate) fn client_reads_first(&self) -> bool {
         matches!(self.condition, Condition::Reorder | Condition::Rough) && !self.is_own(1)
     }
 
     /// Returns the number of additional subflows that must exist.
     ///
-    /// A lost SYN may delay one beyond the end of a short transfer.
-    fn joins(&self) -> usize {
+    /// A lost SYN may delay a join beyond the end of a short transfer.
+    fn required_joins(&self) -> usize {
         match self.condition {
             Condition::Clean | Condition::Jitter | Condition::Reorder => self.paths - 1,
             Condition::Loss | Condition::Bursts | Condition::Damage | Condition::Rough => 0,
@@ -136,7 +137,7 @@ impl Case {
     ///
     /// A kernel opens these subflows, and its worker may be late.
     fn awaited_joins(&self) -> usize {
-        if self.is_own(0) { 0 } else { self.joins() }
+        if self.is_own(0) { 0 } else { self.required_joins() }
     }
 
     fn is_own(&self, host: usize) -> bool {
@@ -155,13 +156,13 @@ impl Case {
             let keys = if self.is_own(host) {
                 // The kernel drops segments beyond its window, and once stalled for 60 s behind
                 // such a gap.
-                let switches = "{ window-overstep = false }";
+                let profile_switches = "{ window-overstep = false }";
                 format!(
-                    "stack = \"towpath\"\nchecksum = {checksum}\nprofile-switches = {switches}\n"
+                    "stack = \"towpath\"\nchecksum = {checksum}\nprofile-switches = {profile_switches}\n"
                 )
             } else {
-                let on = u8::from(checksum);
-                format!("sysctl = {{ \"net.mptcp.checksum_enabled\" = {on} }}\n")
+                let enabled = u8::from(checksum);
+                format!("sysctl = {{ \"net.mptcp.checksum_enabled\" = {enabled} }}\n")
             };
             write!(text, "[hosts.{name}]\n{keys}").unwrap();
         }
@@ -172,7 +173,7 @@ impl Case {
         text
     }
 
-    pub(crate) fn world(&self) -> Result<LabNetwork, String> {
+    pub(crate) fn start_lab(&self) -> Result<LabNetwork, String> {
         let text = self.scenario();
         let scenario = Scenario::parse("interop.toml", &text, &no_files);
         let scenario = Arc::new(scenario.map_err(|error| format!("{error}\n{text}"))?);
@@ -180,103 +181,111 @@ impl Case {
         LabNetwork::start(&scenario, thread, 1, None).map_err(|error| error.to_string())
     }
 
-    pub(crate) fn target(&self, world: &LabNetwork) -> SocketAddr {
-        SocketAddr::new(world.address(0, 1, self.family), PORT)
+    pub(crate) fn target(&self, lab: &LabNetwork) -> SocketAddr {
+        SocketAddr::new(lab.address(0, 1, self.family), PORT)
     }
 
     pub(crate) fn run(&self) -> Result<(), String> {
-        let world = self.world()?;
-        let (near, far) = (Expected::new(1), Expected::new(2));
-        let server = InteropEnd::listen(self, &world, &far, self.awaited_joins())?;
-        let client = InteropEnd::connect(self, &world, &near, self.awaited_joins())?;
+        let lab = self.start_lab()?;
+        let (client_data, server_data) = (TestData::new(1), TestData::new(2));
+        let server = InteropEnd::listen(self, &lab, &server_data, self.awaited_joins())?;
+        let client = InteropEnd::connect(self, &lab, &client_data, self.awaited_joins())?;
         let deadline = Instant::now() + HANG_TIMEOUT;
-        let ended = [client.wait(deadline), server.wait(deadline)];
-        let counters = self.counters(&world);
-        let [client, server] = match ended {
+        let results = [client.wait(deadline), server.wait(deadline)];
+        let counters = self.counters(&lab);
+        let [client, server] = match results {
             [Ok(client), Ok(server)] => [client, server],
             [client, server] => {
-                let said =
-                    |ended: Result<EndpointOutput, String>| ended.err().unwrap_or("done".into());
-                let (client, server) = (said(client), said(server));
+                let failure_text =
+                    |result: Result<EndpointOutput, String>| result.err().unwrap_or("done".into());
+                let (client, server) = (failure_text(client), failure_text(server));
                 return Err(format!("client: {client}; server: {server}; {counters:?}"));
             }
         };
-        let lost = world.finish().map_err(|error| error.to_string())?;
-        let mut wrong = Vec::new();
-        if client.digest != far.digest || server.digest != near.digest {
-            wrong.push(format!("what arrived is not what was sent: {client:?} {server:?}"));
+        let lost_packets = lab.finish().map_err(|error| error.to_string())?;
+        let mut errors = Vec::new();
+        if client.digest != server_data.digest || server.digest != client_data.digest {
+            errors.push(format!("what arrived is not what was sent: {client:?} {server:?}"));
         }
-        wrong.extend(self.complaints(&counters, [&client, &server]));
-        if wrong.is_empty() { Ok(()) } else { Err(format!("{} (lost {lost})", wrong.join("; "))) }
+        errors.extend(self.find_errors(&counters, [&client, &server]));
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} (lost {lost_packets})", errors.join("; ")))
+        }
     }
 
     /// Returns the counters of the hosts with a kernel's stack.
-    fn counters(&self, world: &LabNetwork) -> Vec<(String, u64)> {
-        let mut all = Vec::new();
+    fn counters(&self, lab: &LabNetwork) -> Vec<(String, u64)> {
+        let mut counters = Vec::new();
         for host in 0..2 {
             if self.is_own(host) {
                 continue;
             }
-            let read = world.namespace(host).unwrap().run(MibCounters::read).unwrap().unwrap();
-            let mptcp = read.iter().filter_map(|(name, value)| {
+            let mib = lab.namespace(host).unwrap().run(MibCounters::read).unwrap().unwrap();
+            let mptcp = mib.iter().filter_map(|(name, value)| {
                 let name = name.strip_prefix("MPTcpExt.")?;
                 (value > 0).then(|| (name.to_owned(), value))
             });
-            all.extend(mptcp);
+            counters.extend(mptcp);
         }
-        all
+        counters
     }
 
-    fn complaints(&self, counters: &[(String, u64)], ends: [&EndpointOutput; 2]) -> Vec<String> {
+    fn find_errors(&self, counters: &[(String, u64)], ends: [&EndpointOutput; 2]) -> Vec<String> {
         let value = |name: &str| {
-            counters.iter().filter(|(own, _)| own == name).map(|(_, value)| *value).sum::<u64>()
+            counters
+                .iter()
+                .filter(|(counter, _)| counter == name)
+                .map(|(_, value)| *value)
+                .sum::<u64>()
         };
-        let mut wrong: Vec<String> = counters
+        let mut errors: Vec<String> = counters
             .iter()
-            .filter(|(name, _)| is_bad(name))
+            .filter(|(name, _)| is_error_counter(name))
             .map(|(name, value)| format!("{name} is {value}"))
             .collect();
         if matches!(self.role, Role::Client | Role::Server) {
-            let beyond = value("NoDSSInWindow");
-            if beyond > 0 {
-                wrong.push(format!("{beyond} segments beyond the kernel's window"));
+            let beyond_window = value("NoDSSInWindow");
+            if beyond_window > 0 {
+                errors.push(format!("{beyond_window} segments beyond the kernel's window"));
             }
         }
         if self.checksum && self.role != Role::Both {
             // A DSS checksum error with a correct TCP checksum is our stack's error.
-            let bad = value("DataCsumErr");
-            if bad > 0 {
-                wrong.push(format!("{bad} wrong DSS checksums"));
+            let checksum_errors = value("DataCsumErr");
+            if checksum_errors > 0 {
+                errors.push(format!("{checksum_errors} wrong DSS checksums"));
             }
         }
-        if self.joins() > 0 {
-            let joins = self.joins() as u64;
-            let seen = value("MPJoinSynAckRx").max(value("MPJoinAckRx"));
-            if self.role != Role::Both && seen < joins {
-                wrong.push(format!("{seen} of {joins} subflows joined"));
+        if self.required_joins() > 0 {
+            let joins = self.required_joins() as u64;
+            let joined = value("MPJoinSynAckRx").max(value("MPJoinAckRx"));
+            if self.role != Role::Both && joined < joins {
+                errors.push(format!("{joined} of {joins} subflows joined"));
             }
             // A reset subflow is one that an end rejected. A Linux client resets one whose first
             // data overtakes the fourth packet of its handshake; a Linux server allows that.
             let resets = value("MPRstTx") + value("MPRstRx");
             if resets > 0 && self.role != Role::Kernels {
-                wrong.push(format!("{resets} subflows were reset"));
+                errors.push(format!("{resets} subflows were reset"));
             }
-            for ended in ends {
-                if ended.paths.is_some_and(|paths| paths < self.paths) {
-                    wrong.push(format!("{:?} of {} subflows", ended.paths, self.paths));
+            for output in ends {
+                if output.paths.is_some_and(|paths| paths < self.paths) {
+                    errors.push(format!("{:?} of {} subflows", output.paths, self.paths));
                 }
             }
         }
-        for reason in ends.iter().filter_map(|ended| ended.plain.as_ref()) {
-            wrong.push(format!("an end says that it is plain TCP: {reason}"));
+        for reason in ends.iter().filter_map(|output| output.fallback_reason.as_ref()) {
+            errors.push(format!("an end says that it is plain TCP: {reason}"));
         }
-        wrong
+        errors
     }
 }
 
 /// Returns true for counters that rise only after an error (`net/mptcp/mib.c`).
-fn is_bad(name: &str) -> bool {
-    const BAD: [&str; 12] = [
+fn is_error_counter(name: &str) -> bool {
+    const ERROR_COUNTERS: [&str; 12] = [
         "DSSCorruptionReset",
         "DSSNotMatching",
         "DSSNoMatchTCP",
@@ -290,10 +299,10 @@ fn is_bad(name: &str) -> bool {
         "MPCapableSYNTXDrop",
         "MPCapableSYNTXDisabled",
     ];
-    let join = |name: &str| {
-        ["Failure", "Err", "Rejected", "NoTokenFound"].iter().any(|end| name.ends_with(end))
+    let is_join_error = |name: &str| {
+        ["Failure", "Err", "Rejected", "NoTokenFound"].iter().any(|suffix| name.ends_with(suffix))
     };
-    BAD.contains(&name)
+    ERROR_COUNTERS.contains(&name)
         || name.contains("Fallback")
-        || name.strip_prefix("MPJoin").is_some_and(join)
+        || name.strip_prefix("MPJoin").is_some_and(is_join_error)
 }

@@ -24,22 +24,22 @@ const CHUNK_BYTES: usize = 128 * 1024;
 /// Timeout of one system call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Data that one end sends, with the digest that the other must compute.
+/// Data that one end sends, with the digest that the other end must compute.
 #[derive(Debug, Clone)]
-pub(crate) struct Expected {
+pub(crate) struct TestData {
     pub(crate) data: Bytes,
     pub(crate) digest: [u8; 32],
 }
 
-impl Expected {
-    /// Makes the same data for every case with this seed.
+impl TestData {
+    /// Returns the data for a seed of 1 or 2, the same in every case.
     pub(crate) fn new(seed: u64) -> Self {
-        static MADE: OnceLock<[Expected; 2]> = OnceLock::new();
-        let [first, second] = MADE.get_or_init(|| [1, 2].map(Self::make));
+        static GENERATED: OnceLock<[TestData; 2]> = OnceLock::new();
+        let [first, second] = GENERATED.get_or_init(|| [1, 2].map(Self::generate));
         if seed == 1 { first.clone() } else { second.clone() }
     }
 
-    fn make(seed: u64) -> Self {
+    fn generate(seed: u64) -> Self {
         let mut state = seed;
         let mut data = Vec::with_capacity(BYTES + 8);
         while data.len() < BYTES {
@@ -59,8 +59,8 @@ impl Expected {
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointOutput {
     pub(crate) digest: [u8; 32],
-    /// Reason for not being Multipath TCP to the end; a kernel's end shows that in its counters.
-    pub(crate) plain: Option<String>,
+    /// Reason for a fallback to plain TCP; at a kernel's end, only its counters show one.
+    pub(crate) fallback_reason: Option<String>,
     /// Number of subflows that carried data to their end, if this end knows it.
     pub(crate) paths: Option<usize>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct EndpointOutput {
 pub(crate) struct InteropEnd {
     result: mpsc::Receiver<Result<EndpointOutput, String>>,
     /// Our own stack, queried for its state when a transfer does not end.
-    own: Option<Arc<StackHandle>>,
+    stack: Option<Arc<StackHandle>>,
     _thread: Option<JoinHandle<()>>,
 }
 
@@ -78,157 +78,162 @@ impl InteropEnd {
     /// Starts the listening end. Neither end finishes before `joins` additional subflows exist.
     pub(crate) fn listen(
         case: &Case,
-        world: &LabNetwork,
-        sends: &Expected,
+        lab: &LabNetwork,
+        test_data: &TestData,
         joins: usize,
     ) -> Result<Self, String> {
-        let (done, result) = mpsc::channel();
-        if let Some(host) = world.stack(1) {
-            let config = world.connection_config(1, Transport::Mptcp);
+        let (result_sender, result) = mpsc::channel();
+        if let Some(stack) = lab.stack(1) {
+            let config = lab.connection_config(1, Transport::Mptcp);
             let config = config.map_err(|error| error.to_string())?;
-            let data = sends.data.clone();
+            let data = test_data.data.clone();
             let paths = 1 + joins;
-            let listening = host.call(move |turn| {
-                let listener = turn.stack.listen(PORT, config)?;
-                turn.on_accept(listener, move |_| {
-                    let transfer = Transfer::new(data.clone(), true, false, done.clone());
-                    Some(Box::new(transfer.with_last(paths)) as Box<_>)
+            let listening = stack.call(move |driver| {
+                let listener = driver.stack.listen(PORT, config)?;
+                driver.on_accept(listener, move |_| {
+                    let transfer = Transfer::new(data.clone(), true, false, result_sender.clone());
+                    Some(Box::new(transfer.with_tail(paths)) as Box<_>)
                 });
                 Ok::<_, towpath_mptcp::stack::ConfigError>(())
             });
             listening.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
-            return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
+            return Ok(Self { result, stack: Some(Arc::clone(stack)), _thread: None });
         }
-        let listener = kernel_listener(case, world)?;
-        let joins = watch(world, 1, joins)?;
-        let data = sends.data.clone();
+        let listener = kernel_listener(case, lab)?;
+        let joins = watch_joins(lab, 1, joins)?;
+        let data = test_data.data.clone();
         let thread = thread::spawn(move || {
             let accepted = listener.accept().map_err(|error| format!("accept: {error}"));
-            let ended = accepted.and_then(|(socket, _)| exchange(&socket, &data, false, joins));
-            let _ = done.send(ended); // the receiver may be gone
+            let output = accepted.and_then(|(socket, _)| exchange(&socket, &data, false, joins));
+            let _ = result_sender.send(output); // the receiver may be gone
         });
-        Ok(Self { result, own: None, _thread: Some(thread) })
+        Ok(Self { result, stack: None, _thread: Some(thread) })
     }
 
     pub(crate) fn connect(
         case: &Case,
-        world: &LabNetwork,
-        sends: &Expected,
+        lab: &LabNetwork,
+        test_data: &TestData,
         joins: usize,
     ) -> Result<Self, String> {
-        let (done, result) = mpsc::channel();
-        let (target, data) = (case.target(world), sends.data.clone());
-        if let Some(host) = world.stack(0) {
-            let config = world.connection_config(0, Transport::Mptcp);
+        let (result_sender, result) = mpsc::channel();
+        let (target, data) = (case.target(lab), test_data.data.clone());
+        if let Some(stack) = lab.stack(0) {
+            let config = lab.connection_config(0, Transport::Mptcp);
             let config = config.map_err(|error| error.to_string())?;
-            let local = Some(world.address(0, 0, case.family));
-            let waits = case.client_waits();
-            let connecting = host.call(move |turn| {
-                let connection = turn.stack.connect(turn.now, local, target, config)?;
-                turn.attach(connection, Box::new(Transfer::new(data, false, waits, done)));
+            let local = Some(lab.address(0, 0, case.family));
+            let reads_first = case.client_reads_first();
+            let connecting = stack.call(move |driver| {
+                let connection = driver.stack.connect(driver.now, local, target, config)?;
+                driver.attach(
+                    connection,
+                    Box::new(Transfer::new(data, false, reads_first, result_sender)),
+                );
                 Ok::<_, towpath_mptcp::stack::ConnectError>(())
             });
             connecting.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
-            return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
+            return Ok(Self { result, stack: Some(Arc::clone(stack)), _thread: None });
         }
-        let socket = kernel_socket(case, world, 0)?;
-        let joins = watch(world, 0, joins)?;
-        let waits = case.client_waits();
+        let socket = kernel_socket(case, lab, 0)?;
+        let joins = watch_joins(lab, 0, joins)?;
+        let reads_first = case.client_reads_first();
         let thread = thread::spawn(move || {
-            let connected = socket.connect_timeout(&SockAddr::from(target), CALL_TIMEOUT);
-            let connected = connected.map_err(|error| format!("connect: {error}"));
+            let result = socket.connect_timeout(&SockAddr::from(target), CALL_TIMEOUT);
+            let result = result.map_err(|error| format!("connect: {error}"));
             // The receiver may be gone.
-            let _ = done.send(connected.and_then(|()| exchange(&socket, &data, waits, joins)));
+            let _ = result_sender
+                .send(result.and_then(|()| exchange(&socket, &data, reads_first, joins)));
         });
-        Ok(Self { result, own: None, _thread: Some(thread) })
+        Ok(Self { result, stack: None, _thread: Some(thread) })
     }
 
     pub(crate) fn wait(&self, deadline: Instant) -> Result<EndpointOutput, String> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.result.recv_timeout(left).unwrap_or_else(|_| {
-            let status = self.own.as_ref().map(|host| {
-                host.call(|turn| turn.stack.status(ConnectionId(0))).map_err(|e| e.to_string())
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        self.result.recv_timeout(timeout).unwrap_or_else(|_| {
+            let status = self.stack.as_ref().map(|stack| {
+                stack.call(|driver| driver.stack.status(ConnectionId(0))).map_err(|e| e.to_string())
             });
             Err(format!("has not ended in time: {status:?}"))
         })
     }
 }
 
-fn kernel_socket(case: &Case, world: &LabNetwork, host: usize) -> Result<Socket, String> {
+fn kernel_socket(case: &Case, lab: &LabNetwork, host: usize) -> Result<Socket, String> {
     let domain = if case.family == Family::V4 { Domain::IPV4 } else { Domain::IPV6 };
-    let namespace = world.namespace(host).ok_or("no host")?;
-    let made = namespace.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)));
-    let socket = made.and_then(|made| made).map_err(|error| format!("socket: {error}"))?;
+    let namespace = lab.namespace(host).ok_or("no host")?;
+    let socket = namespace.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)));
+    let socket = socket.and_then(|socket| socket).map_err(|error| format!("socket: {error}"))?;
     socket.set_tcp_congestion(b"cubic").map_err(|error| format!("cubic: {error}"))?;
     socket.set_read_timeout(Some(CALL_TIMEOUT)).map_err(|error| error.to_string())?;
     socket.set_write_timeout(Some(CALL_TIMEOUT)).map_err(|error| error.to_string())?;
     Ok(socket)
 }
 
-fn kernel_listener(case: &Case, world: &LabNetwork) -> Result<Socket, String> {
-    let socket = kernel_socket(case, world, 1)?;
-    let any = match case.family {
+fn kernel_listener(case: &Case, lab: &LabNetwork) -> Result<Socket, String> {
+    let socket = kernel_socket(case, lab, 1)?;
+    let unspecified = match case.family {
         Family::V4 => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT),
         Family::V6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT),
     };
-    socket.bind(&SockAddr::from(any)).map_err(|error| format!("bind: {error}"))?;
+    socket.bind(&SockAddr::from(unspecified)).map_err(|error| format!("bind: {error}"))?;
     socket.listen(8).map_err(|error| format!("listen: {error}"))?;
     Ok(socket)
 }
 
-/// Watches a kernel's joins, for which its end waits before it sends the last of its data.
-fn watch(world: &LabNetwork, host: usize, joins: usize) -> Result<Option<Joins>, String> {
-    let namespace = world.namespace(host).ok_or("no host")?;
+/// Watches a kernel's joins, for which its end waits before it sends its last chunk.
+fn watch_joins(lab: &LabNetwork, host: usize, joins: usize) -> Result<Option<Joins>, String> {
+    let namespace = lab.namespace(host).ok_or("no host")?;
     (joins > 0).then(|| Joins::watch(namespace, joins)).transpose()
 }
 
-/// Sends everything and reads to the end concurrently; with `waits`, sends after the first read.
+/// Sends all data and reads to the end concurrently; with `reads_first`, sends only after the first
+/// read.
 fn exchange(
     socket: &Socket,
     data: &Bytes,
-    waits: bool,
+    reads_first: bool,
     mut joins: Option<Joins>,
 ) -> Result<EndpointOutput, String> {
     thread::scope(|scope| {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; CHUNK_BYTES];
-        let mut plain = socket;
-        if waits {
-            let length = plain.read(&mut buffer).map_err(|error| format!("read: {error}"))?;
+        let mut reader = socket;
+        if reads_first {
+            let length = reader.read(&mut buffer).map_err(|error| format!("read: {error}"))?;
             hash.update(&buffer[..length]);
         }
         let writer = scope.spawn(|| -> Result<(), String> {
-            let mut left = &data[..];
-            while !left.is_empty() {
-                if let Some(mut joins) = joins.take_if(|_| left.len() <= CHUNK_BYTES) {
+            let mut unsent = &data[..];
+            while !unsent.is_empty() {
+                if let Some(mut joins) = joins.take_if(|_| unsent.len() <= CHUNK_BYTES) {
                     joins.wait(CALL_TIMEOUT)?;
                 }
-                let sent = socket.send(&left[..left.len().min(CHUNK_BYTES)]);
-                left = &left[sent.map_err(|error| format!("send: {error}"))?..];
+                let sent = socket.send(&unsent[..unsent.len().min(CHUNK_BYTES)]);
+                unsent = &unsent[sent.map_err(|error| format!("send: {error}"))?..];
             }
             socket.shutdown(Shutdown::Write).map_err(|error| format!("shutdown: {error}"))
         });
         loop {
-            match plain.read(&mut buffer).map_err(|error| format!("read: {error}"))? {
+            match reader.read(&mut buffer).map_err(|error| format!("read: {error}"))? {
                 0 => break,
                 length => hash.update(&buffer[..length]),
             }
         }
         writer.join().map_err(|_| "the writer panicked")??;
-        Ok(EndpointOutput { digest: hash.finalize().into(), plain: None, paths: None })
+        Ok(EndpointOutput { digest: hash.finalize().into(), fallback_reason: None, paths: None })
     })
 }
 
-/// Transfer as [`exchange`], by an application of our own stack.
+/// Transfer like [`exchange`], by an application of our own stack.
 struct Transfer {
     data: Bytes,
     open: bool,
     /// Set when nothing is sent before the first read.
-    waits: bool,
-    /// Data held until there are enough subflows.
-    last: Bytes,
+    reads_first: bool,
+    /// Last chunk, held until there are `paths` subflows.
+    tail: Bytes,
     paths: usize,
-    shut: bool,
+    is_shut_down: bool,
     hash: Sha256,
     done: Option<mpsc::Sender<Result<EndpointOutput, String>>>,
 }
@@ -237,38 +242,38 @@ impl Transfer {
     fn new(
         data: Bytes,
         open: bool,
-        waits: bool,
+        reads_first: bool,
         done: mpsc::Sender<Result<EndpointOutput, String>>,
     ) -> Self {
         Self {
             data,
             open,
-            waits,
-            last: Bytes::new(),
+            reads_first,
+            tail: Bytes::new(),
             paths: 1,
-            shut: false,
+            is_shut_down: false,
             hash: Sha256::new(),
             done: Some(done),
         }
     }
 
-    /// Holds the last of the data until there are `paths` subflows.
-    fn with_last(mut self, paths: usize) -> Self {
+    /// Holds the last chunk until there are `paths` subflows.
+    fn with_tail(mut self, paths: usize) -> Self {
         self.paths = paths;
-        self.last = self.data.split_off(self.data.len() - CHUNK_BYTES);
+        self.tail = self.data.split_off(self.data.len() - CHUNK_BYTES);
         self
     }
 
-    fn ended(&self, status: Option<ConnectionStatus>) -> Result<EndpointOutput, String> {
+    fn output(&self, status: Option<ConnectionStatus>) -> Result<EndpointOutput, String> {
         let status = status.ok_or("no status at the end")?;
-        let used =
+        let carried_data =
             |subflow: &&SubflowStatus| subflow.tcp.acked_bytes + subflow.tcp.received_bytes > 0;
         let reason =
             || status.fallback.map_or_else(|| "unknown".to_owned(), |reason| reason.to_string());
         Ok(EndpointOutput {
             digest: self.hash.clone().finalize().into(),
-            plain: (!status.multipath).then(reason),
-            paths: Some(status.subflows.iter().filter(used).count()),
+            fallback_reason: (!status.multipath).then(reason),
+            paths: Some(status.subflows.iter().filter(carried_data).count()),
         })
     }
 
@@ -289,22 +294,22 @@ impl Application for Transfer {
         while let Some(data) = stack.read(now, connection) {
             if data.is_empty() {
                 let status = stack.status(connection);
-                self.send_result(|transfer| transfer.ended(status));
+                self.send_result(|transfer| transfer.output(status));
                 break;
             }
-            self.waits = false;
+            self.reads_first = false;
             self.hash.update(&data);
         }
-        if self.open && !self.waits && !self.shut {
+        if self.open && !self.reads_first && !self.is_shut_down {
             stack.write(now, connection, &mut self.data);
-            let joined = |status: ConnectionStatus| status.subflows.len() >= self.paths;
-            if self.data.is_empty() && stack.status(connection).is_some_and(joined) {
-                self.data = std::mem::take(&mut self.last);
+            let has_all_subflows = |status: ConnectionStatus| status.subflows.len() >= self.paths;
+            if self.data.is_empty() && stack.status(connection).is_some_and(has_all_subflows) {
+                self.data = std::mem::take(&mut self.tail);
                 stack.write(now, connection, &mut self.data);
             }
-            if self.data.is_empty() && self.last.is_empty() {
+            if self.data.is_empty() && self.tail.is_empty() {
                 stack.shutdown(now, connection);
-                self.shut = true;
+                self.is_shut_down = true;
             }
         }
     }

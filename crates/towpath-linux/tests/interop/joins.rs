@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use towpath_linux::Namespace;
 use towpath_linux::netlink::{MptcpEventKind, MptcpEvents};
 
-/// Additional subflows that a kernel has not yet reported.
+/// Waits until a kernel has reported the expected additional subflows.
 #[derive(Debug)]
 pub(crate) struct Joins {
     events: MptcpEvents,
@@ -32,18 +32,18 @@ impl Joins {
         loop {
             let received = self.events.drain().map_err(|error| error.to_string())?;
             let kind = MptcpEventKind::SubflowEstablished;
-            let new = received.events.iter().filter(|event| event.kind == kind).count();
-            self.missing = self.missing.saturating_sub(new);
-            let left = deadline.saturating_duration_since(Instant::now());
+            let established = received.events.iter().filter(|event| event.kind == kind).count();
+            self.missing = self.missing.saturating_sub(established);
+            let remaining = deadline.saturating_duration_since(Instant::now());
             if self.missing == 0 {
                 return Ok(());
             }
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return Err(format!("{} subflows did not join in {timeout:?}", self.missing));
             }
-            let left = PollTimeout::try_from(left).map_err(|error| error.to_string())?;
+            let remaining = PollTimeout::try_from(remaining).map_err(|error| error.to_string())?;
             let mut fds = [PollFd::new(self.events.as_fd(), PollFlags::POLLIN)];
-            let _ = nix::poll::poll(&mut fds, left).map_err(|error| error.to_string())?;
+            let _ = nix::poll::poll(&mut fds, remaining).map_err(|error| error.to_string())?;
         }
     }
 }

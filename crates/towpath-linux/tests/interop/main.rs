@@ -28,38 +28,38 @@ use case::{Case, Condition, Role};
 use towpath_linux::Namespace;
 
 /// One case at a time: they share two processors with their emulator.
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
 /// Returns true if this process may make network namespaces; prints the reason otherwise.
-fn permitted(what: &str) -> bool {
+fn can_create_namespaces(tests: &str) -> bool {
     let Err(reason) = Namespace::create() else { return true };
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{what} cannot run: {reason}");
-    skip(what, &format!("no network namespaces: {reason}"));
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{tests} cannot run: {reason}");
+    skip(tests, &format!("no network namespaces: {reason}"));
     false
 }
 
-/// Not `eprintln!`, which is hidden when a test passes.
-fn skip(what: &str, reason: &str) {
-    io::stderr().write_all(format!("SKIPPED {what}: {reason}\n").as_bytes()).unwrap();
+/// Prints why tests are skipped. Not with `eprintln!`, which is hidden when a test passes.
+fn skip(tests: &str, reason: &str) {
+    io::stderr().write_all(format!("SKIPPED {tests}: {reason}\n").as_bytes()).unwrap();
 }
 
 /// Runs the cases one by one and reports all that failed.
 fn run(role: Role, condition: Condition) {
-    let what = format!("{role:?} over {condition:?} links");
-    if !permitted(&what) {
+    let tests = format!("{role:?} over {condition:?} links");
+    if !can_create_namespaces(&tests) {
         return;
     }
     let mut failures = Vec::new();
-    let cases = Case::all(role, condition);
+    let cases = Case::matrix(role, condition);
     let count = cases.len();
     for case in cases {
-        let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = Instant::now();
+        let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
         if let Err(reason) = case.run() {
             failures.push(format!("{case}: {reason}"));
         }
         // Shown with `--nocapture`, to see what takes time.
-        println!("{case}: {:.2} s", begin.elapsed().as_secs_f64());
+        println!("{case}: {:.2} s", start.elapsed().as_secs_f64());
     }
     assert!(failures.is_empty(), "{} of {count} failed:\n{}", failures.len(), failures.join("\n"));
 }

@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::process::Command;
 
 /// Environment variable set in the process that runs a test inside its namespaces.
-const INSIDE: &str = "TOWPATH_TEST_INSIDE";
+const INSIDE_ENV: &str = "TOWPATH_TEST_INSIDE";
+
 /// Runs `body` in a new user and network namespace, by running the test `name` once more there.
 pub(crate) fn in_namespace(name: &str, body: fn()) {
-    if env::var_os(INSIDE).is_some() {
+    if env::var_os(INSIDE_ENV).is_some() {
         return body();
     }
     if let Err(reason) = namespaces_permitted() {
@@ -21,13 +22,13 @@ pub(crate) fn in_namespace(name: &str, body: fn()) {
         .args(["--foreground", "--kill-after=5", "200", "unshare", "-Urn"])
         .arg(env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
+        .env(INSIDE_ENV, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
-    assert!(said.contains("1 passed"), "no test is called {name}:\n{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.contains("1 passed"), "no test is called {name}:\n{stdout}");
 }
 
 fn namespaces_permitted() -> Result<(), String> {
@@ -36,6 +37,6 @@ fn namespaces_permitted() -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(format!("no user namespaces here: {}", complaint.trim()))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("no user namespaces here: {}", stderr.trim()))
 }

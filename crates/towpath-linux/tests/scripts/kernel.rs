@@ -36,7 +36,7 @@ pub(crate) struct Kernel {
     start: Instant,
     options: SocketOptions,
     limits: MptcpLimits,
-    begun: bool,
+    is_started: bool,
     listener: Option<Socket>,
     socket: Option<Socket>,
     buffer: Vec<u8>,
@@ -53,28 +53,28 @@ struct SocketOptions {
     keepalive: Option<(u64, u64, u32)>,
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+fn error_text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 impl Kernel {
-    /// Makes a host without any setting.
+    /// Creates a host with default settings.
     pub(crate) fn new(transport: Transport) -> Result<Self, String> {
-        Namespace::create().and_then(|own| own.enter()).map_err(text)?;
-        let tun = File::from(StackDevice::plain_tun(LINK).map_err(text)?);
-        let mut route = RouteSocket::open().map_err(text)?;
+        Namespace::create().and_then(|namespace| namespace.enter()).map_err(error_text)?;
+        let tun = File::from(StackDevice::plain_tun(LINK).map_err(error_text)?);
+        let mut route = RouteSocket::open().map_err(error_text)?;
         for (name, value) in [
             ("net.ipv6.conf.all.disable_ipv6", "1"),
             ("net.ipv6.conf.default.disable_ipv6", "1"),
             // Large enough for a script's single writes.
             ("net.ipv4.tcp_wmem", "4096 1048576 4194304"),
         ] {
-            Sysctl::new(name).write(value).map_err(text)?;
+            Sysctl::new(name).write(value).map_err(error_text)?;
         }
-        route.set_up("lo").map_err(text)?;
+        route.set_up("lo").map_err(error_text)?;
         for path in 0..MAX_PATHS {
-            let address = Prefix::new(host_address(path), 24).map_err(text)?;
-            route.add_address(LINK, address).map_err(text)?;
+            let address = Prefix::new(host_address(path), 24).map_err(error_text)?;
+            route.add_address(LINK, address).map_err(error_text)?;
         }
         Ok(Self {
             transport,
@@ -83,33 +83,33 @@ impl Kernel {
             start: Instant::now(),
             options: SocketOptions::default(),
             limits: MptcpLimits { subflows: 8, add_addr_accepted: 8 },
-            begun: false,
+            is_started: false,
             listener: None,
             socket: None,
             buffer: vec![0; MAX_PACKET_BYTES],
         })
     }
 
-    fn begin(&mut self) -> Result<(), String> {
-        if std::mem::replace(&mut self.begun, true) {
+    fn start_once(&mut self) -> Result<(), String> {
+        if std::mem::replace(&mut self.is_started, true) {
             return Ok(());
         }
-        self.route.set_up(LINK).map_err(text)?;
+        self.route.set_up(LINK).map_err(error_text)?;
         if self.transport == Transport::Mptcp {
-            MptcpPm::open().and_then(|mut pm| pm.set_limits(self.limits)).map_err(text)?;
+            MptcpPm::open().and_then(|mut pm| pm.set_limits(self.limits)).map_err(error_text)?;
         }
         self.start = Instant::now();
         Ok(())
     }
 
-    fn socket(&self) -> io::Result<Socket> {
+    fn create_socket(&self) -> io::Result<Socket> {
         let protocol = match self.transport {
             Transport::Tcp => Protocol::TCP,
             Transport::Mptcp => Protocol::MPTCP,
         };
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(protocol))?;
         let options = &self.options;
-        // Set per socket: a namespace cannot choose for all.
+        // Set per socket: a namespace has no such setting.
         let congestion = options.congestion.as_deref().unwrap_or("cubic");
         socket.set_tcp_congestion(congestion.as_bytes())?;
         socket.set_tcp_nodelay(!options.nagle)?;
@@ -134,7 +134,7 @@ impl Kernel {
     }
 
     fn listen(&mut self) -> io::Result<CallResult> {
-        let socket = self.socket()?;
+        let socket = self.create_socket()?;
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).into())?;
         socket.listen(10)?;
@@ -143,9 +143,9 @@ impl Kernel {
     }
 
     fn connect(&mut self) -> io::Result<CallResult> {
-        let socket = self.socket()?;
-        let to = SocketAddr::new(peer_address(0), PORT);
-        match socket.connect(&to.into()) {
+        let socket = self.create_socket()?;
+        let target = SocketAddr::new(peer_address(0), PORT);
+        match socket.connect(&target.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
@@ -163,50 +163,50 @@ impl Kernel {
         Ok(CallResult::Done)
     }
 
-    fn connected(socket: &Socket) -> io::Result<CallResult> {
+    fn poll_connected(socket: &Socket) -> io::Result<CallResult> {
         if let Some(error) = socket.take_error()? {
             return Err(error);
         }
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
         let _ = nix::poll::poll(&mut fds, PollTimeout::ZERO)?;
         let [fd] = fds;
-        let said = fd.revents().unwrap_or(PollFlags::empty());
-        let open = said.contains(PollFlags::POLLOUT)
-            && !said.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
-        Ok(if open { CallResult::Done } else { CallResult::Nothing })
+        let revents = fd.revents().unwrap_or(PollFlags::empty());
+        let is_open = revents.contains(PollFlags::POLLOUT)
+            && !revents.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        Ok(if is_open { CallResult::Done } else { CallResult::Nothing })
     }
 
     fn read(&mut self) -> io::Result<CallResult> {
         let Some(socket) = &mut self.socket else { return Ok(CallResult::Nothing) };
-        let mut all = Vec::new();
+        let mut received = Vec::new();
         loop {
             match socket.read(&mut self.buffer) {
-                Ok(0) if all.is_empty() => return Ok(CallResult::End),
+                Ok(0) if received.is_empty() => return Ok(CallResult::End),
                 Ok(0) => break,
-                Ok(count) => all.extend_from_slice(&self.buffer[..count]),
-                Err(_) if !all.is_empty() => break,
+                Ok(count) => received.extend_from_slice(&self.buffer[..count]),
+                Err(_) if !received.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(CallResult::Data(all))
+        Ok(CallResult::Data(received))
     }
 
     fn with_socket(
         &mut self,
-        what: impl FnOnce(&mut Socket) -> io::Result<CallResult>,
+        operation: impl FnOnce(&mut Socket) -> io::Result<CallResult>,
     ) -> io::Result<CallResult> {
         match &mut self.socket {
-            Some(socket) => what(socket),
+            Some(socket) => operation(socket),
             None => Err(io::Error::other("there is no connection yet")),
         }
     }
 
-    fn made(&mut self, call: Call, data: &[u8]) -> io::Result<CallResult> {
+    fn perform(&mut self, call: Call, data: &[u8]) -> io::Result<CallResult> {
         match call {
             Call::Listen => self.listen(),
             Call::Connect => self.connect(),
             Call::Accept => self.accept(),
-            Call::Connected => self.with_socket(|socket| Self::connected(socket)),
+            Call::Connected => self.with_socket(|socket| Self::poll_connected(socket)),
             Call::Write(_) => self.with_socket(|socket| socket.write(data).map(CallResult::Taken)),
             Call::Read => self.read(),
             Call::Shutdown => self.with_socket(|socket| {
@@ -226,8 +226,8 @@ impl Kernel {
                 Ok(CallResult::Done)
             }
             Call::RemoveAddress(path) => {
-                let gone = MptcpPm::open().and_then(|mut pm| pm.delete_endpoint(path + 1));
-                gone.map_err(io::Error::other)?;
+                let result = MptcpPm::open().and_then(|mut pm| pm.delete_endpoint(path + 1));
+                result.map_err(io::Error::other)?;
                 Ok(CallResult::Done)
             }
             Call::AddEndpoint(path, usage) => {
@@ -241,23 +241,23 @@ impl Kernel {
 fn add_endpoint(path: u8, usage: EndpointUse) -> Result<(), String> {
     let EndpointUse { subflow, signal, backup, fullmesh } = usage;
     let mut flags = EndpointFlags::default();
-    for (wanted, flag) in [
+    for (is_set, flag) in [
         (subflow, EndpointFlags::SUBFLOW),
         (signal, EndpointFlags::SIGNAL),
         (backup, EndpointFlags::BACKUP),
         (fullmesh, EndpointFlags::FULLMESH),
     ] {
-        if wanted {
+        if is_set {
             flags = flags | flag;
         }
     }
     let (address, id) = (host_address(path), Some(path + 1));
     let endpoint = Endpoint { address, id, port: None, flags, link_index: None };
-    MptcpPm::open().and_then(|mut pm| pm.add_endpoint(&endpoint)).map_err(text)
+    MptcpPm::open().and_then(|mut pm| pm.add_endpoint(&endpoint)).map_err(error_text)
 }
 
 /// Maps a socket error to the reason for its connection's failure.
-fn reason(error: &io::Error) -> Option<FailureReason> {
+fn failure_reason(error: &io::Error) -> Option<FailureReason> {
     Some(match error.raw_os_error()? {
         libc::ECONNRESET => FailureReason::Reset,
         libc::ECONNREFUSED => FailureReason::Refused,
@@ -279,41 +279,44 @@ impl HostUnderTest for Kernel {
     }
 
     fn now(&self) -> Duration {
-        if self.begun { self.start.elapsed() } else { Duration::ZERO }
+        if self.is_started { self.start.elapsed() } else { Duration::ZERO }
     }
 
     fn set(&mut self, setting: &Setting) -> Result<(), String> {
         let value = setting.value.as_str();
-        let on = if value == "on" { "1" } else { "0" };
-        let sysctl = |name: &str, value: &str| Sysctl::new(name).write(value).map_err(text);
+        let switch = if value == "on" { "1" } else { "0" };
+        let sysctl = |name: &str, value: &str| Sysctl::new(name).write(value).map_err(error_text);
         let options = &mut self.options;
         match setting.name.as_str() {
             "nagle" => options.nagle = value == "on",
-            "receive-buffer" => options.receive_buffer = Some(number(value)?),
-            "send-buffer" => options.send_buffer = Some(number(value)?),
-            "user-timeout" => options.user_timeout = Some(Duration::from_millis(number(value)?)),
+            "receive-buffer" => options.receive_buffer = Some(parse_number(value)?),
+            "send-buffer" => options.send_buffer = Some(parse_number(value)?),
+            "user-timeout" => {
+                options.user_timeout = Some(Duration::from_millis(parse_number(value)?))
+            }
             "keepalive" => {
-                let all: Vec<u64> = value.split(' ').map(number).collect::<Result<_, _>>()?;
-                options.keepalive = Some((all[0], all[1], all[2] as u32));
+                let numbers: Vec<u64> =
+                    value.split(' ').map(parse_number).collect::<Result<_, _>>()?;
+                options.keepalive = Some((numbers[0], numbers[1], numbers[2] as u32));
             }
             "congestion" => options.congestion = Some(value.to_owned()),
-            "timestamps" => sysctl("net.ipv4.tcp_timestamps", on)?,
-            "sack" => sysctl("net.ipv4.tcp_sack", on)?,
-            "window-scaling" => sysctl("net.ipv4.tcp_window_scaling", on)?,
-            "ecn" => sysctl("net.ipv4.tcp_ecn", on)?,
-            "idle-restart" => sysctl("net.ipv4.tcp_slow_start_after_idle", on)?,
-            "mtu-probing" => sysctl("net.ipv4.tcp_mtu_probing", on)?,
+            "timestamps" => sysctl("net.ipv4.tcp_timestamps", switch)?,
+            "sack" => sysctl("net.ipv4.tcp_sack", switch)?,
+            "window-scaling" => sysctl("net.ipv4.tcp_window_scaling", switch)?,
+            "ecn" => sysctl("net.ipv4.tcp_ecn", switch)?,
+            "idle-restart" => sysctl("net.ipv4.tcp_slow_start_after_idle", switch)?,
+            "mtu-probing" => sysctl("net.ipv4.tcp_mtu_probing", switch)?,
             "syn-retries" => {
                 sysctl("net.ipv4.tcp_syn_retries", value)?;
                 sysctl("net.ipv4.tcp_synack_retries", value)?;
             }
             "retries" => sysctl("net.ipv4.tcp_retries2", value)?,
-            "checksum" => sysctl("net.mptcp.checksum_enabled", on)?,
+            "checksum" => sysctl("net.mptcp.checksum_enabled", switch)?,
             "add-addr-timeout" => sysctl("net.mptcp.add_addr_timeout", value)?,
             "close-timeout" => sysctl("net.mptcp.close_timeout", value)?,
-            "subflows" => self.limits.subflows = number(value)?,
-            "add-addr-accepted" => self.limits.add_addr_accepted = number(value)?,
-            "mtu" => self.route.set_mtu(LINK, number(value)?).map_err(text)?,
+            "subflows" => self.limits.subflows = parse_number(value)?,
+            "add-addr-accepted" => self.limits.add_addr_accepted = parse_number(value)?,
+            "mtu" => self.route.set_mtu(LINK, parse_number(value)?).map_err(error_text)?,
             "endpoint" => {
                 let (path, usage) = endpoint(value)?;
                 add_endpoint(path, usage)?;
@@ -324,39 +327,42 @@ impl HostUnderTest for Kernel {
     }
 
     fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
-        self.begin()?;
-        self.tun.write_all(packet).map_err(text)
+        self.start_once()?;
+        self.tun.write_all(packet).map_err(error_text)
     }
 
     fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String> {
-        self.begin()?;
+        self.start_once()?;
         loop {
             match self.tun.read(&mut self.buffer) {
                 Ok(count) => return Ok(Some((self.now(), self.buffer[..count].to_vec()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(text(error)),
+                Err(error) => return Err(error_text(error)),
             }
-            let left = until.saturating_sub(self.now());
-            if left.is_zero() {
+            let remaining = until.saturating_sub(self.now());
+            if remaining.is_zero() {
                 return Ok(None);
             }
             let mut fds = [PollFd::new(self.tun.as_fd(), PollFlags::POLLIN)];
             // Rounded up to whole milliseconds: a little lateness is better than a busy loop.
-            let left = PollTimeout::try_from(left + Duration::from_micros(900)).map_err(text)?;
-            let _ = nix::poll::poll(&mut fds, left).map_err(text)?;
+            let remaining = PollTimeout::try_from(remaining + Duration::from_micros(900))
+                .map_err(error_text)?;
+            let _ = nix::poll::poll(&mut fds, remaining).map_err(error_text)?;
         }
     }
 
     fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String> {
-        self.begin()?;
-        match self.made(call, data) {
-            Ok(answer) => Ok(answer),
+        self.start_once()?;
+        match self.perform(call, data) {
+            Ok(result) => Ok(result),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(CallResult::Nothing),
-            Err(error) => reason(&error).map(CallResult::Failed).ok_or_else(|| text(error)),
+            Err(error) => {
+                failure_reason(&error).map(CallResult::Failed).ok_or_else(|| error_text(error))
+            }
         }
     }
 }
 
-fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+fn parse_number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("`{value}` is no number"))
 }

@@ -19,18 +19,18 @@ use towpath_linux::Namespace;
 use towpath_linux::stack::StackDevice;
 use towpath_script::{Script, library, run};
 
-/// Concurrent scripts at the first try: they mostly wait.
+/// Maximum concurrent scripts at the first try: they mostly wait.
 const MAX_CONCURRENT: usize = 16;
-/// Concurrent scripts at the second try and later.
+/// Maximum concurrent scripts at the second try and later.
 const MAX_CONCURRENT_RETRIES: usize = 4;
 /// Maximum number of tries.
 const MAX_TRIES: usize = 4;
 
 /// Environment variable that selects scripts by a part of their names.
-const ONLY: &str = "TOWPATH_SCRIPT";
+const FILTER_ENV: &str = "TOWPATH_SCRIPT";
 
 /// Returns the reason why scripts cannot run here; `None` if they can.
-fn forbidden() -> Option<String> {
+fn missing_prerequisite() -> Option<String> {
     let namespace = match Namespace::create() {
         Ok(namespace) => namespace,
         Err(reason) => return Some(format!("no network namespaces: {reason}")),
@@ -42,61 +42,61 @@ fn forbidden() -> Option<String> {
 }
 
 /// Runs one script in the calling thread, which must not be used afterwards.
-fn try_one(script: &Script) -> Result<(), String> {
+fn run_script(script: &Script) -> Result<(), String> {
     let mut host = Kernel::new(script.transport)?;
     let trace = run(script, &mut host).map_err(|failure| failure.to_string())?;
-    if std::env::var_os(ONLY).is_some() {
+    if std::env::var_os(FILTER_ENV).is_some() {
         println!("{}\n{trace}", script.name);
     }
     Ok(())
 }
 
-/// Runs scripts on `at_once` threads; returns failed ones with the reason.
-fn try_all<'a>(scripts: &[&'a Script], at_once: usize) -> Vec<(&'a Script, String)> {
-    let left = Mutex::new(scripts.iter());
-    let failed = Mutex::new(Vec::new());
+/// Runs scripts on `max_concurrent` threads; returns the failed ones, each with its reason.
+fn run_scripts<'a>(scripts: &[&'a Script], max_concurrent: usize) -> Vec<(&'a Script, String)> {
+    let remaining = Mutex::new(scripts.iter());
+    let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..at_once.min(scripts.len()) {
+        for _ in 0..max_concurrent.min(scripts.len()) {
             scope.spawn(|| {
                 loop {
-                    let Some(script) = left.lock().unwrap().next() else { break };
+                    let Some(script) = remaining.lock().unwrap().next() else { break };
                     // A namespace belongs to a thread.
-                    let done = thread::scope(|scope| scope.spawn(|| try_one(script)).join());
-                    if let Err(reason) = done.unwrap_or_else(|_| Err("panicked".to_owned())) {
-                        failed.lock().unwrap().push((*script, reason));
+                    let result = thread::scope(|scope| scope.spawn(|| run_script(script)).join());
+                    if let Err(reason) = result.unwrap_or_else(|_| Err("panicked".to_owned())) {
+                        failures.lock().unwrap().push((*script, reason));
                     }
                 }
             });
         }
     });
-    let mut failed = failed.into_inner().unwrap();
-    failed.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
-    failed
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+    failures
 }
 
 #[test]
 fn every_script_passes_on_the_kernel() {
-    if let Some(reason) = forbidden() {
+    if let Some(reason) = missing_prerequisite() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "scripts cannot run: {reason}");
         // Not `eprintln!`, which is hidden when a test passes.
         let text = format!("SKIPPED scripts against the kernel: {reason}\n");
         io::stderr().write_all(text.as_bytes()).unwrap();
         return;
     }
-    let only = std::env::var(ONLY).ok();
+    let filter = std::env::var(FILTER_ENV).ok();
     let scripts = library::all().unwrap_or_else(|error| panic!("{error}"));
-    let wanted: Vec<&Script> = scripts
+    let selected: Vec<&Script> = scripts
         .iter()
-        .filter(|script| only.as_deref().is_none_or(|only| script.name.contains(only)))
+        .filter(|script| filter.as_deref().is_none_or(|filter| script.name.contains(filter)))
         .collect();
-    let mut failed = try_all(&wanted, MAX_CONCURRENT);
+    let mut failures = run_scripts(&selected, MAX_CONCURRENT);
     for _ in 1..MAX_TRIES {
-        for (script, _) in &failed {
+        for (script, _) in &failures {
             println!("again: {}", script.name);
         }
-        let again: Vec<&Script> = failed.iter().map(|(script, _)| *script).collect();
-        failed = try_all(&again, MAX_CONCURRENT_RETRIES);
+        let retried: Vec<&Script> = failures.iter().map(|(script, _)| *script).collect();
+        failures = run_scripts(&retried, MAX_CONCURRENT_RETRIES);
     }
-    let reasons: Vec<&str> = failed.iter().map(|(_, reason)| reason.as_str()).collect();
+    let reasons: Vec<&str> = failures.iter().map(|(_, reason)| reason.as_str()).collect();
     assert!(reasons.is_empty(), "{} failed:\n{}", reasons.len(), reasons.join("\n"));
 }

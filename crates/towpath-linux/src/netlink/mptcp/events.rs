@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::{command, resolve};
+use super::{resolve_family, split_command};
 use crate::netlink::error::{NetlinkError, NetlinkErrorKind};
 use crate::netlink::socket::{EventBatch, EventSocket, RequestSocket};
 use crate::netlink::wire::{Attribute, Malformed, Message};
@@ -117,7 +117,7 @@ impl MptcpEvents {
     /// Subscribes to the path manager of the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         let action = "subscribe to MPTCP events";
-        let family = resolve(&mut RequestSocket::open(NETLINK_GENERIC, action)?, action)?;
+        let family = resolve_family(&mut RequestSocket::open(NETLINK_GENERIC, action)?, action)?;
         let missing = || NetlinkError::new(action, NetlinkErrorKind::Unsupported("MPTCP events"));
         let group = family.events.ok_or_else(missing)?;
         let events = EventSocket::open(NETLINK_GENERIC, &[group], action)?;
@@ -166,7 +166,7 @@ impl MptcpEvent {
     }
 
     fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
-        let (number, attributes) = command(message)?;
+        let (number, attributes) = split_command(message)?;
         let mut event = Self::new(MptcpEventKind::from_kernel(number));
         for attribute in attributes {
             event.set(attribute?)?;
@@ -228,24 +228,24 @@ impl fmt::Display for MptcpEvent {
         }
         write!(f, "[{:>14}]", kind.name())?;
         let version = |address: &IpAddr| if address.is_ipv4() { '4' } else { '6' };
-        let some = |f: &mut fmt::Formatter<'_>, name: &str, value: Option<u64>| {
+        let write_field = |f: &mut fmt::Formatter<'_>, name: &str, value: Option<u64>| {
             value.map_or(Ok(()), |value| write!(f, " {name}={value}"))
         };
         token.map_or(Ok(()), |token| write!(f, " token={token:08x}"))?;
-        some(f, "remid", remote_id.map(u64::from))?;
-        some(f, "locid", local_id.map(u64::from))?;
+        write_field(f, "remid", remote_id.map(u64::from))?;
+        write_field(f, "locid", local_id.map(u64::from))?;
         for (name, address) in [("saddr", local), ("daddr", remote)] {
             if let Some(address) = address {
                 write!(f, " {name}{}={address}", version(address))?;
             }
         }
-        some(f, "sport", local_port.map(u64::from))?;
-        some(f, "dport", remote_port.map(u64::from))?;
-        some(f, "backup", backup.map(u64::from))?;
-        some(f, "error", error.map(u64::from))?;
-        some(f, "timeout", timeout.map(u64::from))?;
-        some(f, "ifindex", link_index.map(u64::from))?;
-        some(f, "reset_reason", self.reset_reason.map(u64::from))?;
+        write_field(f, "sport", local_port.map(u64::from))?;
+        write_field(f, "dport", remote_port.map(u64::from))?;
+        write_field(f, "backup", backup.map(u64::from))?;
+        write_field(f, "error", error.map(u64::from))?;
+        write_field(f, "timeout", timeout.map(u64::from))?;
+        write_field(f, "ifindex", link_index.map(u64::from))?;
+        write_field(f, "reset_reason", self.reset_reason.map(u64::from))?;
         self.reset_flags.map_or(Ok(()), |flags| write!(f, " reset_flags=0x{flags:x}"))?;
         let flags = self.flags.unwrap_or(0);
         if flags & FLAG_SERVER_SIDE != 0 || self.server_side == Some(true) {
@@ -324,10 +324,10 @@ pub(crate) mod tests {
         assert_eq!(second, [&joined[..], &[Removed, SubflowClosed, SubflowClosed]].concat());
         assert_eq!(rest, [Closed, Closed, ListenerClosed, SubflowClosed, Announced]);
         let address = |text: &str| Some(text.parse::<IpAddr>().unwrap());
-        let opened = &events[1];
-        assert_eq!((opened.local, opened.remote), (address("10.0.0.1"), address("10.0.1.1")));
-        assert_eq!((opened.local_port, opened.remote_port), (Some(0xacfb), Some(0x9781)));
-        assert_eq!((opened.local_id, opened.remote_id), (Some(0), Some(0)));
+        let created = &events[1];
+        assert_eq!((created.local, created.remote), (address("10.0.0.1"), address("10.0.1.1")));
+        assert_eq!((created.local_port, created.remote_port), (Some(0xacfb), Some(0x9781)));
+        assert_eq!((created.local_id, created.remote_id), (Some(0), Some(0)));
         assert_eq!(events[6].backup, Some(false));
         assert_eq!(events[7].backup, Some(true));
         assert_eq!(events[15].error, Some(libc::ECONNREFUSED as u8));
@@ -352,26 +352,23 @@ pub(crate) mod tests {
     #[test]
     fn events_are_written_as_iproute2_writes_them() {
         let events = recorded();
-        let written: Vec<_> = events.iter().map(ToString::to_string).collect();
+        let lines: Vec<_> = events.iter().map(ToString::to_string).collect();
         assert_eq!(
-            written[1],
+            lines[1],
             "[       CREATED] token=d32090b2 remid=0 locid=0 saddr4=10.0.0.1 daddr4=10.0.1.1 \
              sport=44283 dport=38785"
         );
         assert_eq!(
-            written[3],
+            lines[3],
             "[   ESTABLISHED] token=c3038cde remid=0 locid=0 saddr4=10.0.1.1 daddr4=10.0.0.1 \
              sport=38785 dport=44283 server_side"
         );
         assert_eq!(
-            written[5],
+            lines[5],
             "[     SF_CLOSED] token=c3038cde remid=0 locid=5 saddr4=10.0.2.1 daddr4=10.0.0.1 \
              sport=54349 dport=44283 backup=0 error=111"
         );
-        assert_eq!(
-            written[16],
-            "[     ANNOUNCED] token=e6b7e4b2 remid=9 daddr4=10.0.1.2 dport=4321"
-        );
+        assert_eq!(lines[16], "[     ANNOUNCED] token=e6b7e4b2 remid=9 daddr4=10.0.1.2 dport=4321");
         let reset = MptcpEvent {
             token: Some(1),
             flags: Some(FLAG_DENY_JOIN_ID0 | 8),

@@ -108,9 +108,10 @@ impl InterfaceAddress {
             }
         }
         // IFA_ADDRESS is the peer's address if there is a peer; IPv6 without one has no IFA_LOCAL.
-        let own = local.or(address).ok_or(Malformed::Missing("address"))?;
-        let peer = address.filter(|&address| address != own);
-        let local = Prefix::new(own, length).map_err(|_| Malformed::Missing("prefix length"))?;
+        let local_address = local.or(address).ok_or(Malformed::Missing("address"))?;
+        let peer = address.filter(|&address| address != local_address);
+        let local =
+            Prefix::new(local_address, length).map_err(|_| Malformed::Missing("prefix length"))?;
         Ok(Self { link_index, local, peer, flags, scope })
     }
 }
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn recorded_addresses_are_understood() {
         let addresses = parse_all(RECORDED, |message| InterfaceAddress::parse(message).unwrap());
-        let own = |address: &InterfaceAddress| (address.local.to_string(), address.peer);
+        let local_and_peer = |address: &InterfaceAddress| (address.local.to_string(), address.peer);
         let peer = |text: &str| Some(text.parse().unwrap());
         let expected = [
             ("127.0.0.1/8", None),
@@ -137,7 +138,7 @@ mod tests {
             ("fd00::1/64", None),
         ];
         let expected = expected.map(|(local, peer)| (local.to_owned(), peer));
-        assert_eq!(addresses.iter().map(own).collect::<Vec<_>>(), expected);
+        assert_eq!(addresses.iter().map(local_and_peer).collect::<Vec<_>>(), expected);
         assert!(!addresses[0].is_global() && addresses[2].is_global());
         assert!(addresses.iter().all(InterfaceAddress::is_usable));
         assert_eq!(addresses[5].flags, libc::IFA_F_NODAD | libc::IFA_F_PERMANENT);

@@ -93,19 +93,23 @@ impl RouteSocket {
         right: &VethEnd<'_>,
     ) -> Result<(), NetlinkError> {
         let action = format_args!("add veth pair `{}` and `{}`", left.name, right.name);
-        let payload =
-            veth_end(MessageBuilder::new(&info(0, 0)), left).nest(libc::IFLA_LINKINFO, |kind| {
+        let payload = put_veth_end(MessageBuilder::new(&ifinfomsg(0, 0)), left).nest(
+            libc::IFLA_LINKINFO,
+            |kind| {
                 kind.text(libc::IFLA_INFO_KIND, "veth").nest(libc::IFLA_INFO_DATA, |data| {
-                    data.nest(VETH_INFO_PEER, |peer| veth_end(peer.raw(&info(0, 0)), right))
+                    data.nest(VETH_INFO_PEER, |peer| {
+                        put_veth_end(peer.raw(&ifinfomsg(0, 0)), right)
+                    })
                 })
-            });
+            },
+        );
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         self.requests.change(libc::RTM_NEWLINK, flags, &payload, action)
     }
 
     /// Adds a bridge: a switch in the kernel.
     pub fn add_bridge(&mut self, name: &str) -> Result<(), NetlinkError> {
-        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
+        let payload = MessageBuilder::new(&ifinfomsg(0, 0)).text(libc::IFLA_IFNAME, name);
         let payload =
             payload.nest(libc::IFLA_LINKINFO, |kind| kind.text(libc::IFLA_INFO_KIND, "bridge"));
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
@@ -123,7 +127,7 @@ impl RouteSocket {
 
     /// Deletes `link`; for a virtual Ethernet pair, both ends.
     pub fn delete_link(&mut self, link: &str) -> Result<(), NetlinkError> {
-        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, link);
+        let payload = MessageBuilder::new(&ifinfomsg(0, 0)).text(libc::IFLA_IFNAME, link);
         let action = format_args!("delete `{link}`");
         self.requests.change(libc::RTM_DELLINK, 0, &payload, action)
     }
@@ -177,7 +181,7 @@ impl RouteSocket {
 
     /// Lists all interfaces of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
-        let payload = MessageBuilder::new(&info(0, 0));
+        let payload = MessageBuilder::new(&ifinfomsg(0, 0));
         self.requests.dump(libc::RTM_GETLINK, &payload, format_args!("list links"), Link::parse)
     }
 
@@ -186,7 +190,7 @@ impl RouteSocket {
         name: &str,
         action: fmt::Arguments<'_>,
     ) -> Result<Link, NetlinkError> {
-        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
+        let payload = MessageBuilder::new(&ifinfomsg(0, 0)).text(libc::IFLA_IFNAME, name);
         self.requests.get(libc::RTM_GETLINK, &payload, action, |message| {
             Link::parse(message)?.ok_or(Malformed::Missing("link"))
         })
@@ -200,7 +204,7 @@ impl RouteSocket {
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         let flag = flag as u32;
-        let payload = MessageBuilder::new(&info(if on { flag } else { 0 }, flag));
+        let payload = MessageBuilder::new(&ifinfomsg(if on { flag } else { 0 }, flag));
         let payload = payload.text(libc::IFLA_IFNAME, link);
         self.requests.change(libc::RTM_NEWLINK, 0, &payload, action)
     }
@@ -212,7 +216,7 @@ impl RouteSocket {
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         let payload =
-            MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, link).append(attribute);
+            MessageBuilder::new(&ifinfomsg(0, 0)).text(libc::IFLA_IFNAME, link).append(attribute);
         self.requests.change(libc::RTM_NEWLINK, 0, &payload, action)
     }
 }
@@ -329,13 +333,13 @@ impl OperationalState {
 }
 
 /// Returns a `struct ifinfomsg` without an index: the attribute `IFLA_IFNAME` names the link.
-fn info(flags: u32, change: u32) -> [u8; 16] {
+fn ifinfomsg(flags: u32, change: u32) -> [u8; 16] {
     let [f0, f1, f2, f3] = flags.to_ne_bytes();
     let [c0, c1, c2, c3] = change.to_ne_bytes();
     [UNSPECIFIED, 0, 0, 0, 0, 0, 0, 0, f0, f1, f2, f3, c0, c1, c2, c3]
 }
 
-fn veth_end(payload: MessageBuilder, end: &VethEnd<'_>) -> MessageBuilder {
+fn put_veth_end(payload: MessageBuilder, end: &VethEnd<'_>) -> MessageBuilder {
     let VethEnd { name, mac, mtu, tx_queue_len, namespace } = *end;
     payload
         .text(libc::IFLA_IFNAME, name)

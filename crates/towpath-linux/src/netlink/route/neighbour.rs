@@ -26,14 +26,14 @@ impl RouteSocket {
     pub fn forget_neighbours(&mut self, link: &str) -> Result<(), NetlinkError> {
         let action = format_args!("forget the neighbours of `{link}`");
         let index = self.index(link, action)?;
-        let payload = MessageBuilder::new(&header(0));
+        let payload = MessageBuilder::new(&ndmsg(0));
         let parse = Neighbour::parse;
-        let all = self.requests.dump(libc::RTM_GETNEIGH, &payload, action, parse)?;
-        for neighbour in all.iter().filter(|neighbour| neighbour.link_index == index) {
-            let payload = MessageBuilder::new(&header(index)).ip(NDA_DST, neighbour.address);
-            let forgotten = self.requests.change(libc::RTM_DELNEIGH, 0, &payload, action);
+        let neighbours = self.requests.dump(libc::RTM_GETNEIGH, &payload, action, parse)?;
+        for neighbour in neighbours.iter().filter(|neighbour| neighbour.link_index == index) {
+            let payload = MessageBuilder::new(&ndmsg(index)).ip(NDA_DST, neighbour.address);
+            let result = self.requests.change(libc::RTM_DELNEIGH, 0, &payload, action);
             // The entry may have expired meanwhile.
-            match forgotten {
+            match result {
                 Err(error) if error.errno() != Some(libc::ENOENT) => return Err(error),
                 _ => {}
             }
@@ -42,7 +42,7 @@ impl RouteSocket {
     }
 }
 
-fn header(link_index: u32) -> [u8; NDMSG_BYTES] {
+fn ndmsg(link_index: u32) -> [u8; NDMSG_BYTES] {
     let [i0, i1, i2, i3] = link_index.to_ne_bytes();
     [libc::AF_INET as u8, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0]
 }
@@ -77,9 +77,9 @@ mod tests {
 
     #[test]
     fn recorded_neighbours_are_distinguished_by_origin() {
-        let found = parse_all(RECORDED, |message| Neighbour::parse(message).unwrap());
+        let neighbours = parse_all(RECORDED, |message| Neighbour::parse(message).unwrap());
         let address = "10.0.0.2".parse().unwrap();
-        assert_eq!(found, [Some(Neighbour { link_index: 3, address }), None]);
+        assert_eq!(neighbours, [Some(Neighbour { link_index: 3, address }), None]);
         never_panics(RECORDED, Neighbour::parse);
     }
 }

@@ -72,7 +72,7 @@ impl RouteSocket {
             "limit `{link}` to {rate}, burst {burst_bytes} bytes, queue {limit_bytes} bytes"
         );
         let index = self.index(link, action)?;
-        let payload = MessageBuilder::new(&header(index, HANDLE))
+        let payload = MessageBuilder::new(&tcmsg(index, HANDLE))
             .text(libc::TCA_KIND, "tbf")
             .nest(libc::TCA_OPTIONS, |options| tbf.options(options));
         let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
@@ -83,7 +83,7 @@ impl RouteSocket {
     pub fn delete_qdisc(&mut self, link: &str) -> Result<(), NetlinkError> {
         let action = format_args!("delete the queueing discipline of `{link}`");
         let index = self.index(link, action)?;
-        self.requests.change(libc::RTM_DELQDISC, 0, &MessageBuilder::new(&header(index, 0)), action)
+        self.requests.change(libc::RTM_DELQDISC, 0, &MessageBuilder::new(&tcmsg(index, 0)), action)
     }
 
     /// Returns the counters of `link`'s root queueing discipline; `None` if it has none.
@@ -91,7 +91,7 @@ impl RouteSocket {
         let action = format_args!("read the queueing discipline of `{link}`");
         let index = self.index(link, action)?;
         // A request for one link would notify every listener; the list is silent.
-        let payload = MessageBuilder::new(&header(index, 0));
+        let payload = MessageBuilder::new(&tcmsg(index, 0));
         let rows = self.requests.dump(libc::RTM_GETQDISC, &payload, action, |message| {
             QdiscStats::parse(message, index)
         })?;
@@ -145,7 +145,7 @@ impl QdiscStats {
             match attribute.kind {
                 libc::TCA_KIND => stats.kind = attribute.text(),
                 libc::TCA_OPTIONS => options = Some(attribute),
-                libc::TCA_STATS2 => stats.count(attribute)?,
+                libc::TCA_STATS2 => stats.set_counters(attribute)?,
                 _ => {}
             }
         }
@@ -155,7 +155,7 @@ impl QdiscStats {
         Ok(Some(stats))
     }
 
-    fn count(&mut self, counters: Attribute<'_>) -> Result<(), Malformed> {
+    fn set_counters(&mut self, counters: Attribute<'_>) -> Result<(), Malformed> {
         for attribute in counters.nested() {
             let attribute = attribute?;
             let mut reader = StructReader::new(attribute.value, "queueing counters");
@@ -181,24 +181,24 @@ impl QdiscStats {
 
 /// Returns the rate in a token bucket filter's options.
 fn tbf_rate(options: Attribute<'_>) -> Result<Option<Rate>, Malformed> {
-    let (mut short, mut long) = (0, None);
+    let (mut rate32, mut rate64) = (0, None);
     for attribute in options.nested() {
         let attribute = attribute?;
         match attribute.kind {
             TBF_PARMS => {
                 let mut reader = StructReader::new(attribute.value, "tc_tbf_qopt");
                 let _ratespec = reader.u64()?;
-                short = reader.u32()?;
+                rate32 = reader.u32()?;
             }
-            TBF_RATE64 => long = Some(attribute.u64()?),
+            TBF_RATE64 => rate64 = Some(attribute.u64()?),
             _ => {}
         }
     }
-    Ok(Rate::from_bps(long.unwrap_or(short.into()).saturating_mul(8)))
+    Ok(Rate::from_bps(rate64.unwrap_or(rate32.into()).saturating_mul(8)))
 }
 
 /// Returns the `struct tcmsg` for the root of a link.
-fn header(link_index: u32, handle: u32) -> [u8; 20] {
+fn tcmsg(link_index: u32, handle: u32) -> [u8; 20] {
     let [i0, i1, i2, i3] = link_index.to_ne_bytes();
     let [h0, h1, h2, h3] = handle.to_ne_bytes();
     let [p0, p1, p2, p3] = ROOT.to_ne_bytes();
@@ -233,7 +233,9 @@ mod tests {
             Attributes::new(&message[16..]).map(|attribute| attribute.unwrap()).collect();
         let [parameters, table, burst] = &attributes[..] else { panic!("{attributes:?}") };
         assert_eq!((parameters.kind, parameters.value.len()), (TBF_PARMS, 36));
-        let word = |at: usize| u32::from_ne_bytes(parameters.value[at..at + 4].try_into().unwrap());
+        let word = |offset: usize| {
+            u32::from_ne_bytes(parameters.value[offset..offset + 4].try_into().unwrap())
+        };
         assert_eq!((word(8), word(24), word(28)), (1_000_000, 30_000, 1_600 * 1_000 / 64));
         assert_eq!((table.kind, table.value.len()), (TBF_RTAB, 1_024));
         assert_eq!(table.u32(), Ok(8 * 1_000 / 64));

@@ -138,13 +138,13 @@ impl RuleEntry {
     /// Reads `RTM_NEWRULE` and `RTM_DELRULE`; `None` for a family other than IP.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
         let mut reader = StructReader::new(message.body, "fib_rule_hdr");
-        let [family, to, from, service, table, _, _, action] = reader.take()?;
+        let [family, to_length, from_length, service, table, _, _, action] = reader.take()?;
         let flags = reader.u32()?;
-        let Some(everything) = Prefix::all(family) else { return Ok(None) };
+        let Some(any_address) = Prefix::all(family) else { return Ok(None) };
         let mut entry = Self {
             priority: 0,
-            from: everything,
-            to: everything,
+            from: any_address,
+            to: any_address,
             action: RuleAction::from_kernel(action, u32::from(table)),
             input: None,
             output: None,
@@ -155,15 +155,20 @@ impl RuleEntry {
             has_further_conditions: service != 0,
         };
         for attribute in Attributes::new(reader.rest()) {
-            entry.set(attribute?, to, from)?;
+            entry.set(attribute?, to_length, from_length)?;
         }
         Ok(Some(entry))
     }
 
-    fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
+    fn set(
+        &mut self,
+        attribute: Attribute<'_>,
+        to_length: u8,
+        from_length: u8,
+    ) -> Result<(), Malformed> {
         match attribute.kind {
-            FRA_DST => self.to = attribute.prefix(to)?,
-            FRA_SRC => self.from = attribute.prefix(from)?,
+            FRA_DST => self.to = attribute.prefix(to_length)?,
+            FRA_SRC => self.from = attribute.prefix(from_length)?,
             FRA_IIFNAME => self.input = Some(attribute.text()),
             FRA_OIFNAME => self.output = Some(attribute.text()),
             FRA_PRIORITY => self.priority = attribute.u32()?,
@@ -234,7 +239,7 @@ mod tests {
         let rules = parse_all(RECORDED, |message| RuleEntry::parse(message).unwrap());
         assert_eq!(rules.iter().filter(|rule| rule.is_none()).count(), 2, "multicast routing's");
         let rules: Vec<_> = rules.into_iter().flatten().collect();
-        let head = |rule: &RuleEntry| (rule.priority, rule.from.to_string(), rule.action);
+        let summary = |rule: &RuleEntry| (rule.priority, rule.from.to_string(), rule.action);
         let expected = [
             (0, "0.0.0.0/0", RuleAction::Table(255)),
             (500, "10.0.0.1/32", RuleAction::Table(1_001)),
@@ -250,7 +255,7 @@ mod tests {
             (32_766, "::/0", RuleAction::Table(254)),
         ];
         let expected = expected.map(|(priority, from, action)| (priority, from.into(), action));
-        assert_eq!(rules.iter().map(head).collect::<Vec<_>>(), expected);
+        assert_eq!(rules.iter().map(summary).collect::<Vec<_>>(), expected);
         let marked = &rules[2];
         assert_eq!(
             (marked.to.to_string().as_str(), marked.mark),
@@ -263,8 +268,11 @@ mod tests {
             (rules[4].suppress_prefix_length, rules[1].suppress_prefix_length),
             (Some(0), None)
         );
-        let further: Vec<_> =
-            rules.iter().filter(|rule| rule.has_further_conditions).map(|it| it.priority).collect();
+        let further: Vec<_> = rules
+            .iter()
+            .filter(|rule| rule.has_further_conditions)
+            .map(|rule| rule.priority)
+            .collect();
         assert_eq!(further, [900], "ports and a protocol");
         assert_eq!(
             (rules[0].protocol, rules[1].protocol),

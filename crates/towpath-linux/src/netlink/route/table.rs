@@ -114,9 +114,15 @@ impl RouteSocket {
         } else {
             libc::RT_SCOPE_UNIVERSE
         };
-        let how = [libc::RTPROT_STATIC, scope, libc::RTN_UNICAST];
+        let protocol_scope_kind = [libc::RTPROT_STATIC, scope, libc::RTN_UNICAST];
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-        self.change_route(libc::RTM_NEWROUTE, flags, route, how, format_args!("add {route}"))
+        self.change_route(
+            libc::RTM_NEWROUTE,
+            flags,
+            route,
+            protocol_scope_kind,
+            format_args!("add {route}"),
+        )
     }
 
     /// Deletes the first route that matches `route`.
@@ -142,7 +148,7 @@ impl RouteSocket {
             family: family(to),
             to_length: length(to),
             from_length: from.map_or(0, length),
-            how: [0; 3],
+            protocol_scope_kind: [0; 3],
             flags: LOOKUP_TABLE,
         };
         let payload = MessageBuilder::new(&header.bytes())
@@ -159,13 +165,14 @@ impl RouteSocket {
         kind: u16,
         flags: i32,
         route: &RouteSpec<'_>,
-        how: [u8; 3],
+        protocol_scope_kind: [u8; 3],
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         let RouteSpec { to, link, gateway, source, table, metric } = *route;
         let index = self.index(link, action)?;
         let (family, to_length) = (to.family(), to.length());
-        let header = RouteHeader { family, to_length, from_length: 0, how, flags: 0 };
+        let header =
+            RouteHeader { family, to_length, from_length: 0, protocol_scope_kind, flags: 0 };
         let payload = MessageBuilder::new(&header.bytes())
             .ip(libc::RTA_DST, to.network().address())
             .u32(libc::RTA_OIF, index)
@@ -183,13 +190,19 @@ struct RouteHeader {
     to_length: u8,
     from_length: u8,
     /// Protocol, scope and type.
-    how: [u8; 3],
+    protocol_scope_kind: [u8; 3],
     flags: u32,
 }
 
 impl RouteHeader {
     fn bytes(&self) -> [u8; 12] {
-        let Self { family, to_length, from_length, how: [protocol, scope, kind], flags } = *self;
+        let Self {
+            family,
+            to_length,
+            from_length,
+            protocol_scope_kind: [protocol, scope, kind],
+            flags,
+        } = *self;
         let [f0, f1, f2, f3] = flags.to_ne_bytes();
         [family, to_length, from_length, 0, 0, protocol, scope, kind, f0, f1, f2, f3]
     }
@@ -204,11 +217,11 @@ impl RouteEntry {
     /// Reads `RTM_NEWROUTE` and `RTM_DELROUTE`; `None` for a family other than IP.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
         let mut reader = StructReader::new(message.body, "rtmsg");
-        let [family, length, from_length, _, table, protocol, scope, kind] = reader.take()?;
+        let [family, to_length, from_length, _, table, protocol, scope, kind] = reader.take()?;
         let flags = reader.u32()?;
-        let Some(everything) = Prefix::all(family) else { return Ok(None) };
+        let Some(any_address) = Prefix::all(family) else { return Ok(None) };
         let mut entry = Self {
-            to: everything,
+            to: any_address,
             from: None,
             kind: RouteKind::from_kernel(kind),
             link_index: None,
@@ -223,18 +236,23 @@ impl RouteEntry {
             next_hops: Vec::new(),
         };
         for attribute in Attributes::new(reader.rest()) {
-            entry.set(attribute?, length, from_length)?;
+            entry.set(attribute?, to_length, from_length)?;
         }
         Ok(Some(entry))
     }
 
-    fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
+    fn set(
+        &mut self,
+        attribute: Attribute<'_>,
+        to_length: u8,
+        from_length: u8,
+    ) -> Result<(), Malformed> {
         match attribute.kind {
-            libc::RTA_DST => self.to = attribute.prefix(to)?,
-            libc::RTA_SRC => self.from = Some(attribute.prefix(from)?),
+            libc::RTA_DST => self.to = attribute.prefix(to_length)?,
+            libc::RTA_SRC => self.from = Some(attribute.prefix(from_length)?),
             libc::RTA_OIF => self.link_index = Some(attribute.u32()?),
             libc::RTA_GATEWAY => self.gateway = Some(attribute.ip()?),
-            libc::RTA_VIA => self.gateway = Some(via(attribute)?),
+            libc::RTA_VIA => self.gateway = Some(parse_via(attribute)?),
             libc::RTA_PREFSRC => self.source = Some(attribute.ip()?),
             libc::RTA_TABLE => self.table = attribute.u32()?,
             libc::RTA_PRIORITY => self.metric = Some(attribute.u32()?),
@@ -254,7 +272,7 @@ impl RouteEntry {
 }
 
 /// Parses `struct rtvia`: a family, then an address of it.
-fn via(attribute: Attribute<'_>) -> Result<IpAddr, Malformed> {
+fn parse_via(attribute: Attribute<'_>) -> Result<IpAddr, Malformed> {
     let address = attribute.value.get(2..).unwrap_or_default();
     Attribute { kind: attribute.kind, value: address }.ip()
 }
@@ -266,19 +284,19 @@ impl NextHop {
         while bytes.len() >= RTNEXTHOP_BYTES {
             let mut reader = StructReader::new(bytes, "rtnexthop");
             let length = usize::from(reader.u16()?);
-            let (flags, hops_less_one, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
-            let short = Malformed::Short { what: "rtnexthop", need: length, got: bytes.len() };
+            let (flags, weight_less_one, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
+            let short = Malformed::Short { item: "rtnexthop", need: length, got: bytes.len() };
             let attributes = bytes.get(RTNEXTHOP_BYTES..length).ok_or(short)?;
             let mut gateway = None;
             for attribute in Attributes::new(attributes) {
                 let attribute = attribute?;
                 match attribute.kind {
                     libc::RTA_GATEWAY => gateway = Some(attribute.ip()?),
-                    libc::RTA_VIA => gateway = Some(via(attribute)?),
+                    libc::RTA_VIA => gateway = Some(parse_via(attribute)?),
                     _ => {}
                 }
             }
-            hops.push(Self { link_index, gateway, weight: u16::from(hops_less_one) + 1, flags });
+            hops.push(Self { link_index, gateway, weight: u16::from(weight_less_one) + 1, flags });
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(hops)
@@ -335,7 +353,7 @@ mod tests {
     #[test]
     fn recorded_routes_are_understood() {
         let routes = parse_all(RECORDED, |message| RouteEntry::parse(message).unwrap().unwrap());
-        let way = |entry: &RouteEntry| {
+        let summary = |entry: &RouteEntry| {
             let gateway = entry.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
             (entry.to.to_string(), gateway, entry.link_index.unwrap(), entry.table)
         };
@@ -348,7 +366,7 @@ mod tests {
             ("10.0.0.0/24", "", 3, 254),
         ];
         let expected = expected.map(|(to, via, link, table)| (to.into(), via.into(), link, table));
-        assert_eq!(routes.iter().map(way).collect::<Vec<_>>(), expected);
+        assert_eq!(routes.iter().map(summary).collect::<Vec<_>>(), expected);
         assert_eq!(routes[0].source, Some("10.0.0.1".parse().unwrap()));
         assert_eq!(routes[4].metric, Some(100));
     }
@@ -357,21 +375,25 @@ mod tests {
     fn routes_of_other_kinds_and_with_several_next_hops_are_understood() {
         let routes = parse_all(KINDS, |message| RouteEntry::parse(message).unwrap().unwrap());
         let find = |to: &str| routes.iter().find(|route| route.to == to.parse().unwrap()).unwrap();
-        let several = find("192.0.2.0/24");
-        assert_eq!((several.link_index, several.gateway), (None, None));
-        let next = Some("10.0.0.254".parse().unwrap());
-        let hops: Vec<_> = several.next_hops.iter().map(|hop| (hop.gateway, hop.weight)).collect();
-        assert_eq!(hops, [(next, 3), (None, 1)]);
+        let multipath = find("192.0.2.0/24");
+        assert_eq!((multipath.link_index, multipath.gateway), (None, None));
+        let gateway = Some("10.0.0.254".parse().unwrap());
+        let hops: Vec<_> =
+            multipath.next_hops.iter().map(|hop| (hop.gateway, hop.weight)).collect();
+        assert_eq!(hops, [(gateway, 3), (None, 1)]);
         assert_eq!(find("198.51.100.0/24").kind, RouteKind::Blackhole);
-        let refused = find("203.0.113.0/24");
-        assert_eq!((refused.kind, refused.metric), (RouteKind::Unreachable, Some(7)));
+        let unreachable = find("203.0.113.0/24");
+        assert_eq!((unreachable.kind, unreachable.metric), (RouteKind::Unreachable, Some(7)));
         let default = find("::/0");
-        assert!(default.is_default() && !refused.is_default());
+        assert!(default.is_default() && !unreachable.is_default());
         assert_eq!((default.gateway, default.mtu), (Some("fd00::2".parse().unwrap()), Some(1_400)));
-        let from = find("2001:db8::/32");
-        assert_eq!(from.from, Some("fd00::1/128".parse().unwrap()));
-        let own = find("10.0.0.0/24");
-        assert_eq!((own.protocol, own.scope), (libc::RTPROT_KERNEL, libc::RT_SCOPE_LINK));
+        let source_route = find("2001:db8::/32");
+        assert_eq!(source_route.from, Some("fd00::1/128".parse().unwrap()));
+        let kernel_route = find("10.0.0.0/24");
+        assert_eq!(
+            (kernel_route.protocol, kernel_route.scope),
+            (libc::RTPROT_KERNEL, libc::RT_SCOPE_LINK)
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) struct LinkCounterIds {
 }
 
 impl LinkCounterIds {
-    pub(super) fn of(
+    pub(super) fn for_link(
         network: &EmulatedNetwork,
         link: &AccountedLink,
         is_quic: bool,
@@ -53,83 +53,87 @@ impl LinkCounterIds {
     }
 
     /// Returns the bytes that the link has served.
-    pub(super) fn served(&self, watched: &TrafficSnapshot) -> u64 {
-        watched.directions.get(self.direction).map_or(0, |(_, served)| *served)
+    pub(super) fn served(&self, snapshot: &TrafficSnapshot) -> u64 {
+        snapshot.directions.get(self.direction).map_or(0, |(_, served)| *served)
     }
 
     /// Returns the totals from link counters; values of subflows and applications are added
     /// elsewhere.
-    pub(super) fn totals(&self, watched: &TrafficSnapshot) -> LinkTotals {
-        let routes = self.routes.iter().filter_map(|route| watched.routes.get(*route));
+    pub(super) fn totals(&self, snapshot: &TrafficSnapshot) -> LinkTotals {
+        let routes = self.routes.iter().filter_map(|route| snapshot.routes.get(*route));
         let (mut arrived, mut payload) = (0, 0);
         for RouteCounters { packets, bytes, payload_bytes } in routes {
             arrived += bytes + packets * self.overhead_bytes;
             payload += payload_bytes.get(self.protocol).copied().unwrap_or(0);
         }
-        LinkTotals { served: self.served(watched), arrived, payload, ..LinkTotals::default() }
+        LinkTotals { served: self.served(snapshot), arrived, payload, ..LinkTotals::default() }
     }
 }
 
 /// Returns the part of each gap that never closes: the minimum over this total and all later ones.
 ///
 /// A gap that closes later was in flight; the rest was lost or redundant.
-pub(super) fn suffix_min(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
-    let mut least = u64::MAX;
-    let mut all: Vec<u64> = { behind.rev() }
+pub(super) fn suffix_min(gaps: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
+    let mut minimum = u64::MAX;
+    let mut minima: Vec<u64> = { gaps.rev() }
         .map(|gap| {
-            least = least.min(gap);
-            least
+            minimum = minimum.min(gap);
+            minimum
         })
         .collect();
-    all.reverse();
-    all
+    minima.reverse();
+    minima
 }
 
 /// Classifies the bytes that the link carried between each total and the one before.
 ///
-/// Bytes that arrived after the first `kept` totals were in flight at their end. Without later
-/// totals, up to `wire_bytes` (the link's bandwidth-delay product) count as in flight.
+/// Bytes that arrived after the first `kept_periods` totals were in flight at their end. Without
+/// later totals, up to `wire_bytes` (the link's bandwidth-delay product) count as in flight.
 pub(super) fn classify_carried(
     totals: &[LinkTotals],
-    (kept, wire_bytes): (usize, u64),
+    (kept_periods, wire_bytes): (usize, u64),
     is_quic: bool,
 ) -> Vec<CarriedBytes> {
     let end = totals.len().saturating_sub(1);
     let lost = suffix_min(totals.iter().enumerate().map(|(index, total)| {
-        let in_flight = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
+        let in_flight = if index == end && kept_periods >= totals.len() { wire_bytes } else { 0 };
         total.served.saturating_sub(total.arrived).saturating_sub(in_flight)
     }));
-    let missing = |waiting: bool| {
+    let missing_payload = |without_out_of_order: bool| {
         suffix_min(totals.iter().enumerate().map(move |(index, total)| {
-            let waits = if waiting && index == end { total.out_of_order } else { 0 };
-            total.payload.saturating_sub(total.received).saturating_sub(waits)
+            let out_of_order =
+                if without_out_of_order && index == end { total.out_of_order } else { 0 };
+            total.payload.saturating_sub(total.received).saturating_sub(out_of_order)
         }))
     };
-    let repeated = missing(true);
-    let behind: Vec<u64> =
-        missing(false).iter().zip(&repeated).map(|(all, repeated)| all - repeated).collect();
-    let needless: Vec<u64> = totals.iter().map(|total| total.redundant).collect();
+    let repeated = missing_payload(true);
+    let behind_gaps: Vec<u64> = missing_payload(false)
+        .iter()
+        .zip(&repeated)
+        .map(|(missing, repeated)| missing - repeated)
+        .collect();
+    let redundant: Vec<u64> = totals.iter().map(|total| total.redundant).collect();
     let waiting: Vec<u64> =
-        totals.iter().zip(behind).map(|(total, behind)| total.waiting + behind).collect();
-    let (mut before, mut all) = (LinkTotals::default(), Vec::new());
-    let mut grown = GrowthTracker::default();
-    for (at, total) in totals.iter().enumerate() {
-        for (slot, series) in [&lost, &repeated, &needless, &waiting].into_iter().enumerate() {
-            grown.update(slot, series.get(at).copied().unwrap_or(0));
+        totals.iter().zip(behind_gaps).map(|(total, bytes)| total.waiting + bytes).collect();
+    let (mut previous, mut periods) = (LinkTotals::default(), Vec::new());
+    let mut growth = GrowthTracker::default();
+    for (index, total) in totals.iter().enumerate() {
+        for (kind, series) in [&lost, &repeated, &redundant, &waiting].into_iter().enumerate() {
+            growth.update(kind, series.get(index).copied().unwrap_or(0));
         }
-        let served = total.served.saturating_sub(before.served);
-        let lost = grown.take(0, served);
-        let left = served - lost;
-        let arrived = total.arrived.saturating_sub(before.arrived);
-        let share = if arrived > 0 { (*total, before) } else { (*total, LinkTotals::default()) };
-        let payload = payload_share(left, share);
-        let repeated = grown.take(1, payload);
-        let needless = grown.take(2, payload - repeated);
-        let waiting = grown.take(3, payload - repeated - needless);
-        let delivered = payload - repeated - needless - waiting;
+        let served = total.served.saturating_sub(previous.served);
+        let lost = growth.take(0, served);
+        let arrived_bytes = served - lost;
+        let arrived = total.arrived.saturating_sub(previous.arrived);
+        let share = if arrived > 0 { (*total, previous) } else { (*total, LinkTotals::default()) };
+        let payload = payload_share(arrived_bytes, share);
+        let repeated = growth.take(1, payload);
+        let redundant = growth.take(2, payload - repeated);
+        let waiting = growth.take(3, payload - repeated - redundant);
+        let delivered = payload - repeated - redundant - waiting;
         let mut carried = CarriedBytes {
             delivered,
-            headers: left - payload,
+            headers: arrived_bytes - payload,
             out_of_order: waiting,
             lost,
             spurious: repeated,
@@ -138,29 +142,32 @@ pub(super) fn classify_carried(
         if is_quic {
             // In QUIC datagrams, repeats cannot be distinguished from other bytes around the
             // application's data.
-            carried.headers += repeated + needless + waiting;
+            carried.headers += repeated + redundant + waiting;
             (carried.spurious, carried.out_of_order) = (0, 0);
         } else {
-            carried.reinjected = needless;
+            carried.reinjected = redundant;
         }
-        all.push(carried);
-        before = *total;
+        periods.push(carried);
+        previous = *total;
     }
-    if let Some((total, lost)) = totals.iter().zip(&lost).nth(kept.saturating_sub(1)) {
+    if let Some((total, lost)) = totals.iter().zip(&lost).nth(kept_periods.saturating_sub(1)) {
         let missing = total.served.saturating_sub(total.arrived);
-        mark_in_flight(all.get_mut(..kept).unwrap_or_default(), missing.saturating_sub(*lost));
+        mark_in_flight(
+            periods.get_mut(..kept_periods).unwrap_or_default(),
+            missing.saturating_sub(*lost),
+        );
     }
-    all
+    periods
 }
 
 /// Marks the latest carried bytes as in flight at the end.
-fn mark_in_flight(all: &mut [CarriedBytes], mut on_its_way: u64) {
-    for carried in all.iter_mut().rev() {
-        for own in [&mut carried.delivered, &mut carried.headers] {
-            let part = on_its_way.min(*own);
-            *own -= part;
+fn mark_in_flight(periods: &mut [CarriedBytes], mut in_flight_bytes: u64) {
+    for carried in periods.iter_mut().rev() {
+        for counted in [&mut carried.delivered, &mut carried.headers] {
+            let part = in_flight_bytes.min(*counted);
+            *counted -= part;
             carried.in_flight += part;
-            on_its_way -= part;
+            in_flight_bytes -= part;
         }
     }
 }
@@ -173,28 +180,28 @@ struct GrowthTracker {
 }
 
 impl GrowthTracker {
-    fn update(&mut self, slot: usize, now: u64) {
-        if let (Some(old), Some(owed)) =
-            (self.previous.get_mut(slot), self.unattributed.get_mut(slot))
+    fn update(&mut self, kind: usize, now: u64) {
+        if let (Some(previous), Some(unattributed)) =
+            (self.previous.get_mut(kind), self.unattributed.get_mut(kind))
         {
-            *owed += now.saturating_sub(*old);
-            *old = now;
+            *unattributed += now.saturating_sub(*previous);
+            *previous = now;
         }
     }
 
-    /// Takes at most `there` bytes of the growth; the rest carries over to the next period.
-    fn take(&mut self, slot: usize, there: u64) -> u64 {
-        let Some(owed) = self.unattributed.get_mut(slot) else { return 0 };
-        let taken = there.min(*owed);
-        *owed -= taken;
-        taken
+    /// Attributes at most `max_bytes` of the growth; the rest carries over to the next period.
+    fn take(&mut self, kind: usize, max_bytes: u64) -> u64 {
+        let Some(unattributed) = self.unattributed.get_mut(kind) else { return 0 };
+        let attributed = max_bytes.min(*unattributed);
+        *unattributed -= attributed;
+        attributed
     }
 }
 
 /// Returns the payload in `bytes` of a link, in proportion to the arrivals between two totals.
-fn payload_share(bytes: u64, (now, before): (LinkTotals, LinkTotals)) -> u64 {
-    let arrived = u128::from(now.arrived.saturating_sub(before.arrived));
-    let payload = u128::from(now.payload.saturating_sub(before.payload));
+fn payload_share(bytes: u64, (now, previous): (LinkTotals, LinkTotals)) -> u64 {
+    let arrived = u128::from(now.arrived.saturating_sub(previous.arrived));
+    let payload = u128::from(now.payload.saturating_sub(previous.payload));
     if arrived == 0 {
         return 0;
     }
@@ -205,16 +212,9 @@ fn payload_share(bytes: u64, (now, before): (LinkTotals, LinkTotals)) -> u64 {
 mod tests {
     use super::*;
 
-    fn total(served: u64, arrived: u64, received: u64, needless: u64) -> LinkTotals {
+    fn total(served: u64, arrived: u64, received: u64, redundant: u64) -> LinkTotals {
         let payload = arrived * 9 / 10;
-        LinkTotals {
-            served,
-            arrived,
-            payload,
-            received,
-            redundant: needless,
-            ..LinkTotals::default()
-        }
+        LinkTotals { served, arrived, payload, received, redundant, ..LinkTotals::default() }
     }
 
     fn sum(carried: &CarriedBytes) -> u64 {
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn duplicates_are_classified_by_the_path_of_the_first_copy() {
-        let same = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
-        let other = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
-        let [_, carried] = classify_carried(&same, (2, 0), false)[..] else { panic!() };
+        let same_path = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
+        let other_path = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
+        let [_, carried] = classify_carried(&same_path, (2, 0), false)[..] else { panic!() };
         assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 100, 0));
-        let [_, carried] = classify_carried(&other, (2, 0), false)[..] else { panic!() };
+        let [_, carried] = classify_carried(&other_path, (2, 0), false)[..] else { panic!() };
         assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 0, 100));
     }
 
@@ -260,8 +260,8 @@ mod tests {
             total(2_000, 1_900, 1_710, 0),
         ];
         let carried = classify_carried(&totals, (2, 0), false);
-        let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
-        assert_eq!(both, [(0, 0), (200, 100), (0, 0)]);
+        let in_flight_and_lost: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
+        assert_eq!(in_flight_and_lost, [(0, 0), (200, 100), (0, 0)]);
         assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 0]);
     }
 
@@ -270,14 +270,15 @@ mod tests {
         // 300 are always in flight; 100 were lost.
         let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
         let carried = classify_carried(&totals, (2, 300), false);
-        let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
-        assert_eq!(both, [(0, 100), (300, 0)]);
+        let in_flight_and_lost: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
+        assert_eq!(in_flight_and_lost, [(0, 100), (300, 0)]);
     }
 
     #[test]
     fn data_buffered_at_the_end_is_neither_delivered_nor_wasted() {
-        let waits = LinkTotals { out_of_order: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
-        let totals = [total(1_000, 1_000, 900, 0), waits];
+        let last_total =
+            LinkTotals { out_of_order: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
+        let totals = [total(1_000, 1_000, 900, 0), last_total];
         let [first, last] = classify_carried(&totals, (2, 0), false)[..] else { panic!() };
         assert_eq!((first.out_of_order, last.out_of_order), (0, 500));
         assert_eq!((last.delivered, last.spurious + last.reinjected), (400, 0));
@@ -286,9 +287,9 @@ mod tests {
     #[test]
     fn the_parts_sum_to_the_served_bytes_for_any_counters() {
         let mut seed = 1_u64;
-        let mut draw = |most: u64| {
+        let mut draw = |limit: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % most
+            (seed >> 33) % limit
         };
         let mut totals = vec![LinkTotals::default()];
         for _ in 0..500 {
@@ -303,10 +304,10 @@ mod tests {
             totals.push(next);
         }
         for is_quic in [false, true] {
-            for kept in [0, 1, 250, 501] {
-                let all: u64 =
-                    classify_carried(&totals, (kept, 700), is_quic).iter().map(sum).sum();
-                assert_eq!(all, totals.last().unwrap().served);
+            for kept_periods in [0, 1, 250, 501] {
+                let sum_of_parts: u64 =
+                    classify_carried(&totals, (kept_periods, 700), is_quic).iter().map(sum).sum();
+                assert_eq!(sum_of_parts, totals.last().unwrap().served);
             }
         }
     }

@@ -55,19 +55,22 @@ struct LinkRecorder {
 }
 
 /// Collects the account until the emulator sends no more snapshots.
-pub(super) fn collect(stage: &TrafficContext, inbox: &Receiver<TrafficSnapshot>) -> AccountResult {
-    let mut keeper = AccountBuilder::new(stage);
-    let mut last = None;
-    while let Ok(watched) = inbox.recv() {
+pub(super) fn collect(
+    context: &TrafficContext,
+    inbox: &Receiver<TrafficSnapshot>,
+) -> AccountResult {
+    let mut builder = AccountBuilder::new(context);
+    let mut last_snapshot = None;
+    while let Ok(snapshot) = inbox.recv() {
         // After a long sleep, only the latest snapshot counts.
-        let watched = inbox.try_iter().last().unwrap_or(watched);
-        keeper.sample(stage, &watched);
-        last = Some(watched);
+        let snapshot = inbox.try_iter().last().unwrap_or(snapshot);
+        builder.sample(context, &snapshot);
+        last_snapshot = Some(snapshot);
     }
-    if let Some(last) = last {
-        keeper.close_period(stage, &last);
+    if let Some(last_snapshot) = last_snapshot {
+        builder.close_period(context, &last_snapshot);
     }
-    keeper.finish()
+    builder.finish()
 }
 
 #[derive(Debug)]
@@ -91,13 +94,13 @@ struct AccountBuilder {
 }
 
 impl AccountBuilder {
-    fn new(stage: &TrafficContext) -> Self {
-        let network = &stage.network;
-        let ledger = Ledger::new(&network.scenario, stage.transport);
-        let is_quic = is_quic(stage.transport);
-        let books = ledger.links().iter().filter_map(|link| {
+    fn new(context: &TrafficContext) -> Self {
+        let network = &context.network;
+        let ledger = Ledger::new(&network.scenario, context.transport);
+        let is_quic = is_quic(context.transport);
+        let recorders = ledger.links().iter().filter_map(|link| {
             Some(LinkRecorder {
-                counter_ids: LinkCounterIds::of(network, link, is_quic)?,
+                counter_ids: LinkCounterIds::for_link(network, link, is_quic)?,
                 paths: link.paths.clone(),
                 direction: link.direction,
                 offered: OfferedCapacity::default(),
@@ -109,7 +112,7 @@ impl AccountBuilder {
         });
         let period = network.scenario.run.sample;
         Self {
-            link_recorders: books.collect(),
+            link_recorders: recorders.collect(),
             ledger,
             senders: Senders::default(),
             is_quic,
@@ -127,122 +130,134 @@ impl AccountBuilder {
         }
     }
 
-    fn sample(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
+    fn sample(&mut self, context: &TrafficContext, snapshot: &TrafficSnapshot) {
         self.samples += 1;
-        let many = stage.streams().len() / MAX_FULL_RATE_STREAMS + 1;
-        let over =
-            self.kept_periods.is_none() && self.planned_end.is_some_and(|end| watched.at >= end);
-        let closing = over || watched.at >= self.next_period_end;
-        if !self.samples.is_multiple_of(many) && !closing {
+        let sample_divisor = context.streams().len() / MAX_FULL_RATE_STREAMS + 1;
+        let flows_ended =
+            self.kept_periods.is_none() && self.planned_end.is_some_and(|end| snapshot.at >= end);
+        let is_period_end = flows_ended || snapshot.at >= self.next_period_end;
+        if !self.samples.is_multiple_of(sample_divisor) && !is_period_end {
             return;
         }
-        self.update_drops(stage, watched);
-        let waiting = self.senders.sample(stage, watched.at, &self.last_drops);
-        let at_ns = watched.at.as_nanos() as u64;
-        for (book, link) in self.link_recorders.iter_mut().zip(self.ledger.links()) {
+        self.update_drops(context, snapshot);
+        let path_causes = self.senders.sample(context, snapshot.at, &self.last_drops);
+        let at_ns = snapshot.at.as_nanos() as u64;
+        for (recorder, link) in self.link_recorders.iter_mut().zip(self.ledger.links()) {
             let offered = link.offered_until(at_ns);
-            let served = book.counter_ids.served(watched);
+            let served = recorder.counter_ids.served(snapshot);
             let usable = |offered: OfferedCapacity| {
                 offered.capacity_bytes.saturating_sub(offered.down_bytes)
             };
             let idle = usable(offered)
-                .saturating_sub(usable(book.offered))
-                .saturating_sub(served.saturating_sub(book.served));
-            (book.offered, book.served) = (offered, served);
-            let reasons: Vec<&WeightedCauses> = { book.paths.iter() }
-                .filter_map(|path| waiting.get(&(*path, book.direction)))
+                .saturating_sub(usable(recorder.offered))
+                .saturating_sub(served.saturating_sub(recorder.served));
+            (recorder.offered, recorder.served) = (offered, served);
+            let causes: Vec<&WeightedCauses> = { recorder.paths.iter() }
+                .filter_map(|path| path_causes.get(&(*path, recorder.direction)))
                 .collect();
-            attribute_idle(&mut book.limits, &combine_causes(&reasons, book.paths.len() > 1), idle);
+            attribute_idle(
+                &mut recorder.limits,
+                &combine_causes(&causes, recorder.paths.len() > 1),
+                idle,
+            );
         }
-        if closing {
-            self.close_period(stage, watched);
+        if is_period_end {
+            self.close_period(context, snapshot);
         }
-        if over {
-            self.kept_periods = self.link_recorders.first().map(|book| book.periods.len());
+        if flows_ended {
+            self.kept_periods = self.link_recorders.first().map(|recorder| recorder.periods.len());
         }
     }
 
     /// Updates the last kind of drop on each path; a loss is attributed to it.
-    fn update_drops(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
-        let counters = watched.directions.iter().map(|(counters, _)| *counters).collect();
-        let before = std::mem::replace(&mut self.counters, counters);
-        for number in 0..stage.network.scenario.paths.len() {
+    fn update_drops(&mut self, context: &TrafficContext, snapshot: &TrafficSnapshot) {
+        let counters = snapshot.directions.iter().map(|(counters, _)| *counters).collect();
+        let previous_counters = std::mem::replace(&mut self.counters, counters);
+        for path in 0..context.network.scenario.paths.len() {
             for direction in [DataDirection::Up, DataDirection::Down] {
-                let mut new = [0; 3];
-                for id in stage.network.directions_of(number, direction) {
+                let mut new_drops = [0; 3];
+                for id in context.network.directions_of(path, direction) {
                     let Some(now) = self.counters.get(id.index()) else { continue };
-                    let old = before.get(id.index()).copied().unwrap_or_default();
-                    let full = |counters: &DirectionCounters| {
+                    let previous = previous_counters.get(id.index()).copied().unwrap_or_default();
+                    let queue_drops = |counters: &DirectionCounters| {
                         counters.queue_full.packets + counters.aqm.packets
                     };
                     let counts: [fn(&DirectionCounters) -> u64; 3] =
-                        [full, |own| own.loss.packets, |own| own.mtu.packets];
-                    for (new, count) in new.iter_mut().zip(counts) {
-                        *new += count(now).saturating_sub(count(&old));
+                        [queue_drops, |c| c.loss.packets, |c| c.mtu.packets];
+                    for (sum, count) in new_drops.iter_mut().zip(counts) {
+                        *sum += count(now).saturating_sub(count(&previous));
                     }
                 }
                 let parts = [Part::AfterOverflow, Part::AfterLoss, Part::PacketSize];
-                let most = new.into_iter().zip(parts).max_by_key(|(count, _)| *count);
-                if let Some((_, part)) = most.filter(|(count, _)| *count > 0) {
-                    self.last_drops.insert((number, direction), part);
+                let most_frequent =
+                    new_drops.into_iter().zip(parts).max_by_key(|(count, _)| *count);
+                if let Some((_, part)) = most_frequent.filter(|(count, _)| *count > 0) {
+                    self.last_drops.insert((path, direction), part);
                 }
             }
         }
     }
 
-    fn close_period(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
-        while self.next_period_end <= watched.at {
+    fn close_period(&mut self, context: &TrafficContext, snapshot: &TrafficSnapshot) {
+        while self.next_period_end <= snapshot.at {
             self.next_period_end += self.period;
         }
-        if self.last_period_end.replace(watched.at) == Some(watched.at) {
+        if self.last_period_end.replace(snapshot.at) == Some(snapshot.at) {
             return;
         }
-        self.receivers.sample(stage);
-        for book in &mut self.link_recorders {
-            let total = book.counter_ids.totals(watched);
-            book.periods.push((watched.at, std::mem::take(&mut book.limits), total));
+        self.receivers.sample(context);
+        for recorder in &mut self.link_recorders {
+            let total = recorder.counter_ids.totals(snapshot);
+            recorder.periods.push((snapshot.at, std::mem::take(&mut recorder.limits), total));
         }
     }
 
     fn finish(mut self) -> AccountResult {
-        let longest = self.senders.max_rtt;
-        let enough = self.ledger.sufficient_window_bytes(longest);
-        let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+        let max_rtt = self.senders.max_rtt;
+        let sufficient_bytes = self.ledger.sufficient_window_bytes(max_rtt);
+        let nonzero = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
         let sizes = BufferSizes {
             receive_window_bytes: self.senders.window.mean_bytes(),
             send_buffer_bytes: self.senders.buffer.mean_bytes(),
             grown_bytes: [self.senders.window.max_bytes, self.senders.buffer.max_bytes],
-            sufficient_bytes: known(enough),
+            sufficient_bytes: nonzero(sufficient_bytes),
         };
-        let brought = self.receivers.finish();
-        for (number, book) in self.link_recorders.into_iter().enumerate() {
-            let totals = book.periods.iter().zip(&brought).map(|((.., total), brought)| {
-                let own =
-                    book.paths.iter().filter_map(|path| brought.get(&(*path, book.direction)));
-                own.fold(*total, |total, own| LinkTotals {
-                    received: total.received + own.received,
-                    redundant: total.redundant + own.redundant,
-                    waiting: total.waiting + own.waiting,
-                    out_of_order: total.out_of_order + own.out_of_order,
-                    ..total
-                })
-            });
+        let received_by_period = self.receivers.finish();
+        for (link_index, recorder) in self.link_recorders.into_iter().enumerate() {
+            let totals =
+                recorder.periods.iter().zip(&received_by_period).map(|((.., total), received)| {
+                    let path_received = recorder
+                        .paths
+                        .iter()
+                        .filter_map(|path| received.get(&(*path, recorder.direction)));
+                    path_received.fold(*total, |total, path| LinkTotals {
+                        received: total.received + path.received,
+                        redundant: total.redundant + path.redundant,
+                        waiting: total.waiting + path.waiting,
+                        out_of_order: total.out_of_order + path.out_of_order,
+                        ..total
+                    })
+                });
             let totals: Vec<LinkTotals> = totals.collect();
-            let kept = self.kept_periods.unwrap_or(totals.len());
-            let end = book.periods.last().map_or(0, |(at, ..)| at.as_nanos() as u64);
-            let down = |at: u64| {
-                self.ledger.links().get(number).map(|link| link.offered_until(at).down_bytes)
+            let kept_periods = self.kept_periods.unwrap_or(totals.len());
+            let end =
+                recorder.periods.last().map_or(0, |(end_time, ..)| end_time.as_nanos() as u64);
+            let down_bytes = |at_ns: u64| {
+                self.ledger.links().get(link_index).map(|link| link.offered_until(at_ns).down_bytes)
             };
-            let is_down = down(end) > down(end.saturating_sub(SAMPLE_INTERVAL.as_nanos() as u64));
-            let wire_bytes = if is_down { 0 } else { book.bdp_bytes };
-            let carried = classify_carried(&totals, (kept, wire_bytes), self.is_quic);
-            let mut before = Duration::ZERO;
-            for ((at, limits, _), carried) in book.periods.into_iter().zip(carried).take(kept) {
-                let span = at.saturating_sub(before);
-                before = at;
-                let (t_ns, span_ns) = (at.as_nanos() as u64, span.as_nanos() as u64);
+            let is_down =
+                down_bytes(end) > down_bytes(end.saturating_sub(SAMPLE_INTERVAL.as_nanos() as u64));
+            let wire_bytes = if is_down { 0 } else { recorder.bdp_bytes };
+            let carried = classify_carried(&totals, (kept_periods, wire_bytes), self.is_quic);
+            let mut previous_end = Duration::ZERO;
+            for ((end_time, limits, _), carried) in
+                recorder.periods.into_iter().zip(carried).take(kept_periods)
+            {
+                let span = end_time.saturating_sub(previous_end);
+                previous_end = end_time;
+                let (t_ns, span_ns) = (end_time.as_nanos() as u64, span.as_nanos() as u64);
                 let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
-                self.ledger.add(number, period);
+                self.ledger.add(link_index, period);
             }
         }
         self.ledger.finish(Basis::Sampled, &sizes)
@@ -251,23 +266,25 @@ impl AccountBuilder {
 
 /// Returns the rate times the longest delay, plus a quarter for jitter and a late thread.
 fn bdp_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
-    let way =
+    let in_direction =
         |[up, down]: [Duration; 2]| if link.direction == DataDirection::Down { down } else { up };
     let delays = link.paths.iter().filter_map(|path| scenario.paths.get(*path)).map(|path| {
         let shared = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
-        let shared = shared.map(|item| way([item.up.delay.base, item.down.delay.base]));
-        way([path.up.delay.base, path.down.delay.base]) + shared.sum::<Duration>()
+        let shared = shared
+            .map(|bottleneck| in_direction([bottleneck.up.delay.base, bottleneck.down.delay.base]));
+        in_direction([path.up.delay.base, path.down.delay.base]) + shared.sum::<Duration>()
     });
     let bits = u128::from(link.max_rate_bps()) * delays.max().unwrap_or_default().as_nanos();
     u64::try_from(bits / 8_000_000_000 * 5 / 4).unwrap_or(u64::MAX)
 }
 
-fn attribute_idle(limits: &mut BTreeMap<IdleCause, u64>, reasons: &WeightedCauses, idle: u64) {
-    let all = total_weight(reasons);
-    if all <= 0.0 {
+fn attribute_idle(limits: &mut BTreeMap<IdleCause, u64>, causes: &WeightedCauses, idle: u64) {
+    let weight_sum = total_weight(causes);
+    if weight_sum <= 0.0 {
         return;
     }
-    for (why, weight) in reasons {
-        *limits.entry(*why).or_default() += (idle as f64 * weight / all * PARTS_PER_BYTE) as u64;
+    for (cause, weight) in causes {
+        *limits.entry(*cause).or_default() +=
+            (idle as f64 * weight / weight_sum * PARTS_PER_BYTE) as u64;
     }
 }

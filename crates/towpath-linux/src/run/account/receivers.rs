@@ -57,69 +57,75 @@ pub(super) struct PathReceived {
 
 impl Receivers {
     /// Samples all receivers at the end of a period.
-    pub(super) fn sample(&mut self, stage: &TrafficContext) {
-        for stream in stage.streams() {
+    pub(super) fn sample(&mut self, context: &TrafficContext) {
+        for stream in context.streams() {
             for (direction, read) in &stream.received {
                 let key = (stream.flow, stream.number, *direction);
-                let own = self.streams.entry(key).or_default();
+                let received_stream = self.streams.entry(key).or_default();
                 let read = read.load(Ordering::Relaxed);
-                own.sample(stage, &stream, *direction, read);
-                own.totals.resize(self.periods, Default::default());
-                own.totals.push((own.by_path(), read));
+                received_stream.sample(context, &stream, *direction, read);
+                received_stream.totals.resize(self.periods, Default::default());
+                received_stream.totals.push((received_stream.by_path(), read));
             }
         }
         self.periods += 1;
     }
 
-    /// Returns for each period what each path had delivered by its end.
+    /// Returns the bytes of each path at the end of each period.
     pub(super) fn finish(self) -> Vec<BTreeMap<PathDirection, PathReceived>> {
-        let mut all = vec![BTreeMap::new(); self.periods];
+        let mut periods = vec![BTreeMap::new(); self.periods];
         for stream in self.streams.values() {
-            let (above, behind) = stream.waiting.remaining(&stream.totals);
-            let (missing, needless) =
-                (redundant_bytes(&stream.totals, 0), redundant_bytes(&stream.totals, above));
-            for ((sums, (received, _)), (missing, needless)) in
-                all.iter_mut().zip(&stream.totals).zip(missing.into_iter().zip(needless))
+            let (reassembly_bytes, out_of_order) = stream.waiting.remaining(&stream.totals);
+            let (missing, redundant) = (
+                redundant_bytes(&stream.totals, 0),
+                redundant_bytes(&stream.totals, reassembly_bytes),
+            );
+            for ((sums, (received, _)), (missing, redundant)) in
+                periods.iter_mut().zip(&stream.totals).zip(missing.into_iter().zip(redundant))
             {
                 for (direction, bytes) in received {
                     let sum: &mut PathReceived = sums.entry(*direction).or_default();
-                    let of = |all: &BTreeMap<PathDirection, u64>| {
-                        all.get(direction).copied().unwrap_or(0)
+                    let bytes_of = |by_path: &BTreeMap<PathDirection, u64>| {
+                        by_path.get(direction).copied().unwrap_or(0)
                     };
                     sum.received += bytes;
-                    sum.redundant += of(&needless);
-                    sum.waiting += of(&missing).saturating_sub(of(&needless));
-                    sum.out_of_order += of(&behind);
+                    sum.redundant += bytes_of(&redundant);
+                    sum.waiting += bytes_of(&missing).saturating_sub(bytes_of(&redundant));
+                    sum.out_of_order += bytes_of(&out_of_order);
                 }
             }
         }
-        all
+        periods
     }
 }
 
 impl ReceivedStream {
     fn sample(
         &mut self,
-        stage: &TrafficContext,
+        context: &TrafficContext,
         stream: &SampledStream,
         direction: DataDirection,
         read: u64,
     ) {
-        let Some(flow) = stage.network.scenario.flows.get(stream.flow as usize) else { return };
-        let transport = stage.transport_of(stream.flow);
+        let Some(flow) = context.network.scenario.flows.get(stream.flow as usize) else { return };
+        let transport = context.transport_of(stream.flow);
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
-        let (receiver, sender, from) = match direction {
+        let (receiver, sender, sending_host) = match direction {
             DataDirection::Down => (&stream.client, &stream.server, flow.to),
             DataDirection::Up | DataDirection::Both => (&stream.server, &stream.client, flow.from),
         };
-        let way = |sample: &SubflowSample| {
+        let path_direction = |sample: &SubflowSample| {
             let path = EmulatedNetwork::path_of(sample.local.ip(), sample.remote.ip())?;
-            let first = stage.network.scenario.paths.get(path).map(|path| path.between[0]);
-            let way = if first == Some(from) { DataDirection::Up } else { DataDirection::Down };
-            Some((path, way))
+            let first_host = context.network.scenario.paths.get(path).map(|path| path.between[0]);
+            let direction = if first_host == Some(sending_host) {
+                DataDirection::Up
+            } else {
+                DataDirection::Down
+            };
+            Some((path, direction))
         };
         if let Ok(connection) = sender.sample(multipath) {
-            self.waiting = WaitingBytes::of(&connection, way, read);
+            self.waiting = WaitingBytes::from_sample(&connection, path_direction, read);
         }
         let samples = match receiver.sample(multipath) {
             Ok(ConnectionSample::Multipath(_, samples)) => samples,
@@ -127,9 +133,9 @@ impl ReceivedStream {
             Err(_) => return,
         };
         for sample in samples {
-            let Some(way) = way(&sample) else { continue };
+            let Some(direction) = path_direction(&sample) else { continue };
             let key = (sample.local, sample.remote, sample.number);
-            let (_, bytes) = self.subflows.entry(key).or_insert((way, 0));
+            let (_, bytes) = self.subflows.entry(key).or_insert((direction, 0));
             *bytes = sample.info.bytes_received.max(*bytes);
         }
     }
@@ -144,9 +150,9 @@ impl ReceivedStream {
 }
 
 impl WaitingBytes {
-    fn of(
+    fn from_sample(
         connection: &ConnectionSample,
-        direction: impl Fn(&SubflowSample) -> Option<PathDirection>,
+        path_direction: impl Fn(&SubflowSample) -> Option<PathDirection>,
         read_bytes: u64,
     ) -> Self {
         let (outstanding, samples) = match connection {
@@ -155,15 +161,15 @@ impl WaitingBytes {
             }
             ConnectionSample::Single(sample, _) => (0, std::slice::from_ref(sample)),
         };
-        let (mut under_way, mut out_of_order) = (0, BTreeMap::new());
+        let (mut in_flight, mut out_of_order) = (0, BTreeMap::new());
         for sample in samples {
             let bytes = |packets: u32| u64::from(packets) * u64::from(sample.info.mss_bytes);
-            under_way += bytes(sample.info.unacked);
-            if let Some(way) = direction(sample) {
-                *out_of_order.entry(way).or_default() += bytes(sample.info.sacked);
+            in_flight += bytes(sample.info.unacked);
+            if let Some(path) = path_direction(sample) {
+                *out_of_order.entry(path).or_default() += bytes(sample.info.sacked);
             }
         }
-        Self { reassembly_bytes: outstanding.saturating_sub(under_way), out_of_order, read_bytes }
+        Self { reassembly_bytes: outstanding.saturating_sub(in_flight), out_of_order, read_bytes }
     }
 
     /// Returns the waiting bytes that were not read after that sample.
@@ -172,13 +178,16 @@ impl WaitingBytes {
         totals: &[(BTreeMap<PathDirection, u64>, u64)],
     ) -> (u64, BTreeMap<PathDirection, u64>) {
         let read = totals.last().map_or(0, |(_, read)| *read).saturating_sub(self.read_bytes);
-        let mut rest = read.saturating_sub(self.reassembly_bytes);
-        let left = |(direction, bytes): (&PathDirection, &u64)| {
-            let read_later = rest.min(*bytes);
-            rest -= read_later;
+        let mut unassigned_read = read.saturating_sub(self.reassembly_bytes);
+        let still_waiting = |(direction, bytes): (&PathDirection, &u64)| {
+            let read_later = unassigned_read.min(*bytes);
+            unassigned_read -= read_later;
             (*direction, bytes - read_later)
         };
-        (self.reassembly_bytes.saturating_sub(read), self.out_of_order.iter().map(left).collect())
+        (
+            self.reassembly_bytes.saturating_sub(read),
+            self.out_of_order.iter().map(still_waiting).collect(),
+        )
     }
 }
 
@@ -196,26 +205,26 @@ fn redundant_bytes(
         let gap = received.values().sum::<u64>().saturating_sub(*read);
         gap.saturating_sub(if index == last { waiting } else { 0 })
     });
-    let (mut old, mut all) = (0, Vec::new());
+    let (mut attributed, mut periods) = (0, Vec::new());
     let mut sums: BTreeMap<PathDirection, u64> = BTreeMap::new();
-    let mut before: BTreeMap<PathDirection, u64> = BTreeMap::new();
+    let mut previous: BTreeMap<PathDirection, u64> = BTreeMap::new();
     for (gap, (received, _)) in suffix_min(gaps).into_iter().zip(totals) {
-        let grown = |direction: &PathDirection| {
+        let growth = |direction: &PathDirection| {
             let new = received.get(direction).copied().unwrap_or(0);
-            new.saturating_sub(before.get(direction).copied().unwrap_or(0))
+            new.saturating_sub(previous.get(direction).copied().unwrap_or(0))
         };
-        let weights: Vec<u64> = received.keys().map(grown).collect();
+        let weights: Vec<u64> = received.keys().map(growth).collect();
         if weights.iter().any(|weight| *weight > 0) {
-            let parts = split(gap.saturating_sub(old), &weights);
-            for (way, part) in received.keys().zip(parts) {
-                *sums.entry(*way).or_default() += part;
+            let parts = split(gap.saturating_sub(attributed), &weights);
+            for (direction, part) in received.keys().zip(parts) {
+                *sums.entry(*direction).or_default() += part;
             }
-            old = gap.max(old);
+            attributed = gap.max(attributed);
         }
-        before.clone_from(received);
-        all.push(sums.clone());
+        previous.clone_from(received);
+        periods.push(sums.clone());
     }
-    all
+    periods
 }
 
 #[cfg(test)]
@@ -230,18 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn data_waiting_for_the_slow_path_is_not_needless() {
+    fn data_waiting_for_the_slow_path_is_not_redundant() {
         let totals = [total(900, 0, 0), total(900, 100, 1_000), total(1_800, 100, 1_900)];
-        let all = redundant_bytes(&totals, 0);
-        assert!(all.iter().flat_map(|sums| sums.values()).all(|bytes| *bytes == 0), "{all:?}");
+        let periods = redundant_bytes(&totals, 0);
+        assert!(
+            periods.iter().flat_map(|sums| sums.values()).all(|bytes| *bytes == 0),
+            "{periods:?}"
+        );
     }
 
     #[test]
     fn duplicates_count_once_at_the_earliest_possible_time() {
         let totals = [total(900, 0, 0), total(900, 300, 1_000), total(1_800, 300, 1_900)];
-        let all = redundant_bytes(&totals, 0);
+        let periods = redundant_bytes(&totals, 0);
         // 200 of the 1200 bytes were never needed.
-        let sums: Vec<u64> = all.iter().map(|sums| sums.values().sum()).collect();
+        let sums: Vec<u64> = periods.iter().map(|sums| sums.values().sum()).collect();
         assert_eq!(sums, [200, 200, 200]);
     }
 
@@ -249,21 +261,21 @@ mod tests {
     fn data_buffered_at_the_end_is_not_a_duplicate() {
         // 300 bytes were copies; 900 wait for the slow path at the end of the run.
         let totals = [total(900, 300, 900), total(1_800, 300, 900), total(1_800, 300, 900)];
-        let waits =
+        let waiting =
             WaitingBytes { reassembly_bytes: 900, out_of_order: BTreeMap::new(), read_bytes: 900 };
-        let (above, _) = waits.remaining(&totals);
-        let last =
+        let (waiting_bytes, _) = waiting.remaining(&totals);
+        let last_sum =
             |sums: Vec<BTreeMap<PathDirection, u64>>| sums.last().unwrap().values().sum::<u64>();
-        assert_eq!(last(redundant_bytes(&totals, above)), 300);
-        assert_eq!(last(redundant_bytes(&totals, 0)), 1_200);
+        assert_eq!(last_sum(redundant_bytes(&totals, waiting_bytes)), 300);
+        assert_eq!(last_sum(redundant_bytes(&totals, 0)), 1_200);
         // Data read after the sender's last sample waits no more.
-        let waits = WaitingBytes {
+        let waiting = WaitingBytes {
             reassembly_bytes: 900,
             out_of_order: BTreeMap::from([(WIFI, 50)]),
             read_bytes: 0,
         };
-        assert_eq!(waits.remaining(&totals), (0, BTreeMap::from([(WIFI, 50)])));
-        let waits = WaitingBytes { reassembly_bytes: 870, ..waits };
-        assert_eq!(waits.remaining(&totals), (0, BTreeMap::from([(WIFI, 20)])));
+        assert_eq!(waiting.remaining(&totals), (0, BTreeMap::from([(WIFI, 50)])));
+        let waiting = WaitingBytes { reassembly_bytes: 870, ..waiting };
+        assert_eq!(waiting.remaining(&totals), (0, BTreeMap::from([(WIFI, 20)])));
     }
 }

@@ -23,6 +23,7 @@ type StreamKey = (u32, u32, DataDirection);
 /// Local address, remote address and path number of a subflow.
 type SubflowId = (SocketAddr, SocketAddr, u32);
 
+/// Last sample of a subflow.
 #[derive(Debug)]
 struct PathSubflow {
     info: TcpInfo,
@@ -57,7 +58,7 @@ impl MeanFullSize {
     /// Adds a size of `bytes`, weighted by the share of `span` in which one of `parts` was the
     /// reason.
     fn add(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
-        let limits = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
+        let limits = reasons.iter().filter(|(cause, _)| parts.contains(&cause.part));
         let seconds = limits.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
         self.max_bytes = self.max_bytes.max(bytes);
         if bytes > 0 {
@@ -75,47 +76,50 @@ impl Senders {
     /// Samples all senders; `drops` is the last kind of drop by path and direction.
     pub(super) fn sample(
         &mut self,
-        stage: &TrafficContext,
-        at: Duration,
+        context: &TrafficContext,
+        now: Duration,
         drops: &BTreeMap<(usize, DataDirection), Part>,
     ) -> PathReasons {
-        let mut waiting = PathReasons::new();
-        let scenario = &stage.network.scenario;
-        let streams = stage.streams();
-        for (number, flow) in scenario.flows.iter().enumerate() {
-            if at < flow.start || at > flow.start + flow.pattern.limit() {
+        let mut path_causes = PathReasons::new();
+        let scenario = &context.network.scenario;
+        let streams = context.streams();
+        for (flow_index, flow) in scenario.flows.iter().enumerate() {
+            if now < flow.start || now > flow.start + flow.pattern.limit() {
                 continue;
             }
-            let own: Vec<&SampledStream> =
-                streams.iter().filter(|stream| stream.flow as usize == number).collect();
+            let flow_streams: Vec<&SampledStream> =
+                streams.iter().filter(|stream| stream.flow as usize == flow_index).collect();
             for direction in directions(&flow.pattern) {
-                let said = FlowSample { stage, flow, at, direction: *direction, drops };
-                if own.is_empty() {
-                    said.add_unopened(&mut waiting);
+                let flow_sample = FlowSample { context, flow, now, direction: *direction, drops };
+                if flow_streams.is_empty() {
+                    flow_sample.add_unopened(&mut path_causes);
                 }
-                for stream in &own {
-                    self.sample_stream(&said, stream, &mut waiting);
+                for stream in &flow_streams {
+                    self.sample_stream(&flow_sample, stream, &mut path_causes);
                 }
             }
         }
-        waiting
+        path_causes
     }
 
     fn sample_stream(
         &mut self,
-        said: &FlowSample<'_>,
+        flow_sample: &FlowSample<'_>,
         stream: &SampledStream,
-        waiting: &mut PathReasons,
+        path_causes: &mut PathReasons,
     ) {
-        let sender =
-            if said.direction == DataDirection::Down { &stream.server } else { &stream.client };
+        let sender = if flow_sample.direction == DataDirection::Down {
+            &stream.server
+        } else {
+            &stream.client
+        };
         if let StreamEndpoint::Own(connection) = sender {
             if let Some((limits, idle)) = connection.send_limits() {
-                said.add_stack_limits(&limits, idle, waiting);
+                flow_sample.add_stack_limits(&limits, idle, path_causes);
             }
             return;
         }
-        let transport = said.stage.transport_of(stream.flow);
+        let transport = flow_sample.context.transport_of(stream.flow);
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
         // A closed socket has nothing to send; only one stream of a QUIC connection reports.
         let Ok(connection) = sender.sample(multipath) else { return };
@@ -126,7 +130,7 @@ impl Senders {
                 buffer_bytes = buffer.1;
                 match &connection {
                     ConnectionSample::Multipath(info, _) => {
-                        InfoSource::Multipath(ConnectionSendState::of(info, buffer))
+                        InfoSource::Multipath(ConnectionSendState::from_kernel(info, buffer))
                     }
                     ConnectionSample::Single(..) => InfoSource::Single(buffer),
                 }
@@ -140,35 +144,40 @@ impl Senders {
             ConnectionSample::Multipath(_, samples) => samples,
             ConnectionSample::Single(sample, _) => vec![sample],
         };
-        let key = (stream.flow, stream.number, said.direction);
-        let (since, known) = self.streams.remove(&key).unwrap_or((said.at, BTreeMap::new()));
-        let span = said.at.saturating_sub(since);
-        let seen = self.update(said, samples, known);
-        let window_bytes = send_limit::connection_window(&deltas(&seen)).unwrap_or(0).into();
-        let reasons = said.reasons(&seen, source, span);
-        for (path, reasons) in reasons {
+        let key = (stream.flow, stream.number, flow_sample.direction);
+        let (last_time, last_subflows) =
+            self.streams.remove(&key).unwrap_or((flow_sample.now, BTreeMap::new()));
+        let span = flow_sample.now.saturating_sub(last_time);
+        let samples_with_previous = self.update(flow_sample, samples, last_subflows);
+        let window_bytes =
+            send_limit::connection_window(&deltas(&samples_with_previous)).unwrap_or(0).into();
+        let causes = flow_sample.causes(&samples_with_previous, source, span);
+        for (path, causes) in causes {
             self.window.add(
                 window_bytes,
-                &reasons,
+                &causes,
                 &[Part::PeerWindow, Part::HeadOfLineBlocking],
                 span,
             );
-            self.buffer.add(buffer_bytes, &reasons, &[Part::SendBuffer], span);
-            let Some(way) = said.path_direction(path) else { continue };
-            waiting.entry((path, way)).or_default().extend(reasons);
+            self.buffer.add(buffer_bytes, &causes, &[Part::SendBuffer], span);
+            let Some(direction) = flow_sample.path_direction(path) else { continue };
+            path_causes.entry((path, direction)).or_default().extend(causes);
         }
-        let known = seen.into_iter().map(|(key, (_, _, known))| (key, known)).collect();
-        self.streams.insert(key, (said.at, known));
+        let last_subflows = samples_with_previous
+            .into_iter()
+            .map(|(key, (_, _, subflow))| (key, subflow))
+            .collect();
+        self.streams.insert(key, (flow_sample.now, last_subflows));
     }
 
     /// Stores the samples; returns each with the one before.
     fn update(
         &mut self,
-        said: &FlowSample<'_>,
+        flow_sample: &FlowSample<'_>,
         samples: Vec<SubflowSample>,
-        mut known: BTreeMap<SubflowId, PathSubflow>,
+        mut last_subflows: BTreeMap<SubflowId, PathSubflow>,
     ) -> SubflowSamples {
-        let mut seen = SubflowSamples::new();
+        let mut samples_with_previous = SubflowSamples::new();
         for sample in samples {
             let key = (sample.local, sample.remote, sample.number);
             let Some(path) = EmulatedNetwork::path_of(sample.local.ip(), sample.remote.ip()) else {
@@ -180,24 +189,25 @@ impl Senders {
             }
             let rtt = Duration::from_micros(now.srtt_us.into());
             self.max_rtt = self.max_rtt.max(rtt);
-            let old = known.remove(&key);
-            let before = old.as_ref().map_or(now, |old| old.info);
-            let mut cut = old.and_then(|old| old.loss_cause);
-            let between = SubflowDelta {
-                before: &before,
+            let last = last_subflows.remove(&key);
+            let previous = last.as_ref().map_or(now, |last| last.info);
+            let mut loss_cause = last.and_then(|last| last.loss_cause);
+            let delta = SubflowDelta {
+                before: &previous,
                 now: &now,
                 backup: false,
-                cwnd_reduced: cut.is_some(),
+                cwnd_reduced: loss_cause.is_some(),
             };
-            if between.is_cwnd_reduced() {
-                let direction = said.path_direction(path).unwrap_or(DataDirection::Up);
-                let cause = said.drops.get(&(path, direction)).copied();
-                cut = Some(cause.unwrap_or(Part::AfterLoss));
+            if delta.is_cwnd_reduced() {
+                let direction = flow_sample.path_direction(path).unwrap_or(DataDirection::Up);
+                let cause = flow_sample.drops.get(&(path, direction)).copied();
+                loss_cause = Some(cause.unwrap_or(Part::AfterLoss));
             }
-            let backup = sample.backup.unwrap_or_else(|| said.is_backup(path));
-            seen.push((key, (before, backup, PathSubflow { info: now, path, loss_cause: cut })));
+            let backup = sample.backup.unwrap_or_else(|| flow_sample.is_backup(path));
+            samples_with_previous
+                .push((key, (previous, backup, PathSubflow { info: now, path, loss_cause })));
         }
-        seen
+        samples_with_previous
     }
 }
 
@@ -205,33 +215,34 @@ impl Senders {
 /// values.
 type SubflowSamples = Vec<(SubflowId, (TcpInfo, bool, PathSubflow))>;
 
-fn deltas(seen: &SubflowSamples) -> Vec<SubflowDelta<'_>> {
-    { seen.iter() }
-        .map(|(_, (before, backup, known))| SubflowDelta {
+fn deltas(samples: &SubflowSamples) -> Vec<SubflowDelta<'_>> {
+    { samples.iter() }
+        .map(|(_, (before, backup, subflow))| SubflowDelta {
             before,
-            now: &known.info,
+            now: &subflow.info,
             backup: *backup,
-            cwnd_reduced: known.loss_cause.is_some(),
+            cwnd_reduced: subflow.loss_cause.is_some(),
         })
         .collect()
 }
 
 /// One sample of a flow in one direction of its data.
 struct FlowSample<'a> {
-    stage: &'a TrafficContext,
+    context: &'a TrafficContext,
     flow: &'a Flow,
-    at: Duration,
+    /// Time since the start of the traffic.
+    now: Duration,
     direction: DataDirection,
     drops: &'a BTreeMap<(usize, DataDirection), Part>,
 }
 
 impl FlowSample<'_> {
     fn scenario(&self) -> &Scenario {
-        &self.stage.network.scenario
+        &self.context.network.scenario
     }
 
     fn transport(&self) -> Transport {
-        self.flow.transport_in(self.stage.transport)
+        self.flow.transport_in(self.context.transport)
     }
 
     fn sender_and_receiver(&self) -> [usize; 2] {
@@ -243,11 +254,11 @@ impl FlowSample<'_> {
 
     /// Returns the direction of the path that the data uses; `None` if it connects other hosts.
     fn path_direction(&self, path: usize) -> Option<DataDirection> {
-        let [from, to] = self.sender_and_receiver();
+        let [sender, receiver] = self.sender_and_receiver();
         let path = self.scenario().paths.get(path)?;
-        if path.between == [from, to] {
+        if path.between == [sender, receiver] {
             Some(DataDirection::Up)
-        } else if path.between == [to, from] {
+        } else if path.between == [receiver, sender] {
             Some(DataDirection::Down)
         } else {
             None
@@ -262,54 +273,63 @@ impl FlowSample<'_> {
         (0..self.scenario().paths.len()).filter_map(|path| Some((path, self.path_direction(path)?)))
     }
 
-    fn is_single(&self) -> bool {
+    fn is_single_path(&self) -> bool {
         matches!(self.transport(), Transport::Tcp | Transport::Quic)
     }
 
     /// Returns the cause for a path without a subflow.
     fn absent_part(&self, path: usize) -> Part {
-        if self.is_single() && path != self.flow.via { Part::SinglePath } else { Part::NoSubflow }
+        if self.is_single_path() && path != self.flow.via {
+            Part::SinglePath
+        } else {
+            Part::NoSubflow
+        }
     }
 
     /// Adds the cause for a flow that has no connection yet.
-    fn add_unopened(&self, waiting: &mut PathReasons) {
+    fn add_unopened(&self, path_causes: &mut PathReasons) {
         if matches!(self.flow.pattern, Pattern::Udping(_) | Pattern::Udp(_)) {
             return;
         }
-        let program = matches!(self.flow.pattern, Pattern::Run { .. });
-        for (path, way) in self.paths() {
+        let is_program = matches!(self.flow.pattern, Pattern::Run { .. });
+        for (path, direction) in self.paths() {
             let part = match path == self.flow.via {
-                _ if program => Part::Unknown,
+                _ if is_program => Part::Unknown,
                 true => Part::Handshake,
                 false => self.absent_part(path),
             };
-            waiting.entry((path, way)).or_default().push((part.into(), 1.0));
+            path_causes.entry((path, direction)).or_default().push((part.into(), 1.0));
         }
     }
 
     /// Adds the causes that our own stack reports.
-    fn add_stack_limits(&self, held: &[SubflowLimit], idle: bool, waiting: &mut PathReasons) {
-        let on = |(one, other)| EmulatedNetwork::path_of(one, other);
-        for (path, way) in self.paths() {
-            let reasons = waiting.entry((path, way)).or_default();
-            let before = reasons.len();
-            for stream in held.iter().filter(|own| on(own.addresses) == Some(path)) {
-                let mut part = stack_part(stream.limit);
+    fn add_stack_limits(&self, limits: &[SubflowLimit], idle: bool, path_causes: &mut PathReasons) {
+        let path_of = |(local, remote)| EmulatedNetwork::path_of(local, remote);
+        for (path, direction) in self.paths() {
+            let causes = path_causes.entry((path, direction)).or_default();
+            let previous_count = causes.len();
+            for subflow_limit in
+                limits.iter().filter(|limit| path_of(limit.addresses) == Some(path))
+            {
+                let mut part = stack_part(subflow_limit.limit);
                 if part == Part::AfterLoss {
                     // Only the link knows the kind of loss.
-                    part = self.drops.get(&(path, way)).copied().unwrap_or(part);
+                    part = self.drops.get(&(path, direction)).copied().unwrap_or(part);
                 }
-                reasons.push((IdleCause { part, waits_for: stream.waits_for.and_then(on) }, 1.0));
+                causes.push((
+                    IdleCause { part, waits_for: subflow_limit.waits_for.and_then(path_of) },
+                    1.0,
+                ));
             }
-            if reasons.len() == before {
+            if causes.len() == previous_count {
                 let part = if idle { Part::Application } else { self.absent_part(path) };
-                reasons.push((part.into(), 1.0));
+                causes.push((part.into(), 1.0));
             }
         }
     }
 
     /// Returns for each path the causes that limited this connection.
-    fn reasons(
+    fn causes(
         &self,
         samples: &SubflowSamples,
         source: InfoSource,
@@ -317,23 +337,24 @@ impl FlowSample<'_> {
     ) -> Vec<(usize, WeightedCauses)> {
         let shares =
             send_limit::connection_limits(source, &deltas(samples), self.is_endless(), span);
-        let mut all: Vec<(usize, WeightedCauses)> = Vec::new();
+        let mut path_causes: Vec<(usize, WeightedCauses)> = Vec::new();
         let mut idle = 0.0;
-        for (at, stream) in shares.iter().enumerate() {
-            let Some((_, (_, _, known))) = samples.get(at) else { continue };
-            let nothing = stream.iter().filter(|(limit, _)| *limit == SendLimit::Application);
-            idle = f64::max(idle, nothing.map(|(_, share)| share).sum());
-            let reasons =
-                stream.iter().map(|(limit, share)| (self.reason(*limit, known, samples), *share));
-            all.push((known.path, reasons.collect()));
+        for (index, limits) in shares.iter().enumerate() {
+            let Some((_, (_, _, subflow))) = samples.get(index) else { continue };
+            let idle_limits = limits.iter().filter(|(limit, _)| *limit == SendLimit::Application);
+            idle = f64::max(idle, idle_limits.map(|(_, share)| share).sum());
+            let causes =
+                limits.iter().map(|(limit, share)| (self.cause(*limit, subflow, samples), *share));
+            path_causes.push((subflow.path, causes.collect()));
         }
         for (path, _) in self.paths() {
-            if all.iter().all(|(known, _)| *known != path) {
-                let nothing = (IdleCause::from(self.idle_part()), idle);
-                all.push((path, vec![nothing, (self.absent_part(path).into(), 1.0 - idle)]));
+            if path_causes.iter().all(|(known, _)| *known != path) {
+                let idle_cause = (IdleCause::from(self.idle_part()), idle);
+                path_causes
+                    .push((path, vec![idle_cause, (self.absent_part(path).into(), 1.0 - idle)]));
             }
         }
-        all
+        path_causes
     }
 
     /// Returns true if the flow's source always has data.
@@ -346,10 +367,15 @@ impl FlowSample<'_> {
         if self.is_endless() { Part::SenderCpu } else { Part::Application }
     }
 
-    fn reason(&self, limit: SendLimit, own: &PathSubflow, samples: &SubflowSamples) -> IdleCause {
-        let part = send_limit::account_part(limit, own.loss_cause, self.is_endless());
-        let waits_for = if let SendLimit::HolBlocked(other) = limit {
-            samples.get(other).map(|(_, (_, _, known))| known.path)
+    fn cause(
+        &self,
+        limit: SendLimit,
+        subflow: &PathSubflow,
+        samples: &SubflowSamples,
+    ) -> IdleCause {
+        let part = send_limit::account_part(limit, subflow.loss_cause, self.is_endless());
+        let waits_for = if let SendLimit::HolBlocked(blocker) = limit {
+            samples.get(blocker).map(|(_, (_, _, subflow))| subflow.path)
         } else {
             None
         };

@@ -8,28 +8,28 @@ use crate::setup::change::{ConfigChange, NamedEndpoint};
 
 impl Planner<'_> {
     /// Keeps correct endpoints; replaces wrong ones under the same number.
-    pub(super) fn endpoints(
+    pub(super) fn plan_endpoints(
         &mut self,
-        places: &[EndpointCandidate<'_>],
-        wanted: Vec<NamedEndpoint>,
+        candidates: &[EndpointCandidate<'_>],
+        required: Vec<NamedEndpoint>,
     ) {
         let (mut kept, mut replaced) = (BTreeSet::new(), Vec::new());
         for old in self.own_endpoints() {
             let address = old.address;
-            if !self.host.addresses.iter().any(|it| it.local.address() == address) {
+            if !self.host.addresses.iter().any(|a| a.local.address() == address) {
                 let reason = format!("{address} is no address of this host");
-                self.step(ConfigChange::DeleteEndpoint(old), reason);
+                self.add_step(ConfigChange::DeleteEndpoint(old), reason);
                 continue;
             }
-            let Some(new) = wanted.iter().find(|new| new.address == address) else { continue };
+            let Some(new) = required.iter().find(|new| new.address == address) else { continue };
             // An endpoint with a port only announces, whether or not it is the only one of its
             // address.
             let only_announces = old.port.is_some() && self.request.role != SetupRole::Client;
-            let place = places.iter().find(|place| place.ip() == address);
-            let complaint =
-                if only_announces { None } else { self.endpoint_problem(&old, new, place) };
-            if let Some(reason) = complaint {
-                self.step(ConfigChange::DeleteEndpoint(old.clone()), reason);
+            let candidate = candidates.iter().find(|candidate| candidate.ip() == address);
+            let problem =
+                if only_announces { None } else { self.endpoint_problem(&old, new, candidate) };
+            if let Some(reason) = problem {
+                self.add_step(ConfigChange::DeleteEndpoint(old.clone()), reason);
                 replaced.push(old);
                 continue;
             }
@@ -39,7 +39,7 @@ impl Planner<'_> {
             let reason = purpose(&old);
             self.plan.kept_steps.push(PlanStep { change: ConfigChange::AddEndpoint(old), reason });
         }
-        let missing = wanted.into_iter().filter(|new| !kept.contains(&new.address));
+        let missing = required.into_iter().filter(|new| !kept.contains(&new.address));
         let mut missing: Vec<_> = missing
             .map(|new| {
                 let old = replaced.iter().find(|old| old.address == new.address);
@@ -52,14 +52,15 @@ impl Planner<'_> {
         missing.sort_by_key(|new| new.id.is_none());
         for new in missing {
             let reason = purpose(&new);
-            self.step(ConfigChange::AddEndpoint(new), reason);
+            self.add_step(ConfigChange::AddEndpoint(new), reason);
         }
     }
 
     /// Returns the endpoints that were configured; the kernel replaces its implicit ones by ours.
     fn own_endpoints(&self) -> Vec<NamedEndpoint> {
-        let made = |it: &&Endpoint| !it.flags.contains(EndpointFlags::IMPLICIT);
-        let named = |endpoint: &Endpoint| {
+        let is_configured =
+            |endpoint: &&Endpoint| !endpoint.flags.contains(EndpointFlags::IMPLICIT);
+        let to_named = |endpoint: &Endpoint| {
             let link = endpoint.link_index.and_then(|index| self.host.link(index));
             NamedEndpoint {
                 address: endpoint.address,
@@ -69,7 +70,7 @@ impl Planner<'_> {
                 link: link.map(|link| link.name.clone()),
             }
         };
-        self.host.endpoints.iter().filter(made).map(named).collect()
+        self.host.endpoints.iter().filter(is_configured).map(to_named).collect()
     }
 
     /// Returns the error in an endpoint, if there is one.
@@ -77,47 +78,50 @@ impl Planner<'_> {
         &mut self,
         old: &NamedEndpoint,
         new: &NamedEndpoint,
-        place: Option<&EndpointCandidate<'_>>,
+        candidate: Option<&EndpointCandidate<'_>>,
     ) -> Option<String> {
-        let (is, must) = (old.flags(), new.flags());
-        let text = |why: &str| Some(format!("endpoint {} {why}", old.address));
-        let announces = is.contains(EndpointFlags::SIGNAL);
-        let opens = is.contains(EndpointFlags::SUBFLOW) || is.contains(EndpointFlags::LAMINAR);
+        let (actual, required) = (old.flags(), new.flags());
+        let problem = |reason: &str| Some(format!("endpoint {} {reason}", old.address));
+        let announces = actual.contains(EndpointFlags::SIGNAL);
+        let opens =
+            actual.contains(EndpointFlags::SUBFLOW) || actual.contains(EndpointFlags::LAMINAR);
         match self.request.role {
             SetupRole::Client if announces => {
-                return text("announces its address, which is for servers");
+                return problem("announces its address, which is for servers");
             }
-            SetupRole::Client if !opens => return text("opens no subflow"),
-            SetupRole::Server if !announces => return text("is not announced, which servers do"),
-            SetupRole::Server if opens => return text("opens subflows, which is for clients"),
+            SetupRole::Client if !opens => return problem("opens no subflow"),
+            SetupRole::Server if !announces => {
+                return problem("is not announced, which servers do");
+            }
+            SetupRole::Server if opens => return problem("opens subflows, which is for clients"),
             SetupRole::Both if !announces || !opens => {
-                return text("does not both announce its address and open subflows");
+                return problem("does not both announce its address and open subflows");
             }
             SetupRole::Client | SetupRole::Server | SetupRole::Both => {}
         }
         // A `fullmesh` endpoint includes the effect of `laminar`.
-        let covers = is.contains(must) || is.contains(EndpointFlags::FULLMESH);
+        let covers = actual.contains(required) || actual.contains(EndpointFlags::FULLMESH);
         if self.request.role == SetupRole::Client && !covers {
-            return if must.contains(EndpointFlags::LAMINAR) {
-                text("would open a subflow to an address that it cannot reach, or crosswise")
+            return if required.contains(EndpointFlags::LAMINAR) {
+                problem("would open a subflow to an address that it cannot reach, or crosswise")
             } else {
                 let alone = "waits for announced addresses only, but reaches the peer by itself";
-                if self.request.peers.is_empty() { None } else { text(alone) }
+                if self.request.peers.is_empty() { None } else { problem(alone) }
             };
         }
         if old.link == new.link || self.request.role != SetupRole::Client {
             return None;
         }
         if old.link.is_some() {
-            return text("is bound to another interface than its address");
+            return problem("is bound to another interface than its address");
         }
-        let place = place?;
-        let targets = self.targets(place);
-        let goes_wrong = targets.iter().any(|to| {
-            self.route_state(place, *to, true) == RouteState::Right
-                && self.route_state(place, *to, false) != RouteState::Right
+        let candidate = candidate?;
+        let targets = self.targets(candidate);
+        let needs_binding = targets.iter().any(|to| {
+            self.route_state(candidate, *to, true) == RouteState::Right
+                && self.route_state(candidate, *to, false) != RouteState::Right
         });
-        goes_wrong.then(|| format!("endpoint {} is not bound to its interface", old.address))
+        needs_binding.then(|| format!("endpoint {} is not bound to its interface", old.address))
     }
 }
 

@@ -5,30 +5,31 @@ use super::{ConfigChange, EndpointCandidate, Planner, sharing_interface};
 impl Planner<'_> {
     /// Fixes interfaces in one network, which reply to ARP for each other, so that one link carries
     /// everything.
-    pub(super) fn shared_networks(&mut self, places: &[EndpointCandidate<'_>]) {
-        let mut mended = Vec::new();
+    pub(super) fn fix_shared_networks(&mut self, candidates: &[EndpointCandidate<'_>]) {
+        let mut changed_links = Vec::new();
         for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {
             let Some((other, network)) = sharing_interface(self.host, link, true) else { continue };
-            let concerned = |place: &EndpointCandidate<'_>| {
-                place.link.index == link.index || place.link.index == other.index
+            let is_affected = |candidate: &EndpointCandidate<'_>| {
+                candidate.link.index == link.index || candidate.link.index == other.index
             };
-            if !link.has_arp() || !places.iter().any(concerned) {
+            if !link.has_arp() || !candidates.iter().any(is_affected) {
                 continue;
             }
-            let mut both = [link.name.as_str(), other.name.as_str()];
-            both.sort_unstable();
+            let mut names = [link.name.as_str(), other.name.as_str()];
+            names.sort_unstable();
             let reason = format!(
                 "{} are both in {network}: each must answer and ask ARP for its own address only",
-                both.join(" and ")
+                names.join(" and ")
             );
-            let before = self.plan.steps.len();
+            let previous_count = self.plan.steps.len();
             self.raise(&link.name, "arp_ignore", 1, reason.clone());
             self.raise(&link.name, "arp_announce", 2, reason);
-            mended.extend((self.plan.steps.len() > before).then(|| link.name.clone()));
+            changed_links
+                .extend((self.plan.steps.len() > previous_count).then(|| link.name.clone()));
         }
-        for link in mended {
+        for link in changed_links {
             let reason = "what was learnt of neighbours before may lead to the wrong interface";
-            self.step(ConfigChange::ForgetNeighbours { link }, reason.to_owned());
+            self.add_step(ConfigChange::ForgetNeighbours { link }, reason.to_owned());
         }
     }
 }
