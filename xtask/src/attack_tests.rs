@@ -20,14 +20,14 @@ const PARTS: [&[&str]; 3] = [
 
 /// Runs all parts, also after a failure; returns false if one failed.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
-    let mut held = true;
+    let mut all_passed = true;
     for part in PARTS {
         writeln!(out, "\n== cargo test {}", part.join(" "))?;
         let mut test = cargo(root);
         test.args(["test", "--locked", "--no-fail-fast"]).args(part);
         test.env(SCOPE_VARIABLE.0, SCOPE_VARIABLE.1).stdin(Stdio::null());
-        held &= test.status()?.success();
+        all_passed &= test.status()?.success();
     }
-    writeln!(out, "\n== xtask attack-tests {}", if held { "passed" } else { "failed" })?;
-    Ok(held)
+    writeln!(out, "\n== xtask attack-tests {}", if all_passed { "passed" } else { "failed" })?;
+    Ok(all_passed)
 }

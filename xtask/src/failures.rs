@@ -86,55 +86,58 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
         .iter()
         .flat_map(|seed| numbers.clone().map(move |number| format!("random-{seed}-{number}")))
         .collect();
-    let waiting = Mutex::new(names.iter());
-    let done = Mutex::new(BTreeMap::new());
-    let failed = Mutex::new(None);
+    let queue = Mutex::new(names.iter());
+    let judged_by_name = Mutex::new(BTreeMap::new());
+    let first_error = Mutex::new(None);
     thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 loop {
-                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
-                    let Some(name) = next else { return };
+                    let next_name = queue.lock().ok().and_then(|mut queue| queue.next());
+                    let Some(name) = next_name else { return };
                     match diagnose(&towpath, name, options) {
                         Ok(judged) => {
                             // Poisoned only after a panic.
-                            let _ = done.lock().map(|mut done| done.insert(name.clone(), judged));
+                            let _ = judged_by_name.lock().map(|mut judged_by_name| {
+                                judged_by_name.insert(name.clone(), judged)
+                            });
                         }
                         Err(error) => {
                             let text = format!("{name}: {error}");
                             // Poisoned only after a panic.
-                            let _ =
-                                failed.lock().map(|mut failed| failed.get_or_insert(text).clone());
+                            let _ = first_error
+                                .lock()
+                                .map(|mut first_error| first_error.get_or_insert(text).clone());
                         }
                     }
                 }
             });
         }
     });
-    if let Some(error) = failed.into_inner()? {
+    if let Some(error) = first_error.into_inner()? {
         return Err(error.into());
     }
-    let done = done.into_inner()?;
+    let judged_by_name = judged_by_name.into_inner()?;
     // In the order of drawing, not of the names.
-    let judged: Vec<_> = names.iter().filter_map(|name| done.get(name)).collect();
+    let judged: Vec<_> = names.iter().filter_map(|name| judged_by_name.get(name)).collect();
     if options.json {
-        for one in &judged {
-            writeln!(out, "{}", one.json())?;
+        for case in &judged {
+            writeln!(out, "{}", case.json())?;
         }
     } else {
         judge::print(&judged, options.fix, out)?;
     }
-    Ok(judged.iter().all(|one| one.is_correct()))
+    Ok(judged.iter().all(|case| case.is_correct()))
 }
 
 /// Makes one network and runs the doctor in it.
 fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
-    let told = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
-    let truth: Value = serde_json::from_slice(&told.stdout)?;
-    let asked = run_inside(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
-    let again = if options.fix && !asked.own_commands().is_empty() {
-        let commands = asked.own_commands().join("\n");
-        Some(run_inside(
+    let break_output = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
+    let truth: Value = serde_json::from_slice(&break_output.stdout)?;
+    let before_fix = run_doctor(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
+    let after_fix = if options.fix && !before_fix.own_commands().is_empty() {
+        let commands = before_fix.own_commands().join("\n");
+        Some(run_doctor(
             towpath,
             name,
             &format!("{{\n{commands}\n}} >&2\n{DOCTOR_SCRIPT}"),
@@ -143,19 +146,24 @@ fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<Judg
     } else {
         None
     };
-    Ok(JudgedCase { name: name.to_owned(), truth, before_fix: asked, after_fix: again })
+    Ok(JudgedCase { name: name.to_owned(), truth, before_fix, after_fix })
 }
 
-fn run_inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<DoctorRun> {
+fn run_doctor(
+    towpath: &Path,
+    name: &str,
+    script: &str,
+    is_unprivileged: bool,
+) -> Result<DoctorRun> {
     let mut command = Command::new(towpath);
     command.args(["lab", "failure", name, "--", "sh", "-c", script]).arg(towpath);
-    command.env("BECOME", if ordinary { "unshare --user" } else { "" }).stdin(Stdio::null());
+    command.env("BECOME", if is_unprivileged { "unshare --user" } else { "" }).stdin(Stdio::null());
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let (json, took) = text.rsplit_once("took ").ok_or_else(|| {
+    let (json, took_ms_text) = text.rsplit_once("took ").ok_or_else(|| {
         format!("the doctor said nothing: {}", String::from_utf8_lossy(&output.stderr))
     })?;
-    Ok(DoctorRun { report: serde_json::from_str(json)?, took_ms: took.trim().parse()? })
+    Ok(DoctorRun { report: serde_json::from_str(json)?, took_ms: took_ms_text.trim().parse()? })
 }
 
 #[cfg(test)]
@@ -166,8 +174,9 @@ mod tests {
     fn options_are_understood_or_refused() {
         let options = FailureOptions::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
         assert_eq!((options.random, options.seeds, options.fix), (3, vec![4, 5], true));
-        for wrong in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]] {
-            assert_eq!(FailureOptions::parse(wrong), None, "{wrong:?}");
+        for invalid in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]]
+        {
+            assert_eq!(FailureOptions::parse(invalid), None, "{invalid:?}");
         }
     }
 }

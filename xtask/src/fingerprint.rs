@@ -31,9 +31,9 @@ const MACHINE_KEYS: [&str; 6] = ["towpath", "kernel", "started", "command", "cpu
 pub(crate) struct Options {
     /// Simulations that run in parallel.
     jobs: u32,
-    /// Built with `cargo build --release` if absent.
+    /// Path of the towpath binary; `None` builds a release.
     towpath: Option<PathBuf>,
-    /// Lines of `OLD NEW`: a key NEW of this build counts as OLD.
+    /// File with lines `OLD NEW`: a key NEW of this build is hashed as OLD.
     renamed: Option<PathBuf>,
     /// Prefix of the scenarios' and reproductions' names.
     only: String,
@@ -74,7 +74,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    let call = Call { towpath: &towpath, jobs: options.jobs.to_string() };
+    let call = TowpathCommand { towpath: &towpath, jobs: options.jobs.to_string() };
     let mut total = Sha256::new();
     let mut print = |name: &str, hash: &str| {
         let line = format!("{hash}  {name}\n");
@@ -113,12 +113,12 @@ fn renames(text: &str) -> Renames {
 }
 
 /// Invocation of the towpath binary.
-struct Call<'a> {
+struct TowpathCommand<'a> {
     towpath: &'a Path,
     jobs: String,
 }
 
-impl Call<'_> {
+impl TowpathCommand<'_> {
     /// Runs one scenario over all transports. A scenario that rejects a transport leaves no result.
     fn simulate(&self, scenario: &str, seed: &str, results: &Path) -> Result<()> {
         let mut command = Command::new(self.towpath);
@@ -174,11 +174,11 @@ impl Call<'_> {
 
 fn name_of(entry: &Value) -> Option<String> {
     let worlds = entry.get("worlds").and_then(Value::as_array);
-    let simulated = worlds.is_none_or(|worlds| worlds.iter().any(|world| world == "sim"));
-    entry.get("name").and_then(Value::as_str).filter(|_| simulated).map(String::from)
+    let can_be_simulated = worlds.is_none_or(|worlds| worlds.iter().any(|world| world == "sim"));
+    entry.get("name").and_then(Value::as_str).filter(|_| can_be_simulated).map(String::from)
 }
 
-/// Files of a folder, in order of their names.
+/// Returns the files of a folder, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -193,13 +193,13 @@ fn extension(file: &Path) -> Option<&str> {
     file.extension()?.to_str()
 }
 
-/// File name without its extensions.
+/// Returns the file name without its extensions.
 fn stem(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// Lines of a compressed result, parsed.
+/// Parses the lines of a compressed result.
 fn read_zst(file: &Path) -> Result<Vec<Value>> {
     let lines = BufReader::new(StreamingDecoder::new(File::open(file)?)?).lines();
     lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect()
@@ -219,8 +219,9 @@ fn hash_records(records: &[Value], renames: &Renames) -> Result<String> {
 fn canonical(value: &Value, renames: &Renames) -> Value {
     match value {
         Value::Object(fields) => {
-            let kept = fields.iter().filter(|(key, _)| !MACHINE_KEYS.contains(&key.as_str()));
-            let entries = kept.map(|(key, value)| {
+            let fields_to_hash =
+                fields.iter().filter(|(key, _)| !MACHINE_KEYS.contains(&key.as_str()));
+            let entries = fields_to_hash.map(|(key, value)| {
                 (renames.get(key).unwrap_or(key).clone(), canonical(value, renames))
             });
             // Sorted here: features of other crates decide whether a map of serde_json is.
@@ -260,9 +261,9 @@ mod tests {
     fn another_value_or_order_of_records_changes_the_hash() {
         let records: Vec<Value> = (1..=3).map(Value::from).collect();
         let hash = |records: &[Value]| hash_records(records, &Renames::new()).unwrap();
-        let mut swapped = records.clone();
-        swapped.swap(0, 1);
-        assert_ne!(hash(&records), hash(&swapped));
+        let mut reordered = records.clone();
+        reordered.swap(0, 1);
+        assert_ne!(hash(&records), hash(&reordered));
         assert_ne!(hash(&records), hash(&records[..2]));
     }
 

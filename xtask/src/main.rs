@@ -92,35 +92,35 @@ fn main() -> ExitCode {
         ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
         ["specs", arguments @ ..] => match specs::SpecOptions::parse(arguments) {
             Some(options) => root().and_then(|root| specs::run(&root, &options, &mut out)),
-            None => return misused(&mut err),
+            None => return print_usage(&mut err),
         },
         ["test", arguments @ ..] => match test::TestScope::parse(arguments) {
-            Some(extent) => root().and_then(|root| test::run(&root, extent, &mut out)),
-            None => return misused(&mut err),
+            Some(scope) => root().and_then(|root| test::run(&root, scope, &mut out)),
+            None => return print_usage(&mut err),
         },
         ["attack-tests"] => root().and_then(|root| attack_tests::run(&root, &mut out)),
         ["fingerprint", arguments @ ..] => match fingerprint::Options::parse(arguments) {
             Some(options) => root().and_then(|root| fingerprint::run(&root, &options, &mut out)),
-            None => return misused(&mut err),
+            None => return print_usage(&mut err),
         },
         ["validate-vm", arguments @ ..] => match validate_vm::VmOptions::parse(arguments) {
             Some(options) => root().and_then(|root| validate_vm::run(&root, &options, &mut out)),
-            None => return misused(&mut err),
+            None => return print_usage(&mut err),
         },
         ["validate-random", arguments @ ..] => {
             match validate_random::RandomOptions::parse(arguments) {
                 Some(options) => {
                     root().and_then(|root| validate_random::run(&root, &options, &mut out))
                 }
-                None => return misused(&mut err),
+                None => return print_usage(&mut err),
             }
         }
         ["failures", arguments @ ..] => match failures::FailureOptions::parse(arguments) {
             Some(options) => root().and_then(|root| failures::run(&root, &options, &mut out)),
-            None => return misused(&mut err),
+            None => return print_usage(&mut err),
         },
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
-        _ => return misused(&mut err),
+        _ => return print_usage(&mut err),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn misused(err: &mut dyn Write) -> ExitCode {
+fn print_usage(err: &mut dyn Write) -> ExitCode {
     let _ = writeln!(err, "{USAGE}"); // stderr may be closed
     ExitCode::from(2)
 }

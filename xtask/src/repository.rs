@@ -9,7 +9,7 @@ use std::process::Command;
 /// Names of folders without files of ours, in any place.
 const SKIPPED_DIRS: [&str; 3] = [".git", "target", "node_modules"];
 
-/// Every file by its path from the root, with its text if a rule reads it.
+/// All files by path from the root, each with its text if a rule reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Repository {
     files: BTreeMap<String, Option<String>>,
@@ -18,18 +18,18 @@ pub(crate) struct Repository {
 impl Repository {
     /// Reads the files that git would commit; without git, all files.
     pub(crate) fn read(root: &Path) -> io::Result<Self> {
-        let paths = match tracked(root) {
+        let paths = match tracked_files(root) {
             Some(paths) => paths,
-            None => walk(root, "")?,
+            None => walk_files(root, "")?,
         };
         let mut files = BTreeMap::new();
         for path in paths {
-            let full = root.join(&path);
+            let full_path = root.join(&path);
             // Git still lists files that were deleted without a commit.
-            if !full.is_file() {
+            if !full_path.is_file() {
                 continue;
             }
-            let text = if is_read(&path) { Some(fs::read_to_string(full)?) } else { None };
+            let text = if is_read(&path) { Some(fs::read_to_string(full_path)?) } else { None };
             files.insert(path, text);
         }
         Ok(Self { files })
@@ -60,8 +60,9 @@ impl Repository {
 
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-        let owned = |(path, text): &(&str, &str)| (String::from(*path), Some(String::from(*text)));
-        Self { files: files.iter().map(owned).collect() }
+        let to_owned_entry =
+            |(path, text): &(&str, &str)| (String::from(*path), Some(String::from(*text)));
+        Self { files: files.iter().map(to_owned_entry).collect() }
     }
 }
 
@@ -73,7 +74,7 @@ fn is_read(path: &str) -> bool {
 }
 
 /// Returns the files that git tracks, and new ones that it does not ignore.
-fn tracked(root: &Path) -> Option<Vec<String>> {
+fn tracked_files(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -84,7 +85,7 @@ fn tracked(root: &Path) -> Option<Vec<String>> {
     (output.status.success() && !paths.is_empty()).then_some(paths)
 }
 
-fn walk(root: &Path, folder: &str) -> io::Result<Vec<String>> {
+fn walk_files(root: &Path, folder: &str) -> io::Result<Vec<String>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
@@ -93,7 +94,7 @@ fn walk(root: &Path, folder: &str) -> io::Result<Vec<String>> {
         if !entry.file_type()?.is_dir() {
             paths.push(path);
         } else if !SKIPPED_DIRS.contains(&name.as_str()) {
-            paths.extend(walk(root, &path)?);
+            paths.extend(walk_files(root, &path)?);
         }
     }
     Ok(paths)
@@ -106,15 +107,15 @@ mod tests {
     #[test]
     fn folders_count_as_there_but_prefixes_of_names_do_not() {
         let repository = Repository::of(&[("docs/guide/start.md", "")]);
-        let there = ["", "docs", "docs/guide", "docs/guide/start.md"];
-        assert!(there.iter().all(|path| repository.contains(path)));
+        let existing = ["", "docs", "docs/guide", "docs/guide/start.md"];
+        assert!(existing.iter().all(|path| repository.contains(path)));
         assert!(!repository.contains("docs/gui"));
     }
 
     #[test]
     fn without_git_the_walk_finds_this_file_and_skips_build_output() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let paths = walk(package, "").unwrap();
+        let paths = walk_files(package, "").unwrap();
         assert!(paths.contains(&"src/repository.rs".to_owned()));
         assert!(!paths.iter().any(|path| path.starts_with("target/")));
     }

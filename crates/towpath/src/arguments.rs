@@ -367,7 +367,7 @@ pub(crate) struct TraceArguments {
     pub(crate) csv: Option<String>,
 }
 
-/// At which end of its connections a capture was taken.
+/// Capture point: the end of the connections at which a capture was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CaptureEnd {
     /// At the host that opened the connections
@@ -444,7 +444,7 @@ pub(crate) enum BackendChoice {
 }
 
 impl BackendChoice {
-    pub(crate) fn wanted(self) -> Option<towpath_linux::Backend> {
+    pub(crate) fn backend(self) -> Option<towpath_linux::Backend> {
         match self {
             Self::Auto => None,
             Self::Tun => Some(towpath_linux::Backend::Tun),
@@ -501,26 +501,26 @@ mod tests {
     use super::*;
 
     /// Returns the long options of each letter, over all commands.
-    fn short_options(command: &Command, found: &mut BTreeMap<char, BTreeSet<String>>) {
+    fn short_options(command: &Command, names_by_letter: &mut BTreeMap<char, BTreeSet<String>>) {
         for argument in command.get_arguments() {
             let letters = argument.get_short_and_visible_aliases().unwrap_or_default();
             for letter in
                 letters.into_iter().chain(argument.get_all_short_aliases().unwrap_or_default())
             {
                 let name = argument.get_long().unwrap_or_default().to_owned();
-                found.entry(letter).or_default().insert(name);
+                names_by_letter.entry(letter).or_default().insert(name);
             }
         }
-        command.get_subcommands().for_each(|verb| short_options(verb, found));
+        command.get_subcommands().for_each(|verb| short_options(verb, names_by_letter));
     }
 
     #[test]
     fn a_short_option_means_the_same_in_every_subcommand() {
         let mut command = Arguments::command();
         command.build();
-        let mut found = BTreeMap::new();
-        short_options(&command, &mut found);
-        for (letter, names) in &found {
+        let mut names_by_letter = BTreeMap::new();
+        short_options(&command, &mut names_by_letter);
+        for (letter, names) in &names_by_letter {
             assert_eq!(names.len(), 1, "-{letter} is {names:?}");
         }
         // Letters that iperf3 also has keep iperf3's meaning.
@@ -540,10 +540,15 @@ mod tests {
             ('1', "once"),
         ];
         for (letter, name) in iperf3 {
-            assert!(found[&letter].contains(name), "-{letter} is {:?}", found[&letter]);
+            assert!(
+                names_by_letter[&letter].contains(name),
+                "-{letter} is {:?}",
+                names_by_letter[&letter]
+            );
         }
         let page = include_str!("../../../docs/command-line.md");
-        for (letter, names) in found.iter().filter(|(letter, _)| !"hV".contains(**letter)) {
+        for (letter, names) in names_by_letter.iter().filter(|(letter, _)| !"hV".contains(**letter))
+        {
             for name in names {
                 let (letter, name) = (format!("`-{letter}`"), format!("`--{name}`"));
                 let row = |line: &str| line.contains(&letter) && line.contains(&name);
@@ -556,12 +561,12 @@ mod tests {
     fn the_reference_lists_all_choices() {
         let page = towpath_measure::scenario::reference_markdown();
         let [schedulers, managers, controls] = towpath_sim::known_names();
-        let own = ["newreno", "noq-cubic", "bbr"];
+        let quic_controls = ["newreno", "noq-cubic", "bbr"];
         for (key, names) in [
             ("scheduler", &schedulers[..]),
             ("path-manager", &managers),
             ("congestion-control", &controls),
-            ("quic-congestion-control", &own),
+            ("quic-congestion-control", &quic_controls),
         ] {
             let start = format!("| `{key}` |");
             let rows: Vec<_> = page.lines().filter(|line| line.starts_with(&start)).collect();

@@ -31,10 +31,10 @@ pub(crate) struct ScenarioChanges {
     pub(crate) defaults: Vec<String>,
 }
 
-/// Parses a duration; hints at `-T`, as `-t` once chose the transport.
+/// Parses a duration. Suggests `-T` for a list of transports, which `-t` once took.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let word = text.split(',').next().unwrap_or_default();
-    if matches!(word, "tcp" | "mptcp" | "quic" | "mpquic") {
+    let first_item = text.split(',').next().unwrap_or_default();
+    if matches!(first_item, "tcp" | "mptcp" | "quic" | "mpquic") {
         return Err(format!("transports are `-T {text}`"));
     }
     amounts::time(text)
@@ -58,25 +58,25 @@ impl ScenarioChanges {
             (self.scheduler.is_some(), "--scheduler"),
             (self.congestion_control.is_some(), "--congestion-control"),
         ];
-        given.into_iter().find_map(|(given, name)| given.then_some(name))
+        given.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
     }
 
     /// Returns the changes as conditions of a result.
     pub(crate) fn conditions(&self) -> BTreeMap<String, String> {
-        let mut remarks = BTreeMap::new();
-        let shorts = [
+        let mut conditions = BTreeMap::new();
+        let short_forms = [
             ("flows.duration", self.duration.map(duration_text)),
             ("scheduler", self.scheduler.clone()),
             ("congestion-control", self.congestion_control.clone()),
         ];
-        let short = |(key, value): (&str, Option<String>)| Some(format!("{key}={}", value?));
-        let mut set: Vec<_> = shorts.into_iter().filter_map(short).collect();
-        set.extend(self.set.iter().cloned());
-        if !set.is_empty() {
-            remarks.insert("changed by the command line".to_owned(), set.join("; "));
+        let assignment = |(key, value): (&str, Option<String>)| Some(format!("{key}={}", value?));
+        let mut assignments: Vec<_> = short_forms.into_iter().filter_map(assignment).collect();
+        assignments.extend(self.set.iter().cloned());
+        if !assignments.is_empty() {
+            conditions.insert("changed by the command line".to_owned(), assignments.join("; "));
         }
-        remarks.extend(config_condition(&self.defaults));
-        remarks
+        conditions.extend(config_condition(&self.defaults));
+        conditions
     }
 
     /// Applies all changes to the scenario's text. `--set` overrides the short forms.

@@ -37,11 +37,11 @@ pub(crate) struct CheckArguments {
 
 pub(crate) fn check(arguments: &CheckArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let targets = targets(arguments)?;
-    let tried = live::check(&targets);
+    let results = live::check(&targets);
     if arguments.json {
-        for one in &tried {
-            let line = serde_json::to_string(one);
-            writeln!(ui.out, "{}", line.map_err(|error| CliError::Internal(error.to_string()))?)?;
+        for result in &results {
+            let json = serde_json::to_string(result);
+            writeln!(ui.out, "{}", json.map_err(|error| CliError::Internal(error.to_string()))?)?;
         }
     } else {
         writeln!(
@@ -49,58 +49,59 @@ pub(crate) fn check(arguments: &CheckArguments, ui: &mut Ui) -> Result<ExitCode,
             "{:44} {:6} {:>10} {:>10}  finding",
             "address", "over", "connect", "answer"
         )?;
-        for one in &tried {
-            writeln!(ui.out, "{}", line(one))?;
+        for result in &results {
+            writeln!(ui.out, "{}", result_line(result))?;
         }
-        for text in advice(&tried) {
+        for text in advice(&results) {
             ui.warn(&Warning { text, hint: None });
         }
     }
-    let good = !tried.is_empty() && tried.iter().all(|one| one.finding == ProbeOutcome::Works);
+    let good =
+        !results.is_empty() && results.iter().all(|result| result.finding == ProbeOutcome::Works);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Keeps one address of each family, on all ports.
 fn targets(arguments: &CheckArguments) -> Result<Vec<SocketAddr>, CliError> {
     let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
-    let unknown = |reason: String| CliError::Unavailable {
+    let no_address = |reason: String| CliError::Unavailable {
         what: format!("`{host}` has no address: {reason}"),
         hint: "name a host or an address".to_owned(),
     };
-    let found: Vec<SocketAddr> = (host, 0)
+    let resolved: Vec<SocketAddr> = (host, 0)
         .to_socket_addrs()
         .map_err(|error| {
             let reason = error.to_string();
-            unknown(reason.split(": ").last().unwrap_or_default().to_lowercase())
+            no_address(reason.split(": ").last().unwrap_or_default().to_lowercase())
         })?
         .collect();
-    let v4 = found.iter().find(|target| target.is_ipv4()).filter(|_| !arguments.v6);
-    let v6 = found.iter().find(|target| target.is_ipv6()).filter(|_| !arguments.v4);
-    let each = v4.into_iter().chain(v6);
-    let targets: Vec<_> = each
+    let v4 = resolved.iter().find(|target| target.is_ipv4()).filter(|_| !arguments.v6);
+    let v6 = resolved.iter().find(|target| target.is_ipv6()).filter(|_| !arguments.v4);
+    let chosen = v4.into_iter().chain(v6);
+    let targets: Vec<_> = chosen
         .flat_map(|target| arguments.port.iter().map(|port| SocketAddr::new(target.ip(), *port)))
         .collect();
     if targets.is_empty() {
-        return Err(unknown("none of this family".to_owned()));
+        return Err(no_address("none of this family".to_owned()));
     }
     Ok(targets)
 }
 
-fn line(tried: &ProbeResult) -> String {
+fn result_line(result: &ProbeResult) -> String {
     let time = |nanos: Option<u64>| match nanos.map(Duration::from_nanos) {
         Some(span) => format!("{:.1} ms", span.as_secs_f64() * 1e3),
         None => "-".to_owned(),
     };
-    let probe = match tried.probe {
+    let probe = match result.probe {
         ProbeKind::Tcp => "tcp",
         ProbeKind::Mptcp => "mptcp",
         ProbeKind::Udp => "udp",
         ProbeKind::Quic => "quic",
         ProbeKind::Mpquic => "mpquic",
     };
-    let (connect, answer) = (time(tried.connect_ns), time(tried.answer_ns));
-    let target = tried.target.to_string();
-    format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", describe(&tried.finding))
+    let (connect, answer) = (time(result.connect_ns), time(result.answer_ns));
+    let target = result.target.to_string();
+    format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", describe(&result.finding))
 }
 
 pub(crate) fn describe(finding: &ProbeOutcome) -> String {
@@ -128,29 +129,29 @@ pub(crate) fn describe(finding: &ProbeOutcome) -> String {
 }
 
 /// Returns advice for measurements, one text for each finding.
-fn advice(tried: &[ProbeResult]) -> Vec<String> {
-    let any = |wanted: &dyn Fn(&ProbeResult) -> bool| tried.iter().any(wanted);
-    let mut texts = Vec::new();
-    if any(&|one| {
-        matches!(one.finding, ProbeOutcome::StrippedForward | ProbeOutcome::StrippedReverse)
+fn advice(results: &[ProbeResult]) -> Vec<String> {
+    let any_result = |predicate: &dyn Fn(&ProbeResult) -> bool| results.iter().any(predicate);
+    let mut advice_lines = Vec::new();
+    if any_result(&|result| {
+        matches!(result.finding, ProbeOutcome::StrippedForward | ProbeOutcome::StrippedReverse)
     }) {
-        texts.push(
+        advice_lines.push(
             "something on the way removes Multipath TCP: measurements over it fall back to TCP; \
              another port may pass"
                 .to_owned(),
         );
     }
-    if any(&|one| one.finding == ProbeOutcome::Blocked) {
-        texts.push("UDP is blocked: QUIC cannot work on that port".to_owned());
+    if any_result(&|result| result.finding == ProbeOutcome::Blocked) {
+        advice_lines.push("UDP is blocked: QUIC cannot work on that port".to_owned());
     }
-    if any(&|one| one.finding == ProbeOutcome::Filtered) {
-        texts.push("something on the way drops QUIC: another port may pass".to_owned());
+    if any_result(&|result| result.finding == ProbeOutcome::Filtered) {
+        advice_lines.push("something on the way drops QUIC: another port may pass".to_owned());
     }
-    if any(&|one| one.finding == ProbeOutcome::NoQuic) {
-        texts.push("UDP was not free when the server started: it says so itself".to_owned());
+    if any_result(&|result| result.finding == ProbeOutcome::NoQuic) {
+        advice_lines.push("UDP was not free when the server started: it says so itself".to_owned());
     }
-    if !any(&|one| one.finding == ProbeOutcome::Works) {
-        texts.push("is `towpath server` running there?".to_owned());
+    if !any_result(&|result| result.finding == ProbeOutcome::Works) {
+        advice_lines.push("is `towpath server` running there?".to_owned());
     }
-    texts
+    advice_lines
 }

@@ -29,13 +29,15 @@ const PAGE_FILE: &str = "comparison.html";
 
 pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.inputs.as_slice() {
-        [one] if is_scenario(one) || !Path::new(one).exists() => measured(arguments, one, ui),
-        results => stored(arguments, results, ui),
+        [input] if is_scenario(input) || !Path::new(input).exists() => {
+            compare_scenario(arguments, input, ui)
+        }
+        results => compare_results(arguments, results, ui),
     }
 }
 
 /// Runs a scenario over all requested transports.
-fn measured(
+fn compare_scenario(
     arguments: &CompareArguments,
     scenario: &str,
     ui: &mut Ui,
@@ -45,7 +47,7 @@ fn measured(
     let transport = transports(arguments);
     let backend = arguments.backend.unwrap_or(BackendChoice::Auto);
     let how = fallback::choose_worlds(&arguments.how, backend, &loaded, &transport, ui)?;
-    let wanted = RunArguments {
+    let run_arguments = RunArguments {
         scenario: scenario.to_owned(),
         transport,
         repeat: Some(arguments.repeat.unwrap_or_else(|| default_repeat(&loaded, &how.world, ui))),
@@ -58,19 +60,19 @@ fn measured(
         quiet: arguments.quiet,
         explain: false,
     };
-    let Some(CompletedRuns { runs, folder, complete }) = measure(&wanted, ui)? else {
+    let Some(CompletedRuns { runs, folder, complete }) = measure(&run_arguments, ui)? else {
         return Ok(ExitCode::from(2));
     };
-    let page = |content: &[u8]| folder.write(PAGE_FILE, content);
+    let write_page = |content: &[u8]| folder.write(PAGE_FILE, content);
     let seed = arguments.how.seed.unwrap_or(loaded.run.seed);
-    let page = show(&runs, seed, arguments.json, &page, ui)?;
+    let page = show(&runs, seed, arguments.json, &write_page, ui)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("page:    {}", page.display()));
-    let whole = complete && runs.iter().all(|run| run.summary.is_some());
+    let all_complete = complete && runs.iter().all(|run| run.summary.is_some());
     Ok(if interrupt::is_interrupted() {
         ExitCode::from(130)
     } else {
-        ExitCode::from(u8::from(!whole))
+        ExitCode::from(u8::from(!all_complete))
     })
 }
 
@@ -97,7 +99,7 @@ fn transports(arguments: &CompareArguments) -> Vec<Transport> {
 }
 
 /// Compares results that earlier calls have stored.
-fn stored(
+fn compare_results(
     arguments: &CompareArguments,
     results: &[String],
     ui: &mut Ui,
@@ -115,24 +117,24 @@ fn stored(
         });
     }
     let mut paths: Vec<PathBuf> = Vec::new();
-    for given in results {
-        paths.extend(results_in(Path::new(given))?);
+    for input in results {
+        paths.extend(results_in(Path::new(input))?);
     }
     let runs = read_all(&paths)?;
-    let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
-    let folder = arguments.out.as_deref().unwrap_or(beside);
+    let results_folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
+    let folder = arguments.out.as_deref().unwrap_or(results_folder);
     let folder = files::folder(folder)?;
-    let page = |content: &[u8]| files::write_in(&folder, PAGE_FILE, content);
+    let write_page = |content: &[u8]| files::write_in(&folder, PAGE_FILE, content);
     // Equal results give equal intervals.
     let seed = runs.first().map_or(1, |run| run.meta.seed);
-    let page = show(&runs, seed, arguments.json, &page, ui)?;
+    let page = show(&runs, seed, arguments.json, &write_page, ui)?;
     ui.progress(&format!("page: {}", page.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the first option that only affects new runs, which is an error for stored results.
 fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
-    let given = [
+    let options = [
         (!arguments.transport.is_empty(), "--transport"),
         (!arguments.how.world.is_empty(), "--world"),
         (arguments.repeat.is_some(), "--repeat"),
@@ -143,16 +145,16 @@ fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
         (!arguments.how.stack.is_empty(), "--stack"),
         (arguments.backend.is_some(), "--backend"),
     ];
-    let named = given.into_iter().find_map(|(given, name)| given.then_some(name));
-    named.or_else(|| arguments.how.changes.first_option())
+    let option = options.into_iter().find_map(|(is_given, name)| is_given.then_some(name));
+    option.or_else(|| arguments.how.changes.first_option())
 }
 
-/// Prints the table and passes the page to `keep`.
+/// Prints the comparison and passes the HTML page to `write_page`.
 fn show(
     runs: &[StoredRun],
     seed: u64,
     as_json: bool,
-    keep: &dyn Fn(&[u8]) -> Result<PathBuf, CliError>,
+    write_page: &dyn Fn(&[u8]) -> Result<PathBuf, CliError>,
     ui: &mut Ui,
 ) -> Result<PathBuf, CliError> {
     let comparison = Comparison::of(runs, seed);
@@ -166,5 +168,5 @@ fn show(
     for warning in comparison.warnings() {
         ui.warn(&warning);
     }
-    keep(comparison.html().as_bytes())
+    write_page(comparison.html().as_bytes())
 }

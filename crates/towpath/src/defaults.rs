@@ -22,7 +22,7 @@ use crate::error::CliError;
 pub(crate) struct Defaults {
     /// Arguments as the user would type them.
     pub(crate) arguments: Vec<String>,
-    /// Options as results record them: `world = sim`.
+    /// Options in the form in which results record them: `world = sim`.
     pub(crate) shown: Vec<String>,
     pub(crate) path: PathBuf,
 }
@@ -55,92 +55,97 @@ static FILE_SHAPE: TableSchema = TableSchema {
 
 /// Returns the path of the file; `None` without `XDG_CONFIG_HOME` and `HOME`.
 fn config_path() -> Option<PathBuf> {
-    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
-    let base = match named("XDG_CONFIG_HOME") {
+    let env_path = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    let base = match env_path("XDG_CONFIG_HOME") {
         Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(named("HOME")?).join(".config"),
+        None => PathBuf::from(env_path("HOME")?).join(".config"),
     };
     Some(base.join("towpath").join("config.toml"))
 }
 
 /// Upper bound of the file's size in bytes.
-const MAX_BYTES: u64 = 1_000_000;
+const MAX_FILE_BYTES: u64 = 1_000_000;
 
 /// Returns the file's options that `matches` does not already have.
 pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, CliError> {
     let Some(path) = config_path() else { return Ok(Defaults::default()) };
     // `--max-input` does not apply: the command itself reports an invalid limit.
-    let text = match ReadBudget::of(MAX_BYTES).read_text(&path) {
+    let text = match ReadBudget::of(MAX_FILE_BYTES).read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Defaults::default()),
         Err(source) => return Err(CliError::Read { path, source }),
     };
     let shown = path.display().to_string();
     let mut defaults = document::read(&shown, &text, (&FILE_SHAPE, "the file"), |file, _| {
-        let mut found = Defaults::default();
+        let mut file_defaults = Defaults::default();
         let verbs = FILE_SHAPE.keys().filter_map(|key| {
             Some((key.name, command.find_subcommand(key.name)?, file.take(key.name)?))
         });
         for (name, verb, value) in verbs {
-            let chosen = matches
-                .subcommand()
-                .filter(|(chosen, given)| *chosen == name && given.subcommand_name().is_none());
-            options(verb, &value, chosen.map(|(_, given)| given), &mut found);
+            let called = matches.subcommand().filter(|(called, sub_matches)| {
+                *called == name && sub_matches.subcommand_name().is_none()
+            });
+            options(verb, &value, called.map(|(_, sub_matches)| sub_matches), &mut file_defaults);
         }
-        found
+        file_defaults
     })?;
     defaults.path = path;
     Ok(defaults)
 }
 
-/// Reads the options of one command.
+/// Reads the options of one command into `defaults`.
 ///
-/// All are checked. Those that were not `given` are returned if this command was called.
+/// Checks all of them. Adds only options that the user did not type, and only if this command was
+/// called: `typed` holds its arguments, or `None` for another command.
 fn options(
     verb: &Command,
     table: &document::Value<'_>,
-    given: Option<&ArgMatches>,
-    found: &mut Defaults,
+    typed: Option<&ArgMatches>,
+    defaults: &mut Defaults,
 ) {
     let Some(entries) = table.as_table() else {
         return table.fail("this is not a table", format!("expected `[{}]`", verb.get_name()));
     };
-    let longs =
+    let long_names =
         || verb.get_arguments().filter_map(clap::Arg::get_long).filter(|name| !is_excluded(name));
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
         let argument = verb.get_arguments().find(|argument| argument.get_long() == Some(name));
         let Some(argument) = argument.filter(|_| !is_excluded(name)) else {
-            let near = nearest(name, longs()).map(|near| format!(": did you mean `{near}`?"));
+            let suggestion = nearest(name, long_names())
+                .map(|suggestion| format!(": did you mean `{suggestion}`?"));
             let message = format!("`towpath {}` has no option `--{name}`", verb.get_name());
-            let near = near.unwrap_or_default();
-            table.fail_at(&key.span(), message, format!("expected a long option{near}"));
+            let suggestion = suggestion.unwrap_or_default();
+            table.fail_at(&key.span(), message, format!("expected a long option{suggestion}"));
             continue;
         };
-        let switch = !matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
+        let is_switch = !matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
         let value = table.nested(name, key.span(), value);
-        let Some(values) = option_arguments(&value, switch) else { continue };
-        let typed = |given: &ArgMatches| {
-            given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+        let Some(values) = option_arguments(&value, is_switch) else { continue };
+        let is_typed = |typed: &ArgMatches| {
+            typed.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
         };
-        if given.is_none_or(typed) {
+        if typed.is_none_or(is_typed) {
             continue;
         }
-        let shown = |value| if switch { name.to_owned() } else { format!("{name} = {value}") };
-        let word = |value| if switch { format!("--{name}") } else { format!("--{name}={value}") };
-        found.shown.extend(values.iter().map(shown));
-        found.arguments.extend(values.iter().map(word));
+        let shown = |value| if is_switch { name.to_owned() } else { format!("{name} = {value}") };
+        let cli_argument =
+            |value| if is_switch { format!("--{name}") } else { format!("--{name}={value}") };
+        defaults.shown.extend(values.iter().map(shown));
+        defaults.arguments.extend(values.iter().map(cli_argument));
     }
 }
 
-/// Returns true if an option may not have a default: about the file itself, or prints and exits.
+/// Returns true for options that cannot have a default: `--no-config`, and those that print and
+/// exit.
 fn is_excluded(name: &str) -> bool {
     matches!(name, "no-config" | "help" | "version")
 }
 
-/// Returns the arguments that a value stands for; `None` if the value was refused.
-fn option_arguments(value: &document::Value<'_>, switch: bool) -> Option<Vec<String>> {
-    if switch {
+/// Returns the arguments that a value stands for; `None` if the value is invalid, which is
+/// reported.
+fn option_arguments(value: &document::Value<'_>, is_switch: bool) -> Option<Vec<String>> {
+    if is_switch {
         return match value.as_bool() {
             Some(true) => Some(vec![String::new()]),
             Some(false) => Some(Vec::new()),
@@ -150,15 +155,15 @@ fn option_arguments(value: &document::Value<'_>, switch: bool) -> Option<Vec<Str
             }
         };
     }
-    let one = |value: &document::Value<'_>| {
-        let found = value.as_str().map(str::to_owned).or_else(|| value.as_number());
-        if found.is_none() {
+    let text_of = |value: &document::Value<'_>| {
+        let text = value.as_str().map(str::to_owned).or_else(|| value.as_number());
+        if text.is_none() {
             value.fail("this is no value of an option", "expected a text or a number");
         }
-        found
+        text
     };
     if value.is_list() {
-        return value.list("").unwrap_or_default().iter().map(one).collect();
+        return value.list("").unwrap_or_default().iter().map(text_of).collect();
     }
-    one(value).map(|word| vec![word])
+    text_of(value).map(|argument| vec![argument])
 }

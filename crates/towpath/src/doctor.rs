@@ -75,24 +75,24 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
     let name = arguments.connect.as_deref().map(host).unwrap_or_default().to_owned();
-    let order = DoctorOptions { connect, server_name: name, peer, secret, programs };
-    let observation = examine(&order);
+    let options = DoctorOptions { connect, server_name: name, peer, secret, programs };
+    let observation = examine(&options);
     let report = diagnose(&observation);
-    let json = |text: Result<String, serde_json::Error>| {
+    let json_or_error = |text: Result<String, serde_json::Error>| {
         text.map_err(|error| CliError::Internal(error.to_string()))
     };
     if arguments.observation {
-        writeln!(ui.out, "{}", json(serde_json::to_string(&observation))?)?;
+        writeln!(ui.out, "{}", json_or_error(serde_json::to_string(&observation))?)?;
     } else if arguments.json {
-        writeln!(ui.out, "{}", json(serde_json::to_string(&report))?)?;
+        writeln!(ui.out, "{}", json_or_error(serde_json::to_string(&report))?)?;
     } else {
         print(&report, ui)?;
     }
     if arguments.fix {
         apply_fixes(&actions(&observation), ui)?;
     }
-    let wrong = matches!(report.verdict, Health::Impaired | Health::Broken);
-    Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    let unhealthy = matches!(report.verdict, Health::Impaired | Health::Broken);
+    Ok(if unhealthy { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Prints the fixes, then applies them.
@@ -116,18 +116,18 @@ fn host(text: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Resolves `HOST:PORT`, with an IPv6 address in brackets. Of several addresses it returns the one
-/// that programs use, in the system's order (RFC 6724).
+/// Resolves `HOST:PORT`, with an IPv6 address in brackets. Returns the first address, which
+/// programs use, in the system's order (RFC 6724).
 fn resolve(text: &str) -> Result<SocketAddr, CliError> {
-    let wrong = |reason: String| CliError::Unavailable {
+    let unusable = |reason: String| CliError::Unavailable {
         what: format!("`{text}` cannot be used: {reason}"),
         hint: "expected HOST:PORT, such as example.org:443 or [2001:db8::1]:5210".to_owned(),
     };
-    let mut found = text.to_socket_addrs().map_err(|error| {
+    let mut addresses = text.to_socket_addrs().map_err(|error| {
         let reason = error.to_string();
-        wrong(reason.split(": ").last().unwrap_or_default().to_lowercase())
+        unusable(reason.split(": ").last().unwrap_or_default().to_lowercase())
     })?;
-    found.next().ok_or_else(|| wrong("the host has no address".to_owned()))
+    addresses.next().ok_or_else(|| unusable("the host has no address".to_owned()))
 }
 
 fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
@@ -139,19 +139,19 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
     for (number, finding) in report.findings.iter().enumerate() {
         writeln!(out)?;
         let label = if count > 1 { format!("{}. ", number + 1) } else { String::new() };
-        let unsure = match finding.confidence {
+        let qualifier = match finding.confidence {
             Confidence::Certain => "",
             Confidence::Likely => "probably ",
             Confidence::Possible => "perhaps ",
         };
-        let (label, cause) = (format!("{label}{unsure}"), finding.cause);
+        let (label, cause) = (format!("{label}{qualifier}"), finding.cause);
         writeln!(out, "{}", wrap(&label, &format!("{} [{cause}]", finding.sentence)))?;
-        details(finding, out)?;
+        print_details(finding, out)?;
     }
     writeln!(out)?;
     writeln!(out, "{}", wrap("looked at: ", &report.checked.join(", ")))?;
-    for one in &report.not_checked {
-        writeln!(out, "{}", wrap("not looked at: ", &format!("{}: {}", one.what, one.why)))?;
+    for check in &report.not_checked {
+        writeln!(out, "{}", wrap("not looked at: ", &format!("{}: {}", check.what, check.why)))?;
     }
     Ok(())
 }
@@ -184,7 +184,7 @@ fn shares(paths: &[PathShare]) -> String {
     paths.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
-fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
+fn print_details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
     for evidence in &finding.evidence {
         writeln!(out, "{}", wrap("   seen: ", evidence))?;
     }

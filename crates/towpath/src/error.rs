@@ -75,10 +75,10 @@ impl CliError {
 
     /// Returns a hint at the solution, if one is known.
     pub(crate) fn hint(&self) -> Option<String> {
-        file_folder_hint(self).map(str::to_owned).or_else(|| self.own_hint())
+        file_folder_hint(self).map(str::to_owned).or_else(|| self.variant_hint())
     }
 
-    fn own_hint(&self) -> Option<String> {
+    fn variant_hint(&self) -> Option<String> {
         match self {
             Self::UnknownScenario { hint, .. }
             | Self::Unavailable { hint, .. }
@@ -92,8 +92,8 @@ impl CliError {
             }
             Self::Run(RunError::Capture(error))
             | Self::Lab(LabError::Run(RunError::Capture(error))) => {
-                let refused = UnsafePath::of(&error.source).map(UnsafePath::hint);
-                Some(refused.unwrap_or("name a folder that you may write to").to_owned())
+                let path_hint = UnsafePath::of(&error.source).map(UnsafePath::hint);
+                Some(path_hint.unwrap_or("name a folder that you may write to").to_owned())
             }
             Self::Run(_) => None,
             Self::Lab(error) => error.hint(),
@@ -114,8 +114,7 @@ impl CliError {
         }
     }
 
-    /// Returns the exit code. A closed pipe (`towpath schema
-    /// head`) is success; all else is 2.
+    /// Returns the exit code: success for a closed pipe (`towpath schema | head`), else 2.
     pub(crate) fn exit_code(&self) -> ExitCode {
         if self.is_broken_pipe() { ExitCode::SUCCESS } else { ExitCode::from(2) }
     }
@@ -127,8 +126,8 @@ impl CliError {
 
 /// Returns the hint for a file that was taken for a folder, or a folder for a file.
 fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    let mut next = Some(error);
-    while let Some(error) = next {
+    let mut source = Some(error);
+    while let Some(error) = source {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotADirectory) => {
                 return Some("a file stands where a folder is expected: name a folder");
@@ -136,7 +135,7 @@ fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
             Some(io::ErrorKind::IsADirectory) => {
                 return Some("a folder stands where a file is expected: name a file in it");
             }
-            _ => next = error.source(),
+            _ => source = error.source(),
         }
     }
     None
@@ -146,13 +145,13 @@ fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
 pub(crate) fn describe_error(text: &str) -> String {
     let Some((before, after)) = text.split_once(" (os error ") else { return text.to_owned() };
     let Some((_, after)) = after.split_once(')') else { return text.to_owned() };
-    let (head, reason) = before
+    let (prefix, reason) = before
         .rsplit_once(": ")
         .map_or(("", before), |(_, reason)| before.split_at(before.len() - reason.len()));
     let mut letters = reason.chars();
     let reason: String =
         letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
-    format!("{head}{reason}{}", describe_error(after))
+    format!("{prefix}{reason}{}", describe_error(after))
 }
 
 impl From<SweepError> for CliError {
@@ -182,21 +181,21 @@ mod tests {
 
     #[test]
     fn os_errors_are_translated_to_our_messages() {
-        let of = describe_error;
+        let describe = describe_error;
         assert_eq!(
-            of("cannot read `a: b`: Not a directory (os error 20)"),
+            describe("cannot read `a: b`: Not a directory (os error 20)"),
             "cannot read `a: b`: not a directory"
         );
-        assert_eq!(of("No such file or directory (os error 2)"), "no such file or directory");
-        assert_eq!(of("`x`: Is a directory (os error 21), or"), "`x`: is a directory, or");
-        assert_eq!(of("no scenario `X`: there is none"), "no scenario `X`: there is none");
+        assert_eq!(describe("No such file or directory (os error 2)"), "no such file or directory");
+        assert_eq!(describe("`x`: Is a directory (os error 21), or"), "`x`: is a directory, or");
+        assert_eq!(describe("no scenario `X`: there is none"), "no scenario `X`: there is none");
     }
 
     #[test]
     fn a_file_instead_of_a_directory_always_gets_a_hint() {
-        let not = || io::Error::from(io::ErrorKind::NotADirectory);
-        let read = CliError::Read { path: "x".into(), source: not() };
-        let sweep = CliError::Sweep(SweepError::File("x".into(), not()));
+        let not_a_directory = || io::Error::from(io::ErrorKind::NotADirectory);
+        let read = CliError::Read { path: "x".into(), source: not_a_directory() };
+        let sweep = CliError::Sweep(SweepError::File("x".into(), not_a_directory()));
         for error in [read, sweep] {
             assert!(error.hint().unwrap().contains("name a folder"), "{error}");
         }

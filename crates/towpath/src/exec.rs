@@ -20,39 +20,40 @@ const TEXT: &str = "text";
 
 pub(crate) fn exec(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.method {
-        ExecMethod::Seccomp => supervised(arguments, ui),
+        ExecMethod::Seccomp => exec_supervised(arguments, ui),
         ExecMethod::Godebug => {
-            let others = std::env::var_os("GODEBUG").filter(|value| !value.is_empty());
-            Err(exec::exec(&arguments.command, ("GODEBUG", godebug(others))).into())
+            let godebug_settings = std::env::var_os("GODEBUG").filter(|value| !value.is_empty());
+            Err(exec::exec(&arguments.command, ("GODEBUG", godebug(godebug_settings))).into())
         }
     }
 }
 
-fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let form = if arguments.json { JSON } else { TEXT };
-    let mut supervisor = vec![OsString::from(SUPERVISE), OsString::from(form)];
+fn exec_supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let output_form = if arguments.json { JSON } else { TEXT };
+    let mut supervisor = vec![OsString::from(SUPERVISE), OsString::from(output_form)];
     if let Some(path) = &arguments.report {
-        let failed = |source| CliError::unwritable(path, source, None);
-        // Found before the program runs, whose work would be lost; the supervisor leaves this
-        // folder.
-        OutputFile::find(path).and_then(OutputFile::create).map_err(failed)?;
-        let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
-        supervisor.push(std::path::absolute(path).map_err(failed)?.into());
-        supervisor.push(words.join(" ").into());
+        let unwritable = |source| CliError::unwritable(path, source, None);
+        // Created before the program runs, so that a bad path does not cost its work. The
+        // supervisor changes its folder, so it gets an absolute path.
+        OutputFile::find(path).and_then(OutputFile::create).map_err(unwritable)?;
+        let command_words: Vec<_> =
+            arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+        supervisor.push(std::path::absolute(path).map_err(unwritable)?.into());
+        supervisor.push(command_words.join(" ").into());
     }
-    let ended = exec::launch(&Launch { command: &arguments.command, supervisor: &supervisor })?;
-    match ended.summary {
-        Some(said) if !arguments.quiet || arguments.json => ui.progress(&said),
+    let program = exec::launch(&Launch { command: &arguments.command, supervisor: &supervisor })?;
+    match program.summary {
+        Some(summary) if !arguments.quiet || arguments.json => ui.progress(&summary),
         Some(_) => {}
         None => ui.progress("towpath: what became of the sockets is not known"),
     }
-    Ok(passed_on(ended.status))
+    Ok(passed_on(program.status))
 }
 
-/// Adds Go's switch to the `GODEBUG` settings that are already set.
-fn godebug(others: Option<OsString>) -> OsString {
+/// Adds Go's switch for Multipath TCP to the existing `GODEBUG` settings.
+fn godebug(godebug_settings: Option<OsString>) -> OsString {
     const GODEBUG_MULTIPATH: &str = "multipathtcp=1";
-    let mut value = others.unwrap_or_default();
+    let mut value = godebug_settings.unwrap_or_default();
     if !value.is_empty() {
         value.push(",");
     }
@@ -64,18 +65,19 @@ fn godebug(others: Option<OsString>) -> OsString {
 pub(crate) fn supervise(
     mut arguments: impl Iterator<Item = OsString>,
 ) -> Result<ExitCode, CliError> {
-    let form = arguments.next();
+    let output_form = arguments.next();
     let describe =
-        if form.as_deref() == Some(OsStr::new(JSON)) { summary_json } else { summary_text };
+        if output_form.as_deref() == Some(OsStr::new(JSON)) { summary_json } else { summary_text };
     let (path, command) = (arguments.next(), arguments.next().unwrap_or_default());
     let command = command.to_string_lossy();
-    let record = path.map(|path| exec::RecordTarget { path: path.into(), command: &command });
-    exec::supervise(record, &describe)?;
+    let record_target =
+        path.map(|path| exec::RecordTarget { path: path.into(), command: &command });
+    exec::supervise(record_target, &describe)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns one line for people, such as
-/// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP`.
+/// `towpath: 3 sockets upgraded: 1 listened; of 2 connections opened, 2 were Multipath TCP`.
 fn summary_text(tally: &SocketSummary) -> String {
     let mut parts = Vec::new();
     if tally.listening > 0 {
@@ -108,9 +110,9 @@ fn summary_text(tally: &SocketSummary) -> String {
         // Other programs in this network namespace may have raised these counters.
         let counters = match tally.handshakes {
             0 => String::new(),
-            begun => format!(
+            handshakes => format!(
                 " (kernel counters: {} with Multipath TCP, {} answered with it)",
-                count(begun, "handshake"),
+                count(handshakes, "handshake"),
                 tally.answered
             ),
         };
@@ -118,8 +120,8 @@ fn summary_text(tally: &SocketSummary) -> String {
     }
     if tally.refusals() > 0 {
         let causes: Vec<_> = tally.refused.keys().map(ToString::to_string).collect();
-        let stayed = count(tally.refusals(), "socket");
-        parts.push(format!("{stayed} stayed TCP ({})", causes.join("; ")));
+        let stayed_tcp = count(tally.refusals(), "socket");
+        parts.push(format!("{stayed_tcp} stayed TCP ({})", causes.join("; ")));
     }
     let mut text = format!("towpath: {} upgraded", count(tally.upgraded, "socket"));
     if !parts.is_empty() {
@@ -128,8 +130,8 @@ fn summary_text(tally: &SocketSummary) -> String {
     if let Some(error) = &tally.record_error {
         let _ = write!(text, ". The report could not be written: {error}");
     }
-    if let Some(why) = tally.fallbacks.first().filter(|_| fell_back(tally)) {
-        let _ = write!(text, ". Why: {} (counter {})", why.meaning, why.counter);
+    if let Some(fallback) = tally.fallbacks.first().filter(|_| fell_back(tally)) {
+        let _ = write!(text, ". Why: {} (counter {})", fallback.meaning, fallback.counter);
     }
     text
 }
@@ -148,7 +150,7 @@ fn summary_json(tally: &SocketSummary) -> String {
     let refused = tally.refused.iter();
     let refused =
         refused.map(|(cause, sockets)| json!({"cause": cause.to_string(), "sockets": sockets}));
-    let outcomes = |outcomes: OutcomeCounts| {
+    let outcomes_json = |outcomes: OutcomeCounts| {
         json!({
             "multipath": outcomes.multipath,
             "several_subflows": outcomes.several_subflows,
@@ -163,8 +165,8 @@ fn summary_json(tally: &SocketSummary) -> String {
         "upgraded": tally.upgraded,
         "refused": refused.collect::<Vec<_>>(),
         "listening": tally.listening,
-        "opened": outcomes(tally.opened),
-        "accepted": outcomes(tally.accepted),
+        "opened": outcomes_json(tally.opened),
+        "accepted": outcomes_json(tally.accepted),
         "unanswered": tally.unanswered,
         "unseen": tally.unseen,
         "handshakes": {"begun": tally.handshakes, "answered": tally.answered},
@@ -199,9 +201,9 @@ mod tests {
         );
         // A fallback counter that another program raised is not printed when nothing of ours fell
         // back.
-        let ours = SocketSummary { opened: OutcomeCounts::default(), ..tally };
-        assert!(!summary_text(&ours).contains("Why"));
-        assert!(summary_json(&ours).contains("\"fallback_counters\":[{"));
+        let without_fallback = SocketSummary { opened: OutcomeCounts::default(), ..tally };
+        assert!(!summary_text(&without_fallback).contains("Why"));
+        assert!(summary_json(&without_fallback).contains("\"fallback_counters\":[{"));
     }
 
     #[test]

@@ -25,15 +25,15 @@ pub(crate) fn explain(
     threads: usize,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    let first = |run: &&StoredRun| run.meta.world == World::Sim && run.meta.repeat == 1;
-    for run in runs.iter().filter(first) {
+    let is_first_repeat = |run: &&StoredRun| run.meta.world == World::Sim && run.meta.repeat == 1;
+    for run in runs.iter().filter(is_first_repeat) {
         let Some(summary) = &run.summary else { continue };
-        explain_one(scenario, run, summary, threads, ui)?;
+        explain_run(scenario, run, summary, threads, ui)?;
     }
     Ok(())
 }
 
-fn explain_one(
+fn explain_run(
     scenario: &Scenario,
     run: &StoredRun,
     summary: &Summary,
@@ -44,44 +44,44 @@ fn explain_one(
     let mut scenario = scenario.clone();
     scenario.run.seed = run.meta.seed;
     let account = summary.account.as_deref();
-    let all = account.map_or_else(Vec::new, |account| trials(&scenario, transport, account));
+    let candidates = account.map_or_else(Vec::new, |account| trials(&scenario, transport, account));
     let job = SimJob { scenario: Arc::new(scenario), transport, repeat: 1, trace: false };
-    let (mut reached, mut failed) = (Vec::new(), None);
-    let simulated = |error: towpath_sim::SimError| CliError::Sim(error.to_string());
-    let before = goodput(&job).map_err(simulated)?;
+    let (mut goodputs, mut first_error) = (Vec::new(), None);
+    let sim_error = |error: towpath_sim::SimError| CliError::Sim(error.to_string());
+    let before = goodput(&job).map_err(sim_error)?;
     writeln!(
         ui.out,
         "{transport}: what lifting a limit brings, one at a time (means of {REPETITIONS} seeds)"
     )?;
     batch::in_order(
-        all.len(),
+        candidates.len(),
         threads,
-        |index| all.get(index).map(|trial| trial.goodput(&job)),
-        |index, ended| {
-            match (all.get(index), ended) {
-                (Some(trial), Some(Ok(goodput))) => reached.push((trial, goodput)),
-                (_, Some(Err(error))) => failed = Some(simulated(error)),
+        |index| candidates.get(index).map(|trial| trial.goodput(&job)),
+        |index, result| {
+            match (candidates.get(index), result) {
+                (Some(trial), Some(Ok(goodput))) => goodputs.push((trial, goodput)),
+                (_, Some(Err(error))) => first_error = Some(sim_error(error)),
                 _ => {}
             }
-            failed.is_none() && !interrupt::is_interrupted()
+            first_error.is_none() && !interrupt::is_interrupted()
         },
     );
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error);
     }
-    reached.sort_by(|(_, one), (_, other)| one.total_cmp(other));
-    for (trial, after) in &reached {
+    goodputs.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    for (trial, after) in &goodputs {
         let (before, after) = (format::rate(before), format::rate(*after));
         writeln!(ui.out, "  {}: {before} → {after}", trial.text)?;
     }
-    advise(reached.last().copied(), before, ui)
+    advise(goodputs.last().copied(), before, ui)
 }
 
 fn advise(best: Option<(&Trial, f64)>, before: f64, ui: &mut Ui) -> Result<(), CliError> {
     match best.filter(|(_, after)| *after > before * MIN_GAIN) {
         Some((trial, after)) => {
-            let more = (after / before.max(1.0) - 1.0) * 100.0;
-            writeln!(ui.out, "  best: {} (+{more:.0} %)", trial.key)?;
+            let gain_percent = (after / before.max(1.0) - 1.0) * 100.0;
+            writeln!(ui.out, "  best: {} (+{gain_percent:.0} %)", trial.key)?;
         }
         None => writeln!(ui.out, "  nothing that was tried brings more")?,
     }

@@ -26,18 +26,19 @@ pub(crate) fn choose_worlds(
     transports: &[Transport],
     ui: &mut Ui,
 ) -> Result<RunOptions, CliError> {
-    let asked = if how.world.is_empty() { &scenario.run.worlds } else { &how.world };
-    let explicit = requests_emulation(how, backend);
-    let mut how = RunOptions { world: asked.clone(), ..how.clone() };
-    if !asked.contains(&World::Emu) || how.fallback.is_some() {
+    let worlds = if how.world.is_empty() { &scenario.run.worlds } else { &how.world };
+    let is_requested = requests_emulation(how, backend);
+    let mut how = RunOptions { world: worlds.clone(), ..how.clone() };
+    if !worlds.contains(&World::Emu) || how.fallback.is_some() {
         return Ok(how);
     }
-    let kernel = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
-    let mptcp = kernel && transports.contains(&Transport::Mptcp);
-    let found = inner::preflight();
-    // If emulation was requested, a kernel without Multipath TCP shows its fallback to TCP.
-    let Some(missing) = found.missing(mptcp && !explicit) else { return Ok(how) };
-    if explicit || sim::check(scenario, transports, &how.stack).is_err() {
+    let has_kernel_stack = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
+    let needs_mptcp = has_kernel_stack && transports.contains(&Transport::Mptcp);
+    let emulation = inner::preflight();
+    // If emulation was requested, a kernel without Multipath TCP is no obstacle: the run shows the
+    // fallback to TCP.
+    let Some(missing) = emulation.missing(needs_mptcp && !is_requested) else { return Ok(how) };
+    if is_requested || sim::check(scenario, transports, &how.stack).is_err() {
         return Err(emulation_error(missing));
     }
     how.world.retain(|world| *world != World::Emu);

@@ -30,7 +30,7 @@ pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--o
 pub(crate) struct ResultFolder {
     folder: Dir,
     pub(crate) path: PathBuf,
-    /// Set when the user did not name the folder; parent folders may also have been created.
+    /// Set when the user did not name the folder: its parents may then be ours as well.
     is_default: bool,
 }
 
@@ -39,30 +39,30 @@ impl ResultFolder {
     ///
     /// If that cannot be written, creates a folder among the temporary files that only this user
     /// can read.
-    pub(crate) fn create(wanted: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
-        if let Some(path) = wanted {
+    pub(crate) fn create(requested: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
+        if let Some(path) = requested {
             let folder = Dir::make(path);
             let folder = folder.map_err(|source| CliError::unwritable(path, source, None))?;
             return Ok(Self { path: path.to_owned(), folder, is_default: false });
         }
-        let usual = Path::new("towpath-results").join(scenario);
-        let folder = Dir::make(&usual).and_then(|folder| folder.numbered());
+        let default_folder = Path::new("towpath-results").join(scenario);
+        let folder = Dir::make(&default_folder).and_then(|folder| folder.numbered());
         let folder = folder.or_else(|_| {
             let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-            let own = std::env::temp_dir().join(format!("towpath-results-{user}"));
-            Dir::private(&own, ReadAccess::OwnerOnly)
-                .and_then(|_| Dir::make(&own.join(scenario))?.numbered())
-                .map_err(|source| CliError::unwritable(&own, source, Some(OUT_HINT)))
+            let temp_folder = std::env::temp_dir().join(format!("towpath-results-{user}"));
+            Dir::private(&temp_folder, ReadAccess::OwnerOnly)
+                .and_then(|_| Dir::make(&temp_folder.join(scenario))?.numbered())
+                .map_err(|source| CliError::unwritable(&temp_folder, source, Some(OUT_HINT)))
         })?;
         Ok(Self { path: folder.path().to_owned(), folder, is_default: true })
     }
 
     /// Removes the folder if it is empty.
     pub(crate) fn remove_if_empty(&self) {
-        // A folder with content cannot be removed, which is intended.
+        // Fails if the folder has content, which must stay.
         let _ = fs::remove_dir(&self.path);
-        for above in self.path.ancestors().skip(1).take(if self.is_default { 2 } else { 0 }) {
-            let _ = fs::remove_dir(above); // fails unless empty
+        for parent in self.path.ancestors().skip(1).take(if self.is_default { 2 } else { 0 }) {
+            let _ = fs::remove_dir(parent); // fails unless empty
         }
     }
 
@@ -84,8 +84,8 @@ impl ResultFolder {
 /// Writes a whole file into a folder. A symbolic link of that name is replaced, not followed.
 pub(crate) fn write_in(folder: &Dir, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
     let path = folder.path().join(name);
-    let written = folder.write(name, content);
-    written.map_err(|source| CliError::unwritable(&path, source, Some(OUT_HINT)))?;
+    let outcome = folder.write(name, content);
+    outcome.map_err(|source| CliError::unwritable(&path, source, Some(OUT_HINT)))?;
     Ok(path)
 }
 
@@ -96,8 +96,8 @@ pub(crate) fn folder(path: &Path) -> Result<Dir, CliError> {
 
 /// Writes a whole file under the name that the user gave.
 pub(crate) fn write_named(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    let written = OutputFile::find(path).and_then(|named| named.write(content));
-    written.map_err(|source| CliError::unwritable(path, source, None))
+    let outcome = OutputFile::find(path).and_then(|output| output.write(content));
+    outcome.map_err(|source| CliError::unwritable(path, source, None))
 }
 
 /// A result file that is being written.
@@ -112,45 +112,45 @@ pub(crate) struct ResultFile<'a> {
 impl ResultFile<'_> {
     /// Appends a line, which is on disk when this returns.
     pub(crate) fn add(&mut self, line: &str) -> Result<(), CliError> {
-        let written = self.file.write_all(line.as_bytes());
-        written.map_err(|source| CliError::unwritable(&self.path, source, None))
+        let outcome = self.file.write_all(line.as_bytes());
+        outcome.map_err(|source| CliError::unwritable(&self.path, source, None))
     }
 
     /// Replaces the lines that were written during the run by a complete result.
     pub(crate) fn replace(&mut self, content: &[u8]) -> Result<(), CliError> {
-        let whole = || {
+        let write_all = || {
             let mut file = self.folder.create_temp(&self.name, ReadAccess::Umask)?;
             file.file().write_all(content)?;
             file.persist()
         };
-        self.file = whole().map_err(|source| CliError::unwritable(&self.path, source, None))?;
+        self.file = write_all().map_err(|source| CliError::unwritable(&self.path, source, None))?;
         Ok(())
     }
 
     /// Compresses the result and returns its name. The plain file is removed only after that.
     pub(crate) fn finish(mut self) -> Result<PathBuf, CliError> {
-        let packed = self.path.with_extension(COMPRESSED);
+        let compressed_path = self.path.with_extension(COMPRESSED);
         let name = Path::new(&self.name).with_extension(COMPRESSED);
-        let mut pack = || {
+        let mut compress = || {
             // Reads the open file, since its name may belong to another file by now.
             self.file.rewind()?;
             let bytes = compress_to_vec(&mut self.file, CompressionLevel::Fastest);
             self.folder.write(&name, &bytes)?;
             self.folder.remove(&self.name)
         };
-        pack().map_err(|source| CliError::unwritable(&packed, source, None))?;
-        Ok(packed)
+        compress().map_err(|source| CliError::unwritable(&compressed_path, source, None))?;
+        Ok(compressed_path)
     }
 }
 
 /// Reads result files, compressed or not. Their total size and the memory for them are limited.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<StoredRun>, CliError> {
     let budgets = ReadBudget::new(DEFAULT_RESULT_LIMIT)
-        .and_then(|stored| Ok((stored, ReadBudget::new(DEFAULT_RESULT_LIMIT)?)));
+        .and_then(|input_budget| Ok((input_budget, ReadBudget::new(DEFAULT_RESULT_LIMIT)?)));
     let unreadable =
         |source| CliError::Read { path: paths.first().cloned().unwrap_or_default(), source };
-    let (stored, held) = budgets.map_err(unreadable)?;
-    paths.iter().map(|path| read(path, &stored, &held)).collect()
+    let (input_budget, memory_budget) = budgets.map_err(unreadable)?;
+    paths.iter().map(|path| read(path, &input_budget, &memory_budget)).collect()
 }
 
 /// Reads a result that this process has just written, without a size limit.
@@ -158,17 +158,21 @@ pub(crate) fn read_back(path: &Path) -> Result<StoredRun, CliError> {
     read(path, &ReadBudget::of(u64::MAX), &ReadBudget::of(u64::MAX))
 }
 
-fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<StoredRun, CliError> {
+fn read(
+    path: &Path,
+    input_budget: &ReadBudget,
+    memory_budget: &ReadBudget,
+) -> Result<StoredRun, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
-    let found = if path.extension().is_some_and(|ending| ending == "zst") {
-        read_run_within(BufReader::new(FrameReader::new(file).map_err(unreadable)?), held)
+    let file = BufReader::new(input_budget.reader(input::open(path).map_err(unreadable)?));
+    let run = if path.extension().is_some_and(|ending| ending == "zst") {
+        read_run_within(BufReader::new(FrameReader::new(file).map_err(unreadable)?), memory_budget)
     } else {
-        read_run_within(file, held)
+        read_run_within(file, memory_budget)
     };
-    let found = found.map_err(|source| CliError::Result { path: path.to_owned(), source })?;
+    let run = run.map_err(|source| CliError::Result { path: path.to_owned(), source })?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    Ok(StoredRun::new(found, name))
+    Ok(StoredRun::new(run, name))
 }
 
 /// Returns the result files in `path`: itself, or those in the folder, sorted by name.
@@ -177,25 +181,26 @@ pub(crate) fn results_in(path: &Path) -> Result<Vec<PathBuf>, CliError> {
         return Ok(vec![path.to_owned()]);
     }
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for entry in fs::read_dir(path).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?.path();
         if is_result(&entry) {
-            found.push(entry);
+            paths.push(entry);
         }
     }
-    found.sort();
-    if found.is_empty() { Err(CliError::NoResult { path: path.to_owned() }) } else { Ok(found) }
+    paths.sort();
+    if paths.is_empty() { Err(CliError::NoResult { path: path.to_owned() }) } else { Ok(paths) }
 }
 
 fn is_result(path: &Path) -> bool {
-    let ending = |path: &Path| path.extension().map(ToOwned::to_owned);
-    let last = ending(path);
-    let before = path.file_stem().and_then(|stem| ending(Path::new(stem)));
-    let is = |ending: &Option<std::ffi::OsString>, name: &str| {
-        ending.as_ref().is_some_and(|ending| ending == name)
+    let extension = |path: &Path| path.extension().map(ToOwned::to_owned);
+    let last_extension = extension(path);
+    let inner_extension = path.file_stem().and_then(|stem| extension(Path::new(stem)));
+    let is_named = |extension: &Option<std::ffi::OsString>, name: &str| {
+        extension.as_ref().is_some_and(|extension| extension == name)
     };
-    is(&last, "jsonl") || (is(&last, "zst") && is(&before, "jsonl"))
+    is_named(&last_extension, "jsonl")
+        || (is_named(&last_extension, "zst") && is_named(&inner_extension, "jsonl"))
 }
 
 #[cfg(test)]

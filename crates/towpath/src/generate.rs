@@ -57,10 +57,10 @@ pub(crate) fn completions(
 
 pub(crate) fn man(arguments: &ManArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let folder = files::folder(&arguments.out)?;
-    let mut all = Arguments::command().disable_help_subcommand(true);
-    all.build();
+    let mut root_command = Arguments::command().disable_help_subcommand(true);
+    root_command.build();
     let mut pages = Vec::new();
-    collect(&all, "towpath", &mut pages)?;
+    render_pages(&root_command, "towpath", &mut pages)?;
     for (name, page) in &pages {
         files::write_in(&folder, &format!("{name}.1"), page)?;
     }
@@ -68,8 +68,8 @@ pub(crate) fn man(arguments: &ManArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the page of a command and those of its subcommands.
-fn collect(
+/// Renders the pages of a command and of its subcommands.
+fn render_pages(
     command: &Command,
     name: &str,
     pages: &mut Vec<(String, Vec<u8>)>,
@@ -78,7 +78,7 @@ fn collect(
     Man::new(command.clone()).title(name).render(&mut page)?;
     pages.push((name.to_owned(), page));
     for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-        collect(verb, &format!("{name}-{}", verb.get_name()), pages)?;
+        render_pages(verb, &format!("{name}-{}", verb.get_name()), pages)?;
     }
     Ok(())
 }

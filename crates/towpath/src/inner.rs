@@ -102,7 +102,7 @@ pub(crate) enum InnerTask {
     Lab {
         /// Hosts and the command of each.
         programs: Vec<(usize, Vec<String>)>,
-        /// Folder and name of the result; `None` if no result is kept.
+        /// Folder and file name of the result; `None` if the result is not stored.
         result: Option<(PathBuf, String)>,
     },
     /// Job for a broken network, whose scenario is the name of a situation.
@@ -127,53 +127,57 @@ impl InnerJob {
 }
 
 /// Runs the job of this process.
-pub(crate) fn stage(
+pub(crate) fn run_stage(
     stage: ProcessStage,
-    order: Option<OsString>,
+    job_json: Option<OsString>,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    let order = order.unwrap_or_default();
+    let job_json = job_json.unwrap_or_default();
     match stage {
         ProcessStage::Outer => {
             interrupt::ignore();
-            let status = sandbox::outer(&[INNER.into(), order])?;
+            let status = sandbox::outer(&[INNER.into(), job_json])?;
             Ok(passed_on(status))
         }
         ProcessStage::Inner => {
             let thread = sandbox::inner()?;
-            let text = order.to_str().unwrap_or_default();
-            let order: InnerJob =
+            let text = job_json.to_str().unwrap_or_default();
+            let inner_job: InnerJob =
                 serde_json::from_str(text).map_err(|e| CliError::Internal(e.to_string()))?;
-            work(&order, thread, ui)
+            run_job(&inner_job, thread, ui)
         }
         ProcessStage::PreflightOuter => {
             interrupt::ignore();
             preflight::outer(OsStr::new(PREFLIGHT_INNER))
-                .map_or(Ok(()), |found| print(&found, ui))?;
+                .map_or(Ok(()), |emulation| print_emulation(&emulation, ui))?;
             Ok(ExitCode::SUCCESS)
         }
         ProcessStage::PreflightInner => {
-            print(&preflight::inner()?, ui)?;
+            print_emulation(&preflight::inner()?, ui)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn print(found: &Emulation, ui: &mut Ui) -> Result<(), CliError> {
-    let text = serde_json::to_string(found).map_err(|e| CliError::Internal(e.to_string()))?;
+fn print_emulation(emulation: &Emulation, ui: &mut Ui) -> Result<(), CliError> {
+    let text = serde_json::to_string(emulation).map_err(|e| CliError::Internal(e.to_string()))?;
     Ok(writeln!(ui.out, "{text}")?)
 }
 
-fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let backend = order.backend.wanted();
-    let pcap = order.pcap.clone().map(|CaptureSpec { folder, name, snap_bytes }| PcapOptions {
+fn run_job(
+    inner_job: &InnerJob,
+    thread: EmulatorThread,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let backend = inner_job.backend.backend();
+    let pcap = inner_job.pcap.clone().map(|CaptureSpec { folder, name, snap_bytes }| PcapOptions {
         folder,
         file_prefix: name,
         snaplen: snap_bytes,
     });
-    match &order.task {
-        InnerTask::Run { transport, repeat, order: turn } => {
-            let scenario = order.load()?;
+    match &inner_job.task {
+        InnerTask::Run { transport, repeat, order: run_order } => {
+            let scenario = inner_job.load()?;
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
             let job = RunJob {
@@ -181,7 +185,7 @@ fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCod
                 transport: *transport,
                 repeat: *repeat,
                 backend,
-                order: *turn,
+                order: *run_order,
                 pcap,
             };
             let mut out = io::BufWriter::new(io::stdout());
@@ -192,13 +196,13 @@ fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCod
             Ok(ExitCode::SUCCESS)
         }
         InnerTask::Lab { programs, result } => {
-            let scenario = order.load()?;
+            let scenario = inner_job.load()?;
             let programs = programs.iter().map(|(host, command)| Program {
                 host: *host,
                 command: command.iter().map(OsString::from).collect(),
             });
             let lab = LabJob { scenario, programs: programs.collect(), backend, pcap };
-            let say = &mut |said: LabMessage<'_>| match said {
+            let on_message = &mut |message: LabMessage<'_>| match message {
                 LabMessage::Map(text) | LabMessage::Note(text) => ui.progress(text),
                 LabMessage::Warning(text) => {
                     ui.warn(&Warning { text: text.to_owned(), hint: None });
@@ -210,17 +214,17 @@ fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCod
             let mut write =
                 |record: &_| out.as_mut().map_or(Ok(()), |out| write_record(out, record));
             let status = match result {
-                Some(_) => towpath_linux::lab::run_lab(&lab, thread, say, Some(&mut write))?,
-                None => towpath_linux::lab::run_lab(&lab, thread, say, None)?,
+                Some(_) => towpath_linux::lab::run_lab(&lab, thread, on_message, Some(&mut write))?,
+                None => towpath_linux::lab::run_lab(&lab, thread, on_message, None)?,
             };
             Ok(passed_on(status))
         }
         InnerTask::Failure { command } => {
-            let situation = lab::find(&order.scenario)?;
-            let opened = RunningCase::open(situation, thread).map_err(LabError::from)?;
+            let situation = lab::find(&inner_job.scenario)?;
+            let case = RunningCase::open(situation, thread).map_err(LabError::from)?;
             ui.progress(&lab::introduction(situation));
             let command: Vec<_> = command.iter().map(OsString::from).collect();
-            Ok(passed_on(opened.run(&command)?))
+            Ok(passed_on(case.run(&command)?))
         }
     }
 }

@@ -18,7 +18,7 @@ struct SubflowTotals {
     received: u64,
     /// Bytes that the sender knows to have arrived (acknowledged).
     acked: u64,
-    /// Latest state of the sender's subflow; `None` without a record of it.
+    /// Latest state, from the sender's side if possible; `None` before the first record.
     latest: Option<Box<Subflow>>,
     retransmissions_before: u32,
 }
@@ -28,6 +28,7 @@ struct SubflowTotals {
 pub(crate) struct IntervalPrinter {
     transport: Transport,
     period_ns: u64,
+    /// Start of the current interval, in nanoseconds of the run's time.
     from_ns: u64,
     /// Time in nanoseconds up to which lines were printed.
     printed_until_ns: u64,
@@ -67,18 +68,18 @@ impl IntervalPrinter {
                 lines = self.flush_before(subflow.t_ns);
                 self.printed_until_ns = self.printed_until_ns.max(subflow.t_ns);
                 let key = (subflow.flow, subflow.stream, subflow.subflow);
-                let sum = self.subflows.entry((subflow.direction, key)).or_default();
+                let totals = self.subflows.entry((subflow.direction, key)).or_default();
                 match subflow.side {
                     SubflowEnd::Receiver => {
-                        sum.received += subflow.bytes;
-                        let of_sender = |s: &Subflow| s.side == SubflowEnd::Sender;
-                        if !sum.latest.as_deref().is_some_and(of_sender) {
-                            sum.latest = Some(subflow.clone());
+                        totals.received += subflow.bytes;
+                        let is_from_sender = |s: &Subflow| s.side == SubflowEnd::Sender;
+                        if !totals.latest.as_deref().is_some_and(is_from_sender) {
+                            totals.latest = Some(subflow.clone());
                         }
                     }
                     SubflowEnd::Sender => {
-                        sum.acked += subflow.bytes;
-                        sum.latest = Some(subflow.clone());
+                        totals.acked += subflow.bytes;
+                        totals.latest = Some(subflow.clone());
                     }
                 }
             }
@@ -88,7 +89,7 @@ impl IntervalPrinter {
                 let seconds = event.t_ns as f64 / 1e9;
                 self.events.push(format!("{seconds:.2} s  {}{host}", event.text));
             }
-            Record::Summary(_) => lines = self.rest(),
+            Record::Summary(_) => lines = self.flush_rest(),
             Record::Event(_)
             | Record::Meta(_)
             | Record::Link(_)
@@ -106,12 +107,12 @@ impl IntervalPrinter {
     }
 
     /// Returns lines for the records since the last lines.
-    pub(crate) fn rest(&mut self) -> Option<String> {
-        let longest = self.from_ns + self.period_ns;
+    pub(crate) fn flush_rest(&mut self) -> Option<String> {
+        let interval_end_ns = self.from_ns + self.period_ns;
         self.flush(if self.printed_until_ns > self.from_ns {
-            self.printed_until_ns.min(longest)
+            self.printed_until_ns.min(interval_end_ns)
         } else {
-            longest
+            interval_end_ns
         })
     }
 
@@ -124,19 +125,19 @@ impl IntervalPrinter {
         let from_ns = std::mem::replace(&mut self.from_ns, to_ns);
         let seconds = (to_ns - from_ns) as f64 / 1e9;
         let mut text = String::new();
-        for ((direction, _), sum) in &self.subflows {
+        for ((direction, _), totals) in &self.subflows {
             // The receiver is on another host, so the sender's acknowledgements are the best
             // source.
-            if sum.received == 0 && sum.acked > 0 {
-                *self.bytes.entry(*direction).or_default() += sum.acked;
+            if totals.received == 0 && totals.acked > 0 {
+                *self.bytes.entry(*direction).or_default() += totals.acked;
             }
         }
         for (direction, bytes) in std::mem::take(&mut self.bytes) {
             let subflows = self
                 .subflows
                 .iter_mut()
-                .filter(|((own, _), _)| *own == direction)
-                .filter_map(|(_, sum)| sum.show(seconds))
+                .filter(|((subflow_direction, _), _)| *subflow_direction == direction)
+                .filter_map(|(_, totals)| totals.take_interval(seconds))
                 .collect();
             let events = std::mem::take(&mut self.events);
             text.push_str(&live_lines(&LiveInterval {
@@ -155,7 +156,7 @@ impl IntervalPrinter {
 
 impl SubflowTotals {
     /// Returns the line's values and resets the byte counts; `None` once the subflow is gone.
-    fn show(&mut self, seconds: f64) -> Option<LiveSubflow> {
+    fn take_interval(&mut self, seconds: f64) -> Option<LiveSubflow> {
         let latest = self.latest.take()?;
         let (received, acked) = (self.received, self.acked);
         (self.received, self.acked) = (0, 0);
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(live.push(&interval_record(1_000, 125_000)), None);
         let first = live.push(&interval_record(1_100, 12_500)).unwrap();
         assert!(first.contains("[   0.0 –   1.0 s]") && first.contains("1.00 Mbit/s"), "{first}");
-        let rest = live.rest().unwrap();
+        let rest = live.flush_rest().unwrap();
         assert!(rest.contains("[   1.0 –   1.1 s]") && rest.contains("1.00 Mbit/s"), "{rest}");
     }
 }

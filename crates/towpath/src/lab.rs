@@ -38,11 +38,11 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let scenario = load(&name)?;
     let programs = programs(arguments, &scenario)?;
     fallback::require_emulation()?;
-    let measured = !arguments.on.is_empty() || arguments.out.is_some();
+    let is_measured = !arguments.on.is_empty() || arguments.out.is_some();
     let folder = || ResultFolder::create(arguments.out.as_deref(), &scenario.name);
-    let folder = measured.then(folder).transpose()?;
-    let raw = format!("{RESULT_NAME}.jsonl");
-    let ended = start(&InnerJob {
+    let folder = is_measured.then(folder).transpose()?;
+    let raw_name = format!("{RESULT_NAME}.jsonl");
+    let exit_code = run_job(&InnerJob {
         scenario: name,
         seed: None,
         stacks: Vec::new(),
@@ -51,31 +51,36 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         pcap: CaptureSpec::of(&arguments.capture, RESULT_NAME.to_owned()),
         task: InnerTask::Lab {
             programs,
-            result: folder.as_ref().map(|folder| (folder.path.clone(), raw.clone())),
+            result: folder.as_ref().map(|folder| (folder.path.clone(), raw_name.clone())),
         },
     });
     if let Some(folder) = &folder {
-        let path = folder.path.join(&raw);
+        let path = folder.path.join(&raw_name);
         if fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
-            conclude(folder, &raw, arguments.quiet, ui)?;
+            conclude(folder, &raw_name, arguments.quiet, ui)?;
         } else {
             // Interrupted before the last program began.
             let _ = fs::remove_file(&path); // the file may not exist
             folder.remove_if_empty();
         }
     }
-    ended
+    exit_code
 }
 
 /// Completes the result, prints it and writes a report.
-fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Result<(), CliError> {
-    let mut run = files::read_back(&folder.path.join(raw))?;
+fn conclude(
+    folder: &ResultFolder,
+    raw_name: &str,
+    quiet: bool,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    let mut run = files::read_back(&folder.path.join(raw_name))?;
     if let Some(summary) = &run.summary {
         // The transport and the duration are known only after the programs have ended.
         let multipath = summary.multipath.requested;
         run.meta.transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
-        let length = |flow: &FlowSummary| flow.duration_ns;
-        run.meta.duration_ns = summary.flows.iter().map(length).max().unwrap_or_default();
+        let duration = |flow: &FlowSummary| flow.duration_ns;
+        run.meta.duration_ns = summary.flows.iter().map(duration).max().unwrap_or_default();
     }
     run.meta.run = format!("{}-{RESULT_NAME}", run.meta.scenario);
     let mut file = folder.begin(RESULT_NAME)?;
@@ -103,7 +108,7 @@ fn programs(
     scenario: &Scenario,
 ) -> Result<Vec<(usize, Vec<String>)>, CliError> {
     let roles = Roles::of(scenario);
-    let find = |name: &str| {
+    let find_host = |name: &str| {
         roles.find(scenario, name).ok_or_else(|| {
             let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
             CliError::Unavailable {
@@ -116,10 +121,10 @@ fn programs(
     for pair in texts(&arguments.on)?.chunks_exact(2) {
         if let [host, command] = pair {
             let words = ["sh", "-c", command].map(str::to_owned);
-            programs.push((find(host)?, words.to_vec()));
+            programs.push((find_host(host)?, words.to_vec()));
         }
     }
-    let host = arguments.host.as_deref().map(find).transpose()?.unwrap_or(0);
+    let host = arguments.host.as_deref().map(find_host).transpose()?.unwrap_or(0);
     if !arguments.command.is_empty() || programs.is_empty() {
         programs.push((host, texts(&arguments.command)?));
     }
@@ -132,7 +137,7 @@ pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
     Ok(passed_on(status.map_err(CliError::from)?))
 }
 
-/// Returns the words of a command, which are passed on as text.
+/// Returns the words of a command as UTF-8, which the job's JSON needs.
 fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
     let words = command.iter().map(|word| word.to_str().map(str::to_owned));
     words.collect::<Option<_>>().ok_or_else(|| CliError::Unavailable {
@@ -141,9 +146,9 @@ fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
     })
 }
 
-fn start(order: &InnerJob) -> Result<ExitCode, CliError> {
+fn run_job(job: &InnerJob) -> Result<ExitCode, CliError> {
     interrupt::ignore();
-    let mut child = sandbox::spawn(&order.arguments()?, Stdio::inherit(), Stdio::inherit())
+    let mut child = sandbox::spawn(&job.arguments()?, Stdio::inherit(), Stdio::inherit())
         .map_err(CliError::Spawn)?;
     Ok(passed_on(sandbox::wait(&mut child).map_err(CliError::Spawn)?))
 }
@@ -158,8 +163,9 @@ fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliE
         if let (Some(drawn), Some(fields)) = (failures::random_case(name), json.as_object_mut()) {
             let GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: drawn } =
                 drawn.truth;
-            let layer = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
-            let areas: Vec<_> = causes.iter().filter_map(layer).map(|one| one.layer()).collect();
+            let find_cause = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
+            let areas: Vec<_> =
+                causes.iter().filter_map(find_cause).map(|cause| cause.layer()).collect();
             fields.insert("areas".to_owned(), json!(areas));
             fields.insert("causes".to_owned(), json!(causes));
             fields.insert("accepted".to_owned(), json!(accepted));
@@ -176,7 +182,7 @@ fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliE
         return Ok(ExitCode::SUCCESS);
     }
     fallback::require_emulation()?;
-    start(&InnerJob {
+    run_job(&InnerJob {
         scenario: name.clone(),
         seed: None,
         stacks: Vec::new(),
@@ -196,12 +202,12 @@ pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
 
 fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if arguments.markdown {
-        write!(ui.out, "{}", page())?;
+        write!(ui.out, "{}", failures_page())?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.json {
-        let all: Vec<_> = failures::cases().map(as_json).collect();
-        writeln!(ui.out, "{:#}", Value::from(all))?;
+        let cases: Vec<_> = failures::cases().map(as_json).collect();
+        writeln!(ui.out, "{:#}", Value::from(cases))?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = failures::cases().map(|situation| situation.name.len()).max().unwrap_or(0);
@@ -212,42 +218,29 @@ fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError>
 }
 
 fn as_json(situation: &FailureCase) -> Value {
-    let FailureCase {
-        name,
-        title,
-        symptom: seen,
-        explanation: why,
-        cause,
-        needs_server_report: two_ends,
-        ..
-    } = situation;
+    let FailureCase { name, title, symptom, explanation, cause, needs_server_report, .. } =
+        situation;
     json!({
-        "name": name, "title": title, "seen": seen, "why": why, "cause": cause,
-        "two_ends": two_ends,
+        "name": name, "title": title, "seen": symptom, "why": explanation, "cause": cause,
+        "two_ends": needs_server_report,
     })
 }
 
 /// Returns the text of `docs/failures.md`.
-fn page() -> String {
+fn failures_page() -> String {
     let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
         failures::cases().partition(|situation| situation.cause.is_some());
     let mut page = include_str!("failures.md").to_owned();
-    for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
+    for (title, cases) in [("Failures", broken), ("Healthy networks", healthy)] {
         let _ = writeln!(page, "\n## {title}");
-        for situation in all {
+        for situation in cases {
             let FailureCase {
-                name,
-                title,
-                symptom: seen,
-                explanation: why,
-                cause,
-                needs_server_report: two_ends,
-                ..
+                name, title, symptom, explanation, cause, needs_server_report, ..
             } = *situation;
             let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
-            let server = if two_ends { " *Server:* `towpath server`." } else { "" };
+            let server = if needs_server_report { " *Server:* `towpath server`." } else { "" };
             let _ = writeln!(page, "\n### `{name}`: {title}\n");
-            let _ = writeln!(page, "{seen} *Why:* {why}{cause}{server}");
+            let _ = writeln!(page, "{symptom} *Why:* {explanation}{cause}{server}");
         }
     }
     page
@@ -255,11 +248,11 @@ fn page() -> String {
 
 /// Returns the description of a situation, in several lines.
 pub(crate) fn introduction(situation: &FailureCase) -> String {
-    let FailureCase { name, title, symptom: seen, explanation: why, cause, .. } = situation;
+    let FailureCase { name, title, symptom, explanation, cause, .. } = situation;
     let target = situation.target();
     let cause = cause.unwrap_or("none: this network is healthy");
     format!(
-        "{name}: {title}\n  seen   {seen}\n  why    {why}\n  cause  {cause}\n  \
+        "{name}: {title}\n  seen   {symptom}\n  why    {explanation}\n  cause  {cause}\n  \
          try    towpath doctor --connect {target}"
     )
 }

@@ -27,8 +27,9 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
             .apply(text)
             .map_err(|error| CliError::Unavailable { what: error.to_string(), hint: error.hint })
     };
-    // Line numbers refer to the changed text, so the name says "as changed".
-    let shown = if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
+    // Line numbers refer to the changed text, so the name in messages ends with "as changed".
+    let display_name =
+        if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
     let path = Path::new(name);
     if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
         let bytes = ReadBudget::new(DEFAULT_TEXT_LIMIT).and_then(|budget| budget.read(path));
@@ -36,22 +37,22 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
         let traces = input::sibling_files(path.parent().unwrap_or(Path::new("")));
         return match std::str::from_utf8(&bytes) {
             Ok(text) if !changes.is_empty() => {
-                // Errors that do not come from the changes refer to the file's own lines.
+                // Reports the file's own errors first, with its own line numbers.
                 Scenario::parse_bytes(name, &bytes, &traces)?;
                 let text = change(text)?;
-                Scenario::parse(&shown, &text, &traces)
+                Scenario::parse(&display_name, &text, &traces)
                     .map_err(|errors| changed_scenario_error(name, &text, errors))
             }
             Ok(_) | Err(_) => Ok(Scenario::parse_bytes(name, &bytes, &traces)?),
         };
     }
     match builtin().iter().find(|builtin| builtin.name == name) {
-        Some(found) => {
-            let text = change(found.text)?;
-            Scenario::parse(&shown, &text, &no_files)
+        Some(scenario) => {
+            let text = change(scenario.text)?;
+            Scenario::parse(&display_name, &text, &no_files)
                 .map_err(|errors| changed_scenario_error(name, &text, errors))
         }
-        None => Err(unknown(name)),
+        None => Err(unknown_scenario(name)),
     }
 }
 
@@ -60,20 +61,23 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
 /// For an event that is now too late, it names the event by number, since its line is not in the
 /// file.
 fn changed_scenario_error(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
-    let late = errors.problems().iter().find(|problem| problem.message.contains(AFTER_LAST_FLOW));
-    let number = late.and_then(|problem| {
+    let late_event =
+        errors.problems().iter().find(|problem| problem.message.contains(AFTER_LAST_FLOW));
+    let event_number = late_event.and_then(|problem| {
         let (line, _) = problem.position?;
-        let before = text.lines().take(line).filter(|line| line.trim() == "[[timeline]]").count();
-        before.checked_sub(1)
+        let event_count =
+            text.lines().take(line).filter(|line| line.trim() == "[[timeline]]").count();
+        event_count.checked_sub(1)
     });
-    let Some(number) = number else { return CliError::Scenario(errors) };
+    let Some(event_number) = event_number else { return CliError::Scenario(errors) };
     let is_file = Path::new(name).is_file() || looks_like_a_path(name);
-    let seen = if is_file {
+    let event_location = if is_file {
         format!("the event is in `{name}`")
     } else {
         format!("`towpath scenarios show {name}` prints the event")
     };
-    let hint = format!("run longer, or move it: `--set timeline.{number}.at=1s`; {seen}");
+    let hint =
+        format!("run longer, or move it: `--set timeline.{event_number}.at=1s`; {event_location}");
     CliError::ChangedScenario { errors, hint }
 }
 
@@ -89,17 +93,17 @@ fn looks_like_a_path(name: &str) -> bool {
     name.contains('/') || Path::new(name).extension().is_some_and(|ending| ending == "toml")
 }
 
-fn unknown(name: &str) -> CliError {
+fn unknown_scenario(name: &str) -> CliError {
     // The best match shares the longest prefix or whole words with the given name.
-    let likeness = |other: &str| {
-        let same = other.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
-        let words = other.split('-').filter(|word| name.contains(word)).count();
-        same + 3 * words
+    let similarity = |other: &str| {
+        let prefix_chars = other.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
+        let shared_words = other.split('-').filter(|word| name.contains(word)).count();
+        prefix_chars + 3 * shared_words
     };
     // Of equally similar names, the shortest has the fewest extra characters.
-    let rank = |other: &str| (likeness(other), Reverse(other.len()));
+    let rank = |other: &str| (similarity(other), Reverse(other.len()));
     let best = builtin().iter().max_by_key(|builtin| rank(builtin.name));
-    let hint = match best.filter(|best| likeness(best.name) >= 3) {
+    let hint = match best.filter(|best| similarity(best.name) >= 3) {
         Some(best) => format!("did you mean `{}`? `towpath scenarios` lists them", best.name),
         None => "`towpath scenarios` lists the built-in ones".to_owned(),
     };

@@ -59,21 +59,23 @@ use crate::ui::Ui;
 
 fn main() -> ExitCode {
     let mut ui = Ui::from_environment();
-    let mut raw = std::env::args_os().skip(1);
+    let mut raw_arguments = std::env::args_os().skip(1);
     // The processes of a run are this program again. Users do not call them, so the help omits
     // them.
-    let first = raw.next();
-    let stage = first.as_deref().and_then(inner::ProcessStage::parse);
-    let done = match stage {
-        Some(stage) => inner::stage(stage, raw.next(), &mut ui),
-        None if first.is_some_and(|first| first == exec::SUPERVISE) => exec::supervise(raw),
+    let first_argument = raw_arguments.next();
+    let stage = first_argument.as_deref().and_then(inner::ProcessStage::parse);
+    let outcome = match stage {
+        Some(stage) => inner::run_stage(stage, raw_arguments.next(), &mut ui),
+        None if first_argument.is_some_and(|first_argument| first_argument == exec::SUPERVISE) => {
+            exec::supervise(raw_arguments)
+        }
         None => match arguments(&mut ui) {
             Ok(Some(arguments)) => dispatch(arguments, &mut ui),
             Ok(None) => return ExitCode::from(2),
             Err(error) => Err(error),
         },
     };
-    done.unwrap_or_else(|error| {
+    outcome.unwrap_or_else(|error| {
         ui.error(&error);
         error.exit_code()
     })
@@ -83,10 +85,10 @@ fn main() -> ExitCode {
 /// error.
 fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     let command = Arguments::command();
-    let typed: Vec<_> = std::env::args_os().collect();
+    let argv: Vec<_> = std::env::args_os().collect();
     let words: Vec<String> =
-        typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let matches = match command.clone().try_get_matches_from(&typed) {
+        argv.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let matches = match command.clone().try_get_matches_from(&argv) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => error.exit(),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => error.exit(),
@@ -98,21 +100,21 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     let read = |matches: &clap::ArgMatches| {
         Arguments::from_arg_matches(matches).map_err(|error| CliError::Internal(error.to_string()))
     };
-    let plain = read(&matches)?;
-    if plain.no_config {
-        return Ok(Some(plain));
+    let typed_arguments = read(&matches)?;
+    if typed_arguments.no_config {
+        return Ok(Some(typed_arguments));
     }
     let defaults = defaults::read(&command, &matches)?;
     if defaults.arguments.is_empty() {
-        return Ok(Some(plain));
+        return Ok(Some(typed_arguments));
     }
     // Defaults go right after the command, before the options that were typed.
     let verb = matches.subcommand_name().unwrap_or_default();
-    let place = typed.iter().skip(1).position(|word| word == verb);
-    let place = place.map_or(typed.len(), |at| at + 2);
-    let mut all = typed;
-    drop(all.splice(place..place, defaults.arguments.iter().map(Into::into)));
-    match command.try_get_matches_from(&all) {
+    let insert_at = argv.iter().skip(1).position(|word| word == verb);
+    let insert_at = insert_at.map_or(argv.len(), |at| at + 2);
+    let mut with_defaults = argv;
+    drop(with_defaults.splice(insert_at..insert_at, defaults.arguments.iter().map(Into::into)));
+    match command.try_get_matches_from(&with_defaults) {
         Ok(matches) => {
             let mut arguments = read(&matches)?;
             arguments.configure(defaults.shown);
@@ -120,9 +122,12 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
         }
         Err(error) => {
             let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let first_line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
             Err(CliError::Unavailable {
-                what: format!("`{}` does not fit this command: {first}", defaults.path.display()),
+                what: format!(
+                    "`{}` does not fit this command: {first_line}",
+                    defaults.path.display()
+                ),
                 hint: "change the file, or leave it out: `--no-config`".to_owned(),
             })
         }

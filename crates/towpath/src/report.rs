@@ -24,12 +24,12 @@ const MAX_SECONDS: u64 = 7 * 24 * 3_600;
 const COLUMNS: usize = 100;
 
 pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let (table, first) = csv_table(arguments)?;
+    let (table, extra_input) = csv_table(arguments)?;
     let (mut paths, mut folders) = (Vec::new(), Vec::new());
-    for given in first.iter().chain(&arguments.results) {
-        let before = paths.len();
-        paths.extend(results_in(given)?);
-        folders.extend(given.is_dir().then_some(before..paths.len()));
+    for input in extra_input.iter().chain(&arguments.results) {
+        let first_index = paths.len();
+        paths.extend(results_in(input)?);
+        folders.extend(input.is_dir().then_some(first_index..paths.len()));
     }
     if paths.is_empty() {
         return Err(CliError::Unavailable {
@@ -39,11 +39,11 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
         });
     }
     let mut runs = read_all(&paths)?;
-    // Files keep the order of the command line. Files of a folder are sorted by name, which has no
-    // meaning.
-    for own in folders {
-        if let Some(own) = runs.get_mut(own) {
-            own.sort_by_key(column_order);
+    // Files keep the order of the command line. Files of a folder are sorted by name, so their runs
+    // get the usual order.
+    for folder_runs in folders {
+        if let Some(folder_runs) = runs.get_mut(folder_runs) {
+            folder_runs.sort_by_key(column_order);
         }
     }
     match table {
@@ -52,16 +52,16 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
             ui.out.flush()?;
         }
         None => print(&runs, arguments.json, ui)?,
-        Some(CsvSelection::Seconds) => per_second(&runs, ui)?,
+        Some(CsvSelection::Seconds) => print_goodput_per_second(&runs, ui)?,
         Some(CsvSelection::Named(table)) => ui.out.write_all(csv(&runs, table).as_bytes())?,
     }
-    let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
+    let results_folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let output = match &arguments.out {
         Some(output) => {
             write_report(&runs, output)?;
             output.clone()
         }
-        None => write_in(&folder(beside)?, REPORT_FILE, html(&runs).as_bytes())?,
+        None => write_in(&folder(results_folder)?, REPORT_FILE, html(&runs).as_bytes())?,
     };
     ui.progress(&format!("report: {}", output.display()));
     Ok(ExitCode::SUCCESS)
@@ -102,10 +102,10 @@ fn csv_table(
     Err(unknown_table(name, &["seconds"]))
 }
 
-/// Returns the error for an unknown table, with a list of the known ones.
-pub(crate) fn unknown_table(name: &str, others: &[&'static str]) -> CliError {
-    let all = CsvTable::ALL.into_iter().map(CsvTable::name);
-    let names: Vec<&str> = others.iter().copied().chain(all).collect();
+/// Returns the error for an unknown table, which lists `extra_names` and the tables of [`CsvTable`].
+pub(crate) fn unknown_table(name: &str, extra_names: &[&'static str]) -> CliError {
+    let table_names = CsvTable::ALL.into_iter().map(CsvTable::name);
+    let names: Vec<&str> = extra_names.iter().copied().chain(table_names).collect();
     CliError::Unavailable {
         what: format!("`--csv` knows no table `{name}`"),
         hint: format!("there are {}", names.join(", ")),
@@ -128,7 +128,7 @@ pub(crate) fn print(runs: &[StoredRun], as_json: bool, ui: &mut Ui) -> Result<()
 }
 
 /// Prints a line for each run and direction: the bytes that receivers read each second, in Mbit/s.
-fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
+fn print_goodput_per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     let mut lines = Vec::new();
     for run in runs {
         // A result may contain any times, so only seconds in which something was read are stored.
@@ -142,10 +142,10 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
         }
         lines.extend(sums.into_iter().map(|(direction, seconds)| (run, direction, seconds)));
     }
-    let longest = |seconds: &BTreeMap<u64, u64>| {
-        seconds.last_key_value().map_or(0, |(last, _)| last.saturating_add(1))
+    let second_count = |seconds: &BTreeMap<u64, u64>| {
+        seconds.last_key_value().map_or(0, |(last_second, _)| last_second.saturating_add(1))
     };
-    let columns = lines.iter().map(|(_, _, seconds)| longest(seconds)).max().unwrap_or(0);
+    let columns = lines.iter().map(|(_, _, seconds)| second_count(seconds)).max().unwrap_or(0);
     if columns > MAX_SECONDS {
         return Err(CliError::Unavailable {
             what: format!(
@@ -155,14 +155,15 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
             hint: "look at the times (`t_ns`) in the file: is it a result of towpath?".to_owned(),
         });
     }
-    let header: Vec<_> = (0..columns).map(|from| format!("{from}-{} s", from + 1)).collect();
+    let header: Vec<_> = (0..columns).map(|second| format!("{second}-{} s", second + 1)).collect();
     writeln!(ui.out, "transport,repeat,direction,{}", header.join(","))?;
     for (run, direction, seconds) in lines {
         let direction = if direction == DataDirection::Down { "down" } else { "up" };
-        let bytes = (0..longest(&seconds)).map(|second| seconds.get(&second).copied().unwrap_or(0));
-        let figures = bytes.map(|bytes| format!("{:.1}", bytes as f64 * 8.0 / 1e6));
-        let figures = figures.collect::<Vec<_>>().join(",");
-        writeln!(ui.out, "{},{},{direction},{figures}", run.meta.transport, run.meta.repeat)?;
+        let bytes =
+            (0..second_count(&seconds)).map(|second| seconds.get(&second).copied().unwrap_or(0));
+        let rates = bytes.map(|bytes| format!("{:.1}", bytes as f64 * 8.0 / 1e6));
+        let rates = rates.collect::<Vec<_>>().join(",");
+        writeln!(ui.out, "{},{},{direction},{rates}", run.meta.transport, run.meta.repeat)?;
     }
     Ok(())
 }

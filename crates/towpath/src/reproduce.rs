@@ -80,32 +80,33 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
     if arguments.names.is_empty() {
         return list(arguments.json, ui);
     }
-    let all = arguments.names.iter().any(|name| name == "all");
-    if arguments.docs.is_some() && !all {
+    let is_all = arguments.names.iter().any(|name| name == "all");
+    if arguments.docs.is_some() && !is_all {
         return Err(CliError::Unavailable {
             what: "`--docs` writes a page of all figures".to_owned(),
             hint: "name `all`, or leave it out: every run writes index.html".to_owned(),
         });
     }
-    let named = |name: &String| find(name);
-    let mut wanted = if all {
+    let find_named = |name: &String| find(name);
+    let mut reproductions = if is_all {
         reproduction::names().into_iter().map(find).collect::<Result<Vec<_>, _>>()?
     } else {
-        arguments.names.iter().map(named).collect::<Result<Vec<_>, _>>()?
+        arguments.names.iter().map(find_named).collect::<Result<Vec<_>, _>>()?
     };
-    if all {
-        let has = |plan: &Plan| arguments.world.iter().all(|world| plan.worlds.contains(world));
-        wanted.retain(|found| has(&found.reproduction.plan));
+    if is_all {
+        let has_worlds =
+            |plan: &Plan| arguments.world.iter().all(|world| plan.worlds.contains(world));
+        reproductions.retain(|loaded| has_worlds(&loaded.reproduction.plan));
     }
-    if all && arguments.redraw {
-        wanted = drawable(wanted, arguments, ui)?;
+    if is_all && arguments.redraw {
+        reproductions = drawable(reproductions, arguments, ui)?;
     }
     interrupt::catch();
     let mut entries = Vec::new();
-    for found in &wanted {
-        match reproduce_figures(found, arguments, ui)? {
+    for reproduction in &reproductions {
+        match reproduce_figures(reproduction, arguments, ui)? {
             Some(entry) => entries.push(entry),
-            None => return Ok(stopped(ui)),
+            None => return Ok(report_stop(ui)),
         }
     }
     let page = write_page(&arguments.out)?;
@@ -113,11 +114,11 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
         write_docs(folder, &entries)?;
     }
     ui.progress(&format!("page: {}", page.display()));
-    let surprise = entries.iter().flat_map(|entry| &entry.claims).any(|claim| !claim.expected);
-    Ok(ExitCode::from(u8::from(surprise)))
+    let is_surprising = entries.iter().flat_map(|entry| &entry.claims).any(|claim| !claim.expected);
+    Ok(ExitCode::from(u8::from(is_surprising)))
 }
 
-fn stopped(ui: &mut Ui) -> ExitCode {
+fn report_stop(ui: &mut Ui) -> ExitCode {
     if !interrupt::is_interrupted() {
         return ExitCode::from(2);
     }
@@ -154,8 +155,8 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliErro
     let folder = Path::new(name);
     if name.contains('/') || folder.join("plan.toml").is_file() {
         let load = input::sibling_files(folder);
-        let place = format!("{}/", name.trim_end_matches('/'));
-        let reproduction = Reproduction::read(&place, &load)?;
+        let prefix = format!("{}/", name.trim_end_matches('/'));
+        let reproduction = Reproduction::read(&prefix, &load)?;
         return Ok(LoadedReproduction { reproduction, load: Box::new(load) });
     }
     if !reproduction::names().contains(&name) {
@@ -171,38 +172,38 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliErro
 
 /// Keeps the reproductions that have all their rows, and warns about the others.
 fn drawable(
-    all: Vec<LoadedReproduction>,
+    candidates: Vec<LoadedReproduction>,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
 ) -> Result<Vec<LoadedReproduction>, CliError> {
-    let mut kept = Vec::new();
-    for found in all {
-        let mut missing = None;
-        for world in worlds(&found.reproduction.plan, &arguments.world)? {
+    let mut complete = Vec::new();
+    for candidate in candidates {
+        let mut first_error = None;
+        for world in worlds(&candidate.reproduction.plan, &arguments.world)? {
             let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
-            missing = missing.or(stored(&found, selection, &arguments.out).err());
+            first_error = first_error.or(stored_rows(&candidate, selection, &arguments.out).err());
         }
-        match missing {
-            None => kept.push(found),
-            Some(why @ CliError::Unavailable { .. }) => {
-                ui.warn(&Warning { text: format!("left out: {why}"), hint: why.hint() });
+        match first_error {
+            None => complete.push(candidate),
+            Some(error @ CliError::Unavailable { .. }) => {
+                ui.warn(&Warning { text: format!("left out: {error}"), hint: error.hint() });
             }
             Some(error) => return Err(error),
         }
     }
-    Ok(kept)
+    Ok(complete)
 }
 
 /// Returns the worlds to run a plan in; by default its first one.
-fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
-    if let Some(world) = wanted.iter().find(|world| !plan.worlds.contains(world)) {
+fn worlds(plan: &Plan, requested: &[World]) -> Result<Vec<World>, CliError> {
+    if let Some(world) = requested.iter().find(|world| !plan.worlds.contains(world)) {
         let worlds: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
         return Err(CliError::Unavailable {
             what: format!("`{}` is not run in the world `{world}`", plan.name),
             hint: format!("its `worlds` are {}", worlds.join(", ")),
         });
     }
-    let mut worlds = wanted.to_vec();
+    let mut worlds = requested.to_vec();
     worlds.sort();
     worlds.dedup();
     if worlds.is_empty() {
@@ -213,24 +214,26 @@ fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
 
 /// Runs and draws one reproduction and prints the result; `None` if it was stopped.
 fn reproduce_figures(
-    found: &LoadedReproduction,
+    loaded: &LoadedReproduction,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
 ) -> Result<Option<GalleryEntry>, CliError> {
-    let plan = &found.reproduction.plan;
+    let plan = &loaded.reproduction.plan;
     let worlds = worlds(plan, &arguments.world)?;
     let (mut rows, mut folders) = (Vec::new(), Vec::new());
     for &world in &worlds {
         let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
         if arguments.redraw {
-            rows.extend(stored(found, selection, &arguments.out)?);
+            rows.extend(stored_rows(loaded, selection, &arguments.out)?);
             continue;
         }
-        let Some((done, folder)) = run(found, selection, arguments, ui)? else { return Ok(None) };
-        rows.extend(done);
+        let Some((new_rows, folder)) = run_sweep(loaded, selection, arguments, ui)? else {
+            return Ok(None);
+        };
+        rows.extend(new_rows);
         folders.push(folder);
     }
-    let mut entry = found.reproduction.entry(&rows, &worlds, arguments.quick);
+    let mut entry = loaded.reproduction.entry(&rows, &worlds, arguments.quick);
     write_files(&mut entry, &rows, &arguments.out)?;
     for folder in &folders {
         // Removed only after the figure is written, so that a killed process keeps its rows. A
@@ -244,8 +247,9 @@ fn reproduce_figures(
     }
     ui.out.flush()?;
     if let Some(row) = rows.iter().find(|row| row.error.is_some()) {
-        let why = row.error.as_deref().unwrap_or_default();
-        let text = format!("{}: {} of {} runs failed: {why}", plan.name, entry.failed, entry.runs);
+        let reason = row.error.as_deref().unwrap_or_default();
+        let text =
+            format!("{}: {} of {} runs failed: {reason}", plan.name, entry.failed, entry.runs);
         ui.warn(&Warning { text, hint: None });
     }
     Ok(Some(entry))
@@ -255,31 +259,33 @@ fn reproduce_figures(
 ///
 /// An interrupted call continues from that folder. It is removed after the figure is written, so
 /// that the next call measures everything again.
-fn run(
-    found: &LoadedReproduction,
+fn run_sweep(
+    loaded: &LoadedReproduction,
     selection: RunSelection,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
 ) -> Result<Option<(Vec<RunRow>, PathBuf)>, CliError> {
-    let Reproduction { plan, plan_text, .. } = &found.reproduction;
-    let order = SweepSpec::new((&plan.name, plan_text), selection, None, &*found.load)?;
+    let Reproduction { plan, plan_text, .. } = &loaded.reproduction;
+    let spec = SweepSpec::new((&plan.name, plan_text), selection, None, &*loaded.load)?;
     let seeds = selection.seeds.map_or(String::new(), |seeds| format!("-{seeds}"));
     let stem = stem(&plan.name, &[selection.world.to_string()], selection.quick);
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
     files::folder(&folder)?;
-    let sweep = Sweep::begin(&folder, order)?;
-    let worlds = StudyRunner::new(sweep.traces());
+    let sweep = Sweep::begin(&folder, spec)?;
+    let runner = StudyRunner::new(sweep.traces());
     let threads = StudyRunner::threads(selection.world, arguments.jobs);
     ui.progress(&format!("{}: {} runs in {}", plan.name, sweep.status().runs, selection.world));
     let clock = Clock::start();
-    let (began, mut before) = (clock.now(), None);
-    sweep.work(Shard::WHOLE, threads, &|run| worlds.execute(run), &mut |done, all| {
+    let (start, mut done_before) = (clock.now(), None);
+    sweep.work(Shard::WHOLE, threads, &|run| runner.execute(run), &mut |done, total| {
         // Runs of an earlier call took no time in this one.
-        let before = *before.get_or_insert(done - 1);
-        let each = clock.now().saturating_since(began).as_secs_f64() / (done - before) as f64;
-        let left = Duration::try_from_secs_f64(each * (all - done) as f64).unwrap_or_default();
-        ui.bar_with_time(done, all, left);
-        !worlds.is_stopped()
+        let done_before = *done_before.get_or_insert(done - 1);
+        let seconds_per_run =
+            clock.now().saturating_since(start).as_secs_f64() / (done - done_before) as f64;
+        let time_left = Duration::try_from_secs_f64(seconds_per_run * (total - done) as f64)
+            .unwrap_or_default();
+        ui.bar_with_time(done, total, time_left);
+        !runner.is_stopped()
     })?;
     let status = sweep.status();
     if status.done < status.runs {
@@ -289,32 +295,32 @@ fn run(
 }
 
 /// Returns the stored rows of the current plan, from any of its files in the folder.
-fn stored(
-    found: &LoadedReproduction,
+fn stored_rows(
+    loaded: &LoadedReproduction,
     selection: RunSelection,
     folder: &Path,
 ) -> Result<Vec<RunRow>, CliError> {
-    let Reproduction { plan, .. } = &found.reproduction;
+    let Reproduction { plan, .. } = &loaded.reproduction;
     let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with(&plan.name) && name.ends_with(".parquet") {
-            let written =
-                entry.metadata().and_then(|about| about.modified()).map_err(unreadable)?;
-            files.push((written, entry.path()));
+            let modified =
+                entry.metadata().and_then(|metadata| metadata.modified()).map_err(unreadable)?;
+            files.push((modified, entry.path()));
         }
     }
     // Of duplicate runs the later one counts.
     files.sort();
-    let mut known = BTreeMap::new();
-    let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
-    let held = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
+    let mut rows_by_key = BTreeMap::new();
+    let input_budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
+    let memory_budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
     for (_, path) in files {
         let unreadable = |source| CliError::Read { path: path.clone(), source };
-        let bytes = budget.read(&path).map_err(unreadable)?;
-        let rows = match table::read(bytes, usize::MAX, &held) {
+        let bytes = input_budget.read(&path).map_err(unreadable)?;
+        let rows = match table::read(bytes, usize::MAX, &memory_budget) {
             Ok(rows) => rows,
             Err(error @ (TableError::TooMuch(_) | TableError::Limit(_))) => {
                 return Err(CliError::Read { path, source: io::Error::other(error) });
@@ -322,11 +328,11 @@ fn stored(
             // A Parquet file of another origin has no rows for this plan.
             Err(_) => Vec::new(),
         };
-        known.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
+        rows_by_key.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
     }
-    let runs = plan.runs(selection, &*found.load);
+    let runs = plan.runs(selection, &*loaded.load);
     let keys = (0..runs.len()).filter_map(|index| Some(runs.get(index)?.row.key));
-    let rows: Vec<_> = keys.filter_map(|key| known.remove(&key)).collect();
+    let rows: Vec<_> = keys.filter_map(|key| rows_by_key.remove(&key)).collect();
     if rows.len() < runs.len() {
         let (name, world) = (&plan.name, selection.world);
         let missing = runs.len() - rows.len();
@@ -350,20 +356,20 @@ fn stem(name: &str, worlds: &[String], quick: bool) -> String {
 
 fn write_files(entry: &mut GalleryEntry, rows: &[RunRow], folder: &Path) -> Result<(), CliError> {
     let stem = stem(&entry.name, &entry.worlds, entry.quick);
-    let about = [("towpath.plan", entry.name.clone())];
-    let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
-    let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
-    let made = [
+    let metadata = [("towpath.plan", entry.name.clone())];
+    let internal_error = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
+    let parquet = table::write(rows, &metadata).map_err(|error| internal_error(&error))?;
+    let outputs = [
         ("svg", figure::svg(&entry.figure).into_bytes()),
-        ("png", figure::png(&entry.figure).map_err(|error| internal(&error))?),
+        ("png", figure::png(&entry.figure).map_err(|error| internal_error(&error))?),
         ("csv", figure::csv(&entry.figure).into_bytes()),
         ("parquet", parquet),
     ];
-    entry.files = made.iter().map(|(ending, _)| format!("{stem}.{ending}")).collect();
-    let stored = serde_json::to_vec(entry).map_err(|error| internal(&error))?;
+    entry.files = outputs.iter().map(|(extension, _)| format!("{stem}.{extension}")).collect();
+    let json = serde_json::to_vec(entry).map_err(|error| internal_error(&error))?;
     let folder = files::folder(folder)?;
-    for (ending, bytes) in made.into_iter().chain([("json", stored)]) {
-        write_in(&folder, &format!("{stem}.{ending}"), &bytes)?;
+    for (extension, bytes) in outputs.into_iter().chain([("json", json)]) {
+        write_in(&folder, &format!("{stem}.{extension}"), &bytes)?;
     }
     Ok(())
 }
@@ -379,8 +385,8 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     paths.sort();
     // Another version may have written a different format; such files are left out.
     let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
-    let read = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
-    let entries: Vec<GalleryEntry> = paths.iter().filter_map(read).collect();
+    let parse_entry = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
+    let entries: Vec<GalleryEntry> = paths.iter().filter_map(parse_entry).collect();
     write_in(&files::folder(folder)?, "index.html", gallery::page(&entries).as_bytes())
 }
 
@@ -419,9 +425,14 @@ fn print_entry(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
             (sign, _) => sign,
         };
         writeln!(ui.out, "  {sign} {}", wrap("    ", &claim.text).trim_start())?;
-        let place = claim.world.as_ref().map(|world| format!("in {world}: ")).unwrap_or_default();
-        let surprise = if claim.expected { "" } else { "this was expected otherwise; " };
-        writeln!(ui.out, "{}", wrap("      ", &format!("{place}{surprise}{}", claim.measured)))?;
+        let world_prefix =
+            claim.world.as_ref().map(|world| format!("in {world}: ")).unwrap_or_default();
+        let surprise_note = if claim.expected { "" } else { "this was expected otherwise; " };
+        writeln!(
+            ui.out,
+            "{}",
+            wrap("      ", &format!("{world_prefix}{surprise_note}{}", claim.measured))
+        )?;
     }
     writeln!(ui.out, "{}\n", wrap("  ", &format!("Verdict: {}.", entry.verdict)))?;
     Ok(())

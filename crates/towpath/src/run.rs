@@ -68,28 +68,34 @@ fn expectation_note(
     arguments: &RunArguments,
     runs: &[StoredRun],
 ) -> Result<Option<String>, CliError> {
-    let checked = runs.iter().flat_map(|run| &run.summary).flat_map(|one| &one.expectations);
+    let expectations =
+        runs.iter().flat_map(|run| &run.summary).flat_map(|summary| &summary.expectations);
     let changes = &arguments.how.changes;
-    if changes.is_empty() || checked.filter(|one| one.passed != Some(true)).count() == 0 {
+    if changes.is_empty()
+        || expectations.filter(|expectation| expectation.passed != Some(true)).count() == 0
+    {
         return Ok(None);
     }
-    let length = |scenario: &Scenario| {
+    let traffic_duration = |scenario: &Scenario| {
         let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
         ends.max().unwrap_or_default()
     };
-    let written = length(&load(&arguments.scenario)?);
-    let run = length(&load_changed(&arguments.scenario, changes)?);
+    let original_duration = traffic_duration(&load(&arguments.scenario)?);
+    let changed_duration = traffic_duration(&load_changed(&arguments.scenario, changes)?);
     let name = &arguments.scenario;
-    Ok(Some(if written == run {
+    Ok(Some(if original_duration == changed_duration {
         format!("the expectations were written for `{name}` without these changes")
     } else {
-        let short = |span| format::time(span).replace(".00 s", " s").replace(".0 s", " s");
-        let (written, run) = (short(written), short(run));
-        format!("the expectations of `{name}` were written for {written}, and this ran for {run}")
+        let duration_text = |span| format::time(span).replace(".00 s", " s").replace(".0 s", " s");
+        let (original_duration, changed_duration) =
+            (duration_text(original_duration), duration_text(changed_duration));
+        format!(
+            "the expectations of `{name}` were written for {original_duration}, and this ran for {changed_duration}"
+        )
     }))
 }
 
-/// Runs everything. Returns `None` without any result, after printing the reason.
+/// Makes all runs. Returns `None` if there is no result, after printing the reason.
 pub(crate) fn measure(
     arguments: &RunArguments,
     ui: &mut Ui,
@@ -122,31 +128,35 @@ pub(crate) fn measure(
         folder.remove_if_empty();
         return Ok(None);
     }
-    let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
-    let complete = runs.len() == wanted;
+    let planned_runs = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
+    let complete = runs.len() == planned_runs;
     // Runs are shown in the order of the command line, not in the order of execution.
-    let place = |run: &StoredRun| plan.transports.iter().position(|one| *one == run.meta.transport);
-    let world = |run: &StoredRun| plan.worlds.iter().position(|one| *one == run.meta.world);
-    runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
+    let transport_index = |run: &StoredRun| {
+        plan.transports.iter().position(|transport| *transport == run.meta.transport)
+    };
+    let world_index =
+        |run: &StoredRun| plan.worlds.iter().position(|world| *world == run.meta.world);
+    runs.sort_by_key(|run| (world_index(run), run.meta.repeat, transport_index(run)));
     Ok(Some(CompletedRuns { runs, folder, complete }))
 }
 
 /// Prints an estimate of the time that several runs will take.
 fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, ui: &mut Ui) {
-    let each = plan.transports.len() * plan.repeat as usize;
+    let run_count = plan.transports.len() * plan.repeat as usize;
     let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
-    let length = ends.max().unwrap_or_default();
+    let run_duration = ends.max().unwrap_or_default();
     for world in &plan.worlds {
-        if each < 2 {
+        if run_count < 2 {
             continue;
         }
-        let runs = format!("{each} runs of at most {}", format::time(length));
+        let runs = format!("{run_count} runs of at most {}", format::time(run_duration));
         let text = match world {
             World::Sim => format!("{runs} of virtual time, on {}", sim::processors(arguments)),
             World::Emu | World::Live => {
                 let wait = arguments.how.wait.unwrap_or_default();
-                let whole = length * each as u32 + (wait + EMULATION_OVERHEAD) * each as u32;
-                format!("{runs} in real time, at most {}", format::time(whole))
+                let total = run_duration * run_count as u32
+                    + (wait + EMULATION_OVERHEAD) * run_count as u32;
+                format!("{runs} in real time, at most {}", format::time(total))
             }
         };
         ui.progress(&format!("{}: {text}", scenario.name));
@@ -165,15 +175,17 @@ fn emulate(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     let seed = arguments.how.seed.unwrap_or(scenario.run.seed);
-    let kind = arguments.order.unwrap_or_default();
-    for (repeat, transport, place) in order::run_order(&plan.transports, plan.repeat, kind, seed) {
-        if place.position > 1 {
+    let order_kind = arguments.order.unwrap_or_default();
+    for (repeat, transport, run_order) in
+        order::run_order(&plan.transports, plan.repeat, order_kind, seed)
+    {
+        if run_order.position > 1 {
             pause(arguments.how.wait.unwrap_or_default());
         }
         if interrupt::is_interrupted() {
             return Ok(());
         }
-        match one(arguments, scenario, (transport, repeat, place), folder, ui)? {
+        match run_once(arguments, scenario, (transport, repeat, run_order), folder, ui)? {
             Some(run) => runs.push(run),
             // Without any record the environment is to blame, and the next run would fail as well.
             None => return Ok(()),
@@ -213,8 +225,8 @@ fn check_explain(arguments: &RunArguments, worlds: &[World]) -> Result<(), CliEr
 }
 
 /// Returns the transports of the command line, or the scenario's if none were given.
-fn transports(given: &[Transport], scenario: &Scenario) -> Vec<Transport> {
-    if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
+fn transports(requested: &[Transport], scenario: &Scenario) -> Vec<Transport> {
+    if requested.is_empty() { scenario.run.transports.clone() } else { requested.to_vec() }
 }
 
 fn plan(
@@ -223,14 +235,14 @@ fn plan(
     transports: Vec<Transport>,
     ui: &mut Ui,
 ) -> Result<RunSchedule, CliError> {
-    let (worlds, later): (Vec<_>, Vec<_>) = arguments
+    let (worlds, live_worlds): (Vec<_>, Vec<_>) = arguments
         .how
         .world
         .iter()
         .copied()
         .partition(|world| matches!(world, World::Sim | World::Emu));
-    let simulated = worlds.contains(&World::Sim);
-    if !later.is_empty() {
+    let is_simulated = worlds.contains(&World::Sim);
+    if !live_worlds.is_empty() {
         let text = "a scenario is not run in the world `live`: its hosts are real".to_owned();
         let hint = "start `towpath server` on one of them and `towpath measure` on the other";
         if worlds.is_empty() {
@@ -239,7 +251,7 @@ fn plan(
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     }
     check_explain(arguments, &worlds)?;
-    if simulated {
+    if is_simulated {
         sim::check(scenario, &transports, &arguments.how.stack)?;
     }
     if worlds.contains(&World::Emu) {
@@ -255,10 +267,11 @@ fn plan(
 ///
 /// Commands use the kernel's sockets, so their traffic would not cross that stack.
 pub(crate) fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
-    let commands = scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
-    let hosts = commands.flat_map(|flow| [flow.from, flow.to]);
-    let mut named = hosts.filter_map(|host| scenario.hosts.get(host));
-    match named.find(|host| host.stack.stack == StackKind::Towpath) {
+    let command_flows =
+        scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
+    let hosts = command_flows.flat_map(|flow| [flow.from, flow.to]);
+    let mut command_hosts = hosts.filter_map(|host| scenario.hosts.get(host));
+    match command_hosts.find(|host| host.stack.stack == StackKind::Towpath) {
         Some(host) => Err(CliError::Unavailable {
             what: format!("a flow runs a command, which cannot use the stack of `{}`", host.name),
             hint: "write `stack = \"kernel\"` for both of its hosts".to_owned(),
@@ -273,13 +286,18 @@ pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Resul
     {
         return Ok(());
     }
-    let known = known_quic_names();
-    let named = |host: &Host| host.stack.quic_congestion_control.clone();
-    match scenario.hosts.iter().filter_map(named).find(|name| !known.contains(&name.as_str())) {
+    let known_controls = known_quic_names();
+    let configured_control = |host: &Host| host.stack.quic_congestion_control.clone();
+    match scenario
+        .hosts
+        .iter()
+        .filter_map(configured_control)
+        .find(|name| !known_controls.contains(&name.as_str()))
+    {
         None => Ok(()),
         Some(name) => Err(CliError::Unavailable {
             what: format!("QUIC has no congestion control `{name}`"),
-            hint: format!("there are {}", known.join(", ")),
+            hint: format!("there are {}", known_controls.join(", ")),
         }),
     }
 }
@@ -289,8 +307,8 @@ fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
     let mut warn = |text: String, hint: &str| {
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     };
-    let kernel = |host: &&Host| host.stack.stack == StackKind::Kernel;
-    for host in scenario.hosts.iter().filter(kernel) {
+    let has_kernel_stack = |host: &&Host| host.stack.stack == StackKind::Kernel;
+    for host in scenario.hosts.iter().filter(has_kernel_stack) {
         if host.stack.given.is_empty() {
             continue;
         }
@@ -309,56 +327,60 @@ fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
 
 /// Makes one run in processes of its own. Returns `None` without a result, after printing the
 /// reason.
-fn one(
+fn run_once(
     arguments: &RunArguments,
     scenario: &Scenario,
-    (transport, repeat, place): (Transport, u32, RunOrder),
+    (transport, repeat, run_order): (Transport, u32, RunOrder),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<Option<StoredRun>, CliError> {
-    let order = InnerJob {
+    let job = InnerJob {
         scenario: arguments.scenario.clone(),
         seed: arguments.how.seed,
         stacks: arguments.how.stack.clone(),
         changes: arguments.how.changes.clone(),
         backend: arguments.backend,
         pcap: CaptureSpec::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
-        task: InnerTask::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
+        task: InnerTask::Run {
+            transport,
+            repeat,
+            order: Some(run_order).filter(|run_order| run_order.of > 1),
+        },
     };
     if !arguments.quiet {
         ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));
         ui.progress(&live_header());
     }
-    let mut child = sandbox::spawn(&order.arguments()?, Stdio::piped(), Stdio::piped())
+    let mut child = sandbox::spawn(&job.arguments()?, Stdio::piped(), Stdio::piped())
         .map_err(CliError::Spawn)?;
     let mut file = None;
-    let mut held = DelayedSummary::of(order.pcap);
+    let mut delayed_summary = DelayedSummary::of(job.pcap);
     if let Some(pipe) = child.stdout.take() {
         let mut live = IntervalPrinter::new(transport);
         // Closing this pipe stops the run.
-        let mut lifeline = child.stdin.take();
+        let mut stop_pipe = child.stdin.take();
         for line in BufReader::new(pipe).lines() {
             let text = line.map_err(CliError::Spawn)? + "\n";
             if interrupt::is_interrupted() {
-                drop(lifeline.take());
+                drop(stop_pipe.take());
             }
             let file: &mut ResultFile<'_> = match &mut file {
                 Some(file) => file,
                 none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
             };
             let record = serde_json::from_str::<Record>(&text).ok();
-            if !held.intercept(record.as_ref(), &text) {
+            if !delayed_summary.intercept(record.as_ref(), &text) {
                 file.add(&text)?;
             }
-            let shown = record.and_then(|record| live.push(&record));
-            if let Some(shown) = shown.filter(|_| !arguments.quiet) {
-                ui.progress(&shown);
+            let lines = record.and_then(|record| live.push(&record));
+            if let Some(lines) = lines.filter(|_| !arguments.quiet) {
+                ui.progress(&lines);
             }
         }
     }
     let status = sandbox::wait(&mut child).map_err(CliError::Spawn)?;
     let Some(mut file) = file else { return Ok(None) };
-    for line in held.finish()? {
+    for line in delayed_summary.finish()? {
         file.add(&line)?;
     }
     let path = file.finish()?;
@@ -373,15 +395,16 @@ fn one(
 ///
 /// Plain TCP that does not survive the loss of its path is a result, not a failure.
 fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
-    let good = |summary: &Summary| {
-        let expected = summary.expectations.iter().all(|checked| checked.passed == Some(true));
-        let began = summary.flows.iter().all(|flow| flow.bytes > 0 || flow.completed);
-        expected && began
+    let passed = |summary: &Summary| {
+        let meets_expectations =
+            summary.expectations.iter().all(|expectation| expectation.passed == Some(true));
+        let has_traffic = summary.flows.iter().all(|flow| flow.bytes > 0 || flow.completed);
+        meets_expectations && has_traffic
     };
-    let all = runs.iter().all(|run| run.summary.as_ref().is_some_and(good));
+    let all_passed = runs.iter().all(|run| run.summary.as_ref().is_some_and(passed));
     if interrupt::is_interrupted() {
         ExitCode::from(130)
-    } else if all && complete {
+    } else if all_passed && complete {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)

@@ -18,22 +18,22 @@ pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<E
         None => list(arguments.json, ui)?,
         Some(ScenariosAction::Show { name }) => {
             match builtin().iter().find(|builtin| builtin.name == name.as_str()) {
-                Some(found) => ui.out.write_all(found.text.as_bytes())?,
+                Some(builtin) => ui.out.write_all(builtin.text.as_bytes())?,
                 // Not built in: a file, or an error from the usual loader.
                 None => ui.out.write_all(load(name)?.source.as_bytes())?,
             }
         }
         Some(ScenariosAction::Check { scenario }) => {
-            let found = load(scenario)?;
-            let parts = [
-                (found.hosts.len(), "host"),
-                (found.paths.len(), "path"),
-                (found.flows.len(), "flow"),
-                (found.timeline.len(), "event"),
-                (found.expect.len(), "expectation"),
+            let scenario = load(scenario)?;
+            let counts = [
+                (scenario.hosts.len(), "host"),
+                (scenario.paths.len(), "path"),
+                (scenario.flows.len(), "flow"),
+                (scenario.timeline.len(), "event"),
+                (scenario.expect.len(), "expectation"),
             ];
-            let parts = parts.map(|(count, what)| format::count(count as u64, what));
-            writeln!(ui.out, "{}: {}", found.name, parts.join(", "))?;
+            let counts = counts.map(|(count, noun)| format::count(count as u64, noun));
+            writeln!(ui.out, "{}: {}", scenario.name, counts.join(", "))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -41,14 +41,14 @@ pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<E
 
 fn list(as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
-        let all: Vec<_> = builtin()
+        let entries: Vec<_> = builtin()
             .iter()
-            .map(|found| json!({ "name": found.name, "description": found.description() }))
+            .map(|builtin| json!({ "name": builtin.name, "description": builtin.description() }))
             .collect();
-        writeln!(ui.out, "{}", json!(all))?;
+        writeln!(ui.out, "{}", json!(entries))?;
         return Ok(());
     }
-    let width = builtin().iter().map(|found| found.name.len()).max().unwrap_or(0);
+    let width = builtin().iter().map(|builtin| builtin.name.len()).max().unwrap_or(0);
     for Builtin { name, .. } in builtin() {
         let description = load(name)?.description;
         let mut indent = format!("{name:<width$}  ");

@@ -46,15 +46,15 @@ const UDP_PORT: &str = "UDP port (QUIC)";
 pub(crate) fn self_check(json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let (machine, emulation) = (Machine::check(), inner::preflight());
     let commands = commands(&machine, &emulation);
-    let usable = emulation.missing(false).is_none();
-    let found = SelfCheck { machine, emulation, commands };
+    let can_emulate = emulation.missing(false).is_none();
+    let results = SelfCheck { machine, emulation, commands };
     if json {
-        let text = serde_json::to_string(&found);
+        let text = serde_json::to_string(&results);
         writeln!(ui.out, "{}", text.map_err(|error| CliError::Internal(error.to_string()))?)?;
     } else {
-        print(&found, ui)?;
+        print_self_check(&results, ui)?;
     }
-    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if can_emulate { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn commands(machine: &Machine, emulation: &Emulation) -> Vec<CommandSupport> {
@@ -85,12 +85,15 @@ fn commands(machine: &Machine, emulation: &Emulation) -> Vec<CommandSupport> {
     ]
 }
 
-fn print(found: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
-    let SelfCheck { machine, emulation, commands } = found;
+fn print_self_check(results: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
+    let SelfCheck { machine, emulation, commands } = results;
     let processors = if machine.processors == 1 { "processor" } else { "processors" };
     let (kernel, count) = (&machine.kernel, machine.processors);
-    let late = machine.timer_lateness_us;
-    writeln!(ui.out, "Linux {kernel}, {count} {processors}, timers {late} µs late (median)\n")?;
+    let lateness_us = machine.timer_lateness_us;
+    writeln!(
+        ui.out,
+        "Linux {kernel}, {count} {processors}, timers {lateness_us} µs late (median)\n"
+    )?;
     let prerequisites = [
         (NAMESPACES, &emulation.namespaces, ""),
         (TUN, &emulation.tun, ""),
@@ -102,24 +105,24 @@ fn print(found: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
         (NET_RAW, &machine.net_raw, ""),
     ];
     for (name, check, detail) in prerequisites {
-        row(name, check, detail, ui)?;
+        print_check(name, check, detail, ui)?;
     }
     for (name, check) in [(TCP_PORT, &machine.tcp_port), (UDP_PORT, &machine.quic_port)] {
-        row(&format!("{name} {DEFAULT_PORT}"), check, "free", ui)?;
+        print_check(&format!("{name} {DEFAULT_PORT}"), check, "free", ui)?;
     }
     writeln!(ui.out)?;
-    for one in commands {
-        let text = match one.needs.as_slice() {
+    for command in commands {
+        let text = match command.needs.as_slice() {
             [] => "works".to_owned(),
             needs => format!("no: needs {}", needs.join(" and ")),
         };
-        writeln!(ui.out, "{:<NAME_COLUMNS$} {text}", one.command)?;
+        writeln!(ui.out, "{:<NAME_COLUMNS$} {text}", command.command)?;
     }
     Ok(())
 }
 
 /// Prints one check: the state, and the reason and remedy if there are any.
-fn row(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(), CliError> {
+fn print_check(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(), CliError> {
     let label = format!("{name:<NAME_COLUMNS$} ");
     match check {
         Check::Available => {

@@ -50,8 +50,9 @@ pub(crate) fn sequence_records<'a>(
     zero_ns: u64,
     summary: &Summary,
 ) -> Vec<Record> {
-    let all = traces.into_iter().flat_map(|one| one.sequences_of_run(zero_ns, &summary.subflows));
-    all.map(|sequence| Record::Sequence(Box::new(sequence))).collect()
+    let sequences =
+        traces.into_iter().flat_map(|trace| trace.sequences_of_run(zero_ns, &summary.subflows));
+    sequences.map(|sequence| Record::Sequence(Box::new(sequence))).collect()
 }
 
 /// Delays the summary of an emulated run until its plots are written before it. The captures are
@@ -64,7 +65,7 @@ pub(crate) struct DelayedSummary {
 }
 
 impl DelayedSummary {
-    /// Creates the filter for a run whose packets are kept by `order`; `None` keeps none.
+    /// Creates the filter for a run whose packets `spec` captures; `None` delays nothing.
     pub(crate) fn of(spec: Option<CaptureSpec>) -> Self {
         Self { spec, meta: None, summary_line: None }
     }
@@ -84,31 +85,31 @@ impl DelayedSummary {
 
     /// Returns the plots' lines, then the delayed line.
     pub(crate) fn finish(self) -> Result<Vec<String>, CliError> {
-        let Self { spec: Some(order), meta, summary_line: Some((summary, line)) } = self else {
+        let Self { spec: Some(spec), meta, summary_line: Some((summary, line)) } = self else {
             return Ok(Vec::new());
         };
-        let pictures = meta.map(|meta| emulated_sequences(&order, &meta, &summary));
-        let texts = pictures.unwrap_or_default().into_iter().map(|record| {
+        let sequences = meta.map(|meta| emulated_sequences(&spec, &meta, &summary));
+        let lines = sequences.unwrap_or_default().into_iter().map(|record| {
             let text = serde_json::to_string(&record);
             text.map(|text| text + "\n").map_err(|error| CliError::Internal(error.to_string()))
         });
-        texts.chain([Ok(line)]).collect()
+        lines.chain([Ok(line)]).collect()
     }
 }
 
 /// Returns the plots of an emulated run that kept its packets.
 ///
 /// Unreadable captures give no plot, as the run itself is still valid.
-fn emulated_sequences(order: &CaptureSpec, meta: &Meta, summary: &Summary) -> Vec<Record> {
-    let zero = meta.conditions.get(TIME_ZERO_KEY).and_then(|text| text.split(' ').next());
-    let Some(zero_ns) = zero.and_then(|number| number.parse().ok()) else { return Vec::new() };
+fn emulated_sequences(spec: &CaptureSpec, meta: &Meta, summary: &Summary) -> Vec<Record> {
+    let zero_text = meta.conditions.get(TIME_ZERO_KEY).and_then(|text| text.split(' ').next());
+    let Some(zero_ns) = zero_text.and_then(|number| number.parse().ok()) else { return Vec::new() };
     if !is_readable(meta.transport) {
         return Vec::new();
     }
-    let read = |host: &String| {
-        let file = input::open(&order.folder.join(format!("{}-{host}.pcapng", order.name))).ok()?;
+    let read_capture = |host: &String| {
+        let file = input::open(&spec.folder.join(format!("{}-{host}.pcapng", spec.name))).ok()?;
         trace::read(file, None).ok()
     };
-    let traces: Vec<CaptureAnalysis> = meta.hosts.iter().filter_map(read).collect();
+    let traces: Vec<CaptureAnalysis> = meta.hosts.iter().filter_map(read_capture).collect();
     sequence_records(&traces, zero_ns, summary)
 }

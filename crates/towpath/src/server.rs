@@ -108,11 +108,11 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         let hint = Some("TCP and MPTCP are served; another program may have the port".to_owned());
         ui.warn(&Warning { text: text.clone(), hint });
     }
-    let print = server.fingerprint().map(|print| format!("sha256:{print}"));
+    let fingerprint = server.fingerprint().map(|fingerprint| format!("sha256:{fingerprint}"));
     for address in server.addresses() {
         let quic = server.has_quic(address.port());
         if as_json {
-            let certificate = print.as_ref().filter(|_| quic);
+            let certificate = fingerprint.as_ref().filter(|_| quic);
             let event = json!({
                 "event": "listening", "address": address.to_string(), "quic": quic,
                 "certificate": certificate,
@@ -120,22 +120,22 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
             writeln!(ui.out, "{event}")?;
             ui.out.flush()?;
         } else {
-            let what = if quic { "tcp, mptcp, quic and mpquic" } else { "tcp and mptcp" };
-            ui.progress(&format!("listening on {address} for {what}"));
+            let protocols = if quic { "tcp, mptcp, quic and mpquic" } else { "tcp and mptcp" };
+            ui.progress(&format!("listening on {address} for {protocols}"));
         }
     }
-    if let Some(print) = print.filter(|_| !as_json) {
-        ui.progress(&format!("certificate {print}"));
+    if let Some(fingerprint) = fingerprint.filter(|_| !as_json) {
+        ui.progress(&format!("certificate {fingerprint}"));
     }
     print_client_command(arguments, &server, ui)?;
-    let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
-    let last = lines.clone();
-    let tell = move |said: ServerEvent| {
-        let _ = lines.try_send(Some(said));
+    let (events, printed) = printer(as_json).map_err(CliError::Spawn)?;
+    let end_of_events = events.clone();
+    let on_event = move |event: ServerEvent| {
+        let _ = events.try_send(Some(event));
 } // dropped if the receiver lags or is gone
     ;
-    server.run(tell).map_err(CliError::Spawn)?;
-    let _ = last.try_send(None); // dropped if the receiver lags or is gone
+    server.run(on_event).map_err(CliError::Spawn)?;
+    let _ = end_of_events.try_send(None); // dropped if the receiver lags or is gone
     let _ = printed.recv_timeout(FLUSH_TIMEOUT); // gives up after the timeout
     Ok(ExitCode::SUCCESS)
 }
@@ -145,22 +145,22 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
 /// Tests never wait for the reader of the output. The returned receiver is notified after the last
 /// line.
 fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerEvent>>, Receiver<()>)> {
-    let (lines, to_print) = mpsc::sync_channel(MAX_QUEUED_LINES);
+    let (events, received) = mpsc::sync_channel(MAX_QUEUED_LINES);
     let (done, printed) = mpsc::sync_channel(1);
-    let print = move || {
-        for said in to_print.iter().map_while(|said: Option<ServerEvent>| said) {
+    let print_events = move || {
+        for event in received.iter().map_while(|event: Option<ServerEvent>| event) {
             // Writing fails if the reader has closed the output, which is not an error.
             let _ = if as_json {
-                writeln!(SafeTerminal::new(io::stdout()), "{}", as_event(&said))
+                writeln!(SafeTerminal::new(io::stdout()), "{}", event_json(&event))
             } else {
-                writeln!(SafeTerminal::new(io::stderr()), "{}", as_text(&said))
+                writeln!(SafeTerminal::new(io::stderr()), "{}", event_line(&event))
             };
         }
         let _ = done.send(());
 } // the receiver may be gone
     ;
-    thread::Builder::new().name("printer".to_owned()).spawn(print)?;
-    Ok((lines, printed))
+    thread::Builder::new().name("printer".to_owned()).spawn(print_events)?;
+    Ok((events, printed))
 }
 
 /// Prints a command line to paste on the client.
@@ -169,21 +169,21 @@ fn print_client_command(
     server: &Server,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    let Some(bound) = server.addresses().first() else { return Ok(()) };
-    let seen = if bound.ip().is_unspecified() {
+    let Some(listen_address) = server.addresses().first() else { return Ok(()) };
+    let addresses = if listen_address.ip().is_unspecified() {
         live::addresses_towards_others().unwrap_or_default()
     } else {
-        vec![bound.ip().to_canonical()]
+        vec![listen_address.ip().to_canonical()]
     };
-    let loopback = || if bound.is_ipv4() { "127.0.0.1" } else { "::1" }.to_owned();
-    let mut names = seen.iter().map(IpAddr::to_string);
-    let name = names.next().unwrap_or_else(loopback);
+    let loopback = || if listen_address.is_ipv4() { "127.0.0.1" } else { "::1" }.to_owned();
+    let mut address_texts = addresses.iter().map(IpAddr::to_string);
+    let name = address_texts.next().unwrap_or_else(loopback);
     let mut line = format!("towpath measure {name}");
-    if bound.port() != DEFAULT_PORT {
-        let _ = write!(line, " -p {}", bound.port());
+    if listen_address.port() != DEFAULT_PORT {
+        let _ = write!(line, " -p {}", listen_address.port());
     }
-    if let Some(print) = server.fingerprint() {
-        let _ = write!(line, " --server-cert {print}");
+    if let Some(fingerprint) = server.fingerprint() {
+        let _ = write!(line, " --server-cert {fingerprint}");
     }
     if arguments.secret_file.is_some() {
         line.push_str(" --secret-file FILE");
@@ -195,9 +195,9 @@ fn print_client_command(
     }
     // Not wrapped, so that the user can copy the line.
     ui.progress(&format!("measure from another host: {line}"));
-    let others: Vec<_> = names.collect();
-    if !others.is_empty() {
-        ui.progress(&format!("other addresses of this host: {}", others.join(", ")));
+    let other_addresses: Vec<_> = address_texts.collect();
+    if !other_addresses.is_empty() {
+        ui.progress(&format!("other addresses of this host: {}", other_addresses.join(", ")));
     }
     if let Some(path) = &arguments.secret_file {
         let path = path.display();
@@ -210,23 +210,24 @@ fn print_client_command(
 
 /// Returns the server's certificate and key for QUIC and TLS.
 ///
-/// `None` if none is given and none can be stored; the server then uses a temporary one.
+/// Returns `None` if no files are named and none can be stored; the server then uses a temporary
+/// certificate.
 fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>, CliError> {
     if let (Some(certificate), Some(key)) = (&arguments.cert, &arguments.key) {
-        let read = read_identity(certificate, key);
-        return read.map(Some).map_err(|error| CliError::Unavailable {
+        let identity = read_identity(certificate, key);
+        return identity.map(Some).map_err(|error| CliError::Unavailable {
             what: error.to_string(),
             hint: "give a certificate and its private key as PEM files".to_owned(),
         });
     }
-    let kept = match state_folder() {
+    let stored_identity = match state_folder() {
         Some(folder) => load_or_create_identity(&folder).map_err(|error| error.to_string()),
         None => Err("neither XDG_STATE_HOME nor HOME names a folder".to_owned()),
     };
-    Ok(kept.map_or_else(
-        |why| {
+    Ok(stored_identity.map_or_else(
+        |reason| {
             ui.warn(&Warning {
-                text: format!("the certificate for QUIC is made for this once: {why}"),
+                text: format!("the certificate for QUIC is made for this once: {reason}"),
                 hint: Some("give one with --cert and --key".to_owned()),
             });
             None
@@ -237,21 +238,23 @@ fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>
 
 /// Returns the folder for persistent state; `None` without `XDG_STATE_HOME` and `HOME`.
 fn state_folder() -> Option<PathBuf> {
-    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|at| at.is_absolute());
-    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    let env_folder =
+        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state =
+        env_folder("XDG_STATE_HOME").or_else(|| Some(env_folder("HOME")?.join(".local/state")));
     state.map(|state| state.join("towpath"))
 }
 
 pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
-    let read = || {
+    let read_file = || {
         let mut text = Vec::new();
         towpath_linux::files::check_secret(path)?;
         // An endless file is read only far enough to see that it is too long.
-        let most = 2 * MAX_SECRET_BYTES as u64;
-        input::open(path)?.take(most).read_to_end(&mut text)?;
+        let max_bytes = 2 * MAX_SECRET_BYTES as u64;
+        input::open(path)?.take(max_bytes).read_to_end(&mut text)?;
         Ok(text)
     };
-    let text = read().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+    let text = read_file().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
     Secret::from_text(&text).map_err(|error| CliError::Unavailable {
         what: format!("`{}` holds no secret: {error}", path.display()),
         hint: "make one with `(umask 77; head -c 24 /dev/urandom | base64 > FILE)`; both hosts need it"
@@ -259,8 +262,8 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     })
 }
 
-fn as_event(said: &ServerEvent) -> serde_json::Value {
-    match said {
+fn event_json(event: &ServerEvent) -> serde_json::Value {
+    match event {
         ServerEvent::Begun { client, transport, patterns } => json!({
             "event": "test-started",
             "client": client.map(|client| client.to_string()),
@@ -279,20 +282,23 @@ fn as_event(said: &ServerEvent) -> serde_json::Value {
     }
 }
 
-fn as_text(said: &ServerEvent) -> String {
-    let name = |client: &Option<std::net::SocketAddr>| {
+fn event_line(event: &ServerEvent) -> String {
+    let client_text = |client: &Option<std::net::SocketAddr>| {
         client.map_or_else(|| "a client that is gone".to_owned(), |client| client.to_string())
     };
-    match said {
+    match event {
         ServerEvent::Begun { client, transport, patterns } => {
-            format!("{} measures {} over {transport}", name(client), patterns.join(" and "))
+            format!("{} measures {} over {transport}", client_text(client), patterns.join(" and "))
         }
-        ServerEvent::Ended { client } => format!("{} is done", name(client)),
+        ServerEvent::Ended { client } => format!("{} is done", client_text(client)),
         ServerEvent::WrongSecret { client, others: 0 } => {
-            format!("{} does not know the secret", name(client))
+            format!("{} does not know the secret", client_text(client))
         }
         ServerEvent::WrongSecret { client, others } => {
-            format!("{} does not know the secret, nor {others} others before it", name(client))
+            format!(
+                "{} does not know the secret, nor {others} others before it",
+                client_text(client)
+            )
         }
     }
 }

@@ -90,40 +90,40 @@ const LAMINAR_HINT: &str =
     "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
 
 fn router(text: &str) -> Result<(String, IpAddr), String> {
-    let parts =
+    let pair =
         text.split_once('=').and_then(|(link, ip)| Some((link.to_owned(), ip.parse().ok()?)));
-    parts.ok_or_else(|| "expected an interface and an address, such as wlan0=192.0.2.1".to_owned())
+    pair.ok_or_else(|| "expected an interface and an address, such as wlan0=192.0.2.1".to_owned())
 }
 
 pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let mut tools = ConfigHandles::open().map_err(SetupError::from)?;
+    let mut handles = ConfigHandles::open().map_err(SetupError::from)?;
     let folder = setup::folder().map_err(SetupError::from);
     if arguments.what.undo {
-        return undo(&mut tools, &folder?, arguments.json, ui);
+        return undo(&mut handles, &folder?, arguments.json, ui);
     }
     if arguments.what.apply {
-        may_apply("applying a plan", "without --apply the plan is shown, for root to paste")?;
+        require_root("applying a plan", "without --apply the plan is shown, for root to paste")?;
     }
-    let host = HostState::read(&mut tools).map_err(SetupError::from)?;
+    let host = HostState::read(&mut handles).map_err(SetupError::from)?;
     let request = request(arguments)?;
-    let plan = setup::plan(&host, &request, &mut tools).map_err(SetupError::from)?;
+    let plan = setup::plan(&host, &request, &mut handles).map_err(SetupError::from)?;
     for note in &plan.notes {
         ui.warn(&Warning { text: note.clone(), hint: None });
     }
     if let Some(form) = arguments.what.persist {
-        let state = folder.ok().and_then(|folder| applied(&folder, ui));
+        let state = folder.ok().and_then(|folder| applied_state(&folder, ui));
         return persist(form, arguments, &plan, state.as_ref(), ui);
     }
     if !arguments.what.apply {
-        show(&plan, arguments.json, ui)?;
+        print_plan(&plan, arguments.json, ui)?;
         if plan.steps.iter().any(|step| step.change.command().ends_with(" laminar")) {
             ui.progress(LAMINAR_HINT);
         }
         return Ok(ExitCode::SUCCESS);
     }
     let mut state = SetupState::open(&folder?).map_err(SetupError::from)?;
-    setup::apply(&plan, &mut tools, &mut state)?;
-    show(&plan, arguments.json, ui)?;
+    setup::apply(&plan, &mut handles, &mut state)?;
+    print_plan(&plan, arguments.json, ui)?;
     if !plan.steps.is_empty() {
         let steps = count(plan.steps.len(), "change");
         ui.progress(&format!("{steps} made; `towpath setup --undo` takes all back"));
@@ -131,14 +131,14 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns an error without root, before anything else can fail.
-fn may_apply(what: &str, otherwise: &str) -> Result<(), CliError> {
+/// Returns an error without root. Called first, so that no other error hides this one.
+fn require_root(what: &str, alternative: &str) -> Result<(), CliError> {
     if setup::may_apply() {
         return Ok(());
     }
     Err(CliError::Unavailable {
         what: format!("{what} changes this host, which needs root (CAP_NET_ADMIN)"),
-        hint: format!("run it with sudo; {otherwise}"),
+        hint: format!("run it with sudo; {alternative}"),
     })
 }
 
@@ -150,12 +150,12 @@ fn request(arguments: &SetupArguments) -> Result<SetupRequest, CliError> {
     };
     let mut peers = Vec::new();
     for peer in &arguments.peer {
-        let found =
+        let resolved =
             (peer.as_str(), 0).to_socket_addrs().map_err(|error| CliError::Unavailable {
                 what: format!("cannot find the peer `{peer}`: {error}"),
                 hint: "give its addresses: --peer 192.0.2.1,198.51.100.1".to_owned(),
             })?;
-        for address in found.map(|address| address.ip()) {
+        for address in resolved.map(|address| address.ip()) {
             if !peers.contains(&address) {
                 peers.push(address);
             }
@@ -166,7 +166,7 @@ fn request(arguments: &SetupArguments) -> Result<SetupRequest, CliError> {
 }
 
 /// Prints a script: commands with their reasons above them.
-fn show(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
+fn print_plan(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
         writeln!(ui.out, "{}", plan_json(plan))?;
         return Ok(());
@@ -190,57 +190,58 @@ fn summary(plan: &SetupPlan) -> String {
     if plan.uses.is_empty() {
         return "no address can be used".to_owned();
     }
-    let used = plan.uses.iter().map(|(link, address)| format!("{address} ({link})"));
-    format!("all is right for {}", used.collect::<Vec<_>>().join(", "))
+    let addresses = plan.uses.iter().map(|(link, address)| format!("{address} ({link})"));
+    format!("all is right for {}", addresses.collect::<Vec<_>>().join(", "))
 }
 
 fn plan_json(plan: &SetupPlan) -> Value {
     let step = |step: &PlanStep| json!({"reason": step.reason, "command": step.change.command(), "change": step.change});
-    let used = plan.uses.iter().map(|(link, ip)| json!({"interface": link, "address": ip}));
+    let uses = plan.uses.iter().map(|(link, ip)| json!({"interface": link, "address": ip}));
     json!({
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
         "keeps": plan.kept_steps.iter().map(step).collect::<Vec<_>>(),
         "notes": plan.notes,
-        "uses": used.collect::<Vec<_>>(),
+        "uses": uses.collect::<Vec<_>>(),
     })
 }
 
 fn undo(
-    tools: &mut ConfigHandles,
+    handles: &mut ConfigHandles,
     folder: &Path,
     as_json: bool,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let mut state = SetupState::open(folder).map_err(SetupError::from)?;
     if !state.changes().is_empty() || setup::root_has_applied() {
-        may_apply("taking back what was applied", "nothing was changed")?;
+        require_root("taking back what was applied", "nothing was changed")?;
     }
     if state.changes().is_empty() && !as_json {
         writeln!(ui.out, "# nothing to undo: nothing was applied here since this machine started")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let undone = setup::undo(tools, &mut state)?;
-    for remark in &undone.remarks {
+    let outcome = setup::undo(handles, &mut state)?;
+    for remark in &outcome.remarks {
         ui.warn(&Warning { text: remark.clone(), hint: None });
     }
     if as_json {
-        let made = undone.made.iter();
-        let made = made.map(|change| json!({"command": change.command(), "change": change}));
-        let steps = made.collect::<Vec<_>>();
-        writeln!(ui.out, "{}", json!({"steps": steps, "notes": undone.remarks}))?;
+        let changes_json = outcome.made.iter();
+        let changes_json =
+            changes_json.map(|change| json!({"command": change.command(), "change": change}));
+        let steps = changes_json.collect::<Vec<_>>();
+        writeln!(ui.out, "{}", json!({"steps": steps, "notes": outcome.remarks}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for change in &undone.made {
+    for change in &outcome.made {
         writeln!(ui.out, "{}", change.command())?;
     }
-    ui.progress(&format!("{} taken back", count(undone.made.len(), "change")));
+    ui.progress(&format!("{} taken back", count(outcome.made.len(), "change")));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the earlier applied state; `None` without a state folder.
+/// Returns the changes that earlier calls applied; `None` without a state folder.
 ///
 /// A state that cannot be trusted is left out with a warning.
-fn applied(folder: &Path, ui: &mut Ui) -> Option<SetupState> {
+fn applied_state(folder: &Path, ui: &mut Ui) -> Option<SetupState> {
     match SetupState::open(folder) {
         Ok(state) => Some(state),
         Err(error) => {
@@ -265,31 +266,31 @@ fn persist(
     };
     let applied = state.map(SetupState::changes).unwrap_or_default();
     let steps = setup::boot_steps(plan, applied);
-    let stored = setup::generate_files(form, "Made by `towpath setup --persist`.", &steps);
+    let generated = setup::generate_files(form, "Made by `towpath setup --persist`.", &steps);
     match &arguments.out {
         Some(folder) => {
             let folder = files::folder(folder)?;
-            for file in &stored {
+            for file in &generated {
                 let path = write_file(&folder, file)?;
                 writeln!(ui.out, "{}", path.display())?;
             }
-            for file in &stored {
+            for file in &generated {
                 let name = Path::new(file.place).file_name().unwrap_or_default();
                 ui.progress(&format!("put {} to {}", name.display(), file.place));
             }
         }
         None if arguments.json => {
-            let shown = stored.iter().map(|file| {
+            let files_json = generated.iter().map(|file| {
                 json!({
                     "path": file.place,
                     "executable": file.is_executable,
                     "content": file.content,
                 })
             });
-            writeln!(ui.out, "{}", json!({"files": shown.collect::<Vec<_>>()}))?;
+            writeln!(ui.out, "{}", json!({"files": files_json.collect::<Vec<_>>()}))?;
         }
         None => {
-            for file in &stored {
+            for file in &generated {
                 writeln!(ui.out, "### {}\n{}", file.place, file.content)?;
             }
         }
@@ -305,8 +306,8 @@ fn write_file(folder: &Dir, file: &GeneratedFile) -> Result<PathBuf, CliError> {
     let path = folder.path().join(name);
     // Root will run scripts, so only the owner may write to them.
     let mode = if file.is_executable { 0o755 } else { 0o644 };
-    let written = folder.write_with_mode(name, file.content.as_bytes(), mode);
-    written.map_err(|source| CliError::unwritable(&path, source, None))?;
+    let outcome = folder.write_with_mode(name, file.content.as_bytes(), mode);
+    outcome.map_err(|source| CliError::unwritable(&path, source, None))?;
     Ok(path)
 }
 

@@ -29,6 +29,7 @@ use crate::ui::Ui;
 struct SimResult {
     lines: Vec<u8>,
     report: SimReport,
+    /// Real time that the run took.
     took: Duration,
 }
 
@@ -44,10 +45,10 @@ pub(crate) fn check(
             hint: "leave it out, or run it with `--world emu`".to_owned(),
         });
     }
-    let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
-    if let Some(number) = scenario.flows.iter().position(|flow| commands(&flow.pattern)) {
+    let runs_command = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
+    if let Some(flow_index) = scenario.flows.iter().position(|flow| runs_command(&flow.pattern)) {
         return Err(CliError::Unavailable {
-            what: format!("flow {number} runs a command, which needs real hosts"),
+            what: format!("flow {flow_index} runs a command, which needs real hosts"),
             hint: "run it with `--world emu`, or give the flow a `pattern`".to_owned(),
         });
     }
@@ -59,23 +60,28 @@ pub(crate) fn check(
         let control = scenario.congestion_control_of(host);
         check_name(host, "congestion control", Some(control), &controls)?;
     }
-    let quic = |transport| matches!(transport, Transport::Quic | Transport::Mpquic);
-    if transports.iter().copied().any(quic) {
-        let known = known_quic_names();
+    let is_quic = |transport| matches!(transport, Transport::Quic | Transport::Mpquic);
+    if transports.iter().copied().any(is_quic) {
+        let known_controls = known_quic_names();
         for host in &scenario.hosts {
             let control = host.stack.quic_congestion_control.as_deref();
-            check_name(host, "deterministic congestion control of QUIC", control, &known)?;
+            check_name(host, "deterministic congestion control of QUIC", control, &known_controls)?;
         }
     }
     Ok(())
 }
 
-fn check_name(host: &Host, noun: &str, name: Option<&str>, known: &[&str]) -> Result<(), CliError> {
-    let Some(name) = name.filter(|name| !known.contains(name)) else { return Ok(()) };
-    let all: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+fn check_name(
+    host: &Host,
+    noun: &str,
+    name: Option<&str>,
+    known_names: &[&str],
+) -> Result<(), CliError> {
+    let Some(name) = name.filter(|name| !known_names.contains(name)) else { return Ok(()) };
+    let quoted_names: Vec<_> = known_names.iter().map(|name| format!("`{name}`")).collect();
     Err(CliError::Unavailable {
         what: format!("host `{}`: towpath's stack has no {noun} `{name}`", host.name),
-        hint: format!("there are {}", all.join(", ")),
+        hint: format!("there are {}", quoted_names.join(", ")),
     })
 }
 
@@ -107,26 +113,27 @@ pub(crate) fn run_all(
         })
         .collect();
     let threads = threads(arguments);
-    let mut failed = None;
+    let mut first_error = None;
     let clock = Clock::start();
     ui.bar(0, jobs.len());
     batch::in_order(
         jobs.len(),
         threads,
         |index| jobs.get(index).map(|job| simulate(job, &arguments.capture)),
-        |index, ended| {
-            let (Some(job), Some(ended)) = (jobs.get(index), ended) else { return false };
-            match ended.and_then(|ended| store_result(&ended, job, folder, arguments.quiet, ui)) {
+        |index, result| {
+            let (Some(job), Some(result)) = (jobs.get(index), result) else { return false };
+            match result.and_then(|result| store_result(&result, job, folder, arguments.quiet, ui))
+            {
                 Ok(run) => runs.push(run),
-                Err(error) => failed = Some(error),
+                Err(error) => first_error = Some(error),
             }
-            let (done, all) = (index + 1, jobs.len());
-            let each = clock.now().saturating_since(Instant::ZERO) / done as u32;
-            ui.bar_with_time(done, all, each * (all - done) as u32);
-            failed.is_none() && !interrupt::is_interrupted()
+            let (done, total) = (index + 1, jobs.len());
+            let time_per_run = clock.now().saturating_since(Instant::ZERO) / done as u32;
+            ui.bar_with_time(done, total, time_per_run * (total - done) as u32);
+            first_error.is_none() && !interrupt::is_interrupted()
         },
     );
-    match failed {
+    match first_error {
         // The earlier runs still deserve a report.
         Some(_) if interrupt::is_interrupted() => Ok(()),
         Some(error) => Err(error),
@@ -140,36 +147,37 @@ pub(crate) fn threads(arguments: &RunArguments) -> usize {
     arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize)
 }
 
-/// Returns that number as text, such as `4 processors`.
+/// Returns the number of runs at once as text, such as `4 processors`.
 pub(crate) fn processors(arguments: &RunArguments) -> String {
     match threads(arguments) {
         1 => "one processor".to_owned(),
-        several => format!("{several} processors"),
+        count => format!("{count} processors"),
     }
 }
 
-fn name(transport: Transport, repeat: u32) -> String {
+fn run_name(transport: Transport, repeat: u32) -> String {
     format!("sim-{transport}-{repeat}")
 }
 
 /// Simulates one run on the calling thread.
-fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError> {
+fn simulate(job: &SimJob, options: &CaptureArguments) -> Result<SimResult, CliError> {
     let clock = Clock::start();
-    let began = clock.now();
+    let start = clock.now();
     let mut lines = Vec::new();
-    let pictures = kept.pictures && job.repeat == 1 && sequences::is_readable(job.transport);
-    let mut captures = begin_captures(kept.pcap.as_deref(), pictures, job)?;
-    let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
-    let headers_only = kept.pcap.is_none();
-    let outs = CaptureOutputs { writers: outs.collect(), snap_bytes: kept.snap, headers_only };
+    let with_plots = options.pictures && job.repeat == 1 && sequences::is_readable(job.transport);
+    let mut captures = begin_captures(options.pcap.as_deref(), with_plots, job)?;
+    let writers = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
+    let headers_only = options.pcap.is_none();
+    let writers =
+        CaptureOutputs { writers: writers.collect(), snap_bytes: options.snap, headers_only };
     let mut summary = None;
-    let report = towpath_sim::run_captured(job, outs, &mut |record| {
+    let report = towpath_sim::run_captured(job, writers, &mut |record| {
         if interrupt::is_interrupted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        if let Record::Summary(last) = record {
+        if let Record::Summary(received) = record {
             // The plots precede the summary and depend on it.
-            summary = Some(last.clone());
+            summary = Some(received.clone());
             return Ok(());
         }
         write_record(&mut lines, record)
@@ -190,13 +198,13 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError
         let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
         let traces: Vec<CaptureAnalysis> = feeds.filter_map(CaptureFeed::finish).collect();
         let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
-        let pictures = sequences::sequence_records(&traces, zero_ns, &summary).into_iter();
-        for record in pictures.chain([Record::Summary(summary)]) {
+        let plots = sequences::sequence_records(&traces, zero_ns, &summary).into_iter();
+        for record in plots.chain([Record::Summary(summary)]) {
             // Writes into memory, which does not fail.
             write_record(&mut lines, &record).map_err(|error| CliError::Sim(error.to_string()))?;
         }
     }
-    Ok(SimResult { lines, report, took: clock.now().saturating_since(began) })
+    Ok(SimResult { lines, report, took: clock.now().saturating_since(start) })
 }
 
 /// Capture of one host's packets in a run.
@@ -209,22 +217,22 @@ struct HostCapture {
 /// Starts a capture for each host if one is requested: stored in `folder`, plotted, or both.
 fn begin_captures(
     folder: Option<&Path>,
-    pictures: bool,
+    with_plots: bool,
     job: &SimJob,
 ) -> Result<Vec<HostCapture>, CliError> {
-    if folder.is_none() && !pictures {
+    if folder.is_none() && !with_plots {
         return Ok(Vec::new());
     }
     let folder = folder.map(files::folder).transpose()?;
-    let begin = |host: &Host| {
-        let name = format!("{}-{}.pcapng", name(job.transport, job.repeat), host.name);
+    let begin_capture = |host: &Host| {
+        let name = format!("{}-{}.pcapng", run_name(job.transport, job.repeat), host.name);
         let path = folder.as_ref().map_or(PathBuf::new(), |folder| folder.path().join(&name));
         let file = folder.as_ref().map(|folder| folder.create(&name)).transpose();
         let file = file.map_err(|source| unwritable(&path, source))?.map(BufWriter::new);
-        let out = CaptureSink { file, feed: pictures.then(CaptureFeed::default) };
+        let out = CaptureSink { file, feed: with_plots.then(CaptureFeed::default) };
         Ok(HostCapture { host: host.name.clone(), path, out })
     };
-    job.scenario.hosts.iter().map(begin).collect()
+    job.scenario.hosts.iter().map(begin_capture).collect()
 }
 
 fn unwritable(path: &Path, source: io::Error) -> CliError {
@@ -233,14 +241,14 @@ fn unwritable(path: &Path, source: io::Error) -> CliError {
 
 /// Writes the result and prints how long the run took.
 fn store_result(
-    ended: &SimResult,
+    result: &SimResult,
     job: &SimJob,
     folder: &ResultFolder,
     quiet: bool,
     ui: &mut Ui,
 ) -> Result<StoredRun, CliError> {
-    let mut file = folder.begin(&name(job.transport, job.repeat))?;
-    file.add(&String::from_utf8_lossy(&ended.lines))?;
+    let mut file = folder.begin(&run_name(job.transport, job.repeat))?;
+    file.add(&String::from_utf8_lossy(&result.lines))?;
     let run = files::read_back(&file.finish()?)?;
     if !quiet {
         ui.progress(&format!(
@@ -248,8 +256,8 @@ fn store_result(
             job.scenario.name,
             job.transport,
             job.repeat,
-            format::time(ended.report.virtual_time),
-            format::time(ended.took),
+            format::time(result.report.virtual_time),
+            format::time(result.took),
         ));
     }
     Ok(run)

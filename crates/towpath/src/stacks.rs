@@ -43,17 +43,17 @@ impl fmt::Display for StackChoice {
 
 /// Sets the requested stacks. Later choices override earlier ones.
 pub(crate) fn choose(scenario: &mut Scenario, choices: &[StackChoice]) -> Result<(), CliError> {
-    for StackChoice { own, host: wanted } in choices {
+    for StackChoice { own, host: host_name } in choices {
         let kind = if *own { StackKind::Towpath } else { StackKind::Kernel };
         let names: Vec<String> = scenario.hosts.iter().map(|host| host.name.clone()).collect();
-        if let Some(unknown) = wanted.as_ref().filter(|name| !names.contains(name)) {
+        if let Some(unknown_host) = host_name.as_ref().filter(|name| !names.contains(name)) {
             return Err(CliError::Unavailable {
-                what: format!("`{}` has no host `{unknown}`", scenario.name),
+                what: format!("`{}` has no host `{unknown_host}`", scenario.name),
                 hint: format!("its hosts are {}", names.join(", ")),
             });
         }
         let hosts = scenario.hosts.iter_mut();
-        for host in hosts.filter(|host| wanted.as_ref().is_none_or(|name| *name == host.name)) {
+        for host in hosts.filter(|host| host_name.as_ref().is_none_or(|name| *name == host.name)) {
             host.stack.stack = kind;
         }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    fn stacks(choices: &[&str]) -> Result<Vec<bool>, CliError> {
+    fn uses_towpath_stack(choices: &[&str]) -> Result<Vec<bool>, CliError> {
         let text = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
                     rate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
         let mut scenario = Scenario::parse("t.toml", text, &no_files).unwrap();
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn a_later_choice_for_one_host_wins_over_one_for_all() {
-        assert_eq!(stacks(&["towpath:b"]).unwrap(), [false, true]);
-        assert_eq!(stacks(&["towpath", "kernel:a"]).unwrap(), [false, true]);
-        assert_eq!(stacks(&[]).unwrap(), [false, false]);
+        assert_eq!(uses_towpath_stack(&["towpath:b"]).unwrap(), [false, true]);
+        assert_eq!(uses_towpath_stack(&["towpath", "kernel:a"]).unwrap(), [false, true]);
+        assert_eq!(uses_towpath_stack(&[]).unwrap(), [false, false]);
     }
 
     #[test]
     fn an_unknown_host_or_stack_is_named() {
-        let error = stacks(&["towpath:c"]).unwrap_err();
+        let error = uses_towpath_stack(&["towpath:c"]).unwrap_err();
         assert_eq!(error.to_string(), "`t` has no host `c`");
         assert_eq!(error.hint().as_deref(), Some("its hosts are a, b"));
         assert!("windows".parse::<StackChoice>().unwrap_err().contains("towpath:server"));

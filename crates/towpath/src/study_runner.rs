@@ -46,15 +46,15 @@ impl StudyRunner {
     }
 
     /// Returns the number of runs that may execute at once.
-    pub(crate) fn threads(world: World, wanted: Option<u32>) -> usize {
+    pub(crate) fn threads(world: World, requested: Option<u32>) -> usize {
         match world {
             World::Sim => {
                 let processors = || thread::available_parallelism().map_or(1, usize::from);
-                wanted.map_or_else(processors, |jobs| jobs as usize)
+                requested.map_or_else(processors, |jobs| jobs as usize)
             }
             // Emulated runs share the processors with their emulators. The default is one; users
             // with slow links can raise it.
-            World::Emu | World::Live => wanted.map_or(1, |jobs| jobs as usize),
+            World::Emu | World::Live => requested.map_or(1, |jobs| jobs as usize),
         }
     }
 
@@ -74,7 +74,7 @@ impl StudyRunner {
         let folder = ScratchDir::new(run.index).map_err(|error| error.to_string())?;
         let scenario =
             folder.write_scenario(run, &self.traces).map_err(|error| error.to_string())?;
-        let order = InnerJob {
+        let job = InnerJob {
             scenario: scenario.to_string_lossy().into_owned(),
             seed: None,
             stacks: Vec::new(),
@@ -83,19 +83,19 @@ impl StudyRunner {
             pcap: None,
             task: InnerTask::Run { transport: run.row.transport, repeat: 1, order: None },
         };
-        let arguments = order.arguments().map_err(|error| error.to_string())?;
+        let arguments = job.arguments().map_err(|error| error.to_string())?;
         let spawned = sandbox::spawn(&arguments, Stdio::piped(), Stdio::piped());
         let mut child = spawned.map_err(|error| {
             self.has_failed.store(true, Ordering::Relaxed);
             format!("cannot start the emulator's process: {error}")
         })?;
         // Closing this pipe stops the run.
-        let mut lifeline = child.stdin.take();
+        let mut stop_pipe = child.stdin.take();
         let mut records = Vec::new();
         if let Some(pipe) = child.stdout.take() {
             for line in BufReader::new(pipe).lines() {
                 if interrupt::is_interrupted() {
-                    drop(lifeline.take());
+                    drop(stop_pipe.take());
                 }
                 let line = line.map_err(|error| error.to_string())?;
                 records.extend(serde_json::from_str(&line));
@@ -156,10 +156,10 @@ impl ScratchDir {
     /// Writes the scenario as a file, with its traces around it.
     fn write_scenario(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
         for (name, text) in traces {
-            let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            if !Path::new(name).components().all(inside) {
-                let why = format!("the trace `{name}` is outside of the scenario's folder");
-                return Err(io::Error::other(why));
+            let is_inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+            if !Path::new(name).components().all(is_inside) {
+                let reason = format!("the trace `{name}` is outside of the scenario's folder");
+                return Err(io::Error::other(reason));
             }
             let path = self.0.join(name);
             fs::create_dir_all(path.parent().unwrap_or(&self.0))?;

@@ -86,25 +86,26 @@ static COMMAND_ALIASES: [(&[&str], &str); 9] = [
 pub(crate) fn explain(error: &clap::Error, words: &[String]) -> String {
     let text = error.render().to_string();
     let Some(hint) = hint(error, words) else { return text };
-    let parts = text.split("\n\n").filter(|part| !part.trim_start().starts_with("tip:"));
-    let mut parts: Vec<String> = parts.map(str::to_owned).collect();
-    parts.insert(1.min(parts.len()), wrap("hint: ", &hint));
-    parts.join("\n\n")
+    let paragraphs = text.split("\n\n").filter(|part| !part.trim_start().starts_with("tip:"));
+    let mut paragraphs: Vec<String> = paragraphs.map(str::to_owned).collect();
+    paragraphs.insert(1.min(paragraphs.len()), wrap("hint: ", &hint));
+    paragraphs.join("\n\n")
 }
 
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     let verb = words.iter().find(|word| !word.starts_with('-')).map_or("", String::as_str);
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
+    let context_text = |kind| match error.get(kind) {
+        Some(ContextValue::String(context_text)) => Some(context_text.as_str()),
         Some(_) | None => None,
     };
     if error.kind() == ErrorKind::InvalidSubcommand {
-        let typed = text(ContextKind::InvalidSubcommand)?;
+        let typed = context_text(ContextKind::InvalidSubcommand)?;
         if is_scenario(typed) {
             return Some(format!("write `towpath run {typed}`"));
         }
-        let (_, way) = COMMAND_ALIASES.iter().find(|(typical, _)| typical.contains(&typed))?;
-        return Some(format!("there is {way}"));
+        let (_, replacement) =
+            COMMAND_ALIASES.iter().find(|(aliases, _)| aliases.contains(&typed))?;
+        return Some(format!("there is {replacement}"));
     }
     if error.kind() == ErrorKind::MissingRequiredArgument {
         return missing_argument(verb, error);
@@ -112,26 +113,28 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
-    let typed = text(ContextKind::InvalidArg)?;
+    let typed = context_text(ContextKind::InvalidArg)?;
     let option = typed.split(['=', ' ']).next().unwrap_or(typed);
-    let slip = SUGGESTIONS
+    let suggestion = SUGGESTIONS
         .iter()
         .find(|(verbs, options, _)| verbs.contains(&verb) && options.contains(&option));
-    slip.map(|(.., way)| (*way).to_owned()).or_else(|| unexpected_argument(verb, typed, words))
+    suggestion
+        .map(|(.., replacement)| (*replacement).to_owned())
+        .or_else(|| unexpected_argument(verb, typed, words))
 }
 
 /// Returns a suggestion for an unexpected argument.
 fn unexpected_argument(verb: &str, typed: &str, words: &[String]) -> Option<String> {
-    let program = |before: &str| {
-        let at = words.iter().position(|word| word == typed)?;
-        let rest = words.get(at..)?.join(" ");
-        Some(format!("put `--` before the program: `towpath {before}-- {rest}`"))
+    let suggest_dashes = |command: &str| {
+        let typed_index = words.iter().position(|word| word == typed)?;
+        let program_words = words.get(typed_index..)?.join(" ");
+        Some(format!("put `--` before the program: `towpath {command}-- {program_words}`"))
     };
     match verb {
-        "exec" => program("exec "),
+        "exec" => suggest_dashes("exec "),
         "lab" if !words.iter().any(|word| word == "--") => {
             let scenario = words.iter().skip(1).find(|word| !word.starts_with('-'))?;
-            program(&format!("lab {scenario} "))
+            suggest_dashes(&format!("lab {scenario} "))
         }
         "doctor" if !typed.starts_with('-') => {
             Some(format!("write `towpath doctor --connect {typed}`"))
@@ -154,9 +157,9 @@ fn missing_argument(verb: &str, error: &clap::Error) -> Option<String> {
     let Some(ContextValue::Strings(names)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let scenario = names.iter().any(|name| name.contains("SCENARIO"));
+    let is_scenario = names.iter().any(|name| name.contains("SCENARIO"));
     match verb {
-        "run" | "compare" | "lab" if scenario => {
+        "run" | "compare" | "lab" if is_scenario => {
             Some("a file, or a built-in one: `towpath scenarios` lists them".to_owned())
         }
         "check" => Some("name a host, such as one that runs `towpath server`".to_owned()),

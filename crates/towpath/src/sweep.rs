@@ -105,11 +105,11 @@ enum SweepAction {
 }
 
 fn shard(text: &str) -> Result<Shard, String> {
-    let parts = text.split_once('/').and_then(|(number, of)| {
-        Some(Shard { number: number.trim().parse().ok()?, of: of.trim().parse().ok()? })
+    let shard = text.split_once('/').and_then(|(number, count)| {
+        Some(Shard { number: number.trim().parse().ok()?, of: count.trim().parse().ok()? })
     });
-    let good = |shard: &Shard| (1..=shard.of).contains(&shard.number);
-    parts.filter(good).ok_or_else(|| "expected one of several from 1, such as 2/4".to_owned())
+    let is_valid = |shard: &Shard| (1..=shard.of).contains(&shard.number);
+    shard.filter(is_valid).ok_or_else(|| "expected one of several from 1, such as 2/4".to_owned())
 }
 
 pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -134,30 +134,30 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let load = input::sibling_files(path.parent().unwrap_or(Path::new("")));
     let name = path.to_string_lossy();
     let plan = Plan::parse(&name, &text, &load)?;
-    let world = world_of(&plan, arguments.world)?;
+    let world = choose_world(&plan, arguments.world)?;
     let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
-    let order = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
+    let spec = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| default_folder(&plan.name, selection));
     // The sweep creates its own files without following links; this checks the folder's path.
     files::folder(&folder)?;
-    let sweep = Sweep::begin(&folder, order)?;
+    let sweep = Sweep::begin(&folder, spec)?;
     interrupt::catch();
-    let worlds = StudyRunner::new(sweep.traces());
+    let runner = StudyRunner::new(sweep.traces());
     let threads = StudyRunner::threads(world, arguments.jobs);
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
-    sweep.work(shard, threads, &|run| worlds.execute(run), &mut |done, all| {
-        if worlds.is_stopped() {
+    sweep.work(shard, threads, &|run| runner.execute(run), &mut |done, total| {
+        if runner.is_stopped() {
             return false;
         }
-        ui.bar(done, all);
+        ui.bar(done, total);
         true
     })?;
     sweep.remove_leftovers();
-    let whole = show(&sweep, &arguments.shown, ui)?;
-    let page = page(&sweep, &folder, &arguments.shown.figures)?;
+    let all_done = print_rows(&sweep, &arguments.shown, ui)?;
+    let page = write_page(&sweep, &folder, &arguments.shown.figures)?;
     ui.progress(&format!("rows: {}", folder.display()));
     ui.progress(&format!("page: {}", page.display()));
-    if worlds.is_stopped() && !whole {
+    if runner.is_stopped() && !all_done {
         let status = sweep.status();
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
     }
@@ -167,16 +167,16 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
             hint: Some("the same command goes on with what is missing".to_owned()),
         });
         ExitCode::from(130)
-    } else if worlds.has_failed() {
+    } else if runner.has_failed() {
         ExitCode::from(2)
     } else {
-        ExitCode::from(u8::from(!whole))
+        ExitCode::from(u8::from(!all_done))
     })
 }
 
-fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
-    let usual = plan.worlds.first().copied().unwrap_or(World::Sim);
-    let world = wanted.unwrap_or(usual);
+fn choose_world(plan: &Plan, requested: Option<World>) -> Result<World, CliError> {
+    let default_world = plan.worlds.first().copied().unwrap_or(World::Sim);
+    let world = requested.unwrap_or(default_world);
     if plan.worlds.contains(&world) {
         return Ok(world);
     }
@@ -197,7 +197,7 @@ fn default_folder(plan: &str, RunSelection { world, quick, seeds }: RunSelection
 }
 
 /// Prints the stored rows. Returns true if all runs are done and none failed.
-fn show(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliError> {
+fn print_rows(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliError> {
     let rows = sweep.rows()?;
     if let Some(path) = &shown.csv {
         files::write_named(path, table::csv(&rows).as_bytes())?;
@@ -212,35 +212,35 @@ fn show(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliE
     }
     ui.out.flush()?;
     warn_missing_metrics(&rows, &shown.figures, ui);
-    let failed: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
-    if let [first, ..] = failed.as_slice() {
-        let why = first.error.as_deref().unwrap_or_default();
+    let failed_runs: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
+    if let [first_failed, ..] = failed_runs.as_slice() {
+        let reason = first_failed.error.as_deref().unwrap_or_default();
         ui.warn(&Warning {
             text: format!(
-                "{} of {} runs failed; the first, `{}` with seed {}: {why}",
-                failed.len(),
+                "{} of {} runs failed; the first, `{}` with seed {}: {reason}",
+                failed_runs.len(),
                 rows.len(),
-                first.variant,
-                first.seed
+                first_failed.variant,
+                first_failed.seed
             ),
             hint: Some("`--json` prints the `error` of each".to_owned()),
         });
     }
     let status = sweep.status();
-    Ok(failed.is_empty() && status.done == status.runs)
+    Ok(failed_runs.is_empty() && status.done == status.runs)
 }
 
 /// Writes the summary page into the folder of the rows.
-fn page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
+fn write_page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
     let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), figures);
     files::write_in(&files::folder(folder)?, PAGE_FILE, page.as_bytes())
 }
 
 fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let sweep = Sweep::open(folder)?;
-    let whole = show(&sweep, shown, ui)?;
+    let all_done = print_rows(&sweep, shown, ui)?;
     // A user with read access only still gets the progress of the sweep.
-    let page = page(&sweep, folder, &shown.figures).ok();
+    let page = write_page(&sweep, folder, &shown.figures).ok();
     let status = sweep.status();
     let plan = &sweep.plan().name;
     ui.progress(&format!(
@@ -254,7 +254,7 @@ fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode
     if let Some(page) = page {
         ui.progress(&format!("page: {}", page.display()));
     }
-    Ok(ExitCode::from(u8::from(!whole)))
+    Ok(ExitCode::from(u8::from(!all_done)))
 }
 
 fn verify(
@@ -271,34 +271,38 @@ fn verify(
         });
     }
     interrupt::catch();
-    let worlds = StudyRunner::new(sweep.traces());
+    let runner = StudyRunner::new(sweep.traces());
     let threads = StudyRunner::threads(World::Sim, jobs);
-    let mut checked = 0;
-    let perform = |run: &_| worlds.execute(run);
-    let differ = sweep.verify((runs, seed), threads, &perform, &mut |done, all| {
-        checked = done;
-        ui.bar(done, all);
-        !worlds.is_stopped()
+    let mut checked_runs = 0;
+    let execute = |run: &_| runner.execute(run);
+    let differences = sweep.verify((runs, seed), threads, &execute, &mut |done, total| {
+        checked_runs = done;
+        ui.bar(done, total);
+        !runner.is_stopped()
     })?;
     if interrupt::is_interrupted() {
         return Ok(ExitCode::from(130));
     }
-    for (old, new) in &differ {
+    for (old, new) in &differences {
         writeln!(
             ui.out,
             "{} `{}` with seed {}: {}",
             old.key,
             old.variant,
             old.seed,
-            change(old, new)
+            describe_change(old, new)
         )?;
     }
-    writeln!(ui.out, "{} of {checked} runs gave the same row again", checked - differ.len())?;
-    Ok(ExitCode::from(u8::from(!differ.is_empty())))
+    writeln!(
+        ui.out,
+        "{} of {checked_runs} runs gave the same row again",
+        checked_runs - differences.len()
+    )?;
+    Ok(ExitCode::from(u8::from(!differences.is_empty())))
 }
 
 /// Describes the first difference between two rows of one run.
-fn change(old: &RunRow, new: &RunRow) -> String {
+fn describe_change(old: &RunRow, new: &RunRow) -> String {
     if old.error != new.error {
         let text = |row: &RunRow| row.error.clone().unwrap_or_else(|| "no error".to_owned());
         return format!("{} was {}", text(new), text(old));
@@ -318,16 +322,19 @@ fn change(old: &RunRow, new: &RunRow) -> String {
     }
 }
 /// Warns about metrics that no row has.
-fn warn_missing_metrics(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
-    let known: BTreeSet<&str> =
+fn warn_missing_metrics(rows: &[RunRow], requested: &[String], ui: &mut Ui) {
+    let known_metrics: BTreeSet<&str> =
         rows.iter().flat_map(|row| row.metrics.keys().map(String::as_str)).collect();
-    if known.is_empty() {
+    if known_metrics.is_empty() {
         return;
     }
-    for figure in wanted.iter().filter(|figure| !known.contains(figure.as_str())) {
-        let hint = match nearest(figure, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("they have {}", known.iter().copied().collect::<Vec<_>>().join(", ")),
+    for figure in requested.iter().filter(|figure| !known_metrics.contains(figure.as_str())) {
+        let hint = match nearest(figure, known_metrics.iter().copied()) {
+            Some(suggestion) => format!("did you mean `{suggestion}`?"),
+            None => format!(
+                "they have {}",
+                known_metrics.iter().copied().collect::<Vec<_>>().join(", ")
+            ),
         };
         let text = format!("no row has a figure `{figure}`");
         ui.warn(&Warning { text, hint: Some(hint) });

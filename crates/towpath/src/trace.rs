@@ -27,7 +27,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
         (Some(file), _) => {
             let mut trace = read(file, taken_at)?;
             if let Some(other) = &arguments.other {
-                delays(&mut trace, file, other, ui)?;
+                add_delays(&mut trace, file, other, ui)?;
             }
             (trace, file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
         }
@@ -40,9 +40,9 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     if let Some(table) = csv_table(arguments)? {
         let mut run = trace.run(&name, top);
         if table == CsvTable::Sequence {
-            // The CSV table has all packets; the page only a selection.
-            let all = trace.unreduced_sequences(top).into_iter();
-            run.records = all.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
+            // The table lists every packet, while the page plots only a selection.
+            let sequences = trace.unreduced_sequences(top).into_iter();
+            run.records = sequences.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
         }
         ui.out.write_all(csv(&[run], table).as_bytes())?;
     } else if arguments.json {
@@ -61,8 +61,8 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
         write_report(&[trace.run(&name, top)], output)?;
         ui.progress(&format!("report: {}", output.display()));
     }
-    let none = trace.connections.is_empty();
-    Ok(if none { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    let is_empty = trace.connections.is_empty();
+    Ok(if is_empty { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Returns the table that `--csv` names.
@@ -72,7 +72,7 @@ fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
 }
 
 /// Adds one-way delays from a second capture, and prints the clocks' offset on standard error.
-fn delays(
+fn add_delays(
     trace: &mut CaptureAnalysis,
     file: &Path,
     other: &Path,
@@ -91,9 +91,9 @@ fn delays(
                 .to_owned(),
         });
     };
-    let ahead = if clocks.offset_ns < 0 { "behind" } else { "ahead" };
+    let clock_order = if clocks.offset_ns < 0 { "behind" } else { "ahead" };
     ui.progress(&format!(
-        "{} packets are in both captures; the second clock is {:.6} s {ahead}, at most {:.6} s wrong",
+        "{} packets are in both captures; the second clock is {:.6} s {clock_order}, at most {:.6} s wrong",
         clocks.packets,
         clocks.offset_ns.unsigned_abs() as f64 / 1e9,
         clocks.error_ns as f64 / 1e9
@@ -115,19 +115,19 @@ fn capture(
     let mut capture = LiveCapture::open(interface, arguments.duration)
         .map_err(|error| unavailable(error.to_string(), error.hint()))?;
     interrupt::catch();
-    let until = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
-    ui.progress(&format!("capturing on {interface} until {until}"));
-    let kept = arguments.write.as_ref().map(|path| {
+    let end = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
+    ui.progress(&format!("capturing on {interface} until {end}"));
+    let copy = arguments.write.as_ref().map(|path| {
         let file = OutputFile::find(path).and_then(OutputFile::create);
         file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
     });
-    let kept = kept.transpose()?;
-    let trace = trace::read(TeeCapture { capture: &mut capture, copy: kept }, taken_at)
+    let copy = copy.transpose()?;
+    let trace = trace::read(TeeCapture { capture: &mut capture, copy }, taken_at)
         .map_err(|source| CliError::Capture { path: interface.into(), source })?;
-    let missed = capture.missed_packets();
-    if missed > 0 {
+    let missed_packets = capture.missed_packets();
+    if missed_packets > 0 {
         ui.warn(&Warning {
-            text: format!("{missed} packets passed too fast to be captured"),
+            text: format!("{missed_packets} packets passed too fast to be captured"),
             hint: Some("`unseen_bytes` says what they carried; figures may be wrong".to_owned()),
         });
     }
@@ -143,10 +143,10 @@ struct TeeCapture<'a> {
 impl Read for TeeCapture<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.capture.read(buffer)?;
-        if let Some(kept) = &mut self.copy {
-            kept.write_all(buffer.get(..length).unwrap_or_default())?;
+        if let Some(copy) = &mut self.copy {
+            copy.write_all(buffer.get(..length).unwrap_or_default())?;
             if length == 0 {
-                kept.flush()?;
+                copy.flush()?;
             }
         }
         Ok(length)

@@ -39,28 +39,28 @@ impl Ui {
     }
 
     /// Draws a progress bar on one line. Only on a terminal.
-    pub(crate) fn bar(&mut self, done: usize, all: usize) {
-        self.draw_bar(done, all, "");
+    pub(crate) fn bar(&mut self, done: usize, total: usize) {
+        self.draw_bar(done, total, "");
     }
 
     /// Draws a progress bar with the estimated time left.
-    pub(crate) fn bar_with_time(&mut self, done: usize, all: usize, left: Duration) {
-        let left = left.as_secs();
-        self.draw_bar(done, all, &format!(", {}:{:02} left ", left / 60, left % 60));
+    pub(crate) fn bar_with_time(&mut self, done: usize, total: usize, time_left: Duration) {
+        let time_left = time_left.as_secs();
+        self.draw_bar(done, total, &format!(", {}:{:02} left ", time_left / 60, time_left % 60));
     }
 
-    fn draw_bar(&mut self, done: usize, all: usize, more: &str) {
+    fn draw_bar(&mut self, done: usize, total: usize, suffix: &str) {
         const WIDTH: usize = 40;
-        if !self.err.is_terminal() || all < 2 {
+        if !self.err.is_terminal() || total < 2 {
             return;
         }
-        let more = if done == all { "" } else { more };
-        let full = done * WIDTH / all;
-        let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
-        let end = if done == all { "\n" } else { "" };
-        let line = format!("\r[{bar}{rest}] {done} of {all} runs{more}{end}");
+        let suffix = if done == total { "" } else { suffix };
+        let filled = done * WIDTH / total;
+        let (bar, remainder) = ("#".repeat(filled), ".".repeat(WIDTH - filled));
+        let line_end = if done == total { "\n" } else { "" };
+        let line = format!("\r[{bar}{remainder}] {done} of {total} runs{suffix}{line_end}");
         let _ = self.err.raw().write_all(line.as_bytes()); // stderr may be closed
-        self.is_bar_drawn = done < all;
+        self.is_bar_drawn = done < total;
     }
 
     /// Removes the bar, so that another line can take its place. The next update draws the bar
@@ -86,8 +86,8 @@ impl Ui {
         self.clear_bar();
         let text = describe_error(&error.to_string());
         // Scenario errors already have a layout, with source lines and carets.
-        let laid_out = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });
-        let text = if laid_out { text } else { wrap("error: ", &text) };
+        let has_layout = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });
+        let text = if has_layout { text } else { wrap("error: ", &text) };
         let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
         if let Some(hint) = error.hint() {
             let _ = writeln!(self.err, "{}", wrap("hint: ", &hint)); // stderr may be closed
@@ -102,11 +102,11 @@ pub(crate) fn wrap(label: &str, text: &str) -> String {
     for word in text.split(' ') {
         let indent = " ".repeat(label.len());
         let Some(line) = lines.last_mut() else { break };
-        let empty = line.trim().is_empty() || line == label;
-        if !empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        let is_line_empty = line.trim().is_empty() || line == label;
+        if !is_line_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
             lines.push(indent + word);
         } else {
-            if !empty {
+            if !is_line_empty {
                 line.push(' ');
             }
             line.push_str(word);

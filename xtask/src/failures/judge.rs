@@ -43,19 +43,19 @@ impl DoctorRun {
 
     /// Returns the cause of the first finding, or the verdict without findings.
     fn first_cause(&self) -> &str {
-        let first = self.findings().first().map(|finding| text(finding, "cause"));
-        first.unwrap_or_else(|| self.verdict())
+        let cause = self.findings().first().map(|finding| text(finding, "cause"));
+        cause.unwrap_or_else(|| self.verdict())
     }
 
     fn area(&self) -> &str {
-        let first = self.findings().first().map(|finding| text(finding, "layer"));
-        first.unwrap_or("none")
+        let area = self.findings().first().map(|finding| text(finding, "layer"));
+        area.unwrap_or("none")
     }
 
     /// Returns the commands of the first finding that are for this host.
     pub(super) fn own_commands(&self) -> Vec<String> {
-        let first = self.findings().first().map(|finding| list(finding, "fix"));
-        let commands = first.into_iter().flatten().filter_map(Value::as_str);
+        let fix = self.findings().first().map(|finding| list(finding, "fix"));
+        let commands = fix.into_iter().flatten().filter_map(Value::as_str);
         commands.filter(|command| !command.contains('#')).map(str::to_owned).collect()
     }
 }
@@ -87,10 +87,12 @@ impl JudgedCase {
         if self.is_healthy() {
             return !self.is_false_alarm();
         }
-        let certain = |one: &Value| text(one, "confidence") == "certain";
-        let unsure = || self.before_fix.findings().first().is_some_and(|one| !certain(one));
+        let is_certain = |finding: &Value| text(finding, "confidence") == "certain";
+        let first_is_uncertain =
+            || self.before_fix.findings().first().is_some_and(|finding| !is_certain(finding));
         self.texts("accepted").contains(&self.before_fix.first_cause())
-            || (self.truth.get("all_decidable").and_then(Value::as_bool) == Some(false) && unsure())
+            || (self.truth.get("all_decidable").and_then(Value::as_bool) == Some(false)
+                && first_is_uncertain())
     }
 
     fn is_correct_area(&self) -> bool {
@@ -99,12 +101,12 @@ impl JudgedCase {
 
     /// Returns true if the first finding is gone after its commands; `None` without a second run.
     fn is_fixed(&self) -> Option<bool> {
-        let first = self.before_fix.findings().first()?;
-        let again = self.after_fix.as_ref()?;
-        let same = |other: &Value| {
-            ["cause", "where"].iter().all(|field| other.get(field) == first.get(field))
+        let first_finding = self.before_fix.findings().first()?;
+        let second_run = self.after_fix.as_ref()?;
+        let is_same = |other: &Value| {
+            ["cause", "where"].iter().all(|field| other.get(field) == first_finding.get(field))
         };
-        Some(!again.findings().iter().any(same))
+        Some(!second_run.findings().iter().any(is_same))
     }
 
     fn expected(&self) -> String {
@@ -117,69 +119,76 @@ impl JudgedCase {
             "drawn": text(&self.truth, "drawn"), "named": self.before_fix.first_cause(), "right": self.is_correct(),
             "area": self.is_correct_area(), "took_ms": self.before_fix.took_ms, "cured": self.is_fixed(),
             "report": self.before_fix.report,
-            "again": self.after_fix.as_ref().map(|again| &again.report),
+            "again": self.after_fix.as_ref().map(|second_run| &second_run.report),
         })
     }
 }
 
 /// Prints the matrix of expected and named causes, the wrong reports, and the sums.
-pub(super) fn print(all: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
     let mut matrix: BTreeMap<(bool, String), BTreeMap<&str, u32>> = BTreeMap::new();
-    for one in all {
-        let row = matrix.entry((one.is_decidable(), one.expected())).or_default();
-        *row.entry(one.before_fix.first_cause()).or_default() += 1;
+    for case in cases {
+        let row = matrix.entry((case.is_decidable(), case.expected())).or_default();
+        *row.entry(case.before_fix.first_cause()).or_default() += 1;
     }
     for (decidable, title) in [(true, "can be decided"), (false, "cannot be decided")] {
         writeln!(out, "{title} at the client\n")?;
-        for ((_, expected), row) in matrix.iter().filter(|((which, _), _)| *which == decidable) {
-            let named: Vec<_> = row.iter().map(|(name, count)| format!("{name} {count}")).collect();
-            writeln!(out, "  {expected:<42} {}", named.join(", "))?;
+        for ((_, expected), row) in
+            matrix.iter().filter(|((is_decidable, _), _)| *is_decidable == decidable)
+        {
+            let named_causes: Vec<_> =
+                row.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(out, "  {expected:<42} {}", named_causes.join(", "))?;
         }
         writeln!(out)?;
     }
-    let wrong: Vec<_> = all.iter().filter(|one| !one.is_correct()).collect();
-    for one in &wrong {
-        let drawn = text(&one.truth, "drawn");
-        writeln!(out, "{}: {drawn}: named {}", one.name, one.before_fix.first_cause())?;
+    let wrong_cases: Vec<_> = cases.iter().filter(|case| !case.is_correct()).collect();
+    for case in &wrong_cases {
+        let drawn = text(&case.truth, "drawn");
+        writeln!(out, "{}: {drawn}: named {}", case.name, case.before_fix.first_cause())?;
     }
-    if !wrong.is_empty() {
+    if !wrong_cases.is_empty() {
         writeln!(out)?;
     }
-    sums(all, fix, out)
+    print_sums(cases, fix, out)
 }
 
-fn sums(all: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
-    let count = |what: &dyn Fn(&JudgedCase) -> bool| all.iter().filter(|one| what(one)).count();
-    let share = |part: usize, whole: usize| {
-        let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
-        format!("{part} of {whole} ({percent:.0} %)")
+fn print_sums(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
+    let count = |predicate: &dyn Fn(&JudgedCase) -> bool| {
+        cases.iter().filter(|case| predicate(case)).count()
     };
-    let faulty = |one: &JudgedCase| !one.is_healthy() && one.is_decidable();
-    let decidable = count(&faulty);
-    let first = count(&|one| faulty(one) && one.is_correct());
-    let area = count(&|one| faulty(one) && one.is_correct_area());
-    let hidden = count(&|one| !one.is_healthy() && !one.is_decidable());
-    let honest = count(&|one| !one.is_healthy() && !one.is_decidable() && one.is_correct());
-    let healthy = count(&JudgedCase::is_healthy);
-    let seen = count(&|one| one.is_healthy() && one.before_fix.verdict() == "healthy");
-    writeln!(out, "cause named first:          {}", share(first, decidable))?;
-    writeln!(out, "right area:                 {}", share(area, decidable))?;
-    writeln!(out, "cannot be decided, honest:  {}", share(honest, hidden))?;
+    let share = |part: usize, total: usize| {
+        let percent = if total == 0 { 0.0 } else { 100.0 * part as f64 / total as f64 };
+        format!("{part} of {total} ({percent:.0} %)")
+    };
+    let is_decidable_fault = |case: &JudgedCase| !case.is_healthy() && case.is_decidable();
+    let decidable_count = count(&is_decidable_fault);
+    let correct_count = count(&|case| is_decidable_fault(case) && case.is_correct());
+    let correct_area_count = count(&|case| is_decidable_fault(case) && case.is_correct_area());
+    let undecidable_count = count(&|case| !case.is_healthy() && !case.is_decidable());
+    let honest_count =
+        count(&|case| !case.is_healthy() && !case.is_decidable() && case.is_correct());
+    let healthy_count = count(&JudgedCase::is_healthy);
+    let seen_healthy_count =
+        count(&|case| case.is_healthy() && case.before_fix.verdict() == "healthy");
+    writeln!(out, "cause named first:          {}", share(correct_count, decidable_count))?;
+    writeln!(out, "right area:                 {}", share(correct_area_count, decidable_count))?;
+    writeln!(out, "cannot be decided, honest:  {}", share(honest_count, undecidable_count))?;
     writeln!(out, "\"healthy\" and is not:       {}", count(&JudgedCase::is_missed))?;
     writeln!(
         out,
         "healthy, false alarms:      {}",
-        share(count(&JudgedCase::is_false_alarm), healthy)
+        share(count(&JudgedCase::is_false_alarm), healthy_count)
     )?;
-    writeln!(out, "healthy, seen to be:        {}", share(seen, healthy))?;
-    let slowest = all.iter().map(|one| one.before_fix.took_ms).max().unwrap_or_default();
+    writeln!(out, "healthy, seen to be:        {}", share(seen_healthy_count, healthy_count))?;
+    let slowest = cases.iter().map(|case| case.before_fix.took_ms).max().unwrap_or_default();
     writeln!(out, "slowest:                    {slowest} ms")?;
     if fix {
-        let tried = count(&|one| one.is_fixed().is_some());
-        let cured = count(&|one| one.is_fixed() == Some(true));
-        writeln!(out, "commands that cured:        {}", share(cured, tried))?;
-        for one in all.iter().filter(|one| one.is_fixed() == Some(false)) {
-            writeln!(out, "  not cured: {}: {}", one.name, one.before_fix.first_cause())?;
+        let fixed_runs = count(&|case| case.is_fixed().is_some());
+        let cured_count = count(&|case| case.is_fixed() == Some(true));
+        writeln!(out, "commands that cured:        {}", share(cured_count, fixed_runs))?;
+        for case in cases.iter().filter(|case| case.is_fixed() == Some(false)) {
+            writeln!(out, "  not cured: {}: {}", case.name, case.before_fix.first_cause())?;
         }
     }
     Ok(())
@@ -200,38 +209,38 @@ mod tests {
             "drawn": "as drawn",
         });
         let report = json!({"verdict": verdict, "findings": findings});
-        let asked = DoctorRun { report, took_ms: 1_000 };
-        JudgedCase { name: "random-1-1".to_owned(), truth, before_fix: asked, after_fix: None }
+        let before_fix = DoctorRun { report, took_ms: 1_000 };
+        JudgedCase { name: "random-1-1".to_owned(), truth, before_fix, after_fix: None }
     }
 
     #[test]
     fn a_cause_a_related_cause_and_a_false_alarm_are_distinguished() {
         let finding = |cause: &str, layer: &str| json!([{"cause": cause, "layer": layer}]);
-        let right = judged_case(&["x"], &["x"], "impaired", &finding("x", "path"));
-        assert!(right.is_correct() && right.is_correct_area() && !right.is_missed());
-        let near = judged_case(&["x"], &["x"], "impaired", &finding("y", "path"));
-        assert!(!near.is_correct() && near.is_correct_area());
-        let far = judged_case(&["x"], &["x"], "impaired", &finding("y", "kernel"));
-        assert!(!far.is_correct_area());
+        let correct = judged_case(&["x"], &["x"], "impaired", &finding("x", "path"));
+        assert!(correct.is_correct() && correct.is_correct_area() && !correct.is_missed());
+        let same_layer = judged_case(&["x"], &["x"], "impaired", &finding("y", "path"));
+        assert!(!same_layer.is_correct() && same_layer.is_correct_area());
+        let other_layer = judged_case(&["x"], &["x"], "impaired", &finding("y", "kernel"));
+        assert!(!other_layer.is_correct_area());
         let missed = judged_case(&["x"], &["x"], "healthy", &json!([]));
         assert!(!missed.is_correct() && missed.is_missed());
-        let alarm = judged_case(&[], &["healthy"], "impaired", &finding("x", "path"));
-        assert!(!alarm.is_correct() && alarm.is_false_alarm());
-        let unsure = judged_case(&[], &["healthy"], "not-judged", &json!([]));
-        assert!(unsure.is_correct() && !unsure.is_false_alarm());
+        let false_alarm = judged_case(&[], &["healthy"], "impaired", &finding("x", "path"));
+        assert!(!false_alarm.is_correct() && false_alarm.is_false_alarm());
+        let not_judged = judged_case(&[], &["healthy"], "not-judged", &json!([]));
+        assert!(not_judged.is_correct() && !not_judged.is_false_alarm());
     }
 
     #[test]
     fn only_commands_for_this_host_are_carried_out() {
         let finding = json!([{"cause": "x", "where": "here", "layer": "path", "fix": ["a", "b   # on the other host"]}]);
-        let mut one = judged_case(&["x"], &["x"], "impaired", &finding);
-        assert_eq!(one.before_fix.own_commands(), ["a"]);
-        assert_eq!(one.is_fixed(), None);
-        let again =
+        let mut case = judged_case(&["x"], &["x"], "impaired", &finding);
+        assert_eq!(case.before_fix.own_commands(), ["a"]);
+        assert_eq!(case.is_fixed(), None);
+        let second_run =
             |findings| Some(DoctorRun { report: json!({"findings": findings}), took_ms: 1 });
-        one.after_fix = again(finding);
-        assert_eq!(one.is_fixed(), Some(false));
-        one.after_fix = again(json!([]));
-        assert_eq!(one.is_fixed(), Some(true));
+        case.after_fix = second_run(finding);
+        assert_eq!(case.is_fixed(), Some(false));
+        case.after_fix = second_run(json!([]));
+        assert_eq!(case.is_fixed(), Some(true));
     }
 }

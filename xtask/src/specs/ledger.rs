@@ -182,16 +182,16 @@ impl Ledger {
     /// Finds violations of the ledger's rules.
     pub(super) fn check(&self, repository: &Repository) -> Vec<LintFinding> {
         let mut findings = Vec::new();
-        let mut seen = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for requirement in &self.requirements {
-            let mut broken = |text: String| {
+            let mut report_error = |text: String| {
                 let text = format!("`{}` {text}", requirement.id);
                 findings.push(LintFinding::error(&self.path, requirement.line, text));
             };
-            if !seen.insert(&requirement.id) {
-                broken("is there twice, expected one entry for each requirement".into());
+            if !ids.insert(&requirement.id) {
+                report_error("is there twice, expected one entry for each requirement".into());
             }
-            requirement.check(repository, &mut broken);
+            requirement.check(repository, &mut report_error);
         }
         findings
     }
@@ -202,8 +202,8 @@ impl Requirement {
         let line = line_of(text, raw.id.span().start);
         let tests = match raw.test {
             None => Vec::new(),
-            Some(OneOrMore::One(only)) => vec![only],
-            Some(OneOrMore::More(all)) => all,
+            Some(OneOrMore::One(test)) => vec![test],
+            Some(OneOrMore::More(tests)) => tests,
         };
         Self {
             line,
@@ -217,39 +217,42 @@ impl Requirement {
         }
     }
 
-    fn check(&self, repository: &Repository, broken: &mut dyn FnMut(String)) {
+    fn check(&self, repository: &Repository, report_error: &mut dyn FnMut(String)) {
         // The number counts within the section, unless the document numbers its requirements
         // itself.
         let number = self.id.strip_prefix(&self.section).and_then(|rest| rest.strip_prefix('-'));
-        let counted = number.is_some_and(|number| number.parse::<u16>().is_ok());
-        if !counted && !self.id.starts_with(|first: char| first.is_ascii_uppercase()) {
-            broken(format!("is not of section {0}, expected `{0}-` and a number", self.section));
+        let has_number = number.is_some_and(|number| number.parse::<u16>().is_ok());
+        if !has_number && !self.id.starts_with(|letter: char| letter.is_ascii_uppercase()) {
+            report_error(format!(
+                "is not of section {0}, expected `{0}-` and a number",
+                self.section
+            ));
         }
         if self.summary.trim().is_empty() {
-            broken("has an empty summary, expected what is to be done".into());
+            report_error("has an empty summary, expected what is to be done".into());
         }
         match self.status {
             RequirementStatus::Done if self.tests.is_empty() => {
-                broken("is done but names no test, expected `PATH::TEST`".into());
+                report_error("is done but names no test, expected `PATH::TEST`".into());
             }
             RequirementStatus::Todo if !self.tests.is_empty() => {
-                broken("names a test but is to do, expected the status `done`".into());
+                report_error("names a test but is to do, expected the status `done`".into());
             }
             RequirementStatus::Done | RequirementStatus::Exception | RequirementStatus::Todo => {}
         }
-        let reasoned = self.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
+        let has_reason = self.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
         match self.status {
-            RequirementStatus::Exception if !reasoned => {
-                broken("is an exception, expected a `reason`".into());
+            RequirementStatus::Exception if !has_reason => {
+                report_error("is an exception, expected a `reason`".into());
             }
             RequirementStatus::Done | RequirementStatus::Todo if self.reason.is_some() => {
-                broken("has a reason, expected it only with the status `exception`".into());
+                report_error("has a reason, expected it only with the status `exception`".into());
             }
             RequirementStatus::Done | RequirementStatus::Exception | RequirementStatus::Todo => {}
         }
         for test in &self.tests {
-            if let Err(fault) = proof::find(repository, test) {
-                broken(format!("names `{test}`: {fault}"));
+            if let Err(problem) = proof::find(repository, test) {
+                report_error(format!("names `{test}`: {problem}"));
             }
         }
     }
@@ -270,15 +273,15 @@ mod tests {
 
     const TEST: &str = "crates/x/src/lib.rs::it_holds";
 
-    fn entry(id: &str, rest: &str) -> String {
+    fn entry(id: &str, status_lines: &str) -> String {
         format!(
             "[[requirement]]\nid = \"{id}\"\nsection = \"3.1\"\nlevel = \"MUST\"\n\
-             summary = \"do it\"\n{rest}\n"
+             summary = \"do it\"\n{status_lines}\n"
         )
     }
 
     /// Returns the violations in a ledger of these entries.
-    fn faults(entries: &[String]) -> Vec<String> {
+    fn fault_texts(entries: &[String]) -> Vec<String> {
         let text = format!("title = \"A document\"\n{}", entries.concat());
         let code = "#[test]\nfn it_holds() {}\n";
         let repository = Repository::of(&[("crates/x/src/lib.rs", code)]);
@@ -302,13 +305,13 @@ mod tests {
             (format!("status = \"todo\"\ntest = \"{TEST}\""), "names a test but is to do"),
             ("status = \"done\"\ntest = \"crates/x/src/lib.rs::gone\"".into(), "no test"),
         ];
-        for (rest, expected) in tests {
-            let found = faults(&[entry("3.1-1", &rest)]);
+        for (status_lines, expected) in tests {
+            let faults = fault_texts(&[entry("3.1-1", &status_lines)]);
             if expected.is_empty() {
-                assert!(found.is_empty(), "{rest}: {found:?}");
+                assert!(faults.is_empty(), "{status_lines}: {faults:?}");
             } else {
-                assert_eq!(found.len(), 1, "{rest}: {found:?}");
-                assert!(found[0].contains(expected), "{rest}: {found:?}");
+                assert_eq!(faults.len(), 1, "{status_lines}: {faults:?}");
+                assert!(faults[0].contains(expected), "{status_lines}: {faults:?}");
             }
         }
     }
@@ -318,11 +321,11 @@ mod tests {
         let todo = "status = \"todo\"";
         let ids = ["3.1-1", "MUST-7", "3.2-1", "3.1-x", "3.11-1", "3.1-1"];
         let entries: Vec<_> = ids.iter().map(|id| entry(id, todo)).collect();
-        let found = faults(&entries);
-        let ids: Vec<_> = found.iter().filter_map(|fault| fault.split('`').nth(1)).collect();
+        let faults = fault_texts(&entries);
+        let ids: Vec<_> = faults.iter().filter_map(|fault| fault.split('`').nth(1)).collect();
         assert_eq!(ids, ["3.2-1", "3.1-x", "3.11-1", "3.1-1"]);
-        assert!(found[3].starts_with("specs/rfc1.toml:33: "), "{found:?}");
-        assert!(found[3].contains("twice"), "{found:?}");
+        assert!(faults[3].starts_with("specs/rfc1.toml:33: "), "{faults:?}");
+        assert!(faults[3].contains("twice"), "{faults:?}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl SpecOptions {
 pub(crate) fn run(root: &Path, options: &SpecOptions, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let (ledgers, mut findings) = read(&repository);
-    write!(out, "{}", table::of(&ledgers))?;
+    write!(out, "{}", table::status_table(&ledgers))?;
     let scripts = Scripts::read(&repository);
     write!(out, "{}", scripts.table())?;
     findings.extend(scripts.findings);
@@ -126,7 +126,7 @@ mod tests {
         )
     }
 
-    fn with(files: &[(&str, &str)]) -> (Vec<Ledger>, Vec<LintFinding>) {
+    fn read_ledgers(files: &[(&str, &str)]) -> (Vec<Ledger>, Vec<LintFinding>) {
         read(&Repository::of(files))
     }
 
@@ -135,8 +135,8 @@ mod tests {
         let strict = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let parse = SpecOptions::parse;
         assert_eq!(parse(&[]), Some(SpecOptions::default()));
-        let all = SpecOptions { open: true, strict: strict(&["rfc1", "rfc2"]) };
-        assert_eq!(parse(&["--strict", "rfc1", "--open", "--strict", "rfc2"]), Some(all));
+        let expected = SpecOptions { open: true, strict: strict(&["rfc1", "rfc2"]) };
+        assert_eq!(parse(&["--strict", "rfc1", "--open", "--strict", "rfc2"]), Some(expected));
         assert_eq!(parse(&["--strict"]), None);
         assert_eq!(parse(&["--closed"]), None);
     }
@@ -144,19 +144,19 @@ mod tests {
     #[test]
     fn todo_is_allowed_until_the_document_must_be_complete() {
         let text = ledger("MUST NOT", "status = \"todo\"");
-        let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
+        let (ledgers, findings) = read_ledgers(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);
         assert_eq!(open_in_strict_documents(&ledgers, &[]), []);
         let findings = open_in_strict_documents(&ledgers, &["rfc1".into()]);
-        let said: Vec<_> = findings.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["specs/rfc1.toml:4: still to do: 2-1 MUST NOT: do it"]);
+        let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["specs/rfc1.toml:4: still to do: 2-1 MUST NOT: do it"]);
         assert_eq!(open_in_strict_documents(&ledgers, &["rfc2".into()]).len(), 1);
     }
 
     #[test]
     fn a_complete_document_may_omit_should_requirements() {
         let text = ledger("SHOULD", "status = \"todo\"");
-        let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
+        let (ledgers, findings) = read_ledgers(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);
         assert_eq!(open_in_strict_documents(&ledgers, &["rfc1".into()]), []);
     }
@@ -165,7 +165,7 @@ mod tests {
     fn a_broken_ledger_does_not_hide_the_others() {
         let good = ledger("MUST", "status = \"todo\"");
         let files = [("specs/rfc1.toml", "title = 3\n"), ("specs/rfc2.toml", good.as_str())];
-        let (ledgers, findings) = with(&files);
+        let (ledgers, findings) = read_ledgers(&files);
         assert_eq!(ledgers.len(), 1);
         assert_eq!(findings.len(), 1);
     }

@@ -5,40 +5,40 @@ use crate::repository::Repository;
 
 /// Finds `PATH::TEST` or a script, all of which run; returns the problem otherwise.
 pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static str> {
-    if test.starts_with(scripts::SCRIPT_DIR) && test.ends_with(scripts::ENDING) {
+    if test.starts_with(scripts::SCRIPT_DIR) && test.ends_with(scripts::SCRIPT_SUFFIX) {
         return repository.text(test).map(drop).ok_or("no such file");
     }
     let (path, name) = test.rsplit_once("::").ok_or("expected `PATH::TEST`")?;
     let code = repository.text(path).ok_or("no such file")?;
-    let mut fault = "no test of this name in the file";
+    let mut problem = "no test of this name in the file";
     for (number, line) in code.lines().enumerate() {
         if !declares(line, name) {
             continue;
         }
-        let above: Vec<&str> = attributes(code, number);
-        if !above.iter().any(|line| line.contains("#[test]")) {
-            fault = "the function is no test, expected `#[test]`";
-        } else if above.iter().any(|line| line.contains("#[ignore")) {
-            fault = "the test is ignored, expected one that runs";
+        let attribute_lines: Vec<&str> = attributes(code, number);
+        if !attribute_lines.iter().any(|line| line.contains("#[test]")) {
+            problem = "the function is no test, expected `#[test]`";
+        } else if attribute_lines.iter().any(|line| line.contains("#[ignore")) {
+            problem = "the test is ignored, expected one that runs";
         } else {
             return Ok(());
         }
     }
-    Err(fault)
+    Err(problem)
 }
 
 /// Returns true if a line begins the function; inside `proptest!` it looks the same.
 fn declares(line: &str, name: &str) -> bool {
-    let after = line.trim_start().strip_prefix("fn ").and_then(|rest| rest.strip_prefix(name));
-    after.is_some_and(|rest| rest.starts_with('('))
+    let after_name = line.trim_start().strip_prefix("fn ").and_then(|rest| rest.strip_prefix(name));
+    after_name.is_some_and(|rest| rest.starts_with('('))
 }
 
 /// Returns the lines between the previous item and line `number`: comments and attributes.
 fn attributes(code: &str, number: usize) -> Vec<&str> {
     let mut lines: Vec<_> = code.lines().take(number).map(str::trim).collect();
-    let ends = |line: &&str| !line.starts_with("//") && line.ends_with(['{', '}', ';']);
-    let first = lines.iter().rposition(ends).map_or(0, |last| last + 1);
-    lines.drain(..first);
+    let ends_item = |line: &&str| !line.starts_with("//") && line.ends_with(['{', '}', ';']);
+    let first_attribute = lines.iter().rposition(ends_item).map_or(0, |item_end| item_end + 1);
+    lines.drain(..first_attribute);
     lines.retain(|line| !line.starts_with("//"));
     lines
 }
@@ -105,8 +105,8 @@ proptest! {
             ("crates/x/src/lib.rs::was_one", "expected `#[test]`"),
             ("crates/x/src/lib.rs::ignored", "ignored"),
         ] {
-            let said = fault(test).unwrap();
-            assert!(said.contains(expected), "{test}: {said}");
+            let problem = fault(test).unwrap();
+            assert!(problem.contains(expected), "{test}: {problem}");
         }
     }
 }

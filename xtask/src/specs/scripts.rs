@@ -16,7 +16,7 @@ pub(super) const SCRIPT_DIR: &str = "specs/scripts/";
 /// Table of the known differences.
 const DIFFERENCES_FILE: &str = "specs/scripts/differences.toml";
 /// File name extension of a script.
-pub(super) const ENDING: &str = ".script";
+pub(super) const SCRIPT_SUFFIX: &str = ".script";
 
 /// Side that a difference is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -67,62 +67,62 @@ struct Difference {
 pub(super) struct Scripts {
     table: Vec<Difference>,
     /// Names of the differences of each script, by path.
-    found: BTreeMap<String, BTreeSet<String>>,
+    differences_by_script: BTreeMap<String, BTreeSet<String>>,
     pub(super) findings: Vec<LintFinding>,
 }
 
 impl Scripts {
     pub(super) fn read(repository: &Repository) -> Self {
-        let mut all = Self::default();
-        let mut texts = repository.paths().filter(|path| path.starts_with(SCRIPT_DIR)).peekable();
-        if texts.peek().is_none() {
-            return all;
+        let mut scripts = Self::default();
+        let mut paths = repository.paths().filter(|path| path.starts_with(SCRIPT_DIR)).peekable();
+        if paths.peek().is_none() {
+            return scripts;
         }
         match toml::from_str::<DifferenceTable>(
             repository.text(DIFFERENCES_FILE).unwrap_or_default(),
         ) {
-            Ok(table) => all.table = table.difference,
+            Ok(table) => scripts.table = table.difference,
             Err(error) => {
-                all.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, error.message()));
+                scripts.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, error.message()));
             }
         }
-        for path in texts.filter(|path| path.ends_with(ENDING)) {
-            let differences = all.differences(path, repository.text(path).unwrap_or_default());
-            all.found.insert(path.to_owned(), differences);
+        for path in paths.filter(|path| path.ends_with(SCRIPT_SUFFIX)) {
+            let differences = scripts.differences(path, repository.text(path).unwrap_or_default());
+            scripts.differences_by_script.insert(path.to_owned(), differences);
         }
-        all.check_table();
-        all
+        scripts.check_table();
+        scripts
     }
 
     /// Returns the differences that a script names; unknown ones are added to the findings.
     fn differences(&mut self, path: &str, text: &str) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (index, line) in text.lines().enumerate() {
             let Some((tag, _)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']'))
             else {
                 continue;
             };
             let name = tag.split_once(':').map_or("", |(_, name)| name.trim());
-            if !self.table.iter().any(|known| known.name == name) {
+            if !self.table.iter().any(|difference| difference.name == name) {
                 let text = format!("difference `{name}` is not in `{DIFFERENCES_FILE}`");
                 self.findings.push(LintFinding::error(path, index + 1, text));
             }
-            found.insert(name.to_owned());
+            names.insert(name.to_owned());
         }
-        found
+        names
     }
 
     fn check_table(&mut self) {
-        for known in &self.table {
-            let mut broken = |text: &str| {
-                let text = format!("`{}` {text}", known.name);
+        for difference in &self.table {
+            let mut report_error = |text: &str| {
+                let text = format!("`{}` {text}", difference.name);
                 self.findings.push(LintFinding::error(DIFFERENCES_FILE, 1, text));
             };
-            if !self.found.values().any(|names| names.contains(&known.name)) {
-                broken("is in no script, expected it to be deleted with its last step");
+            if !self.differences_by_script.values().any(|names| names.contains(&difference.name)) {
+                report_error("is in no script, expected it to be deleted with its last step");
             }
-            if known.section.trim().is_empty() || known.text.trim().is_empty() {
-                broken("has no section or no text");
+            if difference.section.trim().is_empty() || difference.text.trim().is_empty() {
+                report_error("has no section or no text");
             }
         }
     }
@@ -130,30 +130,38 @@ impl Scripts {
     /// Returns the counts, and the differences with their counts.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
-        if self.found.is_empty() {
+        if self.differences_by_script.is_empty() {
             return text;
         }
-        let of = |kind: &str| {
+        let script_count = |kind: &str| {
             let folder = format!("{SCRIPT_DIR}{kind}/");
-            self.found.keys().filter(|path| path.starts_with(&folder)).count()
+            self.differences_by_script.keys().filter(|path| path.starts_with(&folder)).count()
         };
-        let alike = self.found.values().filter(|names| names.is_empty()).count();
+        let alike_count =
+            self.differences_by_script.values().filter(|names| names.is_empty()).count();
         let _ = writeln!(
             text,
-            "\n{} scripts ({} TCP, {} MPTCP), each on our stack and on the kernel: {alike} alike, {} differ",
-            self.found.len(),
-            of("tcp"),
-            of("mptcp"),
-            self.found.len() - alike,
+            "\n{} scripts ({} TCP, {} MPTCP), each on our stack and on the kernel: {alike_count} alike, {} differ",
+            self.differences_by_script.len(),
+            script_count("tcp"),
+            script_count("mptcp"),
+            self.differences_by_script.len() - alike_count,
         );
         for kind in DifferenceKind::ALL {
-            let own: Vec<_> = self.table.iter().filter(|known| known.kind == kind).collect();
-            let named = |names: &&BTreeSet<String>| own.iter().any(|one| names.contains(&one.name));
-            let count = self.found.values().filter(named).count();
+            let differences: Vec<_> =
+                self.table.iter().filter(|difference| difference.kind == kind).collect();
+            let has_difference = |names: &&BTreeSet<String>| {
+                differences.iter().any(|difference| names.contains(&difference.name))
+            };
+            let count = self.differences_by_script.values().filter(has_difference).count();
             let _ = writeln!(text, "{count:>4} {}", kind.text());
-            for Difference { name, section, text: what, .. } in own {
-                let scripts = self.found.values().filter(|names| names.contains(name)).count();
-                let _ = writeln!(text, "{scripts:>8} {name} ({section}): {what}");
+            for Difference { name, section, text: description, .. } in differences {
+                let scripts = self
+                    .differences_by_script
+                    .values()
+                    .filter(|names| names.contains(name))
+                    .count();
+                let _ = writeln!(text, "{scripts:>8} {name} ({section}): {description}");
             }
         }
         text
@@ -164,10 +172,10 @@ impl Scripts {
 mod tests {
     use super::*;
 
-    const KNOWN: &str = "[[difference]]\nname = \"quiet\"\nkind = \"legal\"\nsection = \"rfc1 2\"\n\
+    const QUIET_DIFFERENCE: &str = "[[difference]]\nname = \"quiet\"\nkind = \"legal\"\nsection = \"rfc1 2\"\n\
                          text = \"says nothing\"\n";
 
-    fn with(table: &str, script: &str) -> Scripts {
+    fn read_scripts(table: &str, script: &str) -> Scripts {
         Scripts::read(&Repository::of(&[
             ("specs/scripts/differences.toml", table),
             ("specs/scripts/tcp/a.script", script),
@@ -177,8 +185,10 @@ mod tests {
 
     #[test]
     fn scripts_are_counted_by_their_differences() {
-        let scripts =
-            with(KNOWN, "title: x\n\n[linux: quiet] silence 1s\n[towpath: quiet] > ACK\n");
+        let scripts = read_scripts(
+            QUIET_DIFFERENCE,
+            "title: x\n\n[linux: quiet] silence 1s\n[towpath: quiet] > ACK\n",
+        );
         assert!(scripts.findings.is_empty(), "{:?}", scripts.findings);
         let text = scripts.table();
         assert!(text.contains("2 scripts (1 TCP, 1 MPTCP)"), "{text}");
@@ -189,13 +199,13 @@ mod tests {
     #[test]
     fn a_difference_is_in_the_table_and_in_a_script() {
         for (table, script, expected) in [
-            (KNOWN, "[linux: loud] > ACK", "a.script:1: difference `loud` is not in"),
-            (KNOWN, "> ACK", "`quiet` is in no script"),
+            (QUIET_DIFFERENCE, "[linux: loud] > ACK", "a.script:1: difference `loud` is not in"),
+            (QUIET_DIFFERENCE, "> ACK", "`quiet` is in no script"),
             ("difference = 3", "> ACK", "differences.toml:1"),
         ] {
-            let said: Vec<_> =
-                with(table, script).findings.iter().map(ToString::to_string).collect();
-            assert!(said.iter().any(|said| said.contains(expected)), "{said:?}");
+            let findings: Vec<_> =
+                read_scripts(table, script).findings.iter().map(ToString::to_string).collect();
+            assert!(findings.iter().any(|finding| finding.contains(expected)), "{findings:?}");
         }
     }
 }

@@ -52,22 +52,22 @@ impl StatusCount {
 }
 
 /// Returns the table with a row for each document, and their sum.
-pub(super) fn of(ledgers: &[Ledger]) -> String {
+pub(super) fn status_table(ledgers: &[Ledger]) -> String {
     let mut text = String::from("done/exception/todo\n");
-    row(&mut text, "", COLUMNS.map(|(_, name)| name.into()), "");
+    write_row(&mut text, "", COLUMNS.map(|(_, name)| name.into()), "");
     let mut sums = [StatusCount::default(); COLUMNS.len()];
     for ledger in ledgers {
         let counts = COLUMNS.map(|(strength, _)| StatusCount::of(ledger, strength));
         for (sum, count) in sums.iter_mut().zip(counts) {
             sum.add(count);
         }
-        row(&mut text, &ledger.document, counts.map(StatusCount::cell), &ledger.title);
+        write_row(&mut text, &ledger.document, counts.map(StatusCount::cell), &ledger.title);
     }
-    row(&mut text, "all", sums.map(StatusCount::cell), "");
+    write_row(&mut text, "all", sums.map(StatusCount::cell), "");
     text
 }
 
-fn row(text: &mut String, name: &str, cells: [String; COLUMNS.len()], title: &str) {
+fn write_row(text: &mut String, name: &str, cells: [String; COLUMNS.len()], title: &str) {
     let mut line = format!("{name:<9}");
     for cell in cells {
         let _ = write!(line, " {cell:>10}");
@@ -89,7 +89,7 @@ mod tests {
                  summary = \"x\"\nstatus = \"{status}\"\n"
             )
         };
-        let first = ["title = \"One\"\n".to_owned()]
+        let first_ledger = ["title = \"One\"\n".to_owned()]
             .into_iter()
             .chain([
                 entry("1-1", "MUST", "done"),
@@ -97,10 +97,10 @@ mod tests {
                 entry("1-3", "NOT RECOMMENDED", "exception"),
             ])
             .collect::<String>();
-        let second = format!("title = \"Two\"\n{}", entry("1-1", "REQUIRED", "todo"));
+        let second_ledger = format!("title = \"Two\"\n{}", entry("1-1", "REQUIRED", "todo"));
         let ledgers = [
-            Ledger::parse("specs/rfc1.toml", &first).unwrap(),
-            Ledger::parse("specs/rfc22.toml", &second).unwrap(),
+            Ledger::parse("specs/rfc1.toml", &first_ledger).unwrap(),
+            Ledger::parse("specs/rfc22.toml", &second_ledger).unwrap(),
         ];
         let expected = "\
 done/exception/todo
@@ -109,6 +109,6 @@ rfc1           1/0/1      0/1/0          -          -  One
 rfc22          0/0/1          -          -          -  Two
 all            1/0/2      0/1/0          -          -
 ";
-        assert_eq!(of(&ledgers), expected);
+        assert_eq!(status_table(&ledgers), expected);
     }
 }

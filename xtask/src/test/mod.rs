@@ -50,9 +50,9 @@ impl TestScope {
     /// Returns the environment variable that tests read to set their number of repetitions.
     fn environment(self) -> Option<(OsString, OsString)> {
         match self {
-            Self::Quick => Some((REPEAT.into(), "quick".into())),
+            Self::Quick => Some((REPEAT_VARIABLE.into(), "quick".into())),
             Self::Usual => None,
-            Self::All => Some((REPEAT.into(), "long".into())),
+            Self::All => Some((REPEAT_VARIABLE.into(), "long".into())),
         }
     }
 }
@@ -61,7 +61,7 @@ impl TestScope {
 ///
 /// The tests read it in one place of their crate. Their own variables for more (`PROPTEST_CASES`,
 /// `PEER_SEEDS`) take precedence.
-const REPEAT: &str = "TOWPATH_REPEAT";
+const REPEAT_VARIABLE: &str = "TOWPATH_REPEAT";
 
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
 const KERNEL_CRATES: [&str; 2] = ["towpath", "towpath-linux"];
@@ -70,18 +70,18 @@ const KERNEL_CRATES: [&str; 2] = ["towpath", "towpath-linux"];
 const SLOW_TESTS: [&str; 2] = ["fairness", "quic"];
 
 /// Runs all steps; stops at the first that fails.
-pub(crate) fn run(root: &Path, extent: TestScope, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, scope: TestScope, out: &mut dyn Write) -> Result<bool> {
     let start = now();
     let mut steps = Steps { out, failed: false };
-    let retried = match extent {
+    let retried_tests = match scope {
         TestScope::Quick => quick(root, &mut steps).map(|()| Vec::new())?,
-        TestScope::Usual | TestScope::All => run_all(root, extent, &mut steps)?,
+        TestScope::Usual | TestScope::All => run_all(root, scope, &mut steps)?,
     };
-    let (verdict, took) =
+    let (verdict, duration) =
         (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
-    writeln!(out, "\n== xtask test{} {verdict} in {took}", extent.options())?;
-    for one in retried.iter().filter(|one| one.passed_on.is_some()) {
-        writeln!(out, "{}", retry::describe(one))?;
+    writeln!(out, "\n== xtask test{} {verdict} in {duration}", scope.options())?;
+    for test in retried_tests.iter().filter(|test| test.passed_on.is_some()) {
+        writeln!(out, "{}", retry::describe(test))?;
     }
     Ok(verdict == "passed")
 }
@@ -92,8 +92,8 @@ pub(crate) fn run(root: &Path, extent: TestScope, out: &mut dyn Write) -> Result
 fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     steps.cargo(root, &["fmt", "--all", "--check"])?;
     steps.tidy(root)?;
-    let pure = |name: &str| !KERNEL_CRATES.contains(&name);
-    let mut names = integration_tests(&tidy::metadata(root)?, pure);
+    let needs_no_kernel = |name: &str| !KERNEL_CRATES.contains(&name);
+    let mut names = integration_tests(&tidy::metadata(root)?, needs_no_kernel);
     names.retain(|name| !SLOW_TESTS.contains(&name.as_str()));
     let mut test = cargo(root);
     test.args(["test", "--locked", "--workspace", "--lib", "--bins"]);
@@ -104,8 +104,8 @@ fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
 }
 
 /// Runs all tests; returns those that passed only when they ran again.
-fn run_all(root: &Path, extent: TestScope, steps: &mut Steps<'_>) -> Result<Vec<RetriedTest>> {
-    let mut environment: Vec<_> = extent.environment().into_iter().collect();
+fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<RetriedTest>> {
+    let mut environment: Vec<_> = scope.environment().into_iter().collect();
     steps.run("tools: what the tests need beside Rust", |out| {
         environment.extend(tools::prepare(out)?);
         Ok(())
@@ -120,14 +120,14 @@ fn run_all(root: &Path, extent: TestScope, steps: &mut Steps<'_>) -> Result<Vec<
     // No other crate has examples (`tidy` checks that), and searching for them takes minutes. They
     // run before the long step, whose failure would hide theirs. For a single crate, cargo compiles
     // some dependencies again.
-    if extent == TestScope::All {
+    if scope == TestScope::All {
         steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     }
     let tests = ParallelTests::of(root)?;
     let mut retried = Vec::new();
     steps.run("tests: pure ones, towpath-linux and end_to_end at the same time", |out| {
         let runner = TargetRunner { root, environment: &environment };
-        tests.run(&runner, extent, &mut retried, out)
+        tests.run(&runner, scope, &mut retried, out)
     })?;
     Ok(retried)
 }
@@ -154,10 +154,10 @@ const FURTHER_ATTACKS: [&str; 3] = ["security::adversity", "security::files", "s
 impl ParallelTests {
     fn of(root: &Path) -> Result<Self> {
         let metadata = tidy::metadata(root)?;
-        let with_a_kernel = |name: &str| KERNEL_CRATES.contains(&name);
-        let mut kernel = integration_tests(&metadata, with_a_kernel);
+        let needs_kernel = |name: &str| KERNEL_CRATES.contains(&name);
+        let mut kernel = integration_tests(&metadata, needs_kernel);
         kernel.retain(|name| name != END_TO_END);
-        let mut pure = integration_tests(&metadata, |name| !with_a_kernel(name));
+        let mut pure = integration_tests(&metadata, |name| !needs_kernel(name));
         pure.retain(|name| !kernel.contains(name));
         let folder = metadata.get("target_directory").and_then(Value::as_str);
         Ok(Self { pure, kernel, folder: folder.unwrap_or("target").into() })
@@ -167,47 +167,48 @@ impl ParallelTests {
     fn run(
         &self,
         runner: &TargetRunner<'_>,
-        extent: TestScope,
+        scope: TestScope,
         retried: &mut Vec<RetriedTest>,
         out: &mut dyn Write,
     ) -> Result<()> {
         let threads = format!("--test-threads={}", waiting_threads());
         let mut harness = vec![threads.as_str()];
-        if extent != TestScope::All {
+        if scope != TestScope::All {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
-            harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
+            harness.extend(FURTHER_ATTACKS.iter().flat_map(|module| ["--skip", module]));
         }
         // All lanes run to their ends, even if one fails early. Errors cross threads as text.
-        let run = |target: &str, harness: &[&str]| {
+        let run_target = |target: &str, harness: &[&str]| {
             runner.run(target, harness).map_err(|error| error.to_string())
         };
-        let (pure, kernel, whole) = thread::scope(|scope| {
-            let whole = scope.spawn(|| run(END_TO_END, &harness));
+        let (pure, kernel, end_to_end) = thread::scope(|scope| {
+            let end_to_end = scope.spawn(|| run_target(END_TO_END, &harness));
             let kernel = scope.spawn(|| {
                 let targets = self.kernel.iter();
-                targets.map(|target| run(target, &[threads.as_str()])).collect::<Vec<_>>()
+                targets.map(|target| run_target(target, &[threads.as_str()])).collect::<Vec<_>>()
             });
-            (self.run_pure(runner), kernel.join(), whole.join())
+            (self.run_pure(runner), kernel.join(), end_to_end.join())
         });
         let pure = pure?;
-        let mut ran = kernel.map_err(|_| "a thread panicked")?;
-        ran.push(whole.map_err(|_| "a thread panicked")?);
-        let ran = ran.into_iter().collect::<std::result::Result<Vec<_>, String>>()?;
-        for one in &ran {
-            one.print(out)?;
+        let mut target_runs = kernel.map_err(|_| "a thread panicked")?;
+        target_runs.push(end_to_end.map_err(|_| "a thread panicked")?);
+        let target_runs =
+            target_runs.into_iter().collect::<std::result::Result<Vec<_>, String>>()?;
+        for target_run in &target_runs {
+            target_run.print(out)?;
         }
         let mut errors = Vec::new();
-        for one in &ran {
-            match runner.retry(one, out) {
-                Ok(more) => retried.extend(more),
+        for target_run in &target_runs {
+            match runner.retry(target_run, out) {
+                Ok(retried_tests) => retried.extend(retried_tests),
                 Err(error) => errors.push(error.to_string()),
             }
         }
         retry::write(retried, &self.folder)?;
-        retry::report_skipped(&ran, out)?;
+        retry::report_skipped(&target_runs, out)?;
         errors.extend(expect_success(pure).err().map(|error| format!("pure tests: {error}")));
-        let failed = retried.iter().filter(|one| one.passed_on.is_none());
-        errors.extend(failed.map(retry::describe));
+        let failed_tests = retried.iter().filter(|test| test.passed_on.is_none());
+        errors.extend(failed_tests.map(retry::describe));
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
     }
 
@@ -230,12 +231,13 @@ fn waiting_threads() -> usize {
 }
 
 /// Returns the integration tests of some packages, from cargo's metadata.
-fn integration_tests(metadata: &Value, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+fn integration_tests(metadata: &Value, is_included: impl Fn(&str) -> bool) -> Vec<String> {
     let list = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
     };
     let mut packages = list(metadata, "packages");
-    packages.retain(|package| package.get("name").and_then(Value::as_str).is_some_and(&wanted));
+    packages
+        .retain(|package| package.get("name").and_then(Value::as_str).is_some_and(&is_included));
     let targets = packages.iter().flat_map(|package| list(package, "targets"));
     let tests = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "test"));
     let names = tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned()));
@@ -253,20 +255,20 @@ impl Steps<'_> {
     fn run(
         &mut self,
         name: &str,
-        work: impl FnOnce(&mut dyn Write) -> Result<()>,
+        run_step: impl FnOnce(&mut dyn Write) -> Result<()>,
     ) -> io::Result<()> {
         if self.failed {
             return Ok(());
         }
         writeln!(self.out, "\n== {name}")?;
         let start = now();
-        let done = work(self.out);
-        let took = seconds(start.elapsed());
-        match done {
-            Ok(()) => writeln!(self.out, "== passed in {took}"),
+        let outcome = run_step(self.out);
+        let duration = seconds(start.elapsed());
+        match outcome {
+            Ok(()) => writeln!(self.out, "== passed in {duration}"),
             Err(error) => {
                 self.failed = true;
-                writeln!(self.out, "== failed after {took}: {name}: {error}")
+                writeln!(self.out, "== failed after {duration}: {name}: {error}")
             }
         }
     }
@@ -294,8 +296,9 @@ fn run_captured(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    Err(format!("{}\n{}\n{}", output.status, said(&output.stdout), said(&output.stderr)).into())
+    let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    Err(format!("{}\n{}\n{}", output.status, text_of(&output.stdout), text_of(&output.stderr))
+        .into())
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a chore took is real time")]
@@ -303,10 +306,10 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn seconds(span: Duration) -> String {
-    match span.as_secs() {
-        whole @ 60.. => format!("{} min {} s", whole / 60, whole % 60),
-        0..60 => format!("{:.1} s", span.as_secs_f64()),
+fn seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 60.. => format!("{} min {} s", seconds / 60, seconds % 60),
+        0..60 => format!("{:.1} s", duration.as_secs_f64()),
     }
 }
 
@@ -318,19 +321,19 @@ mod tests {
     fn after_a_failed_step_no_other_runs() {
         let mut out = Vec::new();
         let mut steps = Steps { out: &mut out, failed: false };
-        let mut ran = Vec::new();
+        let mut steps_run = Vec::new();
         for (name, result) in [("a", Ok(())), ("b", Err("broken")), ("c", Ok(()))] {
             let work = |_: &mut dyn Write| {
-                ran.push(name);
+                steps_run.push(name);
                 result.map_err(Into::into)
             };
             steps.run(name, work).unwrap();
         }
         assert!(steps.failed);
-        assert_eq!(ran, ["a", "b"]);
-        let said = String::from_utf8(out).unwrap();
-        assert!(said.contains("== passed in 0.0 s"), "{said}");
-        assert!(said.contains("== failed after 0.0 s: b: broken"), "{said}");
+        assert_eq!(steps_run, ["a", "b"]);
+        let output_text = String::from_utf8(out).unwrap();
+        assert!(output_text.contains("== passed in 0.0 s"), "{output_text}");
+        assert!(output_text.contains("== failed after 0.0 s: b: broken"), "{output_text}");
     }
 
     #[test]
@@ -339,17 +342,17 @@ mod tests {
         for extent in [TestScope::Quick, TestScope::All] {
             assert_eq!(TestScope::parse(&[extent.options().trim()]), Some(extent));
         }
-        for wrong in [&["--quickly"][..], &["--all", "--quick"], &["all"], &[""]] {
-            assert_eq!(TestScope::parse(wrong), None, "{wrong:?}");
+        for invalid in [&["--quickly"][..], &["--all", "--quick"], &["all"], &[""]] {
+            assert_eq!(TestScope::parse(invalid), None, "{invalid:?}");
         }
     }
 
     #[test]
     fn every_integration_test_has_its_lane() {
         let target = |kind: &str, name: &str| serde_json::json!({"kind": [kind], "name": name});
-        let one = [target("lib", "x"), target("test", "peer"), target("test", END_TO_END)];
+        let targets = [target("lib", "x"), target("test", "peer"), target("test", END_TO_END)];
         let metadata = serde_json::json!({"packages": [
-            {"name": "towpath-x", "targets": one},
+            {"name": "towpath-x", "targets": targets},
             {"name": "towpath", "targets": [target("test", "live"), target("bench", "speed")]},
         ]});
         assert_eq!(integration_tests(&metadata, |_| true), [END_TO_END, "live", "peer"]);
@@ -361,8 +364,8 @@ mod tests {
     fn a_quiet_command_prints_only_on_failure() {
         let shell = |script: &str| run_captured(Command::new("sh").args(["-c", script]));
         assert!(shell("echo fine").is_ok());
-        let said = shell("echo out; echo err >&2; exit 3").unwrap_err().to_string();
-        assert!(said.contains("3\nout\nerr"), "{said}");
+        let message = shell("echo out; echo err >&2; exit 3").unwrap_err().to_string();
+        assert!(message.contains("3\nout\nerr"), "{message}");
     }
 
     #[test]

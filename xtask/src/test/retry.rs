@@ -41,7 +41,7 @@ pub(super) struct TargetRunner<'a> {
     pub(super) environment: &'a [(OsString, OsString)],
 }
 
-/// One target that was run.
+/// Run of one target, with its output.
 #[derive(Debug)]
 pub(super) struct TargetRun {
     target: String,
@@ -60,48 +60,52 @@ impl TargetRunner<'_> {
     }
 
     /// Runs the failed tests of `ran` again, each alone; see [`retry`] for the errors.
-    pub(super) fn retry(&self, ran: &TargetRun, out: &mut dyn Write) -> Result<Vec<RetriedTest>> {
-        retry(ran, &mut |test| self.run(&ran.target, &["--exact", test]), out)
+    pub(super) fn retry(
+        &self,
+        target_run: &TargetRun,
+        out: &mut dyn Write,
+    ) -> Result<Vec<RetriedTest>> {
+        retry(target_run, &mut |test| self.run(&target_run.target, &["--exact", test]), out)
     }
 }
 
 /// Reruns the failed tests of `ran` with `run`.
 fn retry(
-    ran: &TargetRun,
-    run: &mut dyn FnMut(&str) -> Result<TargetRun>,
+    target_run: &TargetRun,
+    run_test: &mut dyn FnMut(&str) -> Result<TargetRun>,
     out: &mut dyn Write,
 ) -> Result<Vec<RetriedTest>> {
-    if ran.output.status.success() {
+    if target_run.output.status.success() {
         return Ok(Vec::new());
     }
-    let (target, said) = (&ran.target, text(&ran.output.stdout));
-    let failed = failed_tests(&said);
-    if failed.is_empty() {
-        let status = ran.output.status;
+    let (target, stdout) = (&target_run.target, text(&target_run.output.stdout));
+    let failed_names = failed_tests(&stdout);
+    if failed_names.is_empty() {
+        let status = target_run.output.status;
         return Err(format!("`{target}` ended with {status} and named no failed test").into());
     }
-    if failed.len() > MAX_RETRIED_TESTS {
-        let count = failed.len();
+    if failed_names.len() > MAX_RETRIED_TESTS {
+        let count = failed_names.len();
         return Err(format!("{count} tests of `{target}` failed: too many to retry").into());
     }
-    let mut all = Vec::new();
-    for test in failed {
-        let mut causes = vec![cause(&said, &test)];
+    let mut retried_tests = Vec::new();
+    for test in failed_names {
+        let mut causes = vec![cause(&stdout, &test)];
         let mut passed_on = None;
         for attempt in 2..=MAX_ATTEMPTS {
             writeln!(out, "\n{target}: {test} failed; attempt {attempt}, alone")?;
-            let again = run(&test)?;
-            again.print(out)?;
-            let said = text(&again.output.stdout);
-            if again.output.status.success() && said.contains(" 1 passed") {
+            let attempt_run = run_test(&test)?;
+            attempt_run.print(out)?;
+            let stdout = text(&attempt_run.output.stdout);
+            if attempt_run.output.status.success() && stdout.contains(" 1 passed") {
                 passed_on = Some(attempt);
                 break;
             }
-            causes.push(cause(&said, &test));
+            causes.push(cause(&stdout, &test));
         }
-        all.push(RetriedTest { target: target.clone(), test, passed_on, causes });
+        retried_tests.push(RetriedTest { target: target.clone(), test, passed_on, causes });
     }
-    Ok(all)
+    Ok(retried_tests)
 }
 
 impl TargetRun {
@@ -114,11 +118,11 @@ impl TargetRun {
 }
 
 /// Prints one line for each target and reason for which tests were skipped.
-pub(super) fn report_skipped(ran: &[TargetRun], out: &mut dyn Write) -> Result<()> {
+pub(super) fn report_skipped(target_runs: &[TargetRun], out: &mut dyn Write) -> Result<()> {
     let mut groups: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for one in ran {
-        for reason in skip_reasons(&text(&one.output.stderr)) {
-            *groups.entry((one.target.clone(), reason)).or_default() += 1;
+    for target_run in target_runs {
+        for reason in skip_reasons(&text(&target_run.output.stderr)) {
+            *groups.entry((target_run.target.clone(), reason)).or_default() += 1;
         }
     }
     for ((target, reason), count) in groups {
@@ -136,38 +140,44 @@ pub(super) fn write(retried: &[RetriedTest], folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One line for each test that ran again, in the words of the report.
+/// Returns one line for a test that ran again.
 pub(super) fn describe(retried: &RetriedTest) -> String {
     let RetriedTest { target, test, passed_on, causes } = retried;
-    let first = causes.first().map_or("", String::as_str);
+    let first_cause = causes.first().map_or("", String::as_str);
     match passed_on {
-        Some(attempt) => format!("flaky: {target}::{test}, passed on attempt {attempt} ({first})"),
-        None => format!("failed: {target}::{test}, on each of {MAX_ATTEMPTS} attempts ({first})"),
+        Some(attempt) => {
+            format!("flaky: {target}::{test}, passed on attempt {attempt} ({first_cause})")
+        }
+        None => {
+            format!("failed: {target}::{test}, on each of {MAX_ATTEMPTS} attempts ({first_cause})")
+        }
     }
 }
 
 /// Returns the names in the last list of failures that libtest printed.
-fn failed_tests(said: &str) -> Vec<String> {
-    let Some((_, list)) = said.rsplit_once("\nfailures:\n") else { return Vec::new() };
+fn failed_tests(stdout: &str) -> Vec<String> {
+    let Some((_, list)) = stdout.rsplit_once("\nfailures:\n") else { return Vec::new() };
     let names = list.lines().map_while(|line| line.strip_prefix("    "));
     names.map(str::to_owned).collect()
 }
 
 /// Returns the panic message of a test, in one line of at most 200 characters.
-fn cause(said: &str, test: &str) -> String {
-    let section = said.split_once(&format!("\n---- {test} stdout ----\n")).map(|(_, rest)| rest);
+fn cause(stdout: &str, test: &str) -> String {
+    let section = stdout.split_once(&format!("\n---- {test} stdout ----\n")).map(|(_, rest)| rest);
     let section = section.map(|rest| rest.split("\n---- ").next().unwrap_or(rest));
-    let panic = section.and_then(|text| text.split_once(" panicked at ")).map(|(_, rest)| rest);
-    let Some(panic) = panic else { return "no panic message".to_owned() };
-    let follows = |line: &str| line.starts_with("stack backtrace:") || line.starts_with("note: ");
-    let lines = panic.lines().map(str::trim).take_while(|line| !follows(line));
+    let panic_text =
+        section.and_then(|text| text.split_once(" panicked at ")).map(|(_, rest)| rest);
+    let Some(panic_text) = panic_text else { return "no panic message".to_owned() };
+    let ends_message =
+        |line: &str| line.starts_with("stack backtrace:") || line.starts_with("note: ");
+    let lines = panic_text.lines().map(str::trim).take_while(|line| !ends_message(line));
     let line = lines.filter(|line| !line.is_empty()).take(3).collect::<Vec<_>>().join(" ");
     line.chars().take(200).collect()
 }
 
 /// Returns the reasons in lines of the form `SKIPPED test: reason`.
-fn skip_reasons(said: &str) -> Vec<String> {
-    let lines = said.lines().filter_map(|line| line.split_once("SKIPPED ").map(|(_, rest)| rest));
+fn skip_reasons(stderr: &str) -> Vec<String> {
+    let lines = stderr.lines().filter_map(|line| line.split_once("SKIPPED ").map(|(_, rest)| rest));
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
 
@@ -224,8 +234,8 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(cause(LIBTEST_OUTPUT, "unknown"), "no panic message");
     }
 
-    fn target_run(code: i32, said: &str) -> TargetRun {
-        let (stdout, stderr) = (said.as_bytes().to_vec(), Vec::new());
+    fn target_run(code: i32, stdout_text: &str) -> TargetRun {
+        let (stdout, stderr) = (stdout_text.as_bytes().to_vec(), Vec::new());
         let output = Output { status: ExitStatus::from_raw(code << 8), stdout, stderr };
         TargetRun { target: "live".to_owned(), output }
     }
@@ -236,7 +246,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_failed_test_runs_again_until_it_passes_at_most_twice() {
         let mut attempts = Vec::new();
-        let mut again = |test: &str| {
+        let mut run_again = |test: &str| {
             attempts.push(test.to_owned());
             Ok(if test == "late" && attempts.len() > 3 {
                 target_run(0, PASSED)
@@ -244,53 +254,60 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
                 target_run(101, LIBTEST_OUTPUT)
             })
         };
-        let found = retry(&target_run(101, LIBTEST_OUTPUT), &mut again, &mut Vec::new()).unwrap();
+        let retried_tests =
+            retry(&target_run(101, LIBTEST_OUTPUT), &mut run_again, &mut Vec::new()).unwrap();
         assert_eq!(attempts, ["a::broken", "a::broken", "late", "late"]);
-        let outcomes: Vec<_> = found.iter().map(|one| (one.test.as_str(), one.passed_on)).collect();
+        let outcomes: Vec<_> =
+            retried_tests.iter().map(|test| (test.test.as_str(), test.passed_on)).collect();
         assert_eq!(outcomes, [("a::broken", None), ("late", Some(3))]);
-        assert_eq!((found[0].causes.len(), found[1].causes.len()), (3, 2));
+        assert_eq!((retried_tests[0].causes.len(), retried_tests[1].causes.len()), (3, 2));
     }
 
     #[test]
     fn a_retry_that_ran_no_test_has_not_passed() {
-        let mut again = |_: &str| Ok(target_run(0, NONE_RAN));
-        let found = retry(&target_run(101, LIBTEST_OUTPUT), &mut again, &mut Vec::new()).unwrap();
-        assert!(found.iter().all(|one| one.passed_on.is_none()), "{found:?}");
+        let mut run_again = |_: &str| Ok(target_run(0, NONE_RAN));
+        let retried_tests =
+            retry(&target_run(101, LIBTEST_OUTPUT), &mut run_again, &mut Vec::new()).unwrap();
+        assert!(retried_tests.iter().all(|test| test.passed_on.is_none()), "{retried_tests:?}");
     }
 
     #[test]
     fn crashes_and_many_failures_are_not_retried() {
-        let mut again = |test: &str| panic!("{test} ran again");
-        let mut retried = |first: TargetRun| retry(&first, &mut again, &mut Vec::new());
-        assert!(retried(target_run(0, PASSED)).unwrap().is_empty());
-        let crash = retried(target_run(139, "test a ... ")).unwrap_err().to_string();
+        let mut run_again = |test: &str| panic!("{test} ran again");
+        let mut retry_run =
+            |first_run: TargetRun| retry(&first_run, &mut run_again, &mut Vec::new());
+        assert!(retry_run(target_run(0, PASSED)).unwrap().is_empty());
+        let crash = retry_run(target_run(139, "test a ... ")).unwrap_err().to_string();
         assert!(crash.contains("named no failed test"), "{crash}");
         let names: Vec<_> =
             (0..=MAX_RETRIED_TESTS).map(|number| format!("    t{number}")).collect();
         let list = format!("\nfailures:\n{}\n", names.join("\n"));
-        let many = retried(target_run(101, &list)).unwrap_err().to_string();
-        assert!(many.contains("13 tests of `live` failed"), "{many}");
+        let too_many = retry_run(target_run(101, &list)).unwrap_err().to_string();
+        assert!(too_many.contains("13 tests of `live` failed"), "{too_many}");
     }
 
     #[test]
     fn a_retried_test_is_one_line() {
-        let mut one = RetriedTest {
+        let mut retried_test = RetriedTest {
             target: "live".into(),
             test: "quic::many".into(),
             passed_on: Some(2),
             causes: vec!["it timed out".into()],
         };
-        assert_eq!(describe(&one), "flaky: live::quic::many, passed on attempt 2 (it timed out)");
-        one.passed_on = None;
         assert_eq!(
-            describe(&one),
+            describe(&retried_test),
+            "flaky: live::quic::many, passed on attempt 2 (it timed out)"
+        );
+        retried_test.passed_on = None;
+        assert_eq!(
+            describe(&retried_test),
             "failed: live::quic::many, on each of 3 attempts (it timed out)"
         );
     }
 
     #[test]
     fn skipped_tests_have_a_reason() {
-        let said = "x\nSKIPPED lab::shell: no user namespaces: EPERM\ntest a ... SKIPPED b: c\n";
-        assert_eq!(skip_reasons(said), ["no user namespaces: EPERM", "c"]);
+        let stderr = "x\nSKIPPED lab::shell: no user namespaces: EPERM\ntest a ... SKIPPED b: c\n";
+        assert_eq!(skip_reasons(stderr), ["no user namespaces: EPERM", "c"]);
     }
 }

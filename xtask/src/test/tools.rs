@@ -21,6 +21,7 @@ struct Tool {
     /// Debian package that contains the tool.
     package: &'static str,
     /// Description of the tests that are skipped without it.
+    /// Environment variables for the tests: path or reason of absence.
     purpose: &'static str,
     /// Environment variable that passes the program's path to the tests.
     found_in: Option<&'static str>,
@@ -152,7 +153,7 @@ pub(super) fn prepare(out: &mut dyn Write) -> Result<Vec<(OsString, OsString)>> 
         if program.is_none() && is_ci {
             return Err(format!("`{}` is missing, and CI must test everything", tool.name).into());
         }
-        environment.extend(variable(tool, program.as_deref(), &reason));
+        environment.extend(tool_variable(tool, program.as_deref(), &reason));
     }
     Ok(environment)
 }
@@ -168,7 +169,11 @@ fn describe(tool: &Tool, program: Option<&Path>, reason: &str) -> String {
     }
 }
 
-fn variable(tool: &Tool, program: Option<&Path>, reason: &str) -> Option<(OsString, OsString)> {
+fn tool_variable(
+    tool: &Tool,
+    program: Option<&Path>,
+    reason: &str,
+) -> Option<(OsString, OsString)> {
     match program {
         Some(program) => Some((tool.found_in?.into(), program.into())),
         None => Some((
@@ -182,9 +187,9 @@ fn variable(tool: &Tool, program: Option<&Path>, reason: &str) -> Option<(OsStri
 ///
 /// An existing file is not sufficient: some only refer to an app store.
 fn find(tool: &Tool) -> Option<PathBuf> {
-    let chosen = tool.found_in.and_then(env::var_os).map(PathBuf::from);
-    let known = tool.programs.iter().flat_map(|program| in_search_path(program));
-    chosen.into_iter().chain(known).find(|program| starts(program, tool.version))
+    let configured = tool.found_in.and_then(env::var_os).map(PathBuf::from);
+    let in_path = tool.programs.iter().flat_map(|program| in_search_path(program));
+    configured.into_iter().chain(in_path).find(|program| can_start(program, tool.version))
 }
 
 fn in_search_path(program: &str) -> Vec<PathBuf> {
@@ -195,7 +200,7 @@ fn in_search_path(program: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-fn starts(program: impl AsRef<OsStr>, version: &str) -> bool {
+fn can_start(program: impl AsRef<OsStr>, version: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
@@ -205,7 +210,7 @@ fn permission() -> Permission {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root(&status) {
         Permission::Denied("only root may install it")
-    } else if !starts("apt-get", "--version") {
+    } else if !can_start("apt-get", "--version") {
         Permission::Denied("there is no `apt-get` to install it")
     } else {
         Permission::Granted
@@ -221,7 +226,7 @@ fn is_root(status: &str) -> bool {
 fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
     let packages = packages(missing);
     writeln!(out, "installing {}", packages.join(", "))?;
-    let apt = |arguments: &[&str]| {
+    let run_apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         run_captured(
             command
@@ -233,12 +238,14 @@ fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
         )
     };
     // Old package lists may suffice; if not, both errors are reported.
-    let updated = apt(&["update"]);
+    let update_result = run_apt(&["update"]);
     let arguments: Vec<_> =
         ["install", "-y", "--no-install-recommends"].into_iter().chain(packages).collect();
-    apt(&arguments).map_err(|error| match updated {
+    run_apt(&arguments).map_err(|error| match update_result {
         Ok(()) => format!("apt-get install: {error}").into(),
-        Err(before) => format!("apt-get update: {before}\napt-get install: {error}").into(),
+        Err(update_error) => {
+            format!("apt-get update: {update_error}\napt-get install: {error}").into()
+        }
     })
 }
 
@@ -257,7 +264,7 @@ fn is_true(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    const NONE: Tool = Tool {
+    const MISSING_TOOL: Tool = Tool {
         name: "none",
         programs: &["towpath-no-such-program"],
         version: "--version",
@@ -269,31 +276,32 @@ mod tests {
 
     #[test]
     fn a_missing_tool_is_reported_with_the_reason() {
-        assert_eq!(find(&NONE), None);
+        assert_eq!(find(&MISSING_TOOL), None);
         assert_eq!(
-            describe(&NONE, None, "only root may install it"),
+            describe(&MISSING_TOOL, None, "only root may install it"),
             "skipped: nothing, because `none` (Debian package `none`) is missing and only root may \
              install it"
         );
-        let (name, reason) = variable(&NONE, None, "only root may install it").unwrap();
+        let (name, reason) =
+            tool_variable(&MISSING_TOOL, None, "only root may install it").unwrap();
         assert_eq!(name, "TOWPATH_SKIP_NONE");
         assert_eq!(reason, "`none` is missing and only root may install it");
     }
 
     #[test]
     fn a_found_tool_is_passed_to_the_tests() {
-        assert_eq!(describe(&NONE, Some(Path::new("/bin/none")), ""), "none: /bin/none");
+        assert_eq!(describe(&MISSING_TOOL, Some(Path::new("/bin/none")), ""), "none: /bin/none");
         let expected = ("TOWPATH_NO_SUCH_VARIABLE".into(), "/bin/none".into());
-        assert_eq!(variable(&NONE, Some(Path::new("/bin/none")), ""), Some(expected));
-        let plain = Tool { found_in: None, ..NONE };
-        assert_eq!(variable(&plain, Some(Path::new("/bin/none")), ""), None);
+        assert_eq!(tool_variable(&MISSING_TOOL, Some(Path::new("/bin/none")), ""), Some(expected));
+        let without_variable = Tool { found_in: None, ..MISSING_TOOL };
+        assert_eq!(tool_variable(&without_variable, Some(Path::new("/bin/none")), ""), None);
     }
 
     #[test]
     fn a_program_is_found_with_its_path_if_it_starts() {
-        let tool = Tool { programs: &["towpath-no-such-program", "env"], ..NONE };
+        let tool = Tool { programs: &["towpath-no-such-program", "env"], ..MISSING_TOOL };
         assert!(find(&tool).is_some_and(|path| path.is_absolute() && path.ends_with("env")));
-        let broken = Tool { programs: &["false"], ..NONE };
+        let broken = Tool { programs: &["false"], ..MISSING_TOOL };
         assert!(!in_search_path("false").is_empty());
         assert_eq!(find(&broken), None);
     }

@@ -179,7 +179,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<LintFinding> {
         let tokens: Vec<_> = tokens(line).collect();
         findings.extend(
             definitions(&tokens)
-                .filter_map(complaint)
+                .filter_map(banned_name)
                 .chain(field(&tokens))
                 .chain(binding(&tokens))
                 .map(|text| LintFinding::error(path, number, text)),
@@ -204,7 +204,7 @@ pub(super) fn check_path(path: &str) -> Option<LintFinding> {
 pub(super) fn repeated_types<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Vec<LintFinding> {
-    let mut known = BTreeMap::<(&str, String), String>::new();
+    let mut type_locations = BTreeMap::<(&str, String), String>::new();
     let mut findings = Vec::new();
     for (path, text) in files {
         let Some((package, _)) = path.split_once("/src/") else { continue };
@@ -216,9 +216,12 @@ pub(super) fn repeated_types<'a>(
             let tokens: Vec<_> = tokens(line).collect();
             let types = definitions(&tokens).filter(|(kind, _)| kind.is_type());
             for (_, name) in types {
-                let place = format!("{path}:{number}");
-                if let Some(first) = known.insert((package, name.to_owned()), place) {
-                    let text = format!("type `{name}`, expected one of this name (see {first})");
+                let location = format!("{path}:{number}");
+                if let Some(first_location) =
+                    type_locations.insert((package, name.to_owned()), location)
+                {
+                    let text =
+                        format!("type `{name}`, expected one of this name (see {first_location})");
                     findings.push(LintFinding::error(path, number, text));
                 }
             }
@@ -240,20 +243,22 @@ impl NameKind {
     }
 }
 
-/// Identifiers and single punctuation characters of a line.
+/// Returns the identifiers and single punctuation characters of a line.
 fn tokens(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line;
     std::iter::from_fn(move || {
         rest = rest.trim_start();
-        let first = rest.chars().next()?;
-        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        let (token, left) = rest.split_at(if word == 0 { first.len_utf8() } else { word });
-        rest = left;
+        let first_char = rest.chars().next()?;
+        let word_bytes =
+            rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (token, after_token) =
+            rest.split_at(if word_bytes == 0 { first_char.len_utf8() } else { word_bytes });
+        rest = after_token;
         Some(token)
     })
 }
 
-/// Names that a line defines.
+/// Returns the names that a line defines, with their kinds.
 fn definitions<'a>(tokens: &[&'a str]) -> impl Iterator<Item = (NameKind, &'a str)> {
     let pairs: Vec<_> = tokens
         .windows(2)
@@ -267,23 +272,27 @@ fn definitions<'a>(tokens: &[&'a str]) -> impl Iterator<Item = (NameKind, &'a st
     pairs.into_iter().filter(|(_, name)| name.starts_with(|c: char| c.is_alphabetic()))
 }
 
-fn complaint((kind, name): (NameKind, &str)) -> Option<String> {
-    let (what, banned) = match kind {
+fn banned_name((kind, name): (NameKind, &str)) -> Option<String> {
+    let (noun, is_banned) = match kind {
         NameKind::Type => ("type", TYPES.contains(&name)),
         NameKind::Constant => {
-            let superlative = name.split('_').any(|part| SUPERLATIVES.contains(&part));
-            ("constant", CONSTANTS.contains(&name) || superlative)
+            let is_superlative =
+                name.split('_').any(|has_banned_part| SUPERLATIVES.contains(&has_banned_part));
+            ("constant", CONSTANTS.contains(&name) || is_superlative)
         }
         NameKind::Function => {
-            let part = FUNCTION_PARTS.iter().any(|part| name.contains(part));
-            let prefix = FUNCTION_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            ("function", FUNCTIONS.contains(&name) || part || prefix)
+            let has_banned_part =
+                FUNCTION_PARTS.iter().any(|has_banned_part| name.contains(has_banned_part));
+            let has_banned_prefix = FUNCTION_PREFIXES
+                .iter()
+                .any(|has_banned_prefix| name.starts_with(has_banned_prefix));
+            ("function", FUNCTIONS.contains(&name) || has_banned_part || has_banned_prefix)
         }
     };
-    banned.then(|| format!("{what} `{name}`, expected the field's term (STYLE.md)"))
+    is_banned.then(|| format!("{noun} `{name}`, expected the field's term (STYLE.md)"))
 }
 
-/// A field or parameter: a name before a single colon.
+/// Finds a banned field or parameter: a name before a single colon.
 fn field(tokens: &[&str]) -> Option<String> {
     let mut triples = tokens.windows(3);
     let name = triples.find_map(|triple| match *triple {
@@ -293,26 +302,28 @@ fn field(tokens: &[&str]) -> Option<String> {
     Some(format!("field or parameter `{name}`, expected the field's term (STYLE.md)"))
 }
 
-/// `let _several_words = …` that is not a guard.
+/// Finds `let _several_words = …` that is not a guard.
 fn binding(tokens: &[&str]) -> Option<String> {
     let name = tokens.windows(2).find_map(|pair| match *pair {
         ["let", name] if name.starts_with('_') => Some(name),
         _ => None,
     })?;
-    let guard = GUARDS.iter().any(|ending| name.ends_with(ending));
-    let poem = name.trim_start_matches('_').contains('_') && !guard;
-    poem.then(|| format!("binding `{name}`, expected `let _ = …; // reason`"))
+    let is_guard = GUARDS.iter().any(|ending| name.ends_with(ending));
+    let has_several_words = name.trim_start_matches('_').contains('_') && !is_guard;
+    has_several_words.then(|| format!("binding `{name}`, expected `let _ = …; // reason`"))
 }
 
-/// Doc comments that begin with a question word or pronoun.
+/// Finds doc comments that begin with a question word or pronoun.
 fn doc_comments(path: &str, comments: &str) -> Vec<LintFinding> {
-    let mut inside = false;
+    let mut is_continued = false;
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(comments.lines()) {
         let doc = line.trim_start().strip_prefix("///");
-        let first = doc.filter(|_| !inside).and_then(|doc| tokens(doc).next());
-        inside = doc.is_some();
-        if let Some(word) = first.filter(|word| OPENINGS.contains(&word.to_lowercase().as_str())) {
+        let first_word = doc.filter(|_| !is_continued).and_then(|doc| tokens(doc).next());
+        is_continued = doc.is_some();
+        if let Some(word) =
+            first_word.filter(|word| OPENINGS.contains(&word.to_lowercase().as_str()))
+        {
             let text = format!("a doc comment that begins with `{word}`, expected a noun or verb");
             findings.push(LintFinding::error(path, number, text));
         }
@@ -324,7 +335,7 @@ fn doc_comments(path: &str, comments: &str) -> Vec<LintFinding> {
 mod tests {
     use super::*;
 
-    fn texts(code: &str) -> Vec<String> {
+    fn finding_texts(code: &str) -> Vec<String> {
         check("a.rs", code).into_iter().map(|finding| finding.text).collect()
     }
 
@@ -339,7 +350,7 @@ mod tests {
             "    half: HostReport,",
             "let _nobody_waits = tx.send(x);",
         ] {
-            assert_eq!(texts(code).len(), 1, "{code}");
+            assert_eq!(finding_texts(code).len(), 1, "{code}");
         }
     }
 
@@ -354,18 +365,18 @@ mod tests {
             "let _ = tx.send(x); // purse: the receiver may be gone",
             "state: half_open::State,",
         ] {
-            assert_eq!(texts(code), Vec::<String>::new(), "{code}");
+            assert_eq!(finding_texts(code), Vec::<String>::new(), "{code}");
         }
     }
 
     #[test]
     fn only_the_beginning_of_a_doc_comment_must_be_a_noun_or_verb() {
-        assert_eq!(texts("/// What it is.\nstruct A;").len(), 1);
+        assert_eq!(finding_texts("/// What it is.\nstruct A;").len(), 1);
         assert_eq!(
-            texts("/// Sequence number,\n/// which wraps.\nstruct A;"),
+            finding_texts("/// Sequence number,\n/// which wraps.\nstruct A;"),
             Vec::<String>::new()
         );
-        assert_eq!(texts("// What it is.\nstruct A;"), Vec::<String>::new());
+        assert_eq!(finding_texts("// What it is.\nstruct A;"), Vec::<String>::new());
     }
 
     #[test]

@@ -82,9 +82,9 @@ fn check_crate(package: &Value, root: &str, repository: &Repository) -> Vec<Lint
         let text = format!("crate `{name}` in folder `{folder}`, expected the same name");
         findings.push(LintFinding::error(path, line_of(manifest, "name"), text));
     }
-    for (key, what) in [("description", "a description"), ("license", "a licence")] {
+    for (key, expected) in [("description", "a description"), ("license", "a licence")] {
         if text(package, key).is_empty() {
-            findings.push(LintFinding::error(path, 1, format!("no `{key}`, expected {what}")));
+            findings.push(LintFinding::error(path, 1, format!("no `{key}`, expected {expected}")));
         }
     }
     if !uses_workspace_lints(manifest) {
@@ -102,14 +102,14 @@ fn dependencies(package: &Value, name: &str, path: &str, manifest: &str) -> Vec<
     };
     list(package, "dependencies")
         .map(|dependency| text(dependency, "name"))
-        .filter(|used| is_ours(used) && !allowed.contains(used))
-        .map(|used| {
+        .filter(|dependency_name| is_ours(dependency_name) && !allowed.contains(dependency_name))
+        .map(|dependency_name| {
             let expected = match *allowed {
                 [] => "none of our crates".to_owned(),
                 _ => format!("only {}", allowed.join(", ")),
             };
-            let text = format!("`{name}` uses `{used}`, expected {expected}");
-            LintFinding::error(path, line_of(manifest, used), text)
+            let text = format!("`{name}` uses `{dependency_name}`, expected {expected}");
+            LintFinding::error(path, line_of(manifest, dependency_name), text)
         })
         .collect()
 }
@@ -129,12 +129,12 @@ fn uses_workspace_lints(manifest: &str) -> bool {
 
 /// Returns the line that sets `key`, or 1 if none does.
 fn line_of(manifest: &str, key: &str) -> usize {
-    let sets = |line: &str| {
+    let sets_key = |line: &str| {
         line.trim_start()
             .strip_prefix(key)
             .is_some_and(|rest| rest.starts_with(['.', '=', ' ']) || rest.is_empty())
     };
-    manifest.lines().position(sets).map_or(1, |line| line + 1)
+    manifest.lines().position(sets_key).map_or(1, |line| line + 1)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -157,7 +157,8 @@ mod tests {
     /// Returns tidy's findings for a crate in `folder` with these dependencies.
     fn findings(name: &str, folder: &str, dependencies: &[&str], manifest: &str) -> Vec<String> {
         let path = format!("{folder}/Cargo.toml");
-        let used: Vec<_> = dependencies.iter().map(|name| json!({ "name": name })).collect();
+        let dependency_list: Vec<_> =
+            dependencies.iter().map(|name| json!({ "name": name })).collect();
         let metadata = json!({
             "workspace_root": "/repository",
             "packages": [{
@@ -165,7 +166,7 @@ mod tests {
                 "manifest_path": format!("/repository/{path}"),
                 "description": "x",
                 "license": "MIT OR Apache-2.0",
-                "dependencies": used,
+                "dependencies": dependency_list,
             }],
         });
         let repository = Repository::of(&[(&path, manifest)]);
@@ -200,26 +201,27 @@ mod tests {
 
     #[test]
     fn the_table_of_dependencies_has_no_cycle() {
-        let mut left: Vec<_> = MAY_USE.to_vec();
-        while !left.is_empty() {
-            let waiting: Vec<_> = left.iter().map(|(user, _)| *user).collect();
-            let before = left.len();
-            left.retain(|(_, allowed)| allowed.iter().any(|used| waiting.contains(used)));
-            assert!(left.len() < before, "a cycle in {waiting:?}");
+        let mut remaining: Vec<_> = MAY_USE.to_vec();
+        while !remaining.is_empty() {
+            let remaining_users: Vec<_> = remaining.iter().map(|(user, _)| *user).collect();
+            let count_before = remaining.len();
+            remaining
+                .retain(|(_, allowed)| allowed.iter().any(|used| remaining_users.contains(used)));
+            assert!(remaining.len() < count_before, "a cycle in {remaining_users:?}");
         }
     }
 
     #[test]
     fn a_new_crate_must_declare_its_allowed_dependencies() {
-        let found = findings("towpath-new", "crates/towpath-new", &[], GOOD);
-        assert!(found.iter().any(|text| text.contains("is new")), "{found:?}");
+        let texts = findings("towpath-new", "crates/towpath-new", &[], GOOD);
+        assert!(texts.iter().any(|text| text.contains("is new")), "{texts:?}");
     }
 
     #[test]
     fn a_folder_is_named_after_its_crate() {
-        let found = findings("towpath-net", "crates/net", &[], GOOD);
+        let texts = findings("towpath-net", "crates/net", &[], GOOD);
         let expected = "crate `towpath-net` in folder `net`, expected the same name";
-        assert_eq!(found, [format!("crates/net/Cargo.toml:2: {expected}")]);
+        assert_eq!(texts, [format!("crates/net/Cargo.toml:2: {expected}")]);
     }
 
     #[test]
@@ -236,7 +238,7 @@ mod tests {
     fn every_crate_has_a_description_and_a_licence() {
         let package = json!({ "name": "xtask", "manifest_path": "/r/xtask/Cargo.toml" });
         let repository = Repository::of(&[("xtask/Cargo.toml", GOOD)]);
-        let found = check_crate(&package, "/r", &repository);
-        assert_eq!(found.len(), 2, "{found:?}");
+        let findings = check_crate(&package, "/r", &repository);
+        assert_eq!(findings.len(), 2, "{findings:?}");
     }
 }

@@ -10,7 +10,7 @@ use crate::repository::Repository;
 const MACHINE_PATHS: [&str; 3] = ["/work/", "/root/", "/home/"];
 
 /// Folder of the attack tests.
-const ATTACKS: &str = "crates/towpath/tests/end_to_end/security";
+const ATTACK_TEST_DIR: &str = "crates/towpath/tests/end_to_end/security";
 
 /// Checks one document and returns its violations.
 pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<LintFinding> {
@@ -30,12 +30,14 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Lint
         }
     }
     for (number, line) in prose(text) {
-        for test in attacks(line).filter(|test| !exists(test, repository)) {
-            let text = format!("`{test}` is no test, expected one of those in `{ATTACKS}`");
+        for attack_test in attack_tests(line).filter(|attack_test| !exists(attack_test, repository))
+        {
+            let text =
+                format!("`{attack_test}` is no test, expected one of those in `{ATTACK_TEST_DIR}`");
             findings.push(LintFinding::error(path, number, text));
         }
         for target in links(&without_code(line)) {
-            if let Some(problem) = follow(path, text, &target, repository) {
+            if let Some(problem) = link_problem(path, text, &target, repository) {
                 findings.push(LintFinding::error(path, number, problem));
             }
         }
@@ -43,31 +45,33 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Lint
     findings
 }
 
-/// Returns the attack tests that a line names, as `security::ROOM::TEST` or
+/// Returns the attack tests that a line names, as `security::MODULE::TEST` or
+/// `security::MODULE::SUBMODULE::TEST`.
 /// `security::ROOM::CORNER::TEST`.
-fn attacks(line: &str) -> impl Iterator<Item = &str> {
+fn attack_tests(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split('`').skip(1).step_by(2);
     code.filter(|name| name.starts_with("security::") && name.matches("::").count() > 1)
 }
 
 fn exists(attack: &str, repository: &Repository) -> bool {
-    let Some((room, test)) = attack.trim_start_matches("security::").rsplit_once("::") else {
+    let Some((module, test_name)) = attack.trim_start_matches("security::").rsplit_once("::")
+    else {
         return false;
     };
-    let room = repository.text(&format!("{ATTACKS}/{}.rs", room.replace("::", "/")));
-    room.is_some_and(|room| room.contains(&format!("\nfn {test}() {{")))
+    let module = repository.text(&format!("{ATTACK_TEST_DIR}/{}.rs", module.replace("::", "/")));
+    module.is_some_and(|module| module.contains(&format!("\nfn {test_name}() {{")))
 }
 
 /// Returns true if the line has a path that begins with `folder`; `https://host/work/` does not
 /// count.
 fn has_path(line: &str, folder: &str) -> bool {
-    line.match_indices(folder).any(|(at, _)| {
-        let before = line.get(..at).and_then(|before| before.chars().next_back());
+    line.match_indices(folder).any(|(index, _)| {
+        let before = line.get(..index).and_then(|before| before.chars().next_back());
         !before.is_some_and(|c| c.is_alphanumeric() || "./-_*}>~".contains(c))
     })
 }
 
-/// Returns the lines outside code blocks, and their numbers.
+/// Returns the lines outside code blocks, with their numbers.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut lines = Vec::new();
     let mut fence = None;
@@ -75,7 +79,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
         let mark = ["```", "~~~"].into_iter().find(|mark| line.trim_start().starts_with(mark));
         match (fence, mark) {
             (None, Some(mark)) => fence = Some(mark),
-            (Some(open), Some(mark)) if open == mark => fence = None,
+            (Some(opening_fence), Some(mark)) if opening_fence == mark => fence = None,
             (Some(_), _) => {}
             (None, None) => lines.push((number, line)),
         }
@@ -92,9 +96,9 @@ fn without_code(line: &str) -> String {
 fn links(line: &str) -> Vec<String> {
     let mut targets = Vec::new();
     for (opening, closing) in [("](", ')'), ("href=\"", '"'), ("src=\"", '"')] {
-        for (_, rest) in line.match_indices(opening).map(|(at, _)| line.split_at(at)) {
-            let inside = rest.get(opening.len()..).and_then(|rest| rest.split(closing).next());
-            targets.extend(inside.and_then(|inside| inside.split_whitespace().next()));
+        for (_, rest) in line.match_indices(opening).map(|(index, _)| line.split_at(index)) {
+            let target = rest.get(opening.len()..).and_then(|rest| rest.split(closing).next());
+            targets.extend(target.and_then(|target| target.split_whitespace().next()));
         }
     }
     if line.starts_with('[')
@@ -106,7 +110,7 @@ fn links(line: &str) -> Vec<String> {
 }
 
 /// Returns the problem with a link, if it has one.
-fn follow(path: &str, text: &str, target: &str, repository: &Repository) -> Option<String> {
+fn link_problem(path: &str, text: &str, target: &str, repository: &Repository) -> Option<String> {
     let is_elsewhere = target.contains("://") || target.starts_with("mailto:");
     if is_elsewhere {
         return None;
@@ -125,7 +129,8 @@ fn follow(path: &str, text: &str, target: &str, repository: &Repository) -> Opti
         (file, text)
     };
     let is_document = Path::new(&file).extension().is_some_and(|extension| extension == "md");
-    if anchor.is_empty() || !is_document || anchors(text?).iter().any(|known| known == anchor) {
+    if anchor.is_empty() || !is_document || anchors(text?).iter().any(|existing| existing == anchor)
+    {
         return None;
     }
     Some(format!("link to `#{anchor}`, expected such a heading in {file}"))
@@ -150,19 +155,20 @@ fn resolve(path: &str, target: &str) -> Option<String> {
 
 /// Returns the anchors of a document: those of its headings, as forges generate them, and its own.
 fn anchors(text: &str) -> Vec<String> {
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counts_by_slug: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = Vec::new();
     for (_, line) in prose(text) {
         let level = line.len() - line.trim_start_matches('#').len();
         if (1..=6).contains(&level) && line.get(level..).is_some_and(|text| text.starts_with(' ')) {
             let slug = slug(line.trim_matches(['#', ' ']));
-            let count = seen.entry(slug.clone()).or_default();
+            let count = counts_by_slug.entry(slug.clone()).or_default();
             anchors.push(if *count == 0 { slug } else { format!("{slug}-{count}") });
             *count += 1;
         }
         for attribute in ["id=\"", "name=\""] {
-            let own = line.split_once(attribute).and_then(|(_, rest)| rest.split('"').next());
-            anchors.extend(own.map(String::from));
+            let explicit_anchor =
+                line.split_once(attribute).and_then(|(_, rest)| rest.split('"').next());
+            anchors.extend(explicit_anchor.map(String::from));
         }
     }
     anchors
@@ -173,7 +179,7 @@ fn slug(heading: &str) -> String {
     let mut rest = heading;
     while let Some(c) = rest.chars().next() {
         // Only the text of a link counts.
-        let skipped = match rest.strip_prefix("](").and_then(|link| link.find(')')) {
+        let skipped_bytes = match rest.strip_prefix("](").and_then(|link| link.find(')')) {
             Some(end) => end + 3,
             None => c.len_utf8(),
         };
@@ -183,7 +189,7 @@ fn slug(heading: &str) -> String {
             c if c.is_alphanumeric() => slug.extend(c.to_lowercase()),
             _ => {}
         }
-        rest = rest.get(skipped..).unwrap_or_default();
+        rest = rest.get(skipped_bytes..).unwrap_or_default();
     }
     slug
 }
@@ -234,11 +240,17 @@ mod tests {
 
     #[test]
     fn attacks_that_a_document_names_exist() {
-        let room = format!("{ATTACKS}/server.rs");
-        let repository = Repository::of(&[(&room, "#[test]\nfn holds() {}\n")]);
-        let at = |text: &str| check("SECURITY.md", text, &repository).len();
-        assert_eq!(at("| S1 | `security::server::holds`, `cargo xtask attack-tests` |\n"), 0);
-        assert_eq!(at("| S1 | `security::server::hold`, `security::servers::holds` |\n"), 2);
+        let module_path = format!("{ATTACK_TEST_DIR}/server.rs");
+        let repository = Repository::of(&[(&module_path, "#[test]\nfn holds() {}\n")]);
+        let count_findings = |text: &str| check("SECURITY.md", text, &repository).len();
+        assert_eq!(
+            count_findings("| S1 | `security::server::holds`, `cargo xtask attack-tests` |\n"),
+            0
+        );
+        assert_eq!(
+            count_findings("| S1 | `security::server::hold`, `security::servers::holds` |\n"),
+            2
+        );
     }
 
     #[test]

@@ -52,8 +52,9 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
             Some(_) | None => {}
         }
     }
-    let sources =
-        repository.paths().filter(|path| path.rsplit_once('.').is_some_and(|(_, end)| end == "rs"));
+    let sources = repository
+        .paths()
+        .filter(|path| path.rsplit_once('.').is_some_and(|(_, extension)| extension == "rs"));
     let sources = sources.filter_map(|path| Some((path, repository.text(path)?)));
     findings.extend(identifiers::repeated_types(sources));
     findings.extend(specs::check(repository));

@@ -5,17 +5,18 @@ use super::LintFinding;
 /// Names that a file or module must not have, alone or as the suffix `something_…`.
 const VAGUE_NAMES: [&str; 6] = ["util", "utils", "common", "helpers", "manager", "managers"];
 
-/// Returns true for a meaningless name. A path manager is RFC 8684's term and therefore allowed.
-pub(super) fn is_empty(name: &str) -> bool {
-    let last = name.rsplit(['_', '-']).next().unwrap_or(name);
-    !matches!(name, "path_manager" | "path-manager") && VAGUE_NAMES.contains(&last)
+/// Returns true for a name without information. A path manager is RFC 8684's term and therefore
+/// allowed.
+pub(super) fn is_vague(name: &str) -> bool {
+    let last_word = name.rsplit(['_', '-']).next().unwrap_or(name);
+    !matches!(name, "path_manager" | "path-manager") && VAGUE_NAMES.contains(&last_word)
 }
 
 /// Checks the names of a file and its folders.
 pub(super) fn check(path: &str) -> Option<LintFinding> {
     // `tests/common/` is the only way in cargo to share code between integration tests.
-    let checked = path.replacen("/tests/common/", "/tests/", 1);
-    let name = checked.split('/').map(stem).find(|name| is_empty(name))?;
+    let checked_path = path.replacen("/tests/common/", "/tests/", 1);
+    let name = checked_path.split('/').map(stem).find(|name| is_vague(name))?;
     Some(LintFinding::error(
         path,
         1,

@@ -11,6 +11,7 @@ pub(super) struct ScannedSource {
     pub(super) comments: String,
 }
 
+/// State of the scanner.
 /// ```text
 /// Code ─//▶ LineComment ─newline▶ Code        Code ─"▶ Text ─"▶ Code
 /// Code ─/*▶ BlockComment(1…n) ─*/▶ Code       Code ─r#"▶ RawText(1) ─"#▶ Code
@@ -34,36 +35,36 @@ pub(super) fn scan(text: &str) -> ScannedSource {
         let (next, length) = step(state, rest);
         // An opening `//` or `/*` is part of the comment.
         let kind = if state == ScanState::Code { next } else { state };
-        let (taken, left) = rest.split_at_checked(length.max(1)).unwrap_or((rest, ""));
+        let (part, remaining) = rest.split_at_checked(length.max(1)).unwrap_or((rest, ""));
         let ScannedSource { code, comments } = &mut scanned;
-        let (keeps, other) = match kind {
+        let (kept_in, blanked_in) = match kind {
             ScanState::Code => (Some(code), comments),
             ScanState::LineComment | ScanState::BlockComment(_) => (Some(comments), code),
             ScanState::Text | ScanState::RawText(_) => {
-                blank(code, taken);
+                blank(code, part);
                 (None, comments)
             }
         };
-        blank(other, taken);
-        if let Some(keeps) = keeps {
-            keeps.push_str(taken);
+        blank(blanked_in, part);
+        if let Some(kept_in) = kept_in {
+            kept_in.push_str(part);
         }
-        (state, rest) = (next, left);
+        (state, rest) = (next, remaining);
     }
     scanned
 }
 
 /// Keeps only line ends, and a space so that words do not merge.
-fn blank(out: &mut String, taken: &str) {
+fn blank(out: &mut String, part: &str) {
     out.push(' ');
-    out.extend(taken.chars().filter(|c| *c == '\n'));
+    out.extend(part.chars().filter(|c| *c == '\n'));
 }
 
 /// Returns the next state, and the number of bytes before it.
 fn step(state: ScanState, rest: &str) -> (ScanState, usize) {
     let first = rest.chars().next().map_or(1, char::len_utf8);
     match state {
-        ScanState::Code => code(rest),
+        ScanState::Code => step_in_code(rest),
         ScanState::LineComment => match rest.find('\n') {
             Some(end) => (ScanState::Code, end + 1),
             None => (ScanState::Code, rest.len()),
@@ -79,12 +80,14 @@ fn step(state: ScanState, rest: &str) -> (ScanState, usize) {
             (ScanState::Text, 1 + rest.chars().nth(1).map_or(0, char::len_utf8))
         }
         ScanState::Text if rest.starts_with('"') => (ScanState::Code, 1),
-        ScanState::RawText(hashes) if closes(rest, hashes) => (ScanState::Code, 1 + hashes),
+        ScanState::RawText(hashes) if closes_raw_text(rest, hashes) => {
+            (ScanState::Code, 1 + hashes)
+        }
         ScanState::BlockComment(_) | ScanState::Text | ScanState::RawText(_) => (state, first),
     }
 }
 
-fn code(rest: &str) -> (ScanState, usize) {
+fn step_in_code(rest: &str) -> (ScanState, usize) {
     if rest.starts_with("//") {
         return (ScanState::LineComment, 2);
     }
@@ -95,35 +98,35 @@ fn code(rest: &str) -> (ScanState, usize) {
         return (ScanState::Text, 1);
     }
     if rest.starts_with('\'') {
-        return (ScanState::Code, quote(rest));
+        return (ScanState::Code, quote_length(rest));
     }
-    let word = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
-    if word == 0 {
+    let word_bytes = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+    if word_bytes == 0 {
         return (ScanState::Code, rest.chars().next().map_or(1, char::len_utf8));
     }
-    let (name, after) = rest.split_at(word);
-    let hashes = after.len() - after.trim_start_matches('#').len();
-    if matches!(name, "r" | "br" | "cr") && after.trim_start_matches('#').starts_with('"') {
-        return (ScanState::RawText(hashes), word + hashes + 1);
+    let (name, after_word) = rest.split_at(word_bytes);
+    let hashes = after_word.len() - after_word.trim_start_matches('#').len();
+    if matches!(name, "r" | "br" | "cr") && after_word.trim_start_matches('#').starts_with('"') {
+        return (ScanState::RawText(hashes), word_bytes + hashes + 1);
     }
-    (ScanState::Code, word)
+    (ScanState::Code, word_bytes)
 }
 
 /// Returns the length of a character literal, or of a lifetime's quote.
-fn quote(rest: &str) -> usize {
+fn quote_length(rest: &str) -> usize {
     let mut characters = rest.char_indices().skip(1);
     match (characters.next(), characters.next()) {
-        (Some((_, '\\')), Some((at, _))) => {
+        (Some((_, '\\')), Some((escape_index, _))) => {
             // The escaped character itself may be a quote.
-            let body = rest.get(at + 1..).and_then(|body| body.find('\''));
-            body.map_or(1, |end| at + 1 + end + 1)
+            let body = rest.get(escape_index + 1..).and_then(|body| body.find('\''));
+            body.map_or(1, |end| escape_index + 1 + end + 1)
         }
-        (Some(_), Some((at, '\''))) => at + 1,
+        (Some(_), Some((closing_index, '\''))) => closing_index + 1,
         (_, _) => 1,
     }
 }
 
-fn closes(rest: &str, hashes: usize) -> bool {
+fn closes_raw_text(rest: &str, hashes: usize) -> bool {
     let Some(after) = rest.strip_prefix('"') else { return false };
     after.chars().take_while(|c| *c == '#').take(hashes).count() == hashes
 }
@@ -134,9 +137,9 @@ fn is_word(c: char) -> bool {
 
 /// Returns true if `line` contains `word` as a whole word.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
-    line.match_indices(word).any(|(at, _)| {
-        let before = line.get(..at).and_then(|before| before.chars().next_back());
-        let after = line.get(at + word.len()..).and_then(|after| after.chars().next());
+    line.match_indices(word).any(|(index, _)| {
+        let before = line.get(..index).and_then(|before| before.chars().next_back());
+        let after = line.get(index + word.len()..).and_then(|after| after.chars().next());
         !before.is_some_and(is_word) && !after.is_some_and(is_word)
     })
 }

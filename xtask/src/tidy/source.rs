@@ -17,36 +17,36 @@ const EXAMPLES_CRATE: &str = "crates/towpath-mptcp/";
 /// Macros and words that mark unfinished code.
 const UNFINISHED_CODE: [&str; 3] = ["todo!(", "unimplemented!(", "dbg!("];
 const UNFINISHED_COMMENTS: [&str; 2] = ["FIXME", "XXX"];
-const ALLOW: [&str; 2] = ["#[allow(", "#![allow("];
+const ALLOW_ATTRIBUTES: [&str; 2] = ["#[allow(", "#![allow("];
 
 /// Checks one source file.
 pub(super) fn check(path: &str, text: &str) -> Vec<LintFinding> {
     let scanned = scan(text);
     let mut findings = Vec::new();
-    findings.extend(size(path, text));
-    findings.extend(crate_docs(path, text));
+    findings.extend(check_size(path, text));
+    findings.extend(check_crate_docs(path, text));
     for (number, line) in (1..).zip(scanned.code.lines()) {
-        findings.extend(line_of_code(path, number, line));
+        findings.extend(check_code_line(path, number, line));
     }
-    findings.extend(ignored_tests(path, text, &scanned));
-    findings.extend(unfinished_comments(path, &scanned));
-    findings.extend(doc_examples(path, text));
+    findings.extend(check_ignored_tests(path, text, &scanned));
+    findings.extend(check_comments(path, &scanned));
+    findings.extend(check_doc_examples(path, text));
     findings
 }
 
 /// Finds examples in documentation of other crates, where CI does not run them.
-fn doc_examples(path: &str, text: &str) -> Vec<LintFinding> {
+fn check_doc_examples(path: &str, text: &str) -> Vec<LintFinding> {
     if path.starts_with(EXAMPLES_CRATE) {
         return Vec::new();
     }
-    let mut inside = false;
+    let mut is_in_example = false;
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim_start();
         let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
         let Some(language) = doc.and_then(|doc| doc.trim().strip_prefix("```")) else { continue };
-        inside = !inside;
-        if inside && (language.is_empty() || language.starts_with("rust")) {
+        is_in_example = !is_in_example;
+        if is_in_example && (language.is_empty() || language.starts_with("rust")) {
             let text = format!("an example in Rust, expected a test, or it in {EXAMPLES_CRATE}");
             findings.push(LintFinding::error(path, number, text));
         }
@@ -54,7 +54,7 @@ fn doc_examples(path: &str, text: &str) -> Vec<LintFinding> {
     findings
 }
 
-fn line_of_code(path: &str, number: usize, line: &str) -> Vec<LintFinding> {
+fn check_code_line(path: &str, number: usize, line: &str) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     if has_word(line, "unsafe") && !path.starts_with(UNSAFE_CRATE) {
         let text = format!("`unsafe` here, expected it in {UNSAFE_CRATE} only");
@@ -68,11 +68,11 @@ fn line_of_code(path: &str, number: usize, line: &str) -> Vec<LintFinding> {
         ));
     }
     // Also clippy's `too_many_lines`: a function over 60 lines must say why.
-    for mark in ALLOW.iter().filter(|mark| line.contains(**mark)) {
+    for mark in ALLOW_ATTRIBUTES.iter().filter(|mark| line.contains(**mark)) {
         let text = format!("`{mark}` here, expected `expect(…, reason = \"…\")`");
         findings.push(LintFinding::error(path, number, text));
     }
-    if let Some(name) = inline_module(line).filter(|name| names::is_empty(name)) {
+    if let Some(name) = inline_module(line).filter(|name| names::is_vague(name)) {
         let text = format!("module `{name}`, expected a name that says what it does");
         findings.push(LintFinding::error(path, number, text));
     }
@@ -87,11 +87,13 @@ fn inline_module(line: &str) -> Option<&str> {
 }
 
 /// Finds tests that never run. A test that another one runs, such as in a namespace, names it.
-fn ignored_tests(path: &str, text: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
+fn check_ignored_tests(path: &str, text: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
     let lines = (1..).zip(text.lines().zip(scanned.code.lines()));
     lines
         .filter(|(_, (_, code))| code.contains("#[ignore"))
-        .filter(|(_, (line, _))| !runner(line).is_some_and(|name| is_function(name, &scanned.code)))
+        .filter(|(_, (line, _))| {
+            !running_test(line).is_some_and(|name| is_function(name, &scanned.code))
+        })
         .map(|(number, _)| {
             let expected = "expected it to run, or `#[ignore = \"run by `other_test`\"]`";
             LintFinding::error(path, number, format!("an ignored test, {expected}"))
@@ -105,12 +107,12 @@ fn is_function(name: &str, code: &str) -> bool {
 }
 
 /// Returns the test in `#[ignore = "run by `test`…"]`.
-fn runner(line: &str) -> Option<&str> {
+fn running_test(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("#[ignore = \"run by `")?;
     Some(rest.split_once('`')?.0)
 }
 
-fn unfinished_comments(path: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
+fn check_comments(path: &str, scanned: &ScannedSource) -> Vec<LintFinding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(scanned.comments.lines()) {
         for mark in UNFINISHED_COMMENTS.iter().filter(|mark| has_word(line, mark)) {
@@ -121,18 +123,19 @@ fn unfinished_comments(path: &str, scanned: &ScannedSource) -> Vec<LintFinding> 
     findings
 }
 
-fn size(path: &str, text: &str) -> Option<LintFinding> {
+fn check_size(path: &str, text: &str) -> Option<LintFinding> {
     if is_test(path) {
         return None;
     }
     let lines = lines_before_tests(text);
-    let found = format!("{lines} lines without tests");
+    let measured_size = format!("{lines} lines without tests");
     if lines > MAX_LINES {
-        let text = format!("{found}, expected at most {MAX_LINES}, better {WARN_LINES}");
+        let text = format!("{measured_size}, expected at most {MAX_LINES}, better {WARN_LINES}");
         return Some(LintFinding::error(path, lines, text));
     }
-    (lines > WARN_LINES)
-        .then(|| LintFinding::warning(path, lines, format!("{found}, expected {WARN_LINES}")))
+    (lines > WARN_LINES).then(|| {
+        LintFinding::warning(path, lines, format!("{measured_size}, expected {WARN_LINES}"))
+    })
 }
 
 fn is_test(path: &str) -> bool {
@@ -149,7 +152,7 @@ fn lines_before_tests(text: &str) -> usize {
     tests.unwrap_or(lines.len())
 }
 
-fn crate_docs(path: &str, text: &str) -> Option<LintFinding> {
+fn check_crate_docs(path: &str, text: &str) -> Option<LintFinding> {
     if !path.starts_with("crates/") || !path.ends_with("/src/lib.rs") {
         return None;
     }
@@ -167,88 +170,91 @@ mod tests {
 
     const PATH: &str = "crates/towpath-net/src/link.rs";
 
-    fn texts(path: &str, text: &str) -> Vec<String> {
+    fn finding_texts(path: &str, text: &str) -> Vec<String> {
         check(path, text).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_long_file_is_warned_about_and_a_very_long_one_is_an_error() {
-        assert_eq!(size(PATH, &"a\n".repeat(600)), None);
-        assert_eq!(size(PATH, &"a\n".repeat(601)).unwrap().severity, Severity::Warning);
-        assert_eq!(size(PATH, &"a\n".repeat(1_000)).unwrap().severity, Severity::Warning);
-        assert_eq!(size(PATH, &"a\n".repeat(1_001)).unwrap().severity, Severity::Error);
+        assert_eq!(check_size(PATH, &"a\n".repeat(600)), None);
+        assert_eq!(check_size(PATH, &"a\n".repeat(601)).unwrap().severity, Severity::Warning);
+        assert_eq!(check_size(PATH, &"a\n".repeat(1_000)).unwrap().severity, Severity::Warning);
+        assert_eq!(check_size(PATH, &"a\n".repeat(1_001)).unwrap().severity, Severity::Error);
     }
 
     #[test]
     fn tests_do_not_count_as_length() {
         let tests = "#[cfg(test)]\nmod tests {\n".to_owned() + &"a\n".repeat(2_000);
-        assert_eq!(size(PATH, &tests), None);
-        assert_eq!(size("crates/x/tests/all.rs", &"a\n".repeat(2_000)), None);
-        assert_eq!(size("crates/x/src/y/tests.rs", &"a\n".repeat(2_000)), None);
+        assert_eq!(check_size(PATH, &tests), None);
+        assert_eq!(check_size("crates/x/tests/all.rs", &"a\n".repeat(2_000)), None);
+        assert_eq!(check_size("crates/x/src/y/tests.rs", &"a\n".repeat(2_000)), None);
         // A helper for tests does not begin the tests.
-        let early = "#[cfg(test)]\nfn f() {}\n".to_owned() + &"a\n".repeat(2_000);
-        assert!(size(PATH, &early).is_some());
+        let helper_before_code = "#[cfg(test)]\nfn f() {}\n".to_owned() + &"a\n".repeat(2_000);
+        assert!(check_size(PATH, &helper_before_code).is_some());
     }
 
     #[test]
     fn examples_are_allowed_only_where_they_are_run() {
         let example = "/// ```\n/// f();\n/// ```\nfn f() {}\n";
-        assert_eq!(texts(PATH, example).len(), 1);
-        assert!(texts("crates/towpath-mptcp/src/stack.rs", example).is_empty());
-        assert!(texts(PATH, "/// ```text\n/// a - b\n/// ```\nfn f() {}\n").is_empty());
+        assert_eq!(finding_texts(PATH, example).len(), 1);
+        assert!(finding_texts("crates/towpath-mptcp/src/stack.rs", example).is_empty());
+        assert!(finding_texts(PATH, "/// ```text\n/// a - b\n/// ```\nfn f() {}\n").is_empty());
     }
 
     #[test]
     fn unsafe_code_stays_in_its_crate() {
         let text = "fn f() { unsafe { g() } }\n";
         let expected = "`unsafe` here, expected it in crates/towpath-linux/ only";
-        assert_eq!(texts(PATH, text), [format!("{PATH}:1: {expected}")]);
-        assert!(texts("crates/towpath-linux/src/sys.rs", text).is_empty());
-        assert!(texts(PATH, "//! The only `unsafe`.\n#![deny(unsafe_code)]\n").is_empty());
+        assert_eq!(finding_texts(PATH, text), [format!("{PATH}:1: {expected}")]);
+        assert!(finding_texts("crates/towpath-linux/src/sys.rs", text).is_empty());
+        assert!(finding_texts(PATH, "//! The only `unsafe`.\n#![deny(unsafe_code)]\n").is_empty());
     }
 
     #[test]
     fn unfinished_code_is_found() {
         for mark in ["todo!()", "unimplemented!()", "dbg!(x)", "// FIXME: x", "// XXX"] {
-            assert_eq!(texts(PATH, &format!("\n{mark}\n")).len(), 1, "{mark}");
+            assert_eq!(finding_texts(PATH, &format!("\n{mark}\n")).len(), 1, "{mark}");
         }
     }
 
     #[test]
     fn mentions_of_unfinished_code_are_not_reported() {
         let text = "// A todo!( or dbg!( is an error.\nlet s = \"#[ignore] todo!( FIXME XXX\";\n";
-        assert!(texts(PATH, text).is_empty());
-        assert!(texts(PATH, "// XXXL is a size\n").is_empty());
+        assert!(finding_texts(PATH, text).is_empty());
+        assert!(finding_texts(PATH, "// XXXL is a size\n").is_empty());
     }
 
     #[test]
     fn a_test_may_be_ignored_only_if_another_one_runs_it() {
         let ignored = "#[ignore = \"run by `outer`, as another user\"]\nfn inner() {}\n";
-        assert_eq!(texts(PATH, ignored).len(), 1);
-        assert!(texts(PATH, &format!("fn outer() {{}}\n{ignored}")).is_empty());
-        assert_eq!(texts(PATH, "#[ignore]\n#[ignore = \"slow\"]\n").len(), 2);
+        assert_eq!(finding_texts(PATH, ignored).len(), 1);
+        assert!(finding_texts(PATH, &format!("fn outer() {{}}\n{ignored}")).is_empty());
+        assert_eq!(finding_texts(PATH, "#[ignore]\n#[ignore = \"slow\"]\n").len(), 2);
     }
 
     #[test]
     fn a_lint_is_expected_with_a_reason_and_never_allowed() {
-        assert_eq!(texts(PATH, "#[allow(clippy::too_many_lines)]\n").len(), 1);
-        assert_eq!(texts(PATH, "#![allow(dead_code)]\n").len(), 1);
+        assert_eq!(finding_texts(PATH, "#[allow(clippy::too_many_lines)]\n").len(), 1);
+        assert_eq!(finding_texts(PATH, "#![allow(dead_code)]\n").len(), 1);
         assert!(
-            texts(PATH, "#[expect(clippy::too_many_lines, reason = \"a table\")]\n").is_empty()
+            finding_texts(PATH, "#[expect(clippy::too_many_lines, reason = \"a table\")]\n")
+                .is_empty()
         );
     }
 
     #[test]
     fn inline_modules_must_be_named_after_what_they_do() {
-        assert_eq!(texts(PATH, "pub(crate) mod helpers {\n}\n").len(), 1);
-        assert!(texts(PATH, "mod tests {\n}\nmod path_manager {}\nmod utils;\n").is_empty());
+        assert_eq!(finding_texts(PATH, "pub(crate) mod helpers {\n}\n").len(), 1);
+        assert!(
+            finding_texts(PATH, "mod tests {\n}\nmod path_manager {}\nmod utils;\n").is_empty()
+        );
     }
 
     #[test]
     fn crate_documentation_is_a_map_and_not_a_manual() {
         let path = "crates/towpath-net/src/lib.rs";
-        assert!(texts(path, &"//! a\n".repeat(40)).is_empty());
-        assert_eq!(texts(path, &"//! a\n".repeat(41)).len(), 1);
-        assert!(texts(PATH, &"//! a\n".repeat(41)).is_empty());
+        assert!(finding_texts(path, &"//! a\n".repeat(40)).is_empty());
+        assert_eq!(finding_texts(path, &"//! a\n".repeat(41)).len(), 1);
+        assert!(finding_texts(PATH, &"//! a\n".repeat(41)).is_empty());
     }
 }

@@ -113,10 +113,10 @@ impl RandomOptions {
                     options.seeds = seeds.collect::<Option<_>>()?;
                 }
                 "--stack" => {
-                    options.ours = StackUnderTest::named(rest.next()?)
+                    options.ours = StackUnderTest::from_name(rest.next()?)
                         .filter(|side| *side != StackUnderTest::Kernel)?;
                 }
-                "--only" => options.only = Some(StackUnderTest::named(rest.next()?)?),
+                "--only" => options.only = Some(StackUnderTest::from_name(rest.next()?)?),
                 "--profile" => options.profile = Some((*rest.next()?).to_owned()),
                 "--file" => options.files.push(rest.next()?.into()),
                 "--cases" => options.cases = true,
@@ -129,8 +129,8 @@ impl RandomOptions {
                 _ => return None,
             }
         }
-        let any = options.random > 0 || options.cases || !options.files.is_empty();
-        any.then_some(options)
+        let has_scenarios = options.random > 0 || options.cases || !options.files.is_empty();
+        has_scenarios.then_some(options)
     }
 }
 
@@ -168,8 +168,8 @@ pub(crate) fn run(root: &Path, options: &RandomOptions, out: &mut dyn Write) -> 
         table::classes(&rows, out)?;
         let pages = ComparisonPages { towpath: &towpath, store: &store, ours: options.ours };
         table::worst(&rows, &|row| pages.page(row.scenario), out)?;
-        let left_out: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
-        for row in &left_out {
+        let excluded: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
+        for row in &excluded {
             writeln!(out, "\n`{}`: {} runs left out, degraded", row.scenario.name, row.left_out)?;
         }
         let missing = rows.iter().filter(|row| !row.is_whole()).count();
@@ -209,27 +209,28 @@ fn list(scenarios: &[ComparedScenario], out: &mut dyn Write) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the number of runs that a scenario needs: more where runs differ.
-fn wanted(
+/// Returns the number of runs that a scenario needs. Runs that differ much raise it to the maximum.
+fn required_runs(
     scenario: &ComparedScenario,
     side: StackUnderTest,
     options: &RandomOptions,
     store: &RunStore,
 ) -> u32 {
-    let least = match side {
+    let min_runs = match side {
         StackUnderTest::Kernel => options.runs,
         StackUnderTest::Towpath => options.own_runs.unwrap_or(options.runs),
         StackUnderTest::Simulated => options.own_runs.unwrap_or(SIM_RUNS),
     };
-    let mut goodput = found(scenario, side, least, store).0.goodput;
+    let mut goodput = stored_runs(scenario, side, min_runs, store).0.goodput;
     goodput.sort_by(f64::total_cmp);
-    let ends = goodput.first().zip(goodput.last());
-    let differ = ends.is_some_and(|(low, high)| *high > DISAGREEMENT_RATIO * low);
-    if differ { least.max(options.max_runs) } else { least }
+    let extremes = goodput.first().zip(goodput.last());
+    let disagrees = extremes.is_some_and(|(low, high)| *high > DISAGREEMENT_RATIO * low);
+    if disagrees { min_runs.max(options.max_runs) } else { min_runs }
 }
 
-/// Reads the first `count` runs of a side; also returns how many of them were left out.
-fn found(
+/// Reads the first `count` runs of a side. Also returns the number of runs that were left out as
+/// degraded.
+fn stored_runs(
     scenario: &ComparedScenario,
     side: StackUnderTest,
     count: u32,
@@ -253,13 +254,13 @@ fn jobs<'a>(
 ) -> Vec<ComparisonJob<'a>> {
     let sides = [StackUnderTest::Kernel, options.ours];
     let sides = sides.into_iter().filter(|side| options.only.is_none_or(|only| only == *side));
-    let of_side = |side| {
+    let jobs_of_side = |side| {
         scenarios.iter().flat_map(move |scenario| {
-            let count = wanted(scenario, side, options, store);
+            let count = required_runs(scenario, side, options, store);
             (0..count).map(move |run| ComparisonJob { scenario, side, run })
         })
     };
-    sides.flat_map(of_side).collect()
+    sides.flat_map(jobs_of_side).collect()
 }
 
 fn row<'a>(
@@ -267,8 +268,10 @@ fn row<'a>(
     options: &RandomOptions,
     store: &RunStore,
 ) -> ComparisonRow<'a> {
-    let [(ours, ours_out), (kernel, kernel_out)] = [options.ours, StackUnderTest::Kernel]
-        .map(|side| found(scenario, side, wanted(scenario, side, options, store), store));
+    let [(ours, ours_out), (kernel, kernel_out)] =
+        [options.ours, StackUnderTest::Kernel].map(|side| {
+            stored_runs(scenario, side, required_runs(scenario, side, options, store), store)
+        });
     ComparisonRow { scenario, ours, kernel, left_out: ours_out + kernel_out }
 }
 
@@ -280,16 +283,17 @@ fn print_kernel_progress(
     out: &mut dyn Write,
 ) -> Result<bool> {
     let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, store)).collect();
-    let all =
-        scenarios.iter().map(|scenario| wanted(scenario, StackUnderTest::Kernel, options, store));
-    let all: u32 = all.sum();
-    let there: usize = rows.iter().map(|row| row.kernel.goodput.len()).sum();
+    let required = scenarios
+        .iter()
+        .map(|scenario| required_runs(scenario, StackUnderTest::Kernel, options, store));
+    let required: u32 = required.sum();
+    let stored: usize = rows.iter().map(|row| row.kernel.goodput.len()).sum();
     let left_out: u32 = rows.iter().map(|row| row.left_out).sum();
     writeln!(
         out,
-        "{there} of {all} runs over the kernel are there, {left_out} left out, degraded"
+        "{stored} of {required} runs over the kernel are there, {left_out} left out, degraded"
     )?;
-    Ok(there + left_out as usize == all as usize)
+    Ok(stored + left_out as usize == required as usize)
 }
 
 #[cfg(test)]

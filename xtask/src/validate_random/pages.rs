@@ -22,20 +22,21 @@ impl ComparisonPages<'_> {
         let folder = self.store.folder(scenario);
         let name = format!("{}-{}.html", self.ours.name(), scenario.transport);
         let page = folder.join(name);
-        let results = [StackUnderTest::Kernel, self.ours].map(|side| self.first(scenario, side));
+        let results =
+            [StackUnderTest::Kernel, self.ours].map(|side| self.first_result(scenario, side));
         let [Some(kernel), Some(ours)] = results else { return folder };
-        let made = Command::new(self.towpath)
+        let status = Command::new(self.towpath)
             .args([Path::new("report"), &kernel, &ours, Path::new("--output"), &page])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        if made.is_ok_and(|status| status.success()) { page } else { folder }
+        if status.is_ok_and(|status| status.success()) { page } else { folder }
     }
 
-    fn first(&self, scenario: &ComparedScenario, side: StackUnderTest) -> Option<PathBuf> {
+    fn first_result(&self, scenario: &ComparedScenario, side: StackUnderTest) -> Option<PathBuf> {
         // The first run may be left out; ten numbers are enough, as there are only a few runs.
         (0..10).find_map(|run| match self.store.find(scenario, side, run) {
-            StoredRunState::Run(_, whole) => Some(whole),
+            StoredRunState::Run(_, result_path) => Some(result_path),
             StoredRunState::Missing(_) | StoredRunState::LeftOut => None,
         })
     }

@@ -19,15 +19,15 @@ pub(super) fn figure(rows: &[ComparisonRow<'_>], ours: StackUnderTest) -> Value 
                 1 => "MPTCP, 1 path".to_owned(),
                 paths => format!("MPTCP, {paths} paths"),
             };
-            let of_group = |row: &&&ComparisonRow<'_>| match row.scenario.transport.as_str() {
+            let is_in_group = |row: &&&ComparisonRow<'_>| match row.scenario.transport.as_str() {
                 "tcp" => paths == 0,
                 _ => row.scenario.paths == paths,
             };
-            (paths, name, rows.iter().filter(of_group).copied().collect())
+            (paths, name, rows.iter().filter(is_in_group).copied().collect())
         })
         .filter(|(_, _, rows): &(_, _, Vec<&ComparisonRow<'_>>)| !rows.is_empty())
         .collect();
-    let who =
+    let side_text =
         if ours == StackUnderTest::Simulated { "simulated" } else { "our stack over the emulator" };
     let goodputs = rows.iter().flat_map(|row| [&row.ours.goodput, &row.kernel.goodput]);
     let goodputs: Vec<f64> =
@@ -40,12 +40,12 @@ pub(super) fn figure(rows: &[ComparisonRow<'_>], ours: StackUnderTest) -> Value 
     let scatter = json!({
         "title": format!("goodput; grey: within {MAX_GOODPUT_FACTOR} ×"), "kind": "Scatter",
         "x": axis("kernel (Mbit/s)", json!(range)),
-        "y": axis(&format!("{who} (Mbit/s)"), json!(range)),
+        "y": axis(&format!("{side_text} (Mbit/s)"), json!(range)),
         "curves": groups.iter().map(|(style, name, rows)| curve(*style, name, &points(rows)))
             .collect::<Vec<_>>(),
         "references": [], "lines": [], "diagonal": MAX_GOODPUT_FACTOR,
     });
-    let off = json!({
+    let deviation = json!({
         "title": "how far goodput is off", "kind": "Cdf",
         "x": axis("factor between both", json!([1.0, MAX_PLOTTED_RATIO])),
         "y": {"label": "scenarios (%)", "scale": "Linear", "range": [0.0, 100.0]},
@@ -54,8 +54,8 @@ pub(super) fn figure(rows: &[ComparisonRow<'_>], ours: StackUnderTest) -> Value 
         "references": [], "lines": [],
     });
     json!({
-        "title": format!("{} random scenarios: {who}, and over the kernel", rows.len()),
-        "panels": [scatter, off], "source": null,
+        "title": format!("{} random scenarios: {side_text}, and over the kernel", rows.len()),
+        "panels": [scatter, deviation], "source": null,
     })
 }
 
@@ -64,8 +64,10 @@ fn curve(style: usize, name: &str, points: &[Value]) -> Value {
 }
 
 fn points(rows: &[&ComparisonRow<'_>]) -> Vec<Value> {
-    let both = rows.iter().map(|row| (median(&row.kernel.goodput), median(&row.ours.goodput), row));
-    both.filter(|(kernel, ours, _)| *kernel > 0.0 && *ours > 0.0)
+    let goodputs =
+        rows.iter().map(|row| (median(&row.kernel.goodput), median(&row.ours.goodput), row));
+    goodputs
+        .filter(|(kernel, ours, _)| *kernel > 0.0 && *ours > 0.0)
         .map(|(kernel, ours, row)| point(kernel, ours, row.ours.goodput.len()))
         .collect()
 }
@@ -75,10 +77,10 @@ fn shares(rows: &[&ComparisonRow<'_>]) -> Vec<Value> {
     let mut factors: Vec<_> =
         rows.iter().map(|row| row.factor().min(2.0 * MAX_PLOTTED_RATIO)).collect();
     factors.sort_by(f64::total_cmp);
-    let all = factors.len() as f64;
+    let count = factors.len() as f64;
     let steps = factors.iter().enumerate();
     steps
-        .map(|(place, factor)| point(*factor, 100.0 * (place + 1) as f64 / all, rows.len()))
+        .map(|(index, factor)| point(*factor, 100.0 * (index + 1) as f64 / count, rows.len()))
         .collect()
 }
 

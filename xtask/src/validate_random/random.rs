@@ -32,15 +32,15 @@ impl RngStream {
         mix(self.state)
     }
 
-    /// Draws evenly from `0` to `below - 1`.
-    pub(super) fn below(&mut self, below: u64) -> u64 {
+    /// Draws evenly from `0` to `end - 1`.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         // The high half of the product: no division, and a negligible bias for such small numbers.
-        ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Draws evenly from `from` to `to`, both included.
-    pub(super) fn even(&mut self, [from, to]: [u64; 2]) -> u64 {
-        from + self.below(to - from + 1)
+    /// Draws evenly from `min` to `max`, both included.
+    pub(super) fn even(&mut self, [min, max]: [u64; 2]) -> u64 {
+        min + self.below(max - min + 1)
     }
 
     /// Returns true in `percent` of all draws.
@@ -48,10 +48,10 @@ impl RngStream {
         self.below(100) < u64::from(percent)
     }
 
-    /// Draws evenly by logarithm from `from` to `to`, to three significant digits.
-    pub(super) fn log_even(&mut self, [from, to]: [u64; 2]) -> u64 {
+    /// Draws evenly by logarithm from `min` to `max`, to three significant digits.
+    pub(super) fn log_even(&mut self, [min, max]: [u64; 2]) -> u64 {
         let exponent = self.next() >> (64 - EXPONENT_BITS);
-        let mut root = to as f64 / from as f64;
+        let mut root = max as f64 / min as f64;
         let mut factor = 1.0;
         for bit in (0..EXPONENT_BITS).rev() {
             root = root.sqrt();
@@ -59,16 +59,16 @@ impl RngStream {
                 factor *= root;
             }
         }
-        three_digits((from as f64 * factor) as u64).clamp(from, to)
+        round_to_three_digits((min as f64 * factor) as u64).clamp(min, max)
     }
 
     /// Draws one of the entries, by its weight.
     pub(super) fn weighted<'a, T>(&mut self, entries: &'a [(u32, T)]) -> Option<&'a T> {
-        let all = entries.iter().map(|(weight, _)| u64::from(*weight)).sum();
-        let mut left = self.below(all);
+        let total = entries.iter().map(|(weight, _)| u64::from(*weight)).sum();
+        let mut remaining = self.below(total);
         for (weight, value) in entries {
-            match left.checked_sub(u64::from(*weight)) {
-                Some(less) => left = less,
+            match remaining.checked_sub(u64::from(*weight)) {
+                Some(rest) => remaining = rest,
                 None => return Some(value),
             }
         }
@@ -83,7 +83,7 @@ fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-fn three_digits(value: u64) -> u64 {
+fn round_to_three_digits(value: u64) -> u64 {
     let mut unit = 1;
     while value / unit >= 1_000 {
         unit *= 10;

@@ -8,10 +8,10 @@ use super::scenario::ComparedScenario;
 
 /// Goodput agrees within this factor, or when the intervals overlap.
 pub(super) const MAX_GOODPUT_FACTOR: f64 = 1.12;
-/// Longest stalls agree within this share, or this many ms.
-pub(super) const STALL: (f64, f64) = (0.3, 200.0);
-/// Retransmissions agree within this factor, or this many.
-pub(super) const RETRANSMISSIONS: (f64, f64) = (2.0, 50.0);
+/// Longest stalls agree within this share of the kernel's, or within this many ms.
+pub(super) const STALL_BOUND: (f64, f64) = (0.3, 200.0);
+/// Retransmissions agree within this factor, or within this difference in segments.
+pub(super) const RETRANSMISSION_BOUND: (f64, f64) = (2.0, 50.0);
 
 /// Results of the runs of one side.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,48 +33,54 @@ impl SideRuns {
     pub(super) fn add(&mut self, records: &Value) {
         let summary = records.get("summary").unwrap_or(&Value::Null);
         let flows = list(summary, "flows");
-        let number = |value: &Value, place: &str| value.pointer(place).and_then(Value::as_f64);
-        let of_all = |place: &str| -> Vec<f64> {
-            flows.iter().filter_map(|flow| number(flow, place)).collect()
+        let number = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_f64);
+        let flow_values = |pointer: &str| -> Vec<f64> {
+            flows.iter().filter_map(|flow| number(flow, pointer)).collect()
         };
-        let sum = |place: &str| of_all(place).iter().sum::<f64>();
-        let most = |place: &str| of_all(place).into_iter().reduce(f64::max);
-        let asked =
+        let sum = |pointer: &str| flow_values(pointer).iter().sum::<f64>();
+        let max = |pointer: &str| flow_values(pointer).into_iter().reduce(f64::max);
+        let has_messages =
             |flow: &&Value| number(flow, "/messages/count").is_some_and(|count| count > 0.0);
         self.goodput.push(sum("/goodput_bps") / 1e6);
-        let silent = number(summary, "/flows/0/duration_ns").unwrap_or(0.0) / 1e6;
+        let flow_ms = number(summary, "/flows/0/duration_ns").unwrap_or(0.0) / 1e6;
         let delivered = sum("/bytes") > 0.0;
-        let stall = most("/stall/longest_ns").unwrap_or(0.0) / 1e6;
-        self.stall.push(if delivered { stall } else { silent });
+        let stall = max("/stall/longest_ns").unwrap_or(0.0) / 1e6;
+        self.stall.push(if delivered { stall } else { flow_ms });
         self.retransmissions.push(sum("/retransmissions"));
-        let delays =
-            flows.iter().filter(asked).filter_map(|flow| number(flow, "/messages/delay/p99_ns"));
+        let delays = flows
+            .iter()
+            .filter(has_messages)
+            .filter_map(|flow| number(flow, "/messages/delay/p99_ns"));
         self.p99.extend(delays.reduce(f64::max).map(|nanoseconds| nanoseconds / 1e6));
         let subflows = list(summary, "subflows");
         let bytes = |subflow: &Value| number(subflow, "/bytes").unwrap_or(0.0);
-        let all: f64 = subflows.iter().map(bytes).sum();
+        let total_bytes: f64 = subflows.iter().map(bytes).sum();
         let mut shares = BTreeMap::<&str, f64>::new();
         for subflow in subflows {
             let path = subflow.get("path").and_then(Value::as_str).unwrap_or_default();
             *shares.entry(path).or_default() += bytes(subflow);
         }
-        for (path, bytes) in shares.into_iter().filter(|_| all > 0.0) {
-            self.shares.entry(path.to_owned()).or_default().push(bytes / all);
+        for (path, bytes) in shares.into_iter().filter(|_| total_bytes > 0.0) {
+            self.shares.entry(path.to_owned()).or_default().push(bytes / total_bytes);
         }
     }
 
     /// Splits the runs into odd and even ones, as if they were two sides.
     fn split_in_two(&self) -> [Self; 2] {
-        [0, 1].map(|first| {
-            let half = |all: &[f64]| all.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
+        [0, 1].map(|start| {
+            let every_second =
+                |values: &[f64]| values.iter().skip(start).step_by(2).copied().collect::<Vec<_>>();
             // A run without received data has no shares, so they cannot be assigned to runs.
-            let whole = self.shares.iter().filter(|(_, all)| all.len() == self.goodput.len());
+            let complete_shares =
+                self.shares.iter().filter(|(_, values)| values.len() == self.goodput.len());
             Self {
-                goodput: half(&self.goodput),
-                stall: half(&self.stall),
-                retransmissions: half(&self.retransmissions),
-                p99: half(&self.p99),
-                shares: whole.map(|(path, all)| (path.clone(), half(all))).collect(),
+                goodput: every_second(&self.goodput),
+                stall: every_second(&self.stall),
+                retransmissions: every_second(&self.retransmissions),
+                p99: every_second(&self.p99),
+                shares: complete_shares
+                    .map(|(path, values)| (path.clone(), every_second(values)))
+                    .collect(),
             }
         })
     }
@@ -122,14 +128,15 @@ impl ComparisonRow<'_> {
 
     /// Returns true if the kernel's own runs are within the bound of each other.
     pub(super) fn kernel_is_repeatable(&self) -> bool {
-        let [least, most] = span(&self.kernel.goodput);
-        factor(most, least) <= MAX_GOODPUT_FACTOR
+        let [min, max] = min_and_max(&self.kernel.goodput);
+        factor(max, min) <= MAX_GOODPUT_FACTOR
     }
 
     /// Returns true if the goodput intervals of both sides overlap.
     pub(super) fn overlaps(&self) -> bool {
-        let ([low, high], [least, most]) = (span(&self.ours.goodput), span(&self.kernel.goodput));
-        low <= most && least <= high
+        let ([our_min, our_max], [kernel_min, kernel_max]) =
+            (min_and_max(&self.ours.goodput), min_and_max(&self.kernel.goodput));
+        our_min <= kernel_max && kernel_min <= our_max
     }
 
     pub(super) fn goodput_agrees(&self) -> bool {
@@ -139,15 +146,15 @@ impl ComparisonRow<'_> {
     /// Returns true if the longest stall is within 30 % or 200 ms of the kernel's.
     pub(super) fn stall_agrees(&self) -> bool {
         let (ours, kernel) = (median(&self.ours.stall), median(&self.kernel.stall));
-        let (share, least) = STALL;
-        (ours - kernel).abs() <= (share * kernel).max(least)
+        let (share, min_ms) = STALL_BOUND;
+        (ours - kernel).abs() <= (share * kernel).max(min_ms)
     }
 
     pub(super) fn retransmissions_agree(&self) -> bool {
         let ours = median(&self.ours.retransmissions);
         let kernel = median(&self.kernel.retransmissions);
-        let (most, few) = RETRANSMISSIONS;
-        factor(ours, kernel) <= most || (ours - kernel).abs() <= few
+        let (max_factor, max_difference) = RETRANSMISSION_BOUND;
+        factor(ours, kernel) <= max_factor || (ours - kernel).abs() <= max_difference
     }
 
     pub(super) fn agrees(&self) -> bool {
@@ -156,19 +163,19 @@ impl ComparisonRow<'_> {
 
     /// Returns the factor of the 99th percentile of delays; `None` without messages.
     pub(super) fn p99_factor(&self) -> Option<f64> {
-        let has = !self.ours.p99.is_empty() && !self.kernel.p99.is_empty();
-        has.then(|| factor(median(&self.ours.p99), median(&self.kernel.p99)))
+        let has_delays = !self.ours.p99.is_empty() && !self.kernel.p99.is_empty();
+        has_delays.then(|| factor(median(&self.ours.p99), median(&self.kernel.p99)))
     }
 
     /// Returns the maximum deviation of a path's share of the bytes.
     pub(super) fn share_off(&self) -> f64 {
         let paths = self.ours.shares.keys().chain(self.kernel.shares.keys());
         let share = |runs: &SideRuns, path: &str| {
-            let found = runs.shares.get(path).map_or(0.0, |shares| shares.iter().sum());
-            found / runs.goodput.len().max(1) as f64
+            let sum = runs.shares.get(path).map_or(0.0, |shares| shares.iter().sum());
+            sum / runs.goodput.len().max(1) as f64
         };
-        let off = |path: &String| (share(&self.ours, path) - share(&self.kernel, path)).abs();
-        paths.map(off).fold(0.0, f64::max)
+        let deviation = |path: &String| (share(&self.ours, path) - share(&self.kernel, path)).abs();
+        paths.map(deviation).fold(0.0, f64::max)
     }
 
     pub(super) fn json(&self) -> Value {
@@ -184,11 +191,11 @@ impl ComparisonRow<'_> {
 }
 
 /// Returns the ratio of the larger number to the smaller; 1 if both are zero.
-fn factor(one: f64, other: f64) -> f64 {
-    match (one.max(other), one.min(other)) {
-        (most, _) if most <= 0.0 => 1.0,
-        (_, least) if least <= 0.0 => f64::INFINITY,
-        (most, least) => most / least,
+fn factor(a: f64, b: f64) -> f64 {
+    match (a.max(b), a.min(b)) {
+        (larger, _) if larger <= 0.0 => 1.0,
+        (_, smaller) if smaller <= 0.0 => f64::INFINITY,
+        (larger, smaller) => larger / smaller,
     }
 }
 
@@ -196,19 +203,19 @@ fn factor(one: f64, other: f64) -> f64 {
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |place: usize| sorted.get(place).copied().unwrap_or_default();
+    let value_at = |index: usize| sorted.get(index).copied().unwrap_or_default();
     let count = sorted.len();
     if count % 2 == 1 {
-        at(count / 2)
+        value_at(count / 2)
     } else {
-        f64::midpoint(at((count / 2).max(1) - 1), at(count / 2))
+        f64::midpoint(value_at((count / 2).max(1) - 1), value_at(count / 2))
     }
 }
 
 /// Returns the minimum and the maximum.
-pub(super) fn span(values: &[f64]) -> [f64; 2] {
-    let least = values.iter().copied().reduce(f64::min).unwrap_or_default();
-    [least, values.iter().copied().reduce(f64::max).unwrap_or_default()]
+pub(super) fn min_and_max(values: &[f64]) -> [f64; 2] {
+    let min = values.iter().copied().reduce(f64::min).unwrap_or_default();
+    [min, values.iter().copied().reduce(f64::max).unwrap_or_default()]
 }
 
 /// Returns the quantile by nearest rank: `share` of the values do not exceed it.
@@ -260,16 +267,16 @@ mod tests {
 
     #[test]
     fn small_stalls_and_few_retransmissions_agree_at_any_ratio() {
-        let few = runs(&[10.0], 10.0, 0.0);
-        assert_eq!(verdicts(few.clone(), runs(&[10.0], 205.0, 50.0)), [true; 3]);
-        assert_eq!(verdicts(few, runs(&[10.0], 290.0, 51.0)), [true, false, false]);
+        let small_metrics = runs(&[10.0], 10.0, 0.0);
+        assert_eq!(verdicts(small_metrics.clone(), runs(&[10.0], 205.0, 50.0)), [true; 3]);
+        assert_eq!(verdicts(small_metrics, runs(&[10.0], 290.0, 51.0)), [true, false, false]);
     }
 
     #[test]
     fn intervals_that_overlap_agree() {
-        let wide = runs(&[5.0, 20.0], 0.0, 0.0);
-        assert!(verdicts(runs(&[19.0, 22.0], 0.0, 0.0), wide.clone())[0]);
-        assert!(!verdicts(runs(&[21.0, 22.0], 0.0, 0.0), wide)[0]);
+        let wide_interval = runs(&[5.0, 20.0], 0.0, 0.0);
+        assert!(verdicts(runs(&[19.0, 22.0], 0.0, 0.0), wide_interval.clone())[0]);
+        assert!(!verdicts(runs(&[21.0, 22.0], 0.0, 0.0), wide_interval)[0]);
     }
 
     #[test]
@@ -310,26 +317,28 @@ mod tests {
         };
         let row =
             ComparisonRow { scenario: &scenario, ours: SideRuns::default(), kernel, left_out: 0 };
-        let halves = row.kernel_self_comparison().unwrap();
+        let self_comparison = row.kernel_self_comparison().unwrap();
         assert_eq!(
-            (&halves.ours.goodput[..], &halves.kernel.goodput[..]),
+            (&self_comparison.ours.goodput[..], &self_comparison.kernel.goodput[..]),
             (&[10.0, 12.0][..], &[20.0][..])
         );
         assert!(
-            !halves.goodput_agrees() && !halves.stall_agrees() && !halves.retransmissions_agree()
+            !self_comparison.goodput_agrees()
+                && !self_comparison.stall_agrees()
+                && !self_comparison.retransmissions_agree()
         );
-        assert!((halves.share_off() - 0.2).abs() < 1e-9);
+        assert!((self_comparison.share_off() - 0.2).abs() < 1e-9);
         assert!(!row.kernel_is_repeatable());
-        let one = ComparisonRow { kernel: runs(&[1.0], 0.0, 0.0), ..row };
-        assert!(one.kernel_is_repeatable());
-        assert!(one.kernel_self_comparison().is_none());
+        let single_run = ComparisonRow { kernel: runs(&[1.0], 0.0, 0.0), ..row };
+        assert!(single_run.kernel_is_repeatable());
+        assert!(single_run.kernel_self_comparison().is_none());
     }
 
     #[test]
     fn medians_and_quantiles_are_as_defined() {
-        let ten: Vec<_> = (1..=10).map(f64::from).collect();
-        let found = [median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0]), quantile(&ten, 0.9)];
-        assert_eq!(found.to_vec(), vec![2.0, 2.5, 9.0]);
+        let one_to_ten: Vec<_> = (1..=10).map(f64::from).collect();
+        let results = [median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0]), quantile(&one_to_ten, 0.9)];
+        assert_eq!(results.to_vec(), vec![2.0, 2.5, 9.0]);
         assert_eq!((factor(0.0, 0.0), factor(0.0, 1.0)), (1.0, f64::INFINITY));
     }
 }

@@ -37,25 +37,27 @@ pub(super) struct Runner<'a> {
 /// Queue of jobs, with the capacity in use.
 #[derive(Debug)]
 struct JobQueue<'a> {
-    waiting: VecDeque<ComparisonJob<'a>>,
-    /// Capacity for concurrent runs in Mbit/s, and the part in use.
-    room: f64,
-    used: f64,
-    begun: usize,
+    queued: VecDeque<ComparisonJob<'a>>,
+    /// Capacity for concurrent runs in Mbit/s.
+    /// Rate of the running jobs in Mbit/s.
+    capacity_mbps: f64,
+    used_mbps: f64,
+    started_jobs: usize,
     failure: Option<String>,
 }
 
 impl<'a> JobQueue<'a> {
     /// Returns the first job that fits the capacity, and its number; any job when none is running.
     fn next(&mut self) -> Option<(ComparisonJob<'a>, usize)> {
-        let alone = self.used < 0.001;
-        let fits =
-            |job: &ComparisonJob<'_>| alone || self.used + job.scenario.rate_mbps <= self.room;
-        let place = self.waiting.iter().position(fits)?;
-        let job = self.waiting.remove(place)?;
-        self.used += job.scenario.rate_mbps;
-        self.begun += 1;
-        Some((job, self.begun))
+        let is_idle = self.used_mbps < 0.001;
+        let fits_capacity = |job: &ComparisonJob<'_>| {
+            is_idle || self.used_mbps + job.scenario.rate_mbps <= self.capacity_mbps
+        };
+        let index = self.queued.iter().position(fits_capacity)?;
+        let job = self.queued.remove(index)?;
+        self.used_mbps += job.scenario.rate_mbps;
+        self.started_jobs += 1;
+        Some((job, self.started_jobs))
     }
 }
 
@@ -72,22 +74,34 @@ impl Runner<'_> {
         let (simulated, emulated): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| job.side == StackUnderTest::Simulated);
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        self.all(emulated, self.jobs, MAX_MBPS_PER_PROCESSOR * processors as f64)?;
-        self.all(simulated, processors, f64::INFINITY)
+        self.run_parallel(emulated, self.jobs, MAX_MBPS_PER_PROCESSOR * processors as f64)?;
+        self.run_parallel(simulated, processors, f64::INFINITY)
     }
 
-    /// Runs all jobs, at most `at_once` concurrently and with at most `room` Mbit/s in total.
-    fn all(&self, jobs: Vec<ComparisonJob<'_>>, at_once: usize, room: f64) -> Result<()> {
+    /// Runs all jobs, at most `max_parallel` concurrently and with at most `capacity_mbps` in
+    /// total.
+    fn run_parallel(
+        &self,
+        jobs: Vec<ComparisonJob<'_>>,
+        max_parallel: usize,
+        capacity_mbps: f64,
+    ) -> Result<()> {
         let count = jobs.len();
-        let queue = JobQueue { waiting: jobs.into(), room, used: 0.0, begun: 0, failure: None };
+        let queue = JobQueue {
+            queued: jobs.into(),
+            capacity_mbps,
+            used_mbps: 0.0,
+            started_jobs: 0,
+            failure: None,
+        };
         let (queue, changed) = (Mutex::new(queue), Condvar::new());
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
         thread::scope(|scope| {
-            for worker in 0..at_once.clamp(1, count.max(1)) {
+            for worker in 0..max_parallel.clamp(1, count.max(1)) {
                 let (lock, changed) = (&lock, &changed);
                 scope.spawn(move || {
                     let mut queue = lock();
-                    while !queue.waiting.is_empty() && queue.failure.is_none() {
+                    while !queue.queued.is_empty() && queue.failure.is_none() {
                         let Some((job, number)) = queue.next() else {
                             queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                             continue;
@@ -95,7 +109,7 @@ impl Runner<'_> {
                         drop(queue);
                         let result = self.run_until_not_degraded(job, worker, (number, count));
                         queue = lock();
-                        queue.used -= job.scenario.rate_mbps;
+                        queue.used_mbps -= job.scenario.rate_mbps;
                         if let Err(error) = result {
                             queue.failure = Some(error.to_string());
                         }
@@ -113,11 +127,11 @@ impl Runner<'_> {
         &self,
         job: ComparisonJob<'_>,
         worker: usize,
-        place: (usize, usize),
+        progress: (usize, usize),
     ) -> Result<()> {
         let ComparisonJob { scenario, side, run } = job;
         while let StoredRunState::Missing(attempt) = self.store.find(scenario, side, run) {
-            let result = self.result(job, worker)?;
+            let result = self.run_job(job, worker)?;
             if result.is_none() && side == StackUnderTest::Kernel {
                 // Not an error of our stack: the kernel run prints its reason, and is tried again
                 // next time.
@@ -126,15 +140,15 @@ impl Runner<'_> {
             }
             self.store.add(scenario, side, (run, attempt), result.as_deref())?;
             if side != StackUnderTest::Simulated {
-                let (number, count) = place;
-                let what = match self.store.find(scenario, side, run) {
+                let (number, count) = progress;
+                let note = match self.store.find(scenario, side, run) {
                     StoredRunState::Run(..) => "",
                     StoredRunState::Missing(_) => ", degraded: again",
                     StoredRunState::LeftOut => ", degraded: left out",
                 };
                 let name = &scenario.name;
                 print_progress(&format!(
-                    "{number}/{count} {name} {} run {}{what}",
+                    "{number}/{count} {name} {} run {}{note}",
                     side.name(),
                     run + 1
                 ));
@@ -144,15 +158,15 @@ impl Runner<'_> {
     }
 
     /// Returns the file with the result of one run; `None` without a result.
-    fn result(&self, job: ComparisonJob<'_>, worker: usize) -> Result<Option<PathBuf>> {
+    fn run_job(&self, job: ComparisonJob<'_>, worker: usize) -> Result<Option<PathBuf>> {
         let ComparisonJob { scenario, side, run } = job;
         let folder = self.store.temp_folder(worker)?;
         let file = folder.join(format!("{}.toml", scenario.name));
-        let limit = format!("{}", scenario.seconds + HANG_TIMEOUT_S);
+        let timeout_s = format!("{}", scenario.seconds + HANG_TIMEOUT_S);
         let mut command = Command::new("timeout");
         // Stay in the caller's process group, so that an interrupt reaches the child.
         command.arg("--foreground");
-        command.arg(limit);
+        command.arg(timeout_s);
         let text = match side {
             StackUnderTest::Kernel => scenario.text.clone(),
             StackUnderTest::Towpath => scenario.text_for_towpath(),
@@ -163,7 +177,7 @@ impl Runner<'_> {
             }
         };
         fs::write(&file, text)?;
-        let out = folder.join("out");
+        let out_folder = folder.join("out");
         let (world, stack) = match side {
             StackUnderTest::Kernel => ("emu", "kernel"),
             StackUnderTest::Towpath => ("emu", "towpath"),
@@ -173,25 +187,26 @@ impl Runner<'_> {
             .arg(self.towpath)
             .args(["run", "-q", "--json", "--world", world, "--stack", stack, "--transport"])
             .args([&scenario.transport, "--seed", &(run + 1).to_string(), "-o"])
-            .args([&out, &file])
+            .args([&out_folder, &file])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .output()?;
-        let found = fs::read_dir(&out)
+        let paths = fs::read_dir(&out_folder)
             .ok()
             .into_iter()
             .flatten()
             .filter_map(|entry| Some(entry.ok()?.path()));
-        let whole = found.filter(|path| path.to_string_lossy().ends_with(".jsonl.zst")).last();
-        if whole.is_none() {
+        let stored_result =
+            paths.filter(|path| path.to_string_lossy().ends_with(".jsonl.zst")).last();
+        if stored_result.is_none() {
             print_progress(String::from_utf8_lossy(&output.stderr).trim());
         }
-        let kept = folder.join("result");
-        if let Some(whole) = &whole {
-            fs::rename(whole, &kept)?;
+        let result_file = folder.join("result");
+        if let Some(stored_result) = &stored_result {
+            fs::rename(stored_result, &result_file)?;
         }
-        let _ = fs::remove_dir_all(&out); // it may never have been created
-        Ok(whole.map(|_| kept))
+        let _ = fs::remove_dir_all(&out_folder); // it may never have been created
+        Ok(stored_result.map(|_| result_file))
     }
 }
 

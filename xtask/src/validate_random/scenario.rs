@@ -35,8 +35,8 @@ pub(super) struct ComparedScenario {
 
 /// Returns the first `count` scenarios of `seed`.
 pub(super) fn drawn(seed: u64, count: u32) -> Result<Vec<ComparedScenario>> {
-    let all = (0..count).map(|number| read(&draw::scenario(seed, number), Path::new("")));
-    Ok(all.collect::<Result<Vec<_>>>()?.concat())
+    let scenarios = (0..count).map(|number| read(&draw::scenario(seed, number), Path::new("")));
+    Ok(scenarios.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Reads a file: one scenario for each of its transports.
@@ -49,7 +49,7 @@ pub(super) fn file(path: &Path) -> Result<Vec<ComparedScenario>> {
 pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(path)?.collect::<std::result::Result<Vec<_>, _>>()?;
     let files = entries.into_iter().map(|entry| entry.path());
-    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "toml"));
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "toml"));
     Ok(files.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
@@ -69,7 +69,7 @@ fn read(text: &str, path: &Path) -> Result<Vec<ComparedScenario>> {
     let seconds = flow.and_then(|flow| quantity(flow.get("duration")?)).unwrap_or(10.0);
     let scenario = |transport: String| ComparedScenario {
         name: name.to_owned(),
-        marks: marks(&table, &paths, &transport),
+        marks: scenario_marks(&table, &paths, &transport),
         text: text.to_owned(),
         hash: hash([text.as_bytes()]),
         rate_mbps: rates.iter().take(if transport == "tcp" { 1 } else { rates.len() }).sum(),
@@ -82,16 +82,16 @@ fn read(text: &str, path: &Path) -> Result<Vec<ComparedScenario>> {
 }
 
 fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
-    let all = table.get(key).and_then(Value::as_table);
-    all.into_iter().flat_map(Table::values).filter_map(Value::as_table).collect()
+    let value = table.get(key).and_then(Value::as_table);
+    value.into_iter().flat_map(Table::values).filter_map(Value::as_table).collect()
 }
 
 /// Parses a rate in bit/s, a time in s or a size in bytes; returns the larger of two directions.
 fn quantity(value: &Value) -> Option<f64> {
     let text = match value {
         Value::String(text) => text,
-        Value::Table(both) => {
-            return both.values().filter_map(quantity).reduce(f64::max);
+        Value::Table(directions) => {
+            return directions.values().filter_map(quantity).reduce(f64::max);
         }
         Value::Integer(_)
         | Value::Float(_)
@@ -112,10 +112,10 @@ fn quantity(value: &Value) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
+fn scenario_marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
     let mut marks = BTreeSet::new();
-    let mut mark = |is: bool, text: &str| {
-        if is {
+    let mut mark = |has_feature: bool, text: &str| {
+        if has_feature {
             marks.insert(text.to_owned());
         }
     };
@@ -125,18 +125,18 @@ fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
         1 => mark(multipath, "MPTCP, 1 path"),
         count => mark(multipath, &format!("MPTCP, {count} paths")),
     }
-    let has = |path: &Table, key: &str, inner: &str| {
-        path.get(key).and_then(Value::as_table).is_some_and(|table| table.contains_key(inner))
+    let has_inner_key = |path: &Table, key: &str, inner_key: &str| {
+        path.get(key).and_then(Value::as_table).is_some_and(|table| table.contains_key(inner_key))
     };
     for path in paths {
         mark(path.get("loss").is_some_and(Value::is_str), "loss");
-        mark(has(path, "loss", "burst"), "burst loss");
+        mark(has_inner_key(path, "loss", "burst"), "burst loss");
         let jitter = path.get("jitter").and_then(Value::as_table);
         let reorders = jitter.and_then(|jitter| jitter.get("reorder")).and_then(Value::as_bool);
         mark(reorders == Some(true), "jitter, reorders");
         mark(jitter.is_some() && reorders != Some(true), "jitter in order");
-        mark(has(path, "queue", "tbf"), "tbf");
-        mark(has(path, "queue", "codel"), "CoDel");
+        mark(has_inner_key(path, "queue", "tbf"), "tbf");
+        mark(has_inner_key(path, "queue", "codel"), "CoDel");
         let mtu = path.get("mtu").and_then(Value::as_integer).unwrap_or(1_500);
         mark(mtu > 1_500, "MTU > 1500");
         mark(mtu < 1_500, "MTU < 1500");
@@ -148,10 +148,11 @@ fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
         mark(host.contains_key("send-buffer"), "send buffer");
     }
     let delays: Vec<f64> = paths.iter().filter_map(|path| quantity(path.get("delay")?)).collect();
-    let (least, most) =
+    let (min_delay, max_delay) =
         (delays.iter().copied().reduce(f64::min), delays.iter().copied().reduce(f64::max));
-    let apart = least.zip(most).is_some_and(|(least, most)| most > 4.0 * least);
-    mark(multipath && apart, "delays 4 × apart");
+    let are_far_apart =
+        min_delay.zip(max_delay).is_some_and(|(min_delay, max_delay)| max_delay > 4.0 * min_delay);
+    mark(multipath && are_far_apart, "delays 4 × apart");
     let run = table.get("run").and_then(Value::as_table);
     let control = run.and_then(|run| run.get("congestion-control")).and_then(Value::as_str);
     mark(control == Some("reno"), "Reno");
@@ -164,9 +165,9 @@ fn add_event_marks(table: &Table, mark: &mut impl FnMut(bool, &str)) {
     let list = |key: &str| table.get(key).and_then(Value::as_array);
     let events = list("timeline").into_iter().flatten().filter_map(Value::as_table);
     let mut rates = 0;
-    let mut quiet = true;
+    let mut has_no_events = true;
     for event in events {
-        quiet = false;
+        has_no_events = false;
         match event.get("set").and_then(Value::as_str) {
             Some("down") => mark(true, "outage"),
             Some("rate") => rates += 1,
@@ -177,14 +178,14 @@ fn add_event_marks(table: &Table, mark: &mut impl FnMut(bool, &str)) {
     }
     mark((1..4).contains(&rates), "rate change");
     mark(rates >= 4, "flapping");
-    mark(quiet, "no event");
+    mark(has_no_events, "no event");
     for flow in list("flows").into_iter().flatten().filter_map(Value::as_table) {
-        let word = |key: &str| flow.get(key).and_then(Value::as_str).unwrap_or_default();
-        mark(word("pattern") == "reqres", "requests");
-        mark(word("pattern") == "video", "video");
-        mark(["bulk", "iperf"].contains(&word("pattern")), "bulk");
-        mark(word("direction") == "down", "down");
-        mark(word("family") == "v6", "IPv6");
+        let text_of = |key: &str| flow.get(key).and_then(Value::as_str).unwrap_or_default();
+        mark(text_of("pattern") == "reqres", "requests");
+        mark(text_of("pattern") == "video", "video");
+        mark(["bulk", "iperf"].contains(&text_of("pattern")), "bulk");
+        mark(text_of("direction") == "down", "down");
+        mark(text_of("family") == "v6", "IPv6");
     }
 }
 
@@ -206,8 +207,8 @@ impl ComparedScenario {
             let Some(Value::String(delay)) = path.get_mut("delay") else { continue };
             let Some(seconds) = quantity(&Value::String(delay.clone())) else { continue };
             let micros = (seconds * 1e6).round() as u64;
-            let more = u64::from(run) * step % 500;
-            *delay = format!("{} us", micros + more.min(micros * more / 25_000));
+            let extra_us = u64::from(run) * step % 500;
+            *delay = format!("{} us", micros + extra_us.min(micros * extra_us / 25_000));
         }
         if run == 0 { text } else { table.to_string() }
     }

@@ -43,7 +43,7 @@ impl StackUnderTest {
         }
     }
 
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::Kernel, Self::Towpath, Self::Simulated].into_iter().find(|side| side.name() == name)
     }
 }
@@ -90,7 +90,7 @@ impl RunStore {
     /// binary.
     fn stem(&self, scenario: &ComparedScenario, side: StackUnderTest, run: u32) -> PathBuf {
         let transport = &scenario.transport;
-        let who = match side {
+        let stack_key = match side {
             StackUnderTest::Kernel => self.kernel.clone(),
             StackUnderTest::Towpath => {
                 let profile = scenario.profile.as_ref();
@@ -103,7 +103,7 @@ impl RunStore {
                 format!("sim-{key:016x}")
             }
         };
-        self.folder(scenario).join(format!("{who}-{transport}-{}", run + 1))
+        self.folder(scenario).join(format!("{stack_key}-{transport}-{}", run + 1))
     }
 
     /// Finds run `run`, counted from 0.
@@ -115,11 +115,14 @@ impl RunStore {
     ) -> StoredRunState {
         let stem = self.stem(scenario, side, run);
         for attempt in 1..=MAX_ATTEMPTS {
-            let (small, whole) = files(&stem, attempt);
-            let records = fs::read(&small).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            let (records_file, result_file) = attempt_files(&stem, attempt);
+            let records =
+                fs::read(&records_file).ok().and_then(|text| serde_json::from_slice(&text).ok());
             match records {
                 None => return StoredRunState::Missing(attempt),
-                Some(records) if !degraded(&records) => return StoredRunState::Run(records, whole),
+                Some(records) if !is_degraded(&records) => {
+                    return StoredRunState::Run(records, result_file);
+                }
                 Some(_) => {}
             }
         }
@@ -140,20 +143,20 @@ impl RunStore {
         if !text.exists() {
             fs::write(text, &scenario.text)?;
         }
-        let (small, whole) = files(&self.stem(scenario, side, run), attempt);
+        let (records_file, result_file) = attempt_files(&self.stem(scenario, side, run), attempt);
         let records = match result {
             Some(result) => {
                 let records = read(result)?;
-                fs::rename(result, whole)?;
+                fs::rename(result, result_file)?;
                 records
             }
             None => json!({"summary": null, "timing": null}),
         };
-        let beside = small.with_extension(format!("{}-part", std::process::id()));
-        let mut file = BufWriter::new(File::create(&beside)?);
+        let part_file = records_file.with_extension(format!("{}-part", std::process::id()));
+        let mut file = BufWriter::new(File::create(&part_file)?);
         serde_json::to_writer(&mut file, &records)?;
         file.flush()?;
-        fs::rename(beside, small)?;
+        fs::rename(part_file, records_file)?;
         Ok(())
     }
 
@@ -173,13 +176,13 @@ fn hash_of_binary(bytes: &[u8]) -> u64 {
     })
 }
 
-fn files(stem: &Path, attempt: u32) -> (PathBuf, PathBuf) {
-    let with = |ending: &str| {
+fn attempt_files(stem: &Path, attempt: u32) -> (PathBuf, PathBuf) {
+    let with_extension = |extension: &str| {
         let mut name = stem.as_os_str().to_owned();
-        name.push(format!(".{attempt}.{ending}"));
+        name.push(format!(".{attempt}.{extension}"));
         PathBuf::from(name)
     };
-    (with("json"), with("jsonl.zst"))
+    (with_extension("json"), with_extension("jsonl.zst"))
 }
 
 /// Reads the compared records of a result.
@@ -199,11 +202,11 @@ fn read(path: &Path) -> Result<Value> {
 }
 
 /// Returns true if the emulator itself was late or lost packets.
-fn degraded(records: &Value) -> bool {
+fn is_degraded(records: &Value) -> bool {
     let noise = |field: &str| records.pointer(&format!("/timing/{field}")).and_then(Value::as_f64);
-    noise("lateness_p99_ns").is_some_and(|late| late > MAX_LATENESS_NS)
-        || noise("lateness_p999_ns").is_some_and(|late| late > MAX_TAIL_LATENESS_NS)
-        || noise("lost_packets").is_some_and(|lost| lost > 0.0)
+    noise("lateness_p99_ns").is_some_and(|lateness_ns| lateness_ns > MAX_LATENESS_NS)
+        || noise("lateness_p999_ns").is_some_and(|lateness_ns| lateness_ns > MAX_TAIL_LATENESS_NS)
+        || noise("lost_packets").is_some_and(|lost_packets| lost_packets > 0.0)
 }
 
 #[cfg(test)]
@@ -234,16 +237,16 @@ mod tests {
         let find = |run| open().find(scenario, StackUnderTest::Kernel, run);
         for attempt in 1..=MAX_ATTEMPTS {
             assert_eq!(find(0), StoredRunState::Missing(attempt));
-            let late = result(&folder, 2_000_000);
-            open().add(scenario, StackUnderTest::Kernel, (0, attempt), Some(&late)).unwrap();
+            let late_result = result(&folder, 2_000_000);
+            open().add(scenario, StackUnderTest::Kernel, (0, attempt), Some(&late_result)).unwrap();
         }
         assert_eq!(find(0), StoredRunState::LeftOut);
         assert_eq!(find(1), StoredRunState::Missing(1));
-        let good = result(&folder, 90_000);
-        open().add(scenario, StackUnderTest::Kernel, (1, 1), Some(&good)).unwrap();
-        let StoredRunState::Run(records, whole) = find(1) else { panic!("not kept") };
+        let good_result = result(&folder, 90_000);
+        open().add(scenario, StackUnderTest::Kernel, (1, 1), Some(&good_result)).unwrap();
+        let StoredRunState::Run(records, result_file) = find(1) else { panic!("not kept") };
         assert_eq!(records.pointer("/summary/ok"), Some(&Value::Bool(true)));
-        assert!(whole.exists() && !good.exists());
+        assert!(result_file.exists() && !good_result.exists());
         // Another binary needs another simulated run; the kernel's run stays.
         open().add(scenario, StackUnderTest::Simulated, (0, 1), None).unwrap();
         assert!(matches!(
@@ -264,10 +267,10 @@ mod tests {
                 "other_cpu_share": 0.9, "unreliable": true
             }})
         };
-        assert!(!degraded(&noise(999_999, 4_000_000, 0)));
-        assert!(degraded(&noise(1_100_000, 1_200_000, 0)));
-        assert!(degraded(&noise(100_000, 21_000_000, 0)));
-        assert!(degraded(&noise(100_000, 200_000, 1)));
-        assert!(!degraded(&json!({"summary": {}, "timing": null})));
+        assert!(!is_degraded(&noise(999_999, 4_000_000, 0)));
+        assert!(is_degraded(&noise(1_100_000, 1_200_000, 0)));
+        assert!(is_degraded(&noise(100_000, 21_000_000, 0)));
+        assert!(is_degraded(&noise(100_000, 200_000, 1)));
+        assert!(!is_degraded(&json!({"summary": {}, "timing": null})));
     }
 }

@@ -92,8 +92,8 @@ impl Setup {
         }
     }
 
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Self::VM_CASES.into_iter().find(|how| how.name() == name)
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::VM_CASES.into_iter().find(|setup| setup.name() == name)
     }
 
     pub(super) fn text(self) -> &'static str {
@@ -112,7 +112,7 @@ impl Setup {
 pub(super) struct VmJob {
     pub(super) case: &'static str,
     pub(super) transport: &'static str,
-    pub(super) how: Setup,
+    pub(super) setup: Setup,
     /// Number of the run, from 0, for this case, transport and combination.
     pub(super) run: u32,
     /// Command line for `guest.sh` in the virtual machine.
@@ -122,15 +122,15 @@ pub(super) struct VmJob {
 impl VmJob {
     /// Returns the file name of the whole result with one kernel.
     pub(super) fn file_name(&self, kernel: &str) -> String {
-        let Self { case, transport, how, run, .. } = self;
-        format!("{kernel}-{case}-{transport}-{}-{}.jsonl.zst", how.name(), run + 1)
+        let Self { case, transport, setup, run, .. } = self;
+        format!("{kernel}-{case}-{transport}-{}-{}.jsonl.zst", setup.name(), run + 1)
     }
 }
 
 impl fmt::Display for VmJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { case, transport, how, run, .. } = self;
-        write!(f, "{case} over {transport}, {}, run {}", how.text(), run + 1)
+        let Self { case, transport, setup, run, .. } = self;
+        write!(f, "{case} over {transport}, {}, run {}", setup.text(), run + 1)
     }
 }
 
@@ -141,11 +141,11 @@ impl fmt::Display for VmJob {
 pub(super) fn jobs(cases: &[&VmCase], runs: u32) -> Vec<VmJob> {
     let mut jobs = Vec::new();
     for run in 0..runs.max(2) {
-        for how in Setup::VM_CASES {
+        for setup in Setup::VM_CASES {
             for case in cases {
-                for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
-                    let command = case.command(transport, how).filter(|_| run < wanted);
-                    let job = |command| VmJob { case: case.name, transport, how, run, command };
+                for (transport, run_count) in [("tcp", 2), ("mptcp", runs)] {
+                    let command = case.command(transport, setup).filter(|_| run < run_count);
+                    let job = |command| VmJob { case: case.name, transport, setup, run, command };
                     jobs.extend(command.map(job));
                 }
             }
@@ -165,9 +165,9 @@ impl VmCase {
     }
 
     /// Returns the command for `guest.sh`; `None` where that cannot run the case.
-    fn command(&self, transport: &str, how: Setup) -> Option<String> {
-        let stack = if how == Setup::OursEmulated { "towpath" } else { "kernel" };
-        let packets = match how {
+    fn command(&self, transport: &str, setup: Setup) -> Option<String> {
+        let stack = if setup == Setup::OursEmulated { "towpath" } else { "kernel" };
+        let packets = match setup {
             Setup::Kernel => "merged",
             Setup::KernelUnmerged => "single",
             Setup::KernelEmulated | Setup::OursEmulated | Setup::Simulated => {
@@ -212,8 +212,9 @@ impl VmCase {
             self.name,
             server.unwrap_or_default()
         );
-        for (number, ((rate, delay, wait), more)) in paths.iter().zip(microseconds).enumerate() {
-            let delay = delay * 1_000 + more;
+        for (number, ((rate, delay, wait), extra_us)) in paths.iter().zip(microseconds).enumerate()
+        {
+            let delay = delay * 1_000 + extra_us;
             text.extend([format!(
                 "[paths.path{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"{rate} Mbit/s\"\n\
                  delay = \"{delay} us\"\n\
@@ -247,10 +248,11 @@ mod tests {
         fs::remove_file(&file).unwrap();
         assert_eq!(case.scenario_of_run(3), "name = \"drawn\"\n");
         let routes: Vec<_> =
-            jobs(&[&case], 1).into_iter().map(|job| (job.transport, job.how)).collect();
-        let twice = |how| [("tcp", how), ("mptcp", how)];
-        let first = [twice(Setup::KernelEmulated), twice(Setup::OursEmulated)].concat();
-        let second = [("tcp", Setup::KernelEmulated), ("tcp", Setup::OursEmulated)];
-        assert_eq!(routes, [first, second.to_vec()].concat());
+            jobs(&[&case], 1).into_iter().map(|job| (job.transport, job.setup)).collect();
+        let both_transports = |setup| [("tcp", setup), ("mptcp", setup)];
+        let first_runs =
+            [both_transports(Setup::KernelEmulated), both_transports(Setup::OursEmulated)].concat();
+        let second_runs = [("tcp", Setup::KernelEmulated), ("tcp", Setup::OursEmulated)];
+        assert_eq!(routes, [first_runs, second_runs.to_vec()].concat());
     }
 }

@@ -50,14 +50,15 @@ pub(super) fn make(
     }
     let mut libraries = BTreeSet::new();
     for (name, package) in PROGRAMS {
-        let program = find(name).ok_or_else(|| format!("no {name} here (package {package})"))?;
+        let program =
+            find_program(name).ok_or_else(|| format!("no {name} here (package {package})"))?;
         if name != "strip" {
             archive.file(&format!("bin/{name}"), &fs::read(&program)?)?;
             libraries.extend(shared_libraries(&program)?);
         }
     }
     let stripped = folder.join("towpath");
-    super::succeed(Command::new("strip").arg("-o").arg(&stripped).arg(towpath))?;
+    super::expect_success(Command::new("strip").arg("-o").arg(&stripped).arg(towpath))?;
     archive.file("bin/towpath", &fs::read(&stripped)?)?;
     libraries.extend(shared_libraries(&stripped)?);
     for applet in APPLETS {
@@ -87,15 +88,16 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
     if path.exists() {
         return Ok(fs::read(path)?);
     }
-    let packed = path.with_extension("ko.xz");
-    let output = Command::new("xz").args(["--decompress", "--stdout"]).arg(&packed).output()?;
+    let compressed_module = path.with_extension("ko.xz");
+    let output =
+        Command::new("xz").args(["--decompress", "--stdout"]).arg(&compressed_module).output()?;
     if !output.status.success() {
-        return Err(format!("xz cannot read {}", packed.display()).into());
+        return Err(format!("xz cannot read {}", compressed_module.display()).into());
     }
     Ok(output.stdout)
 }
 
-fn find(name: &str) -> Option<PathBuf> {
+fn find_program(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
@@ -130,8 +132,8 @@ impl<W: Write> Archive<W> {
 
     /// Adds the folders that contain `name`; duplicates are harmless.
     fn add_parent_folders(&mut self, name: &str) -> io::Result<()> {
-        let ends: Vec<_> = name.match_indices('/').map(|(end, _)| end).collect();
-        ends.into_iter().try_for_each(|end| self.folder(name.get(..end).unwrap_or_default()))
+        let separators: Vec<_> = name.match_indices('/').map(|(end, _)| end).collect();
+        separators.into_iter().try_for_each(|end| self.folder(name.get(..end).unwrap_or_default()))
     }
 
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {

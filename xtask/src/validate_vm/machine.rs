@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::cases::VmJob;
 use super::results::Results;
-use super::{goodput_mbps, longest_stall_ms, succeed};
+use super::{expect_success, goodput_mbps, longest_stall_ms};
 use crate::Result;
 
 /// A downloaded kernel, unpacked from its packages.
@@ -30,7 +30,7 @@ impl Kernel {
             fs::remove_dir_all(&files)?;
         }
         for package in packages {
-            succeed(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
+            expect_success(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
         }
         let (image, version) = find_image(&files).ok_or("the packages have no kernel")?;
         let modules = [files.join("lib"), files.join("usr/lib")]
@@ -47,8 +47,8 @@ impl Kernel {
 /// The path is `boot/vmlinuz-VERSION`, or, since Debian's 7.3, `usr/lib/modules/VERSION/vmlinuz`.
 fn find_image(files: &Path) -> Option<(PathBuf, String)> {
     let entries = |folder: &str| {
-        let read = fs::read_dir(files.join(folder)).ok();
-        read.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+        let folder_entries = fs::read_dir(files.join(folder)).ok();
+        folder_entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
     };
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let boot = entries("boot").filter_map(|image| {
@@ -71,16 +71,17 @@ pub(super) fn boot(
     out: &mut dyn Write,
 ) -> Result<()> {
     // One virtual nanosecond for each instruction; time jumps while all processes sleep.
-    let fixed = "-accel tcg -icount shift=0,sleep=off,align=off -rtc clock=vm -cpu max,-rdrand,-rdseed \
+    let machine_options = "-accel tcg -icount shift=0,sleep=off,align=off -rtc clock=vm -cpu max,-rdrand,-rdseed \
                  -m 1024 -smp 1 -nographic -no-reboot -nic none";
-    let words = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable rdinit=/init";
+    let kernel_parameters =
+        "console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable rdinit=/init";
     let mut machine = Command::new("qemu-system-x86_64")
-        .args(fixed.split_whitespace())
+        .args(machine_options.split_whitespace())
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(image)
-        .args(["-append", words])
+        .args(["-append", kernel_parameters])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -89,14 +90,14 @@ pub(super) fn boot(
     let log = image.with_file_name("console.log");
     fs::create_dir_all(image.with_file_name("runs"))?;
     let facts = File::create(image.with_file_name(format!("facts-{}.txt", kernel.version)))?;
-    let mut told = ConsoleSink { version: &kernel.version, log: &log, facts: Box::new(facts), out };
-    let read = listen(console, jobs, results, &mut told);
-    if read.is_err() {
+    let mut sink = ConsoleSink { version: &kernel.version, log: &log, facts: Box::new(facts), out };
+    let all_run = read_console(console, jobs, results, &mut sink);
+    if all_run.is_err() {
         machine.kill()?;
     }
     machine.wait()?;
-    if !read? {
-        writeln!(told.out, "the virtual machine ended before its jobs: see {}", log.display())?;
+    if !all_run? {
+        writeln!(sink.out, "the virtual machine ended before its jobs: see {}", log.display())?;
     }
     Ok(())
 }
@@ -114,7 +115,7 @@ struct ConsoleSink<'a> {
 }
 
 /// Keeps the results from the console; returns true if all jobs were run.
-fn listen(
+fn read_console(
     console: impl Read,
     jobs: &[VmJob],
     results: &mut Results,
@@ -125,29 +126,30 @@ fn listen(
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line:.1000}")?;
         // The firmware's last output may precede the first result on its line.
-        let Some((_, said)) = line.trim().split_once("@@ ") else { continue };
-        if said == "end" {
+        let Some((_, message)) = line.trim().split_once("@@ ") else { continue };
+        if message == "end" {
             return Ok(true);
         }
-        if let Some(fact) = said.strip_prefix("fact ") {
+        if let Some(fact) = message.strip_prefix("fact ") {
             writeln!(sink.facts, "{fact}")?;
             continue;
         }
-        let (number, result) = said.split_once(' ').ok_or("a result without a number")?;
+        let (number, result) = message.split_once(' ').ok_or("a result without a number")?;
         let job = jobs.get(number.parse::<usize>()?).ok_or("a result of no job")?;
-        if let Some(whole) = result.strip_prefix("= ") {
+        if let Some(result_text) = result.strip_prefix("= ") {
             let file = sink.log.with_file_name("runs").join(job.file_name(sink.version));
-            fs::write(file, unpack_base64(whole).ok_or("a result that is cut off")?)?;
+            fs::write(file, unpack_base64(result_text).ok_or("a result that is cut off")?)?;
             continue;
         }
         let result = serde_json::from_str::<Value>(result).map_err(|_| result);
-        let found = result.as_ref().ok().and_then(|result| Some((goodput_mbps(result)?, result)));
-        if let Some((mbps, result)) = found {
+        let goodput_and_result =
+            result.as_ref().ok().and_then(|result| Some((goodput_mbps(result)?, result)));
+        if let Some((mbps, result)) = goodput_and_result {
             results.add(job, mbps, longest_stall_ms(result))?;
             writeln!(sink.out, "{job}: {mbps:.2} Mbit/s")?;
         } else {
-            let why = result.err().unwrap_or("no goodput");
-            writeln!(sink.out, "{job}: no result: {why}")?;
+            let reason = result.err().unwrap_or("no goodput");
+            writeln!(sink.out, "{job}: no result: {reason}")?;
         }
     }
     Ok(false)
@@ -197,21 +199,24 @@ mod tests {
             "@@ fact close_timeout 60\r\nbooting @@ 0 {result}\r\nnoise\n@@ 1 error: no route\n@@ end\nmore"
         );
         let file = |name| std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        let (log, kept) = (file("towpath-console"), file("towpath-kept"));
-        let mut results = Results::open(&kept, "6.12").unwrap();
+        let (log, results_file) = (file("towpath-console"), file("towpath-kept"));
+        let mut results = Results::open(&results_file, "6.12").unwrap();
         let mut out = Vec::new();
         let facts = Box::new(std::io::sink());
-        let mut told = ConsoleSink { version: "6.12", log: &log, facts, out: &mut out };
-        let ended = listen(console.as_bytes(), &jobs, &mut results, &mut told).unwrap();
+        let mut sink = ConsoleSink { version: "6.12", log: &log, facts, out: &mut out };
+        let all_run = read_console(console.as_bytes(), &jobs, &mut results, &mut sink).unwrap();
         fs::remove_file(log).unwrap();
-        fs::remove_file(kept).unwrap();
-        assert!(ended);
-        let first = jobs.first().unwrap();
+        fs::remove_file(results_file).unwrap();
+        assert!(all_run);
+        let first_job = jobs.first().unwrap();
         let goodput = results.goodput(&CASES.iter().collect::<Vec<_>>());
-        assert_eq!(goodput.get(&(first.case, first.transport, first.how)), Some(&vec![7.65]));
+        assert_eq!(
+            goodput.get(&(first_job.case, first_job.transport, first_job.setup)),
+            Some(&vec![7.65])
+        );
         assert_eq!(goodput.len(), 1);
-        let told = String::from_utf8(out).unwrap();
-        assert!(told.contains("no result: error: no route"), "{told}");
+        let output = String::from_utf8(out).unwrap();
+        assert!(output.contains("no result: error: no route"), "{output}");
     }
 
     #[test]

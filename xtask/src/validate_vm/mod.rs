@@ -50,9 +50,9 @@ pub(crate) struct VmOptions {
     scenarios: Vec<PathBuf>,
     /// Results file of earlier calls, to which this one appends.
     results: Option<PathBuf>,
-    /// Set to print existing results and run nothing in the virtual machine.
+    /// True if only existing results are printed, and nothing runs in the virtual machine.
     show: bool,
-    /// Shows all kernels that were ever run, side by side, and runs nothing.
+    /// True if all kernels with results are compared, and nothing runs.
     kernels: bool,
     /// Path of the SVG figure; `None` draws none.
     svg: Option<PathBuf>,
@@ -67,7 +67,7 @@ impl VmOptions {
             match *argument {
                 "--runs" => options.runs = rest.next()?.parse().ok().filter(|runs| *runs > 0)?,
                 "--case" => options.only = rest.next()?.to_string(),
-                "--setup" => options.setup = Some(Setup::named(rest.next()?)?),
+                "--setup" => options.setup = Some(Setup::from_name(rest.next()?)?),
                 "--transport" => options.transport = rest.next()?.to_string(),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--kernel" => options.kernel = Some(rest.next()?.to_string()),
@@ -88,9 +88,9 @@ impl VmOptions {
 pub(crate) fn run(root: &Path, options: &VmOptions, out: &mut dyn Write) -> Result<bool> {
     let folder = root.join("target/oracle");
     fs::create_dir_all(&folder)?;
-    let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
+    let results_file = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
     if options.kernels {
-        return table::kernels(&Results::of_all(&kept)?, &options.only, out).map(|()| true);
+        return table::kernels(&Results::of_all(&results_file)?, &options.only, out).map(|()| true);
     }
     let towpath = match &options.towpath {
         Some(towpath) => towpath.clone(),
@@ -98,19 +98,22 @@ pub(crate) fn run(root: &Path, options: &VmOptions, out: &mut dyn Write) -> Resu
     };
     let packages = package::fetch(&folder, options.kernel.as_deref(), options.suite.as_deref())?;
     let kernel = Kernel::unpack(&folder, &packages)?;
-    let drawn = options.scenarios.iter().map(|file| cases::VmCase::of_file(file));
-    let drawn = drawn.collect::<Result<Vec<_>>>()?;
+    let file_cases = options.scenarios.iter().map(|file| cases::VmCase::of_file(file));
+    let file_cases = file_cases.collect::<Result<Vec<_>>>()?;
     // Scenario files replace the fixed cases; a name with them adds those cases.
-    let fixed = CASES.iter().filter(|_| drawn.is_empty() || !options.only.is_empty());
-    let cases: Vec<_> =
-        fixed.filter(|case| case.name.starts_with(&options.only)).chain(&drawn).collect();
-    let mut results = Results::open(&kept, &kernel.version)?;
+    let built_in_cases = CASES.iter().filter(|_| file_cases.is_empty() || !options.only.is_empty());
+    let cases: Vec<_> = built_in_cases
+        .filter(|case| case.name.starts_with(&options.only))
+        .chain(&file_cases)
+        .collect();
+    let mut results = Results::open(&results_file, &kernel.version)?;
     let mut jobs = results.missing(cases::jobs(&cases, options.runs));
     jobs.retain(|job| {
-        let transport = options.transport.is_empty() || options.transport == job.transport;
-        let way =
-            options.setup.map_or(Setup::COMPARED_SETUPS.contains(&job.how), |way| way == job.how);
-        transport && way
+        let is_transport = options.transport.is_empty() || options.transport == job.transport;
+        let is_setup = options
+            .setup
+            .map_or(Setup::COMPARED_SETUPS.contains(&job.setup), |setup| setup == job.setup);
+        is_transport && is_setup
     });
     if !jobs.is_empty() && !options.show {
         let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;
@@ -149,7 +152,7 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     executable.ok_or_else(|| "cargo does not say where it put the program".into())
 }
 
-fn succeed(command: &mut Command) -> Result<()> {
+fn expect_success(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().map_err(|error| format!("{program}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{program} ended with {status}").into()) }
@@ -174,7 +177,7 @@ fn simulate(
     runs: u32,
 ) -> Result<Vec<f64>> {
     let scenario = folder.join(format!("{}.toml", case.name));
-    let mut found = Vec::new();
+    let mut goodputs = Vec::new();
     for run in 0..runs {
         fs::write(&scenario, case.scenario_of_run(run))?;
         let output = Command::new(towpath)
@@ -184,9 +187,9 @@ fn simulate(
             .stderr(Stdio::inherit())
             .output()?;
         let result = serde_json::from_slice(&output.stdout).ok();
-        found.extend(result.as_ref().and_then(goodput_mbps));
+        goodputs.extend(result.as_ref().and_then(goodput_mbps));
     }
-    Ok(found)
+    Ok(goodputs)
 }
 
 #[cfg(test)]

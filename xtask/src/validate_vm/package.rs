@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::succeed;
+use super::expect_success;
 use crate::Result;
 
 /// Flavour of Debian's kernels for virtual machines, with netem, which many smaller kernels lack.
@@ -20,15 +20,15 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// such as `trixie-backports`.
 pub(super) fn fetch(
     folder: &Path,
-    wanted: Option<&str>,
+    requested: Option<&str>,
     suite: Option<&str>,
 ) -> Result<Vec<PathBuf>> {
-    let files: Vec<PathBuf> = wanted.unwrap_or_default().split(',').map(PathBuf::from).collect();
+    let files: Vec<PathBuf> = requested.unwrap_or_default().split(',').map(PathBuf::from).collect();
     if files.iter().all(|file| file.is_file()) {
         return Ok(files);
     }
     let apt = Apt::of(folder, suite)?;
-    let name = match wanted {
+    let name = match requested {
         None => {
             let depends = apt.query(&["depends", &format!("linux-image-{FLAVOUR}")])?;
             let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
@@ -39,20 +39,21 @@ pub(super) fn fetch(
             newest(&apt.query(&["search", "--names-only", &pattern])?)
         }
     };
-    let name = name.ok_or_else(|| format!("apt knows no kernel {}", wanted.unwrap_or(FLAVOUR)))?;
+    let name =
+        name.ok_or_else(|| format!("apt knows no kernel {}", requested.unwrap_or(FLAVOUR)))?;
     let depends = apt.query(&["depends", &name])?;
-    let mut names = parts(&depends);
+    let mut names = image_and_modules(&depends);
     names.push(name);
-    let found = names.into_iter().map(|name| apt.download(folder, &name));
-    found.collect()
+    let downloads = names.into_iter().map(|name| apt.download(folder, &name));
+    downloads.collect()
 }
 
 /// Returns the packages with image and modules of a newer kernel, from `apt-cache depends`.
-fn parts(depends: &str) -> Vec<String> {
-    let needed = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let part =
+fn image_and_modules(depends: &str) -> Vec<String> {
+    let dependencies = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let is_part =
         |name: &&str| name.starts_with("linux-binary-") || name.starts_with("linux-modules-");
-    needed.filter(part).map(str::to_owned).collect()
+    dependencies.filter(is_part).map(str::to_owned).collect()
 }
 
 /// Returns the newest of the packages that `apt-cache search` lists, by the numbers in their names.
@@ -78,46 +79,47 @@ struct Apt {
 impl Apt {
     fn of(folder: &Path, suite: Option<&str>) -> Result<Self> {
         let Some(suite) = suite else { return Ok(Self { options: Vec::new() }) };
-        let here = Self { options: Vec::new() };
-        let known = here.run("apt-get", &["indextargets"])?;
-        let address = archive(&known).ok_or("apt is not set up for Debian's archive")?;
-        let own = folder.join("apt");
-        fs::create_dir_all(own.join("lists/partial"))?;
-        let list = own.join(format!("{suite}.list"));
+        let system = Self { options: Vec::new() };
+        let targets = system.run("apt-get", &["indextargets"])?;
+        let address = archive(&targets).ok_or("apt is not set up for Debian's archive")?;
+        let apt_folder = folder.join("apt");
+        fs::create_dir_all(apt_folder.join("lists/partial"))?;
+        let list = apt_folder.join(format!("{suite}.list"));
         fs::write(&list, format!("deb [signed-by={KEYRING}] {address} {suite} main\n"))?;
         let option = |key: &str, path: &Path| format!("-oDir::{key}={}", path.display());
-        let other = Self {
+        let suite_apt = Self {
             options: vec![
                 option("Etc::sourcelist", &list),
                 option("Etc::sourceparts", Path::new("-")),
-                option("State::lists", &own.join("lists")),
+                option("State::lists", &apt_folder.join("lists")),
                 option("Cache::pkgcache", Path::new("")),
                 option("Cache::srcpkgcache", Path::new("")),
             ],
         };
-        other.run("apt-get", &["update", "-q"])?;
-        Ok(other)
+        suite_apt.run("apt-get", &["update", "-q"])?;
+        Ok(suite_apt)
     }
 
-    fn run(&self, program: &str, words: &[&str]) -> Result<String> {
-        let output = Command::new(program).args(&self.options).args(words).output()?;
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(program).args(&self.options).args(arguments).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn query(&self, words: &[&str]) -> Result<String> {
-        self.run("apt-cache", words)
+    fn query(&self, arguments: &[&str]) -> Result<String> {
+        self.run("apt-cache", arguments)
     }
 
     fn download(&self, folder: &Path, name: &str) -> Result<PathBuf> {
         let mut command = Command::new("apt-get");
         command.args(&self.options).args(["download", name]).current_dir(folder);
-        succeed(&mut command)?;
+        expect_success(&mut command)?;
         let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let file = |path: &PathBuf| {
-            path.file_name()
-                .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}_")))
+        let is_package = |path: &PathBuf| {
+            path.file_name().is_some_and(|is_package| {
+                is_package.to_string_lossy().starts_with(&format!("{name}_"))
+            })
         };
-        packages.filter(file).max().ok_or_else(|| "apt-get left no package".into())
+        packages.filter(is_package).max().ok_or_else(|| "apt-get left no package".into())
     }
 }
 
@@ -136,16 +138,16 @@ mod tests {
 
     #[test]
     fn the_archive_of_another_suite_is_the_one_that_apt_knows() {
-        let said =
+        let targets =
             "Repo-URI: http://other.example/security/\n\nRepo-URI: http://mirror.example/debian/\n";
-        assert_eq!(archive(said), Some("http://mirror.example/debian/"));
+        assert_eq!(archive(targets), Some("http://mirror.example/debian/"));
         assert_eq!(archive(""), None);
     }
 
     #[test]
     fn image_and_modules_of_a_newer_kernel_are_packages_of_their_own() {
-        let said = "linux-image-7.3\n  Depends: kmod\n  Depends: linux-base-7.3\n  \
+        let depends = "linux-image-7.3\n  Depends: kmod\n  Depends: linux-base-7.3\n  \
                     Depends: linux-binary-7.3\n  Depends: linux-modules-7.3\n";
-        assert_eq!(parts(said), ["linux-binary-7.3", "linux-modules-7.3"]);
+        assert_eq!(image_and_modules(depends), ["linux-binary-7.3", "linux-modules-7.3"]);
     }
 }

@@ -18,13 +18,14 @@ pub(super) fn figure(cases: &[&VmCase], goodput: &Goodput) -> Value {
     let sizes = buffers.iter().map(|case| case.receive_buffer_kb().unwrap_or_default());
     let sizes: Vec<_> = sizes.map(f64::from).collect();
     let lines = |transport| {
-        let what: Vec<_> = buffers.iter().map(|case| (*case, transport)).collect();
-        curves(goodput, &what, &sizes)
+        let case_transports: Vec<_> = buffers.iter().map(|case| (*case, transport)).collect();
+        curves(goodput, &case_transports, &sizes)
     };
-    let pairs = others.iter().flat_map(|case| ["tcp", "mptcp"].map(|transport| (*case, transport)));
-    let pairs: Vec<_> = pairs.collect();
-    let places: Vec<_> = (0..pairs.len()).map(|place| place as f64).collect();
-    let names: Vec<_> = pairs
+    let other_pairs =
+        others.iter().flat_map(|case| ["tcp", "mptcp"].map(|transport| (*case, transport)));
+    let other_pairs: Vec<_> = other_pairs.collect();
+    let x_positions: Vec<_> = (0..other_pairs.len()).map(|index| index as f64).collect();
+    let names: Vec<_> = other_pairs
         .iter()
         .map(|(case, transport)| format!("{} over {}", case.name, transport.to_uppercase()))
         .collect();
@@ -33,10 +34,16 @@ pub(super) fn figure(cases: &[&VmCase], goodput: &Goodput) -> Value {
     let panels = [
         panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &json!([4.0, 9.0]), &lines("mptcp")),
         panel("Wi-Fi and 3G, TCP", "Lines", &buffer, &json!([0.0, 10.0]), &lines("tcp")),
-        panel("two links", "Bars", &names, &Value::Null, &curves(goodput, &pairs, &places)),
+        panel(
+            "two links",
+            "Bars",
+            &names,
+            &Value::Null,
+            &curves(goodput, &other_pairs, &x_positions),
+        ),
     ];
-    let drawn = panels.into_iter().filter(|panel| panel["curves"] != json!([]));
-    json!({"title": "Goodput in four ways", "panels": drawn.collect::<Vec<_>>(), "source": null})
+    let non_empty = panels.into_iter().filter(|panel| panel["curves"] != json!([]));
+    json!({"title": "Goodput in four ways", "panels": non_empty.collect::<Vec<_>>(), "source": null})
 }
 
 fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) -> Value {
@@ -47,21 +54,25 @@ fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) ->
 }
 
 /// Returns one curve for each combination that has points: means with their intervals.
-fn curves(goodput: &Goodput, what: &[(&VmCase, &'static str)], places: &[f64]) -> Vec<Value> {
+fn curves(
+    goodput: &Goodput,
+    case_transports: &[(&VmCase, &'static str)],
+    x_positions: &[f64],
+) -> Vec<Value> {
     let mut curves = Vec::new();
-    for (style, how) in Setup::COMPARED_SETUPS.into_iter().enumerate() {
+    for (style, setup) in Setup::COMPARED_SETUPS.into_iter().enumerate() {
         let mut points = Vec::new();
-        for ((case, transport), x) in what.iter().zip(places) {
-            let Some(runs) = goodput.get(&(case.name, *transport, how)) else { continue };
-            let Some(MeanInterval { middle, half_width: half, .. }) = MeanInterval::of(runs) else {
+        for ((case, transport), x) in case_transports.iter().zip(x_positions) {
+            let Some(runs) = goodput.get(&(case.name, *transport, setup)) else { continue };
+            let Some(MeanInterval { middle, half_width, .. }) = MeanInterval::of(runs) else {
                 continue;
             };
-            let spread = [middle - half, middle + half];
+            let spread = [middle - half_width, middle + half_width];
             points.push(json!({"x": x, "middle": middle, "spread": spread, "runs": runs.len()}));
         }
         if !points.is_empty() {
             curves.push(json!({
-                "name": how.text(), "style": style, "group": style, "points": points
+                "name": setup.text(), "style": style, "group": style, "points": points
             }));
         }
     }
@@ -70,15 +81,15 @@ fn curves(goodput: &Goodput, what: &[(&VmCase, &'static str)], places: &[f64]) -
 
 /// Renders the figure in a separate program, as nothing else here needs the renderer.
 pub(crate) fn svg(root: &Path, figure: &Value) -> Result<Vec<u8>> {
-    let mut draw = cargo(root)
+    let mut renderer = cargo(root)
         .args(["run", "--quiet", "--package", "towpath-report", "--example", "figure"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut input = draw.stdin.take().ok_or("no input")?;
+    let mut input = renderer.stdin.take().ok_or("no input")?;
     write!(input, "{figure}")?;
     drop(input);
-    let output = draw.wait_with_output()?;
+    let output = renderer.wait_with_output()?;
     if output.status.success() { Ok(output.stdout) } else { Err("cannot draw".into()) }
 }
 

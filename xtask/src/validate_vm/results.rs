@@ -85,7 +85,7 @@ impl Results {
             kernel: self.kernel.clone(),
             case: job.case.to_owned(),
             transport: job.transport.to_owned(),
-            how: job.how.name().to_owned(),
+            how: job.setup.name().to_owned(),
             number: job.run,
             goodput_mbps,
             longest_stall_ms,
@@ -97,15 +97,15 @@ impl Results {
         let mut goodput = Goodput::new();
         for case in cases {
             for transport in ["tcp", "mptcp"] {
-                for how in Setup::VM_CASES {
-                    let is_one = |run: &&VmRun| {
+                for setup in Setup::VM_CASES {
+                    let is_same_case = |run: &&VmRun| {
                         (&*run.case, &*run.transport, &*run.how)
-                            == (case.name, transport, how.name())
+                            == (case.name, transport, setup.name())
                     };
                     let runs: Vec<_> =
-                        self.runs.iter().filter(is_one).map(|run| run.goodput_mbps).collect();
+                        self.runs.iter().filter(is_same_case).map(|run| run.goodput_mbps).collect();
                     if !runs.is_empty() {
-                        goodput.insert((case.name, transport, how), runs);
+                        goodput.insert((case.name, transport, setup), runs);
                     }
                 }
             }
@@ -123,25 +123,25 @@ mod tests {
     fn a_second_call_resumes_where_the_first_stopped() {
         let path = std::env::temp_dir().join(format!("towpath-results-{}", std::process::id()));
         let jobs = || cases::jobs(&CASES.iter().collect::<Vec<_>>(), 2);
-        let all = jobs();
-        let (first, second) = (&all[0], &all[1]);
+        let all_jobs = jobs();
+        let (first_job, second_job) = (&all_jobs[0], &all_jobs[1]);
         let mut results = Results::open(&path, "6.12").unwrap();
-        results.add(first, 7.65, Some(41.0)).unwrap();
+        results.add(first_job, 7.65, Some(41.0)).unwrap();
         // The second line was incomplete when the machine lost power.
         write!(results.file, "{{\"kernel\":\"6.1").unwrap();
         let mut results = Results::open(&path, "6.12").unwrap();
         let missing = results.missing(jobs());
-        assert_eq!(missing.len() + 1, all.len());
-        assert_eq!(missing[0].to_string(), second.to_string());
-        results.add(second, 5.5, None).unwrap();
+        assert_eq!(missing.len() + 1, all_jobs.len());
+        assert_eq!(missing[0].to_string(), second_job.to_string());
+        results.add(second_job, 5.5, None).unwrap();
         let results = Results::open(&path, "6.12").unwrap();
         assert_eq!(
             results.goodput(&CASES.iter().collect::<Vec<_>>())
-                [&(first.case, first.transport, first.how)],
+                [&(first_job.case, first_job.transport, first_job.setup)],
             [7.65]
         );
-        assert_eq!(results.missing(jobs()).len() + 2, all.len());
-        assert_eq!(Results::open(&path, "6.1").unwrap().missing(jobs()).len(), all.len());
+        assert_eq!(results.missing(jobs()).len() + 2, all_jobs.len());
+        assert_eq!(Results::open(&path, "6.1").unwrap().missing(jobs()).len(), all_jobs.len());
         fs::remove_file(path).unwrap();
     }
 }

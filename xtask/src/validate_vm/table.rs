@@ -23,13 +23,13 @@ impl MeanInterval {
     pub(super) fn of(runs: &[f64]) -> Option<Self> {
         let count = runs.len();
         let mean = runs.iter().sum::<f64>() / count as f64;
-        let freedom = count.checked_sub(1)?;
-        let square = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>();
-        let quantile = |before: usize| T_QUANTILES.get(before).copied().unwrap_or(2.0);
-        let half = freedom.checked_sub(1).map_or(0.0, |before| {
-            quantile(before) * (square / freedom as f64 / count as f64).sqrt()
+        let degrees = count.checked_sub(1)?;
+        let square_sum = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>();
+        let quantile = |index: usize| T_QUANTILES.get(index).copied().unwrap_or(2.0);
+        let half_width = degrees.checked_sub(1).map_or(0.0, |index| {
+            quantile(index) * (square_sum / degrees as f64 / count as f64).sqrt()
         });
-        Some(Self { runs: count, middle: mean, half_width: half })
+        Some(Self { runs: count, middle: mean, half_width })
     }
 
     fn text(self) -> String {
@@ -38,15 +38,16 @@ impl MeanInterval {
 
     /// Returns true if the means are within `share` of each other, or their intervals overlap.
     fn agrees(self, other: Self, share: f64, intervals: bool) -> bool {
-        let apart = (self.middle - other.middle).abs();
-        apart <= share * other.middle || intervals && apart <= self.half_width + other.half_width
+        let difference = (self.middle - other.middle).abs();
+        difference <= share * other.middle
+            || intervals && difference <= self.half_width + other.half_width
     }
 }
 
 /// Prints the table in Markdown.
 pub(super) fn write(cases: &[&VmCase], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
-    let heads = Setup::COMPARED_SETUPS.map(|how| format!(" {} |", how.text())).concat();
-    writeln!(out, "\n| case | transport |{heads} agree |\n|---|---|{}---|", "---|".repeat(4))?;
+    let headings = Setup::COMPARED_SETUPS.map(|setup| format!(" {} |", setup.text())).concat();
+    writeln!(out, "\n| case | transport |{headings} agree |\n|---|---|{}---|", "---|".repeat(4))?;
     for case in cases {
         for transport in ["tcp", "mptcp"] {
             let means = means(case, transport, goodput);
@@ -60,11 +61,11 @@ pub(super) fn write(cases: &[&VmCase], goodput: &Goodput, out: &mut dyn Write) -
             writeln!(out, "| `{}` | {transport} | {cells} | {agrees} |", case.name)?;
         }
     }
-    let how = Setup::KernelUnmerged;
+    let setup = Setup::KernelUnmerged;
     for case in cases {
-        let runs = goodput.get(&(case.name, "mptcp", how)).map_or(&[][..], Vec::as_slice);
+        let runs = goodput.get(&(case.name, "mptcp", setup)).map_or(&[][..], Vec::as_slice);
         if let Some(mean) = MeanInterval::of(runs) {
-            writeln!(out, "\n`{}` over mptcp, {}: {}", case.name, how.text(), mean.text())?;
+            writeln!(out, "\n`{}` over mptcp, {}: {}", case.name, setup.text(), mean.text())?;
         }
     }
     Ok(())
@@ -83,18 +84,18 @@ pub(super) fn kernels(runs: &[VmRun], only: &str, out: &mut dyn Write) -> Result
     let rows: BTreeSet<_> = runs.iter().map(|run| (&run.case, &run.transport, &run.how)).collect();
     for (case, transport, how) in rows.into_iter().filter(|(case, ..)| case.starts_with(only)) {
         let cells = versions.iter().map(|version| {
-            let same = |run: &&VmRun| {
+            let is_same = |run: &&VmRun| {
                 (&run.case, &run.transport, &run.how, &*run.kernel)
                     == (case, transport, how, *version)
             };
-            let of = |figure: fn(&VmRun) -> Option<f64>| {
-                let found: Vec<_> = runs.iter().filter(same).filter_map(figure).collect();
-                MeanInterval::of(&found)
+            let mean_of = |metric: fn(&VmRun) -> Option<f64>| {
+                let values: Vec<_> = runs.iter().filter(is_same).filter_map(metric).collect();
+                MeanInterval::of(&values)
             };
-            let Some(goodput) = of(|run| Some(run.goodput_mbps)) else {
+            let Some(goodput) = mean_of(|run| Some(run.goodput_mbps)) else {
                 return " – |".to_owned();
             };
-            let stall = of(|run| run.longest_stall_ms);
+            let stall = mean_of(|run| run.longest_stall_ms);
             let stall = stall.map(|mean| format!(", {:.0} ms", mean.middle)).unwrap_or_default();
             format!("{}{stall}", goodput.text())
         });
@@ -105,7 +106,8 @@ pub(super) fn kernels(runs: &[VmRun], only: &str, out: &mut dyn Write) -> Result
 }
 
 fn means(case: &VmCase, transport: &'static str, goodput: &Goodput) -> [Option<MeanInterval>; 4] {
-    Setup::COMPARED_SETUPS.map(|how| MeanInterval::of(goodput.get(&(case.name, transport, how))?))
+    Setup::COMPARED_SETUPS
+        .map(|setup| MeanInterval::of(goodput.get(&(case.name, transport, setup))?))
 }
 
 /// Compares goodput with the kernel's: TCP within 1 %, Multipath TCP within 10 % or with a common
@@ -115,21 +117,21 @@ fn means(case: &VmCase, transport: &'static str, goodput: &Goodput) -> [Option<M
 fn agree(transport: &str, [kernel, others @ ..]: [Option<MeanInterval>; 4]) -> Option<bool> {
     let (share, intervals) = if transport == "tcp" { (0.01, false) } else { (0.1, true) };
     let agrees = |other: Option<MeanInterval>| Some(other?.agrees(kernel?, share, intervals));
-    let all = others.map(agrees);
-    if all.contains(&Some(false)) {
+    let agreements = others.map(agrees);
+    if agreements.contains(&Some(false)) {
         return Some(false);
     }
-    all.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
+    agreements.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
 }
 
 /// Returns true if all cases agree.
 pub(super) fn agrees(cases: &[&VmCase], goodput: &Goodput) -> bool {
-    let all = |case: &&&VmCase| {
+    let case_agrees = |case: &&&VmCase| {
         ["tcp", "mptcp"]
             .iter()
             .all(|transport| agree(transport, means(case, transport, goodput)) == Some(true))
     };
-    cases.iter().filter(all).count() == cases.len()
+    cases.iter().filter(case_agrees).count() == cases.len()
 }
 
 #[cfg(test)]
@@ -175,9 +177,9 @@ mod tests {
     #[test]
     fn tcp_must_agree_more_closely_than_multipath_tcp() {
         let mean = |middle| Some(MeanInterval { runs: 2, middle, half_width: 0.0 });
-        let five = [mean(10.0), mean(10.0), mean(10.0), mean(10.5)];
-        assert_eq!(agree("mptcp", five), Some(true));
-        assert_eq!(agree("tcp", five), Some(false));
+        let means = [mean(10.0), mean(10.0), mean(10.0), mean(10.5)];
+        assert_eq!(agree("mptcp", means), Some(true));
+        assert_eq!(agree("tcp", means), Some(false));
         assert_eq!(agree("mptcp", [mean(10.0), None, mean(10.0), mean(10.0)]), None);
         assert_eq!(agree("mptcp", [mean(10.0), None, mean(10.0), mean(12.0)]), Some(false));
     }

@@ -43,8 +43,8 @@ impl<R: BufRead> Read for FrameReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
-                let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.input, one).map_err(io::Error::other)?;
+                let one_block = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.input, one_block).map_err(io::Error::other)?;
             } else if !self.next_frame()? {
                 return Ok(0);
             }
@@ -59,32 +59,39 @@ mod tests {
 
     use super::*;
 
-    fn frame(text: &str) -> Vec<u8> {
+    fn compress_frame(text: &str) -> Vec<u8> {
         compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
     }
 
-    fn read(bytes: &[u8]) -> io::Result<String> {
+    fn decompress(bytes: &[u8]) -> io::Result<String> {
         let mut text = String::new();
         FrameReader::new(bytes)?.read_to_string(&mut text).map(|_| text)
     }
 
     #[test]
     fn all_frames_are_read_and_empty_ones_are_skipped() {
-        let passed = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"any"].concat();
+        let skippable_frame = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"any"].concat();
         let long = "line\n".repeat(100_000);
-        let parts =
-            [frame("one\n"), passed.clone(), frame(""), frame(&long), frame("two\n"), passed];
-        assert_eq!(read(&parts.concat()).unwrap(), format!("one\n{long}two\n"));
+        let frames = [
+            compress_frame("one\n"),
+            skippable_frame.clone(),
+            compress_frame(""),
+            compress_frame(&long),
+            compress_frame("two\n"),
+            skippable_frame,
+        ];
+        assert_eq!(decompress(&frames.concat()).unwrap(), format!("one\n{long}two\n"));
     }
 
     #[test]
     fn trailing_data_after_a_frame_is_an_error() {
-        let error = read(&[frame("one\n"), b"{}\n{}\n".to_vec()].concat()).unwrap_err();
+        let error =
+            decompress(&[compress_frame("one\n"), b"{}\n{}\n".to_vec()].concat()).unwrap_err();
         assert_eq!(error.to_string(), NO_FRAME);
-        assert!(read(&[]).is_err());
-        let whole = frame("one\n");
-        for length in 1..whole.len() - 1 {
-            assert!(read(whole.get(..length).unwrap()).is_err(), "{length}");
+        assert!(decompress(&[]).is_err());
+        let complete_frame = compress_frame("one\n");
+        for length in 1..complete_frame.len() - 1 {
+            assert!(decompress(complete_frame.get(..length).unwrap()).is_err(), "{length}");
         }
     }
 }

@@ -6,7 +6,7 @@ use towpath_measure::scenario::units;
 use towpath_net::Rate;
 
 /// Returns bytes for iperf3's `K`, `M`, `G`, `T`: powers of two, as in iperf3.
-fn binary(letter: char) -> Option<u64> {
+fn binary_factor(letter: char) -> Option<u64> {
     match letter.to_ascii_uppercase() {
         'K' => Some(1 << 10),
         'M' => Some(1 << 20),
@@ -17,7 +17,7 @@ fn binary(letter: char) -> Option<u64> {
 }
 
 /// Returns bits for iperf3's `K`, `M`, `G`, `T`: powers of ten, as in iperf3.
-fn decimal(letter: char) -> Option<u64> {
+fn decimal_factor(letter: char) -> Option<u64> {
     match letter.to_ascii_uppercase() {
         'K' => Some(1_000),
         'M' => Some(1_000_000),
@@ -28,10 +28,12 @@ fn decimal(letter: char) -> Option<u64> {
 }
 
 /// Parses a number with at most one letter; `None` for anything else.
-fn plain(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
+fn parse_number(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().last()? {
-        (place, letter) if letter.is_ascii_alphabetic() => (text.get(..place)?, factor(letter)?),
+        (position, letter) if letter.is_ascii_alphabetic() => {
+            (text.get(..position)?, factor(letter)?)
+        }
         _ => (text, 1),
     };
     let number: f64 = number.parse().ok()?;
@@ -40,7 +42,7 @@ fn plain(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
 
 /// Parses a duration: seconds, or a number with its unit.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    match plain(text, |_| None) {
+    match parse_number(text, |_| None) {
         Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
         None => units::duration(text).map_err(|error| format!("it {error}")),
     }
@@ -49,13 +51,13 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 /// Parses an amount of data: bytes, with one of iperf3's letters, or with its unit.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let with_unit = || units::size(text).map_err(|error| format!("it {error}"));
-    plain(text, binary).map_or_else(with_unit, |bytes| Ok(bytes as u64))
+    parse_number(text, binary_factor).map_or_else(with_unit, |bytes| Ok(bytes as u64))
 }
 
 /// Parses a rate: bits per second, with one of iperf3's letters, or with its unit.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     let with_unit = || units::rate(text).map_err(|error| format!("it {error}"));
-    plain(text, decimal).map_or_else(with_unit, |bits| {
+    parse_number(text, decimal_factor).map_or_else(with_unit, |bits| {
         Rate::from_bps(bits as u64).ok_or_else(|| "it is zero".to_owned())
     })
 }
@@ -85,10 +87,10 @@ mod tests {
 
     #[test]
     fn an_invalid_amount_is_reported() {
-        for wrong in ["", "ten", "10 parsecs", "-1", "nan"] {
+        for invalid in ["", "ten", "10 parsecs", "-1", "nan"] {
             assert!(
-                time(wrong).is_err() && size(wrong).is_err() && rate(wrong).is_err(),
-                "{wrong}"
+                time(invalid).is_err() && size(invalid).is_err() && rate(invalid).is_err(),
+                "{invalid}"
             );
         }
         assert!(rate("0").is_err());

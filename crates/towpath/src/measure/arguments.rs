@@ -163,18 +163,18 @@ pub(crate) struct MeasureArguments {
 }
 
 impl MeasureArguments {
-    /// Returns the server, the word before the pattern. With `--server`, a single word is the
-    /// pattern instead.
+    /// Returns the server: the word before the pattern. With `--server`, a single word is the
+    /// pattern and there is no host.
     pub(crate) fn host(&self) -> Option<&str> {
-        let alone = self.server.is_some() && self.second.is_none();
-        self.first.as_deref().filter(|_| !alone)
+        let is_single_word = self.server.is_some() && self.second.is_none();
+        self.first.as_deref().filter(|_| !is_single_word)
     }
 
     /// Returns the traffic pattern, or the default one.
     pub(crate) fn pattern(&self) -> &str {
-        let alone = self.server.is_some() && self.second.is_none();
-        let given = if alone { self.first.as_deref() } else { self.second.as_deref() };
-        given.unwrap_or(if self.mobile { "interactive" } else { "iperf" })
+        let is_single_word = self.server.is_some() && self.second.is_none();
+        let word = if is_single_word { self.first.as_deref() } else { self.second.as_deref() };
+        word.unwrap_or(if self.mobile { "interactive" } else { "iperf" })
     }
 
     /// Returns the transports to measure over.
@@ -193,8 +193,8 @@ impl MeasureArguments {
         matches!(self.pattern(), "udp" | "call")
     }
 
-    /// Returns true if the pattern runs until a network is left. Transfers, pages and videos end
-    /// alone.
+    /// Returns true if the pattern runs until the host has left a network. Transfers, pages and
+    /// videos end by themselves.
     pub(crate) fn is_session(&self) -> bool {
         self.mobile && matches!(self.pattern(), "interactive" | "reqres" | "onoff" | "udping")
     }

@@ -1,4 +1,5 @@
-//! Measures from a moving host: all transports at the same time, until it has left a network.
+//! Measures from a moving host: over all transports at the same time, until the host has left a
+//! network.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -9,7 +10,7 @@ use towpath_linux::live::{self, MeasureRequest, MobileSession};
 use towpath_measure::scenario::Transport;
 use towpath_report::StoredRun;
 
-use super::{MeasureArguments, conclude, one};
+use super::{MeasureArguments, conclude, measure_once};
 use crate::error::CliError;
 use crate::files::ResultFolder;
 use crate::ui::Ui;
@@ -20,7 +21,7 @@ type RequestFn<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest,
 /// Measures over all transports at the same time, `--repeat` times.
 pub(super) fn measure(
     arguments: &MeasureArguments,
-    (transports, make): (&[Transport], RequestFn<'_>),
+    (transports, make_request): (&[Transport], RequestFn<'_>),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
@@ -32,18 +33,19 @@ pub(super) fn measure(
         if interrupt::is_interrupted() {
             break;
         }
-        let mut orders: Vec<MeasureRequest> = Vec::new();
-        for (at, transport) in transports.iter().enumerate() {
-            let order = make(at, *transport, repeat)?;
-            let first = orders.first().and_then(|first| first.session.clone());
-            let session = first.unwrap_or_else(|| MobileSession::new(&order.scenario));
-            orders.push(MeasureRequest { session: Some(session), ..order });
+        let mut requests: Vec<MeasureRequest> = Vec::new();
+        for (index, transport) in transports.iter().enumerate() {
+            let request = make_request(index, *transport, repeat)?;
+            let first_session =
+                requests.first().and_then(|first_request| first_request.session.clone());
+            let session = first_session.unwrap_or_else(|| MobileSession::new(&request.scenario));
+            requests.push(MeasureRequest { session: Some(session), ..request });
         }
-        for run in at_once(arguments, &orders, folder, ui) {
+        for run in measure_in_parallel(arguments, &requests, folder, ui) {
             match run {
                 Ok(run) => runs.push(run),
                 Err(_) if interrupt::is_interrupted() => {}
-                Err(error) if runs.is_empty() && orders.len() == 1 => {
+                Err(error) if runs.is_empty() && requests.len() == 1 => {
                     folder.remove_if_empty();
                     return Err(error);
                 }
@@ -60,30 +62,33 @@ pub(super) fn measure(
     conclude(arguments, (&runs, planned), folder, ui)
 }
 
-fn at_once(
+fn measure_in_parallel(
     arguments: &MeasureArguments,
-    orders: &[MeasureRequest],
+    requests: &[MeasureRequest],
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Vec<Result<StoredRun, CliError>> {
     thread::scope(|scope| {
-        let (lines, said) = mpsc::channel::<String>();
-        let measured: Vec<_> = orders
+        let (lines, received_lines) = mpsc::channel::<String>();
+        let threads: Vec<_> = requests
             .iter()
-            .map(|order| {
+            .map(|request| {
                 let lines = lines.clone();
                 scope.spawn(move || {
-                    one(arguments, order, folder, &mut |text| {
+                    measure_once(arguments, request, folder, &mut |text| {
                         let _ = lines.send(text.to_owned()); // the receiver may be gone
                     })
                 })
             })
             .collect();
         drop(lines);
-        for line in said {
+        for line in received_lines {
             ui.progress(&line);
         }
-        let failed = || CliError::Internal("a thread panicked".to_owned());
-        measured.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(failed()))).collect()
+        let panicked = || CliError::Internal("a thread panicked".to_owned());
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
+            .collect()
     })
 }

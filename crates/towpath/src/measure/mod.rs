@@ -32,50 +32,52 @@ use servers::ServerTarget;
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let server = servers::server(arguments, ui)?;
     let (targets, source, paths) = resolve_addresses(arguments, &server)?;
-    let planned = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
-    let scenario = planned(arguments.udping || arguments.is_session())?;
+    let build_scenario = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
+    let scenario = build_scenario(arguments.udping || arguments.is_session())?;
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
     let transports = plan::unique(arguments.transports());
     prepare(arguments, &transports, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let make = |scenario: &Scenario, transport, repeat, turn| -> Result<MeasureRequest, CliError> {
-        Ok(MeasureRequest {
-            name: server.host.clone(),
-            choice: server.choice.clone(),
-            session: None,
-            targets: targets.clone(),
-            source: source.clone(),
-            plan: plan_of(arguments, scenario, transport)?,
-            scenario: scenario.clone(),
-            secret: secret.clone(),
-            server: arguments.server_cert,
-            qlog: arguments.qlog.clone(),
-            repeat,
-            run_order: turn,
-            seed: arguments.seed,
-            result_timeout: arguments.result_timeout,
-            mobile: arguments.mobile,
-        })
-    };
+    let make_request =
+        |scenario: &Scenario, transport, repeat, run_order| -> Result<MeasureRequest, CliError> {
+            Ok(MeasureRequest {
+                name: server.host.clone(),
+                choice: server.choice.clone(),
+                session: None,
+                targets: targets.clone(),
+                source: source.clone(),
+                plan: test_plan(arguments, scenario, transport)?,
+                scenario: scenario.clone(),
+                secret: secret.clone(),
+                server: arguments.server_cert,
+                qlog: arguments.qlog.clone(),
+                repeat,
+                run_order,
+                seed: arguments.seed,
+                result_timeout: arguments.result_timeout,
+                mobile: arguments.mobile,
+            })
+        };
     if arguments.is_session() {
         // Only the first transport adds the datagrams that measure each path alone.
-        let other = planned(false)?;
-        let first = |at: usize| if at == 0 { &scenario } else { &other };
-        let make = |at, transport, repeat| make(first(at), transport, repeat, None);
-        return mobile::measure(arguments, (&transports, &make), &folder, ui);
+        let without_udping = build_scenario(false)?;
+        let scenario_for = |index: usize| if index == 0 { &scenario } else { &without_udping };
+        let make_request =
+            |index, transport, repeat| make_request(scenario_for(index), transport, repeat, None);
+        return mobile::measure(arguments, (&transports, &make_request), &folder, ui);
     }
-    let turns = order::run_order(&transports, arguments.repeat, arguments.order, arguments.seed);
-    for (repeat, transport, turn) in &turns {
-        if turn.position > 1 {
+    let schedule = order::run_order(&transports, arguments.repeat, arguments.order, arguments.seed);
+    for (repeat, transport, run_order) in &schedule {
+        if run_order.position > 1 {
             live::pause(arguments.wait);
         }
         if interrupt::is_interrupted() {
             break;
         }
-        let order = make(&scenario, *transport, *repeat, Some(*turn))?;
-        match one(arguments, &order, &folder, &mut |text| ui.progress(text)) {
+        let request = make_request(&scenario, *transport, *repeat, Some(*run_order))?;
+        match measure_once(arguments, &request, &folder, &mut |text| ui.progress(text)) {
             Ok(run) => runs.push(run),
             // After an interrupt, the error needs no message.
             Err(_) if interrupt::is_interrupted() => break,
@@ -91,7 +93,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         folder.remove_if_empty();
         return Ok(ExitCode::from(130));
     }
-    conclude(arguments, (&runs, turns.len()), &folder, ui)
+    conclude(arguments, (&runs, schedule.len()), &folder, ui)
 }
 
 /// Requests real-time priority, and warns if the kernel refuses it.
@@ -104,10 +106,11 @@ fn request_priority(ui: &mut Ui) {
     }
 }
 
-/// Prints the table, writes the report and returns the exit code; `planned` counts the runs.
+/// Prints the table, writes the report and returns the exit code, which depends on the number of
+/// planned runs.
 fn conclude(
     arguments: &MeasureArguments,
-    (runs, planned): (&[StoredRun], usize),
+    (runs, planned_runs): (&[StoredRun], usize),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
@@ -115,7 +118,7 @@ fn conclude(
     let report = store_report(runs, folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
-    Ok(exit_code(arguments, runs, runs.len() == planned, ui))
+    Ok(exit_code(arguments, runs, runs.len() == planned_runs, ui))
 }
 
 /// Resolves the server's addresses, the source addresses and the names of the paths.
@@ -124,11 +127,11 @@ fn resolve_addresses(
     server: &ServerTarget,
 ) -> Result<(Vec<SocketAddr>, LocalBind, Vec<String>), CliError> {
     let host = &server.host;
-    let unknown = |reason: String| CliError::Unavailable {
+    let no_address = |reason: String| CliError::Unavailable {
         what: format!("`{host}` has {reason}"),
         hint: "name a host or an address, and its port with -p".to_owned(),
     };
-    let found = servers::addresses(server, arguments).map_err(unknown)?;
+    let resolved = servers::addresses(server, arguments).map_err(no_address)?;
     let mut source = LocalBind::default();
     if let Some(bind) = &arguments.bind {
         let (address, interface) = match bind.split_once('%') {
@@ -145,15 +148,16 @@ fn resolve_addresses(
             source.address = Some(parsed);
         }
     }
-    let fits =
-        |target: &SocketAddr| source.address.is_none_or(|own| own.is_ipv4() == target.is_ipv4());
-    let targets: Vec<_> = found.into_iter().filter(fits).collect();
-    let Some(first) = targets.first() else {
-        return Err(unknown("no address of this family".to_owned()));
+    let has_family = |target: &SocketAddr| {
+        source.address.is_none_or(|source_address| source_address.is_ipv4() == target.is_ipv4())
     };
-    let interfaces = interfaces_towards(first.ip(), source.address).unwrap_or_default();
+    let targets: Vec<_> = resolved.into_iter().filter(has_family).collect();
+    let Some(first_target) = targets.first() else {
+        return Err(no_address("no address of this family".to_owned()));
+    };
+    let interfaces = interfaces_towards(first_target.ip(), source.address).unwrap_or_default();
     let mut paths: Vec<String> = Vec::new();
-    for name in source.interface.iter().chain(interfaces.iter().map(|one| &one.name)) {
+    for name in source.interface.iter().chain(interfaces.iter().map(|interface| &interface.name)) {
         let name = path_name(name);
         if !paths.contains(&name) {
             paths.push(name);
@@ -170,7 +174,8 @@ fn is_pinned(arguments: &MeasureArguments, transport: Transport) -> bool {
     arguments.server_cert.is_some() && matches!(transport, Transport::Tcp | Transport::Mptcp)
 }
 
-/// Requests priority, and explains or rejects a pinned certificate for these transports.
+/// Requests priority. For a pinned certificate, says that TLS is added, or rejects options that TLS
+/// excludes.
 fn prepare(
     arguments: &MeasureArguments,
     transports: &[Transport],
@@ -179,44 +184,44 @@ fn prepare(
     if arguments.rt {
         request_priority(ui);
     }
-    let pinned: Vec<_> = transports
+    let pinned_transports: Vec<_> = transports
         .iter()
         .filter(|transport| is_pinned(arguments, **transport))
         .map(ToString::to_string)
         .collect();
-    if pinned.is_empty() || arguments.tls {
+    if pinned_transports.is_empty() || arguments.tls {
         return Ok(());
     }
-    let names = pinned.join(" and ");
+    let transport_names = pinned_transports.join(" and ");
     if arguments.skip_rx_copy {
         return Err(CliError::Unavailable {
             what: format!(
-                "--server-cert puts TLS around {names}, and --skip-rx-copy cannot go through TLS"
+                "--server-cert puts TLS around {transport_names}, and --skip-rx-copy cannot go through TLS"
             ),
             hint: "leave out one of them".to_owned(),
         });
     }
-    ui.progress(&format!("--server-cert puts TLS around {names}, as --tls does"));
+    ui.progress(&format!("--server-cert puts TLS around {transport_names}, as --tls does"));
     Ok(())
 }
 
-fn plan_of(
+fn test_plan(
     arguments: &MeasureArguments,
     scenario: &Scenario,
     transport: Transport,
 ) -> Result<TestPlan, CliError> {
-    let bytes = |value: Option<u64>, flag: &str| {
+    let to_u32 = |value: Option<u64>, flag: &str| {
         value.map(u32::try_from).transpose().map_err(|_| CliError::Unavailable {
             what: format!("{flag} is too large"),
             hint: "4 GB is more than any system gives".to_owned(),
         })
     };
     // For datagrams these options are keys of the flow.
-    let streams = !arguments.sends_datagrams();
+    let is_stream = !arguments.sends_datagrams();
     let settings = TransferSettings {
-        block_bytes: bytes(arguments.length.filter(|_| streams), "-l")?,
-        window_bytes: bytes(arguments.window, "-w")?,
-        rate_bps: arguments.bitrate.filter(|_| streams).map(towpath_net::Rate::as_bps),
+        block_bytes: to_u32(arguments.length.filter(|_| is_stream), "-l")?,
+        window_bytes: to_u32(arguments.window, "-w")?,
+        rate_bps: arguments.bitrate.filter(|_| is_stream).map(towpath_net::Rate::as_bps),
         congestion_control: arguments.congestion.clone(),
         discard: arguments.skip_rx_copy,
         tls: arguments.tls || is_pinned(arguments, transport),
@@ -225,58 +230,58 @@ fn plan_of(
 }
 
 /// Makes one run. Records are on disk during the run, and sorted after its end.
-fn one(
+fn measure_once(
     arguments: &MeasureArguments,
-    order: &MeasureRequest,
+    request: &MeasureRequest,
     folder: &ResultFolder,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<StoredRun, CliError> {
-    let transport = order.plan.transport;
-    let name = format!("{}-{transport}-{}", World::Live, order.repeat);
+    let transport = request.plan.transport;
+    let name = format!("{}-{transport}-{}", World::Live, request.repeat);
     if !arguments.quiet {
-        let what = &order.scenario.description;
-        say(&format!("\n{what} over {transport}, run {}", order.repeat));
+        let description = &request.scenario.description;
+        say(&format!("\n{description} over {transport}, run {}", request.repeat));
         say(&live_header());
     }
     let mut live = IntervalPrinter::every(arguments.interval, transport);
     let mut file: Option<ResultFile<'_>> = None;
-    let mut failed = None;
-    let records = live::measure(order, &mut |record| {
-        let mut keep = || -> Result<(), CliError> {
+    let mut first_error = None;
+    let records = live::measure(request, &mut |record| {
+        let mut store = || -> Result<(), CliError> {
             let file = match &mut file {
                 Some(file) => file,
-                none => none.insert(folder.begin(&name)?),
+                empty => empty.insert(folder.begin(&name)?),
             };
-            file.add(&text_of(&[record])?)
+            file.add(&json_lines(&[record])?)
         };
-        if failed.is_none() {
-            failed = keep().err();
+        if first_error.is_none() {
+            first_error = store().err();
         }
         if let Record::Meta(meta) = record
-            && let Some(shown) = meta.conditions.get("server certificate")
+            && let Some(fingerprint) = meta.conditions.get("server certificate")
             && !arguments.quiet
         {
-            say(&format!("server certificate {shown}"));
+            say(&format!("server certificate {fingerprint}"));
         }
         if let Some(lines) = live.push(record).filter(|_| !arguments.quiet) {
             say(&lines);
         }
     })?;
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error);
     }
-    if let Some(lines) = live.rest().filter(|_| !arguments.quiet) {
+    if let Some(lines) = live.flush_rest().filter(|_| !arguments.quiet) {
         say(&lines);
     }
     let mut file = match file {
         Some(file) => file,
         None => folder.begin(&name)?,
     };
-    file.replace(text_of(&records.iter().collect::<Vec<_>>())?.as_bytes())?;
+    file.replace(json_lines(&records.iter().collect::<Vec<_>>())?.as_bytes())?;
     files::read_back(&file.finish()?)
 }
 
-fn text_of(records: &[&Record]) -> Result<String, CliError> {
+fn json_lines(records: &[&Record]) -> Result<String, CliError> {
     let mut lines = Vec::new();
     for record in records {
         write_record(&mut lines, record).map_err(CliError::Print)?;
@@ -291,30 +296,32 @@ fn exit_code(
     complete: bool,
     ui: &mut Ui,
 ) -> ExitCode {
-    let mut good = complete;
+    let mut passed = complete;
     for run in runs {
         let Some(summary) = &run.summary else {
-            good = false;
+            passed = false;
             continue;
         };
-        good &= summary.ok;
-        let proof = &summary.multipath;
-        let Some(wanted) = arguments.require_multipath else { continue };
-        if !proof.used || proof.paths_used.len() < wanted {
-            good = false;
-            let used = proof.paths_used.join(", ");
+        passed &= summary.ok;
+        let multipath = &summary.multipath;
+        let Some(min_paths) = arguments.require_multipath else { continue };
+        if !multipath.used || multipath.paths_used.len() < min_paths {
+            passed = false;
+            let paths_used = multipath.paths_used.join(", ");
             let transport = run.meta.transport;
-            let text = match (proof.requested, &proof.fallback) {
+            let text = match (multipath.requested, &multipath.fallback) {
                 (false, _) => format!("{transport} is no multipath transport"),
                 (true, Some(reason)) => format!("{transport} was not used: {reason}"),
-                (true, None) => format!("{wanted} paths are required; data went over: {used}"),
+                (true, None) => {
+                    format!("{min_paths} paths are required; data went over: {paths_used}")
+                }
             };
             ui.warn(&Warning { text, hint: Some("--require-multipath was given".to_owned()) });
         }
     }
     if interrupt::is_interrupted() {
         ExitCode::from(130)
-    } else if good {
+    } else if passed {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)

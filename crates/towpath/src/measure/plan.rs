@@ -26,19 +26,19 @@ pub(super) fn scenario(
     (host, paths): (&str, &[String]),
     udping: bool,
 ) -> Result<Scenario, CliError> {
-    let parse = |written: GeneratedScenario| -> Result<Scenario, CliError> {
-        let parsed = Scenario::parse("the scenario of these arguments", &written.text, &no_files);
-        let mut scenario = parsed.map_err(|errors| written.attribute_errors(&errors))?;
+    let parse = |generated: GeneratedScenario| -> Result<Scenario, CliError> {
+        let parsed = Scenario::parse("the scenario of these arguments", &generated.text, &no_files);
+        let mut scenario = parsed.map_err(|errors| generated.attribute_errors(&errors))?;
         scenario.remarks.extend(config_condition(&arguments.defaults));
         Ok(scenario)
     };
-    let scenario = parse(text(arguments, (host, paths), None)?)?;
-    let pings = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
-    if !udping || scenario.flows.iter().any(pings) {
+    let scenario = parse(scenario_toml(arguments, (host, paths), None)?)?;
+    let is_udping = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
+    if !udping || scenario.flows.iter().any(is_udping) {
         return Ok(scenario);
     }
-    let lengths = scenario.flows.iter().map(|flow| flow.pattern.duration());
-    parse(text(arguments, (host, paths), lengths.max())?)
+    let durations = scenario.flows.iter().map(|flow| flow.pattern.duration());
+    parse(scenario_toml(arguments, (host, paths), durations.max())?)
 }
 
 /// A generated scenario, with the option that each line comes from.
@@ -77,88 +77,90 @@ impl GeneratedScenario {
 
 /// Returns a hint for an option that has no meaning with the pattern.
 fn alternative_hint(origin: &str, text: &str) -> &'static str {
-    let is = |pattern: &str| text.contains(&format!("pattern = \"{pattern}\""));
-    let given = |option: &str| origin.split_whitespace().next() == Some(option);
-    if given("-t") && is("ping") {
+    let is_pattern = |pattern: &str| text.contains(&format!("pattern = \"{pattern}\""));
+    let is_option = |option: &str| origin.split_whitespace().next() == Some(option);
+    if is_option("-t") && is_pattern("ping") {
         return "`ping` ends after its requests: `--set count=50`";
     }
-    if given("-t") && is("trace") {
+    if is_option("-t") && is_pattern("trace") {
         return "`trace` ends with its last message";
     }
-    if given("-n") {
+    if is_option("-n") {
         return "a number of bytes is what `bulk` sends; others last for a time: `-t 10`";
     }
-    if given("-P") {
+    if is_option("-P") {
         return "parallel connections are for `iperf` and `web`; leave it out";
     }
     "leave it out"
 }
 
-/// Writes the scenario's text. `beside` is the duration of additional datagrams; `None` adds none.
-fn text(
+/// Writes the scenario's text. `udping_duration` is the length of additional datagrams; `None` adds
+/// none.
+fn scenario_toml(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
     udping_duration: Option<Duration>,
 ) -> Result<GeneratedScenario, CliError> {
     let pattern = pattern(arguments);
-    let mut written = GeneratedScenario::default();
-    written.add(pattern, &format!("name = \"live-{pattern}\""));
+    let mut scenario = GeneratedScenario::default();
+    scenario.add(pattern, &format!("name = \"live-{pattern}\""));
     let description = quoted(&format!("{pattern} towards {host}"));
-    written.add(host, &format!("description = {description}\n[hosts.client]\n[hosts.server]"));
+    scenario.add(host, &format!("description = {description}\n[hosts.client]\n[hosts.server]"));
     for path in paths {
-        written.add(path, &format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
+        scenario.add(path, &format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
     }
     let flow = "[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = ";
-    written.add(pattern, &format!("{flow}{}", quoted(pattern)));
+    scenario.add(pattern, &format!("{flow}{}", quoted(pattern)));
     for (key, value) in flow_keys(arguments)? {
-        written.add(&option_text(arguments, &key, &value), &format!("{key} = {value}"));
+        scenario.add(&option_text(arguments, &key, &value), &format!("{key} = {value}"));
     }
-    if let Some(beside) = udping_duration {
-        let duration = duration_text(beside);
-        written.add("--udping", &format!("{flow}\"udping\"\nduration = \"{duration}\""));
+    if let Some(udping) = udping_duration {
+        let duration = duration_text(udping);
+        scenario.add("--udping", &format!("{flow}\"udping\"\nduration = \"{duration}\""));
     }
     let transports: Vec<_> =
-        unique(arguments.transports()).iter().map(|one| format!("\"{one}\"")).collect();
+        unique(arguments.transports()).iter().map(|transport| format!("\"{transport}\"")).collect();
     let run = format!("[run]\ntransports = [{}]\nworlds = [\"live\"]", transports.join(", "));
-    written.add("--transport", &run);
-    written.add("--seed", &format!("seed = {}", arguments.seed & (u64::MAX >> 1)));
-    written.add("--repeat", &format!("repeat = {}", arguments.repeat));
+    scenario.add("--transport", &run);
+    scenario.add("--seed", &format!("seed = {}", arguments.seed & (u64::MAX >> 1)));
+    scenario.add("--repeat", &format!("repeat = {}", arguments.repeat));
     let sample = duration_text(arguments.sample);
-    written.add(&format!("--sample {sample}"), &format!("sample = \"{sample}\""));
+    scenario.add(&format!("--sample {sample}"), &format!("sample = \"{sample}\""));
     let control = arguments.congestion.clone().unwrap_or_else(system_congestion_control);
     let key = format!("congestion-control = {}", quoted(&control));
-    written.add(&format!("-C {control}"), &key);
+    scenario.add(&format!("-C {control}"), &key);
     if arguments.path_policy != "aggregate" {
         let policy = format!("path-policy = {}", quoted(&arguments.path_policy));
-        written.add("--path-policy", &policy);
+        scenario.add("--path-policy", &policy);
     }
     if !arguments.expect.is_empty() {
-        written.add("--expect", "[expect]");
+        scenario.add("--expect", "[expect]");
     }
     for expectation in &arguments.expect {
         let (key, bound) = parse_expectation(expectation)?;
         let line = format!("{} = {}", quoted(key), quoted(&bound));
-        written.add(&format!("--expect \"{expectation}\""), &line);
+        scenario.add(&format!("--expect \"{expectation}\""), &line);
     }
-    Ok(written)
+    Ok(scenario)
 }
 
 /// Returns the option that a key of the flow comes from, as the user would type it.
 fn option_text(arguments: &MeasureArguments, key: &str, value: &str) -> String {
-    let plain = value.trim_matches('"');
-    let set = |set: &&String| set.split('=').next().is_some_and(|name| name.trim() == key);
-    if let Some(set) = arguments.set.iter().rev().find(set) {
-        return format!("--set {set}");
+    let value_text = value.trim_matches('"');
+    let is_for_key =
+        |setting: &&String| setting.split('=').next().is_some_and(|name| name.trim() == key);
+    if let Some(setting) = arguments.set.iter().rev().find(is_for_key) {
+        return format!("--set {setting}");
     }
     match key {
         "duration" => "-t".to_owned(),
         "size" => "-n".to_owned(),
-        "streams" => format!("-P {plain}"),
-        "bitrate" => format!("-b {plain}"),
-        "length" => format!("-l {plain}"),
+        "streams" => format!("-P {value_text}"),
+        "bitrate" => format!("-b {value_text}"),
+        "length" => format!("-l {value_text}"),
         "direction" if arguments.reverse => "-R".to_owned(),
         "direction" => "--bidir".to_owned(),
-        key => format!("--{key} {plain}"),
+        key => format!("--{key} {value_text}"),
     }
 }
 
@@ -176,14 +178,14 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
         keys.extend(value.map(|value| (key.to_owned(), value)));
     };
     add("duration", arguments.time.map(|time| quoted(&duration_text(time))));
-    let lasts = arguments.is_session() && arguments.time.is_none();
-    add("duration", lasts.then(|| quoted(MAX_SESSION)));
-    let without_end = pattern(arguments) == "bulk"
+    let needs_max_session = arguments.is_session() && arguments.time.is_none();
+    add("duration", needs_max_session.then(|| quoted(MAX_SESSION)));
+    let needs_default_duration = pattern(arguments) == "bulk"
         && arguments.time.is_none()
         && arguments.bytes.is_none()
         && arguments.preset.is_none()
         && !arguments.set.iter().any(|set| set.starts_with("size") || set.starts_with("duration"));
-    add("duration", without_end.then(|| "\"10 s\"".to_owned()));
+    add("duration", needs_default_duration.then(|| "\"10 s\"".to_owned()));
     add("size", arguments.bytes.map(|bytes| format!("\"{bytes} B\"")));
     add("streams", arguments.parallel.map(|streams| streams.to_string()));
     let direction = match (arguments.reverse, arguments.bidir) {
@@ -205,21 +207,21 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
             hint: "write a key and its value: `--set request=2KB`".to_owned(),
         })?;
         let (key, value) = (key.trim(), value.trim());
-        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if key.is_empty() || !key.chars().all(letters) {
+        let is_key_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if key.is_empty() || !key.chars().all(is_key_char) {
             return Err(CliError::Unavailable {
                 what: format!("`{key}` is no key of a flow"),
                 hint: "`towpath schema scenario-keys` lists them".to_owned(),
             });
         }
         // The last setting of a key overrides earlier ones.
-        keys.retain(|(known, _)| known != key);
-        keys.push((key.to_owned(), value_of(key, value)?));
+        keys.retain(|(existing_key, _)| existing_key != key);
+        keys.push((key.to_owned(), toml_value(key, value)?));
     }
     Ok(keys)
 }
 
-fn value_of(key: &str, value: &str) -> Result<String, CliError> {
+fn toml_value(key: &str, value: &str) -> Result<String, CliError> {
     if key == "messages" {
         let path = Path::new(value);
         let text = input::read_text(path)
@@ -227,27 +229,31 @@ fn value_of(key: &str, value: &str) -> Result<String, CliError> {
         let lines: Vec<_> = text.lines().map(quoted).collect();
         return Ok(format!("[{}]", lines.join(", ")));
     }
-    let number = value.parse::<i64>().is_ok();
-    Ok(if number || matches!(value, "true" | "false") { value.to_owned() } else { quoted(value) })
+    let is_number = value.parse::<i64>().is_ok();
+    Ok(if is_number || matches!(value, "true" | "false") {
+        value.to_owned()
+    } else {
+        quoted(value)
+    })
 }
 
 /// Parses an expectation into key and bound: `goodput >= 20 Mbit/s` or `goodput=>=20 Mbit/s`.
 fn parse_expectation(text: &str) -> Result<(&str, String), CliError> {
-    let wrong = || CliError::Unavailable {
+    let no_bound = || CliError::Unavailable {
         what: format!("`--expect {text}` holds no bound"),
         hint: "write a figure, an operator and a value: `--expect \"goodput >= 20 Mbit/s\"`"
             .to_owned(),
     };
-    let place = text.find(['<', '>', '=']).ok_or_else(wrong)?;
-    let (key, bound) = text.split_at(place);
-    let inner = bound.strip_prefix('=').map(str::trim_start);
+    let operator_index = text.find(['<', '>', '=']).ok_or_else(no_bound)?;
+    let (key, bound) = text.split_at(operator_index);
+    let after_separator = bound.strip_prefix('=').map(str::trim_start);
     let is_operator = |rest: &&str| rest.starts_with(['<', '>']) || rest.starts_with("==");
-    let bound = inner.filter(is_operator).unwrap_or(bound);
-    let end = bound.find(|c: char| !matches!(c, '<' | '>' | '=')).ok_or_else(wrong)?;
+    let bound = after_separator.filter(is_operator).unwrap_or(bound);
+    let end = bound.find(|c: char| !matches!(c, '<' | '>' | '=')).ok_or_else(no_bound)?;
     let (operator, value) = bound.split_at(end);
     let operator = if operator == "=" { "==" } else { operator };
     if key.trim().is_empty() || value.trim().is_empty() {
-        return Err(wrong());
+        return Err(no_bound());
     }
     // Boolean values have no operator.
     let value = value.trim();
@@ -260,29 +266,29 @@ fn parse_expectation(text: &str) -> Result<(&str, String), CliError> {
 
 /// Returns the text as a TOML string, with quotes and escapes.
 fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
+    let mut toml = String::from("\"");
     for c in text.chars() {
         match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
+            '"' | '\\' => toml.extend(['\\', c]),
             c if c.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
+                let _ = write!(toml, "\\u{:04X}", u32::from(c));
             }
-            c => quoted.push(c),
+            c => toml.push(c),
         }
     }
-    quoted.push('"');
-    quoted
+    toml.push('"');
+    toml
 }
 
 /// Returns the transports in order, without duplicates.
 pub(super) fn unique(transports: &[Transport]) -> Vec<Transport> {
-    let mut found = Vec::new();
-    for one in transports {
-        if !found.contains(one) {
-            found.push(*one);
+    let mut unique_transports = Vec::new();
+    for transport in transports {
+        if !unique_transports.contains(transport) {
+            unique_transports.push(*transport);
         }
     }
-    found
+    unique_transports
 }
 
 #[cfg(test)]
@@ -301,8 +307,8 @@ mod tests {
             let (key, bound) = parse_expectation(text).unwrap();
             assert_eq!((key, bound.as_str()), expected, "{text}");
         }
-        for wrong in ["goodput", ">= 3", "goodput >="] {
-            assert!(parse_expectation(wrong).is_err(), "{wrong}");
+        for invalid in ["goodput", ">= 3", "goodput >="] {
+            assert!(parse_expectation(invalid).is_err(), "{invalid}");
         }
     }
 

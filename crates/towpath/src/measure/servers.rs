@@ -26,12 +26,12 @@ pub(super) struct ServerTarget {
 #[derive(Debug)]
 struct ServerCandidate {
     server: ServerTarget,
-    pinged: Result<PingResult, String>,
+    ping: Result<PingResult, String>,
 }
 
 impl ServerCandidate {
     fn median(&self) -> Option<Duration> {
-        self.pinged.as_ref().ok()?.median()
+        self.ping.as_ref().ok()?.median()
     }
 
     /// Returns the server as the list writes it; the `default` port is omitted.
@@ -45,13 +45,13 @@ impl ServerCandidate {
     }
 
     fn result_text(&self) -> String {
-        match (&self.pinged, self.median()) {
-            (Err(why), _) => why.clone(),
+        match (&self.ping, self.median()) {
+            (Err(reason), _) => reason.clone(),
             (Ok(_), Some(median)) => format::time(median),
-            (Ok(pinged), None) => match pinged.answers.len() {
-                0 => describe(&pinged.finding),
-                some => {
-                    format!("{some} of {PINGS} answers, then: {}", describe(&pinged.finding))
+            (Ok(ping), None) => match ping.answers.len() {
+                0 => describe(&ping.finding),
+                answers => {
+                    format!("{answers} of {PINGS} answers, then: {}", describe(&ping.finding))
                 }
             },
         }
@@ -60,27 +60,28 @@ impl ServerCandidate {
 
 /// Returns the server that `arguments` name. Pings the servers of a list and prints the results.
 pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ServerTarget, CliError> {
-    let named = |host: &str| ServerTarget {
+    let named_server = |host: &str| ServerTarget {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
         port: arguments.port,
         choice: None,
     };
-    let wrong = |what: &str, hint: &str| {
+    let usage_error = |what: &str, hint: &str| {
         Err(CliError::Unavailable { what: what.to_owned(), hint: hint.to_owned() })
     };
     match (arguments.host(), arguments.server.as_deref(), &arguments.servers) {
         (Some(_), Some(_), _) => {
-            wrong("two servers are named", "leave out HOST where `--server` is given")
+            usage_error("two servers are named", "leave out HOST where `--server` is given")
         }
         (_, Some("auto"), Some(list)) => nearest(arguments, list, ui),
         (None, Some("auto"), None) => {
-            wrong("`--server auto` has no list of servers", "give one with `--servers FILE`")
+            usage_error("`--server auto` has no list of servers", "give one with `--servers FILE`")
         }
-        (_, _, Some(_)) => wrong("nothing is chosen from the list", "add `--server auto`"),
-        (Some(host), None, None) | (None, Some(host), None) => Ok(named(host)),
-        (None, None, None) => {
-            wrong("no server is named", "name one: `towpath measure HOST`, or `--server auto`")
-        }
+        (_, _, Some(_)) => usage_error("nothing is chosen from the list", "add `--server auto`"),
+        (Some(host), None, None) | (None, Some(host), None) => Ok(named_server(host)),
+        (None, None, None) => usage_error(
+            "no server is named",
+            "name one: `towpath measure HOST`, or `--server auto`",
+        ),
     }
 }
 
@@ -97,32 +98,37 @@ fn nearest(
                `server.example:5211`"
             .to_owned(),
     })?;
-    let addresses: Vec<_> = servers.iter().map(|one| addresses(one, arguments)).collect();
-    let known: Vec<Vec<SocketAddr>> = addresses.iter().flatten().cloned().collect();
-    let mut pinged = live::ping(&known).into_iter();
+    let addresses: Vec<_> = servers.iter().map(|server| addresses(server, arguments)).collect();
+    let pinged_addresses: Vec<Vec<SocketAddr>> = addresses.iter().flatten().cloned().collect();
+    let mut pings = live::ping(&pinged_addresses).into_iter();
     let candidates = servers.into_iter().zip(addresses).map(|(server, addresses)| {
-        let nobody = || "nothing was asked".to_owned();
-        let pinged = addresses.and_then(|_| pinged.next().ok_or_else(nobody));
-        ServerCandidate { server, pinged }
+        let not_pinged = || "nothing was asked".to_owned();
+        let ping = addresses.and_then(|_| pings.next().ok_or_else(not_pinged));
+        ServerCandidate { server, ping }
     });
     let candidates: Vec<ServerCandidate> = candidates.collect();
     ui.progress(&table(&candidates, arguments.port));
     // Of equally near servers, the first in the list wins.
-    let best = candidates.iter().filter(|one| one.median().is_some());
-    let Some(best) = best.min_by_key(|one| one.median()) else {
+    let best = candidates.iter().filter(|candidate| candidate.median().is_some());
+    let Some(best) = best.min_by_key(|candidate| candidate.median()) else {
         return Err(CliError::Unavailable {
             what: format!("no server of `{}` answers", list.display()),
             hint: "is `towpath server` running there, and does a firewall let its port through?"
                 .to_owned(),
         });
     };
-    let name = |one: &ServerCandidate| one.name(arguments.port);
-    let others = candidates.iter().filter(|one| !std::ptr::eq(*one, best));
-    let others: Vec<_> =
-        others.map(|one| format!("{}: {}", name(one), one.result_text())).collect();
-    let lowest = format!("the lowest median of {PINGS} pings, {}", best.result_text());
-    let others = if others.is_empty() { String::new() } else { format!("; {}", others.join("; ")) };
-    Ok(ServerTarget { choice: Some(format!("{lowest}{others}")), ..best.server.clone() })
+    let name = |candidate: &ServerCandidate| candidate.name(arguments.port);
+    let other_servers = candidates.iter().filter(|candidate| !std::ptr::eq(*candidate, best));
+    let other_servers: Vec<_> = other_servers
+        .map(|candidate| format!("{}: {}", name(candidate), candidate.result_text()))
+        .collect();
+    let reason = format!("the lowest median of {PINGS} pings, {}", best.result_text());
+    let other_servers = if other_servers.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", other_servers.join("; "))
+    };
+    Ok(ServerTarget { choice: Some(format!("{reason}{other_servers}")), ..best.server.clone() })
 }
 
 /// Parses a list with one server a line. The error is the number of the invalid line and the
@@ -134,7 +140,7 @@ fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
         if line.is_empty() {
             continue;
         }
-        let server = one(line, port).map_err(|what| (number, what))?;
+        let server = parse_server(line, port).map_err(|what| (number, what))?;
         if !servers.contains(&server) {
             servers.push(server);
         }
@@ -143,27 +149,27 @@ fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
 }
 
 /// Parses `server.example`, `server.example:5211`, `2001:db8::1` or `[2001:db8::1]:5211`.
-fn one(text: &str, default: u16) -> Result<ServerTarget, String> {
-    let made = |host: &str, port: u16| ServerTarget { host: host.to_owned(), port, choice: None };
-    let strange = || format!("`{text}` is no server");
+fn parse_server(text: &str, default: u16) -> Result<ServerTarget, String> {
+    let target = |host: &str, port: u16| ServerTarget { host: host.to_owned(), port, choice: None };
+    let invalid = || format!("`{text}` is no server");
     if text.contains(char::is_whitespace) {
-        return Err(strange());
+        return Err(invalid());
     }
     if text.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Ok(made(text, default));
+        return Ok(target(text, default));
     }
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
-        Some(None) => return Err(strange()),
+        Some(None) => return Err(invalid()),
         Some(Some((host, ""))) => (host, None),
-        Some(Some((host, rest))) => (host, Some(rest.strip_prefix(':').ok_or_else(strange)?)),
+        Some(Some((host, rest))) => (host, Some(rest.strip_prefix(':').ok_or_else(invalid)?)),
         None => text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
     let port = port.map(|port| port.parse().ok().filter(|port| *port > 0));
     match (host, port) {
-        ("", _) => Err(strange()),
+        ("", _) => Err(invalid()),
         (_, Some(None)) => Err(format!("`{text}` names no port")),
-        (host, Some(Some(port))) => Ok(made(host, port)),
-        (host, None) => Ok(made(host, default)),
+        (host, Some(Some(port))) => Ok(target(host, port)),
+        (host, None) => Ok(target(host, default)),
     }
 }
 
@@ -172,32 +178,34 @@ pub(super) fn addresses(
     server: &ServerTarget,
     arguments: &MeasureArguments,
 ) -> Result<Vec<SocketAddr>, String> {
-    let found = (server.host.as_str(), server.port).to_socket_addrs().map_err(|error| {
+    let resolved = (server.host.as_str(), server.port).to_socket_addrs().map_err(|error| {
         let reason = error.to_string();
         format!("no address: {}", reason.split(": ").last().unwrap_or_default().to_lowercase())
     })?;
-    let wanted = |target: &SocketAddr| {
+    let is_requested = |target: &SocketAddr| {
         if target.is_ipv4() { !arguments.v6 } else { !arguments.v4 }
     };
-    let found: Vec<_> = found.filter(wanted).collect();
-    if found.is_empty() { Err("no address of this family".to_owned()) } else { Ok(found) }
+    let resolved: Vec<_> = resolved.filter(is_requested).collect();
+    if resolved.is_empty() { Err("no address of this family".to_owned()) } else { Ok(resolved) }
 }
 
 /// Returns a table of the results in the list's order, with a mark at the chosen server.
 fn table(candidates: &[ServerCandidate], port: u16) -> String {
     let best = candidates.iter().filter_map(ServerCandidate::median).min();
     let mut text = format!("{:44} {:>10}  answers", "server", "median");
-    let mut marked = false;
-    for one in candidates {
-        let chosen = !marked && best.is_some() && one.median() == best;
-        marked |= chosen;
-        let median = one.median().map_or("-".to_owned(), format::time);
-        let answers = match &one.pinged {
-            Ok(pinged) if one.median().is_some() => format!("{} of {PINGS}", pinged.answers.len()),
-            _ => one.result_text(),
+    let mut is_marked = false;
+    for candidate in candidates {
+        let is_nearest = !is_marked && best.is_some() && candidate.median() == best;
+        is_marked |= is_nearest;
+        let median = candidate.median().map_or("-".to_owned(), format::time);
+        let answers = match &candidate.ping {
+            Ok(ping) if candidate.median().is_some() => {
+                format!("{} of {PINGS}", ping.answers.len())
+            }
+            _ => candidate.result_text(),
         };
-        let mark = if chosen { "  ← nearest" } else { "" };
-        let _ = write!(text, "\n{:44} {median:>10}  {answers}{mark}", one.name(port));
+        let mark = if is_nearest { "  ← nearest" } else { "" };
+        let _ = write!(text, "\n{:44} {median:>10}  {answers}{mark}", candidate.name(port));
     }
     text
 }
@@ -211,8 +219,9 @@ mod tests {
         let text = "# near\nfr.example\n\nca.example:5211  # far\n2001:db8::1\n[2001:db8::2]:7\n\
             [2001:db8::3]\nfr.example\n10.0.0.1\n";
         let servers = parse(text, 5_210).unwrap();
-        let found: Vec<_> = servers.iter().map(|one| (one.host.as_str(), one.port)).collect();
-        let wanted = [
+        let parsed: Vec<_> =
+            servers.iter().map(|server| (server.host.as_str(), server.port)).collect();
+        let expected = [
             ("fr.example", 5_210),
             ("ca.example", 5_211),
             ("2001:db8::1", 5_210),
@@ -220,7 +229,7 @@ mod tests {
             ("2001:db8::3", 5_210),
             ("10.0.0.1", 5_210),
         ];
-        assert_eq!(found, wanted);
+        assert_eq!(parsed, expected);
     }
 
     #[test]

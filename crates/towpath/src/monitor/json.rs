@@ -13,9 +13,9 @@ pub(super) fn start_line(hears_events: bool) -> Value {
 }
 
 /// Returns one connection in one sample.
-pub(super) fn connection_line(t_ns: u64, seen: &DerivedConnection) -> Value {
-    let connection = &seen.connection;
-    let pairs = connection.subflows.iter().zip(&seen.subflows);
+pub(super) fn connection_line(t_ns: u64, derived: &DerivedConnection) -> Value {
+    let connection = &derived.connection;
+    let pairs = connection.subflows.iter().zip(&derived.subflows);
     let processes = connection.processes.iter();
     let processes = processes.map(|process| json!({"id": process.id, "name": process.name}));
     json!({
@@ -32,13 +32,13 @@ pub(super) fn connection_line(t_ns: u64, seen: &DerivedConnection) -> Value {
         "bytes_received": connection.bytes_received,
         "bytes_acked": connection.bytes_acked,
         "bytes_reinjected": connection.bytes_reinjected,
-        "down_bps": seen.down_bps.round(),
-        "up_bps": seen.up_bps.round(),
-        "subflows": pairs.map(|(subflow, seen)| subflow_value(subflow, seen)).collect::<Vec<_>>(),
+        "down_bps": derived.down_bps.round(),
+        "up_bps": derived.up_bps.round(),
+        "subflows": pairs.map(|(subflow, derived_subflow)| subflow_value(subflow, derived_subflow)).collect::<Vec<_>>(),
     })
 }
 
-fn subflow_value(subflow: &MonitoredSubflow, seen: &DerivedSubflow) -> Value {
+fn subflow_value(subflow: &MonitoredSubflow, derived: &DerivedSubflow) -> Value {
     let condition = match subflow.condition {
         SubflowCondition::Trying => "trying",
         SubflowCondition::Established => "established",
@@ -50,14 +50,14 @@ fn subflow_value(subflow: &MonitoredSubflow, seen: &DerivedSubflow) -> Value {
         "remote": subflow.remote,
         "state": format!("{:?}", subflow.state),
         "condition": condition,
-        "status": seen.status.name(),
-        "why": seen.why,
-        "inferred": seen.is_inferred,
-        "interface": seen.interface,
-        "down_bps": seen.down_bps.round(),
-        "up_bps": seen.up_bps.round(),
-        "share": seen.share,
-        "limits": seen.limits.iter().map(limit_value).collect::<Vec<_>>(),
+        "status": derived.status.name(),
+        "why": derived.why,
+        "inferred": derived.is_inferred,
+        "interface": derived.interface,
+        "down_bps": derived.down_bps.round(),
+        "up_bps": derived.up_bps.round(),
+        "share": derived.share,
+        "limits": derived.limits.iter().map(limit_value).collect::<Vec<_>>(),
         "backup": subflow.backup,
         "local_id": subflow.local_id,
         "remote_id": subflow.remote_id,
@@ -122,13 +122,13 @@ pub(super) fn ended_line(t_ns: u64, ended: &EndedSubflow) -> Value {
 }
 
 /// Returns an event that has only a text.
-pub(super) fn event_text_line(t_ns: u64, happening: &MonitorEvent) -> Value {
-    let kind = match happening.source {
+pub(super) fn event_text_line(t_ns: u64, event: &MonitorEvent) -> Value {
+    let kind = match event.source {
         EventSource::Lost => "lost",
         EventSource::Link => "link",
         EventSource::Route => "route",
         EventSource::Inferred => "inferred",
         EventSource::PathManager => "mptcp",
     };
-    json!({"type": kind, "t_ns": t_ns, "text": happening.text})
+    json!({"type": kind, "t_ns": t_ns, "text": event.text})
 }

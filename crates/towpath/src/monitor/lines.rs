@@ -11,35 +11,45 @@ use super::MonitorSample;
 
 /// Prints one sample as lines.
 pub(super) fn print(snapshot: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
-    let at = format!("{:>8.1}", snapshot.at.as_secs_f64());
-    for happening in &snapshot.timeline {
-        writeln!(out, "{at} {:<8} {}", happening.source.name(), happening.text)?;
+    let time = format!("{:>8.1}", snapshot.at.as_secs_f64());
+    for event in &snapshot.timeline {
+        writeln!(out, "{time} {:<8} {}", event.source.name(), event.text)?;
     }
-    for seen in &snapshot.connections {
-        writeln!(out, "{at} {}", connection(seen))?;
-        for (subflow, what) in seen.connection.subflows.iter().zip(&seen.subflows) {
+    for derived in &snapshot.connections {
+        writeln!(out, "{time} {}", connection_text(derived))?;
+        for (subflow, derived_subflow) in derived.connection.subflows.iter().zip(&derived.subflows)
+        {
             let (local, remote) = (subflow.local, subflow.remote);
             write!(
                 out,
-                "{at}   {:<12} {}",
-                status(what),
-                what.interface.as_deref().unwrap_or("?")
+                "{time}   {:<12} {}",
+                status(derived_subflow),
+                derived_subflow.interface.as_deref().unwrap_or("?")
             )?;
-            write!(out, " {local} → {remote} {}", rates(what.down_bps, what.up_bps))?;
-            write!(out, " {}", share(what.share))?;
+            write!(
+                out,
+                " {local} → {remote} {}",
+                rates(derived_subflow.down_bps, derived_subflow.up_bps)
+            )?;
+            write!(out, " {}", share(derived_subflow.share))?;
             write!(out, " srtt {} cwnd {}", milliseconds(subflow.srtt_us), subflow.cwnd_packets)?;
-            let limited = limit_text(what).map(|text| format!(" {text}")).unwrap_or_default();
-            writeln!(out, "{limited}{}", why(what))?;
+            let limits =
+                limit_text(derived_subflow).map(|text| format!(" {text}")).unwrap_or_default();
+            writeln!(out, "{limits}{}", reason_text(derived_subflow))?;
         }
     }
     out.flush()
 }
 
 /// Returns one line, such as `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
-pub(super) fn connection(seen: &DerivedConnection) -> String {
-    let MonitoredConnection { local, remote, .. } = seen.connection;
-    let moves = rates(seen.down_bps, seen.up_bps);
-    format!("{} {local} → {remote} {moves}, {}", owner(&seen.connection), counted(seen))
+pub(super) fn connection_text(derived: &DerivedConnection) -> String {
+    let MonitoredConnection { local, remote, .. } = derived.connection;
+    let rates_text = rates(derived.down_bps, derived.up_bps);
+    format!(
+        "{} {local} → {remote} {rates_text}, {}",
+        owner(&derived.connection),
+        subflow_counts(derived)
+    )
 }
 
 /// Returns the process that has the connection open.
@@ -55,46 +65,46 @@ pub(super) fn owner(connection: &MonitoredConnection) -> String {
 }
 
 /// Returns a count such as `2 subflows (1 trying, 1 stale)`. A trying subflow does not count yet.
-pub(super) fn counted(seen: &DerivedConnection) -> String {
-    if seen.connection.fallback {
+pub(super) fn subflow_counts(derived: &DerivedConnection) -> String {
+    if derived.connection.fallback {
         return "fell back to TCP".to_owned();
     }
-    let count = |status| seen.subflows.iter().filter(|it| it.status == status).count();
+    let count = |status| derived.subflows.iter().filter(|subflow| subflow.status == status).count();
     let trying = count(SubflowActivity::Trying);
-    let all = seen.subflows.len() - trying;
-    let plural = if all == 1 { "" } else { "s" };
-    let special: Vec<_> = [(trying, "trying"), (count(SubflowActivity::Stale), "stale")]
+    let established = derived.subflows.len() - trying;
+    let plural = if established == 1 { "" } else { "s" };
+    let qualifiers: Vec<_> = [(trying, "trying"), (count(SubflowActivity::Stale), "stale")]
         .iter()
         .filter(|(number, _)| *number > 0)
         .map(|(number, word)| format!("{number} {word}"))
         .collect();
-    if special.is_empty() {
-        return format!("{all} subflow{plural}");
+    if qualifiers.is_empty() {
+        return format!("{established} subflow{plural}");
     }
-    format!("{all} subflow{plural} ({})", special.join(", "))
+    format!("{established} subflow{plural} ({})", qualifiers.join(", "))
 }
 
 /// Returns the status; `~stale` if it is inferred.
-pub(super) fn status(seen: &DerivedSubflow) -> String {
-    format!("{}{}", if seen.is_inferred { "~" } else { "" }, seen.status.name())
+pub(super) fn status(derived: &DerivedSubflow) -> String {
+    format!("{}{}", if derived.is_inferred { "~" } else { "" }, derived.status.name())
 }
 
 /// Returns the two longest limits, as `limited by receive window 80 %, application 20 %`.
 ///
 /// `None` if nothing is known, as for a stale subflow.
-pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
-    if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
+pub(super) fn limit_text(derived: &DerivedSubflow) -> Option<String> {
+    if derived.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
         return None;
     }
-    let lines = seen.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
+    let main_limits = derived.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
     let values: Vec<_> =
-        lines.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
+        main_limits.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
     (!values.is_empty()).then(|| format!("limited by {}", values.join(", ")))
 }
 
 /// Returns ` (reason)`, or an empty text without a reason.
-fn why(seen: &DerivedSubflow) -> String {
-    seen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+fn reason_text(derived: &DerivedSubflow) -> String {
+    derived.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
 fn rates(down_bps: f64, up_bps: f64) -> String {

@@ -23,27 +23,34 @@ type SubflowRow<'a> = (String, &'a MonitoredSubflow, &'a DerivedSubflow);
 /// Returns the metrics page of these connections.
 pub(super) fn page(connections: &[DerivedConnection]) -> String {
     let mut page = String::new();
-    let fallbacks = connections.iter().filter(|seen| seen.connection.fallback).count();
-    one(&mut page, "connections", "Multipath TCP connections.", connections.len());
-    one(&mut page, "fallbacks", "Connections that fell back to TCP.", fallbacks);
-    head(&mut page, "subflows", "gauge", "Subflows by status; one that is trying carries nothing.");
+    let fallbacks = connections.iter().filter(|derived| derived.connection.fallback).count();
+    write_gauge(&mut page, "connections", "Multipath TCP connections.", connections.len());
+    write_gauge(&mut page, "fallbacks", "Connections that fell back to TCP.", fallbacks);
+    write_head(
+        &mut page,
+        "subflows",
+        "gauge",
+        "Subflows by status; one that is trying carries nothing.",
+    );
     for status in STATUSES {
-        let all = connections.iter().flat_map(|seen| &seen.subflows);
-        let count = all.filter(|subflow| subflow.status == status).count();
+        let subflows = connections.iter().flat_map(|derived| &derived.subflows);
+        let count = subflows.filter(|subflow| subflow.status == status).count();
         let _ = writeln!(page, "towpath_mptcp_subflows{{status=\"{}\"}} {count}", status.name());
     }
     let rows: Vec<SubflowRow<'_>> = connections
         .iter()
-        .flat_map(|seen| {
-            let token = seen.connection.token;
-            let pairs = seen.connection.subflows.iter().zip(&seen.subflows);
-            pairs.map(move |(subflow, what)| (labels(token, subflow, what), subflow, what))
+        .flat_map(|derived| {
+            let token = derived.connection.token;
+            let pairs = derived.connection.subflows.iter().zip(&derived.subflows);
+            pairs.map(move |(subflow, derived_subflow)| {
+                (labels(token, subflow, derived_subflow), subflow, derived_subflow)
+            })
         })
         .take(MAX_SUBFLOWS)
         .collect();
     let mut family =
         |name: &str, kind: &str, help: &str, value: &dyn Fn(&SubflowRow<'_>) -> f64| {
-            head(&mut page, name, kind, help);
+            write_head(&mut page, name, kind, help);
             for row in &rows {
                 let _ = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
             }
@@ -65,13 +72,13 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
         f64::from(subflow.cwnd_packets)
     });
     let help = "1 if what was sent is not answered, or the interface is down (inferred).";
-    family("subflow_stale", "gauge", help, &|(_, _, what)| {
-        f64::from(u8::from(what.status == SubflowActivity::Stale))
+    family("subflow_stale", "gauge", help, &|(_, _, derived_subflow)| {
+        f64::from(u8::from(derived_subflow.status == SubflowActivity::Stale))
     });
     let help = "Part of the last second in which this held the sender back.";
-    head(&mut page, "subflow_limited_ratio", "gauge", help);
-    for (labels, _, what) in &rows {
-        for limit in &what.limits {
+    write_head(&mut page, "subflow_limited_ratio", "gauge", help);
+    for (labels, _, derived_subflow) in &rows {
+        for limit in &derived_subflow.limits {
             let (name, share) = (limit.id(), limit.share);
             let _ = writeln!(
                 page,
@@ -82,18 +89,18 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
     page
 }
 
-fn head(page: &mut String, name: &str, kind: &str, help: &str) {
+fn write_head(page: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(page, "# HELP towpath_mptcp_{name} {help}");
     let _ = writeln!(page, "# TYPE towpath_mptcp_{name} {kind}");
 }
 
-fn one(page: &mut String, name: &str, help: &str, value: usize) {
-    head(page, name, "gauge", help);
+fn write_gauge(page: &mut String, name: &str, help: &str, value: usize) {
+    write_head(page, name, "gauge", help);
     let _ = writeln!(page, "towpath_mptcp_{name} {value}");
 }
 
-fn labels(token: u32, subflow: &MonitoredSubflow, what: &DerivedSubflow) -> String {
-    let interface = escaped(what.interface.as_deref().unwrap_or(""));
+fn labels(token: u32, subflow: &MonitoredSubflow, derived: &DerivedSubflow) -> String {
+    let interface = escaped(derived.interface.as_deref().unwrap_or(""));
     format!(
         "connection=\"{token:08x}\",local=\"{}\",remote=\"{}\",interface=\"{interface}\"",
         subflow.local, subflow.remote
@@ -128,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_cannot_be_left() {
+    fn a_label_value_is_escaped() {
         assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
     }
 }

@@ -63,7 +63,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     if arguments.classic {
         return classic(arguments, ui);
     }
-    let mut round = MonitorPoller::open()?;
+    let mut poller = MonitorPoller::open()?;
     let responder = match arguments.prometheus {
         Some(address) => {
             Some(MetricsServer::start(address).map_err(|error| CliError::Unavailable {
@@ -78,25 +78,25 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     }
     interrupt::catch();
     if !arguments.json && responder.is_none() && ui.out.is_terminal() {
-        return screen::show(&mut round, arguments.interval, arguments.count);
+        return screen::show(&mut poller, arguments.interval, arguments.count);
     }
     // The Prometheus metrics have neither events nor processes.
-    if !round.monitor.has_events() && responder.is_none() {
+    if !poller.monitor.has_events() && responder.is_none() {
         ui.warn(&Warning {
             text: NO_ROOT_HINT.to_owned(),
             hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
         });
     }
     if arguments.json && responder.is_none() {
-        writeln!(ui.out, "{}", json::start_line(round.monitor.has_events()))?;
+        writeln!(ui.out, "{}", json::start_line(poller.monitor.has_events()))?;
         ui.out.flush()?;
     }
     let interval = arguments.interval.unwrap_or(Duration::from_secs(1));
     let mut rounds = 0;
     while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
-        round.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
+        poller.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
         rounds += 1;
-        let snapshot = round.poll()?;
+        let snapshot = poller.poll()?;
         match &responder {
             Some(responder) => responder.set_page(metrics::page(&snapshot.connections)),
             None if arguments.json => print_json(&snapshot, ui)?,
@@ -107,7 +107,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-fn failed(error: NetlinkError) -> CliError {
+fn netlink_error(error: NetlinkError) -> CliError {
     CliError::Unavailable {
         what: error.to_string(),
         hint: "the kernel must have socket listings (CONFIG_INET_DIAG)".to_owned(),
@@ -139,42 +139,44 @@ struct MonitorSample {
 impl MonitorPoller {
     fn open() -> Result<Self, CliError> {
         Ok(Self {
-            monitor: Monitor::open().map_err(failed)?,
-            timeline: EventTimeline::open().map_err(failed)?,
+            monitor: Monitor::open().map_err(netlink_error)?,
+            timeline: EventTimeline::open().map_err(netlink_error)?,
             watch: ConnectionHistory::default(),
             clock: Clock::start(),
         })
     }
 
     fn poll(&mut self) -> Result<MonitorSample, CliError> {
-        let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
-        let connections = self.monitor.connections().map_err(failed)?;
+        let (mut timeline_events, events) =
+            self.timeline.read(&mut self.monitor).map_err(netlink_error)?;
+        let connections = self.monitor.connections().map_err(netlink_error)?;
         // Read after the listing, so that it covers every subflow that is missing there.
-        let words = self.monitor.final_stats().map_err(failed)?;
+        let final_stats = self.monitor.final_stats().map_err(netlink_error)?;
         let at = Duration::from_nanos(self.clock.now().as_nanos());
         let timeline = &self.timeline;
         let interface = |address| timeline.interface(address);
         let MonitorRound { connections, events: inferred, ended } =
-            self.watch.update(at, connections, words.as_deref(), &interface);
+            self.watch.update(at, connections, final_stats.as_deref(), &interface);
         let inferred = inferred.into_iter();
-        happened.extend(inferred.map(|text| MonitorEvent { source: EventSource::Inferred, text }));
-        Ok(MonitorSample { at, connections, timeline: happened, events, ended })
+        timeline_events
+            .extend(inferred.map(|text| MonitorEvent { source: EventSource::Inferred, text }));
+        Ok(MonitorSample { at, connections, timeline: timeline_events, events, ended })
     }
 }
 
-fn print_json(look: &MonitorSample, ui: &mut Ui) -> Result<(), CliError> {
-    let t_ns = look.at.as_nanos() as u64;
-    for event in &look.events {
+fn print_json(sample: &MonitorSample, ui: &mut Ui) -> Result<(), CliError> {
+    let t_ns = sample.at.as_nanos() as u64;
+    for event in &sample.events {
         writeln!(ui.out, "{}", json::event_line(t_ns, event))?;
     }
-    for happening in look.timeline.iter().filter(|it| it.source != EventSource::PathManager) {
-        writeln!(ui.out, "{}", json::event_text_line(t_ns, happening))?;
+    for event in sample.timeline.iter().filter(|event| event.source != EventSource::PathManager) {
+        writeln!(ui.out, "{}", json::event_text_line(t_ns, event))?;
     }
-    for ended in &look.ended {
+    for ended in &sample.ended {
         writeln!(ui.out, "{}", json::ended_line(t_ns, ended))?;
     }
-    for seen in &look.connections {
-        writeln!(ui.out, "{}", json::connection_line(t_ns, seen))?;
+    for derived in &sample.connections {
+        writeln!(ui.out, "{}", json::connection_line(t_ns, derived))?;
     }
     ui.out.flush()?;
     Ok(())
@@ -192,7 +194,7 @@ fn classic(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         rounds += 1;
         clock.sleep_until(clock.now() + pause);
-        let received = events.drain().map_err(failed)?;
+        let received = events.drain().map_err(netlink_error)?;
         for event in &received.events {
             writeln!(ui.out, "{event}")?;
         }
@@ -210,9 +212,9 @@ mod tests {
 
     #[test]
     fn a_bare_port_means_the_loopback_interface() {
-        let shown = |text| listen_address(text).map(|address| address.to_string());
-        assert_eq!(shown("9262").as_deref(), Ok("127.0.0.1:9262"));
-        assert_eq!(shown("[::]:1").as_deref(), Ok("[::]:1"));
-        assert!(shown("host:1").is_err());
+        let parsed = |text| listen_address(text).map(|address| address.to_string());
+        assert_eq!(parsed("9262").as_deref(), Ok("127.0.0.1:9262"));
+        assert_eq!(parsed("[::]:1").as_deref(), Ok("[::]:1"));
+        assert!(parsed("host:1").is_err());
     }
 }

@@ -24,28 +24,28 @@ const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
 /// Upper bound of stored events.
 const MAX_EVENTS: usize = 500;
 /// Terminal width from which the extra columns are shown.
-const WIDE_FROM: u16 = 96;
+const MIN_WIDE_COLUMNS: u16 = 96;
 
 /// Shows the live view until the user quits or `count` polls are done.
 pub(super) fn show(
-    round: &mut MonitorPoller,
+    poller: &mut MonitorPoller,
     interval: Option<Duration>,
     count: Option<u32>,
 ) -> Result<std::process::ExitCode, CliError> {
-    let mut view = ScreenState::new(round.monitor.has_events());
+    let mut view = ScreenState::new(poller.monitor.has_events());
     let mut terminal = ratatui::try_init()?;
-    let mut show = || -> Result<(), CliError> {
+    let mut run_view = || -> Result<(), CliError> {
         let interval = interval.unwrap_or(DEFAULT_INTERVAL);
         let mut rounds = 0;
         while !interrupt::is_interrupted() && count.is_none_or(|count| rounds < count) {
             rounds += 1;
-            view.take(round.poll()?);
+            view.apply_sample(poller.poll()?);
             terminal.draw(|frame| draw(&view, frame))?;
-            let next = round.clock.now() + interval;
+            let next_poll = poller.clock.now() + interval;
             // Keys are handled immediately, while polls keep their interval.
             loop {
-                let left = next.saturating_since(round.clock.now());
-                if !event::poll(left)? {
+                let until_next_poll = next_poll.saturating_since(poller.clock.now());
+                if !event::poll(until_next_poll)? {
                     break;
                 }
                 if let Event::Key(key) = event::read()?
@@ -59,9 +59,9 @@ pub(super) fn show(
         }
         Ok(())
     };
-    let drawn = show();
+    let outcome = run_view();
     let restored: io::Result<()> = ratatui::try_restore();
-    drawn?;
+    outcome?;
     restored?;
     Ok(std::process::ExitCode::SUCCESS)
 }
@@ -81,6 +81,7 @@ fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
 /// State of the live view.
 #[derive(Debug)]
 struct ScreenState {
+    /// Time of the latest sample, since the monitor's start.
     at: Duration,
     connections: Vec<DerivedConnection>,
     /// Latest events with their times, newest last.
@@ -96,10 +97,10 @@ impl ScreenState {
         Self { at: Duration::ZERO, connections, timeline, has_events, above: 0 }
     }
 
-    fn take(&mut self, look: MonitorSample) {
-        let MonitorSample { at, connections, timeline: happened, events: _, ended: _ } = look;
+    fn apply_sample(&mut self, sample: MonitorSample) {
+        let MonitorSample { at, connections, timeline: new_events, events: _, ended: _ } = sample;
         (self.at, self.connections) = (at, connections);
-        self.timeline.extend(happened.into_iter().map(|it| (at, it)));
+        self.timeline.extend(new_events.into_iter().map(|event| (at, event)));
         let outdated = self.timeline.len().saturating_sub(MAX_EVENTS);
         self.timeline.drain(..outdated);
     }
@@ -119,21 +120,27 @@ impl ScreenState {
         let area = frame.area();
         let events = (area.height / 3).clamp(3, 12);
         let parts = [Constraint::Length(2), Constraint::Min(3), Constraint::Length(events)];
-        let [head, body, log] = Layout::vertical(parts).areas(area);
+        let [head, body_area, log_area] = Layout::vertical(parts).areas(area);
         frame.render_widget(Paragraph::new(self.head(area.width)), head);
         let rows = self.rows(area.width);
         // Scrolling stops at the last line.
-        let most = (rows.len() as u16).saturating_sub(body.height);
-        let shown = Paragraph::new(rows).scroll((self.above.min(most), 0));
-        frame.render_widget(shown, body);
-        self.log(frame, log);
+        let max_scroll = (rows.len() as u16).saturating_sub(body_area.height);
+        let paragraph = Paragraph::new(rows).scroll((self.above.min(max_scroll), 0));
+        frame.render_widget(paragraph, body_area);
+        self.log(frame, log_area);
     }
 
     fn head(&self, width: u16) -> Vec<Line<'static>> {
-        let all = self.connections.iter().flat_map(|seen| &seen.subflows);
-        let trying = all.clone().filter(|it| it.status == SubflowActivity::Trying).count();
-        let stale = all.clone().filter(|it| it.status == SubflowActivity::Stale).count();
-        let subflows = all.count() - trying;
+        let subflow_states = self.connections.iter().flat_map(|derived| &derived.subflows);
+        let trying = subflow_states
+            .clone()
+            .filter(|subflow| subflow.status == SubflowActivity::Trying)
+            .count();
+        let stale = subflow_states
+            .clone()
+            .filter(|subflow| subflow.status == SubflowActivity::Stale)
+            .count();
+        let subflows = subflow_states.count() - trying;
         let (down, up) = self
             .connections
             .iter()
@@ -162,20 +169,21 @@ impl ScreenState {
         }
         let columns = ColumnWidths::new(width);
         let mut rows = Vec::new();
-        for seen in &self.connections {
-            let connection = &seen.connection;
+        for derived in &self.connections {
+            let connection = &derived.connection;
             let text = format!(
                 "{}, {}, {} → {}",
                 owner(connection),
-                lines::counted(seen),
+                lines::subflow_counts(derived),
                 connection.local,
                 connection.remote
             );
             rows.push(Line::styled(cut(&text, usize::from(width)), bold()));
-            for (subflow, what) in connection.subflows.iter().zip(&seen.subflows) {
-                rows.push(columns.row(subflow, what));
-                for why in what.why.iter().chain(&lines::limit_text(what)) {
-                    let text = format!("    {why}");
+            for (subflow, derived_subflow) in connection.subflows.iter().zip(&derived.subflows) {
+                rows.push(columns.row(subflow, derived_subflow));
+                for reason in derived_subflow.why.iter().chain(&lines::limit_text(derived_subflow))
+                {
+                    let text = format!("    {reason}");
                     rows.push(Line::styled(cut(&text, usize::from(width)), dim()));
                 }
             }
@@ -192,13 +200,13 @@ impl ScreenState {
         };
         let rule = "─".repeat(width.saturating_sub(title.chars().count()));
         let mut rows = vec![Line::styled(format!("{title}{rule}"), dim())];
-        let room = usize::from(area.height).saturating_sub(1);
-        let newest = self.timeline.iter().skip(self.timeline.len().saturating_sub(room));
-        for (at, happening) in newest {
-            let mark = if happening.source == EventSource::Inferred { "~" } else { " " };
+        let capacity = usize::from(area.height).saturating_sub(1);
+        let newest = self.timeline.iter().skip(self.timeline.len().saturating_sub(capacity));
+        for (at, event) in newest {
+            let mark = if event.source == EventSource::Inferred { "~" } else { " " };
             let seconds = at.as_secs_f64();
-            let name = happening.source.name();
-            let text = format!("{seconds:>8.1} s {mark}{name:<9}{}", happening.text);
+            let name = event.source.name();
+            let text = format!("{seconds:>8.1} s {mark}{name:<9}{}", event.text);
             rows.push(Line::raw(cut(&text, width)));
         }
         frame.render_widget(Paragraph::new(rows), area);
@@ -221,33 +229,33 @@ impl ColumnWidths {
     const EXTRA_WIDTH: usize = 6 + 7;
 
     fn new(width: u16) -> Self {
-        let is_wide = width >= WIDE_FROM;
+        let is_wide = width >= MIN_WIDE_COLUMNS;
         let taken =
             Self::LEFT_WIDTH + Self::RIGHT_WIDTH + if is_wide { Self::EXTRA_WIDTH } else { 0 };
         Self { addresses: usize::from(width).saturating_sub(taken).max(10), is_wide }
     }
 
     fn head(self) -> String {
-        let further = if self.is_wide { ["CWND", "RETX"] } else { ["", ""] };
-        self.line("STATUS", "IF", "LOCAL → REMOTE", ["SHARE", "DOWN", "UP", "SRTT"], further)
+        let extra_titles = if self.is_wide { ["CWND", "RETX"] } else { ["", ""] };
+        self.line("STATUS", "IF", "LOCAL → REMOTE", ["SHARE", "DOWN", "UP", "SRTT"], extra_titles)
     }
 
-    fn row(self, subflow: &MonitoredSubflow, what: &DerivedSubflow) -> Line<'static> {
-        let interface = what.interface.as_deref().unwrap_or("?");
+    fn row(self, subflow: &MonitoredSubflow, derived: &DerivedSubflow) -> Line<'static> {
+        let interface = derived.interface.as_deref().unwrap_or("?");
         let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
         let pair = format!("{} → {}", local.to_canonical(), remote.to_canonical());
-        let figures = [
-            share(what.share),
-            rate(what.down_bps),
-            rate(what.up_bps),
+        let texts = [
+            share(derived.share),
+            rate(derived.down_bps),
+            rate(derived.up_bps),
             milliseconds(subflow.srtt_us),
         ];
-        let figures = figures.each_ref().map(String::as_str);
-        let (window, again) =
+        let texts = texts.each_ref().map(String::as_str);
+        let (window, retransmissions) =
             (subflow.cwnd_packets.to_string(), subflow.retransmissions.to_string());
-        let further = [window.as_str(), again.as_str()];
-        let text = self.line(&lines::status(what), interface, &pair, figures, further);
-        Line::styled(text, Style::new().fg(colour(what.status)))
+        let extra_texts = [window.as_str(), retransmissions.as_str()];
+        let text = self.line(&lines::status(derived), interface, &pair, texts, extra_texts);
+        Line::styled(text, Style::new().fg(colour(derived.status)))
     }
 
     fn line(
@@ -256,13 +264,17 @@ impl ColumnWidths {
         interface: &str,
         addresses: &str,
         [share, down, up, srtt]: [&str; 4],
-        [window, again]: [&str; 2],
+        [window, retransmissions]: [&str; 2],
     ) -> String {
-        let (room, interface) = (self.addresses, cut(interface, 7));
-        let addresses = cut(addresses, room.saturating_sub(1));
-        let left = format!("  {status:<12}{interface:<8}{addresses:<room$}");
+        let (addresses_width, interface) = (self.addresses, cut(interface, 7));
+        let addresses = cut(addresses, addresses_width.saturating_sub(1));
+        let left = format!("  {status:<12}{interface:<8}{addresses:<addresses_width$}");
         let right = format!("{share:>6}{down:>7}{up:>7}{srtt:>7}");
-        if self.is_wide { format!("{left}{right}{window:>6}{again:>7}") } else { left + &right }
+        if self.is_wide {
+            format!("{left}{right}{window:>6}{retransmissions:>7}")
+        } else {
+            left + &right
+        }
     }
 }
 
@@ -355,7 +367,7 @@ pub(super) mod tests {
         }
     }
 
-    fn what(
+    fn derived_subflow(
         status: SubflowActivity,
         why: Option<&str>,
         interface: &str,
@@ -375,11 +387,11 @@ pub(super) mod tests {
 
     /// Returns a sample with two connections.
     pub(in crate::monitor) fn two_connections() -> MonitorSample {
-        let first = vec![
+        let iperf_subflows = vec![
             subflow("172.31.0.133:56420", "172.31.0.218:5201", SubflowCondition::Established),
             subflow("172.31.0.173:58871", "172.31.0.218:5201", SubflowCondition::Silent),
         ];
-        let second = vec![
+        let curl_subflows = vec![
             subflow(
                 "[2001:db8:1::7]:40000",
                 "[2001:db8:ffff:1::80]:443",
@@ -388,27 +400,30 @@ pub(super) mod tests {
             subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", SubflowCondition::Trying),
         ];
         let stale = "nothing heard for 2.3 s, 12 unanswered, 3 timeouts";
-        let limited = |part, share| ObservedLimit { part, share, waits_for: None };
-        let limits = vec![limited(Part::PeerWindow, 0.8), limited(Part::Application, 0.2)];
+        let limit = |part, share| ObservedLimit { part, share, waits_for: None };
+        let limits = vec![limit(Part::PeerWindow, 0.8), limit(Part::Application, 0.2)];
         let iperf = DerivedConnection {
-            connection: connection(0x26d4_72c7, "iperf3", first),
+            connection: connection(0x26d4_72c7, "iperf3", iperf_subflows),
             subflows: vec![
-                DerivedSubflow { limits, ..what(SubflowActivity::Active, None, "eth0", 900e6) },
-                what(SubflowActivity::Stale, Some(stale), "wlan0", 0.0),
+                DerivedSubflow {
+                    limits,
+                    ..derived_subflow(SubflowActivity::Active, None, "eth0", 900e6)
+                },
+                derived_subflow(SubflowActivity::Stale, Some(stale), "wlan0", 0.0),
             ],
             down_bps: 900e6,
             up_bps: 9e6,
         };
         let curl = DerivedConnection {
-            connection: connection(7, "curl", second),
+            connection: connection(7, "curl", curl_subflows),
             subflows: vec![
-                what(SubflowActivity::Backup, None, "eth0", 0.0),
-                what(SubflowActivity::Trying, Some("no answer for 0.6 s"), "wlan0", 0.0),
+                derived_subflow(SubflowActivity::Backup, None, "eth0", 0.0),
+                derived_subflow(SubflowActivity::Trying, Some("no answer for 0.6 s"), "wlan0", 0.0),
             ],
             down_bps: 0.0,
             up_bps: 0.0,
         };
-        let happened = [
+        let timeline = [
             (
                 EventSource::PathManager,
                 "SF_ESTABLISHED 172.31.0.173:58871 → 172.31.0.218:5201 [26d472c7]",
@@ -416,18 +431,18 @@ pub(super) mod tests {
             (EventSource::Link, "wlan0 is down"),
             (EventSource::Inferred, "subflow 172.31.0.173:58871 → 172.31.0.218:5201 is stale"),
         ];
-        let happened =
-            happened.map(|(source, text)| MonitorEvent { source, text: text.to_owned() });
+        let timeline =
+            timeline.map(|(source, text)| MonitorEvent { source, text: text.to_owned() });
         MonitorSample {
             at: Duration::from_millis(12_340),
             connections: vec![iperf, curl],
-            timeline: happened.into(),
+            timeline: timeline.into(),
             events: Vec::new(),
             ended: Vec::new(),
         }
     }
 
-    fn drawn(view: &ScreenState, width: u16, height: u16) -> String {
+    fn render(view: &ScreenState, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         terminal.backend().to_string()
@@ -436,46 +451,46 @@ pub(super) mod tests {
     #[test]
     fn the_view_fits_a_terminal_of_80_columns() {
         let mut view = ScreenState::new(true);
-        view.take(two_connections());
-        insta::assert_snapshot!("screen_80", drawn(&view, 80, 24));
+        view.apply_sample(two_connections());
+        insta::assert_snapshot!("screen_80", render(&view, 80, 24));
     }
 
     #[test]
     fn a_wider_terminal_shows_more() {
         let mut view = ScreenState::new(false);
-        view.take(two_connections());
-        insta::assert_snapshot!("screen_100", drawn(&view, 100, 20));
+        view.apply_sample(two_connections());
+        insta::assert_snapshot!("screen_100", render(&view, 100, 20));
     }
 
     #[test]
-    fn no_size_and_no_scrolling_breaks_it() {
+    fn any_terminal_size_and_scroll_position_can_be_drawn() {
         let mut view = ScreenState::new(false);
         for _ in 0..3 {
             for _ in 0..MAX_EVENTS {
-                view.take(two_connections());
+                view.apply_sample(two_connections());
             }
             for (width, height) in [(1, 1), (10, 3), (30, 5), (500, 200)] {
-                drawn(&view, width, height);
+                render(&view, width, height);
             }
             view.press(KeyCode::Down, KeyModifiers::NONE);
         }
         assert!(view.timeline.len() <= MAX_EVENTS);
-        let empty = drawn(&ScreenState::new(true), 80, 24);
+        let empty = render(&ScreenState::new(true), 80, 24);
         assert!(empty.contains("no Multipath TCP connection"), "{empty}");
     }
 
     #[test]
     fn the_view_is_complete_without_colours() {
         let mut view = ScreenState::new(true);
-        view.take(two_connections());
-        let text = drawn(&view, 80, 24);
+        view.apply_sample(two_connections());
+        let text = render(&view, 80, 24);
         for word in ["active", "~stale", "backup", "trying", "1 subflow (1 trying)"] {
             assert!(text.contains(word), "{word}: {text}");
         }
     }
 
     #[test]
-    fn q_escape_and_an_interrupt_leave() {
+    fn q_escape_and_an_interrupt_quit_the_view() {
         let mut view = ScreenState::new(true);
         assert!(view.press(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(view.press(KeyCode::Esc, KeyModifiers::NONE));

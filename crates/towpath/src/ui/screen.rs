@@ -25,14 +25,14 @@ pub(crate) struct SafeTerminal<W> {
     pending: Vec<u8>,
 }
 
-/// Classification of a text's beginning.
-enum Classified {
+/// Action for the start of a text.
+enum EscapeAction {
     /// Number of bytes to write unchanged.
-    Shown(usize),
+    Pass(usize),
     /// Character to escape, and its length in bytes.
-    Hidden(char, usize),
+    Escape(char, usize),
     /// More input is needed.
-    Unknown,
+    NeedMore,
 }
 
 impl<W: Write> SafeTerminal<W> {
@@ -50,70 +50,70 @@ impl<W: Write> SafeTerminal<W> {
         &mut self.terminal
     }
 
-    /// Writes the input that can be classified; at the `end`, all of it.
+    /// Writes the input that is complete. At the `end` of the input, writes all of it.
     fn write_pending(&mut self, end: bool) -> io::Result<()> {
-        let held = std::mem::take(&mut self.pending);
-        let whole = match std::str::from_utf8(&held) {
+        let input = std::mem::take(&mut self.pending);
+        let complete_bytes = match std::str::from_utf8(&input) {
             Ok(text) => text.len(),
             // An incomplete character waits for its remaining bytes.
             Err(error) if error.error_len().is_none() && !end => error.valid_up_to(),
-            Err(_) => held.len(),
+            Err(_) => input.len(),
         };
-        let (now, later) = held.split_at(whole);
-        let text = String::from_utf8_lossy(now);
+        let (complete, incomplete) = input.split_at(complete_bytes);
+        let text = String::from_utf8_lossy(complete);
         let mut rest = &*text;
-        let mut shown = String::with_capacity(rest.len());
+        let mut escaped = String::with_capacity(rest.len());
         while !rest.is_empty() {
-            let (length, hidden) = match self.classify(rest) {
-                Classified::Shown(length) => (length, None),
-                Classified::Hidden(c, length) => (length, Some(c)),
-                Classified::Unknown if end => match rest.chars().next() {
+            let (length, escaped_char) = match self.classify(rest) {
+                EscapeAction::Pass(length) => (length, None),
+                EscapeAction::Escape(c, length) => (length, Some(c)),
+                EscapeAction::NeedMore if end => match rest.chars().next() {
                     Some(c) => (c.len_utf8(), Some(c)),
                     None => break,
                 },
-                Classified::Unknown => break,
+                EscapeAction::NeedMore => break,
             };
-            let (first, others) = rest.split_at(length);
-            match hidden {
+            let (prefix, suffix) = rest.split_at(length);
+            match escaped_char {
                 // Writing to a `String` cannot fail.
                 Some(c) => {
-                    let _ = write!(shown, "\\u{:04x}", u32::from(c));
+                    let _ = write!(escaped, "\\u{:04x}", u32::from(c));
                 }
-                None => shown.push_str(first),
+                None => escaped.push_str(prefix),
             }
-            rest = others;
+            rest = suffix;
         }
         self.pending.extend(rest.as_bytes());
-        self.pending.extend(later);
-        self.terminal.write_all(shown.as_bytes())
+        self.pending.extend(incomplete);
+        self.terminal.write_all(escaped.as_bytes())
     }
 
-    fn classify(&self, text: &str) -> Classified {
-        let strange = |c: char| deceives(c) && c != '\n' && c != '\t';
-        let plain = text.find(strange).unwrap_or(text.len());
-        if plain > 0 {
-            return Classified::Shown(plain);
+    fn classify(&self, text: &str) -> EscapeAction {
+        let needs_escape = |c: char| deceives(c) && c != '\n' && c != '\t';
+        let plain_bytes = text.find(needs_escape).unwrap_or(text.len());
+        if plain_bytes > 0 {
+            return EscapeAction::Pass(plain_bytes);
         }
         let mut characters = text.chars();
         match (characters.next(), characters.next()) {
-            (None, _) => Classified::Shown(0),
+            (None, _) => EscapeAction::Pass(0),
             // Line end of other systems. A carriage return alone would let the line be overwritten.
-            (Some('\r'), Some('\n')) => Classified::Shown(2),
-            (Some('\r'), None) => Classified::Unknown,
-            (Some('\u{1b}'), None) if self.colour => Classified::Unknown,
+            (Some('\r'), Some('\n')) => EscapeAction::Pass(2),
+            (Some('\r'), None) => EscapeAction::NeedMore,
+            (Some('\u{1b}'), None) if self.colour => EscapeAction::NeedMore,
             (Some('\u{1b}'), Some('[')) if self.colour => colour(text),
-            (Some(c), _) => Classified::Hidden(c, c.len_utf8()),
+            (Some(c), _) => EscapeAction::Escape(c, c.len_utf8()),
         }
     }
 }
 
 /// Classifies a text that begins like a colour sequence: `ESC [ 32 m`.
-fn colour(text: &str) -> Classified {
-    let numbers = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
-    match numbers {
-        Some((at, 'm')) if at <= MAX_COLOUR_SEQUENCE => Classified::Shown(at + 1),
-        None if text.len() <= MAX_COLOUR_SEQUENCE => Classified::Unknown,
-        _ => Classified::Hidden('\u{1b}', 1),
+fn colour(text: &str) -> EscapeAction {
+    let end = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
+    match end {
+        Some((length, 'm')) if length <= MAX_COLOUR_SEQUENCE => EscapeAction::Pass(length + 1),
+        None if text.len() <= MAX_COLOUR_SEQUENCE => EscapeAction::NeedMore,
+        _ => EscapeAction::Escape('\u{1b}', 1),
     }
 }
 
@@ -140,7 +140,7 @@ impl<W: IsTerminal> SafeTerminal<W> {
 mod tests {
     use super::*;
 
-    fn shown(colour: bool, parts: &[&[u8]]) -> String {
+    fn write_and_read(colour: bool, parts: &[&[u8]]) -> String {
         let mut screen = SafeTerminal::new(Vec::new()).with_colour(colour);
         for part in parts {
             screen.write_all(part).unwrap();
@@ -154,37 +154,37 @@ mod tests {
         let text = "a\u{1b}]0;title\u{7}b\u{9b}2Jc\u{202e}d\u{2066}e\u{7f}f\rg";
         let expected = "a\\u001b]0;title\\u0007b\\u009b2Jc\\u202ed\\u2066e\\u007ff\\u000dg";
         for colour in [false, true] {
-            assert_eq!(shown(colour, &[text.as_bytes()]), expected);
+            assert_eq!(write_and_read(colour, &[text.as_bytes()]), expected);
             // The result does not depend on the boundaries of the writes.
             let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-            assert_eq!(shown(colour, &bytes), expected);
+            assert_eq!(write_and_read(colour, &bytes), expected);
         }
     }
 
     #[test]
-    fn text_and_the_ends_of_lines_stay_as_they_are() {
+    fn ordinary_text_and_line_ends_are_unchanged() {
         let text = "größer → ✓\tx\r\ny · “z” 日本\n";
-        assert_eq!(shown(false, &[text.as_bytes()]), text);
+        assert_eq!(write_and_read(false, &[text.as_bytes()]), text);
         let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-        assert_eq!(shown(true, &bytes), text);
-        assert_eq!(shown(false, &[b"\xff\xfe"]), "\u{fffd}\u{fffd}");
+        assert_eq!(write_and_read(true, &bytes), text);
+        assert_eq!(write_and_read(false, &[b"\xff\xfe"]), "\u{fffd}\u{fffd}");
     }
 
     #[test]
     fn colour_codes_pass_only_if_enabled_and_lookalikes_never() {
         let green = "\u{1b}[32m✓\u{1b}[0m";
-        assert_eq!(shown(true, &[green.as_bytes()]), green);
-        assert_eq!(shown(false, &[green.as_bytes()]), "\\u001b[32m✓\\u001b[0m");
+        assert_eq!(write_and_read(true, &[green.as_bytes()]), green);
+        assert_eq!(write_and_read(false, &[green.as_bytes()]), "\\u001b[32m✓\\u001b[0m");
         assert_eq!(
-            shown(true, &[b"\x1b[2J \x1b[31;8m \x1b["]),
+            write_and_read(true, &[b"\x1b[2J \x1b[31;8m \x1b["]),
             "\\u001b[2J \\u001b[31;8m \\u001b["
         );
     }
 
     #[test]
-    fn json_stays_the_same_json() {
+    fn escaped_json_has_the_same_value() {
         let value = serde_json::json!({ "n\u{202e}ame": "\u{1b}[31m\u{9b}\u{7f}" });
-        let text = shown(true, &[value.to_string().as_bytes()]);
+        let text = write_and_read(true, &[value.to_string().as_bytes()]);
         assert!(!text.chars().any(deceives));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }

@@ -6,14 +6,16 @@ use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
 use crate::program::{TestDir, busy, emulator};
 
 /// Returns a scenario of two hosts: keys of sender and receiver, then paths and flows.
-fn scenario(sender: &str, receiver: &str, rest: &str) -> String {
-    format!("name = \"one-limit\"\n[hosts.left]\n{sender}\n[hosts.right]\n{receiver}\n{rest}")
+fn scenario(sender: &str, receiver: &str, paths_and_flows: &str) -> String {
+    format!(
+        "name = \"one-limit\"\n[hosts.left]\n{sender}\n[hosts.right]\n{receiver}\n{paths_and_flows}"
+    )
 }
 
-fn path(name: &str, rate: &str, delay: &str, more: &str) -> String {
+fn path(name: &str, rate: &str, delay: &str, extra_keys: &str) -> String {
     format!(
         "[paths.{name}]\nbetween = [\"left\", \"right\"]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
-         {more}\n"
+         {extra_keys}\n"
     )
 }
 
@@ -27,25 +29,30 @@ const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
 
 /// Returns a run's account after checking that all records and the summary add up.
 ///
-/// Also returns true if the machine was too busy; `None` if this machine cannot emulate.
+/// Also returns true if the machine was too busy for the checks; `None` if this machine cannot
+/// emulate.
 fn account(scenario: &str, transport: &str) -> Option<(AccountSummary, bool)> {
     let _serial = emulator()?;
     let result = TestDir::new().result(scenario, transport);
-    let late = busy(&result).is_some();
+    let is_busy = busy(&result).is_some();
     let account = *result.summary.unwrap().account.unwrap();
     let links = account.links.iter().map(|link| &link.parts);
     for parts in links.chain([&account.total]) {
         assert_eq!(parts.sum(), parts.capacity_bytes, "{account:#?}");
         assert!(parts.capacity_bytes > 0, "{account:#?}");
     }
-    let mut of_records = 0;
+    let mut record_bytes = 0;
     for record in &result.records {
-        let Record::Account(one) = record else { continue };
-        assert_eq!(one.parts.sum(), one.parts.capacity_bytes, "{one:#?}");
-        of_records += one.parts.capacity_bytes;
+        let Record::Account(record_account) = record else { continue };
+        assert_eq!(
+            record_account.parts.sum(),
+            record_account.parts.capacity_bytes,
+            "{record_account:#?}"
+        );
+        record_bytes += record_account.parts.capacity_bytes;
     }
-    assert_eq!(of_records, account.total.capacity_bytes, "{account:#?}");
-    Some((account, late))
+    assert_eq!(record_bytes, account.total.capacity_bytes, "{account:#?}");
+    Some((account, is_busy))
 }
 
 fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
@@ -53,9 +60,12 @@ fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
 }
 
 /// Fails unless `part` is the largest loss of a link. Ignored on a busy machine.
-fn assert_largest((account, late): &(AccountSummary, bool), path: &str, part: Part) {
-    let first = link(account, path).missing_parts().first().map(|(part, _)| *part);
-    assert!(*late || first == Some(part), "{path}: {first:?}, not {part:?}: {account:#?}");
+fn assert_largest((account, is_busy): &(AccountSummary, bool), path: &str, part: Part) {
+    let largest_part = link(account, path).missing_parts().first().map(|(part, _)| *part);
+    assert!(
+        *is_busy || largest_part == Some(part),
+        "{path}: {largest_part:?}, not {part:?}: {account:#?}"
+    );
 }
 
 #[test]
@@ -147,22 +157,23 @@ fn a_window_full_of_data_that_waits_for_a_slow_path_names_it() {
     };
     assert_largest(&account, "wifi", Part::HeadOfLineBlocking);
     assert!(link(&account.0, "wifi").blocked_by.contains_key("umts"), "{account:#?}");
-    let said = account.0.sentence.contains("waiting for umts");
-    assert!(account.1 || said, "{}", account.0.sentence);
+    let names_path = account.0.sentence.contains("waiting for umts");
+    assert!(account.1 || names_path, "{}", account.0.sentence);
 }
 
 #[test]
 fn two_links_without_a_limit_are_full() {
     let paths = path("one", "20 Mbit/s", "5 ms", "") + &path("two", "20 Mbit/s", "5 ms", "");
-    let Some((account, late)) = account(&scenario("", "", &(paths + &bulk("4 s"))), "mptcp") else {
+    let Some((account, is_busy)) = account(&scenario("", "", &(paths + &bulk("4 s"))), "mptcp")
+    else {
         return;
     };
     let share = |bytes: u64| bytes as f64 / account.total.capacity_bytes as f64;
     let carried = share(account.total.carried_bytes());
-    assert!(late || carried > 0.9, "{account:#?}");
+    assert!(is_busy || carried > 0.9, "{account:#?}");
     // A full packet of 1514 bytes has 1428 bytes of payload.
     let payload = share(account.total.of(Part::Delivered)) / carried;
     assert!((0.90..0.95).contains(&payload), "{account:#?}");
-    let again = share(account.total.of_group(PartGroup::Wasted));
-    assert!(late || again < 0.02, "{account:#?}");
+    let wasted = share(account.total.of_group(PartGroup::Wasted));
+    assert!(is_busy || wasted < 0.02, "{account:#?}");
 }

@@ -3,7 +3,7 @@
 use crate::program::TestDir;
 use crate::scenario_errors::refused;
 
-macro_rules! wrong {
+macro_rules! error_snapshots {
     ($($name:ident: $arguments:expr;)*) => {
         $(#[test]
         fn $name() {
@@ -12,7 +12,7 @@ macro_rules! wrong {
     };
 }
 
-wrong! {
+error_snapshots! {
     no_verb: [];
     unknown_verb: ["rum", "two-links"];
     no_scenario: ["run"];

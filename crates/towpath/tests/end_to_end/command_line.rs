@@ -9,17 +9,18 @@ use crate::program::{TestDir, names};
 
 const SIM_OPTIONS: [&str; 6] = ["--world", "sim", "-T", "mptcp", "--json", "-q"];
 
-fn text(result: &Value, name: &str) -> String {
+fn first_flow_value(result: &Value, name: &str) -> String {
     result["summary"]["flows"][0][name].to_string()
 }
 
 #[test]
 fn overridden_settings_are_used_and_stored_for_a_rerun() {
     let folder = TestDir::new();
-    let set = ["--set", "path.first.rate=10 Mbit/s", "--set", "paths.*.delay=20ms"];
-    let short = ["-t", "1500ms", "-C", "reno", "--scheduler", "round-robin", "-o", "first"];
-    let ended = folder.run(&[&["run", "two-links"][..], &SIM_OPTIONS, &set, &short].concat());
-    assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
+    let settings = ["--set", "path.first.rate=10 Mbit/s", "--set", "paths.*.delay=20ms"];
+    let short_options = ["-t", "1500ms", "-C", "reno", "--scheduler", "round-robin", "-o", "first"];
+    let output =
+        folder.run(&[&["run", "two-links"][..], &SIM_OPTIONS, &settings, &short_options].concat());
+    assert!(matches!(output.code, Some(0 | 1)), "{output}");
     let stored = folder.stored("first/sim-mptcp-1.jsonl.zst");
     let meta = &stored.meta;
     for part in [
@@ -35,15 +36,18 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
     assert_eq!((meta.duration_ns, meta.congestion_control.as_str()), (1_500_000_000, "reno"));
     assert_eq!(meta.paths[0].up_rate_bps, Some(10_000_000));
     assert_eq!(meta.paths[1].up_delay_ns, 20_000_000);
-    let said = &meta.conditions["changed by the command line"];
-    assert!(said.contains("path.first.rate=10 Mbit/s") && said.contains("scheduler="), "{said}");
+    let conditions = &meta.conditions["changed by the command line"];
+    assert!(
+        conditions.contains("path.first.rate=10 Mbit/s") && conditions.contains("scheduler="),
+        "{conditions}"
+    );
     // The command that a report prints for a rerun.
     folder.write("two-links.toml", &meta.scenario_toml);
-    let again = [&["run", "two-links.toml", "-o", "second"][..], &SIM_OPTIONS].concat();
-    let again = folder.run(&again);
-    let goodput = text(&ended.json()[0], "bytes");
-    assert_eq!(text(&again.json()[0], "bytes"), goodput);
-    assert_ne!(goodput, "null", "{ended}");
+    let rerun = [&["run", "two-links.toml", "-o", "second"][..], &SIM_OPTIONS].concat();
+    let rerun = folder.run(&rerun);
+    let goodput = first_flow_value(&output.json()[0], "bytes");
+    assert_eq!(first_flow_value(&rerun.json()[0], "bytes"), goodput);
+    assert_ne!(goodput, "null", "{output}");
 }
 
 #[test]
@@ -51,7 +55,7 @@ fn overrides_also_apply_in_the_emulated_world() {
     let Some(_serial) = crate::program::emulator() else { return };
     let folder = TestDir::new();
     folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
-    let ended = folder.run(&[
+    let output = folder.run(&[
         "run",
         "mine.toml",
         "-T",
@@ -64,7 +68,7 @@ fn overrides_also_apply_in_the_emulated_world() {
         "-o",
         "results",
     ]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(output.code, Some(0), "{output}");
     let stored = folder.stored("results/tcp-1.jsonl.zst");
     assert_eq!(stored.summary.unwrap().flows[0].bytes, 100_000);
     assert!(stored.meta.scenario_toml.contains("[hosts.server]\nreceive-buffer = \"200 KB\""));
@@ -84,71 +88,71 @@ fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
     let config = "[run]\nworld = \"sim\"\ntransport = [\"tcp\"]\nquiet = true\nrepeat = 2\n\
                   duration = \"1 s\"\n[measure]\nudping = true\n";
     let folder = folder_with_config(config);
-    let ended = folder.run(&["run", "two-links", "--json", "-r", "1", "-o", "a"]);
-    assert_eq!(ended.json().len(), 1, "{ended}");
+    let output = folder.run(&["run", "two-links", "--json", "-r", "1", "-o", "a"]);
+    assert_eq!(output.json().len(), 1, "{output}");
     let stored = folder.stored("a/sim-tcp-1.jsonl.zst");
-    let said = &stored.meta.conditions["from the configuration file"];
-    assert_eq!(said, "world = sim, transport = tcp, quiet, duration = 1 s");
+    let condition = &stored.meta.conditions["from the configuration file"];
+    assert_eq!(condition, "world = sim, transport = tcp, quiet, duration = 1 s");
     assert_eq!(stored.meta.duration_ns, 1_000_000_000);
-    let ended = folder.run(&["run", "two-links", "--no-config", "--world", "sim", "-t", "200ms"]);
-    assert!(ended.err.contains("mptcp") && ended.err.contains("2 runs"), "{ended}");
+    let output = folder.run(&["run", "two-links", "--no-config", "--world", "sim", "-t", "200ms"]);
+    assert!(output.err.contains("mptcp") && output.err.contains("2 runs"), "{output}");
     // Other commands ignore the setting.
     assert_eq!(folder.run(&["scenarios"]).code, Some(0));
 }
 
 #[test]
 fn invalid_configuration_is_shown_with_its_position() {
-    let wrong = |config: &str| {
+    let error_message = |config: &str| {
         let folder = folder_with_config(config);
-        let ended = folder.run(&["scenarios"]);
-        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
-        let place = folder.config().display().to_string();
+        let output = folder.run(&["scenarios"]);
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
+        let config_folder = folder.config().display().to_string();
         // Line breaks depend on the length of the folder's name.
-        let mut told = String::new();
-        for line in ended.err.replace(&place, "CONFIG").lines() {
-            let goes_on = line
+        let mut unwrapped = String::new();
+        for line in output.err.replace(&config_folder, "CONFIG").lines() {
+            let continuation = line
                 .strip_prefix("  ")
                 .filter(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || c == '`'));
-            match goes_on {
-                Some(rest) => told = format!("{} {rest}\n", told.trim_end()),
-                None => told = told + line + "\n",
+            match continuation {
+                Some(rest) => unwrapped = format!("{} {rest}\n", unwrapped.trim_end()),
+                None => unwrapped = unwrapped + line + "\n",
             }
         }
-        told
+        unwrapped
     };
-    insta::assert_snapshot!(wrong(
+    insta::assert_snapshot!(error_message(
         "[run]\nwordl = \"sim\"\nquiet = 3\n[rum]\n[measure]\nset = [[]]\n"
     ));
     let folder = folder_with_config("[report]\ncsv = \"subflows\"\n");
-    let ended = folder.run(&["report", "results", "--json"]);
-    assert_eq!(ended.code, Some(2));
-    assert!(ended.err.contains("does not fit this command"), "{ended}");
-    assert!(ended.err.contains("--no-config"), "{ended}");
+    let output = folder.run(&["report", "results", "--json"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("does not fit this command"), "{output}");
+    assert!(output.err.contains("--no-config"), "{output}");
 }
 
 #[test]
 fn completions_cover_every_subcommand_in_shell_syntax() {
     let folder = TestDir::new();
     for shell in ["bash", "zsh", "fish"] {
-        let ended = folder.run(&["completions", shell]);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let output = folder.run(&["completions", shell]);
+        assert_eq!(output.code, Some(0), "{output}");
         for word in ["reproduce", "congestion-control", "mpquic", "no-config"] {
-            let free = word == "mpquic"; // values that are checked by a function are not listed
-            assert!(free || ended.out.contains(word), "{shell}: no {word}");
+            let is_unlisted = word == "mpquic"; // clap does not know the values of an option that a function parses
+            assert!(is_unlisted || output.out.contains(word), "{shell}: no {word}");
         }
     }
     let script = folder.run(&["completions", "bash"]).out;
     folder.write("completions.bash", script);
     let mut bash = folder.program("bash");
-    let ended = folder.start(bash.args(["-n", "completions.bash"])).wait();
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
+    let output = folder.start(bash.args(["-n", "completions.bash"])).wait();
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{output}");
 }
 
 #[test]
 fn every_subcommand_has_a_manual_page() {
     let folder = TestDir::new();
-    let ended = folder.run(&["man", "--out", "man"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = folder.run(&["man", "--out", "man"]);
+    assert_eq!(output.code, Some(0), "{output}");
     let pages = names(&folder.work().join("man"));
     for page in ["towpath.1", "towpath-run.1", "towpath-lab-failure.1", "towpath-scenarios-show.1"]
     {

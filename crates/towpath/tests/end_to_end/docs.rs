@@ -20,7 +20,7 @@ use crate::program::{ProgramOutput, TestDir, binary, emulator, is_long, skip, wa
 const RUN_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// Cargo commands that need no test: CI runs them, or they equal a line that is run.
-const CARGO: [&str; 10] = [
+const KNOWN_CARGO_COMMANDS: [&str; 10] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
     "cargo install --path crates/towpath",
@@ -34,98 +34,104 @@ const CARGO: [&str; 10] = [
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct DocumentedCommand {
     /// Line number in the document, from 1.
     number: usize,
     text: String,
-    plan: Plan,
+    plan: CommandPlan,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
+enum CommandPlan {
     Run {
         exits: i32,
     },
     /// Runs in the background until the end of the document.
     Background,
-    /// The document gives the reason.
+    /// Not run; the document gives the reason.
     Leave,
     Cargo,
     Unknown(&'static str),
 }
 
 /// Returns the commands of a document.
-fn commands(document: &str) -> Vec<Line> {
+fn commands(document: &str) -> Vec<DocumentedCommand> {
     let mut lines = Vec::new();
-    let mut inside: Option<bool> = None;
-    let mut held: Option<(usize, String)> = None;
+    let mut is_sh_block: Option<bool> = None;
+    let mut continued: Option<(usize, String)> = None;
     for (index, line) in document.lines().enumerate() {
         let line = line.trim();
         if let Some(mark) = line.strip_prefix("```") {
-            inside = if inside.is_some() { None } else { Some(mark.trim() == "sh") };
+            is_sh_block = if is_sh_block.is_some() { None } else { Some(mark.trim() == "sh") };
             continue;
         }
-        if inside != Some(true) {
+        if is_sh_block != Some(true) {
             continue;
         }
-        let (number, mut text) = held.take().unwrap_or((index + 1, String::new()));
+        let (number, mut text) = continued.take().unwrap_or((index + 1, String::new()));
         text.push_str(line);
-        if let Some(more) = text.strip_suffix('\\') {
-            held = Some((number, more.to_owned()));
+        if let Some(unfinished) = text.strip_suffix('\\') {
+            continued = Some((number, unfinished.to_owned()));
         } else if !text.is_empty() && !text.starts_with('#') {
-            let plan = plan(&text);
-            lines.push(Line { number, text, plan });
+            let plan = classify(&text);
+            lines.push(DocumentedCommand { number, text, plan });
         }
     }
     lines
 }
 
-fn plan(text: &str) -> Plan {
+fn classify(text: &str) -> CommandPlan {
     let (command, comment) = text.rsplit_once(" #").unwrap_or((text, ""));
     let (command, comment) = (command.trim(), comment.trim());
     if let Some(reason) = comment.strip_prefix("not run:") {
-        let given = !reason.trim().is_empty();
-        return if given { Plan::Leave } else { Plan::Unknown("`not run:` needs a reason") };
+        let has_reason = !reason.trim().is_empty();
+        return if has_reason {
+            CommandPlan::Leave
+        } else {
+            CommandPlan::Unknown("`not run:` needs a reason")
+        };
     }
     if command == "cargo" || command.starts_with("cargo ") {
-        let known = CARGO.iter().any(|known| {
-            command.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        let is_known = KNOWN_CARGO_COMMANDS.iter().any(|prefix| {
+            command
+                .strip_prefix(prefix)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         });
-        return if known {
-            Plan::Cargo
+        return if is_known {
+            CommandPlan::Cargo
         } else {
-            Plan::Unknown("not among the known calls of cargo")
+            CommandPlan::Unknown("not among the known calls of cargo")
         };
     }
     if !command.starts_with("towpath ") {
-        return Plan::Unknown("expected `towpath …`, `cargo …` or `# not run: REASON`");
+        return CommandPlan::Unknown("expected `towpath …`, `cargo …` or `# not run: REASON`");
     }
     if command.contains('…') || command.contains("...") {
-        return Plan::Unknown("a placeholder; expected a command that can be copied");
+        return CommandPlan::Unknown("a placeholder; expected a command that can be copied");
     }
     if command.ends_with(" &") {
-        return Plan::Background;
+        return CommandPlan::Background;
     }
     match comment.strip_prefix("exits ").map(str::parse) {
-        Some(Ok(exits)) => Plan::Run { exits },
-        Some(Err(_)) => Plan::Unknown("`exits` needs a number"),
-        None => Plan::Run { exits: 0 },
+        Some(Ok(exits)) => CommandPlan::Run { exits },
+        Some(Err(_)) => CommandPlan::Unknown("`exits` needs a number"),
+        None => CommandPlan::Run { exits: 0 },
     }
 }
 
 /// Returns all documents with their names.
 fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let in_docs = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = in_docs.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    let entries = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     paths.insert(0, root.join("README.md"));
-    let read = |path: &std::path::PathBuf| {
+    let read_document = |path: &std::path::PathBuf| {
         let name = path.file_name()?.to_str()?.to_owned();
         Some((name, fs::read_to_string(path).ok()?))
     };
-    paths.iter().filter_map(read).collect()
+    paths.iter().filter_map(read_document).collect()
 }
 
 #[test]
@@ -133,23 +139,22 @@ fn the_documents_contain_only_known_kinds_of_commands() {
     let mut findings = Vec::new();
     for (name, document) in documents() {
         for line in commands(&document) {
-            if let Plan::Unknown(why) = line.plan {
-                findings.push(format!("{name}:{}: `{}`: {why}", line.number, line.text));
+            if let CommandPlan::Unknown(reason) = line.plan {
+                findings.push(format!("{name}:{}: `{}`: {reason}", line.number, line.text));
             }
         }
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// Returns true if a run only missed its goodput, or if it is marked as degraded.
-///
-/// No test depends on the machine's speed.
-fn missed_only_goodput(ended: &ProgramOutput) -> bool {
-    let degraded = [&ended.out, &ended.err].iter().any(|text| text.contains("degraded run: "));
-    let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
-    ended.code == Some(1)
+/// Returns true if a run only missed its goodput, which depends on the machine's speed, or if the
+/// result is marked as degraded.
+fn missed_only_goodput(output: &ProgramOutput) -> bool {
+    let is_degraded = [&output.out, &output.err].iter().any(|text| text.contains("degraded run: "));
+    let mut missed = output.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
+    output.code == Some(1)
         && missed.peek().is_some()
-        && missed.all(|line| degraded || line.contains(".goodput "))
+        && missed.all(|line| is_degraded || line.contains(".goodput "))
 }
 
 /// Runs all commands in one folder and in order, so that a line can use earlier files.
@@ -159,42 +164,48 @@ fn missed_only_goodput(ended: &ProgramOutput) -> bool {
 #[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_documented_command_works_as_described() {
     let folder = TestDir::new();
-    let place = folder.temporary().join("towpath");
-    symlink(fs::canonicalize(binary()).unwrap(), place).unwrap();
-    let others = env::var_os("PATH").unwrap_or_default();
-    let search: Vec<_> =
-        [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
-    let mut done = BTreeSet::new();
-    let count = if is_long() { usize::MAX } else { 1 };
-    for (name, document) in documents().into_iter().take(count) {
-        let mut beside = Vec::new();
+    let link = folder.temporary().join("towpath");
+    symlink(fs::canonicalize(binary()).unwrap(), link).unwrap();
+    let path_variable = env::var_os("PATH").unwrap_or_default();
+    let search_path: Vec<_> =
+        [folder.temporary()].into_iter().chain(env::split_paths(&path_variable)).collect();
+    let mut commands_run = BTreeSet::new();
+    let document_count = if is_long() { usize::MAX } else { 1 };
+    for (name, document) in documents().into_iter().take(document_count) {
+        let mut servers = Vec::new();
         for line in commands(&document) {
-            if line.plan == Plan::Background {
-                let program = line.text.rsplit_once(" #").map_or(line.text.as_str(), |(it, _)| it);
+            if line.plan == CommandPlan::Background {
+                let program = line
+                    .text
+                    .rsplit_once(" #")
+                    .map_or(line.text.as_str(), |(program_line, _)| program_line);
                 let program = program.trim_end().trim_end_matches('&').trim();
                 let mut command = folder.program("sh");
                 // Replaces the shell, so that the server ends with the shell's process.
                 command.args(["-c", &format!("exec {program}")]);
-                command.env("PATH", env::join_paths(&search).unwrap());
-                let running = folder.start(&mut command);
-                let what = format!("the server of {name}:{}", line.number);
-                wait_for(&what, || running.stderr().contains("listening").then_some(()));
-                beside.push(running);
+                command.env("PATH", env::join_paths(&search_path).unwrap());
+                let server = folder.start(&mut command);
+                let server_name = format!("the server of {name}:{}", line.number);
+                wait_for(&server_name, || server.stderr().contains("listening").then_some(()));
+                servers.push(server);
                 continue;
             }
-            let Plan::Run { exits } = line.plan else { continue };
-            if !done.insert(line.text.clone()) {
+            let CommandPlan::Run { exits } = line.plan else { continue };
+            if !commands_run.insert(line.text.clone()) {
                 continue;
             }
             let Some(_serial) = emulator() else { return };
             let mut command = folder.program("sh");
-            command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
-            let ended = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);
-            if exits == 0 && missed_only_goodput(&ended) {
-                eprintln!("{name}:{}: this machine was too slow or too busy: {ended}", line.number);
+            command.args(["-c", &line.text]).env("PATH", env::join_paths(&search_path).unwrap());
+            let output = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);
+            if exits == 0 && missed_only_goodput(&output) {
+                eprintln!(
+                    "{name}:{}: this machine was too slow or too busy: {output}",
+                    line.number
+                );
                 continue;
             }
-            assert_eq!(ended.code, Some(exits), "{name}:{}: {ended}", line.number);
+            assert_eq!(output.code, Some(exits), "{name}:{}: {output}", line.number);
         }
     }
 }
@@ -208,17 +219,17 @@ fn commands_are_found_in_blocks_marked_sh_only() {
     let expected =
         [(6, "towpath run c"), (9, "towpath lab d -- ip a # exits 3"), (14, "towpath run e")];
     assert_eq!(texts, expected);
-    assert_eq!(found[1].plan, Plan::Run { exits: 3 });
+    assert_eq!(found[1].plan, CommandPlan::Run { exits: 3 });
 }
 
 #[test]
 fn unknown_commands_are_not_skipped() {
-    assert_eq!(plan("towpath scenarios"), Plan::Run { exits: 0 });
-    assert_eq!(plan("towpath scenarios # a list"), Plan::Run { exits: 0 });
-    assert_eq!(plan("towpath lab two-links # not run: opens a shell"), Plan::Leave);
-    assert_eq!(plan("towpath server -p 5210 & # elsewhere"), Plan::Background);
-    assert_eq!(plan("cargo xtask test    # takes minutes"), Plan::Cargo);
-    assert_eq!(plan("cargo bench -p towpath-net"), Plan::Cargo);
+    assert_eq!(classify("towpath scenarios"), CommandPlan::Run { exits: 0 });
+    assert_eq!(classify("towpath scenarios # a list"), CommandPlan::Run { exits: 0 });
+    assert_eq!(classify("towpath lab two-links # not run: opens a shell"), CommandPlan::Leave);
+    assert_eq!(classify("towpath server -p 5210 & # elsewhere"), CommandPlan::Background);
+    assert_eq!(classify("cargo xtask test    # takes minutes"), CommandPlan::Cargo);
+    assert_eq!(classify("cargo bench -p towpath-net"), CommandPlan::Cargo);
     for text in [
         "cargo publish",
         "cargo xtask testing",
@@ -230,7 +241,7 @@ fn unknown_commands_are_not_skipped() {
         "towpath run a # exits badly",
         "sudo towpath run a",
     ] {
-        assert!(matches!(plan(text), Plan::Unknown(_)), "{text}: {:?}", plan(text));
+        assert!(matches!(classify(text), CommandPlan::Unknown(_)), "{text}: {:?}", classify(text));
     }
 }
 
@@ -249,34 +260,38 @@ fn the_service_file_starts_a_server_that_can_be_measured_towards() {
     let folder = TestDir::new();
     let server = folder.start(&mut folder.towpath(&options));
     let port = wait_for("the server", || {
-        let said = server.stderr();
-        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        let stderr = server.stderr();
+        let (_, rest) = stderr.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
-    let how = ["-p", &port, "-t", "1", "--transport", "tcp,mpquic", "-q"];
-    let ended = folder.run(&[&["measure", "127.0.0.1"][..], &how].concat());
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let measure_options = ["-p", &port, "-t", "1", "--transport", "tcp,mpquic", "-q"];
+    let output = folder.run(&[&["measure", "127.0.0.1"][..], &measure_options].concat());
+    assert_eq!(output.code, Some(0), "{output}");
 }
 
 #[test]
 fn the_service_file_confines_its_server() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
     let folder = TestDir::new();
-    let here = folder.work().join("towpath-server.service");
+    let unit_path = folder.work().join("towpath-server.service");
     // An existing program is all that systemd checks.
     let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/towpath", "/bin/true");
-    fs::write(&here, text).unwrap();
-    let ask = |verb: &[&str]| {
-        let mut analyze = std::process::Command::new("systemd-analyze");
-        analyze.args(verb).arg(&here).output()
+    fs::write(&unit_path, text).unwrap();
+    let analyze = |verb: &[&str]| {
+        let mut command = std::process::Command::new("systemd-analyze");
+        command.args(verb).arg(&unit_path).output()
     };
-    let Ok(verified) = ask(&["verify", "--no-pager"]) else {
+    let Ok(verified) = analyze(&["verify", "--no-pager"]) else {
         skip("the_service_file_confines_its_server", "systemd-analyze is not installed");
         return;
     };
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(verified.status.success() && !said.contains("towpath-server.service:"), "{said}");
+    let messages = String::from_utf8_lossy(&verified.stderr);
+    assert!(
+        verified.status.success() && !messages.contains("towpath-server.service:"),
+        "{messages}"
+    );
     // In tenths; docs/live.md states 1.3.
-    let rated = ask(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
-    assert!(rated.status.success(), "{}", String::from_utf8_lossy(&rated.stdout));
+    let security =
+        analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
+    assert!(security.status.success(), "{}", String::from_utf8_lossy(&security.stdout));
 }

@@ -7,20 +7,20 @@ use serde_json::Value;
 use crate::program::{ProgramOutput, TestDir, binary, emulator_for_times, missing, skip};
 
 /// Runs a shell script on the client of a situation; `$0` is the command.
-fn inside(situation: &str, script: &str) -> ProgramOutput {
-    let own = binary();
-    let command = ["sh", "-c", script, own.to_str().unwrap()];
+fn run_on_client(situation: &str, script: &str) -> ProgramOutput {
+    let towpath = binary();
+    let command = ["sh", "-c", script, towpath.to_str().unwrap()];
     TestDir::new().run(&[&["lab", "failure", situation, "--"], &command[..]].concat())
 }
 
 /// Returns the causes in each line of a program's output.
-fn causes(ended: &ProgramOutput) -> Vec<Vec<String>> {
-    let report = |line: &str| {
-        let report: Value = serde_json::from_str(line).unwrap();
-        let findings = report["findings"].as_array().unwrap().clone();
-        findings.iter().map(|one| one["cause"].as_str().unwrap().to_owned()).collect()
+fn causes(output: &ProgramOutput) -> Vec<Vec<String>> {
+    let causes_of_report = |line: &str| {
+        let causes_of_report: Value = serde_json::from_str(line).unwrap();
+        let findings = causes_of_report["findings"].as_array().unwrap().clone();
+        findings.iter().map(|finding| finding["cause"].as_str().unwrap().to_owned()).collect()
     };
-    ended.out.lines().map(report).collect()
+    output.out.lines().map(causes_of_report).collect()
 }
 
 /// Script that diagnoses, fixes, and diagnoses again.
@@ -29,7 +29,7 @@ const FIX_SCRIPT: &str = r#"
     "$0" doctor --connect "$TOWPATH_CONNECT" --json
 "#;
 
-/// Situation, the first command of its fix, and the remaining cause.
+/// Situations, the first command of their fix, and the cause that remains after it.
 const FIX_CASES: [(&str, &str, Option<&str>); 8] = [
     ("mptcp-disabled", "sysctl -w net.mptcp.enabled=1", None),
     ("blackhole-fallback", "sysctl -w net.mptcp.blackhole_timeout=3600", None),
@@ -44,17 +44,21 @@ const FIX_CASES: [(&str, &str, Option<&str>); 8] = [
 #[test]
 fn safe_fixes_are_shown_and_applied() {
     let Some(_serial) = emulator_for_times() else { return };
-    for some in FIX_CASES.chunks(4) {
+    for cases in FIX_CASES.chunks(4) {
         thread::scope(|scope| {
-            for (situation, command, left) in some {
+            for (situation, command, remaining) in cases {
                 scope.spawn(move || {
-                    let ended = inside(situation, FIX_SCRIPT);
-                    assert!(ended.err.contains(&format!("mending: {command}")), "{ended}");
-                    let causes = causes(&ended);
-                    let [before, after] = causes.as_slice() else { panic!("{ended}") };
-                    assert!(!before.is_empty(), "{situation}: {ended}");
-                    let left = left.iter().collect::<Vec<_>>();
-                    assert_eq!(after.first().into_iter().collect::<Vec<_>>(), left, "{ended}");
+                    let output = run_on_client(situation, FIX_SCRIPT);
+                    assert!(output.err.contains(&format!("mending: {command}")), "{output}");
+                    let causes = causes(&output);
+                    let [before, after] = causes.as_slice() else { panic!("{output}") };
+                    assert!(!before.is_empty(), "{situation}: {output}");
+                    let remaining = remaining.iter().collect::<Vec<_>>();
+                    assert_eq!(
+                        after.first().into_iter().collect::<Vec<_>>(),
+                        remaining,
+                        "{output}"
+                    );
                 });
             }
         });
@@ -73,13 +77,14 @@ fn routes_and_rules_are_left_to_people() {
         "ip rule >&2; ip route show table all >&2; echo -- >&2; {FIX_SCRIPT}
         echo -- >&2; ip rule >&2; ip route show table all >&2"
     );
-    let ended = inside("no-source-route", &script);
-    let parts: Vec<_> = ended.err.split("--\n").collect();
-    let [before, between, after] = parts.as_slice() else { panic!("{ended}") };
-    assert!(before.ends_with(after) && after.contains("default"), "{ended}");
-    assert!(between.contains("nothing here can be mended by a setting"), "{ended}");
-    let named: Vec<_> = causes(&ended).into_iter().map(|all| all[0].clone()).collect();
-    assert_eq!(named, ["no-source-route", "no-source-route"], "{ended}");
+    let output = run_on_client("no-source-route", &script);
+    let parts: Vec<_> = output.err.split("--\n").collect();
+    let [before, doctor_output, after] = parts.as_slice() else { panic!("{output}") };
+    assert!(before.ends_with(after) && after.contains("default"), "{output}");
+    assert!(doctor_output.contains("nothing here can be mended by a setting"), "{output}");
+    let first_causes: Vec<_> =
+        causes(&output).into_iter().map(|causes| causes[0].clone()).collect();
+    assert_eq!(first_causes, ["no-source-route", "no-source-route"], "{output}");
 }
 
 #[test]
@@ -95,17 +100,18 @@ fn without_privileges_nothing_is_fixed_and_a_note_explains() {
         code=$?
         "$0" doctor --connect "$TOWPATH_CONNECT" --json
         exit $code"#;
-    let ended = inside("subflow-limit", script);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("mending: ip mptcp limits set"), "{ended}");
-    assert!(ended.err.contains("was refused"), "{ended}");
-    assert!(ended.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{ended}");
-    let named: Vec<_> = causes(&ended).into_iter().map(|all| all[0].clone()).collect();
-    assert_eq!(named, ["subflow-limit", "subflow-limit"], "{ended}");
+    let output = run_on_client("subflow-limit", script);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("mending: ip mptcp limits set"), "{output}");
+    assert!(output.err.contains("was refused"), "{output}");
+    assert!(output.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{output}");
+    let first_causes: Vec<_> =
+        causes(&output).into_iter().map(|causes| causes[0].clone()).collect();
+    assert_eq!(first_causes, ["subflow-limit", "subflow-limit"], "{output}");
 }
 
 /// Opens a connection of the shell, with or without Multipath TCP, and diagnoses the shell.
-const OWN: &str = r#"
+const DIAGNOSE_SHELL: &str = r#"
     exec 3<>/dev/tcp/${TOWPATH_CONNECT%:*}/${TOWPATH_CONNECT##*:}
     echo hello >&3
     "$TOWPATH" doctor --connect "$TOWPATH_CONNECT" --pid $$ --json
@@ -115,30 +121,31 @@ const OWN: &str = r#"
 #[test]
 fn a_single_process_can_be_diagnosed() {
     let Some(_serial) = emulator_for_times() else { return };
-    let (own, folder) = (binary(), TestDir::new());
-    let own = own.to_str().unwrap();
-    let ask = |prefix: &[&str]| {
-        let command = [prefix, &["bash", "-c", OWN]].concat();
+    let (towpath, folder) = (binary(), TestDir::new());
+    let towpath = towpath.to_str().unwrap();
+    let diagnose = |prefix: &[&str]| {
+        let command = [prefix, &["bash", "-c", DIAGNOSE_SHELL]].concat();
         let arguments = [&["lab", "failure", "healthy-v4", "--"], &command[..]].concat();
-        let ended = folder.start(folder.towpath(&arguments).env("TOWPATH", own)).wait();
-        let report: Value = serde_json::from_str(&ended.out).unwrap();
-        (report["findings"].clone(), ended)
+        let output = folder.start(folder.towpath(&arguments).env("TOWPATH", towpath)).wait();
+        let report: Value = serde_json::from_str(&output.out).unwrap();
+        (report["findings"].clone(), output)
     };
-    let (findings, ended) = ask(&[]);
-    assert_eq!(findings[0]["cause"], "application-plain-tcp", "{ended}");
-    let place = findings[0]["where"].as_str().unwrap();
-    assert!(place.starts_with("bash ("), "{ended}");
-    assert_eq!(ended.code, Some(1), "{ended}");
-    let (findings, ended) = ask(&[own, "exec", "--quiet", "--"]);
-    assert_eq!((findings.as_array().unwrap().len(), ended.code), (0, Some(0)), "{ended}");
+    let (findings, output) = diagnose(&[]);
+    assert_eq!(findings[0]["cause"], "application-plain-tcp", "{output}");
+    let process = findings[0]["where"].as_str().unwrap();
+    assert!(process.starts_with("bash ("), "{output}");
+    assert_eq!(output.code, Some(1), "{output}");
+    let (findings, output) = diagnose(&[towpath, "exec", "--quiet", "--"]);
+    assert_eq!((findings.as_array().unwrap().len(), output.code), (0, Some(0)), "{output}");
 }
 
 #[test]
 fn a_process_that_is_not_there_is_not_called_healthy() {
-    let ended = TestDir::new().run(&["doctor", "--pid", "4194305"]);
-    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
-    let what = "error: the sockets of process 4194305 cannot be seen: no such file or directory\n";
-    assert!(ended.err.starts_with(what), "{ended}");
+    let output = TestDir::new().run(&["doctor", "--pid", "4194305"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
+    let message =
+        "error: the sockets of process 4194305 cannot be seen: no such file or directory\n";
+    assert!(output.err.starts_with(message), "{output}");
 }
 
 #[test]
@@ -148,10 +155,10 @@ fn all_or_only_selected_programs_are_diagnosed() {
         for whose in "--all" "--pid 1" "--pid $$" ""; do
             "$0" doctor --connect "$TOWPATH_CONNECT" $whose --json
         done"#;
-    let ended = inside("application-plain-tcp", script);
-    let named: Vec<_> = causes(&ended).into_iter().map(|all| all.len()).collect();
-    assert_eq!(named, [1, 1, 0, 0], "{ended}");
-    let what = "which programs use Multipath TCP";
-    let values: Vec<_> = ended.out.lines().map(|line| line.contains(what)).collect();
-    assert_eq!(values, [false, false, false, true], "what was not looked at is said: {ended}");
+    let output = run_on_client("application-plain-tcp", script);
+    let finding_counts: Vec<_> = causes(&output).into_iter().map(|causes| causes.len()).collect();
+    assert_eq!(finding_counts, [1, 1, 0, 0], "{output}");
+    let unchecked = "which programs use Multipath TCP";
+    let values: Vec<_> = output.out.lines().map(|line| line.contains(unchecked)).collect();
+    assert_eq!(values, [false, false, false, true], "what was not looked at is said: {output}");
 }

@@ -19,7 +19,7 @@ use crate::program::{
 
 /// Script prefix for a lab: $FAR is the server's address, $server its network. `listens PORT` waits
 /// for a listener.
-const LAB: &str = r#"
+const LAB_PRELUDE: &str = r#"
 FAR=10.64.0.2
 for fd in /proc/1/fd/*; do
     case $(readlink "$fd") in net:*)
@@ -39,29 +39,29 @@ listens() {
 const LARGE_FILE_BYTES: usize = 6_000_000;
 
 /// Script that prints a socket's protocol: 262 is Multipath TCP.
-const PROTOCOL: &str = "import socket; \
+const PRINT_PROTOCOL: &str = "import socket; \
     print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
 
 /// Runs a script on the phone of two paths; `None` if a tool is missing.
-pub(crate) fn in_lab(
+pub(crate) fn run_in_lab(
     test: &str,
     tools: &[&str],
     folder: &TestDir,
     script: &str,
 ) -> Option<ProgramOutput> {
-    if is_missing(test, &[tools, &["nsenter"]].concat()) {
+    if skip_if_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
     let _serial = emulator()?;
     folder.write("scenario.toml", TWO_PATHS);
-    folder.write("script.sh", format!("set -u\n{LAB}\n{script}"));
+    folder.write("script.sh", format!("set -u\n{LAB_PRELUDE}\n{script}"));
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "script.sh"]);
-    let ended = folder.start(command.env("TOWPATH", binary())).wait();
-    assert_eq!(ended.code, Some(0), "{ended}");
-    Some(ended)
+    let output = folder.start(command.env("TOWPATH", binary())).wait();
+    assert_eq!(output.code, Some(0), "{output}");
+    Some(output)
 }
 
-fn is_missing(test: &str, tools: &[&str]) -> bool {
+fn skip_if_missing(test: &str, tools: &[&str]) -> bool {
     let reason = tools.iter().find_map(|tool| missing(tool));
     reason.inspect(|reason| skip(test, reason)).is_some()
 }
@@ -69,19 +69,19 @@ fn is_missing(test: &str, tools: &[&str]) -> bool {
 /// Returns the JSON lines of `exec` in file `name`; programs also write to it.
 fn summary(folder: &TestDir, name: &str) -> Value {
     let text = fs::read_to_string(folder.work().join(name)).unwrap();
-    let is_it = |line: &&str| line.starts_with('{') && line.contains("\"accepted\"");
-    let line = text.lines().rfind(is_it);
+    let is_summary = |line: &&str| line.starts_with('{') && line.contains("\"accepted\"");
+    let line = text.lines().rfind(is_summary);
     let line = line.unwrap_or_else(|| panic!("nothing was said in {name}: {text}"));
     serde_json::from_str(line).unwrap()
 }
 
 /// Returns the number of connections of a kind, such as `opened.multipath`.
-fn figure(said: &Value, path: &str) -> u64 {
+fn summary_count(summary: &Value, path: &str) -> u64 {
     let pointer = format!("/{}", path.replace('.', "/"));
-    said.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {said}"))
+    summary.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {summary}"))
 }
 
-fn exec(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
+fn run_exec(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.run(&[&["exec"], arguments].concat())
 }
 
@@ -96,15 +96,15 @@ fn curl_and_a_python_server_use_both_paths() {
         "$TOWPATH" exec --json --report r.jsonl -- curl -so got "http://$FAR:8000/big" 2>client.log
         kill -TERM $!; wait $!; [ $? = 143 ] && cmp big got
     "#;
-    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let Some(_) = run_in_lab(test, &["curl", "python3"], &folder, script) else { return };
     let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
     for path in ["opened.multipath", "opened.several_subflows"] {
-        assert_eq!(figure(&client, path), 1, "{client}");
+        assert_eq!(summary_count(&client, path), 1, "{client}");
     }
     for path in ["listening", "accepted.multipath", "accepted.several_subflows"] {
-        assert_eq!(figure(&server, path), 1, "{server}");
+        assert_eq!(summary_count(&server, path), 1, "{server}");
     }
-    assert_eq!(figure(&client, "opened.tcp") + figure(&server, "accepted.tcp"), 0);
+    assert_eq!(summary_count(&client, "opened.tcp") + summary_count(&server, "accepted.tcp"), 0);
     assert_record(&folder.work().join("r.jsonl"));
     let report = folder.run(&["report", "r.jsonl"]);
     assert!(report.code == Some(0) && report.out.contains("curl -so got"), "{report}");
@@ -112,11 +112,11 @@ fn curl_and_a_python_server_use_both_paths() {
 
 fn assert_record(path: &Path) {
     let result = read_run(BufReader::new(File::open(path).unwrap())).unwrap();
-    let down = |record: &Record| {
+    let down_bytes = |record: &Record| {
         let Record::Interval(interval) = record else { return None };
         (interval.direction == DataDirection::Down).then_some(interval.bytes)
     };
-    let bytes: u64 = result.records.iter().filter_map(down).sum();
+    let bytes: u64 = result.records.iter().filter_map(down_bytes).sum();
     assert!((6_000_000..6_010_000).contains(&bytes), "{bytes}");
     let mut by_path = std::collections::BTreeMap::<_, u64>::new();
     for record in &result.records {
@@ -150,24 +150,25 @@ fn a_connection_is_listed_with_both_subflows_and_its_process() {
         until grep -q '"CLOSED"' monitor.jsonl || ! kill -0 $monitor; do sleep 0.02; done
         kill -TERM $monitor $python; wait; true
     "#;
-    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
-    let printed = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
+    let Some(_) = run_in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let monitor_output = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
     let lines: Vec<Value> =
-        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let both = lines.iter().find(|line| {
+        monitor_output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let connection = lines.iter().find(|line| {
         let subflows = line["subflows"].as_array();
-        subflows
-            .is_some_and(|all| all.iter().filter(|s| s["condition"] == "established").count() == 2)
+        subflows.is_some_and(|subflows| {
+            subflows.iter().filter(|s| s["condition"] == "established").count() == 2
+        })
     });
-    let both = both.unwrap_or_else(|| panic!("never two subflows: {printed}"));
-    assert_eq!(both["processes"][0]["name"], "curl", "{both}");
+    let connection = connection.unwrap_or_else(|| panic!("never two subflows: {monitor_output}"));
+    assert_eq!(connection["processes"][0]["name"], "curl", "{connection}");
     let events: Vec<_> = lines.iter().filter(|line| line["type"] == "event").collect();
-    let named = |name: &str| {
-        events.iter().any(|line| line["event"] == name && line["token"] == both["token"])
+    let has_event = |name: &str| {
+        events.iter().any(|line| line["event"] == name && line["token"] == connection["token"])
     };
     assert!(
-        ["CREATED", "ESTABLISHED", "SF_ESTABLISHED", "CLOSED"].map(named) == [true; 4],
-        "{printed}"
+        ["CREATED", "ESTABLISHED", "SF_ESTABLISHED", "CLOSED"].map(has_event) == [true; 4],
+        "{monitor_output}"
     );
 }
 
@@ -175,7 +176,7 @@ fn a_connection_is_listed_with_both_subflows_and_its_process() {
 #[test]
 fn a_static_go_program_becomes_multipath() {
     let (folder, test) = (TestDir::new(), "a_static_go_program_becomes_multipath");
-    if is_missing(test, &["go"]) {
+    if skip_if_missing(test, &["go"]) {
         return;
     }
     let source = r#"package main
@@ -195,8 +196,8 @@ func main() {
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
     build.env("HOME", folder.temporary());
     // The cache also holds the standard library, which is not compiled yet.
-    let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
-    assert_eq!(compiled.code, Some(0), "{compiled}");
+    let build_output = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
+    assert_eq!(build_output.code, Some(0), "{build_output}");
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
         listens 8000
@@ -204,11 +205,11 @@ func main() {
         "$TOWPATH" exec --json -- ./dial $FAR:8000 >with 2>client.log
         kill -TERM $!; wait $!; true
     "#;
-    let Some(_) = in_lab(test, &["python3"], &folder, script) else { return };
-    let printed = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
-    assert_eq!((&*printed("without"), &*printed("with")), ("6 <nil>\n", "262 <nil>\n"));
+    let Some(_) = run_in_lab(test, &["python3"], &folder, script) else { return };
+    let read_output = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
+    assert_eq!((&*read_output("without"), &*read_output("with")), ("6 <nil>\n", "262 <nil>\n"));
     // Go opens further sockets to detect the kernel's features.
-    assert_eq!(figure(&summary(&folder, "client.log"), "opened.multipath"), 1);
+    assert_eq!(summary_count(&summary(&folder, "client.log"), "opened.multipath"), 1);
 }
 
 #[test]
@@ -220,19 +221,20 @@ fn iperf3_becomes_multipath_at_both_ends() {
         "$TOWPATH" exec --json --report r.jsonl -- iperf3 -c $FAR -n 6M -J >client.out 2>client.log
         wait $!
     "#;
-    let Some(_) = in_lab(test, &["iperf3"], &folder, script) else { return };
+    let Some(_) = run_in_lab(test, &["iperf3"], &folder, script) else { return };
     let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
     // One connection for control and one for data.
-    assert_eq!(figure(&client, "opened.multipath"), 2, "{client}");
-    assert_eq!(figure(&server, "accepted.multipath"), 2, "{server}");
-    assert!(figure(&client, "opened.several_subflows") >= 1, "{client}");
+    assert_eq!(summary_count(&client, "opened.multipath"), 2, "{client}");
+    assert_eq!(summary_count(&server, "accepted.multipath"), 2, "{server}");
+    assert!(summary_count(&client, "opened.several_subflows") >= 1, "{client}");
     // The record has the first subflow's metrics, although the kernel clears them at the end.
     let record = File::open(folder.work().join("r.jsonl")).unwrap();
     let subflows = read_run(BufReader::new(record)).unwrap().summary.unwrap().subflows;
     for path in ["wifi", "cellular"] {
-        let sent =
-            subflows.iter().filter(|it| it.path == path && it.direction == DataDirection::Up);
-        let bytes: u64 = sent.map(|subflow| subflow.bytes).sum();
+        let subflow_rows = subflows
+            .iter()
+            .filter(|subflow| subflow.path == path && subflow.direction == DataDirection::Up);
+        let bytes: u64 = subflow_rows.map(|subflow| subflow.bytes).sum();
         assert!(bytes > 500_000, "{path}: {bytes}");
     }
 }
@@ -241,13 +243,13 @@ fn iperf3_becomes_multipath_at_both_ends() {
 fn nginx_and_its_workers_become_multipath() {
     let (folder, test) = (TestDir::new(), "nginx_and_its_workers_become_multipath");
     fs::write(folder.work().join("big"), vec![7; LARGE_FILE_BYTES]).unwrap();
-    let place = folder.work().display().to_string();
+    let folder_path = folder.work().display().to_string();
     let configuration = format!(
-        "daemon off; pid {place}/nginx.pid; error_log {place}/error.log; worker_processes 2;\n\
+        "daemon off; pid {folder_path}/nginx.pid; error_log {folder_path}/error.log; worker_processes 2;\n\
          events {{}}\nhttp {{ access_log off;\n{}\n\
-         server {{ listen 10.64.0.2:8080; root {place}; }} }}\n{}",
+         server {{ listen 10.64.0.2:8080; root {folder_path}; }} }}\n{}",
         ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {place}/{kind};"))
+            .map(|kind| format!("{kind}_temp_path {folder_path}/{kind};"))
             .join(" "),
         // Root of a user namespace cannot switch to another user.
         "user root;"
@@ -259,10 +261,10 @@ fn nginx_and_its_workers_become_multipath() {
         "$TOWPATH" exec --json -- curl -so got "http://$FAR:8080/big" 2>client.log
         kill -QUIT $!; wait $!; cmp big got
     "#;
-    let Some(_) = in_lab(test, &["nginx", "curl"], &folder, script) else { return };
+    let Some(_) = run_in_lab(test, &["nginx", "curl"], &folder, script) else { return };
     let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
-    assert_eq!(figure(&server, "accepted.multipath"), 1, "{server}");
-    assert_eq!(figure(&client, "opened.multipath"), 1, "{client}");
+    assert_eq!(summary_count(&server, "accepted.multipath"), 1, "{server}");
+    assert_eq!(summary_count(&client, "opened.multipath"), 1, "{client}");
 }
 
 #[test]
@@ -278,7 +280,7 @@ fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
         "$TOWPATH" exec -- curl -so got2 "http://$FAR:8000/big" 2>off.log
         kill -TERM $!; wait $!; cmp big got && cmp big got2
     "#;
-    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let Some(_) = run_in_lab(test, &["curl", "python3"], &folder, script) else { return };
     let read = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
     let (plain, off) = (read("plain.log"), read("off.log"));
     assert!(plain.contains("0 were Multipath TCP and 1 plain TCP. Why: the answer"), "{plain}");
@@ -290,31 +292,31 @@ fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
 fn the_exit_code_is_the_programs_own() {
     let folder = TestDir::new();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -s KILL $$", 128 + 9)] {
-        let ended = exec(&folder, &["--", "sh", "-c", script]);
-        assert_eq!(ended.code, Some(code), "{ended}");
-        assert_eq!(ended.err, "towpath: 0 sockets upgraded\n", "{ended}");
+        let output = run_exec(&folder, &["--", "sh", "-c", script]);
+        assert_eq!(output.code, Some(code), "{output}");
+        assert_eq!(output.err, "towpath: 0 sockets upgraded\n", "{output}");
     }
-    let ended = exec(&folder, &["--quiet", "--", "echo", "hello"]);
-    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("hello\n", ""), "{ended}");
+    let output = run_exec(&folder, &["--quiet", "--", "echo", "hello"]);
+    assert_eq!((output.out.as_str(), output.err.as_str()), ("hello\n", ""), "{output}");
 }
 
 #[test]
 fn a_program_that_cannot_be_run_is_reported() {
     let folder = TestDir::new();
-    let ended = exec(&folder, &["--", "./no-such-program"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("cannot run `./no-such-program`: no such file"), "{ended}");
-    let tower = binary().display().to_string();
-    let ended = exec(&folder, &["--", &tower, "exec", "--", "true"]);
-    assert!(ended.code == Some(2) && ended.err.contains("run it directly"), "{ended}");
-    let ended = exec(&folder, &["--report", "no/such/folder", "--", "true"]);
-    assert!(ended.code == Some(2) && ended.err.contains("cannot write"), "{ended}");
+    let output = run_exec(&folder, &["--", "./no-such-program"]);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("cannot run `./no-such-program`: no such file"), "{output}");
+    let towpath = binary().display().to_string();
+    let output = run_exec(&folder, &["--", &towpath, "exec", "--", "true"]);
+    assert!(output.code == Some(2) && output.err.contains("run it directly"), "{output}");
+    let output = run_exec(&folder, &["--report", "no/such/folder", "--", "true"]);
+    assert!(output.code == Some(2) && output.err.contains("cannot write"), "{output}");
 }
 
 #[test]
 fn sockets_have_the_requested_flags() {
     let (folder, test) = (TestDir::new(), "sockets_have_the_requested_flags");
-    if is_missing(test, &["python3"]) {
+    if skip_if_missing(test, &["python3"]) {
         return;
     }
     let script = r"
@@ -333,17 +335,17 @@ for kind, protocol in ((socket.SOCK_DGRAM, 0), (socket.SOCK_STREAM, 262)):
     print(socket.socket(socket.AF_INET, kind, protocol).getsockopt(socket.SOL_SOCKET, 38))
 print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
 ";
-    let ended = exec(&folder, &["--quiet", "--", "python3", "-c", script]);
-    let mut lines: Vec<_> = ended.out.lines().collect();
-    assert_eq!(lines.split_off(16), ["17", "262", "-1"], "{ended}");
+    let output = run_exec(&folder, &["--quiet", "--", "python3", "-c", script]);
+    let mut lines: Vec<_> = output.out.lines().collect();
+    assert_eq!(lines.split_off(16), ["17", "262", "-1"], "{output}");
     // Always the lowest free number, as the kernel itself does.
-    assert!(lines.iter().all(|line| *line == "3 True 262 True True"), "{ended}");
+    assert!(lines.iter().all(|line| *line == "3 True 262 True True"), "{output}");
 }
 
 #[test]
 fn threads_signals_and_children_get_their_sockets() {
     let (folder, test) = (TestDir::new(), "threads_signals_and_children_get_their_sockets");
-    if is_missing(test, &["python3"]) {
+    if skip_if_missing(test, &["python3"]) {
         return;
     }
     let script = r"
@@ -370,15 +372,15 @@ codes = [os.waitpid(child, 0)[1] for child in children]
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(len(wrong), codes, len(os.listdir('/proc/self/fd')) - before)
 ";
-    let ended = exec(&folder, &["--json", "--", "python3", "-c", script]);
+    let output = run_exec(&folder, &["--json", "--", "python3", "-c", script]);
     // A socket with two descriptors would still be open.
-    assert_eq!(ended.out, "0 [0, 0, 0] 0\n", "{ended}");
-    let said: Value = serde_json::from_str(&ended.err).unwrap();
-    assert_eq!(figure(&said, "upgraded"), 800, "{ended}");
+    assert_eq!(output.out, "0 [0, 0, 0] 0\n", "{output}");
+    let summary: Value = serde_json::from_str(&output.err).unwrap();
+    assert_eq!(summary_count(&summary, "upgraded"), 800, "{output}");
 }
 
-/// Returns the processes of one `exec` call, by their role.
-fn child_of(parent: u32, argument: &str) -> Option<u32> {
+/// Returns the child process of `parent` whose command line has `argument`.
+fn find_child(parent: u32, argument: &str) -> Option<u32> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     let mut ids = list.split_whitespace().filter_map(|id| id.parse().ok());
     ids.find(|id: &u32| {
@@ -387,7 +389,7 @@ fn child_of(parent: u32, argument: &str) -> Option<u32> {
     })
 }
 
-fn state(id: u32) -> Option<char> {
+fn process_state(id: u32) -> Option<char> {
     let status = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     status.rsplit_once(") ")?.1.chars().next()
 }
@@ -399,25 +401,25 @@ fn signals_reach_the_program_and_a_stop_stops_both() {
     // An orphaned process group ignores stop signals (setpgid(2)), and a test without a terminal
     // has one.
     let running = folder.start(command.process_group(0));
-    let child = wait_for("the program", || child_of(running.id(), "sleep"));
-    wait_for("the supervisor", || child_of(running.id(), "__supervise"));
-    let both = |wanted: char| {
-        wait_for(&format!("state {wanted}"), || {
-            let states = [running.id(), child].map(state);
-            (states == [Some(wanted); 2]).then_some(())
+    let child = wait_for("the program", || find_child(running.id(), "sleep"));
+    wait_for("the supervisor", || find_child(running.id(), "__supervise"));
+    let wait_for_state = |expected: char| {
+        wait_for(&format!("state {expected}"), || {
+            let states = [running.id(), child].map(process_state);
+            (states == [Some(expected); 2]).then_some(())
         });
     };
     signal("TSTP", i64::from(running.id()));
-    both('T');
+    wait_for_state('T');
     signal("CONT", i64::from(running.id()));
-    both('S');
+    wait_for_state('S');
     signal("TERM", i64::from(running.id()));
-    let ended = running.wait();
-    assert_eq!(ended.code, Some(128 + 15), "{ended}");
+    let output = running.wait();
+    assert_eq!(output.code, Some(128 + 15), "{output}");
 }
 
 /// Starts a program that opens a socket whenever the file `go` appears, and prints its protocol.
-fn opener(folder: &TestDir) -> Command {
+fn socket_opener(folder: &TestDir) -> Command {
     let script = "import os, socket, sys, time\n\
         while True:\n\
         \x20   while not os.path.exists('go'): time.sleep(0.01)\n\
@@ -430,25 +432,25 @@ fn opener(folder: &TestDir) -> Command {
 #[test]
 fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
     let test = "the_program_outlives_the_command_and_does_not_hang_without_its_supervisor";
-    if is_missing(test, &["python3"]) {
+    if skip_if_missing(test, &["python3"]) {
         return;
     }
     let folder = TestDir::new();
-    let mut running = folder.start(&mut opener(&folder));
-    let child = wait_for("the program", || child_of(running.id(), "python3"));
-    let supervisor = wait_for("the supervisor", || child_of(running.id(), "__supervise"));
-    let open = |expected: &str| {
+    let mut running = folder.start(&mut socket_opener(&folder));
+    let child = wait_for("the program", || find_child(running.id(), "python3"));
+    let supervisor = wait_for("the supervisor", || find_child(running.id(), "__supervise"));
+    let open_socket = |expected: &str| {
         folder.write("go", "");
         wait_for(expected, || running.printed().ends_with(expected).then_some(()));
     };
-    open("262\n");
+    open_socket("262\n");
     signal("KILL", i64::from(running.id()));
     wait_for("the end of the command", || {
-        matches!(state(running.id()), None | Some('Z')).then_some(())
+        matches!(process_state(running.id()), None | Some('Z')).then_some(())
     });
-    open("262\n262\n");
+    open_socket("262\n262\n");
     signal("KILL", i64::from(supervisor));
-    open("Function not implemented\n");
+    open_socket("Function not implemented\n");
     signal("KILL", i64::from(child));
     running.child.wait().unwrap();
 }
@@ -456,45 +458,48 @@ fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
 #[test]
 fn surviving_child_processes_stay_supervised() {
     let (folder, test) = (TestDir::new(), "surviving_child_processes_stay_supervised");
-    if is_missing(test, &["python3"]) {
+    if skip_if_missing(test, &["python3"]) {
         return;
     }
     folder.write(
         "late.py",
         format!(
             "import os, time\n\
-        while not os.path.exists('go'): time.sleep(0.01)\n{PROTOCOL}"
+        while not os.path.exists('go'): time.sleep(0.01)\n{PRINT_PROTOCOL}"
         ),
     );
     let script = "python3 late.py >late 2>&1 </dev/null & exit 3";
-    let ended = exec(&folder, &["--", "sh", "-c", script]);
-    assert_eq!(ended.code, Some(3), "{ended}");
+    let output = run_exec(&folder, &["--", "sh", "-c", script]);
+    assert_eq!(output.code, Some(3), "{output}");
     folder.write("go", "");
-    let late = folder.work().join("late");
-    wait_for("the late socket", || (fs::read_to_string(&late).unwrap() == "262\n").then_some(()));
+    let socket_file = folder.work().join("late");
+    wait_for("the late socket", || {
+        (fs::read_to_string(&socket_file).unwrap() == "262\n").then_some(())
+    });
 }
 
 #[test]
 fn a_program_that_moves_to_another_network_gets_sockets_of_that_network() {
     let test = "a_program_that_moves_to_another_network_gets_sockets_of_that_network";
-    if is_missing(test, &["python3", "unshare"]) {
+    if skip_if_missing(test, &["python3", "unshare"]) {
         return;
     }
-    let allowed = Command::new("unshare").args(["-Urn", "true"]).stderr(Stdio::null()).status();
-    if !allowed.is_ok_and(|status| status.success()) {
+    let unshare_status =
+        Command::new("unshare").args(["-Urn", "true"]).stderr(Stdio::null()).status();
+    if !unshare_status.is_ok_and(|status| status.success()) {
         return skip(test, "no user namespaces here");
     }
     let folder = TestDir::new();
-    let script = format!("import ctypes\nctypes.CDLL(None).unshare(0x50000000)\n{PROTOCOL}");
-    let ended = exec(&folder, &["--", "python3", "-c", &script]);
-    assert_eq!(ended.out, "6\n", "{ended}");
-    assert!(ended.err.contains("(opened in another network namespace)"), "{ended}");
+    let script = format!("import ctypes\nctypes.CDLL(None).unshare(0x50000000)\n{PRINT_PROTOCOL}");
+    let output = run_exec(&folder, &["--", "python3", "-c", &script]);
+    assert_eq!(output.out, "6\n", "{output}");
+    assert!(output.err.contains("(opened in another network namespace)"), "{output}");
 }
 
 #[test]
 fn an_ordinary_user_needs_nothing_more() {
     let test = "an_ordinary_user_needs_nothing_more";
-    if is_missing(test, &["python3", "setpriv"]) {
+    if skip_if_missing(test, &["python3", "setpriv"]) {
         return;
     }
     if !is_root() {
@@ -506,7 +511,7 @@ fn an_ordinary_user_needs_nothing_more() {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg(folder.readable_binary());
     // The interpreter itself, since a wrapper in root's home could not be run.
-    command.args(["exec", "--", "/usr/bin/env", "python3", "-c", PROTOCOL]);
-    let ended = folder.start(&mut command).wait();
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "262\n"), "{ended}");
+    command.args(["exec", "--", "/usr/bin/env", "python3", "-c", PRINT_PROTOCOL]);
+    let output = folder.start(&mut command).wait();
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "262\n"), "{output}");
 }

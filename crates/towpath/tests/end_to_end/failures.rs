@@ -15,70 +15,70 @@ use crate::program::{
     ProgramOutput, TestDir, binary, emulator, emulator_for_times, is_long, missing, skip,
 };
 
-fn root(path: &str) -> PathBuf {
+fn repository_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// Runs a shell script on the client of a situation.
-fn inside(situation: &str, script: &str) -> ProgramOutput {
-    let ended = TestDir::new().run(&["lab", "failure", situation, "--", "bash", "-c", script]);
-    assert!(ended.err.contains(situation), "{ended}");
-    ended
+fn run_on_client(situation: &str, script: &str) -> ProgramOutput {
+    let output = TestDir::new().run(&["lab", "failure", situation, "--", "bash", "-c", script]);
+    assert!(output.err.contains(situation), "{output}");
+    output
 }
 
 fn situations() -> Vec<Value> {
-    let ended = TestDir::new().run(&["lab", "failure", "--json"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let list: Value = serde_json::from_str(&ended.out).unwrap();
+    let output = TestDir::new().run(&["lab", "failure", "--json"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    let list: Value = serde_json::from_str(&output.out).unwrap();
     list.as_array().unwrap().clone()
 }
 
 #[test]
 fn the_list_has_enough_cases_of_both_kinds_without_duplicates() {
-    let all = situations();
-    let healthy = all.iter().filter(|one| one["cause"].is_null()).count();
-    assert!(healthy >= 10 && all.len() - healthy >= 50, "{healthy} of {}", all.len());
-    let names: BTreeSet<_> = all.iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert_eq!(names.len(), all.len());
-    for one in &all {
+    let cases = situations();
+    let healthy = cases.iter().filter(|case| case["cause"].is_null()).count();
+    assert!(healthy >= 10 && cases.len() - healthy >= 50, "{healthy} of {}", cases.len());
+    let names: BTreeSet<_> = cases.iter().map(|case| case["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), cases.len());
+    for case in &cases {
         for field in ["title", "seen", "why"] {
-            let text = one[field].as_str().unwrap();
-            assert!(!text.is_empty() && !text.contains("  "), "{}: {text:?}", one["name"]);
+            let text = case[field].as_str().unwrap();
+            assert!(!text.is_empty() && !text.contains("  "), "{}: {text:?}", case["name"]);
         }
     }
 }
 
 #[test]
 fn the_page_of_the_fault_catalogue_is_the_printed_one() {
-    let ended = TestDir::new().run(&["lab", "failure", "--markdown"]);
-    let page = fs::read_to_string(root("docs/failures.md")).unwrap();
-    assert!(ended.out == page, "run `towpath lab failure --markdown > docs/failures.md`");
+    let output = TestDir::new().run(&["lab", "failure", "--markdown"]);
+    let page = fs::read_to_string(repository_path("docs/failures.md")).unwrap();
+    assert!(output.out == page, "run `towpath lab failure --markdown > docs/failures.md`");
 }
 
 #[test]
 fn an_unknown_failure_case_is_refused_with_a_hint() {
-    let ended = TestDir::new().run(&["lab", "failure", "no-such-thing", "--", "true"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
+    let output = TestDir::new().run(&["lab", "failure", "no-such-thing", "--", "true"]);
+    assert_eq!(output.code, Some(2), "{output}");
     assert_eq!(
-        ended.err,
+        output.err,
         "error: no situation `no-such-thing`\nhint: `towpath lab failure` lists them\n"
     );
 }
 
 #[test]
 fn without_a_terminal_a_failure_case_is_only_explained() {
-    let ended = TestDir::new().run(&["lab", "failure", "syn-stripped-v6"]);
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
+    let output = TestDir::new().run(&["lab", "failure", "syn-stripped-v6"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{output}");
     for part in ["cause  syn-option-stripped\n", "doctor --connect [2001:db8:2:1::2]:4000\n"] {
-        assert!(ended.out.contains(part), "{part}: {ended}");
+        assert!(output.out.contains(part), "{part}: {output}");
     }
 }
 
 #[test]
 fn the_exit_code_is_passed_on_from_a_failure_case() {
     let Some(_serial) = emulator() else { return };
-    let ended = inside("healthy-v4", "exit 7");
-    assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
+    let output = run_on_client("healthy-v4", "exit 7");
+    assert_eq!((output.code, output.out.as_str()), (Some(7), ""), "{output}");
 }
 
 /// Script that opens a Multipath TCP connection, sends data, and waits until a counter changes.
@@ -131,19 +131,19 @@ const SIGNATURES: [(&str, &str); 20] = [
 #[test]
 fn failure_cases_leave_the_recorded_traces() {
     let Some(_serial) = emulator() else { return };
-    let own = binary();
-    let (own, folder) = (own.to_str().unwrap(), TestDir::new());
+    let towpath = binary();
+    let (towpath, folder) = (towpath.to_str().unwrap(), TestDir::new());
     for pair in SIGNATURES.chunks(2) {
         let start = |(name, counters): &(&str, &str)| {
             let script = SIGNATURE.replace("COUNTERS", counters);
-            let inside = [own, "exec", "--quiet", "--", "bash", "-c", &script];
-            let arguments = [&["lab", "failure", name, "--"], &inside[..]].concat();
+            let client_command = [towpath, "exec", "--quiet", "--", "bash", "-c", &script];
+            let arguments = [&["lab", "failure", name, "--"], &client_command[..]].concat();
             folder.start(&mut folder.towpath(&arguments))
         };
         let running: Vec<_> = pair.iter().map(start).collect();
         for (running, (name, counters)) in running.into_iter().zip(pair) {
-            let ended = running.wait();
-            assert_eq!(ended.code, Some(0), "{name}: {counters} does not move: {ended}");
+            let output = running.wait();
+            assert_eq!(output.code, Some(0), "{name}: {counters} does not move: {output}");
         }
     }
 }
@@ -171,55 +171,63 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn make(situation: &'static FailureCase, user: User) -> Self {
-        let (own, folder) = (binary(), TestDir::new());
+    fn diagnose(situation: &'static FailureCase, user: User) -> Self {
+        let (towpath, folder) = (binary(), TestDir::new());
         let become_user = if user == User::Ordinary { "unshare --user" } else { "" };
         let script =
             format!("exec {become_user} \"$0\" doctor --connect \"$TOWPATH_CONNECT\" --all --json");
-        let inside = ["sh", "-c", &script, own.to_str().unwrap()];
-        let ended = folder.run(&[&["lab", "failure", situation.name, "--"], &inside[..]].concat());
-        let report: Option<Value> = serde_json::from_str(&ended.out).ok();
+        let client_command = ["sh", "-c", &script, towpath.to_str().unwrap()];
+        let output =
+            folder.run(&[&["lab", "failure", situation.name, "--"], &client_command[..]].concat());
+        let report: Option<Value> = serde_json::from_str(&output.out).ok();
         let first_cause = report.as_ref().and_then(|report| {
-            let first = report["findings"].get(0).map(|finding| finding["cause"].clone());
+            let first_finding = report["findings"].get(0).map(|finding| finding["cause"].clone());
             // On a busy machine a path may carry too little data to be called healthy.
-            first.map_or(Some(NO_FAILURE_CAUSE.to_owned()), |cause| {
+            first_finding.map_or(Some(NO_FAILURE_CAUSE.to_owned()), |cause| {
                 cause.as_str().map(str::to_owned)
             })
         });
-        Self { situation, user, first_cause, output: ended.to_string() }
+        Self { situation, user, first_cause, output: output.to_string() }
     }
 
     fn expected(&self) -> &'static str {
         self.situation.cause.unwrap_or(NO_FAILURE_CAUSE)
     }
 
-    fn is_right(&self) -> bool {
+    fn is_correct(&self) -> bool {
         self.first_cause.as_deref() == Some(self.expected())
     }
 }
 
 /// Diagnoses all situations, four at a time, as each mostly waits.
 fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User) -> Vec<Diagnosis> {
-    let waiting = Mutex::new(situations.collect::<Vec<_>>().into_iter().enumerate());
-    let done = Mutex::new(Vec::new());
+    let queue = Mutex::new(situations.collect::<Vec<_>>().into_iter().enumerate());
+    let results = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 loop {
-                    let next = waiting.lock().unwrap().next();
-                    let Some((place, situation)) = next else { return };
-                    let diagnosis = Diagnosis::make(situation, user);
-                    done.lock().unwrap().push((place, diagnosis));
+                    let next_case = queue.lock().unwrap().next();
+                    let Some((index, situation)) = next_case else { return };
+                    let diagnosis = Diagnosis::diagnose(situation, user);
+                    results.lock().unwrap().push((index, diagnosis));
                 }
             });
         }
     });
-    let mut done = done.into_inner().unwrap();
-    done.sort_by_key(|(place, _)| *place);
-    let all = done.into_iter().map(|(_, diagnosis)| diagnosis);
+    let mut results = results.into_inner().unwrap();
+    results.sort_by_key(|(index, _)| *index);
+    let diagnoses = results.into_iter().map(|(_, diagnosis)| diagnosis);
     // Four networks and other load can starve one of them. A wrong diagnosis must be right when
     // repeated alone.
-    all.map(|one| if one.is_right() { one } else { Diagnosis::make(one.situation, one.user) })
+    diagnoses
+        .map(|diagnosis| {
+            if diagnosis.is_correct() {
+                diagnosis
+            } else {
+                Diagnosis::diagnose(diagnosis.situation, diagnosis.user)
+            }
+        })
         .collect()
 }
 
@@ -227,54 +235,63 @@ fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User)
 fn confusion(diagnoses: &[Diagnosis]) -> String {
     let mut rows: BTreeMap<&str, [BTreeMap<&str, u32>; 2]> = BTreeMap::new();
     for diagnosis in diagnoses {
-        let named = diagnosis.first_cause.as_deref().unwrap_or("nothing");
+        let named_cause = diagnosis.first_cause.as_deref().unwrap_or("nothing");
         let row = rows.entry(diagnosis.expected()).or_default();
         let cell = &mut row[usize::from(diagnosis.user == User::Ordinary)];
-        *cell.entry(named).or_default() += 1;
+        *cell.entry(named_cause).or_default() += 1;
     }
     let mut table =
         "| cause | situations | named first | as an ordinary user |\n|---|---|---|---|\n"
             .to_owned();
     for (expected, [root, ordinary]) in rows {
-        let all: u32 = root.values().sum();
+        let total: u32 = root.values().sum();
         let [root, ordinary] = [root, ordinary].map(|cell| {
             let cell: Vec<_> =
                 cell.iter().map(|(name, count)| format!("`{name}` {count}")).collect();
             cell.join(", ")
         });
-        writeln!(table, "| `{expected}` | {all} | {root} | {ordinary} |").unwrap();
+        writeln!(table, "| `{expected}` | {total} | {root} | {ordinary} |").unwrap();
     }
     table
 }
 
-/// Returns the part of a page between two marks; updates it first if requested.
-fn section(page: &Path, fresh: &str) -> String {
+/// Returns the recorded table between two marks of a page. With `TOWPATH_UPDATE`, writes `table`
+/// there first.
+fn recorded_section(page: &Path, table: &str) -> String {
     const MARKS: [&str; 2] = ["<!-- zoo: made by a test -->\n", "<!-- end -->"];
     let text = fs::read_to_string(page).unwrap();
     let (before, rest) = text.split_once(MARKS[0]).unwrap();
-    let (old, after) = rest.split_once(MARKS[1]).unwrap();
+    let (recorded, after) = rest.split_once(MARKS[1]).unwrap();
     if env::var_os("TOWPATH_UPDATE").is_some() {
-        let text = [before, MARKS[0], fresh, MARKS[1], after].concat();
+        let text = [before, MARKS[0], table, MARKS[1], after].concat();
         fs::write(page, text).unwrap();
-        return fresh.to_owned();
+        return table.to_owned();
     }
-    old.to_owned()
+    recorded.to_owned()
 }
 
 /// Fails if a diagnosis is wrong.
-fn complain(diagnoses: &[Diagnosis]) {
-    let wrong: Vec<_> = diagnoses.iter().filter(|one| !one.is_right()).collect();
-    let text: Vec<_> = wrong
+fn assert_correct(diagnoses: &[Diagnosis]) {
+    let wrong_diagnoses: Vec<_> =
+        diagnoses.iter().filter(|diagnosis| !diagnosis.is_correct()).collect();
+    let text: Vec<_> = wrong_diagnoses
         .iter()
-        .map(|one| format!("{}: expected {}: {}", one.situation.name, one.expected(), one.output))
+        .map(|diagnosis| {
+            format!(
+                "{}: expected {}: {}",
+                diagnosis.situation.name,
+                diagnosis.expected(),
+                diagnosis.output
+            )
+        })
         .collect();
     let table = confusion(diagnoses);
-    let (wrong, all) = (wrong.len(), diagnoses.len());
-    assert!(wrong == 0, "{wrong} of {all} wrong\n{table}{}", text.join("\n"));
+    let (wrong_diagnoses, total) = (wrong_diagnoses.len(), diagnoses.len());
+    assert!(wrong_diagnoses == 0, "{wrong_diagnoses} of {total} wrong\n{table}{}", text.join("\n"));
 }
 
-/// Situations in which an ordinary user gets less, or other evidence.
-const ORDINARY: [&str; 25] = [
+/// Situations in which an ordinary user sees less, or other evidence, than root.
+const ORDINARY_USER_CASES: [&str; 25] = [
     "add-addr-limit",
     "announced-address-private",
     "announced-address-silent",
@@ -304,8 +321,8 @@ const ORDINARY: [&str; 25] = [
 
 /// Returns the first situation of each cause, and one healthy network.
 fn one_of_each_cause() -> impl Iterator<Item = &'static FailureCase> {
-    let mut known = BTreeSet::new();
-    failures::cases().filter(move |one| known.insert(one.cause))
+    let mut known_causes = BTreeSet::new();
+    failures::cases().filter(move |case| known_causes.insert(case.cause))
 }
 
 /// All situations with `cargo xtask test --all`, which also checks the table in the document.
@@ -316,17 +333,21 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
         return;
     }
     let Some(_serial) = emulator_for_times() else { return };
-    let ordinary = |one: &&FailureCase| ORDINARY.contains(&one.name);
+    let is_for_ordinary_users = |case: &&FailureCase| ORDINARY_USER_CASES.contains(&case.name);
     if !is_long() {
-        complain(&diagnoses(one_of_each_cause(), User::Root));
-        complain(&diagnoses(one_of_each_cause().filter(ordinary).step_by(4), User::Ordinary));
+        assert_correct(&diagnoses(one_of_each_cause(), User::Root));
+        assert_correct(&diagnoses(
+            one_of_each_cause().filter(is_for_ordinary_users).step_by(4),
+            User::Ordinary,
+        ));
         return;
     }
-    let mut all = diagnoses(failures::cases(), User::Root);
-    complain(&all);
-    all.extend(diagnoses(failures::cases().filter(ordinary), User::Ordinary));
-    let table = confusion(&all);
-    let documented = section(&root("docs/doctor.md"), &table);
+    let mut all_diagnoses = diagnoses(failures::cases(), User::Root);
+    assert_correct(&all_diagnoses);
+    all_diagnoses
+        .extend(diagnoses(failures::cases().filter(is_for_ordinary_users), User::Ordinary));
+    let table = confusion(&all_diagnoses);
+    let documented = recorded_section(&repository_path("docs/doctor.md"), &table);
     assert_eq!(documented, table, "run this test with TOWPATH_UPDATE=1 and TOWPATH_REPEAT=long");
 }
 
@@ -334,6 +355,6 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
 #[test]
 fn the_doctor_names_the_cause_of_unseen_cases() {
     let Some(_serial) = emulator_for_times() else { return };
-    let part = if is_long() { 1 } else { 6 };
-    complain(&diagnoses(failures::variations().step_by(part), User::Root));
+    let step = if is_long() { 1 } else { 6 };
+    assert_correct(&diagnoses(failures::variations().step_by(step), User::Root));
 }

@@ -5,40 +5,42 @@ use crate::program::TestDir;
 #[test]
 fn an_expectation_for_a_longer_run_is_reported_as_such() {
     let folder = TestDir::new();
-    let start = ["run", "two-links", "-q", "--world", "sim", "--transport", "mptcp"];
-    let ended = folder.run(&[&start[..], &["-t", "1s"]].concat());
-    assert_eq!(ended.code, Some(1), "{ended}");
+    let base_arguments = ["run", "two-links", "-q", "--world", "sim", "--transport", "mptcp"];
+    let output = folder.run(&[&base_arguments[..], &["-t", "1s"]].concat());
+    assert_eq!(output.code, Some(1), "{output}");
     let hint = "hint: the expectations of `two-links` were written for 10 s, and this ran for 1 s";
-    assert!(ended.err.contains(hint), "{ended}");
-    let ended = folder.run(&[&start[..], &["--set", "paths.first.rate=1 Mbit/s"]].concat());
+    assert!(output.err.contains(hint), "{output}");
+    let output =
+        folder.run(&[&base_arguments[..], &["--set", "paths.first.rate=1 Mbit/s"]].concat());
     let hint = "hint: the expectations were written for `two-links` without these changes";
-    assert!(ended.err.contains(hint), "{ended}");
-    let held = ["--set", "expect.mptcp.goodput=>= 1 Mbit/s", "-t", "1s"];
-    let ended = folder.run(&[&start[..], &held].concat());
-    assert!(!ended.err.contains("were written for"), "{ended}");
+    assert!(output.err.contains(hint), "{output}");
+    let met_expectation = ["--set", "expect.mptcp.goodput=>= 1 Mbit/s", "-t", "1s"];
+    let output = folder.run(&[&base_arguments[..], &met_expectation].concat());
+    assert!(!output.err.contains("were written for"), "{output}");
 }
 
 #[test]
 fn an_event_can_be_moved_as_hinted() {
     let folder = TestDir::new();
-    let start = ["run", "wifi-cellular-handover", "-q", "--world", "sim", "--transport", "tcp"];
-    let moved = ["--duration", "2s", "--set", "timeline.0.at=1s"];
-    let ended = folder.run(&[&start[..], &moved].concat());
-    assert!(ended.out.contains("A 1 s: wifi down"), "{ended}");
+    let base_arguments =
+        ["run", "wifi-cellular-handover", "-q", "--world", "sim", "--transport", "tcp"];
+    let moved_event = ["--duration", "2s", "--set", "timeline.0.at=1s"];
+    let output = folder.run(&[&base_arguments[..], &moved_event].concat());
+    assert!(output.out.contains("A 1 s: wifi down"), "{output}");
 }
 
 #[test]
 fn a_folder_of_results_has_its_columns_in_the_order_in_which_they_were_run() {
     let folder = TestDir::new();
-    let ended =
+    let output =
         folder.run(&["run", "two-links", "-q", "--world", "sim", "-t", "500ms", "-o", "results"]);
     let columns = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("    ")).unwrap_or_default();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(columns(&ended.out), ["tcp", "mptcp"], "{ended}");
-    let again = folder.run(&["report", "results"]);
-    assert_eq!(columns(&again.out), ["tcp", "mptcp"], "{again}");
+    assert_eq!(columns(&output.out), ["tcp", "mptcp"], "{output}");
+    let report = folder.run(&["report", "results"]);
+    assert_eq!(columns(&report.out), ["tcp", "mptcp"], "{report}");
     // Slow start has no threshold yet.
     let table = folder.run(&["report", "results", "--csv", "subflows"]);
     assert!(table.out.contains("ssthresh_packets"), "{table}");
@@ -58,27 +60,27 @@ fn a_file_instead_of_a_directory_and_the_reverse_have_a_hint() {
         (&["trace", "."], "name a file in it"),
         (&["scenarios", "check", "./"], "name a file in it"),
     ] {
-        let ended = folder.run(arguments);
-        assert_eq!(ended.code, Some(2), "{ended}");
-        assert!(!ended.err.contains("os error"), "{ended}");
-        assert!(ended.err.contains(hint), "{arguments:?}: {ended}");
+        let output = folder.run(arguments);
+        assert_eq!(output.code, Some(2), "{output}");
+        assert!(!output.err.contains("os error"), "{output}");
+        assert!(output.err.contains(hint), "{arguments:?}: {output}");
     }
 }
 
 #[test]
 fn counts_of_one_are_printed_in_the_singular() {
-    let ended = TestDir::new().run(&["scenarios", "check", "two-links"]);
-    assert_eq!(ended.out, "two-links: 2 hosts, 2 paths, 1 flow, 0 events, 3 expectations\n");
+    let output = TestDir::new().run(&["scenarios", "check", "two-links"]);
+    assert_eq!(output.out, "two-links: 2 hosts, 2 paths, 1 flow, 0 events, 3 expectations\n");
 }
 
 #[test]
 fn headline_and_legend_name_a_fade_alike() {
     let folder = TestDir::new();
-    let ended = folder.run(&["run", "fading-wifi", "-q", "--world", "sim"]);
+    let output = folder.run(&["run", "fading-wifi", "-q", "--world", "sim"]);
     let name = "wifi fades to 1 Mbit/s";
-    let headline = ended.out.lines().find(|line| line.starts_with("After ")).unwrap();
-    assert!(headline.contains(name), "{ended}");
-    assert!(ended.out.contains("`wifi fades to 1 Mbit/s`"), "the verdict: {ended}");
-    assert!(ended.out.contains("s: wifi fades to 1 Mbit/s, in "), "the legend: {ended}");
-    assert!(!ended.out.contains("wifi rate "), "{ended}");
+    let headline = output.out.lines().find(|line| line.starts_with("After ")).unwrap();
+    assert!(headline.contains(name), "{output}");
+    assert!(output.out.contains("`wifi fades to 1 Mbit/s`"), "the verdict: {output}");
+    assert!(output.out.contains("s: wifi fades to 1 Mbit/s, in "), "the legend: {output}");
+    assert!(!output.out.contains("wifi rate "), "{output}");
 }

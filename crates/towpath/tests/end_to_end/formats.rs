@@ -13,10 +13,10 @@ const PRINTERS: [&[&str]; 5] = [
 ];
 
 /// Returns the names of the built-in scenarios.
-fn built_in(folder: &TestDir) -> Vec<String> {
+fn built_in_names(folder: &TestDir) -> Vec<String> {
     let list = folder.run(&["scenarios", "--json"]).json();
     let list = list[0].as_array().unwrap();
-    list.iter().map(|found| found["name"].as_str().unwrap().to_owned()).collect()
+    list.iter().map(|scenario| scenario["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -45,17 +45,17 @@ fn schemas_are_json_and_the_scenario_schema_is_first() {
 fn every_built_in_scenario_is_listed_shown_and_passes_the_check() {
     let folder = TestDir::new();
     let list = folder.run(&["scenarios"]).out;
-    let names = built_in(&folder);
+    let names = built_in_names(&folder);
     assert!(names.len() >= 5, "{names:?}");
     for name in names {
         assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {list}");
-        let checked = folder.run(&["scenarios", "check", &name]);
-        assert_eq!(checked.code, Some(0), "{checked}");
-        assert!(checked.out.starts_with(&format!("{name}: ")), "{checked}");
-        let shown = folder.run(&["scenarios", "show", &name]);
-        folder.write("copy.toml", &shown.out);
-        let copied = folder.run(&["scenarios", "check", "copy.toml"]);
-        assert_eq!((copied.code, copied.out), (Some(0), checked.out));
+        let check_output = folder.run(&["scenarios", "check", &name]);
+        assert_eq!(check_output.code, Some(0), "{check_output}");
+        assert!(check_output.out.starts_with(&format!("{name}: ")), "{check_output}");
+        let show_output = folder.run(&["scenarios", "show", &name]);
+        folder.write("copy.toml", &show_output.out);
+        let copy_output = folder.run(&["scenarios", "check", "copy.toml"]);
+        assert_eq!((copy_output.code, copy_output.out), (Some(0), check_output.out));
     }
 }
 
@@ -66,16 +66,23 @@ fn help_lists_every_subcommand_and_version_is_a_number() {
     assert_eq!((help.code, help.err.as_str()), (Some(0), ""), "{help}");
     for verb in ["run", "compare", "lab", "report", "scenarios", "schema"] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{help}");
-        let own = folder.run(&[verb, "--help"]);
-        assert_eq!((own.code, own.err.as_str()), (Some(0), ""), "{own}");
+        let subcommand_help = folder.run(&[verb, "--help"]);
+        assert_eq!(
+            (subcommand_help.code, subcommand_help.err.as_str()),
+            (Some(0), ""),
+            "{subcommand_help}"
+        );
     }
     assert!(!help.out.contains("__"), "processes of a run are not for people: {help}");
     let version = folder.run(&["--version"]);
-    let rest = version.out.strip_prefix(concat!("towpath ", env!("CARGO_PKG_VERSION")));
-    let rest = rest.and_then(|rest| rest.strip_suffix('\n')).unwrap();
-    let commit = rest.strip_prefix(" (commit ").and_then(|rest| rest.strip_suffix(')'));
+    let after_version = version.out.strip_prefix(concat!("towpath ", env!("CARGO_PKG_VERSION")));
+    let after_version =
+        after_version.and_then(|after_version| after_version.strip_suffix('\n')).unwrap();
+    let commit = after_version
+        .strip_prefix(" (commit ")
+        .and_then(|after_version| after_version.strip_suffix(')'));
     let is_hex = |commit: &str| commit.len() == 12 && commit.bytes().all(|b| b.is_ascii_hexdigit());
-    assert!(rest.is_empty() || commit.is_some_and(is_hex), "{version}");
+    assert!(after_version.is_empty() || commit.is_some_and(is_hex), "{version}");
 }
 
 #[test]
@@ -83,6 +90,6 @@ fn a_closed_output_pipe_is_not_an_error() {
     let folder = TestDir::new();
     let mut command = folder.program("sh");
     command.args(["-c", "\"$0\" schema | head -n 1"]).arg(crate::program::binary());
-    let ended = folder.start(&mut command).wait_at_most(HANG_TIMEOUT);
-    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "{\n", ""));
+    let output = folder.start(&mut command).wait_at_most(HANG_TIMEOUT);
+    assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(0), "{\n", ""));
 }

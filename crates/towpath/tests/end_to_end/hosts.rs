@@ -29,49 +29,53 @@ struct TranscriptCommand {
     output: Vec<String>,
 }
 
-fn docs(name: &str) -> PathBuf {
+fn docs_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
 /// Returns the commands of a section, in order.
 fn transcript(section: &str) -> Vec<TranscriptCommand> {
-    let document = fs::read_to_string(docs("hosts.md")).unwrap();
-    let part = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
-    let mut played: Vec<TranscriptCommand> = Vec::new();
-    let mut inside = false;
-    for line in part.lines() {
+    let document = fs::read_to_string(docs_path("hosts.md")).unwrap();
+    let section_text =
+        document.split("\n## ").find(|section_text| section_text.starts_with(section)).unwrap();
+    let mut commands: Vec<TranscriptCommand> = Vec::new();
+    let mut in_console_block = false;
+    for line in section_text.lines() {
         if line.starts_with("```") {
-            inside = line == "```console";
+            in_console_block = line == "```console";
             continue;
         }
         match line.split_once("# ") {
-            _ if !inside => {}
-            Some((host, command)) if HOSTS.contains(&host) => played.push(TranscriptCommand {
+            _ if !in_console_block => {}
+            Some((host, command)) if HOSTS.contains(&host) => commands.push(TranscriptCommand {
                 host: host.to_owned(),
                 command: command.to_owned(),
                 output: Vec::new(),
             }),
-            _ => played.last_mut().unwrap().output.push(line.to_owned()),
+            _ => commands.last_mut().unwrap().output.push(line.to_owned()),
         }
     }
-    played
+    commands
 }
 
-/// Returns a script that runs them; the output of command N goes to `N.said`.
-fn script(network: &str, played: &[TranscriptCommand]) -> String {
-    let place = docs("two-hosts.sh");
-    let mut script = format!(". {}\nset -e\nbuild {network}\n", place.display());
-    for (number, TranscriptCommand { host, command, .. }) in played.iter().enumerate() {
-        let (command, beside) = match command.strip_suffix(" &") {
+/// Returns a script that runs the commands; the output of command N goes to the file `N.said`.
+fn script(network: &str, commands: &[TranscriptCommand]) -> String {
+    let prelude_path = docs_path("two-hosts.sh");
+    let mut script = format!(". {}\nset -e\nbuild {network}\n", prelude_path.display());
+    for (number, TranscriptCommand { host, command, .. }) in commands.iter().enumerate() {
+        let (command, background_suffix) = match command.strip_suffix(" &") {
             Some(command) => (command, " &"),
             None => (command.as_str(), ""),
         };
         // `towpath doctor` exits with 1 after a finding.
-        let fails = if command.contains("doctor") { " || [ $? = 1 ]" } else { "" };
-        let files = format!(">{number}.said 2>&1");
-        let _ = writeln!(script, "{host} '{command}' {files}{fails}{beside}");
+        let accepted_failure = if command.contains("doctor") { " || [ $? = 1 ]" } else { "" };
+        let redirection = format!(">{number}.said 2>&1");
+        let _ = writeln!(
+            script,
+            "{host} '{command}' {redirection}{accepted_failure}{background_suffix}"
+        );
         if let Some((_, port)) = SERVERS.iter().find(|(name, _)| command.contains(name))
-            && !beside.is_empty()
+            && !background_suffix.is_empty()
         {
             let _ = writeln!(
                 script,
@@ -84,23 +88,23 @@ fn script(network: &str, played: &[TranscriptCommand]) -> String {
 }
 
 /// Returns a line without its volatile values.
-fn shape(line: &str) -> String {
+fn normalize(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
-        let bare = word.trim_matches(|c: char| "(),;".contains(c));
-        if let Ok(end) = bare.parse::<SocketAddr>() {
-            let port = if end.port() >= MIN_EPHEMERAL_PORT {
+        let trimmed = word.trim_matches(|c: char| "(),;".contains(c));
+        if let Ok(socket_address) = trimmed.parse::<SocketAddr>() {
+            let port = if socket_address.port() >= MIN_EPHEMERAL_PORT {
                 "PORT".into()
             } else {
-                end.port().to_string()
+                socket_address.port().to_string()
             };
-            return word.replace(bare, &format!("{}:{port}", end.ip()));
+            return word.replace(trimmed, &format!("{}:{port}", socket_address.ip()));
         }
-        let (address, _) = bare.split_once('/').unwrap_or((bare, ""));
+        let (address, _) = trimmed.split_once('/').unwrap_or((trimmed, ""));
         if address.parse::<IpAddr>().is_ok() {
             return word.to_owned();
         }
         let token = word.strip_prefix('[').and_then(|word| word.strip_suffix(']'));
-        if token.is_some_and(|it| it.len() == 8 && it.bytes().all(|b| b.is_ascii_hexdigit())) {
+        if token.is_some_and(|hex| hex.len() == 8 && hex.bytes().all(|b| b.is_ascii_hexdigit())) {
             return "[TOKEN]".to_owned();
         }
         without_numbers(word).replace("timeouts", "timeout")
@@ -110,77 +114,89 @@ fn shape(line: &str) -> String {
 
 /// Replaces numbers like `12.5` and `7` by `N`; names like `eth0` stay.
 fn without_numbers(word: &str) -> String {
-    let bare = word.trim_matches(|c: char| "()[],;:".contains(c));
-    let is_number = !bare.is_empty()
-        && bare.bytes().all(|b| b.is_ascii_digit() || b"-.".contains(&b))
-        && bare.bytes().any(|b| b.is_ascii_digit());
-    if is_number { word.replace(bare, "N") } else { word.to_owned() }
+    let trimmed = word.trim_matches(|c: char| "()[],;:".contains(c));
+    let is_number = !trimmed.is_empty()
+        && trimmed.bytes().all(|b| b.is_ascii_digit() || b"-.".contains(&b))
+        && trimmed.bytes().any(|b| b.is_ascii_digit());
+    if is_number { word.replace(trimmed, "N") } else { word.to_owned() }
 }
 
-/// Returns the first difference from a document's output as an error.
-fn compare(shown: &[String], said: &str) -> Result<(), String> {
-    let said: Vec<String> = said.lines().map(shape).collect();
-    if !shown.iter().any(|line| line.ends_with('…')) {
-        let shown: Vec<String> = shown.iter().map(|line| shape(line)).collect();
-        return if shown == said { Ok(()) } else { Err("these lines differ".to_owned()) };
+/// Compares a command's output with the document; the first difference is the error.
+fn compare(documented: &[String], printed: &str) -> Result<(), String> {
+    let printed: Vec<String> = printed.lines().map(normalize).collect();
+    if !documented.iter().any(|line| line.ends_with('…')) {
+        let documented: Vec<String> = documented.iter().map(|line| normalize(line)).collect();
+        return if documented == printed { Ok(()) } else { Err("these lines differ".to_owned()) };
     }
-    let fits = |shown: &String, said: &String| match shown.strip_suffix('…') {
-        Some(start) => said.starts_with(&shape(start)),
-        None => *said == shape(shown),
+    let line_matches = |documented: &String, printed: &String| match documented.strip_suffix('…')
+    {
+        Some(start) => printed.starts_with(&normalize(start)),
+        None => *printed == normalize(documented),
     };
-    let mut rest = &said[..];
-    let mut may_skip = false;
-    for (place, group) in shown.split(|line| line == "…").enumerate() {
-        may_skip |= place > 0;
+    let mut rest = &printed[..];
+    let mut is_gap_allowed = false;
+    for (index, group) in documented.split(|line| line == "…").enumerate() {
+        is_gap_allowed |= index > 0;
         if group.is_empty() {
             continue;
         }
         let starts = 0..=rest.len().saturating_sub(group.len());
-        let is_there = |start: &usize| {
-            let part = rest.get(*start..*start + group.len());
-            part.is_some_and(|part| group.iter().zip(part).all(|(shown, said)| fits(shown, said)))
+        let matches_at = |start: &usize| {
+            let lines = rest.get(*start..*start + group.len());
+            lines.is_some_and(|lines| {
+                group
+                    .iter()
+                    .zip(lines)
+                    .all(|(documented, printed)| line_matches(documented, printed))
+            })
         };
-        let found = starts.into_iter().find(is_there).filter(|start| may_skip || *start == 0);
-        let start = found.ok_or_else(|| format!("these lines are missing: {group:#?}"))?;
+        let matching_start =
+            starts.into_iter().find(matches_at).filter(|start| is_gap_allowed || *start == 0);
+        let start = matching_start.ok_or_else(|| format!("these lines are missing: {group:#?}"))?;
         rest = &rest[start + group.len()..];
-        may_skip = false;
+        is_gap_allowed = false;
     }
-    let is_end = rest.is_empty() || shown.last().is_some_and(|line| line == "…");
+    let is_end = rest.is_empty() || documented.last().is_some_and(|line| line == "…");
     if is_end { Ok(()) } else { Err(format!("this line is not in the document: {}", rest[0])) }
 }
 
-fn play(test: &str, section: &str, network: &str) {
+fn assert_documented(test: &str, section: &str, network: &str) {
     let tools = ["ip", "tc", "unshare", "nsenter", "iperf3"];
     // `missing` runs `TOOL --version`. `tc` rejects the option, but shows that it is installed.
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         return skip(test, &reason);
     }
-    let played = transcript(section);
+    let commands = transcript(section);
     let folder = TestDir::new();
-    folder.write("play.sh", script(network, &played));
+    folder.write("play.sh", script(network, &commands));
     symlink(fs::canonicalize(binary()).unwrap(), folder.temporary().join("towpath")).unwrap();
-    let others = env::var_os("PATH").unwrap_or_default();
-    let search: Vec<_> =
-        [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
+    let path_variable = env::var_os("PATH").unwrap_or_default();
+    let search_path: Vec<_> =
+        [folder.temporary()].into_iter().chain(env::split_paths(&path_variable)).collect();
     let mut command = folder.program("unshare");
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "play.sh"]);
-    command.env("PATH", env::join_paths(search).unwrap());
+    command.env("PATH", env::join_paths(search_path).unwrap());
     let Some(_serial) = emulator_for_times() else { return };
-    let ended = folder.start(&mut command).wait();
-    let said = |number: usize| {
+    let output = folder.start(&mut command).wait();
+    let read_output = |number: usize| {
         fs::read_to_string(folder.work().join(format!("{number}.said"))).unwrap_or_default()
     };
-    let all = || {
-        let lines = played
-            .iter()
-            .enumerate()
-            .map(|(number, it)| format!("{}# {}\n{}", it.host, it.command, said(number)));
+    let complete_transcript = || {
+        let lines = commands.iter().enumerate().map(|(number, entry)| {
+            format!("{}# {}\n{}", entry.host, entry.command, read_output(number))
+        });
         lines.collect::<String>()
     };
-    assert_eq!(ended.code, Some(0), "{ended}\n{}", all());
-    for (number, one) in played.iter().enumerate().filter(|(_, one)| !one.command.ends_with('&')) {
-        if let Err(error) = compare(&one.output, &said(number)) {
-            panic!("docs/hosts.md: `{}`: {error}; what was said:\n{}", one.command, all());
+    assert_eq!(output.code, Some(0), "{output}\n{}", complete_transcript());
+    for (number, entry) in
+        commands.iter().enumerate().filter(|(_, entry)| !entry.command.ends_with('&'))
+    {
+        if let Err(error) = compare(&entry.output, &read_output(number)) {
+            panic!(
+                "docs/hosts.md: `{}`: {error}; what was said:\n{}",
+                entry.command,
+                complete_transcript()
+            );
         }
     }
 }
@@ -188,13 +204,13 @@ fn play(test: &str, section: &str, network: &str) {
 #[test]
 fn two_hosts_at_one_switch_as_documented() {
     let test = "two_hosts_at_one_switch_as_documented";
-    play(test, "Two hosts with two interfaces each at one switch", "switch");
+    assert_documented(test, "Two hosts with two interfaces each at one switch", "switch");
 }
 
 #[test]
 fn two_servers_with_two_cables_as_documented() {
     let test = "two_servers_with_two_cables_as_documented";
-    play(test, "Two servers with two cables", "cables");
+    assert_documented(test, "Two servers with two cables", "cables");
 }
 
 #[test]
@@ -208,17 +224,19 @@ fn volatile_output_is_not_compared_and_all_else_is() {
         ("sysctl -w net.ipv4.conf.eth0.arp_ignore=1", "sysctl -w net.ipv4.conf.eth0.arp_ignore=1"),
     ];
     for (line, expected) in shapes {
-        assert_eq!(shape(line), expected);
+        assert_eq!(normalize(line), expected);
     }
-    let shown = |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
-    let said = "one\ntwo 2\nthree\n";
-    assert_eq!(compare(&shown(&["one", "two 3", "three"]), said), Ok(()));
-    assert_eq!(compare(&shown(&["…", "two 3", "…"]), said), Ok(()));
-    assert_eq!(compare(&shown(&["one", "tw…", "…"]), said), Ok(()));
+    let owned_lines =
+        |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
+    let printed = "one\ntwo 2\nthree\n";
+    assert_eq!(compare(&owned_lines(&["one", "two 3", "three"]), printed), Ok(()));
+    assert_eq!(compare(&owned_lines(&["…", "two 3", "…"]), printed), Ok(()));
+    assert_eq!(compare(&owned_lines(&["one", "tw…", "…"]), printed), Ok(()));
     // The first lines of a group may also match a place where the rest differs.
-    assert_eq!(compare(&shown(&["…", "one", "two 3", "…"]), "one\none\ntwo 2\n"), Ok(()));
-    for wrong in [&["one", "two 3"][..], &["…", "two 3"], &["…", "two", "…"], &["two 2", "…"], &[]]
+    assert_eq!(compare(&owned_lines(&["…", "one", "two 3", "…"]), "one\none\ntwo 2\n"), Ok(()));
+    for mismatch in
+        [&["one", "two 3"][..], &["…", "two 3"], &["…", "two", "…"], &["two 2", "…"], &[]]
     {
-        assert!(compare(&shown(wrong), said).is_err(), "{wrong:?}");
+        assert!(compare(&owned_lines(mismatch), printed).is_err(), "{mismatch:?}");
     }
 }

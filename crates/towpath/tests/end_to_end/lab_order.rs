@@ -8,9 +8,9 @@ use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip,
 /// Runs programs in the lab of two paths, in the given order.
 fn run_in_order(folder: &TestDir, programs: &[(&str, &str)]) -> ProgramOutput {
     folder.write("scenario.toml", TWO_PATHS);
-    let on = programs.iter().flat_map(|(host, command)| ["--on", host, command]);
-    let start = ["lab", "scenario.toml", "-q", "--out", "results"];
-    folder.run(&start.into_iter().chain(on).collect::<Vec<_>>())
+    let program_options = programs.iter().flat_map(|(host, command)| ["--on", host, command]);
+    let base_arguments = ["lab", "scenario.toml", "-q", "--out", "results"];
+    folder.run(&base_arguments.into_iter().chain(program_options).collect::<Vec<_>>())
 }
 
 /// Returns true if iperf3 is missing, after printing that the test is skipped.
@@ -26,11 +26,14 @@ fn a_client_that_comes_before_its_server_ends_the_lab_with_its_code() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
     let programs = [("client", "iperf3 -c $TOWPATH_SERVER -t 1"), ("server", "iperf3 -s")];
-    let ended = run_in_order(&folder, &programs);
-    assert_eq!(ended.code, Some(1), "{ended}");
+    let output = run_in_order(&folder, &programs);
+    assert_eq!(output.code, Some(1), "{output}");
     // The server may have started before the client was refused.
-    assert!(ended.err.contains("`iperf3 -c $TOWPATH_SERVER -t 1` on phone ended with"), "{ended}");
-    assert!(ended.err.contains("servers first"), "{ended}");
+    assert!(
+        output.err.contains("`iperf3 -c $TOWPATH_SERVER -t 1` on phone ended with"),
+        "{output}"
+    );
+    assert!(output.err.contains("servers first"), "{output}");
 }
 
 #[test]
@@ -42,11 +45,12 @@ fn a_server_started_after_its_client_ends_with_the_client() {
     let folder = TestDir::new();
     let client = "until iperf3 -c $TOWPATH_SERVER -n 100K; do sleep 0.1; done";
     for server in ["iperf3 -s", "iperf3 -s -D"] {
-        let ended = run_in_order(&folder, &[("client", client), ("server", server)]);
-        assert_eq!(ended.code, Some(0), "{ended}");
-        assert!(ended.out.contains("phone  | iperf Done."), "{ended}");
-        let told = ended.err.contains("and `iperf3 -s` on server only waits: the lab ends");
-        assert_eq!(told, server == "iperf3 -s", "{ended}");
+        let output = run_in_order(&folder, &[("client", client), ("server", server)]);
+        assert_eq!(output.code, Some(0), "{output}");
+        assert!(output.out.contains("phone  | iperf Done."), "{output}");
+        let reports_waiting =
+            output.err.contains("and `iperf3 -s` on server only waits: the lab ends");
+        assert_eq!(reports_waiting, server == "iperf3 -s", "{output}");
     }
 }
 
@@ -57,11 +61,11 @@ fn servers_without_a_client_end_the_lab() {
     }
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    let two = run_in_order(&folder, &[("server", "iperf3 -s"), ("client", "iperf3 -s")]);
-    let one = run_in_order(&folder, &[("server", "iperf3 -s")]);
-    for (ended, verb) in [(two, "only wait"), (one, "only waits")] {
-        assert_eq!(ended.code, Some(1), "{ended}");
-        let text = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let two_servers = run_in_order(&folder, &[("server", "iperf3 -s"), ("client", "iperf3 -s")]);
+    let one_server = run_in_order(&folder, &[("server", "iperf3 -s")]);
+    for (output, verb) in [(two_servers, "only wait"), (one_server, "only waits")] {
+        assert_eq!(output.code, Some(1), "{output}");
+        let text = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&format!("{verb} for others to come, and there are none")), "{text}");
         assert!(text.contains("hint: add a client: a further `--on HOST COMMAND`"), "{text}");
     }
@@ -75,9 +79,9 @@ fn a_daemonizing_server_is_treated_as_a_server() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
     let programs = [("server", "iperf3 -s -D"), ("client", "iperf3 -c $TOWPATH_SERVER -n 100K")];
-    let ended = run_in_order(&folder, &programs);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.out.contains("iperf Done."), "{ended}");
+    let output = run_in_order(&folder, &programs);
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(output.out.contains("iperf Done."), "{output}");
 }
 
 #[test]
@@ -87,14 +91,15 @@ fn a_failed_client_determines_the_exit_code_of_the_lab() {
     }
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    let failing = "iperf3 -c $TOWPATH_SERVER -n 100K; touch failed; exit 3";
-    let last = "until test -e failed; do sleep 0.02; done; sleep 0.2";
-    let programs = [("server", "iperf3 -s"), ("client", failing), ("client", last)];
-    let ended = run_in_order(&folder, &programs);
-    assert_eq!(ended.code, Some(3), "{ended}");
-    assert!(ended.err.contains("its exit code is the lab's"), "{ended}");
-    let forgiven = format!("({failing}) || true");
-    let programs = [("server", "iperf3 -s"), ("client", &*forgiven), ("client", last)];
+    let failing_client = "iperf3 -c $TOWPATH_SERVER -n 100K; touch failed; exit 3";
+    let last_command = "until test -e failed; do sleep 0.02; done; sleep 0.2";
+    let programs = [("server", "iperf3 -s"), ("client", failing_client), ("client", last_command)];
+    let output = run_in_order(&folder, &programs);
+    assert_eq!(output.code, Some(3), "{output}");
+    assert!(output.err.contains("its exit code is the lab's"), "{output}");
+    let ignored_failure = format!("({failing_client}) || true");
+    let programs =
+        [("server", "iperf3 -s"), ("client", &*ignored_failure), ("client", last_command)];
     assert_eq!(run_in_order(&folder, &programs).code, Some(0));
 }
 
@@ -107,32 +112,39 @@ fn a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice() {
     let folder = TestDir::new();
     let server = "iperf3 -s & until test -e began; do sleep 0.02; done; kill $!; exit 4";
     let programs = [("server", server), ("client", "touch began; sleep 86394")];
-    let ended = run_in_order(&folder, &programs);
-    assert_eq!(ended.code, Some(4), "{ended}");
-    let text = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    let last = "exit status: 4 while `touch began; sleep 86394` on phone still ran";
-    assert!(text.contains(last), "{text}");
+    let output = run_in_order(&folder, &programs);
+    assert_eq!(output.code, Some(4), "{output}");
+    let text = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = "exit status: 4 while `touch began; sleep 86394` on phone still ran";
+    assert!(text.contains(message), "{text}");
 }
 
-/// Starts a lab in a process group of its own, as a terminal does.
-fn interrupt_lab(folder: &TestDir, programs: &[&str], again: bool, program: &str) -> ProgramOutput {
+/// Interrupts a lab in a process group of its own, as a terminal does. With `again`, repeats the
+/// signal until the lab ends.
+fn interrupt_lab(
+    folder: &TestDir,
+    programs: &[&str],
+    repeatedly: bool,
+    program: &str,
+) -> ProgramOutput {
     folder.write("scenario.toml", TWO_PATHS);
-    let on = programs.iter().flat_map(|command| ["--on", "phone", command]);
-    let start = ["lab", "scenario.toml", "-q", "--out", "results"];
-    let mut command = folder.towpath(&start.into_iter().chain(on).collect::<Vec<_>>());
+    let program_options = programs.iter().flat_map(|command| ["--on", "phone", command]);
+    let base_arguments = ["lab", "scenario.toml", "-q", "--out", "results"];
+    let mut command =
+        folder.towpath(&base_arguments.into_iter().chain(program_options).collect::<Vec<_>>());
     let mut running = folder.start(command.process_group(0));
     let members = Members::wait_for(running.id(), program);
     wait_for("the programs", || running.printed().contains("ready").then_some(()));
     signal("INT", -i64::from(running.id()));
-    if again {
+    if repeatedly {
         wait_for("the end after further signals", || {
             signal("INT", -i64::from(running.id()));
             running.child.try_wait().unwrap()
         });
     }
-    let ended = running.wait();
+    let output = running.wait();
     members.wait_until_gone();
-    ended
+    output
 }
 
 #[test]
@@ -140,15 +152,15 @@ fn ctrl_c_ends_a_lab_at_every_stage() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
     // During the wait for a program without sockets.
-    let ended =
+    let output =
         interrupt_lab(&folder, &["echo ready; sleep 86393", "echo never"], false, "sleep 86393");
-    assert_eq!(ended.code, Some(130), "{ended}");
-    assert!(!ended.out.contains("never"), "{ended}");
+    assert_eq!(output.code, Some(130), "{output}");
+    assert!(!output.out.contains("never"), "{output}");
     // While the last program runs.
-    let ended = interrupt_lab(&folder, &["true", "echo ready; sleep 86392"], false, "sleep 86392");
-    assert_eq!(ended.code, Some(130), "{ended}");
+    let output = interrupt_lab(&folder, &["true", "echo ready; sleep 86392"], false, "sleep 86392");
+    assert_eq!(output.code, Some(130), "{output}");
     // While the last program ignores the interrupt: the second one ends everything.
-    let deaf = "trap '' INT; echo ready; sleep 86391";
-    let ended = interrupt_lab(&folder, &["true", deaf], true, "sleep 86391");
-    assert_eq!(ended.code, Some(130), "{ended}");
+    let ignores_sigint = "trap '' INT; echo ready; sleep 86391";
+    let output = interrupt_lab(&folder, &["true", ignores_sigint], true, "sleep 86391");
+    assert_eq!(output.code, Some(130), "{output}");
 }

@@ -60,12 +60,12 @@ fn measure(folder: &TestDir, network: &str, timeline: &str, options: &str) -> Op
     );
     folder.write("scenario.toml", scenario);
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
-    let ended: ProgramOutput =
+    let output: ProgramOutput =
         folder.start(&mut folder.towpath(&arguments)).wait_at_most(TEST_TIMEOUT);
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let code = read("code.txt").trim().parse();
     let text = read("client.txt");
-    let code = code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{ended}"));
+    let code = code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{output}"));
     let busy = busy(&folder.stored("around/mptcp-1.jsonl.zst")).is_some();
     Some(Measurement { code, text, busy })
 }
@@ -73,28 +73,30 @@ fn measure(folder: &TestDir, network: &str, timeline: &str, options: &str) -> Op
 #[test]
 fn the_merged_result_is_complete_after_the_initial_path_fails() {
     let (silent, interface) = ("mode = \"silent\"", "mode = \"interface\"\nhost = \"client\"");
-    let still = "iperf -t 5 --require-multipath --udping";
-    let moving = "iperf -t 5 --require-multipath --udping --mobile";
+    let stationary_options = "iperf -t 5 --require-multipath --udping";
+    let mobile_options = "iperf -t 5 --require-multipath --udping --mobile";
     // Only changes that the host itself sees make a measurement invalid.
-    let ways = [
-        ("mptcp", silent, still, 0),
-        ("mpquic", interface, moving, 0),
-        ("mptcp", interface, still, 1),
-        ("mptcp", interface, moving, 0),
-        ("mpquic", silent, still, 0),
+    let cases = [
+        ("mptcp", silent, stationary_options, 0),
+        ("mpquic", interface, mobile_options, 0),
+        ("mptcp", interface, stationary_options, 1),
+        ("mptcp", interface, mobile_options, 0),
+        ("mpquic", silent, stationary_options, 0),
     ];
-    let count = if is_long() { ways.len() } else { 3 };
-    for (transport, how, options, wanted) in ways.into_iter().take(count) {
+    let count = if is_long() { cases.len() } else { 3 };
+    for (transport, how, options, expected_code) in cases.into_iter().take(count) {
         let options = &format!("--transport {transport} {options}");
         let folder = TestDir::new();
-        let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
-        let Some(Measurement { code, text, busy }) = measure(&folder, TWO_PATHS, &down, options)
+        let down_event =
+            format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
+        let Some(Measurement { code, text, busy }) =
+            measure(&folder, TWO_PATHS, &down_event, options)
         else {
             return;
         };
-        assert_eq!(code, wanted, "{how}, {options}: {text}");
-        let told = if busy { "invalid: at " } else { "invalid: at 1." };
-        assert_eq!(text.contains(told), wanted == 1, "{how}, {options}: {text}");
+        assert_eq!(code, expected_code, "{how}, {options}: {text}");
+        let message = if busy { "invalid: at " } else { "invalid: at 1." };
+        assert_eq!(text.contains(message), expected_code == 1, "{how}, {options}: {text}");
         let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
         let summary = result.summary.unwrap();
         let flow = &summary.flows[0];
@@ -113,18 +115,19 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
             let Record::Subflow(subflow) = record else { return None };
             Some(subflow.side)
         });
-        let (of_client, of_server): (Vec<_>, Vec<_>) =
+        let (sender_sides, receiver_sides): (Vec<_>, Vec<_>) =
             sides.partition(|side| *side == SubflowEnd::Sender);
-        assert!(!of_client.is_empty() && !of_server.is_empty(), "{how}: one half only");
+        assert!(!sender_sides.is_empty() && !receiver_sides.is_empty(), "{how}: one half only");
     }
 }
 
 #[test]
 fn tcp_loses_nothing_if_its_only_path_comes_back() {
     let folder = TestDir::new();
-    let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
+    let outage_events = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
         [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
-    let Some(Measurement { text, .. }) = measure(&folder, ONE_PATH, away, "-t 5 --transport tcp")
+    let Some(Measurement { text, .. }) =
+        measure(&folder, ONE_PATH, outage_events, "-t 5 --transport tcp")
     else {
         return;
     };
@@ -137,9 +140,10 @@ fn tcp_loses_nothing_if_its_only_path_comes_back() {
 #[test]
 fn after_losing_its_only_path_tcp_reports_the_missing_data() {
     let folder = TestDir::new();
-    let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
+    let down_event = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
     let options = "-t 5 --transport tcp --result-timeout 3";
-    let Some(Measurement { code, text, .. }) = measure(&folder, ONE_PATH, gone, options) else {
+    let Some(Measurement { code, text, .. }) = measure(&folder, ONE_PATH, down_event, options)
+    else {
         return;
     };
     assert_eq!(code, 1, "{text}");
@@ -151,48 +155,57 @@ fn after_losing_its_only_path_tcp_reports_the_missing_data() {
 
 #[test]
 fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network() {
-    // Failed with its interface, which the host sees; silently, which only the datagrams show.
+    // The interface fails, which the host notices; or the path fails silently, which only the
+    // datagrams show.
     for how in ["interface\"\nhost = \"client", "silent"] {
         let folder = TestDir::new();
-        let down = format!(
+        let down_event = format!(
             "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nmode = \"{how}\"\n"
         );
-        // Without an option for transports, it is Multipath TCP and Multipath QUIC.
+        // Without this option, the transports are Multipath TCP and Multipath QUIC.
         let options = if how == "silent" {
             "--mobile -t 30 --transport mptcp,tcp -B %wlan"
         } else {
             "--mobile -t 30"
         };
-        let Some(Measurement { code, text, busy }) = measure(&folder, TWO_PATHS, &down, options)
+        let Some(Measurement { code, text, busy }) =
+            measure(&folder, TWO_PATHS, &down_event, options)
         else {
             return;
         };
         let result = folder.stored("results/live-mptcp-1.jsonl.zst");
-        let gone = result.records.iter().find_map(|record| {
+        let gone_seconds = result.records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
             event.text.contains("first network is gone").then_some(event.t_ns)
         });
-        let gone = gone.unwrap_or_else(|| panic!("{how}: {text}")) as f64 / 1e9;
-        assert!(busy || (1.0..3.0).contains(&gone), "{how}: {gone}: {text}");
-        // Until it is sure, and a while more.
-        let lasted = result.meta.duration_ns as f64 / 1e9;
-        assert!(lasted >= gone + 4.9, "{how}: {gone} {lasted}: {text}");
-        assert!(busy || lasted < gone + 7.5, "{how}: {gone} {lasted}: {text}");
+        let gone_seconds = gone_seconds.unwrap_or_else(|| panic!("{how}: {text}")) as f64 / 1e9;
+        assert!(busy || (1.0..3.0).contains(&gone_seconds), "{how}: {gone_seconds}: {text}");
+        // Runs continue until the change is certain, and a few seconds more.
+        let duration_seconds = result.meta.duration_ns as f64 / 1e9;
+        assert!(
+            duration_seconds >= gone_seconds + 4.9,
+            "{how}: {gone_seconds} {duration_seconds}: {text}"
+        );
+        assert!(
+            busy || duration_seconds < gone_seconds + 7.5,
+            "{how}: {gone_seconds} {duration_seconds}: {text}"
+        );
         let summary = result.summary.unwrap();
         assert_eq!(code, 0, "{how}: {text}");
         for flow in &summary.flows {
             let messages = flow.messages.as_ref().unwrap();
             assert_eq!(messages.answered, messages.count, "{how}: {flow:?}");
-            let off = (messages.count as f64 - lasted * 10.0).abs();
-            assert!(busy || off < 3.0, "{how}: {flow:?}");
+            let count_error = (messages.count as f64 - duration_seconds * 10.0).abs();
+            assert!(busy || count_error < 3.0, "{how}: {flow:?}");
         }
-        let lost = |name| summary.paths.iter().find(|path| path.path == name).unwrap().lost();
-        let (eth, wlan) = (lost("eth"), lost("wlan"));
+        let lost_datagrams =
+            |name| summary.paths.iter().find(|path| path.path == name).unwrap().lost();
+        let (eth, wlan) = (lost_datagrams("eth"), lost_datagrams("wlan"));
         assert!(eth > 30 && (busy || wlan <= 2), "{how}: {:?}", summary.paths);
-        let other = if how == "silent" { "tcp" } else { "mpquic" };
-        let other = folder.stored(&format!("results/live-{other}-1.jsonl.zst"));
-        let apart = other.meta.duration_ns.abs_diff(result.meta.duration_ns);
-        assert!(busy || apart < 500_000_000, "{apart} ns");
-        assert_eq!(other.summary.unwrap().paths, []);
+        let other_transport = if how == "silent" { "tcp" } else { "mpquic" };
+        let other_result = folder.stored(&format!("results/live-{other_transport}-1.jsonl.zst"));
+        let end_difference_ns = other_result.meta.duration_ns.abs_diff(result.meta.duration_ns);
+        assert!(busy || end_difference_ns < 500_000_000, "{end_difference_ns} ns");
+        assert_eq!(other_result.summary.unwrap().paths, []);
     }
 }

@@ -24,7 +24,7 @@ client.close()
 server.close()
 "#;
 
-const HOST: &str = "
+const SETUP_HOST: &str = "
 ip link set lo up
 ip addr add 10.0.0.2/32 dev lo
 ip mptcp limits set subflows 4 add_addr_accepted 4
@@ -32,7 +32,7 @@ ip mptcp endpoint add 10.0.0.2 id 1 subflow backup
 until_said() { until grep -q \"$2\" \"$1\"; do sleep 0.02; done; }
 ";
 
-fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
+fn run_on_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     let tools = ["ip", "unshare", "python3", "curl"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         skip(test, &reason);
@@ -40,7 +40,7 @@ fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput
     }
     folder.write("connection.py", CONNECTION);
     let mut command = folder.program("unshare");
-    let script = format!("{HOST}{script}");
+    let script = format!("{SETUP_HOST}{script}");
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-ec", &script]);
     command.env("TOWPATH", crate::program::binary());
     Some(folder.start(&mut command).wait())
@@ -72,19 +72,24 @@ fn classic_events_are_those_of_iproute2() {
             until test $(grep -c ' CLOSED' $file) = 2; do sleep 0.02; done
         done
         kill $ours $theirs";
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     // Before version 6.18, iproute2 has no keywords for the side and for listeners.
-    let newer = |line: &str| match line.strip_suffix(" flags=2") {
+    let in_new_format = |line: &str| match line.strip_suffix(" flags=2") {
         Some(line) => format!("{line} server_side"),
         None => line.to_owned(),
     };
-    let of_connections = |name: &str| -> Vec<String> {
-        read(&folder, name).lines().filter(|it| it.contains("token=")).map(newer).collect()
+    let connection_events = |name: &str| -> Vec<String> {
+        read(&folder, name)
+            .lines()
+            .filter(|line| line.contains("token="))
+            .map(in_new_format)
+            .collect()
     };
-    let (ours, theirs) = (of_connections("ours"), of_connections("theirs"));
-    assert!(ours.len() >= 8, "{ours:#?}");
-    assert_eq!(ours, theirs);
+    let (towpath_events, iproute2_events) =
+        (connection_events("ours"), connection_events("theirs"));
+    assert!(towpath_events.len() >= 8, "{towpath_events:#?}");
+    assert_eq!(towpath_events, iproute2_events);
 }
 
 #[test]
@@ -102,8 +107,8 @@ fn a_round_is_printed_as_text_json_and_metrics() {
             kill $figures
             $TOWPATH monitor --count 2 --interval 0.1 >lines
             $TOWPATH monitor --count 1 --json >json'"#;
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     let lines = read(&folder, "lines");
     assert!(lines.contains("python3 ("), "{lines}");
     assert!(lines.contains("backup       lo 10.0.0.2:"), "{lines}");
@@ -115,10 +120,10 @@ fn a_round_is_printed_as_text_json_and_metrics() {
 }
 
 /// Name, labels and value of a metric.
-type Sample = (String, Vec<(String, String)>, f64);
+type MetricSample = (String, Vec<(String, String)>, f64);
 
 /// Parses a line of metrics.
-fn sample(line: &str) -> Sample {
+fn parse_sample(line: &str) -> MetricSample {
     let is_name = |name: &str| {
         !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -136,7 +141,7 @@ fn sample(line: &str) -> Sample {
             let (mut text, mut letters) = (String::new(), value.char_indices());
             let end = loop {
                 match letters.next() {
-                    Some((at, '"')) => break at + 1,
+                    Some((index, '"')) => break index + 1,
                     Some((_, '\\')) => match letters.next() {
                         Some((_, 'n')) => text.push('\n'),
                         Some((_, letter @ ('"' | '\\'))) => text.push(letter),
@@ -147,8 +152,8 @@ fn sample(line: &str) -> Sample {
                 }
             };
             labels.push((label.to_owned(), text));
-            let after = &value[end..];
-            rest = after.strip_prefix(',').unwrap_or(after);
+            let after_value = &value[end..];
+            rest = after_value.strip_prefix(',').unwrap_or(after_value);
         }
         rest = &rest[1..];
     }
@@ -157,29 +162,32 @@ fn sample(line: &str) -> Sample {
 }
 
 /// Checks a page by the rules of the text format, version 0.0.4. Returns its samples.
-fn samples(page: &str) -> Vec<Sample> {
+fn parse_page(page: &str) -> Vec<MetricSample> {
     assert!(page.ends_with('\n'), "the last line has an end too");
     let mut families: Vec<(String, String)> = Vec::new();
-    let mut helped = Vec::new();
-    let mut found: Vec<Sample> = Vec::new();
+    let mut help_names = Vec::new();
+    let mut samples: Vec<MetricSample> = Vec::new();
     for line in page.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
-            helped.push(help.split_once(' ').unwrap().0.to_owned());
+            help_names.push(help.split_once(' ').unwrap().0.to_owned());
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').unwrap();
-            assert!(families.iter().all(|(known, _)| known != name), "a family twice: {line}");
+            assert!(families.iter().all(|(family, _)| family != name), "a family twice: {line}");
             assert!(["gauge", "counter"].contains(&kind), "{line}");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             families.push((name.to_owned(), kind.to_owned()));
         } else {
-            let (name, labels, value) = sample(line);
+            let (name, labels, value) = parse_sample(line);
             assert_eq!(families.last().map(|(family, _)| family), Some(&name), "{line}");
-            assert!(found.iter().all(|it| (&it.0, &it.1) != (&name, &labels)), "twice: {line}");
-            found.push((name, labels, value));
+            assert!(
+                samples.iter().all(|sample| (&sample.0, &sample.1) != (&name, &labels)),
+                "twice: {line}"
+            );
+            samples.push((name, labels, value));
         }
     }
-    assert_eq!(helped, families.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
-    found
+    assert_eq!(help_names, families.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+    samples
 }
 
 /// Interface names may contain characters that a label value must escape.
@@ -202,23 +210,25 @@ fn the_metrics_are_in_prometheus_format() {
                 sleep 0.02
             done
             kill $figures'"#;
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let answer = read(&folder, "page");
-    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
+    let response = read(&folder, "page");
+    let (head, page) = response.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
-    let samples = samples(page);
-    let on_link = |name: &str| {
+    let samples = parse_page(page);
+    let samples_on_link = |name: &str| {
         let name = format!("towpath_mptcp_{name}");
-        let is_it =
+        let is_link =
             |label: &(String, String)| *label == ("interface".to_owned(), r#"w"1\"#.to_owned());
-        samples.iter().filter(|it| it.0 == name && it.1.iter().any(is_it)).count()
+        samples.iter().filter(|sample| sample.0 == name && sample.1.iter().any(is_link)).count()
     };
     // Both ends of the connection are on this host; each has its second subflow between the two.
     for name in ["subflow_srtt_seconds", "subflow_received_bytes_total", "subflow_stale"] {
-        assert!(on_link(name) >= 1, "{name}: {page}");
+        assert!(samples_on_link(name) >= 1, "{name}: {page}");
     }
-    let count = |name: &str| samples.iter().filter(|it| it.0 == name).map(|it| it.2).sum::<f64>();
+    let count = |name: &str| {
+        samples.iter().filter(|sample| sample.0 == name).map(|sample| sample.2).sum::<f64>()
+    };
     assert!((count("towpath_mptcp_connections") - 2.0).abs() < 0.1, "{page}");
     assert!((count("towpath_mptcp_subflows") - 4.0).abs() < 0.1, "{page}");
 }

@@ -12,7 +12,7 @@ use crate::program::{names, wait_for};
 pub(crate) struct Process {
     pub(crate) id: u32,
     /// Start time in clock ticks since boot.
-    started: u64,
+    start_ticks: u64,
 }
 
 /// Processes and namespaces of one run.
@@ -24,48 +24,63 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Finds all descendants of a process, with their namespaces.
-    pub(crate) fn below(root: u32) -> Self {
+    /// Finds all descendants of a process, with the namespaces that they hold.
+    pub(crate) fn descendants_of(root: u32) -> Self {
         let mut processes = BTreeSet::new();
         let mut parents = vec![root];
         while let Some(parent) = parents.pop() {
-            for (process, _) in all().into_iter().filter(|(_, other)| *other == parent) {
+            for (process, _) in
+                running_processes().into_iter().filter(|(_, parent_id)| *parent_id == parent)
+            {
                 parents.push(process.id);
                 processes.insert(process);
             }
         }
-        let own = held_namespaces(std::process::id());
-        let held = processes.iter().flat_map(|process| held_namespaces(process.id));
-        Self { namespaces: held.filter(|name| !own.contains(name)).collect(), processes }
+        let own_namespaces = held_namespaces(std::process::id());
+        let held_names = processes.iter().flat_map(|process| held_namespaces(process.id));
+        Self {
+            namespaces: held_names.filter(|name| !own_namespaces.contains(name)).collect(),
+            processes,
+        }
     }
 
     /// Waits until the run has all its processes: outer, inner, and the programs of its flows.
     pub(crate) fn wait_for(root: u32, program: &str) -> Self {
         wait_for(&format!("{program} below process {root}"), || {
-            let members = Self::below(root);
-            let runs = |process: &Process| command_line(process.id).starts_with(program);
-            members.processes.iter().any(runs).then_some(members)
+            let members = Self::descendants_of(root);
+            let runs_program = |process: &Process| command_line(process.id).starts_with(program);
+            members.processes.iter().any(runs_program).then_some(members)
         })
     }
 
+    /// Returns a process whose command line contains `argument`.
     pub(crate) fn with(&self, argument: &str) -> Option<Process> {
-        let has = |process: &&Process| command_line(process.id).contains(argument);
-        self.processes.iter().find(has).copied()
+        let has_argument = |process: &&Process| command_line(process.id).contains(argument);
+        self.processes.iter().find(has_argument).copied()
     }
 
     /// Waits until all processes and namespaces are gone.
     pub(crate) fn wait_until_gone(&self) {
-        let alive = || -> Vec<_> {
-            all().into_iter().filter(|(process, _)| self.processes.contains(process)).collect()
+        let survivors = || -> Vec<_> {
+            running_processes()
+                .into_iter()
+                .filter(|(process, _)| self.processes.contains(process))
+                .collect()
         };
-        wait_for("the end of the run's processes", || alive().is_empty().then_some(()));
+        wait_for("the end of the run's processes", || survivors().is_empty().then_some(()));
         // Another namespace may reuse a number. Only a process from before the end can still hold
         // the old one.
-        let Some(last) = self.processes.iter().map(|process| process.started).max() else { return };
+        let Some(last_start) = self.processes.iter().map(|process| process.start_ticks).max()
+        else {
+            return;
+        };
         wait_for("the end of the run's namespaces", || {
-            let older = all().into_iter().filter(|(process, _)| process.started <= last);
-            let mut held = older.flat_map(|(process, _)| held_namespaces(process.id));
-            (!held.any(|name| self.namespaces.contains(&name))).then_some(())
+            let older_processes = running_processes()
+                .into_iter()
+                .filter(|(process, _)| process.start_ticks <= last_start);
+            let mut held_names =
+                older_processes.flat_map(|(process, _)| held_namespaces(process.id));
+            (!held_names.any(|name| self.namespaces.contains(&name))).then_some(())
         });
     }
 }
@@ -83,7 +98,7 @@ pub(crate) fn signal(name: &str, id: i64) {
 }
 
 /// Returns every process with its parent, without zombies and processes that end meanwhile.
-fn all() -> Vec<(Process, u32)> {
+fn running_processes() -> Vec<(Process, u32)> {
     let ids = fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -92,8 +107,8 @@ fn all() -> Vec<(Process, u32)> {
         // The name before the last bracket may contain anything.
         let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let &[state, parent, ..] = fields.as_slice() else { return None };
-        let started = fields.get(19)?.parse().ok()?;
-        (state != "Z").then_some((Process { id, started }, parent.parse().ok()?))
+        let start_ticks = fields.get(19)?.parse().ok()?;
+        (state != "Z").then_some((Process { id, start_ticks }, parent.parse().ok()?))
     })
     .collect()
 }
@@ -104,8 +119,8 @@ fn command_line(id: u32) -> String {
 }
 
 fn held_namespaces(id: u32) -> Vec<String> {
-    let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
-    let links = open.map(|entry| entry.path()).chain([format!("/proc/{id}/ns/net").into()]);
+    let descriptors = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let links = descriptors.map(|entry| entry.path()).chain([format!("/proc/{id}/ns/net").into()]);
     links
         .filter_map(|link| fs::read_link(link).ok()?.into_os_string().into_string().ok())
         .filter(|target| target.starts_with("net:"))

@@ -45,7 +45,7 @@ size = "1 MB"
 
 /// Upper bound of emulated networks at the same time; they mostly wait.
 const MAX_EMULATORS: u32 = 6;
-/// Permits that a test with measured times takes.
+/// Permits that a test with time measurements takes.
 const TIMED_TEST_PERMITS: u32 = 3;
 
 static QUEUE: Mutex<EmulatorQueue> =
@@ -54,8 +54,11 @@ static QUEUE_CHANGED: Condvar = Condvar::new();
 
 /// Queue of tests that use emulated networks, in the order of their requests.
 struct EmulatorQueue {
+    /// Permits in use.
     occupied: u32,
+    /// Ticket for the next test that arrives.
     next_ticket: u64,
+    /// Ticket of the test that may take permits next.
     serving: u64,
 }
 
@@ -107,8 +110,8 @@ fn can_emulate() -> bool {
     static REFUSAL_REASON: OnceLock<Option<String>> = OnceLock::new();
     let obstacle = REFUSAL_REASON.get_or_init(|| {
         let output = Command::new(binary()).args(["doctor", "--self", "--json"]).output().unwrap();
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let namespaces = &found["emulation"]["namespaces"];
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let namespaces = &report["emulation"]["namespaces"];
         Some(namespaces["reason"].as_str()?.to_owned())
     });
     if let Some(reason) = obstacle {
@@ -134,22 +137,22 @@ pub(crate) fn is_long() -> bool {
     env::var("TOWPATH_REPEAT").is_ok_and(|value| value == "long")
 }
 
-/// Returns the reason if a tool cannot be used; `cargo xtask test` may have given it already.
+/// Returns the reason if a tool cannot be used. `cargo xtask test` may give it in a variable.
 pub(crate) fn missing(tool: &str) -> Option<String> {
     if let Ok(reason) = env::var(format!("TOWPATH_SKIP_{}", tool.to_uppercase())) {
         return Some(reason);
     }
     let mut command = Command::new(tool);
-    let found = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let absent = found.err().map(|error| format!("cannot run `{tool}`: {error}"));
-    absent.or_else(|| (tool == "unshare").then(namespaces_refused).flatten())
+    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let run_error = status.err().map(|error| format!("cannot run `{tool}`: {error}"));
+    run_error.or_else(|| (tool == "unshare").then(namespace_refusal).flatten())
 }
 
 /// Returns the reason if `unshare` cannot create user namespaces.
-fn namespaces_refused() -> Option<String> {
+fn namespace_refusal() -> Option<String> {
     let output = Command::new("unshare").args(["-Urn", "true"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    (!output.status.success()).then(|| format!("no user namespaces here: {}", said.trim()))
+    let message = String::from_utf8_lossy(&output.stderr);
+    (!output.status.success()).then(|| format!("no user namespaces here: {}", message.trim()))
 }
 
 /// Returns the path of the command under test.
@@ -169,13 +172,13 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Polls until a value is available.
-pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(description: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "waited in vain for {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -283,14 +286,14 @@ impl TestDir {
         let [out, err] = ["out", "err"].map(|ending| self.path.join(format!("{number}.{ending}")));
         command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Running { child, shown: format!("{command:?}"), out, err }
+        Running { child, description: format!("{command:?}"), out, err }
     }
 
     /// Runs a scenario over one transport, expects success, and reads the result.
     pub(crate) fn result(&self, scenario: &str, transport: &str) -> RunResult {
         self.write("scenario.toml", scenario);
-        let ended = self.run(&["run", "scenario.toml", "-q", "-T", transport, "-o", "results"]);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let output = self.run(&["run", "scenario.toml", "-q", "-T", transport, "-o", "results"]);
+        assert_eq!(output.code, Some(0), "{output}");
         self.stored(&format!("results/{transport}-1.jsonl.zst"))
     }
 
@@ -320,7 +323,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 /// Program that may still run; killed on drop.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    shown: String,
+    description: String,
     out: PathBuf,
     err: PathBuf,
 }
@@ -348,19 +351,24 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return self.ended(status);
+                return self.output(status);
             }
             if Instant::now() >= deadline {
                 let (out, err) = (text(&self.out), text(&self.err));
-                panic!("no end after {limit:?}: {}\n{out}{err}", self.shown);
+                panic!("no end after {limit:?}: {}\n{out}{err}", self.description);
             }
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn ended(&self, status: ExitStatus) -> ProgramOutput {
-        let shown = format!("{status}: {}", self.shown);
-        ProgramOutput { code: status.code(), shown, out: text(&self.out), err: text(&self.err) }
+    fn output(&self, status: ExitStatus) -> ProgramOutput {
+        let description = format!("{status}: {}", self.description);
+        ProgramOutput {
+            code: status.code(),
+            description,
+            out: text(&self.out),
+            err: text(&self.err),
+        }
     }
 }
 
@@ -382,21 +390,22 @@ pub(crate) struct ProgramOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
-    shown: String,
+    description: String,
 }
 
 impl ProgramOutput {
     /// Parses standard output as JSON, one value a line.
     pub(crate) fn json(&self) -> Vec<Value> {
-        let read = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {self}"));
-        self.out.lines().map(read).collect()
+        let parse_line =
+            |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {self}"));
+        self.out.lines().map(parse_line).collect()
     }
 }
 
 impl std::fmt::Display for ProgramOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { code: _, out, err, shown } = self;
-        write!(f, "{shown}\n--- stdout\n{out}--- stderr\n{err}")
+        let Self { code: _, out, err, description } = self;
+        write!(f, "{description}\n--- stdout\n{out}--- stderr\n{err}")
     }
 }
 
@@ -405,16 +414,16 @@ impl std::fmt::Display for ProgramOutput {
 /// Expectations of times only hold for the other runs; all others hold for every run.
 pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     result.records.iter().find_map(|record| {
-        let Record::Timing(noise) = record else { return None };
-        noise.unreliable.then(|| noise.reason.as_deref().unwrap_or("degraded"))
+        let Record::Timing(timing) = record else { return None };
+        timing.unreliable.then(|| timing.reason.as_deref().unwrap_or("degraded"))
     })
 }
 
 /// Returns the texts of the timeline's events that happened in a run.
-pub(crate) fn happened<'a>(result: &'a RunResult) -> Vec<&'a str> {
-    let timeline = |record: &'a Record| {
+pub(crate) fn timeline_events<'a>(result: &'a RunResult) -> Vec<&'a str> {
+    let timeline_text = |record: &'a Record| {
         let Record::Event(event) = record else { return None };
         (event.kind == EventKind::Timeline).then_some(event.text.as_str())
     };
-    result.records.iter().filter_map(timeline).collect()
+    result.records.iter().filter_map(timeline_text).collect()
 }

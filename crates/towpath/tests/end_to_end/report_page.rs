@@ -31,14 +31,14 @@ pub(crate) fn open(folder: &TestDir, browser: &str, page: &Path, width: u32) -> 
 }
 
 /// Returns the errors that scripts logged.
-pub(crate) fn complaints(ended: &ProgramOutput) -> Vec<&str> {
-    ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
+pub(crate) fn console_errors(output: &ProgramOutput) -> Vec<&str> {
+    output.err.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
 /// Returns a document that shows the page in a frame of the same width.
 ///
 /// Its title has the page's actual width and the number of other resources requested.
-fn ruler(page: &str, width: u32) -> String {
+fn measuring_page(page: &str, width: u32) -> String {
     format!(
         "<!doctype html><title>ruler</title><body><script>\n\
          const frame = document.createElement('iframe');\n\
@@ -66,40 +66,41 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         duration = \"2 s\"\n[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"rate\"\n\
         rate = \"10 Mbit/s\"\n";
     folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
-    let ended = folder.run(&["run", "scenario.toml", "-q", "-o", "results"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = folder.run(&["run", "scenario.toml", "-q", "-o", "results"]);
+    assert_eq!(output.code, Some(0), "{output}");
     let page = folder.work().join("results/report.html");
     let text = std::fs::read_to_string(&page).unwrap();
 
-    let opened = open(&folder, &browser, &page, 1_280);
-    assert_eq!(opened.code, Some(0), "{}", opened.err);
-    assert_eq!(complaints(&opened), [""; 0]);
+    let browser_output = open(&folder, &browser, &page, 1_280);
+    assert_eq!(browser_output.code, Some(0), "{}", browser_output.err);
+    assert_eq!(console_errors(&browser_output), [""; 0]);
     assert!(!text.contains("class=\"tools\""), "the script's work is there before it ran");
-    assert!(opened.out.contains("class=\"tools\""), "the script did not run to its end");
-    assert!(opened.out.contains("<svg"), "no chart");
+    assert!(browser_output.out.contains("class=\"tools\""), "the script did not run to its end");
+    assert!(browser_output.out.contains("<svg"), "no chart");
 
     for width in [1_280, 390] {
-        let title = measure(&folder, &browser, &text, width);
+        let title = measure_width(&folder, &browser, &text, width);
         assert_eq!(title, format!("wide {width}, loaded 0"));
     }
     // A check of the test itself: it must detect a wrong page, without the policy that would
     // prevent it.
-    let free = text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
-    assert_ne!(free, text, "the page has no policy");
-    let wrong = free.replace(
+    let without_policy =
+        text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
+    assert_ne!(without_policy, text, "the page has no policy");
+    let wrong_page = without_policy.replace(
         "</body>",
         "<img src=\"http://127.0.0.1:9/x.png\"><p style=\"width:3000px\">.</body>",
     );
-    let title = measure(&folder, &browser, &wrong, 390);
+    let title = measure_width(&folder, &browser, &wrong_page, 390);
     assert!(title.ends_with(", loaded 1") && !title.starts_with("wide 390,"), "{title}");
 }
 
 /// Returns the title of the measuring document for a page.
-pub(crate) fn measure(folder: &TestDir, browser: &str, page: &str, width: u32) -> String {
-    folder.write("ruler.html", ruler(page, width));
-    let measured = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
-    assert_eq!(complaints(&measured), [""; 0]);
-    let (_, title) = measured.out.split_once("<title>").unwrap();
+pub(crate) fn measure_width(folder: &TestDir, browser: &str, page: &str, width: u32) -> String {
+    folder.write("ruler.html", measuring_page(page, width));
+    let browser_output = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
+    assert_eq!(console_errors(&browser_output), [""; 0]);
+    let (_, title) = browser_output.out.split_once("<title>").unwrap();
     title.split('<').next().unwrap().to_owned()
 }
 
@@ -107,33 +108,36 @@ pub(crate) fn measure(folder: &TestDir, browser: &str, page: &str, width: u32) -
 fn every_table_of_a_result_is_printed_as_csv_by_its_name() {
     let folder = TestDir::new();
     let run = ["run", "shared-bottleneck", "--world", "sim", "-q", "--out", "results"];
-    let ended = folder.run(&run);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.out.contains("Who gets how much? tcp: greedy "), "{ended}");
-    let printed = |table: &str| {
-        let ended = folder.run(&["report", "results", "--csv", table]);
-        assert_eq!(ended.code, Some(0), "{table}: {ended}");
-        ended.out
+    let output = folder.run(&run);
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(output.out.contains("Who gets how much? tcp: greedy "), "{output}");
+    let csv_of = |table: &str| {
+        let output = folder.run(&["report", "results", "--csv", table]);
+        assert_eq!(output.code, Some(0), "{table}: {output}");
+        output.out
     };
-    let subflows = printed("subflows");
-    let head = subflows.lines().next().unwrap();
-    assert!(head.starts_with("file,world,transport,repeat,seed,t_ns,span_ns,flow,"), "{head}");
-    assert!(head.contains(",srtt_us") && head.contains(",cwnd_packets"), "{head}");
-    let columns = head.split(',').count();
+    let subflows = csv_of("subflows");
+    let header = subflows.lines().next().unwrap();
+    assert!(header.starts_with("file,world,transport,repeat,seed,t_ns,span_ns,flow,"), "{header}");
+    assert!(header.contains(",srtt_us") && header.contains(",cwnd_packets"), "{header}");
+    let columns = header.split(',').count();
     assert!(subflows.lines().count() > 100);
-    assert!(subflows.lines().all(|line| line.split(',').count() == columns), "{head}");
+    assert!(subflows.lines().all(|line| line.split(',').count() == columns), "{header}");
     // TCP and Multipath TCP, two transfers each.
-    let shares = printed("shares");
+    let shares = csv_of("shares");
     assert_eq!(shares.lines().count(), 5, "{shares}");
     assert!(shares.contains(",greedy,") && shares.contains(",modest,"), "{shares}");
-    assert!(printed("intervals").contains(",sim,mptcp,1,1,"));
-    assert!(printed("recoveries").starts_with("file,world,transport,repeat,seed"));
+    assert!(csv_of("intervals").contains(",sim,mptcp,1,1,"));
+    assert!(csv_of("recoveries").starts_with("file,world,transport,repeat,seed"));
     // Without a table's name, or with it before the results, the output is the same.
-    let seconds = printed("seconds");
+    let seconds = csv_of("seconds");
     assert!(seconds.starts_with("transport,repeat,direction,0-1 s,"), "{seconds}");
-    let ended = folder.run(&["report", "--csv", "results"]);
-    assert_eq!((ended.code, &ended.out), (Some(0), &seconds), "{ended}");
-    let ended = folder.run(&["report", "results", "--csv", "nonsense"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("no table `nonsense`") && ended.err.contains("subflows"), "{ended}");
+    let output = folder.run(&["report", "--csv", "results"]);
+    assert_eq!((output.code, &output.out), (Some(0), &seconds), "{output}");
+    let output = folder.run(&["report", "results", "--csv", "nonsense"]);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(
+        output.err.contains("no table `nonsense`") && output.err.contains("subflows"),
+        "{output}"
+    );
 }

@@ -87,44 +87,44 @@ impl Restriction {
 }
 
 /// Runs the program under a restriction; `None`, with a `SKIPPED` line, if it cannot be set up.
-fn run_in(
-    place: &Restriction,
+fn run_restricted(
+    restriction: &Restriction,
     folder: &TestDir,
     test: &str,
     arguments: &[&str],
 ) -> Option<ProgramOutput> {
-    if let Some(reason) = missing(place.tool()) {
+    if let Some(reason) = missing(restriction.tool()) {
         skip(test, &reason);
         return None;
     }
     folder.write("two-paths.toml", format!("{TWO_PATHS}{SIZED}"));
-    Some(folder.start(&mut place.command(folder, arguments)).wait())
+    Some(folder.start(&mut restriction.command(folder, arguments)).wait())
 }
 
 #[test]
 fn without_namespaces_a_run_is_simulated_with_a_reason() {
     let Some(_serial) = emulator() else { return };
-    for (place, why) in [
+    for (restriction, detail) in [
         (Restriction::NoNamespaces, "(user.max_user_namespaces is 0)"),
         (Restriction::Seccomp, "(`unshare`: operation not permitted)"),
     ] {
         let folder = TestDir::new();
         let test = "without_namespaces_a_run_is_simulated_with_a_reason";
         let arguments = ["run", "wifi-cellular-handover", "-q", "-o", "results"];
-        let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
-        assert_eq!(ended.code, Some(0), "{ended}");
-        let said: String = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        let Some(output) = run_restricted(&restriction, &folder, test, &arguments) else { return };
+        assert_eq!(output.code, Some(0), "{output}");
+        let messages: String = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
         let note = format!(
-            "note: user namespaces are not available here {why}: simulating instead; --world emu \
+            "note: user namespaces are not available here {detail}: simulating instead; --world emu \
              shows how to allow them"
         );
-        assert!(said.starts_with(&note), "{ended}");
-        assert!(ended.out.contains("sim instead of emu, because user namespaces"), "{ended}");
+        assert!(messages.starts_with(&note), "{output}");
+        assert!(output.out.contains("sim instead of emu, because user namespaces"), "{output}");
         let page = std::fs::read_to_string(folder.work().join("results/report.html")).unwrap();
         assert!(page.contains("sim instead of emu, because user namespaces"));
         let result = folder.stored("results/sim-mptcp-1.jsonl.zst");
         let reason = &result.meta.conditions["simulated instead of emulated"];
-        assert!(reason.ends_with(why), "{reason}");
+        assert!(reason.ends_with(detail), "{reason}");
     }
 }
 
@@ -134,10 +134,12 @@ fn without_namespaces_a_comparison_is_simulated() {
     let folder = TestDir::new();
     let arguments = ["compare", "two-paths.toml", "-q", "-r", "2", "-T", "tcp,mptcp"];
     let test = "without_namespaces_a_comparison_is_simulated";
-    let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, &arguments) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert_eq!(ended.err.matches("note: user namespaces").count(), 1, "{ended}");
-    assert!(ended.out.contains("sim instead of emu"), "{ended}");
+    let Some(output) = run_restricted(&Restriction::NoNamespaces, &folder, test, &arguments) else {
+        return;
+    };
+    assert_eq!(output.code, Some(0), "{output}");
+    assert_eq!(output.err.matches("note: user namespaces").count(), 1, "{output}");
+    assert!(output.out.contains("sim instead of emu"), "{output}");
 }
 
 #[test]
@@ -154,13 +156,20 @@ fn kernel_only_commands_fail_before_any_output() {
     ] {
         let folder = TestDir::new();
         let test = "kernel_only_commands_fail_before_any_output";
-        let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, arguments) else {
+        let Some(output) = run_restricted(&Restriction::NoNamespaces, &folder, test, arguments)
+        else {
             return;
         };
-        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
-        assert!(ended.err.starts_with("error: user namespaces are not available here"), "{ended}");
-        assert!(ended.err.contains("hint: run `sysctl user.max_user_namespaces=10000`"), "{ended}");
-        assert!(!folder.work().join("towpath-results").exists(), "{ended}");
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
+        assert!(
+            output.err.starts_with("error: user namespaces are not available here"),
+            "{output}"
+        );
+        assert!(
+            output.err.contains("hint: run `sysctl user.max_user_namespaces=10000`"),
+            "{output}"
+        );
+        assert!(!folder.work().join("towpath-results").exists(), "{output}");
     }
 }
 
@@ -168,15 +177,15 @@ fn kernel_only_commands_fail_before_any_output() {
 fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
     let Some(_serial) = emulator() else { return };
     let scenario = if is_long() { "wifi-cellular-handover" } else { "two-paths.toml" };
-    for place in [Restriction::NoTun, Restriction::MptcpOff] {
+    for restriction in [Restriction::NoTun, Restriction::MptcpOff] {
         let folder = TestDir::new();
         let test = "without_tun_or_multipath_tcp_on_the_host_runs_are_emulated";
         let arguments = ["run", scenario, "-q", "-o", "results"];
-        let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let Some(output) = run_restricted(&restriction, &folder, test, &arguments) else { return };
+        assert_eq!(output.code, Some(0), "{output}");
         assert!(folder.work().join("results/report.html").is_file());
         let result = folder.stored("results/mptcp-1.jsonl.zst");
-        assert!(result.summary.unwrap().multipath.used, "{ended}");
+        assert!(result.summary.unwrap().multipath.used, "{output}");
     }
 }
 
@@ -186,23 +195,31 @@ fn a_machine_reports_its_capabilities() {
     let folder = TestDir::new();
     let test = "a_machine_reports_its_capabilities";
     let arguments = ["doctor", "--self", "--json"];
-    let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, &arguments) else { return };
-    assert_eq!(ended.code, Some(1), "{ended}");
-    let [found] = ended.json().try_into().unwrap();
-    assert_eq!(found["emulation"]["namespaces"]["state"], "missing", "{ended}");
-    assert_eq!(found["emulation"]["tun"]["state"], "not-tried", "{ended}");
-    let works = |name: &str| {
-        let commands = found["commands"].as_array().unwrap();
-        commands.iter().find(|one| one["command"] == name).unwrap()["works"].as_bool().unwrap()
+    let Some(output) = run_restricted(&Restriction::NoNamespaces, &folder, test, &arguments) else {
+        return;
     };
-    assert!(works("run --world sim") && works("measure -T tcp,quic"), "{ended}");
-    assert!(!works("run --world emu") && !works("lab") && !works("setup --apply"), "{ended}");
-    let Some(ended) = run_in(&Restriction::NoTun, &folder, test, &arguments) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let [found] = ended.json().try_into().unwrap();
-    assert_eq!(found["emulation"]["tun"]["state"], "missing", "{ended}");
-    let Some(ended) = run_in(&Restriction::MptcpOff, &folder, test, &arguments) else { return };
-    let [found] = ended.json().try_into().unwrap();
-    assert_eq!(found["machine"]["mptcp"]["remedy"], "sysctl net.mptcp.enabled=1", "{ended}");
-    assert_eq!(found["emulation"]["mptcp"]["state"], "available", "{ended}");
+    assert_eq!(output.code, Some(1), "{output}");
+    let [report] = output.json().try_into().unwrap();
+    assert_eq!(report["emulation"]["namespaces"]["state"], "missing", "{output}");
+    assert_eq!(report["emulation"]["tun"]["state"], "not-tried", "{output}");
+    let works = |name: &str| {
+        let commands = report["commands"].as_array().unwrap();
+        commands.iter().find(|command| command["command"] == name).unwrap()["works"]
+            .as_bool()
+            .unwrap()
+    };
+    assert!(works("run --world sim") && works("measure -T tcp,quic"), "{output}");
+    assert!(!works("run --world emu") && !works("lab") && !works("setup --apply"), "{output}");
+    let Some(output) = run_restricted(&Restriction::NoTun, &folder, test, &arguments) else {
+        return;
+    };
+    assert_eq!(output.code, Some(0), "{output}");
+    let [report] = output.json().try_into().unwrap();
+    assert_eq!(report["emulation"]["tun"]["state"], "missing", "{output}");
+    let Some(output) = run_restricted(&Restriction::MptcpOff, &folder, test, &arguments) else {
+        return;
+    };
+    let [report] = output.json().try_into().unwrap();
+    assert_eq!(report["machine"]["mptcp"]["remedy"], "sysctl net.mptcp.enabled=1", "{output}");
+    assert_eq!(report["emulation"]["mptcp"]["state"], "available", "{output}");
 }

@@ -17,12 +17,12 @@ pattern = "bulk"
 size = "3 MB"
 "#;
 
-fn sized(more: &str) -> String {
-    format!("{TWO_PATHS}{SIZED}{more}\n")
+fn sized_scenario(extra_keys: &str) -> String {
+    format!("{TWO_PATHS}{SIZED}{extra_keys}\n")
 }
 
-/// Flows other than [`SIZED`].
-fn flow(keys: &str) -> String {
+/// Returns a scenario with a flow of these keys instead of [`SIZED`].
+fn flow_scenario(keys: &str) -> String {
     format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
 }
 
@@ -30,23 +30,23 @@ fn flow(keys: &str) -> String {
 fn both_transports_run_and_leave_results_and_a_report() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    folder.write("scenario.toml", sized(""));
-    let ended = folder.run(&["run", "scenario.toml", "--json"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let [tcp, mptcp] = ended.json().try_into().unwrap();
+    folder.write("scenario.toml", sized_scenario(""));
+    let output = folder.run(&["run", "scenario.toml", "--json"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    let [tcp, mptcp] = output.json().try_into().unwrap();
     for (line, transport, used) in [(&tcp, "tcp", false), (&mptcp, "mptcp", true)] {
         assert_eq!(line["transport"], transport);
         assert_eq!(line["file"], format!("{transport}-1.jsonl.zst"));
         let summary = &line["summary"];
-        assert_eq!(summary["flows"][0]["completed"], true, "{ended}");
-        assert_eq!(summary["flows"][0]["bytes"], 3_000_000, "{ended}");
-        assert_eq!(summary["multipath"]["used"], used, "{ended}");
+        assert_eq!(summary["flows"][0]["completed"], true, "{output}");
+        assert_eq!(summary["flows"][0]["bytes"], 3_000_000, "{output}");
+        assert_eq!(summary["multipath"]["used"], used, "{output}");
     }
     assert_eq!(tcp["summary"]["multipath"]["paths_used"], serde_json::json!(["wifi"]));
     assert_eq!(
         mptcp["summary"]["multipath"]["paths_used"],
         serde_json::json!(["wifi", "cellular"]),
-        "{ended}"
+        "{output}"
     );
     let results = "towpath-results/two-paths/001";
     assert_eq!(
@@ -65,7 +65,7 @@ fn both_transports_run_and_leave_results_and_a_report() {
 fn every_back_end_carries_multipath_tcp() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    folder.write("scenario.toml", sized(""));
+    folder.write("scenario.toml", sized_scenario(""));
     for backend in ["packet", "tun"] {
         let tun = File::options().read(true).write(true).open("/dev/net/tun");
         if let (Err(error), "tun") = (tun, backend) {
@@ -74,11 +74,11 @@ fn every_back_end_carries_multipath_tcp() {
         }
         let arguments =
             ["run", "scenario.toml", "-T", "mptcp", "--backend", backend, "-o", backend];
-        let ended = folder.run(&arguments);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let output = folder.run(&arguments);
+        assert_eq!(output.code, Some(0), "{output}");
         let result = folder.stored(&format!("{backend}/mptcp-1.jsonl.zst"));
-        let used = &result.meta.conditions["emulator back-end"];
-        assert!(used.contains(backend), "{used}");
+        let back_end = &result.meta.conditions["emulator back-end"];
+        assert!(back_end.contains(backend), "{back_end}");
         let multipath = result.summary.unwrap().multipath;
         assert_eq!(multipath.paths_used, ["wifi", "cellular"], "{backend}: {multipath:?}");
     }
@@ -88,10 +88,10 @@ fn every_back_end_carries_multipath_tcp() {
 fn repetitions_are_numbered_and_counted() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    folder.write("scenario.toml", sized("[run]\ntransports = [\"tcp\"]"));
-    let ended = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let repeats: Vec<_> = ended.json().iter().map(|line| line["repeat"].as_u64()).collect();
+    folder.write("scenario.toml", sized_scenario("[run]\ntransports = [\"tcp\"]"));
+    let output = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    let repeats: Vec<_> = output.json().iter().map(|line| line["repeat"].as_u64()).collect();
     assert_eq!(repeats, [Some(1), Some(2)]);
 }
 
@@ -99,7 +99,7 @@ fn repetitions_are_numbered_and_counted() {
 fn iperf_sends_in_both_directions_over_parallel_streams() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
-    let result = TestDir::new().result(&flow(keys), "mptcp");
+    let result = TestDir::new().result(&flow_scenario(keys), "mptcp");
     let summary = result.summary.unwrap();
     let directions: Vec<_> = summary.flows.iter().map(|flow| flow.direction).collect();
     assert_eq!(directions, [DataDirection::Up, DataDirection::Down]);
@@ -115,10 +115,10 @@ fn a_sized_download_is_complete() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     for transport in ["tcp", "mptcp"] {
-        let summary = TestDir::new().result(&flow(keys), transport).summary.unwrap();
-        let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
-        assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
-        assert!(only.completed, "{only:#?}");
+        let summary = TestDir::new().result(&flow_scenario(keys), transport).summary.unwrap();
+        let [flow] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
+        assert_eq!((flow.direction, flow.bytes), (DataDirection::Down, 2_000_000));
+        assert!(flow.completed, "{flow:#?}");
     }
 }
 
@@ -133,8 +133,10 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
         for stacks in ["", "[hosts.phone]\nstack = \"towpath\"", "[run]\nstack = \"towpath\""] {
             // The host already exists; its table gets one more key.
             let text = match stacks.strip_prefix("[hosts.phone]") {
-                Some(key) => flow(keys).replace("[hosts.phone]", &format!("[hosts.phone]{key}")),
-                None => flow(&format!("{keys}\n{stacks}")),
+                Some(key) => {
+                    flow_scenario(keys).replace("[hosts.phone]", &format!("[hosts.phone]{key}"))
+                }
+                None => flow_scenario(&format!("{keys}\n{stacks}")),
             };
             let run = TestDir::new().result(&text, "mptcp");
             let summary = run.summary.unwrap();
@@ -161,7 +163,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
 fn a_flow_may_use_ipv6() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"3 MB\"\nfamily = \"v6\"";
-    let summary = TestDir::new().result(&flow(keys), "mptcp").summary.unwrap();
+    let summary = TestDir::new().result(&flow_scenario(keys), "mptcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
     assert!(summary.subflows.iter().all(|s| s.local.contains("fd74:")), "{:#?}", summary.subflows);
     assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
@@ -200,8 +202,8 @@ size = "2 MB"
             assert!(flow.completed, "{flow:#?}");
         }
         // No faster than the bottleneck: 4 MB take at least 0.8 s; a tenth is for bursts.
-        let last = summary.flows.iter().map(|flow| flow.duration_ns).max().unwrap();
-        assert!(last > 700_000_000, "4 MB in {last} ns");
+        let longest_ns = summary.flows.iter().map(|flow| flow.duration_ns).max().unwrap();
+        assert!(longest_ns > 700_000_000, "4 MB in {longest_ns} ns");
     }
 }
 
@@ -211,13 +213,17 @@ fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
     for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
         let folder = TestDir::new();
         let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
-        folder.write("scenario.toml", sized(&expect));
-        let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "--json", "-o", "results"]);
-        assert_eq!(ended.code, Some(code), "{ended}");
-        let line = &ended.json()[0];
-        let held: Vec<_> = line["summary"]["expectations"].as_array().unwrap().iter().collect();
-        assert_eq!(held.len(), 2, "{ended}");
-        assert!(held.iter().any(|one| one["passed"] == (code == 0)), "{ended}");
+        folder.write("scenario.toml", sized_scenario(&expect));
+        let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "--json", "-o", "results"]);
+        assert_eq!(output.code, Some(code), "{output}");
+        let line = &output.json()[0];
+        let expectations: Vec<_> =
+            line["summary"]["expectations"].as_array().unwrap().iter().collect();
+        assert_eq!(expectations.len(), 2, "{output}");
+        assert!(
+            expectations.iter().any(|expectation| expectation["passed"] == (code == 0)),
+            "{output}"
+        );
     }
 }
 
@@ -226,69 +232,73 @@ fn a_flow_can_be_any_command() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
     let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
-    folder.write("scenario.toml", flow(keys));
-    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let found = std::fs::read_to_string(folder.work().join("to")).unwrap();
-    assert_eq!(found, "10.64.0.2\n");
+    folder.write("scenario.toml", flow_scenario(keys));
+    let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    let address = std::fs::read_to_string(folder.work().join("to")).unwrap();
+    assert_eq!(address, "10.64.0.2\n");
 }
 
 #[test]
 fn a_flow_whose_command_fails_is_a_failure() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    folder.write("scenario.toml", flow("run = \"exit 3\""));
-    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
-    assert_eq!(ended.code, Some(1), "{ended}");
-    assert!(ended.out.contains("`exit 3` ended with exit status: 3"), "{ended}");
+    folder.write("scenario.toml", flow_scenario("run = \"exit 3\""));
+    let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
+    assert_eq!(output.code, Some(1), "{output}");
+    assert!(output.out.contains("`exit 3` ended with exit status: 3"), "{output}");
 }
 
 #[test]
 fn a_queue_may_be_at_the_host() {
     let Some(_serial) = emulator() else { return };
     let keys = "preset = \"tbf\"\nqueue-position = \"host\"\ndelay = \"5 ms\"";
-    let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
+    let scenario = sized_scenario("").replacen("delay = \"5 ms\"", keys, 1);
     assert!(scenario.contains("queue-position"), "{scenario}");
     let summary = TestDir::new().result(&scenario, "tcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
 }
 
 /// Scenario whose server does not speak Multipath TCP.
-fn without_mptcp() -> TestDir {
+fn folder_without_mptcp() -> TestDir {
     let folder = TestDir::new();
-    let off = "[hosts.server]\nsysctl = { \"net.mptcp.enabled\" = 0 }";
-    folder.write("scenario.toml", sized("").replacen("[hosts.server]", off, 1));
+    let host_without_mptcp = "[hosts.server]\nsysctl = { \"net.mptcp.enabled\" = 0 }";
+    folder.write(
+        "scenario.toml",
+        sized_scenario("").replacen("[hosts.server]", host_without_mptcp, 1),
+    );
     folder
 }
 
 #[test]
 fn without_multipath_tcp_on_a_host_plain_tcp_still_runs() {
     let Some(_serial) = emulator() else { return };
-    let ended = without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
-    let [tcp, mptcp] = ended.json().try_into().unwrap();
-    assert_eq!(tcp["summary"]["flows"][0]["completed"], true, "{ended}");
-    assert_eq!(mptcp["summary"]["multipath"]["used"], false, "{ended}");
-    assert!(ended.err.contains("mptcp was asked for but not used"), "{ended}");
+    let output =
+        folder_without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
+    let [tcp, mptcp] = output.json().try_into().unwrap();
+    assert_eq!(tcp["summary"]["flows"][0]["completed"], true, "{output}");
+    assert_eq!(mptcp["summary"]["multipath"]["used"], false, "{output}");
+    assert!(output.err.contains("mptcp was asked for but not used"), "{output}");
 }
 
 #[test]
 fn without_multipath_tcp_on_a_host_the_reason_is_printed() {
     let Some(_serial) = emulator() else { return };
-    let ended = without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
-    assert_eq!(ended.code, Some(1), "{ended}");
-    assert!(format!("{}{}", ended.out, ended.err).contains("net.mptcp.enabled"), "{ended}");
+    let output = folder_without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
+    assert_eq!(output.code, Some(1), "{output}");
+    assert!(format!("{}{}", output.out, output.err).contains("net.mptcp.enabled"), "{output}");
 }
 
 #[test]
-fn results_go_where_they_are_wanted() {
+fn results_are_written_to_the_requested_folder() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    folder.write("scenario.toml", flow("pattern = \"bulk\"\nsize = \"10 KB\""));
-    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    folder.write("scenario.toml", flow_scenario("pattern = \"bulk\"\nsize = \"10 KB\""));
+    let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
+    assert_eq!(output.code, Some(0), "{output}");
     assert!(folder.work().join("a/b/report.html").is_file());
     assert!(!Path::new(&folder.work()).join("towpath-results").exists());
-    let progress: Vec<_> = ended.err.lines().filter(|line| line.starts_with('[')).collect();
+    let progress: Vec<_> = output.err.lines().filter(|line| line.starts_with('[')).collect();
     assert_eq!(progress, [""; 0], "quiet means no interval lines");
 }
 
@@ -300,7 +310,7 @@ fn datagrams_use_every_path_in_any_state_and_transport() {
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
         [[timeline]]\nat = \"1500 ms\"\npath = \"cellular\"\nset = \"address\"\nhost = \"phone\"\n";
     let udping = "pattern = \"udping\"\nduration = \"3 s\"\nreply-timeout = \"1 s\"\n";
-    let result = folder.result(&format!("{}{events}", flow(udping)), "tcp");
+    let result = folder.result(&format!("{}{events}", flow_scenario(udping)), "tcp");
     let summary = result.summary.as_ref().unwrap();
     assert!(summary.ok && summary.flows.is_empty(), "{summary:#?}");
     let [wifi, cellular] = &summary.paths[..] else { panic!("{summary:#?}") };
@@ -324,16 +334,19 @@ fn datagrams_use_every_path_in_any_state_and_transport() {
 #[test]
 fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
     let udp = "pattern = \"udp\"\ndirection = \"both\"\nlength = \"1000 B\"\nduration = \"2 s\"\n";
-    let text = flow(udp).replace("[paths.wifi]\n", "[paths.wifi]\nloss = \"5 %\"\n");
+    let text = flow_scenario(udp).replace("[paths.wifi]\n", "[paths.wifi]\nloss = \"5 %\"\n");
     assert!(text.contains("loss = "), "{text}");
     let Some(_serial) = emulator() else { return };
-    let result = datagrams_of(&text, ("emu", "tcp-1"));
-    let simulated = datagrams_of(&text, ("sim", "sim-tcp-1"));
-    for (own, other) in result.iter().zip(&simulated) {
-        assert_eq!((own.sent + own.unsent, other.sent), (250, 250), "{own:?}");
+    let result = datagram_stats_of(&text, ("emu", "tcp-1"));
+    let all_simulated_stats = datagram_stats_of(&text, ("sim", "sim-tcp-1"));
+    for (stats, simulated_stats) in result.iter().zip(&all_simulated_stats) {
+        assert_eq!((stats.sent + stats.unsent, simulated_stats.sent), (250, 250), "{stats:?}");
         // Valid while no datagram is later than the next one.
-        assert!(own.lost.abs_diff(other.lost) <= 3 && other.lost > 0, "{own:?} {other:?}");
-        assert!(own.delay.unwrap().min_ns >= 5_000_000, "{own:?}");
+        assert!(
+            stats.lost.abs_diff(simulated_stats.lost) <= 3 && simulated_stats.lost > 0,
+            "{stats:?} {simulated_stats:?}"
+        );
+        assert!(stats.delay.unwrap().min_ns >= 5_000_000, "{stats:?}");
     }
 }
 
@@ -342,41 +355,41 @@ fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
 fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
     let call = "pattern = \"call\"\nvideo = \"500 kbit/s\"\nduration = \"4 s\"\n";
     let link = "[paths.wifi]\ndelay = \"40 ms\"\nloss = \"5 %\"\n";
-    let text = flow(call).replace("[paths.wifi]\n", link);
+    let text = flow_scenario(call).replace("[paths.wifi]\n", link);
     let text = text.replacen("delay = \"5 ms\"\n", "", 1);
     let Some(_serial) = emulator() else { return };
     for world in [("sim", "sim-tcp-1"), ("emu", "tcp-1")] {
-        let all = datagrams_of(&text, world);
-        assert_eq!(all.len(), 4, "{all:#?}");
-        for own in &all[..2] {
-            let call = own.call.as_ref().unwrap();
-            assert_eq!((call.planned, call.basis), (200, DelayBasis::OneClock), "{own:?}");
+        let all_stats = datagram_stats_of(&text, world);
+        assert_eq!(all_stats.len(), 4, "{all_stats:#?}");
+        for stats in &all_stats[..2] {
+            let call = stats.call.as_ref().unwrap();
+            assert_eq!((call.planned, call.basis), (200, DelayBasis::OneClock), "{stats:?}");
             // A packet of 20 ms, 40 ms of one-way delay, 60 ms in the buffer.
             let delay_ms = call.mouth_to_ear_ns.unwrap() / 1_000_000;
-            assert!((120..135).contains(&delay_ms), "{own:?}");
+            assert!((120..135).contains(&delay_ms), "{stats:?}");
             // 93.2, less 3 for the delay and 95 × 5 ÷ (5 + 25.1) = 15.8 for 5 % of losses.
             // Of 200 packets, 1 % to 10 % may be lost within four standard deviations: 3.7 to 27.
             let (rating, score) = (call.rating.unwrap(), call.score.unwrap());
-            assert!((60.0..90.0).contains(&rating), "{own:?}");
-            assert!((3.0..4.4).contains(&score), "{own:?}");
-            assert_eq!(call.lost, own.lost + own.unsent, "{own:?}");
-            assert!(call.played <= 200 - call.lost && call.lost > 0, "{own:?}");
+            assert!((60.0..90.0).contains(&rating), "{stats:?}");
+            assert!((3.0..4.4).contains(&score), "{stats:?}");
+            assert_eq!(call.lost, stats.lost + stats.unsent, "{stats:?}");
+            assert!(call.played <= 200 - call.lost && call.lost > 0, "{stats:?}");
         }
-        for own in &all[2..] {
-            let call = own.call.as_ref().unwrap();
-            assert_eq!((call.medium.as_str(), call.planned), ("video", 120), "{own:?}");
+        for stats in &all_stats[2..] {
+            let call = stats.call.as_ref().unwrap();
+            assert_eq!((call.medium.as_str(), call.planned), ("video", 120), "{stats:?}");
             // Two datagrams a frame: nine of ten arrive whole.
-            assert!((85..120).contains(&call.played) && call.score.is_none(), "{own:?}");
+            assert!((85..120).contains(&call.played) && call.score.is_none(), "{stats:?}");
         }
     }
 }
 
 /// Returns the datagrams of both directions of a run over TCP.
-fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramStats> {
+fn datagram_stats_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramStats> {
     let folder = TestDir::new();
     folder.write("udp.toml", text);
-    let ended = folder.run(&["run", "udp.toml", "--world", world, "-T", "tcp", "-q", "-o", "r"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = folder.run(&["run", "udp.toml", "--world", world, "-T", "tcp", "-q", "-o", "r"]);
+    assert_eq!(output.code, Some(0), "{output}");
     let result = folder.stored(&format!("r/{name}.jsonl.zst"));
     let flows = result.summary.unwrap().flows;
     flows.into_iter().filter_map(|flow| flow.datagrams).collect()
@@ -421,25 +434,26 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
     let run = folder.run(&["run", "steady.toml", "--world", "emu", "-T", "tcp", "-q", "-o", "r"]);
     assert_eq!(run.code, Some(0), "{run}");
     let result = folder.stored("r/tcp-1.jsonl.zst");
-    let own = result.summary.as_ref().unwrap().flows[0].datagrams.clone().unwrap();
+    let stats = result.summary.as_ref().unwrap().flows[0].datagrams.clone().unwrap();
     let client = "iperf3 -u -b 2M -l 1000 -t 6 -J -c $TOWPATH_SERVER > iperf3.json";
     let options = ["--on", "server", "iperf3 -s -1", "--on", "client", client];
     let lab = folder.run(&[&["lab", "steady.toml", "-o", "lab"], &options[..]].concat());
     assert_eq!(lab.code, Some(0), "{lab}");
-    let said = std::fs::read_to_string(folder.work().join("iperf3.json")).unwrap();
-    let theirs: serde_json::Value = serde_json::from_str(&said).unwrap();
-    let sum = &theirs["end"]["sum"];
-    let lost = sum["lost_percent"].as_f64().unwrap() / 100.0;
-    let jitter_ms = sum["jitter_ms"].as_f64().unwrap();
-    let ours = own.jitter_ns as f64 / 1e6;
+    let iperf3_json = std::fs::read_to_string(folder.work().join("iperf3.json")).unwrap();
+    let iperf3_result: serde_json::Value = serde_json::from_str(&iperf3_json).unwrap();
+    let iperf3_sum = &iperf3_result["end"]["sum"];
+    let iperf3_lost_share = iperf3_sum["lost_percent"].as_f64().unwrap() / 100.0;
+    let jitter_ms = iperf3_sum["jitter_ms"].as_f64().unwrap();
+    let jitter_of_towpath_ms = stats.jitter_ns as f64 / 1e6;
     assert!(
-        LOSS_BOUNDS.contains(&own.lost_share()) && LOSS_BOUNDS.contains(&lost),
-        "{own:?} {sum}"
+        LOSS_BOUNDS.contains(&stats.lost_share()) && LOSS_BOUNDS.contains(&iperf3_lost_share),
+        "{stats:?} {iperf3_sum}"
     );
     if busy(&result).is_none() {
         assert!(
-            JITTER_BOUNDS_MS.contains(&ours) && JITTER_BOUNDS_MS.contains(&jitter_ms),
-            "{own:?} {sum}"
+            JITTER_BOUNDS_MS.contains(&jitter_of_towpath_ms)
+                && JITTER_BOUNDS_MS.contains(&jitter_ms),
+            "{stats:?} {iperf3_sum}"
         );
     }
 }
@@ -449,7 +463,7 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
 fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
     let Some(_serial) = emulator() else { return };
     let folder = TestDir::new();
-    let rise = |name: &str, queue: &str| {
+    let measure_rise = |name: &str, queue: &str| {
         let file = format!("{name}.toml");
         folder.write(
             &file,
@@ -460,16 +474,16 @@ fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
                  pattern = \"latency\"\nduration = \"3 s\"\n"
             ),
         );
-        let ended = folder.run(&["run", &file, "--world", "emu", "-T", "tcp", "-q", "-o", name]);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let output = folder.run(&["run", &file, "--world", "emu", "-T", "tcp", "-q", "-o", name]);
+        assert_eq!(output.code, Some(0), "{output}");
         let result = folder.stored(&format!("{name}/tcp-1.jsonl.zst"));
         let phases = &result.summary.as_ref().unwrap().flows[0].messages.as_ref().unwrap().phases;
-        let down = phases.iter().find(|phase| phase.load == Load::Down).unwrap();
-        (down.delay_increase_ns.unwrap() / 1_000_000, busy(&result).is_some())
+        let down_phase = phases.iter().find(|phase| phase.load == Load::Down).unwrap();
+        (down_phase.delay_increase_ns.unwrap() / 1_000_000, busy(&result).is_some())
     };
-    let (long, _) = rise("long", "\"500 ms\"");
-    let (managed, is_busy) = rise("managed", "{ codel = {} }");
-    assert!(long >= 100, "{long}");
-    assert!(managed < 60 || is_busy, "{managed}");
-    assert!(managed < long, "{managed} {long}");
+    let (long_queue_ms, _) = measure_rise("long", "\"500 ms\"");
+    let (codel_ms, is_busy) = measure_rise("managed", "{ codel = {} }");
+    assert!(long_queue_ms >= 100, "{long_queue_ms}");
+    assert!(codel_ms < 60 || is_busy, "{codel_ms}");
+    assert!(codel_ms < long_queue_ms, "{codel_ms} {long_queue_ms}");
 }

@@ -18,61 +18,61 @@ rate = "20 Mbit/s"
 
 const FLOW: &str = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\n";
 
-/// Runs a folder's scenario and expects a refusal before any process starts. Returns the message.
+/// Runs a command and expects a refusal before any process starts. Returns the message.
 pub(crate) fn refused(folder: &TestDir, arguments: &[&str]) -> String {
-    let before = folder.names();
-    let ended = folder.run(arguments);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert_eq!(ended.out, "", "data of a run that did not happen");
-    assert_eq!(folder.names(), before, "something was started");
+    let names_before = folder.names();
+    let output = folder.run(arguments);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert_eq!(output.out, "", "data of a run that did not happen");
+    assert_eq!(folder.names(), names_before, "something was started");
     assert_eq!(names(&folder.temporary()), [""; 0], "something was started");
-    for line in ended.err.lines() {
+    for line in output.err.lines() {
         assert!(line.chars().count() <= 100, "too wide: {line}");
     }
-    ended.err
+    output.err
 }
 
-fn wrong(text: &[u8]) -> String {
+fn run_error(text: &[u8]) -> String {
     let folder = TestDir::new();
     folder.write("handover.toml", text);
     refused(&folder, &["run", "handover.toml"])
 }
 
-macro_rules! wrong {
+macro_rules! error_snapshots {
     ($($name:ident: $text:expr;)*) => {
         $(#[test]
         fn $name() {
-            insta::assert_snapshot!(wrong($text.as_ref()));
+            insta::assert_snapshot!(run_error($text.as_ref()));
         })*
     };
 }
 
-fn after_head(text: &str) -> String {
+fn with_head(text: &str) -> String {
     format!("{HEAD}{text}\n")
 }
 
-fn path(keys: &str) -> String {
+fn with_path(keys: &str) -> String {
     HEAD.replacen("rate = \"40 Mbit/s\"", keys, 1)
 }
 
-fn between(hosts: &str) -> String {
+fn with_path_between(hosts: &str) -> String {
     HEAD.replacen("\"phone\", \"server\"", hosts, 1)
 }
 
-fn host(keys: &str) -> String {
+fn with_host(keys: &str) -> String {
     HEAD.replacen("[hosts.phone]", &format!("[hosts.phone]\n{keys}"), 1)
 }
 
-fn flow(keys: &str) -> String {
-    after_head(&format!("{FLOW}{keys}"))
+fn with_flow(keys: &str) -> String {
+    with_head(&format!("{FLOW}{keys}"))
 }
 
-fn event(keys: &str) -> String {
-    after_head(&format!("{FLOW}pattern = \"iperf\"\n[[timeline]]\n{keys}"))
+fn with_event(keys: &str) -> String {
+    with_head(&format!("{FLOW}pattern = \"iperf\"\n[[timeline]]\n{keys}"))
 }
 
-fn expectation(line: &str) -> String {
-    after_head(&format!("{FLOW}pattern = \"iperf\"\n[expect]\n{line}"))
+fn with_expectation(line: &str) -> String {
+    with_head(&format!("{FLOW}pattern = \"iperf\"\n[expect]\n{line}"))
 }
 
 fn many_hosts() -> String {
@@ -82,55 +82,55 @@ fn many_hosts() -> String {
     format!("name = \"many\"\n{}{}", hosts.concat(), paths.concat())
 }
 
-wrong! {
+error_snapshots! {
     empty_file: "";
     ten_megabytes_of_garbage: vec![b'{'; 10_000_000];
     not_utf8: [b"name = \"a\"\n".as_slice(), &[0xff, 0xfe]].concat();
     not_toml: "<scenario name=\"handover\"/>\n";
-    syntax_error: path("rate = 40 Mbit/s");
+    syntax_error: with_path("rate = 40 Mbit/s");
     no_flows: HEAD;
     no_paths: "name = \"a\"\n[hosts.a]\n[hosts.b]\n";
-    unknown_key: path("rate = \"40 Mbit/s\"\ndely = \"15 ms\"");
-    unknown_table: after_head("[experiment]\nrepeat = 3");
-    missing_unit: path("rate = 40");
-    wrong_kind_of_unit: path("rate = \"15 ms\"");
-    negative_rate: path("rate = \"-40 Mbit/s\"");
-    zero_rate: path("rate = \"0 Mbit/s\"");
-    absurd_rate: path("rate = \"40000 Gbit/s\"");
-    absurd_size: flow("pattern = \"bulk\"\nsize = \"99999999999 GB\"");
-    absurd_duration: flow("pattern = \"iperf\"\nduration = \"9 h\"\nstreams = 100000");
-    duplicate_key: path("rate = \"40 Mbit/s\"\nrate = \"50 Mbit/s\"");
-    duplicate_path: after_head("[paths.wifi]\nbetween = [\"phone\", \"server\"]");
+    unknown_key: with_path("rate = \"40 Mbit/s\"\ndely = \"15 ms\"");
+    unknown_table: with_head("[experiment]\nrepeat = 3");
+    missing_unit: with_path("rate = 40");
+    wrong_kind_of_unit: with_path("rate = \"15 ms\"");
+    negative_rate: with_path("rate = \"-40 Mbit/s\"");
+    zero_rate: with_path("rate = \"0 Mbit/s\"");
+    absurd_rate: with_path("rate = \"40000 Gbit/s\"");
+    absurd_size: with_flow("pattern = \"bulk\"\nsize = \"99999999999 GB\"");
+    absurd_duration: with_flow("pattern = \"iperf\"\nduration = \"9 h\"\nstreams = 100000");
+    duplicate_key: with_path("rate = \"40 Mbit/s\"\nrate = \"50 Mbit/s\"");
+    duplicate_path: with_head("[paths.wifi]\nbetween = [\"phone\", \"server\"]");
     duplicate_host: HEAD.replacen("[hosts.server]", "[hosts.phone]", 1);
     more_hosts_than_allowed: many_hosts();
-    path_to_itself: between("\"phone\", \"phone\"");
-    path_to_unknown_host: between("\"phone\", \"sever\"");
-    path_with_spaces: after_head("[paths.\"my path\"]\nbetween = [\"phone\", \"server\"]");
-    trace_that_is_missing: path("rate = { trace = \"lte.trace\" }");
-    trace_that_is_invalid: path("rate = { trace = \"handover.toml\" }");
+    path_to_itself: with_path_between("\"phone\", \"phone\"");
+    path_to_unknown_host: with_path_between("\"phone\", \"sever\"");
+    path_with_spaces: with_head("[paths.\"my path\"]\nbetween = [\"phone\", \"server\"]");
+    trace_that_is_missing: with_path("rate = { trace = \"lte.trace\" }");
+    trace_that_is_invalid: with_path("rate = { trace = \"handover.toml\" }");
     endpoint_flags_that_exclude_each_other:
-        host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"signal\", \"fullmesh\"] }] }");
+        with_host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"signal\", \"fullmesh\"] }] }");
     endpoint_flag_that_is_unknown:
-        host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"backp\"] }] }");
-    sysctl_outside_of_the_network: host("sysctl = { \"kernel.hostname\" = \"phone\" }");
-    event_on_an_unknown_path: event("at = \"3 s\"\npath = \"wlan\"\nset = \"down\"");
-    event_after_the_end: event("at = \"12 s\"\npath = \"wifi\"\nset = \"down\"");
-    event_without_a_host: event("at = \"1 s\"\npath = \"wifi\"\nset = \"address\"");
-    flow_to_itself: after_head("[[flows]]\nfrom = \"phone\"\nto = \"phone\"\npattern = \"iperf\"");
+        with_host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"backp\"] }] }");
+    sysctl_outside_of_the_network: with_host("sysctl = { \"kernel.hostname\" = \"phone\" }");
+    event_on_an_unknown_path: with_event("at = \"3 s\"\npath = \"wlan\"\nset = \"down\"");
+    event_after_the_end: with_event("at = \"12 s\"\npath = \"wifi\"\nset = \"down\"");
+    event_without_a_host: with_event("at = \"1 s\"\npath = \"wifi\"\nset = \"address\"");
+    flow_to_itself: with_head("[[flows]]\nfrom = \"phone\"\nto = \"phone\"\npattern = \"iperf\"");
     flow_without_a_path:
-        after_head("[hosts.laptop]\n[paths.cable]\nbetween = [\"laptop\", \"server\"]\n[[flows]]\n\
+        with_head("[hosts.laptop]\n[paths.cable]\nbetween = [\"laptop\", \"server\"]\n[[flows]]\n\
             from = \"phone\"\nto = \"laptop\"\npattern = \"iperf\"");
-    flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
-    flow_with_a_mistyped_key: flow("pattern = \"interactive\"\nperoid = \"100 ms\"");
-    flow_with_a_key_of_another_pattern: flow("pattern = \"video\"\nperiod = \"100 ms\"");
-    flow_that_expects_a_mistyped_delay: after_head(&format!(
+    flow_of_an_unknown_pattern: with_flow("pattern = \"iperf3\"");
+    flow_with_a_mistyped_key: with_flow("pattern = \"interactive\"\nperoid = \"100 ms\"");
+    flow_with_a_key_of_another_pattern: with_flow("pattern = \"video\"\nperiod = \"100 ms\"");
+    flow_that_expects_a_mistyped_delay: with_head(&format!(
         "{FLOW}pattern = \"interactive\"\n[expect]\ndelay.p95 = \"<= 100 ms\""));
-    unknown_transport: flow("pattern = \"iperf\"\n[run]\ntransports = [\"tcp\", \"sctp\"]");
-    world_of_a_later_version: flow("pattern = \"iperf\"\n[run]\nworlds = [\"live\"]");
-    expectation_of_an_unknown_metric: expectation("\"mptcp.goodptu\" = \">= 15 Mbit/s\"");
-    expectation_without_a_unit: expectation("\"mptcp.goodput\" = \">= 15\"");
+    unknown_transport: with_flow("pattern = \"iperf\"\n[run]\ntransports = [\"tcp\", \"sctp\"]");
+    world_of_a_later_version: with_flow("pattern = \"iperf\"\n[run]\nworlds = [\"live\"]");
+    expectation_of_an_unknown_metric: with_expectation("\"mptcp.goodptu\" = \">= 15 Mbit/s\"");
+    expectation_without_a_unit: with_expectation("\"mptcp.goodput\" = \">= 15\"");
     several_mistakes_at_once:
-        flow("pattern = \"bulk\"\nvia = \"cell\"\n[[timeline]]\nat = 3\npath = \"wifi\"\n\
+        with_flow("pattern = \"bulk\"\nvia = \"cell\"\n[[timeline]]\nat = 3\npath = \"wifi\"\n\
             set = \"down\"\n[run]\nseed = -1\nrepeats = 3");
 }
 
@@ -138,7 +138,7 @@ wrong! {
 fn a_broken_trace_is_shown_with_its_line() {
     let folder = TestDir::new();
     folder.write("lte.trace", "1\n5\nfive\n");
-    folder.write("handover.toml", path("rate = { trace = \"lte.trace\" }"));
+    folder.write("handover.toml", with_path("rate = { trace = \"lte.trace\" }"));
     insta::assert_snapshot!(refused(&folder, &["run", "handover.toml"]));
 }
 

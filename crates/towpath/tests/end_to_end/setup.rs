@@ -27,7 +27,7 @@ done
 ";
 
 /// Runs a script as root of new user and network namespaces, in which `$TOWPATH` is the command.
-fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
+fn run_on_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
         return None;
@@ -60,12 +60,15 @@ fn a_plan_is_a_script_that_does_what_apply_does() {
         # The kernel counts the numbers of endpoints on.
         unnumbered() { echo \"$1\" | sed 's/ id [0-9]*//'; }
         test \"$(unnumbered \"$(show)\")\" = \"$(unnumbered \"$applied\")\"";
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let right = "# 172.31.0.133 is no address of this host\nip mptcp endpoint delete id 1\n";
-    assert!(ended.out.contains(right), "{ended}");
-    assert!(ended.out.contains("ip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"), "{ended}");
-    assert!(ended.err.contains("changes made; `towpath setup --undo` takes all back"), "{ended}");
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
+    let expected = "# 172.31.0.133 is no address of this host\nip mptcp endpoint delete id 1\n";
+    assert!(output.out.contains(expected), "{output}");
+    assert!(
+        output.out.contains("ip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"),
+        "{output}"
+    );
+    assert!(output.err.contains("changes made; `towpath setup --undo` takes all back"), "{output}");
 }
 
 #[test]
@@ -75,12 +78,12 @@ fn without_privileges_there_is_a_plan_but_nothing_is_changed() {
     // Root of a user namespace inside the first does not own its network.
     let script = "exec unshare -Ur sh -c '$TOWPATH setup --role client && \
                   $TOWPATH setup --role client --apply'";
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.out.contains("ip mptcp endpoint add 172.31.0.218 dev eth0 subflow"), "{ended}");
-    let refused = "error: set MPTCP limits to 4 subflows and 2 accepted addresses: Operation not";
-    assert!(ended.err.contains(refused), "{ended}");
-    assert!(ended.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{ended}");
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.out.contains("ip mptcp endpoint add 172.31.0.218 dev eth0 subflow"), "{output}");
+    let error = "error: set MPTCP limits to 4 subflows and 2 accepted addresses: Operation not";
+    assert!(output.err.contains(error), "{output}");
+    assert!(output.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{output}");
 }
 
 #[test]
@@ -95,9 +98,9 @@ fn invalid_requests_are_reported() {
     ] {
         let folder = TestDir::new();
         let script = format!("exec $TOWPATH setup {arguments}");
-        let Some(ended) = on_a_host(test, &folder, &script) else { return };
-        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
-        assert!(ended.err.contains(complaint), "{ended}");
+        let Some(output) = run_on_host(test, &folder, &script) else { return };
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
+        assert!(output.err.contains(complaint), "{output}");
     }
 }
 
@@ -112,16 +115,19 @@ fn files_for_the_next_start_are_written_where_they_are_wanted() {
         test -x files/towpath-mptcp
         cat files/towpath-mptcp
         $TOWPATH setup --role server --persist networkmanager --json";
-    let Some(ended) = on_a_host(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.out.starts_with("files/towpath-mptcp\nfiles/towpath-mptcp.service\n"), "{ended}");
+    let Some(output) = run_on_host(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(
+        output.out.starts_with("files/towpath-mptcp\nfiles/towpath-mptcp.service\n"),
+        "{output}"
+    );
     // Changes that are already applied are also in the files.
-    assert!(ended.out.contains("\nsysctl -w net.ipv4.conf.eth0.arp_ignore=1\n"), "{ended}");
-    assert!(ended.out.contains("\nip mptcp endpoint add 172.31.0.218 dev eth0 id"), "{ended}");
-    assert!(ended.out.contains("connection.mptcp-flags enabled,"), "{ended}");
+    assert!(output.out.contains("\nsysctl -w net.ipv4.conf.eth0.arp_ignore=1\n"), "{output}");
+    assert!(output.out.contains("\nip mptcp endpoint add 172.31.0.218 dev eth0 id"), "{output}");
+    assert!(output.out.contains("connection.mptcp-flags enabled,"), "{output}");
 }
 
-/// Runs the stored files on a freshly booted host: a new network namespace.
+/// Runs the stored files on a host that has just booted: a new network namespace.
 #[test]
 fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
     let test = "stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again";
@@ -137,7 +143,7 @@ fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
     ";
     // Arguments when an interface is up, and when one is down.
     // NetworkManager calls the dispatcher's script like this, without other programs here.
-    let again = format!(
+    let boot_script = format!(
         "{HOST}{UP}{show}
         before=$(show)
         mkdir -p bin; printf '#!/bin/sh\necho \"$@\" >>nmcli.log\n' >bin/nmcli; chmod +x bin/nmcli
@@ -155,7 +161,7 @@ fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
         show >twice
         cmp again twice && cmp $2 again"
     );
-    folder.write("again.sh", again);
+    folder.write("again.sh", boot_script);
     let script = format!(
         "{show}
         for role in server 'client --peer 172.31.0.1,172.31.0.2'; do
@@ -175,12 +181,12 @@ fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
         done
         cat nmcli.log"
     );
-    let Some(ended) = on_a_host(test, &folder, &script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_on_host(test, &folder, &script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     let flags = "connection.mptcp-flags enabled,also-without-default-route,signal\n";
-    assert!(ended.out.contains(flags), "{ended}");
+    assert!(output.out.contains(flags), "{output}");
     // The client's endpoints are laminar, so NetworkManager only has to be kept from making others.
-    assert!(ended.out.contains("connection.mptcp-flags disabled\n"), "{ended}");
+    assert!(output.out.contains("connection.mptcp-flags disabled\n"), "{output}");
 }
 
 /// Sections and keys of a unit with their allowed values; from systemd.unit(5), systemd.service(5)
@@ -202,28 +208,29 @@ fn the_unit_is_one_that_systemd_understands() {
         mount -t tmpfs none /usr/local/sbin
         cp files/towpath-mptcp /usr/local/sbin
         exec systemd-analyze verify --man=no ./files/towpath-mptcp.service'";
-    let is_there = missing("systemd-analyze").is_none();
-    let verify = if is_there { verify } else { "" };
+    let is_installed = missing("systemd-analyze").is_none();
+    let verify = if is_installed { verify } else { "" };
     let script =
         format!("$TOWPATH setup --role server --persist systemd --out files 2>said\n{verify}");
-    let Some(ended) = on_a_host(test, &folder, &script) else { return };
+    let Some(output) = run_on_host(test, &folder, &script) else { return };
     // systemd-analyze only warns of unknown keys, and succeeds.
-    assert!(ended.code == Some(0) && ended.err.is_empty(), "{ended}");
+    assert!(output.code == Some(0) && output.err.is_empty(), "{output}");
     let unit = fs::read_to_string(folder.work().join("files/towpath-mptcp.service")).unwrap();
     let mut section = "";
-    let mut found = Vec::new();
+    let mut found_keys = Vec::new();
     for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if line.starts_with('[') {
             section = line;
             continue;
         }
         let (key, value) = line.split_once('=').unwrap();
-        let known = UNIT.iter().find(|(of, name, _)| (*of, *name) == (section, key));
-        let (_, _, values) = known.unwrap_or_else(|| panic!("{section} {line}"));
+        let allowed =
+            UNIT.iter().find(|(known_section, name, _)| (*known_section, *name) == (section, key));
+        let (_, _, values) = allowed.unwrap_or_else(|| panic!("{section} {line}"));
         assert!(values.is_empty() || values.contains(&value), "{section} {line}");
-        found.push(key);
+        found_keys.push(key);
     }
-    assert_eq!(found.len(), UNIT.len(), "{unit}");
+    assert_eq!(found_keys.len(), UNIT.len(), "{unit}");
 }
 
 /// Script with two hosts, each in a network namespace that `$one` and `$two` name.
@@ -269,13 +276,14 @@ for host in $one $two; do up $host eno1; up $host eno2; done
 "#;
 
 /// Returns the commands of a section of docs/setup.md, as `host# command`, in order.
-fn transcript(section: &str) -> Vec<(String, String)> {
+fn documented_commands(section: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/setup.md");
     let document = fs::read_to_string(path).unwrap();
-    let part = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
-    let prompts = part.lines().filter_map(|line| line.split_once("# "));
-    let known = |host: &str| ["client", "server", "one", "two"].contains(&host);
-    let prompts = prompts.filter(|(host, _)| known(host));
+    let section_text =
+        document.split("\n## ").find(|section_text| section_text.starts_with(section)).unwrap();
+    let prompts = section_text.lines().filter_map(|line| line.split_once("# "));
+    let is_host = |name: &str| ["client", "server", "one", "two"].contains(&name);
+    let prompts = prompts.filter(|(name, _)| is_host(name));
     prompts.map(|(host, command)| (host.to_owned(), command.to_owned())).collect()
 }
 
@@ -285,7 +293,7 @@ fn run_section(
     section: &str,
     network: &str,
 ) -> Option<(TestDir, Vec<(String, String)>)> {
-    // `tc` has no such option, but starts.
+    // `tc` has no such option, but it starts.
     let tools = ["ip", "tc", "unshare", "nsenter", "curl", "python3"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         skip(test, &reason);
@@ -293,7 +301,7 @@ fn run_section(
     }
     let folder = TestDir::new();
     fs::write(folder.work().join("big"), vec![7; 8_000_000]).unwrap();
-    let commands = transcript(section);
+    let commands = documented_commands(section);
     let mut script = format!("{TWO_HOSTS}{network}");
     for (number, (host, command)) in commands.iter().enumerate() {
         let host = if ["client", "one"].contains(&host.as_str()) { "$one" } else { "$two" };
@@ -310,29 +318,30 @@ fn run_section(
     }
     script.push_str("cmp big got\nkill $python $one $two; wait; true\n");
     folder.write("script.sh", script);
-    let place = folder.temporary().join("towpath");
-    symlink(fs::canonicalize(crate::program::binary()).unwrap(), place).unwrap();
-    let others = env::var_os("PATH").unwrap_or_default();
-    let search: Vec<_> =
-        [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
+    let link = folder.temporary().join("towpath");
+    symlink(fs::canonicalize(crate::program::binary()).unwrap(), link).unwrap();
+    let search_path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> =
+        [folder.temporary()].into_iter().chain(env::split_paths(&search_path)).collect();
     let mut command = folder.program("unshare");
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-e", "script.sh"]);
-    command.env("PATH", env::join_paths(search).unwrap());
+    command.env("PATH", env::join_paths(folders).unwrap());
     command.env("XDG_STATE_HOME", folder.temporary());
     let _serial = emulator()?;
-    let ended = folder.start(&mut command).wait();
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = folder.start(&mut command).wait();
+    assert_eq!(output.code, Some(0), "{output}");
     Some((folder, commands))
 }
 
-fn output(folder: &TestDir, number: usize, ending: &str) -> String {
+/// Returns the output of a command: the file `NUMBER.ENDING`.
+fn read_output(folder: &TestDir, number: usize, ending: &str) -> String {
     fs::read_to_string(folder.work().join(format!("{number}.{ending}"))).unwrap()
 }
 
 /// Checks that the last curl used both paths.
 fn assert_both_paths(folder: &TestDir, commands: &[(String, String)]) {
     let curl = commands.iter().position(|(_, command)| command.contains("curl")).unwrap();
-    let line = output(folder, curl, "err");
+    let line = read_output(folder, curl, "err");
     assert!(line.contains("1 was Multipath TCP (1 over several paths)"), "{line}");
 }
 
@@ -342,18 +351,18 @@ fn the_documented_hosts_at_one_switch_use_both_interfaces() {
     let section = "Two hosts with two interfaces each in one network";
     let Some((folder, commands)) = run_section(test, section, ONE_SWITCH) else { return };
     assert_both_paths(&folder, &commands);
-    let server = output(&folder, 3, "out");
+    let server = read_output(&folder, 3, "out");
     // Removes the wrong block, and announces the server's own addresses.
     assert!(server.contains("# 172.31.0.133 is no address of this host\n"), "{server}");
     assert!(server.contains("\nsysctl -w net.ipv4.conf.wlan0.arp_ignore=1\n"), "{server}");
     assert!(server.contains("\nip rule add from 172.31.0.237 lookup "), "{server}");
     assert!(server.contains("\nip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"), "{server}");
-    for second in [5, 6] {
-        let again = output(&folder, second, "out");
-        assert!(again.starts_with("# nothing to do: all is right for 172.31.0."), "{again}");
+    for number in [5, 6] {
+        let plan = read_output(&folder, number, "out");
+        assert!(plan.starts_with("# nothing to do: all is right for 172.31.0."), "{plan}");
     }
     let last = commands.len() - 1;
-    assert_eq!(output(&folder, last, "out"), "", "no endpoint is left");
+    assert_eq!(read_output(&folder, last, "out"), "", "no endpoint is left");
 }
 
 #[test]
@@ -364,7 +373,7 @@ fn the_documented_hosts_with_two_cables_use_both() {
         return;
     };
     assert_both_paths(&folder, &commands);
-    let client = output(&folder, 0, "out");
+    let client = read_output(&folder, 0, "out");
     assert!(client.contains("\nip mptcp endpoint add 192.168.0.1 dev eno2 laminar\n"), "{client}");
     assert!(!client.contains("ip rule"), "{client}");
 }

@@ -9,7 +9,7 @@ use crate::scenario_errors::refused;
 fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
-    let ended = folder.run(&[
+    let output = folder.run(&[
         "run",
         "scenario.toml",
         "--world",
@@ -23,23 +23,23 @@ fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {
         "--pcap",
         "captures",
     ]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.err.contains("over mptcp, simulated run 2: "), "{ended}");
-    assert!(ended.out.contains("mptcp × 2") && ended.out.contains("sim"), "{ended}");
-    let read = |part: &str| {
-        let part = folder.work().join(part);
-        let read = |name: String| (name.clone(), fs::read(part.join(name)).unwrap());
-        names(&part).into_iter().map(read).collect::<Vec<_>>()
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(output.err.contains("over mptcp, simulated run 2: "), "{output}");
+    assert!(output.out.contains("mptcp × 2") && output.out.contains("sim"), "{output}");
+    let read_folder = |folder_name: &str| {
+        let path = folder.work().join(folder_name);
+        let with_content = |name: String| (name.clone(), fs::read(path.join(name)).unwrap());
+        names(&path).into_iter().map(with_content).collect::<Vec<_>>()
     };
-    [read("results"), read("captures")].concat()
+    [read_folder("results"), read_folder("captures")].concat()
 }
 
 #[test]
 fn results_and_captures_do_not_depend_on_the_number_of_jobs() {
-    let (one, two) = (simulate("1"), simulate("2"));
-    let found: Vec<_> = one.iter().map(|(name, _)| name.as_str()).collect();
+    let (one_job, two_jobs) = (simulate("1"), simulate("2"));
+    let file_names: Vec<_> = one_job.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
-        found,
+        file_names,
         [
             "report.html",
             "sim-mptcp-1.jsonl.zst",
@@ -56,7 +56,7 @@ fn results_and_captures_do_not_depend_on_the_number_of_jobs() {
             "sim-tcp-2-server.pcapng",
         ]
     );
-    for ((name, first), (_, second)) in one.iter().zip(&two) {
+    for ((name, first), (_, second)) in one_job.iter().zip(&two_jobs) {
         assert!(first == second, "{name} differs");
     }
 }
@@ -89,14 +89,14 @@ fn a_run_explains_its_capacity_use_and_suggests_a_change() {
     folder.write("scenario.toml", SMALL_WINDOW);
     let arguments =
         ["run", "scenario.toml", "--world", "sim", "--transport", "mptcp", "--out", "results"];
-    let ended = folder.run(&[&arguments[..], &["--explain"]].concat());
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let flat = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("of 22 Mbit/s, "), "{ended}");
-    assert!(flat.contains("was full of data waiting for cellular"), "{ended}");
-    let last = ended.out.lines().last().unwrap_or_default();
-    assert!(last.starts_with("  best: for every host: "), "{ended}");
-    assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{ended}");
+    let output = folder.run(&[&arguments[..], &["--explain"]].concat());
+    assert_eq!(output.code, Some(0), "{output}");
+    let words = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("of 22 Mbit/s, "), "{output}");
+    assert!(words.contains("was full of data waiting for cellular"), "{output}");
+    let last_line = output.out.lines().last().unwrap_or_default();
+    assert!(last_line.starts_with("  best: for every host: "), "{output}");
+    assert!(output.out.lines().all(|line| line.chars().count() <= 100), "{output}");
 
     let table = folder.run(&["report", "results", "--account"]);
     assert_eq!(table.code, Some(0), "{table}");
@@ -120,9 +120,9 @@ fn a_run_explains_its_capacity_use_and_suggests_a_change() {
 fn without_a_simulated_run_there_is_nothing_to_explain() {
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
-    let ended = folder.run(&["run", "scenario.toml", "--explain", "--world", "emu"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("hint: add `--world sim`"), "{ended}");
+    let output = folder.run(&["run", "scenario.toml", "--explain", "--world", "emu"]);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("hint: add `--world sim`"), "{output}");
 }
 
 macro_rules! wrong {

@@ -25,24 +25,26 @@ values = ["10 ms", "50 ms", "100 ms"]
 quick = ["50 ms"]
 "#;
 
-fn folder(plan: &str) -> TestDir {
+/// Returns a folder with a plan and its scenario.
+fn sweep_folder(plan: &str) -> TestDir {
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     folder.write("plan.toml", plan);
     folder
 }
 
-fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
+fn sweep_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["sweep", "plan.toml", "--out", "rows", "--chunk", "2"], more].concat()
 }
 
 /// Returns the stored rows, which the table also shows.
 fn rows(folder: &TestDir) -> Vec<Value> {
-    let ended = folder.run(&["sweep", "status", "rows", "--json"]);
-    ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let output = folder.run(&["sweep", "status", "rows", "--json"]);
+    output.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn assert_whole(folder: &TestDir) {
+/// Asserts that all rows exist exactly once.
+fn assert_complete(folder: &TestDir) {
     let rows = rows(folder);
     let keys: BTreeSet<_> = rows.iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!((rows.len(), keys.len()), (24, 24));
@@ -55,79 +57,82 @@ fn assert_whole(folder: &TestDir) {
 /// Returns every file of a sweep, with its name.
 fn content(folder: &TestDir) -> Vec<(String, Vec<u8>)> {
     let rows = folder.work().join("rows");
-    let read = |name: String| (name.clone(), fs::read(rows.join(name)).unwrap());
-    names(&rows).into_iter().map(read).collect()
+    let with_content = |name: String| (name.clone(), fs::read(rows.join(name)).unwrap());
+    names(&rows).into_iter().map(with_content).collect()
 }
 
 /// Starts a sweep twice and kills it each time after some files. Returns the number of files.
-fn killed_twice(folder: &TestDir) -> usize {
-    let done = || {
-        let there = fs::read_dir(folder.work().join("rows")).into_iter().flatten().flatten();
-        there.filter(|entry| entry.file_name().to_string_lossy().starts_with("part-")).count()
+fn kill_twice(folder: &TestDir) -> usize {
+    let count_files = || {
+        let entries = fs::read_dir(folder.work().join("rows")).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("part-")).count()
     };
-    for least in [2, 5] {
+    for min_files in [2, 5] {
         let mut command = folder.program(binary());
-        command.args(sweep(&["--jobs", "2"])).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(sweep_arguments(&["--jobs", "2"])).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        wait_for("some rows", || (done() >= least).then_some(()));
+        wait_for("some rows", || (count_files() >= min_files).then_some(()));
         // SIGKILL, so that the process cannot clean up.
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    done()
+    count_files()
 }
 
 #[test]
 fn a_killed_sweep_loses_and_duplicates_nothing() {
     // If this test had to wait for a processor, the sweep may have finished.
     let folder = wait_for("a sweep that was killed in its middle", || {
-        let folder = folder(PLAN);
-        (killed_twice(&folder) < 12).then_some(folder)
+        let folder = sweep_folder(PLAN);
+        (kill_twice(&folder) < 12).then_some(folder)
     });
-    let ended = folder.run(&sweep(&[]));
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert_whole(&folder);
+    let output = folder.run(&sweep_arguments(&[]));
+    assert_eq!(output.code, Some(0), "{output}");
+    assert_complete(&folder);
 }
 
 #[test]
 fn two_processes_share_a_sweep_without_duplicate_rows() {
-    let folder = folder(PLAN);
+    let folder = sweep_folder(PLAN);
     let start = |shard: &str| {
         let mut command = folder.program(binary());
-        command.args(sweep(&["--shard", shard])).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(sweep_arguments(&["--shard", shard]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command.spawn().unwrap()
     };
     // The same shard, so that both processes need the same chunks at the same time.
-    let mut both = [start("1/2"), start("1/2")];
-    for child in &mut both {
+    let mut processes = [start("1/2"), start("1/2")];
+    for child in &mut processes {
         let status = wait_for("the end of a process", || child.try_wait().unwrap());
         assert!(status.success(), "{status} within {HANG_TIMEOUT:?}");
     }
-    assert_whole(&folder);
+    assert_complete(&folder);
 }
 
 #[test]
 fn a_sweep_is_the_same_bytes_with_any_number_of_threads() {
-    let (one, two) = (folder(PLAN), folder(PLAN));
-    for (folder, jobs) in [(&one, "1"), (&two, "2")] {
-        let ended = folder.run(&sweep(&["--jobs", jobs]));
-        assert_eq!(ended.code, Some(0), "{ended}");
-        assert!(ended.out.contains("delay") && ended.out.contains("Mbit/s"), "{ended}");
+    let (single, double) = (sweep_folder(PLAN), sweep_folder(PLAN));
+    for (folder, jobs) in [(&single, "1"), (&double, "2")] {
+        let output = folder.run(&sweep_arguments(&["--jobs", jobs]));
+        assert_eq!(output.code, Some(0), "{output}");
+        assert!(output.out.contains("delay") && output.out.contains("Mbit/s"), "{output}");
     }
-    assert!(content(&one) == content(&two));
-    let ended = one.run(&["sweep", "verify", "rows", "--runs", "3"]);
+    assert!(content(&single) == content(&double));
+    let output = single.run(&["sweep", "verify", "rows", "--runs", "3"]);
     assert_eq!(
-        (ended.code, ended.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "3 of 3 runs gave the same row again\n")
     );
 }
 
 #[test]
 fn a_sweep_ends_with_a_page_that_shows_the_spread_over_the_seeds() {
-    let folder = folder(PLAN);
-    let ended = folder.run(&sweep(&["--seeds", "6"]));
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.err.contains("page: rows/sweep.html"), "{ended}");
+    let folder = sweep_folder(PLAN);
+    let output = folder.run(&sweep_arguments(&["--seeds", "6"]));
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(output.err.contains("page: rows/sweep.html"), "{output}");
     let page = fs::read_to_string(folder.work().join("rows/sweep.html")).unwrap();
     assert!(page.contains("default-src 'none'") && page.contains("<h2>goodput</h2>"), "{page}");
     assert_eq!(page.matches("<circle cx").count() % 6, 0);
@@ -140,14 +145,14 @@ fn a_failed_run_is_a_row_and_sets_the_exit_code() {
         "{PLAN}[[axes]]\nname = \"scheduler\"\nkeys = [\"hosts.phone.scheduler\"]\n\
          values = [\"min-rtt\", \"fastest\"]\n"
     );
-    let folder = folder(&plan);
-    let ended = folder.run(&sweep(&["--quick", "--seeds", "1", "--csv", "rows.csv"]));
-    assert_eq!(ended.code, Some(1), "{ended}");
-    assert!(ended.err.contains("warning: 2 of 4 runs failed"), "{ended}");
+    let folder = sweep_folder(&plan);
+    let output = folder.run(&sweep_arguments(&["--quick", "--seeds", "1", "--csv", "rows.csv"]));
+    assert_eq!(output.code, Some(1), "{output}");
+    assert!(output.err.contains("warning: 2 of 4 runs failed"), "{output}");
     let rows = rows(&folder);
-    let failed: Vec<_> = rows.iter().filter(|row| row["error"].is_string()).collect();
-    assert_eq!((rows.len(), failed.len()), (4, 2));
-    for row in failed {
+    let failed_rows: Vec<_> = rows.iter().filter(|row| row["error"].is_string()).collect();
+    assert_eq!((rows.len(), failed_rows.len()), (4, 2));
+    for row in failed_rows {
         assert_eq!(row["parameters"]["scheduler"]["text"], "fastest");
         assert!(row["error"].as_str().unwrap().contains("`fastest`"), "{row}");
     }
@@ -157,12 +162,12 @@ fn a_failed_run_is_a_row_and_sets_the_exit_code() {
 
 #[test]
 fn a_plan_that_is_wrong_is_refused_before_anything_is_written() {
-    let folder = folder(&PLAN.replace("100 ms", "100 mz"));
-    let ended = folder.run(&sweep(&[]));
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("variant `TCP`, delay `100 mz`"), "{ended}");
+    let folder = sweep_folder(&PLAN.replace("100 ms", "100 mz"));
+    let output = folder.run(&sweep_arguments(&[]));
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("variant `TCP`, delay `100 mz`"), "{output}");
     assert_eq!(folder.names(), ["plan.toml", "scenario.toml"]);
-    let ended = folder.run(&["sweep", "plan.toml", "--world", "emu"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("its `worlds` are `sim`"), "{ended}");
+    let output = folder.run(&["sweep", "plan.toml", "--world", "emu"]);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("its `worlds` are `sim`"), "{output}");
 }

@@ -1,9 +1,9 @@
 //! Every timeline action, during a transfer that Multipath TCP completes.
 
-use crate::program::{TWO_PATHS, TestDir, emulator_for_times, happened};
+use crate::program::{TWO_PATHS, TestDir, emulator_for_times, timeline_events};
 
-/// Runs the events during a transfer whose size makes it longer than they are.
-fn survives(size: &str, events: &[&str], expected: &[&str]) {
+/// Runs the events during a transfer that lasts longer than all of them.
+fn assert_survived(size: &str, events: &[&str], expected: &[&str]) {
     let Some(_serial) = emulator_for_times() else { return };
     let folder = TestDir::new();
     let events: Vec<_> = events.iter().map(|keys| format!("[[timeline]]\n{keys}\n")).collect();
@@ -11,20 +11,20 @@ fn survives(size: &str, events: &[&str], expected: &[&str]) {
         "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nsize = \"{size}\"\n"
     );
     let result = folder.result(&format!("{TWO_PATHS}{}{flow}", events.concat()), "mptcp");
-    assert_eq!(happened(&result), expected);
+    assert_eq!(timeline_events(&result), expected);
     let summary = result.summary.unwrap();
     assert!(summary.flows[0].completed, "{summary:#?}");
     assert!(summary.multipath.used, "{summary:#?}");
-    let failed: Vec<_> =
+    let failed_events: Vec<_> =
         summary.warnings.iter().filter(|w| w.text.contains("was not done")).collect();
-    assert!(failed.is_empty(), "{failed:?}");
+    assert!(failed_events.is_empty(), "{failed_events:?}");
 }
 
 macro_rules! survives {
     ($($name:ident: $size:literal, $events:expr, $expected:expr;)*) => {
         $(#[test]
         fn $name() {
-            survives($size, &$events, &$expected);
+            assert_survived($size, &$events, &$expected);
         })*
     };
 }
@@ -74,7 +74,7 @@ fn a_path_that_fades() {
     let flow =
         "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nsize = \"6 MB\"\n";
     let result = TestDir::new().result(&format!("{TWO_PATHS}{events}{flow}"), "mptcp");
-    let steps = happened(&result);
+    let steps = timeline_events(&result);
     assert!(steps.len() >= 4, "a step each 50 ms: {steps:?}");
     assert!(steps.last().unwrap().contains("10 Mbit/s"), "{steps:?}");
     assert!(result.summary.unwrap().flows[0].completed);

@@ -8,7 +8,7 @@ use crate::monitor::CONNECTION;
 use crate::program::{ProgramOutput, TestDir, emulator, is_root, missing, skip};
 
 /// User and group IDs without any files.
-const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+const UNPRIVILEGED_USER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
 const HANDOVER: &str = r#"name = "handover"
 [hosts.phone]
@@ -36,17 +36,17 @@ duration = "2 s"
 ///
 /// `setup` runs first as root of a mount namespace, then `script`, in which `$TOWPATH` is the
 /// command.
-fn as_ordinary_user(
+fn run_unprivileged(
     folder: &TestDir,
     test: &str,
     setup: &str,
     script: &str,
 ) -> Option<ProgramOutput> {
-    as_ordinary_user_in(&["--mount"], folder, test, setup, script)
+    run_unprivileged_in(&["--mount"], folder, test, setup, script)
 }
 
-/// Enters new namespaces of these kinds.
-fn as_ordinary_user_in(
+/// As [`run_unprivileged`], in new namespaces of these kinds.
+fn run_unprivileged_in(
     kinds: &[&str],
     folder: &TestDir,
     test: &str,
@@ -64,7 +64,9 @@ fn as_ordinary_user_in(
     folder.write("handover.toml", HANDOVER);
     let mut command = folder.program("unshare");
     command.args(kinds).args(["sh", "-ec"]);
-    command.arg(format!("{setup}\nexec setpriv {} sh -c \"$0\"", NOBODY.join(" "))).arg(script);
+    command
+        .arg(format!("{setup}\nexec setpriv {} sh -c \"$0\"", UNPRIVILEGED_USER.join(" ")))
+        .arg(script);
     command.env("TOWPATH", folder.readable_binary());
     Some(folder.start(&mut command).wait())
 }
@@ -82,11 +84,11 @@ fn an_ordinary_user_can_run_a_handover() {
     let script = "if (: <>/dev/net/tun) 2>/dev/null; then echo open; else echo closed; fi >tun
         \"$TOWPATH\" run handover.toml --json --out results";
     let name = "an_ordinary_user_can_run_a_handover";
-    let Some(ended) = as_ordinary_user(&folder, name, ":", script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let [_, mptcp] = ended.json().try_into().unwrap();
+    let Some(output) = run_unprivileged(&folder, name, ":", script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
+    let [_, mptcp] = output.json().try_into().unwrap();
     let paths = &mptcp["summary"]["multipath"]["paths_used"];
-    assert_eq!(*paths, serde_json::json!(["wifi", "cellular"]), "{ended}");
+    assert_eq!(*paths, serde_json::json!(["wifi", "cellular"]), "{output}");
     assert!(folder.work().join("results/report.html").is_file());
     let tun = fs::read_to_string(folder.work().join("tun")).unwrap();
     assert_eq!(back_end(&folder).contains("packet"), tun == "closed\n", "{tun}");
@@ -99,8 +101,8 @@ fn without_a_tun_device_packet_sockets_serve() {
     let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "without_a_tun_device_packet_sockets_serve";
-    let Some(ended) = as_ordinary_user(&folder, name, setup, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_unprivileged(&folder, name, setup, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     assert!(back_end(&folder).contains("packet"), "{}", back_end(&folder));
 }
 
@@ -111,10 +113,10 @@ fn a_missing_tun_device_is_reported_with_a_hint() {
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "a_missing_tun_device_is_reported_with_a_hint";
-    let Some(ended) = as_ordinary_user(&folder, name, setup, script) else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
-    assert!(ended.err.contains("error: cannot open /dev/net/tun"), "{ended}");
-    assert!(ended.err.contains("--backend packet"), "{ended}");
+    let Some(output) = run_unprivileged(&folder, name, setup, script) else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
+    assert!(output.err.contains("error: cannot open /dev/net/tun"), "{output}");
+    assert!(output.err.contains("--backend packet"), "{output}");
 }
 
 #[test]
@@ -124,11 +126,11 @@ fn without_a_writable_directory_results_go_to_the_temporary_one() {
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
     let name = "without_a_writable_directory_results_go_to_the_temporary_one";
-    let Some(ended) = as_ordinary_user(&folder, name, ":", script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let place = folder.temporary().join("towpath-results-65534/handover/001");
-    assert!(ended.err.contains(&format!("results: {}", place.display())), "{ended}");
-    assert!(place.join("report.html").is_file());
+    let Some(output) = run_unprivileged(&folder, name, ":", script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
+    let results_folder = folder.temporary().join("towpath-results-65534/handover/001");
+    assert!(output.err.contains(&format!("results: {}", results_folder.display())), "{output}");
+    assert!(results_folder.join("report.html").is_file());
 }
 
 /// Host of root's: a server's setup, with a connection of two subflows until a file appears.
@@ -175,7 +177,7 @@ touch over
 "#;
 
 /// Returns a command's exit code, standard output and standard error.
-fn output_of(folder: &TestDir, verb: &str) -> (i32, String, String) {
+fn read_verb_output(folder: &TestDir, verb: &str) -> (i32, String, String) {
     let read =
         |ending: &str| fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap();
     (read("code").trim().parse().unwrap(), read("out"), read("err"))
@@ -191,11 +193,13 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     let Some(_serial) = emulator() else { return };
     folder.write("connection.py", CONNECTION);
     let kinds = ["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
-    let Some(ended) = as_ordinary_user_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
-    let left = |verb| output_of(&folder, verb);
+    let Some(output) = run_unprivileged_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else {
+        return;
+    };
+    assert_eq!(output.code, Some(0), "{output}");
+    let verb_output = |verb| read_verb_output(&folder, verb);
 
-    let shown = [
+    let working_verbs = [
         ("plan", "ip mptcp endpoint"),
         ("persist", "ExecStart="),
         ("exec", "262\n"),
@@ -205,42 +209,45 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
         ("list", "join-dropped"),
         ("lab", "ip mptcp endpoint add"),
     ];
-    for (verb, text) in shown {
-        let (code, out, err) = left(verb);
+    for (verb, text) in working_verbs {
+        let (code, out, err) = verb_output(verb);
         assert!(code == 0 && out.contains(text), "{verb}: {code}\n{out}{err}");
         assert!(!err.contains("root"), "{verb}: {err}");
     }
-    let refused = [
+    let refused_verbs = [
         ("apply", "applying a plan changes this host, which needs root (CAP_NET_ADMIN)"),
         ("undo", "taking back what was applied changes this host, which needs root (CAP_NET"),
         ("classic", "the path manager's events need root (CAP_NET_ADMIN)"),
         ("live", "capturing needs CAP_NET_RAW: run it as root, or in a lab"),
     ];
-    for (verb, text) in refused {
-        let (code, out, err) = left(verb);
+    for (verb, text) in refused_verbs {
+        let (code, out, err) = verb_output(verb);
         assert!(code == 2 && out.is_empty() && err.contains(text), "{verb}: {code}\n{out}{err}");
         assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{verb}: {err}");
     }
     // The connection belongs to another user.
     for verb in ["lines", "json"] {
-        let (code, _, err) = left(verb);
+        let (code, _, err) = verb_output(verb);
         let err = err.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(code == 0 && err.contains("without root (CAP_NET_ADMIN), the path"), "{err}");
         assert!(err.contains("other users' programs are shown as `user`"), "{err}");
     }
-    let (_, lines, _) = left("lines");
+    let (_, lines, _) = verb_output("lines");
     assert!(lines.contains("user 0 127.0.0.1:") && lines.contains(", 2 subflows"), "{lines}");
-    let (_, json, _) = left("json");
+    let (_, json, _) = verb_output("json");
     let start: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!(start["hears_events"], false, "{start}");
     let connection: Value = serde_json::from_str(json.lines().nth(1).unwrap()).unwrap();
     assert_eq!(connection["processes"], Value::Array(Vec::new()), "{connection}");
     assert_eq!(connection["subflows"].as_array().unwrap().len(), 2, "{connection}");
     for verb in ["doctor", "all"] {
-        let (code, out, err) = left(verb);
+        let (code, out, err) = verb_output(verb);
         assert!(code < 2 && !out.is_empty(), "{verb}: {code}\n{out}{err}");
         let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
-        let said = out.contains("which hop drops or strips packets");
-        assert!(said && out.contains("needs root beside --connect"), "{verb}: {out}");
+        let names_skipped_check = out.contains("which hop drops or strips packets");
+        assert!(
+            names_skipped_check && out.contains("needs root beside --connect"),
+            "{verb}: {out}"
+        );
     }
 }

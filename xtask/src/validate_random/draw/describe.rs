@@ -11,7 +11,8 @@ use super::{
 /// Returns the distributions as a Markdown table.
 pub(in super::super) fn describe() -> String {
     let rows = [paths(), impairments(), events(), hosts()].concat();
-    let rows = rows.iter().map(|(what, how)| format!("| {what} | {how} |\n"));
+    let rows =
+        rows.iter().map(|(property, distribution)| format!("| {property} | {distribution} |\n"));
     format!("| what | drawn |\n|---|---|\n{}", rows.collect::<String>())
 }
 
@@ -24,19 +25,19 @@ fn paths() -> Vec<ScenarioRow> {
         ("paths", weights(&PATHS, usize::to_string)),
         (
             "rate of each",
-            weights(&RATES, |range| between(range, 1_000, "Mbit/s"))
+            weights(&RATES, |range| range_text(range, 1_000, "Mbit/s"))
                 + &format!("; {} Mbit/s together at most", MAX_RATE_SUM_KBPS / 1_000),
         ),
-        ("one-way delay of each", between(&DELAY, 1_000, "ms")),
+        ("one-way delay of each", range_text(&DELAY, 1_000, "ms")),
         (
             "queue of each",
             format!(
                 "droptail {} %, `tbf` {} % (burst {}), CoDel {} %; {}, {MIN_QUEUE_PACKETS} packets at least",
                 QUEUES[0].0,
                 QUEUES[1].0,
-                between(&BURST, 1_000, "KB"),
+                range_text(&BURST, 1_000, "KB"),
                 QUEUES[2].0,
-                between(&QUEUE, 1_000, "ms"),
+                range_text(&QUEUE, 1_000, "ms"),
             ),
         ),
     ]
@@ -45,16 +46,16 @@ fn paths() -> Vec<ScenarioRow> {
 /// Describes the impairments of paths.
 fn impairments() -> Vec<ScenarioRow> {
     vec![
-        ("random loss on one path", with(LOSS.0, &between(&LOSS.1, 1_000_000, "%"))),
+        ("random loss on one path", chance_of(LOSS.0, &range_text(&LOSS.1, 1_000_000, "%"))),
         (
             "bursts of loss on one path",
-            with(
+            chance_of(
                 BURST_LOSS.0,
                 &format!(
                     "{} to {} packets, begun with {}",
                     BURST_LOSS.2[0],
                     BURST_LOSS.2[1],
-                    between(&BURST_LOSS.1, 1_000_000, "%")
+                    range_text(&BURST_LOSS.1, 1_000_000, "%")
                 ),
             ),
         ),
@@ -63,7 +64,7 @@ fn impairments() -> Vec<ScenarioRow> {
             format!(
                 "{JITTER_REORDERS} % that reorders, {JITTER_IN_ORDER} % in order: {}, at most half of \
                  the delay; {}",
-                between(&JITTER, 1_000, "ms"),
+                range_text(&JITTER, 1_000, "ms"),
                 weights(&JITTER_SHAPES, |shape| (*shape).to_owned())
             ),
         ),
@@ -85,20 +86,23 @@ fn events() -> Vec<ScenarioRow> {
     vec![
         (
             "outage of one path",
-            with(OUTAGE.0, &between(&OUTAGE.1, 1_000, "s"))
+            chance_of(OUTAGE.0, &range_text(&OUTAGE.1, 1_000, "s"))
                 + ": "
                 + &weights(&OUTAGES, |how| (*how).to_owned()),
         ),
-        ("new rate of one path", with(RATE_CHANGE.0, &between(&RATE_CHANGE.1, 1, "% of the old"))),
+        (
+            "new rate of one path",
+            chance_of(RATE_CHANGE.0, &range_text(&RATE_CHANGE.1, 1, "% of the old")),
+        ),
         (
             "new delay of one path",
-            with(DELAY_CHANGE.0, &between(&DELAY_CHANGE.1, 1, "% of the old")),
+            chance_of(DELAY_CHANGE.0, &range_text(&DELAY_CHANGE.1, 1, "% of the old")),
         ),
         ("new address of the client", format!("in {NEW_ADDRESS} %")),
         (
             "rate that flaps",
-            with(FLAPPING.0, &format!("each {}", between(&FLAPPING.1, 1, "ms")))
-                + &format!(", to {} and back", between(&FLAPPING.2, 1, "%")),
+            chance_of(FLAPPING.0, &format!("each {}", range_text(&FLAPPING.1, 1, "ms")))
+                + &format!(", to {} and back", range_text(&FLAPPING.2, 1, "%")),
         ),
     ]
 }
@@ -109,10 +113,10 @@ fn hosts() -> Vec<ScenarioRow> {
         (
             "receiver's buffer",
             weights(&RECEIVE_BUFFERS, |range| {
-                range.map_or("the system's".to_owned(), |range| between(&range, 1_000, "MB"))
+                range.map_or("the system's".to_owned(), |range| range_text(&range, 1_000, "MB"))
             }),
         ),
-        ("sender's buffer", with(SEND_BUFFER.0, &between(&SEND_BUFFER.1, 1_000, "MB"))),
+        ("sender's buffer", chance_of(SEND_BUFFER.0, &range_text(&SEND_BUFFER.1, 1_000, "MB"))),
         ("congestion control", weights(&CONTROLS, |name| (*name).to_owned())),
         ("who sends or asks", weights(&DIRECTIONS, |name| (*name).to_owned())),
         ("address family", weights(&FAMILIES, |name| (*name).to_owned())),
@@ -139,30 +143,30 @@ impl PatternKind {
             Self::Bulk => "bulk".to_owned(),
             Self::Requests => format!(
                 "requests of {}, replies of {}, each {}",
-                between(&REQUEST, 1_000, "KB"),
-                between(&REPLY, 1_000, "KB"),
-                between(&REQUEST_PERIOD, 1, "ms")
+                range_text(&REQUEST, 1_000, "KB"),
+                range_text(&REPLY, 1_000, "KB"),
+                range_text(&REQUEST_PERIOD, 1, "ms")
             ),
             Self::Video => format!(
                 "video of {} (both at most {MAX_APP_LOAD_PERCENT} % of the rates)",
-                between(&VIDEO, 1_000, "Mbit/s")
+                range_text(&VIDEO, 1_000, "Mbit/s")
             ),
         }
     }
 }
 
 fn weights<T>(entries: &[(u32, T)], text: impl Fn(&T) -> String) -> String {
-    let all: Vec<_> =
+    let descriptions: Vec<_> =
         entries.iter().map(|(percent, value)| format!("{percent} % {}", text(value))).collect();
-    all.join(", ")
+    descriptions.join(", ")
 }
 
-fn with(percent: u32, what: &str) -> String {
+fn chance_of(percent: u32, what: &str) -> String {
     format!("in {percent} %: {what}")
 }
 
 /// Formats a range whose ends are in `unit`-ths.
-fn between([from, to]: &[u64; 2], unit: u64, name: &str) -> String {
-    let number = |value: &u64| format!("{}", *value as f64 / unit as f64);
-    format!("{} to {} {name}", number(from), number(to))
+fn range_text([min, max]: &[u64; 2], unit: u64, name: &str) -> String {
+    let in_unit = |value: &u64| format!("{}", *value as f64 / unit as f64);
+    format!("{} to {} {name}", in_unit(min), in_unit(max))
 }

@@ -103,7 +103,7 @@ struct DrawnPath {
     mtu: u64,
     queue: String,
     /// Further lines of the path's table in the scenario file.
-    more: String,
+    extra_lines: String,
 }
 
 /// Returns the name of scenario `number` of `seed`.
@@ -113,21 +113,21 @@ pub(super) fn name(seed: u64, number: u32) -> String {
 
 /// Returns scenario `number` of `seed` as a scenario file, which depends on nothing else.
 pub(super) fn scenario(seed: u64, number: u32) -> String {
-    let draw = ScenarioDraw { seed, number };
-    let family = draw.one("family", &FAMILIES);
-    let paths = draw.paths(family);
-    let slow = paths.iter().any(|path| path.delay_us > LONG_DELAY_US);
-    let [short, long] = DURATIONS;
-    let duration = if slow { long } else { short };
-    let direction = draw.one("direction", &DIRECTIONS);
+    let draws = ScenarioDraw { seed, number };
+    let family = draws.choice("family", &FAMILIES);
+    let paths = draws.paths(family);
+    let has_long_delay = paths.iter().any(|path| path.delay_us > LONG_DELAY_US);
+    let [short_duration, long_duration] = DURATIONS;
+    let duration = if has_long_delay { long_duration } else { short_duration };
+    let direction = draws.choice("direction", &DIRECTIONS);
     let multipath = MULTIPATH.get(paths.len().min(2) - 1).copied().unwrap_or_default();
-    let transport = if draw.of("transport").chance(multipath) { "mptcp" } else { "tcp" };
+    let transport = if draws.stream("transport").chance(multipath) { "mptcp" } else { "tcp" };
     let mut text = format!(
         "name = \"{}\"\n\n[run]\ntransports = [\"{transport}\"]\ncongestion-control = \"{}\"\n",
         name(seed, number),
-        draw.one("control", &CONTROLS),
+        draws.choice("control", &CONTROLS),
     );
-    let pattern = draw.pattern(&paths);
+    let pattern = draws.pattern(&paths);
     // In flows of requests and video, the replies are large.
     let (sender, receiver) = match (pattern.0, direction) {
         (PatternKind::Bulk, "up") | (PatternKind::Requests, "down") => ("client", "server"),
@@ -136,21 +136,21 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
     for host in ["client", "server"] {
         let _ = write!(text, "\n[hosts.{host}]\n");
         if host == receiver {
-            text += &draw.receive_buffer();
+            text += &draws.receive_buffer();
         }
         if host == sender {
-            text += &draw.send_buffer();
+            text += &draws.send_buffer();
         }
     }
     for (number, path) in paths.iter().enumerate() {
-        let DrawnPath { rate_kbps, delay_us, mtu, queue, more } = path;
+        let DrawnPath { rate_kbps, delay_us, mtu, queue, extra_lines } = path;
         let _ = write!(
             text,
             "\n[paths.p{number}]\nbetween = [\"client\", \"server\"]\nrate = \"{rate_kbps} kbit/s\"\n\
-             delay = \"{delay_us} us\"\nqueue = {queue}\nmtu = {mtu}\n{more}"
+             delay = \"{delay_us} us\"\nqueue = {queue}\nmtu = {mtu}\n{extra_lines}"
         );
     }
-    text += &draw.timeline(&paths, duration);
+    text += &draws.timeline(&paths, duration);
     let direction = if pattern.0 == PatternKind::Video {
         String::new()
     } else {
@@ -173,24 +173,25 @@ struct ScenarioDraw {
 }
 
 impl ScenarioDraw {
-    fn of(self, question: &str) -> RngStream {
+    /// Returns the random stream for a question about the scenario.
+    fn stream(self, question: &str) -> RngStream {
         RngStream::new(self.seed, self.number, question)
     }
 
     /// Returns the random stream for a question about one path.
-    fn of_path(self, question: &str, path: usize) -> RngStream {
-        self.of(&format!("{question} {path}"))
+    fn path_stream(self, question: &str, path: usize) -> RngStream {
+        self.stream(&format!("{question} {path}"))
     }
 
-    fn one(self, question: &str, entries: &[(u32, &'static str)]) -> &'static str {
-        self.of(question).weighted(entries).copied().unwrap_or_default()
+    fn choice(self, question: &str, entries: &[(u32, &'static str)]) -> &'static str {
+        self.stream(question).weighted(entries).copied().unwrap_or_default()
     }
 
     fn paths(self, family: &str) -> Vec<DrawnPath> {
-        let count = self.of("paths").weighted(&PATHS).copied().unwrap_or(1);
+        let count = self.stream("paths").weighted(&PATHS).copied().unwrap_or(1);
         let mut rates: Vec<u64> = (0..count)
             .map(|path| {
-                let mut stream = self.of_path("rate", path);
+                let mut stream = self.path_stream("rate", path);
                 let range = stream.weighted(&RATES).copied().unwrap_or(RATES[0].1);
                 stream.log_even(range)
             })
@@ -206,9 +207,9 @@ impl ScenarioDraw {
             .zip(mtus)
             .enumerate()
             .map(|(number, (rate_kbps, mtu))| {
-                let delay_us = self.of_path("delay", number).log_even(DELAY);
+                let delay_us = self.path_stream("delay", number).log_even(DELAY);
                 let queue = self.queue(number, rate_kbps, mtu);
-                DrawnPath { rate_kbps, delay_us, mtu, queue, more: String::new() }
+                DrawnPath { rate_kbps, delay_us, mtu, queue, extra_lines: String::new() }
             })
             .collect();
         self.loss(&mut paths);
@@ -217,26 +218,28 @@ impl ScenarioDraw {
     }
 
     fn mtus(self, count: usize, family: &str) -> Vec<u64> {
-        let mut stream = self.of("mtu");
+        let mut stream = self.stream("mtu");
         if !stream.chance(ODD_MTU) {
             return vec![1_500; count];
         }
-        let odd = match stream.weighted(&MTUS) {
+        let unusual_mtu = match stream.weighted(&MTUS) {
             Some(0) | None => stream.even(MTU_RANGE),
             Some(mtu) => *mtu,
         };
-        let odd = if family == "v6" { odd.max(MIN_MTU_V6) } else { odd };
-        let all = stream.chance(50);
-        let place = stream.below(count as u64) as usize;
-        (0..count).map(|path| if all || path == place { odd } else { 1_500 }).collect()
+        let unusual_mtu = if family == "v6" { unusual_mtu.max(MIN_MTU_V6) } else { unusual_mtu };
+        let on_all_paths = stream.chance(50);
+        let path_index = stream.below(count as u64) as usize;
+        (0..count)
+            .map(|path| if on_all_paths || path == path_index { unusual_mtu } else { 1_500 })
+            .collect()
     }
 
     fn queue(self, number: usize, rate_kbps: u64, mtu: u64) -> String {
-        let mut stream = self.of_path("queue", number);
+        let mut stream = self.path_stream("queue", number);
         let kind = stream.weighted(&QUEUES).copied().unwrap_or(QueueKind::DropTail);
         let packet = mtu + 14;
-        let least = MIN_QUEUE_PACKETS * packet * 8_000 / rate_kbps;
-        let micros = stream.log_even(QUEUE).max(least);
+        let min_micros = MIN_QUEUE_PACKETS * packet * 8_000 / rate_kbps;
+        let micros = stream.log_even(QUEUE).max(min_micros);
         let burst = stream.log_even(BURST).max(2 * packet);
         match kind {
             QueueKind::DropTail => format!("\"{micros} us\""),
@@ -250,40 +253,46 @@ impl ScenarioDraw {
     }
 
     fn loss(self, paths: &mut [DrawnPath]) {
-        let mut stream = self.of("burst loss");
+        let mut stream = self.stream("burst loss");
         let (percent, start, length) = BURST_LOSS;
-        let bursts = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
-        if let Some(path) = bursts.and_then(|place| paths.get_mut(place)) {
+        let burst_path = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+        if let Some(path) = burst_path.and_then(|index| paths.get_mut(index)) {
             let _ = writeln!(
-                path.more,
+                path.extra_lines,
                 "loss = {{ burst = {{ start = \"{} %\", length = \"{} packets\" }} }}",
-                millionths(stream.log_even(start)),
+                percent_text(stream.log_even(start)),
                 stream.even(length)
             );
         }
-        let mut stream = self.of("loss");
+        let mut stream = self.stream("loss");
         let (percent, range) = LOSS;
-        let place = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+        let loss_path = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
         // A path has one kind of loss.
-        if let Some(path) = place.filter(|_| place != bursts).and_then(|at| paths.get_mut(at)) {
-            let _ = writeln!(path.more, "loss = \"{} %\"", millionths(stream.log_even(range)));
+        if let Some(path) =
+            loss_path.filter(|_| loss_path != burst_path).and_then(|index| paths.get_mut(index))
+        {
+            let _ =
+                writeln!(path.extra_lines, "loss = \"{} %\"", percent_text(stream.log_even(range)));
         }
     }
 
     fn jitter(self, paths: &mut [DrawnPath]) {
-        let mut taken = None;
+        let mut earlier_path = None;
         for (percent, reorder) in [(JITTER_REORDERS, true), (JITTER_IN_ORDER, false)] {
-            let mut stream = self.of(&format!("jitter {reorder}"));
-            let place = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+            let mut stream = self.stream(&format!("jitter {reorder}"));
+            let jitter_path =
+                stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
             // A path has one kind of jitter.
-            let path = place.filter(|_| place != taken).and_then(|at| paths.get_mut(at));
+            let path = jitter_path
+                .filter(|_| jitter_path != earlier_path)
+                .and_then(|index| paths.get_mut(index));
             if let Some(path) = path {
-                taken = place;
-                let extent = stream.log_even(JITTER).min(path.delay_us / 2);
+                earlier_path = jitter_path;
+                let jitter_us = stream.log_even(JITTER).min(path.delay_us / 2);
                 let shape = stream.weighted(&JITTER_SHAPES).copied().unwrap_or_default();
                 let _ = writeln!(
-                    path.more,
-                    "jitter = {{ distribution = \"{shape}\", sd = \"{extent} us\", \
+                    path.extra_lines,
+                    "jitter = {{ distribution = \"{shape}\", sd = \"{jitter_us} us\", \
                      reorder = {reorder} }}"
                 );
             }
@@ -291,7 +300,7 @@ impl ScenarioDraw {
     }
 
     fn receive_buffer(self) -> String {
-        let mut stream = self.of("receive buffer");
+        let mut stream = self.stream("receive buffer");
         let range = stream.weighted(&RECEIVE_BUFFERS).copied().flatten();
         range.map_or_else(String::new, |range| {
             format!("receive-buffer = \"{} KB\"\n", stream.log_even(range))
@@ -299,7 +308,7 @@ impl ScenarioDraw {
     }
 
     fn send_buffer(self) -> String {
-        let mut stream = self.of("send buffer");
+        let mut stream = self.stream("send buffer");
         let (percent, range) = SEND_BUFFER;
         if !stream.chance(percent) {
             return String::new();
@@ -308,18 +317,19 @@ impl ScenarioDraw {
     }
 
     fn pattern(self, paths: &[DrawnPath]) -> (PatternKind, String) {
-        let pattern = self.of("pattern").weighted(&PATTERNS).copied().unwrap_or(PatternKind::Bulk);
-        let most =
+        let pattern =
+            self.stream("pattern").weighted(&PATTERNS).copied().unwrap_or(PatternKind::Bulk);
+        let max_rate_kbps =
             paths.iter().map(|path| path.rate_kbps).sum::<u64>() * MAX_APP_LOAD_PERCENT / 100;
-        let mut stream = self.of("pattern's figures");
+        let mut stream = self.stream("pattern's figures");
         let lines = match pattern {
             PatternKind::Bulk => "pattern = \"bulk\"\n".to_owned(),
             PatternKind::Requests => {
                 let period = stream.log_even(REQUEST_PERIOD);
                 // kbit/s by ms is bits.
-                let room = period * most / 8;
-                let request = stream.log_even(REQUEST).min(room).max(REQUEST[0]);
-                let reply = stream.log_even(REPLY).min(room).max(REPLY[0]);
+                let max_bytes = period * max_rate_kbps / 8;
+                let request = stream.log_even(REQUEST).min(max_bytes).max(REQUEST[0]);
+                let reply = stream.log_even(REPLY).min(max_bytes).max(REPLY[0]);
                 format!(
                     "pattern = \"reqres\"\nrequest = \"{request} B\"\nreply = \"{reply} B\"\n\
                      period = \"{period} ms\"\n"
@@ -327,7 +337,7 @@ impl ScenarioDraw {
             }
             PatternKind::Video => format!(
                 "pattern = \"video\"\nbitrate = \"{} kbit/s\"\nsegment = \"1 s\"\nbuffer = \"4 s\"\n",
-                stream.log_even(VIDEO).min(most)
+                stream.log_even(VIDEO).min(max_rate_kbps)
             ),
         };
         (pattern, lines)
@@ -337,56 +347,60 @@ impl ScenarioDraw {
     fn timeline(self, paths: &[DrawnPath], duration: u64) -> String {
         let mut events: Vec<(u64, usize, String)> = Vec::new();
         // Events begin after slow start as a rule, and leave time to observe their effects.
-        let when = [1_500, duration - 3_500];
-        let place = |question: &str, percent: u32| {
-            let mut stream = self.of(question);
+        let time_range = [1_500, duration - 3_500];
+        let draw_event = |question: &str, percent: u32| {
+            let mut stream = self.stream(question);
             let path = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize)?;
-            let at = stream.even(when);
-            Some((stream, path, at, paths.get(path)?))
+            let at_ms = stream.even(time_range);
+            Some((stream, path, at_ms, paths.get(path)?))
         };
-        if let Some((mut stream, path, at, _)) = place("outage", OUTAGE.0) {
+        if let Some((mut stream, path, at_ms, _)) = draw_event("outage", OUTAGE.0) {
             let how = stream.weighted(&OUTAGES).copied().unwrap_or_default();
             let host = if how == "interface" { "host = \"client\"\n" } else { "" };
-            events.push((at, path, format!("set = \"down\"\nmode = \"{how}\"\n{host}")));
-            events.push((at + stream.log_even(OUTAGE.1), path, "set = \"up\"\n".to_owned()));
+            events.push((at_ms, path, format!("set = \"down\"\nmode = \"{how}\"\n{host}")));
+            events.push((at_ms + stream.log_even(OUTAGE.1), path, "set = \"up\"\n".to_owned()));
         }
-        if let Some((mut stream, path, at, old)) = place("rate change", RATE_CHANGE.0) {
-            let rate = (old.rate_kbps * stream.log_even(RATE_CHANGE.1) / 100).max(200);
+        if let Some((mut stream, path, at_ms, drawn)) = draw_event("rate change", RATE_CHANGE.0) {
+            let rate = (drawn.rate_kbps * stream.log_even(RATE_CHANGE.1) / 100).max(200);
             events.push((
-                at,
+                at_ms,
                 path,
-                set("rate", &format!("{} kbit/s", rate.min(MAX_RATE_SUM_KBPS))),
+                set_lines("rate", &format!("{} kbit/s", rate.min(MAX_RATE_SUM_KBPS))),
             ));
         }
-        if let Some((mut stream, path, at, old)) = place("delay change", DELAY_CHANGE.0) {
-            let delay = old.delay_us * stream.log_even(DELAY_CHANGE.1) / 100;
-            events.push((at, path, set("delay", &format!("{delay} us"))));
+        if let Some((mut stream, path, at_ms, drawn)) = draw_event("delay change", DELAY_CHANGE.0) {
+            let delay = drawn.delay_us * stream.log_even(DELAY_CHANGE.1) / 100;
+            events.push((at_ms, path, set_lines("delay", &format!("{delay} us"))));
         }
-        if let Some((_, path, at, _)) = place("new address", NEW_ADDRESS) {
-            events.push((at, path, "set = \"address\"\nhost = \"client\"\n".to_owned()));
+        if let Some((_, path, at_ms, _)) = draw_event("new address", NEW_ADDRESS) {
+            events.push((at_ms, path, "set = \"address\"\nhost = \"client\"\n".to_owned()));
         }
-        if let Some((mut stream, path, _, old)) = place("flapping", FLAPPING.0) {
-            let every = stream.log_even(FLAPPING.1);
-            let low = (old.rate_kbps * stream.log_even(FLAPPING.2) / 100).max(200);
-            for flap in 1..duration / every {
-                let rate = if flap % 2 == 1 { low } else { old.rate_kbps };
-                events.push((flap * every, path, set("rate", &format!("{rate} kbit/s"))));
+        if let Some((mut stream, path, _, drawn)) = draw_event("flapping", FLAPPING.0) {
+            let interval_ms = stream.log_even(FLAPPING.1);
+            let low_rate = (drawn.rate_kbps * stream.log_even(FLAPPING.2) / 100).max(200);
+            for change in 1..duration / interval_ms {
+                let rate = if change % 2 == 1 { low_rate } else { drawn.rate_kbps };
+                events.push((
+                    change * interval_ms,
+                    path,
+                    set_lines("rate", &format!("{rate} kbit/s")),
+                ));
             }
         }
         events.sort();
-        let table = |(at, path, what): &(u64, usize, String)| {
-            format!("\n[[timeline]]\nat = \"{at} ms\"\npath = \"p{path}\"\n{what}")
+        let table = |(at_ms, path, action): &(u64, usize, String)| {
+            format!("\n[[timeline]]\nat = \"{at_ms} ms\"\npath = \"p{path}\"\n{action}")
         };
         events.iter().map(table).collect()
     }
 }
 
-fn set(key: &str, value: &str) -> String {
+fn set_lines(key: &str, value: &str) -> String {
     format!("set = \"{key}\"\n{key} = \"{value}\"\n")
 }
 
 /// Formats millionths of a percent as percent: `0.0123`.
-fn millionths(value: u64) -> String {
+fn percent_text(value: u64) -> String {
     let text = format!("{}.{:06}", value / 1_000_000, value % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -415,7 +429,7 @@ mod tests {
 
     #[test]
     fn small_percentages_are_written_out() {
-        assert_eq!(millionths(12_300), "0.0123");
-        assert_eq!(millionths(2_000_000), "2");
+        assert_eq!(percent_text(12_300), "0.0123");
+        assert_eq!(percent_text(2_000_000), "2");
     }
 }

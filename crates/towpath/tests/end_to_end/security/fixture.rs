@@ -20,12 +20,12 @@ const OFFERED_BPS: f64 = 8e6;
 
 /// Returns true if attacks run in full, as with `cargo xtask attack-tests`.
 pub(super) fn is_full_scope() -> bool {
-    env::var_os("TOWPATH_ATTACKS").is_some_and(|how| how == "whole")
+    env::var_os("TOWPATH_ATTACKS").is_some_and(|scope| scope == "whole")
 }
 
-/// Returns the number of repetitions: `thinned` unless the full suite runs.
-pub(super) fn times(thinned: usize, in_full: usize) -> usize {
-    if is_full_scope() { in_full } else { thinned }
+/// Returns the number of repetitions: `reduced` unless the full suite runs.
+pub(super) fn times(reduced: usize, full: usize) -> usize {
+    if is_full_scope() { full } else { reduced }
 }
 
 /// Attack that runs while honest clients measure.
@@ -89,12 +89,13 @@ impl AttackedServer {
     }
 
     /// Starts an honest client from an address of its own.
-    pub(super) fn measure(&self, last: u8, options: &[&str]) -> ProgramOutput {
-        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
-        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
+    pub(super) fn measure(&self, last_octet: u8, options: &[&str]) -> ProgramOutput {
+        let (source, out) = (format!("127.0.0.{last_octet}"), format!("results-{last_octet}"));
+        let base_arguments =
+            ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
         // Small blocks, since one late large block is a tenth of the rate.
-        let ours = ["--transport", "tcp", "-t", "1", "-b", "8M", "-l", "16K"];
-        self.folder.run(&[&fixed[..], &ours, options].concat())
+        let traffic_options = ["--transport", "tcp", "-t", "1", "-b", "8M", "-l", "16K"];
+        self.folder.run(&[&base_arguments[..], &traffic_options, options].concat())
     }
 
     /// Runs an attack next to five simultaneous honest clients.
@@ -104,48 +105,49 @@ impl AttackedServer {
     /// The attack has to call [`Attack::set_active`], and to return once it no longer [is
     /// active](Attack::is_active).
     pub(super) fn run_attack(&self, attack: impl FnOnce(&Attack) + Send) {
-        let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began, over };
+        let (start, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began: start, over };
         thread::scope(|scope| {
             let ends = AttackGuard(&state);
-            let attacking = scope.spawn(|| attack(&state));
+            let attack_thread = scope.spawn(|| attack(&state));
             wait_for("the attack", || {
-                (state.began.load(Ordering::Acquire) || attacking.is_finished()).then_some(())
+                (state.began.load(Ordering::Acquire) || attack_thread.is_finished()).then_some(())
             });
-            let clients: Vec<_> =
-                (2..7).map(|last| scope.spawn(move || self.assert_serves(last))).collect();
-            let served: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            let clients: Vec<_> = (2..7)
+                .map(|last_octet| scope.spawn(move || self.assert_serves(last_octet)))
+                .collect();
+            let results: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
             drop(ends);
-            attacking.join().unwrap();
-            assert!(served.iter().all(Result::is_ok), "not all honest clients were served");
+            attack_thread.join().unwrap();
+            assert!(results.iter().all(Result::is_ok), "not all honest clients were served");
         });
         self.assert_memory();
         self.wait_until_idle();
     }
 
     /// Checks that an honest client is served at its rate. A client refused as busy tries again.
-    pub(super) fn assert_serves(&self, last: u8) {
-        let ended = wait_for("an honest client's turn", || {
-            let ended = self.measure(last, &[]);
-            (!ended.err.contains("busy")).then_some(ended)
+    pub(super) fn assert_serves(&self, last_octet: u8) {
+        let output = wait_for("an honest client's turn", || {
+            let output = self.measure(last_octet, &[]);
+            (!output.err.contains("busy")).then_some(output)
         });
-        assert_eq!(ended.code, Some(0), "{ended}");
-        let stored = self.folder.stored(&format!("results-{last}/live-tcp-1.jsonl.zst"));
+        assert_eq!(output.code, Some(0), "{output}");
+        let stored = self.folder.stored(&format!("results-{last_octet}/live-tcp-1.jsonl.zst"));
         let goodput = stored.summary.unwrap().flows[0].goodput_bps;
         assert!(goodput > 0.8 * OFFERED_BPS, "{goodput} of {OFFERED_BPS} bit/s");
     }
 
     /// Checks five honest clients in sequence, at their offered rate.
     pub(super) fn assert_serves_five(&self) {
-        (2..7).for_each(|last| self.assert_serves(last));
+        (2..7).for_each(|last_octet| self.assert_serves(last_octet));
     }
 
     /// Waits until no trace of a test or connection is left.
     pub(super) fn wait_until_idle(&self) {
-        let began = Instant::now();
+        let start = Instant::now();
         wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
-        let took = began.elapsed();
-        assert!(took < RECOVERY_TIMEOUT, "seats were free after {took:?}");
+        let elapsed = start.elapsed();
+        assert!(elapsed < RECOVERY_TIMEOUT, "seats were free after {elapsed:?}");
     }
 
     pub(super) fn assert_memory(&self) {

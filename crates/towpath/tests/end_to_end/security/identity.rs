@@ -20,25 +20,25 @@ use crate::program::{ProgramOutput, Running, TestDir, wait_for};
 const SECRET: &str = "a secret of both hosts\n";
 
 /// Starts a server on loopback. Returns it with its port and its certificate's fingerprint.
-fn server(folder: &TestDir, options: &[&str]) -> (Running, u16, String) {
+fn start_server(folder: &TestDir, options: &[&str]) -> (Running, u16, String) {
     let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
     let running = folder.start(&mut folder.towpath(&arguments));
-    let said = |before: &'static str, after: char| {
-        wait_for(before, || {
-            let said = running.stderr();
-            let (_, rest) = said.split_once(before)?;
-            Some(rest.split_once(after)?.0.to_owned())
+    let stderr_part = |prefix: &'static str, suffix: char| {
+        wait_for(prefix, || {
+            let stderr_part = running.stderr();
+            let (_, rest) = stderr_part.split_once(prefix)?;
+            Some(rest.split_once(suffix)?.0.to_owned())
         })
     };
-    let port = said("listening on 127.0.0.1:", ' ').parse().unwrap();
-    let print = said("certificate sha256:", '\n');
-    (running, port, print)
+    let port = stderr_part("listening on 127.0.0.1:", ' ').parse().unwrap();
+    let fingerprint = stderr_part("certificate sha256:", '\n');
+    (running, port, fingerprint)
 }
 
 fn measure(folder: &TestDir, port: u16, options: &[&str]) -> ProgramOutput {
     let port = port.to_string();
-    let ours = ["measure", "127.0.0.1", "-p", &port, "-q", "-o", "results"];
-    folder.run(&[&ours[..], options].concat())
+    let base_arguments = ["measure", "127.0.0.1", "-p", &port, "-q", "-o", "results"];
+    folder.run(&[&base_arguments[..], options].concat())
 }
 
 /// Preamble of a control connection for a new test.
@@ -50,34 +50,35 @@ fn hello() -> ClientMessage {
 }
 
 /// Proxy that stores everything the client sent.
-struct Tap {
+struct RecordingProxy {
     port: u16,
     received: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Tap {
-    fn before(server: u16) -> Self {
+impl RecordingProxy {
+    fn start_before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let received: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let all = Arc::clone(&received);
+        let thread_received = Arc::clone(&received);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let number = {
-                    let mut all = all.lock().unwrap();
-                    all.push(Vec::new());
-                    all.len() - 1
+                    let mut thread_received = thread_received.lock().unwrap();
+                    thread_received.push(Vec::new());
+                    thread_received.len() - 1
                 };
-                let (back, front) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                thread::spawn(move || pass(back, front, |_| {}));
-                let all = Arc::clone(&all);
+                let (server_reader, client_writer) =
+                    (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || relay(server_reader, client_writer, |_| {}));
+                let thread_received = Arc::clone(&thread_received);
                 thread::spawn(move || {
-                    pass(client, server, |bytes| {
-                        let kept = &mut all.lock().unwrap()[number];
+                    relay(client, server, |bytes| {
+                        let recorded = &mut thread_received.lock().unwrap()[number];
                         // The identifying bytes are at the beginning.
-                        let room = 8_192_usize.saturating_sub(kept.len());
-                        kept.extend(bytes.iter().take(room));
+                        let free_bytes = 8_192_usize.saturating_sub(recorded.len());
+                        recorded.extend(bytes.iter().take(free_bytes));
                     });
                 });
             }
@@ -90,15 +91,15 @@ impl Tap {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, mut note: impl FnMut(&[u8])) {
-    let mut room = vec![0; 65_536];
-    while let Ok(length @ 1..) = from.read(&mut room) {
-        note(&room[..length]);
-        if to.write_all(&room[..length]).is_err() {
+fn relay(mut source: TcpStream, mut target: TcpStream, mut on_bytes: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; 65_536];
+    while let Ok(length @ 1..) = source.read(&mut buffer) {
+        on_bytes(&buffer[..length]);
+        if target.write_all(&buffer[..length]).is_err() {
             break;
         }
     }
-    let _ = to.shutdown(std::net::Shutdown::Write); // the peer may be gone
+    let _ = target.shutdown(std::net::Shutdown::Write); // the peer may be gone
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -108,18 +109,18 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 #[test]
 fn with_a_pin_everything_over_tcp_goes_through_tls() {
     let folder = TestDir::new();
-    let (_server, port, print) = server(&folder, &[]);
-    let tap = Tap::before(port);
-    let pinned = ["-t", "0.3", "--transport", "tcp", "--server-cert", &print];
-    let ended = measure(&folder, tap.port, &pinned);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.err.contains("--server-cert puts TLS around tcp"), "{ended}");
+    let (_server, port, fingerprint) = start_server(&folder, &[]);
+    let proxy = RecordingProxy::start_before(port);
+    let pinned_options = ["-t", "0.3", "--transport", "tcp", "--server-cert", &fingerprint];
+    let output = measure(&folder, proxy.port, &pinned_options);
+    assert_eq!(output.code, Some(0), "{output}");
+    assert!(output.err.contains("--server-cert puts TLS around tcp"), "{output}");
     let conditions = folder.stored("results/live-tcp-1.jsonl.zst").meta.conditions;
     assert!(conditions.contains_key("tls") && conditions.contains_key("tls of control"));
     assert!(conditions["server certificate"].contains("as expected"), "{conditions:?}");
-    let heard = tap.received();
-    assert!(heard.len() >= 2, "control and data");
-    for connection in heard {
+    let connections_seen = proxy.received();
+    assert!(connections_seen.len() >= 2, "control and data");
+    for connection in connections_seen {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
         assert!(
             matches!(preamble.kind, ConnectionKind::Tls | ConnectionKind::Data),
@@ -134,92 +135,99 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
                 connect(port, Preamble { kind: ConnectionKind::Control, ..preamble }, false)
                     .unwrap();
             let _ = client.send(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
-            let answer = client.recv::<ServerMessage>(&mut FrameDecoder::default());
-            assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
+            let reply = client.recv::<ServerMessage>(&mut FrameDecoder::default());
+            assert!(!matches!(reply, Ok(Some(_))), "{reply:?}");
         }
     }
-    let skips = [&pinned[..], &["--skip-rx-copy"]].concat();
-    let ended = measure(&folder, tap.port, &skips);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("cannot go through TLS") && ended.err.contains("hint:"), "{ended}");
+    let with_skip_copy = [&pinned_options[..], &["--skip-rx-copy"]].concat();
+    let output = measure(&folder, proxy.port, &with_skip_copy);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(
+        output.err.contains("cannot go through TLS") && output.err.contains("hint:"),
+        "{output}"
+    );
 }
 
 #[test]
 fn a_server_without_the_pinned_certificate_receives_nothing() {
     let folder = TestDir::new();
     let forger = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
-    let pin = "ab".repeat(32);
+    let wrong_pin = "ab".repeat(32);
     for transport in ["tcp", "mptcp"] {
-        let pinned = ["-t", "0.2", "--transport", transport, "--server-cert", &pin];
-        let ended = measure(&folder, forger.port, &pinned);
-        assert_eq!(ended.code, Some(2), "{ended}");
-        assert!(ended.err.contains("is not the server that is expected"), "{ended}");
+        let pinned_options = ["-t", "0.2", "--transport", transport, "--server-cert", &wrong_pin];
+        let output = measure(&folder, forger.port, &pinned_options);
+        assert_eq!(output.code, Some(2), "{output}");
+        assert!(output.err.contains("is not the server that is expected"), "{output}");
     }
     // Not a TLS server: it accepts the first bytes and sends a server's messages.
-    let plain = Hostile::start(Misbehaviour::Trick(Phase::Connection, Trick::Welcome));
-    let ended =
-        measure(&folder, plain.port, &["-t", "0.2", "--transport", "tcp", "--server-cert", &pin]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    let heard = forger.received();
-    assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
+    let plain_server = Hostile::start(Misbehaviour::Trick(Phase::Connection, Trick::Welcome));
+    let output = measure(
+        &folder,
+        plain_server.port,
+        &["-t", "0.2", "--transport", "tcp", "--server-cert", &wrong_pin],
+    );
+    assert_eq!(output.code, Some(2), "{output}");
+    let received = forger.received();
+    assert!(received.iter().all(|message| message == "tls"), "{received:?}");
 }
 
 /// Relays datagrams until a number of bytes has passed in both directions.
-fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
-    let outer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let listening = outer.try_clone().unwrap();
+fn relay_datagrams(server: u16, max_bytes: u64) -> UdpSocket {
+    let relay_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client_socket = relay_socket.try_clone().unwrap();
     thread::spawn(move || {
-        let passed = Arc::new(AtomicU64::new(0));
+        let relayed_bytes = Arc::new(AtomicU64::new(0));
         let mut routes: Vec<(SocketAddr, UdpSocket)> = Vec::new();
-        let mut room = vec![0; 65_536];
-        while let Ok((length, from)) = listening.recv_from(&mut room) {
-            if passed.fetch_add(length as u64, Ordering::Relaxed) > most {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((length, client_address)) = client_socket.recv_from(&mut buffer) {
+            if relayed_bytes.fetch_add(length as u64, Ordering::Relaxed) > max_bytes {
                 continue;
             }
-            let known = routes.iter().position(|(client, _)| *client == from);
-            let known = known.unwrap_or_else(|| {
-                let inner = UdpSocket::bind("127.0.0.1:0").unwrap();
-                inner.connect(("127.0.0.1", server)).unwrap();
-                let (back, front) = (inner.try_clone().unwrap(), listening.try_clone().unwrap());
-                let passed = Arc::clone(&passed);
+            let route_index = routes.iter().position(|(client, _)| *client == client_address);
+            let route_index = route_index.unwrap_or_else(|| {
+                let server_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                server_socket.connect(("127.0.0.1", server)).unwrap();
+                let (server_reader, client_writer) =
+                    (server_socket.try_clone().unwrap(), client_socket.try_clone().unwrap());
+                let relayed_bytes = Arc::clone(&relayed_bytes);
                 thread::spawn(move || {
-                    let mut room = vec![0; 65_536];
-                    while let Ok(length) = back.recv(&mut room) {
-                        if passed.fetch_add(length as u64, Ordering::Relaxed) <= most {
-                            let _ = front.send_to(&room[..length], from); // the peer may be gone
+                    let mut buffer = vec![0; 65_536];
+                    while let Ok(length) = server_reader.recv(&mut buffer) {
+                        if relayed_bytes.fetch_add(length as u64, Ordering::Relaxed) <= max_bytes {
+                            let _ = client_writer.send_to(&buffer[..length], client_address); // the peer may be gone
                         }
                     }
                 });
-                routes.push((from, inner));
+                routes.push((client_address, server_socket));
                 routes.len() - 1
             });
-            let _ = routes[known].1.send(&room[..length]); // the peer may be gone
+            let _ = routes[route_index].1.send(&buffer[..length]); // the peer may be gone
         }
     });
-    outer
+    relay_socket
 }
 
 #[test]
 fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
     let folder = TestDir::new();
-    let (_server, port, print) = server(&folder, &[]);
+    let (_server, port, fingerprint) = start_server(&folder, &[]);
     // An attacker on the path has a port for both, cuts QUIC off and replies over TCP.
-    let (between, listener) = wait_for("a port", || {
-        let between = pass_datagrams(port, 150_000);
-        let address = between.local_addr().unwrap();
-        TcpListener::bind(address).ok().map(|listener| (between, listener))
+    let (relay_socket, listener) = wait_for("a port", || {
+        let relay_socket = relay_datagrams(port, 150_000);
+        let address = relay_socket.local_addr().unwrap();
+        TcpListener::bind(address).ok().map(|listener| (relay_socket, listener))
     });
     let line = r#"{"record":{"type":"counter","host":"forged","name":"","before":0,"after":1}}"#;
-    let forger = Hostile::at(listener, Misbehaviour::Report(Arc::from(format!("{line}\n"))));
-    let at = between.local_addr().unwrap().port();
-    let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--result-timeout", "6"];
-    let pinned = [&short[..], &["--server-cert", &print]].concat();
-    let ended = measure(&folder, at, &pinned);
-    assert_eq!(ended.code, Some(1), "{ended}");
-    assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
-    let heard = forger.received();
-    assert!(heard.contains(&"tls".to_owned()), "it was never asked: {heard:?}");
-    assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
+    let forger = Hostile::start_on(listener, Misbehaviour::Report(Arc::from(format!("{line}\n"))));
+    let relay_port = relay_socket.local_addr().unwrap().port();
+    let test_options = ["-t", "1", "-b", "4M", "--transport", "quic", "--result-timeout", "6"];
+    let pinned_options = [&test_options[..], &["--server-cert", &fingerprint]].concat();
+    let output = measure(&folder, relay_port, &pinned_options);
+    assert_eq!(output.code, Some(1), "{output}");
+    assert!(output.err.contains("the server's half of the result is missing"), "{output}");
+    let received = forger.received();
+    assert!(received.contains(&"tls".to_owned()), "it was never asked: {received:?}");
+    assert!(received.iter().all(|message| message == "tls"), "{received:?}");
 }
 
 #[test]
@@ -232,57 +240,57 @@ fn a_secret_that_can_be_guessed_is_refused_by_both() {
             &["measure", "127.0.0.1", "-p", "1", "--secret-file", "short.txt"],
             &["doctor", "--peer", "127.0.0.1:1", "--secret-file", "short.txt"],
         ] {
-            let ended = folder.run(command);
-            assert_eq!(ended.code, Some(2), "{ended}");
-            assert!(ended.err.contains("holds no secret"), "{ended}");
-            assert!(ended.err.contains("head -c 24 /dev/urandom | base64"), "{ended}");
+            let output = folder.run(command);
+            assert_eq!(output.code, Some(2), "{output}");
+            assert!(output.err.contains("holds no secret"), "{output}");
+            assert!(output.err.contains("head -c 24 /dev/urandom | base64"), "{output}");
         }
     }
-    let ended = folder.run(&["server", "-p", "0", "--secret-file", "/dev/zero"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
+    let output = folder.run(&["server", "-p", "0", "--secret-file", "/dev/zero"]);
+    assert_eq!(output.code, Some(2), "{output}");
 }
 
 #[test]
 fn a_server_without_the_secret_receives_no_plan() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
-    let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
-    let ignorant = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
-    let ended = measure(&folder, ignorant.port, &known);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("does not ask for the secret"), "{ended}");
-    let heard = ignorant.received();
-    assert!(!heard.contains(&"Plan".to_owned()), "{heard:?}");
+    let secret_options = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
+    let server_without_secret = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
+    let output = measure(&folder, server_without_secret.port, &secret_options);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("does not ask for the secret"), "{output}");
+    let received = server_without_secret.received();
+    assert!(!received.contains(&"Plan".to_owned()), "{received:?}");
     let liar = Hostile::start(Misbehaviour::Liar);
-    let ended = measure(&folder, liar.port, &known);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("it does not know the secret"), "{ended}");
+    let output = measure(&folder, liar.port, &secret_options);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("it does not know the secret"), "{output}");
     assert!(!liar.received().contains(&"Plan".to_owned()), "{:?}", liar.received());
     let doctor = ["doctor", "--secret-file", "secret.txt", "--json", "--peer"];
-    let ended = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
-    assert!(ended.out.contains("it does not know the secret"), "{ended}");
+    let output = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
+    assert!(output.out.contains("it does not know the secret"), "{output}");
     folder.write_secret("other.txt", "another secret of somebody else\n");
-    let (_server, port, _) = server(&folder, &["--secret-file", "other.txt"]);
-    let ended = measure(&folder, port, &known);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    assert!(ended.err.contains("the secret is wrong"), "{ended}");
+    let (_server, port, _) = start_server(&folder, &["--secret-file", "other.txt"]);
+    let output = measure(&folder, port, &secret_options);
+    assert_eq!(output.code, Some(2), "{output}");
+    assert!(output.err.contains("the secret is wrong"), "{output}");
 }
 
 #[test]
 fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
-    let (_server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
-    let tap = Tap::before(port);
+    let (_server, port, _) = start_server(&folder, &["--secret-file", "secret.txt"]);
+    let proxy = RecordingProxy::start_before(port);
     for transport in ["tcp", "mptcp"] {
-        let known = ["-t", "0.3", "--transport", transport, "--secret-file", "secret.txt"];
-        let ended = measure(&folder, tap.port, &known);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let secret_options = ["-t", "0.3", "--transport", transport, "--secret-file", "secret.txt"];
+        let output = measure(&folder, proxy.port, &secret_options);
+        assert_eq!(output.code, Some(0), "{output}");
         let name = format!("results/live-{transport}-1.jsonl.zst");
-        let shown = &folder.stored(&name).meta.conditions["server certificate"];
-        assert!(shown.contains("knows the secret"), "{shown}");
+        let certificate_note = &folder.stored(&name).meta.conditions["server certificate"];
+        assert!(certificate_note.contains("knows the secret"), "{certificate_note}");
     }
-    for connection in tap.received() {
+    for connection in proxy.received() {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
         assert!(
@@ -299,24 +307,25 @@ fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
 
 /// Claims to know a secret. Returns the server's reply.
 fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>> {
-    let mut wire = connect(port, CONTROL, tls)?;
+    let mut connection = connect(port, CONTROL, tls)?;
     let mut frames = FrameDecoder::default();
-    wire.send(&hello())?;
-    let Some(ServerMessage::Welcome { challenge: Some(server), .. }) = wire.recv(&mut frames)?
+    connection.send(&hello())?;
+    let Some(ServerMessage::Welcome { challenge: Some(server), .. }) =
+        connection.recv(&mut frames)?
     else {
         return Err(io::Error::other("no challenge"));
     };
-    let binding = ChannelBinding(if tls { wire.binding() } else { [0; 32] });
-    let meeting = AuthTranscript { binding, server, client: Challenge([5; 32]) };
+    let binding = ChannelBinding(if tls { connection.binding() } else { [0; 32] });
+    let transcript = AuthTranscript { binding, server, client: Challenge([5; 32]) };
     let secret = Secret::from_text(secret.as_bytes()).unwrap();
-    let proof = secret.prove(AuthRole::Client, &meeting).unwrap();
-    wire.send(&ClientMessage::Proof { proof, challenge: meeting.client })?;
-    wire.recv(&mut frames)
+    let proof = secret.prove(AuthRole::Client, &transcript).unwrap();
+    connection.send(&ClientMessage::Proof { proof, challenge: transcript.client })?;
+    connection.recv(&mut frames)
 }
 
-fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
-    match said.unwrap() {
-        Some(ServerMessage::Refused { reason: why, .. }) => why,
+fn refusal_reason(result: io::Result<Option<ServerMessage>>) -> String {
+    match result.unwrap() {
+        Some(ServerMessage::Refused { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -325,17 +334,18 @@ fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
 fn wrong_secrets_are_logged_and_get_slower() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
-    let (server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
+    let (server, port, _) = start_server(&folder, &["--secret-file", "secret.txt"]);
     assert!(matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))));
-    let plain = refusal(prove(port, SECRET, false));
-    assert!(plain.contains("encrypted connection only"), "{plain}");
+    let without_tls = refusal_reason(prove(port, SECRET, false));
+    assert!(without_tls.contains("encrypted connection only"), "{without_tls}");
     let guess = "a guess of a secret of both";
-    let answers: Vec<_> = (0..60).map(|_| refusal(prove(port, guess, true))).collect();
-    let looked_at = answers.iter().filter(|why| why.contains("is wrong")).count();
+    let replies: Vec<_> = (0..60).map(|_| refusal_reason(prove(port, guess, true))).collect();
+    let checked = replies.iter().filter(|reason| reason.contains("is wrong")).count();
     // On a busy machine the guesses take a while, during which the server checks some more.
-    assert!((3..=12).contains(&looked_at), "{answers:?}");
-    let refused = answers.iter().filter(|why| why.contains("too many wrong secrets")).count();
-    assert_eq!(looked_at + refused, answers.len(), "{answers:?}");
+    assert!((3..=12).contains(&checked), "{replies:?}");
+    let refused_count =
+        replies.iter().filter(|reason| reason.contains("too many wrong secrets")).count();
+    assert_eq!(checked + refused_count, replies.len(), "{replies:?}");
     let lines = server.stderr().lines().filter(|line| line.contains("not know the secret")).count();
     assert!((1..=20).contains(&lines), "{}", server.stderr());
     // Soon the right secret is accepted again.
@@ -345,13 +355,14 @@ fn wrong_secrets_are_logged_and_get_slower() {
 }
 
 /// Returns a server's snapshot of its host.
-fn snapshot(port: u16, asked: u16) -> HostSnapshot {
-    let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), FrameDecoder::default());
-    wire.send(&hello()).unwrap();
-    wire.send(&ClientMessage::Snapshot { port: asked }).unwrap();
+fn snapshot(port: u16, requested_port: u16) -> HostSnapshot {
+    let (mut connection, mut frames) =
+        (connect(port, CONTROL, false).unwrap(), FrameDecoder::default());
+    connection.send(&hello()).unwrap();
+    connection.send(&ClientMessage::Snapshot { port: requested_port }).unwrap();
     loop {
-        match wire.recv(&mut frames).unwrap() {
-            Some(ServerMessage::Snapshot(look)) => return *look,
+        match connection.recv(&mut frames).unwrap() {
+            Some(ServerMessage::Snapshot(host_snapshot)) => return *host_snapshot,
             Some(ServerMessage::Welcome { .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -361,41 +372,45 @@ fn snapshot(port: u16, asked: u16) -> HostSnapshot {
 #[test]
 fn unauthenticated_clients_learn_only_what_a_port_scan_shows() {
     let folder = TestDir::new();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let elsewhere = other.local_addr().unwrap().port();
-    let (_server, port, _) = server(&folder, &[]);
-    let told = snapshot(port, port);
+    let other_listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other_port = other_listener.local_addr().unwrap().port();
+    let (_server, port, _) = start_server(&folder, &[]);
+    let host_snapshot = snapshot(port, port);
     let expected = HostSnapshot { partial: true, ..HostSnapshot::default() };
-    let HostSnapshot { listener, connections, .. } = told.clone();
-    assert_eq!(told, HostSnapshot { listener, connections, ..expected.clone() });
+    let HostSnapshot { listener, connections, .. } = host_snapshot.clone();
+    assert_eq!(host_snapshot, HostSnapshot { listener, connections, ..expected.clone() });
     assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
-    assert_eq!(snapshot(port, elsewhere), expected, "nothing of other ports");
-    let (_server, port, _) = server(&folder, &["--public-diagnostics"]);
-    let told = snapshot(port, elsewhere);
-    assert!(!told.partial && !told.addresses.is_empty() && !told.kernel.is_empty());
-    assert!(told.listener.is_some_and(|listener| listener.plain));
+    assert_eq!(snapshot(port, other_port), expected, "nothing of other ports");
+    let (_server, port, _) = start_server(&folder, &["--public-diagnostics"]);
+    let host_snapshot = snapshot(port, other_port);
+    assert!(
+        !host_snapshot.partial
+            && !host_snapshot.addresses.is_empty()
+            && !host_snapshot.kernel.is_empty()
+    );
+    assert!(host_snapshot.listener.is_some_and(|listener| listener.plain));
 }
 
 #[test]
 fn doctor_queries_a_server_only_if_it_knows_the_secret() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
-    let (_server, open, _) = server(&folder, &[]);
-    let (_server, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
-    let ask = |port: u16, options: &[&str]| {
+    let (_server, open_port, _) = start_server(&folder, &[]);
+    let (_server, secret_port, _) = start_server(&folder, &["--secret-file", "secret.txt"]);
+    let diagnose = |port: u16, options: &[&str]| {
         let address = format!("127.0.0.1:{port}");
-        let ended = folder.run(&[&["doctor", "--connect", &address, "--json"], options].concat());
-        assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
-        ended.json().remove(0)
+        let output = folder.run(&[&["doctor", "--connect", &address, "--json"], options].concat());
+        assert!(matches!(output.code, Some(0 | 1)), "{output}");
+        output.json().remove(0)
     };
-    let whole = "the other host, as";
-    let report = ask(open, &[]);
-    assert!(!report["checked"].to_string().contains(whole), "{report}");
-    let missing = report["not_checked"].to_string();
-    assert!(missing.contains("tells strangers nothing of its host"), "{report}");
-    let report = ask(known, &["--secret-file", "secret.txt"]);
-    assert!(report["checked"].to_string().contains(whole), "{report}");
-    let report = ask(known, &[]);
+    let full_check = "the other host, as";
+    let report = diagnose(open_port, &[]);
+    assert!(!report["checked"].to_string().contains(full_check), "{report}");
+    let skipped_checks = report["not_checked"].to_string();
+    assert!(skipped_checks.contains("tells strangers nothing of its host"), "{report}");
+    let report = diagnose(secret_port, &["--secret-file", "secret.txt"]);
+    assert!(report["checked"].to_string().contains(full_check), "{report}");
+    let report = diagnose(secret_port, &[]);
     assert!(report["not_checked"].to_string().contains("it wants a secret"), "{report}");
 }
 
@@ -404,19 +419,19 @@ fn the_line_that_a_server_prints_can_be_pasted() {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     for options in [&[][..], &["--secret-file", "secret.txt"]] {
-        let (server, _, print) = server(&folder, options);
+        let (server, _, fingerprint) = start_server(&folder, options);
         let line = wait_for("the line", || {
-            let said = server.stderr();
-            let line = said.lines().find_map(|line| line.split_once("another host: "))?;
-            said.ends_with('\n').then(|| line.1.to_owned())
+            let stderr = server.stderr();
+            let line = stderr.lines().find_map(|line| line.split_once("another host: "))?;
+            stderr.ends_with('\n').then(|| line.1.to_owned())
         });
-        assert!(line.contains(&print), "{line}");
+        assert!(line.contains(&fingerprint), "{line}");
         assert!(!server.stderr().contains(SECRET.trim()), "{}", server.stderr());
         let line = line.replace("FILE", "secret.txt");
-        let mut words: Vec<_> = line.split_whitespace().skip(1).collect();
-        words.extend(["-t", "0.2", "-q", "--transport", "tcp,quic", "-o", "results"]);
-        let ended = folder.run(&words);
-        assert_eq!(ended.code, Some(0), "{ended}");
+        let mut messages: Vec<_> = line.split_whitespace().skip(1).collect();
+        messages.extend(["-t", "0.2", "-q", "--transport", "tcp,quic", "-o", "results"]);
+        let output = folder.run(&messages);
+        assert_eq!(output.code, Some(0), "{output}");
     }
 }
 
@@ -424,10 +439,11 @@ fn the_line_that_a_server_prints_can_be_pasted() {
 #[test]
 fn an_unfinished_handshake_times_out() {
     let folder = TestDir::new();
-    let (_server, port, _) = server(&folder, &[]);
-    let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
-    silent.write_all(&first.to_bytes()).unwrap();
-    assert_eq!(silent.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed");
+    let (_server, port, _) = start_server(&folder, &[]);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let preamble =
+        Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
+    stream.write_all(&preamble.to_bytes()).unwrap();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed");
 }

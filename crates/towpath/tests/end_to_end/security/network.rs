@@ -25,15 +25,15 @@ use super::unauthenticated::{ClientRoute, RawClient};
 use crate::program::{TestDir, wait_for};
 
 /// Flow of one minute without a rate limit.
-const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
+const ENDLESS_FLOW: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 /// Linux's number of Multipath TCP, `IPPROTO_MPTCP`.
-const MULTIPATH: i32 = 262;
+const IPPROTO_MPTCP: i32 = 262;
 
 /// Opens a connection without sending anything.
 fn dial(route: ClientRoute, multipath: bool) -> io::Result<TcpStream> {
-    let protocol = multipath.then(|| Protocol::from(MULTIPATH));
+    let protocol = multipath.then(|| Protocol::from(IPPROTO_MPTCP));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
-    socket.bind(&SocketAddr::from((route.from, 0)).into())?;
+    socket.bind(&SocketAddr::from((route.source, 0)).into())?;
     socket.connect_timeout(&route.server.into(), Duration::from_secs(20))?;
     let socket = TcpStream::from(socket);
     socket.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -71,75 +71,79 @@ impl ControlClient {
     }
 
     fn recv(&mut self) -> io::Result<ServerMessage> {
-        let mut room = [0; 16 * 1024];
+        let mut buffer = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
                 return Ok(message);
             }
-            match self.stream.read(&mut room)? {
+            match self.stream.read(&mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => self.frames.push(&room[..length]),
+                length => self.frames.push(&buffer[..length]),
             }
         }
     }
 }
 
-/// Returns the bytes received until the deadline or until nothing more arrives.
-fn take(mut socket: &TcpStream, until: Instant, taken: &AtomicU64) {
-    let mut room = vec![0; 1 << 16];
+/// Receives until the deadline or until the peer has closed, and counts the bytes.
+fn receive_until(mut socket: &TcpStream, deadline: Instant, received_bytes: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 16];
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    while Instant::now() < until {
-        match socket.read(&mut room) {
+    while Instant::now() < deadline {
+        match socket.read(&mut buffer) {
             Ok(0) => break,
-            Ok(length) => _ = taken.fetch_add(length as u64, Ordering::Relaxed),
+            Ok(length) => _ = received_bytes.fetch_add(length as u64, Ordering::Relaxed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
     }
 }
 
-/// Returns the bytes sent until the deadline or until the peer accepts no more.
-fn give(mut socket: &TcpStream, until: Instant, given: &AtomicU64) {
+/// Sends until the deadline or until the peer has closed, and counts the bytes.
+fn send_until(mut socket: &TcpStream, deadline: Instant, sent_bytes: &AtomicU64) {
     socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         match socket.write(&[0; 16 * 1024]) {
             Ok(0) => break,
-            Ok(length) => _ = given.fetch_add(length as u64, Ordering::Relaxed),
+            Ok(length) => _ = sent_bytes.fetch_add(length as u64, Ordering::Relaxed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
     }
 }
 
-/// Counts the bytes of many connections at once.
-fn take_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
-    let taken = AtomicU64::new(0);
+/// Receives on many connections at once until the deadline. Returns the number of bytes.
+fn receive_all_until<'a>(
+    sockets: impl IntoIterator<Item = &'a TcpStream>,
+    deadline: Instant,
+) -> u64 {
+    let received_bytes = AtomicU64::new(0);
     thread::scope(|scope| {
-        for one in all {
-            scope.spawn(|| take(one, until, &taken));
+        for socket in sockets {
+            scope.spawn(|| receive_until(socket, deadline, &received_bytes));
         }
     });
-    taken.into_inner()
+    received_bytes.into_inner()
 }
+/// Sends on many connections at once until the deadline. Returns the number of bytes.
 
-fn give_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
-    let given = AtomicU64::new(0);
+fn send_all_until<'a>(sockets: impl IntoIterator<Item = &'a TcpStream>, deadline: Instant) -> u64 {
+    let sent_bytes = AtomicU64::new(0);
     thread::scope(|scope| {
-        for one in all {
-            scope.spawn(|| give(one, until, &given));
+        for socket in sockets {
+            scope.spawn(|| send_until(socket, deadline, &sent_bytes));
         }
     });
-    given.into_inner()
+    sent_bytes.into_inner()
 }
 
 /// Waits until the peer has closed. Returns the time that took; `None` if it did not close.
-fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
-    let began = Instant::now();
+fn wait_for_close(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
+    let start = Instant::now();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    while began.elapsed() < within {
+    while start.elapsed() < within {
         match socket.read(&mut [0; 4_096]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => return Some(began.elapsed()),
+            Ok(0) | Err(_) => return Some(start.elapsed()),
             Ok(_) => {}
         }
     }
@@ -147,18 +151,19 @@ fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
 }
 
 /// Starts a test with all its connections. Its traffic runs on return.
-fn running(
+fn start_test(
     route: ClientRoute,
     flows: &[&str],
     streams: u16,
     settings: TransferSettings,
 ) -> io::Result<(RawClient, Vec<TcpStream>)> {
     let mut client = RawClient::connect(route)?;
-    if let Some(why) = client.plan(flows, settings)? {
-        return Err(io::Error::other(why));
+    if let Some(reason) = client.plan(flows, settings)? {
+        return Err(io::Error::other(reason));
     }
-    let places = (0..flows.len() as u16).flat_map(|flow| (0..streams).map(move |one| (flow, one)));
-    let data: io::Result<Vec<_>> = places.map(|(flow, one)| client.data(flow, one)).collect();
+    let slots =
+        (0..flows.len() as u16).flat_map(|flow| (0..streams).map(move |stream| (flow, stream)));
+    let data: io::Result<Vec<_>> = slots.map(|(flow, stream)| client.data(flow, stream)).collect();
     let data = data?;
     client.begin()?;
     Ok((client, data))
@@ -172,7 +177,7 @@ fn assert_healthy(site: &AttackedServer) {
 }
 
 /// Starts a server that listens on all addresses, as without `-B`.
-fn everywhere(options: &[&str]) -> AttackedServer {
+fn start_server_on_all_addresses(options: &[&str]) -> AttackedServer {
     let folder = TestDir::new();
     let running = folder.start(&mut folder.towpath(&[&["server", "-p", "0"], options].concat()));
     let port = wait_for("the server", || {

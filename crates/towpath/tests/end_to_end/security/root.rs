@@ -60,7 +60,7 @@ listed() {
 /// Runs a script as root of new user, network and mount namespaces.
 ///
 /// `$TOWPATH` is the command, the state is in `sandbox/state`, and `/var/lib` is empty.
-fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
+fn run_as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
         return None;
@@ -95,8 +95,8 @@ fn setup_writes_nothing_without_apply() {
         done
         find /var/lib -mindepth 1
         test \"$(look; listed)\" = \"$before\"";
-    let Some(ended) = as_root(test, &folder, script) else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
+    let Some(output) = run_as_root(test, &folder, script) else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(0), ""), "{output}");
 }
 
 /// Content of a planted state file, and the place where it could be planted.
@@ -106,6 +106,7 @@ struct PlantedState {
     place: &'static str,
 }
 
+/// Returns paths of settings that escape from `/proc/sys` or are not in the list.
 fn hostile_path() -> impl Strategy<Value = String> {
     let target = "net/../../../$SANDBOX/victim";
     prop_oneof![
@@ -121,6 +122,7 @@ fn hostile_path() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Returns changes of a state file, most of them forbidden.
 fn hostile_change() -> impl Strategy<Value = Value> {
     let text = prop_oneof![Just("0".to_owned()), Just("1".to_owned()), "[ -~]{0,12}"];
     let link = prop_oneof![
@@ -131,15 +133,15 @@ fn hostile_change() -> impl Strategy<Value = Value> {
     ];
     let table = prop_oneof![Just(0_u32), Just(253), Just(254), Just(255), 0..1_000_u32];
     // Undoing a change requires that its value is still the one that was set.
-    let now = prop_oneof![
+    let current = prop_oneof![
         Just("precious".to_owned()),
         Just("0".to_owned()),
         Just("4096".to_owned()),
         text.clone()
     ];
-    let set = (hostile_path(), text, now);
+    let set = (hostile_path(), text, current);
     prop_oneof![
-        4 => set.prop_map(|(sysctl, from, to)| json!({"do": "sysctl", "sysctl": sysctl, "from": from, "to": to})),
+        4 => set.prop_map(|(sysctl, old, new)| json!({"do": "sysctl", "sysctl": sysctl, "from": old, "to": new})),
         1 => (link.clone(), table.clone(), any::<bool>()).prop_map(|(link, table, add)| json!({
             "do": if add { "add_route" } else { "delete_route" },
             "to": "172.31.0.0/24", "link": link, "gateway": null, "table": table,
@@ -153,7 +155,8 @@ fn hostile_change() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn planted() -> impl Strategy<Value = PlantedState> {
+/// Returns planted state files with one to three changes.
+fn planted_states() -> impl Strategy<Value = PlantedState> {
     let changes = proptest::collection::vec(hostile_change(), 1..4);
     let place = proptest::sample::select(vec![
         "ours",
@@ -171,8 +174,8 @@ fn planted() -> impl Strategy<Value = PlantedState> {
         .prop_map(|(changes, place)| PlantedState { changes: Value::Array(changes), place })
 }
 
-/// Puts the state of case `$1` where `setup` searches. It is of this boot and namespace; from
-/// `link` on, its place is wrong.
+/// Puts the state of case `$1` where `setup` searches for it. The state is of this boot and
+/// namespace. From `link` on, its place or owner is wrong.
 const PLANT: &str = r"
 export XDG_STATE_HOME=$PWD/sandbox
 mount -o remount,ro /var/lib
@@ -202,18 +205,18 @@ fn write_state(folder: &TestDir, number: usize, case: &PlantedState) {
     let content = json!({"version": 1, "boot": boot.trim(), "changes": case.changes}).to_string();
     let sandbox = folder.work().join("sandbox");
     let content = content.replace("/$SANDBOX", sandbox.to_str().unwrap());
-    let theirs = |path: &Path| lchown(path, Some(4_711), Some(4_711)).unwrap();
+    let give_to_other_user = |path: &Path| lchown(path, Some(4_711), Some(4_711)).unwrap();
     let name = folder.work().join(format!("case-{number}"));
     fs::write(&name, &content).unwrap();
     if case.place == "theirs" {
-        theirs(&name);
+        give_to_other_user(&name);
     } else if case.place == "folder-theirs" {
-        let above = name.with_extension("folder");
-        fs::create_dir(&above).unwrap();
-        fs::write(above.join("state"), content).unwrap();
+        let state_folder = name.with_extension("folder");
+        fs::create_dir(&state_folder).unwrap();
+        fs::write(state_folder.join("state"), content).unwrap();
         // The content may be ours, as with a link to it.
-        fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
-        theirs(&above);
+        fs::set_permissions(&state_folder, fs::Permissions::from_mode(0o777)).unwrap();
+        give_to_other_user(&state_folder);
     }
 }
 
@@ -223,7 +226,7 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
     let folder = TestDir::new();
     let mut runner = TestRunner::deterministic();
     let mut cases: Vec<PlantedState> =
-        (0..24).map(|_| planted().new_tree(&mut runner).unwrap().current()).collect();
+        (0..24).map(|_| planted_states().new_tree(&mut runner).unwrap().current()).collect();
     // Right place and right user: without the check, a file outside of /proc/sys would be written.
     let escape = "net/../../../$SANDBOX/victim";
     let escape = json!([{"do": "sysctl", "sysctl": escape, "from": "spoilt", "to": "precious"}]);
@@ -251,8 +254,8 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
             done\n"
         );
     }
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{cases:#?}\n{ended}");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(0), ""), "{cases:#?}\n{output}");
 }
 
 #[test]
@@ -274,13 +277,14 @@ fn hostile_interface_names_change_no_unlisted_settings() {
         done
         $TOWPATH doctor --fix >said 2>&1 || test $? = 1
         look | grep -v '^[.]/state' >after; diff before after";
-    let Some(ended) = as_root(test, &folder, script) else { return };
+    let Some(output) = run_as_root(test, &folder, script) else { return };
     // The state folder is new, so its time differs.
-    let left: Vec<_> = ended.out.lines().filter(|line| !line.contains("./state")).collect();
-    assert_eq!((ended.code, left), (Some(0), Vec::new()), "{ended}");
+    let changed_lines: Vec<_> =
+        output.out.lines().filter(|line| !line.contains("./state")).collect();
+    assert_eq!((output.code, changed_lines), (Some(0), Vec::new()), "{output}");
 }
 
-/// A server whose snapshot truthfully reports a small receive buffer.
+/// Script that starts a server whose snapshot truthfully reports a small receive buffer.
 const PEER: &str = r#"
 head -c 24 /dev/urandom | base64 >secret; chmod 600 secret
 unshare -n sleep 300 & there=$!
@@ -316,23 +320,23 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
         diff before after
         exit $code"
     );
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    assert_eq!(ended.code, Some(1), "{ended}");
-    assert!(ended.out.contains("[receive-buffer-too-small]"), "{ended}");
-    let said =
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    assert_eq!(output.code, Some(1), "{output}");
+    assert!(output.out.contains("[receive-buffer-too-small]"), "{output}");
+    let warning =
         "   said: by the other host alone, which may be wrong: --fix does nothing about it\n";
-    assert!(ended.out.contains(said), "{ended}");
-    assert!(!ended.out.contains("mending: sysctl -w net.ipv4.tcp_rmem"), "{ended}");
+    assert!(output.out.contains(warning), "{output}");
+    assert!(!output.out.contains("mending: sysctl -w net.ipv4.tcp_rmem"), "{output}");
 }
 
 /// Creates results of a simulated run, which needs no privileges.
-fn simulated(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
+fn run_simulation(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.write("scenario.toml", format!("{TWO_PATHS}{}", crate::program::SIZED));
-    let all = ["run", "scenario.toml", "--world", "sim", "-T", "tcp", "-q"];
-    folder.run(&[&all[..], arguments].concat())
+    let fixed_arguments = ["run", "scenario.toml", "--world", "sim", "-T", "tcp", "-q"];
+    folder.run(&[&fixed_arguments[..], arguments].concat())
 }
 
-fn read(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
@@ -355,9 +359,9 @@ fn no_file_is_written_through_a_link_under_a_name_of_ours() {
     for name in names {
         symlink(&victim, work.join(name)).unwrap();
     }
-    let ended = simulated(&folder, &["--out", "results", "--pcap", "captures"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert_eq!(read(&victim), "precious");
+    let output = run_simulation(&folder, &["--out", "results", "--pcap", "captures"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    assert_eq!(read_text(&victim), "precious");
     for name in names.iter().filter(|name| !name.ends_with("jsonl")) {
         assert!(!work.join(name).is_symlink(), "{name}");
     }
@@ -366,29 +370,30 @@ fn no_file_is_written_through_a_link_under_a_name_of_ours() {
         symlink(&victim, work.join(name)).unwrap();
     }
     for verb in ["report", "compare"] {
-        let ended = folder.run(&[verb, "results/sim-tcp-1.jsonl.zst"]);
-        assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
+        let output = folder.run(&[verb, "results/sim-tcp-1.jsonl.zst"]);
+        assert!(output.code.is_some_and(|code| code < 2), "{output}");
     }
-    assert_eq!(read(&victim), "precious");
+    assert_eq!(read_text(&victim), "precious");
 }
 
 #[test]
 fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
     let folder = TestDir::new();
-    let ended = simulated(&folder, &["--out", "results"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let report = run_simulation(&folder, &["--out", "results"]);
+    assert_eq!(report.code, Some(0), "{report}");
     let work = folder.work();
     folder.write("old.html", "old");
     symlink("old.html", work.join("mine.html")).unwrap();
     let result = "results/sim-tcp-1.jsonl.zst";
     for output in ["new.html", "mine.html", "/dev/stdout"] {
-        let ended = folder.run(&["report", result, "--output", output]);
-        assert_eq!(ended.code, Some(0), "{ended}");
-        let is_page = if output == "/dev/stdout" { ended.out } else { read(&work.join(output)) };
-        assert!(is_page.contains("</html>"), "{output}");
+        let report = folder.run(&["report", result, "--output", output]);
+        assert_eq!(report.code, Some(0), "{report}");
+        let page = if output == "/dev/stdout" { report.out } else { read_text(&work.join(output)) };
+        assert!(page.contains("</html>"), "{output}");
     }
     assert!(
-        work.join("mine.html").is_symlink() && read(&work.join("old.html")).contains("</html>")
+        work.join("mine.html").is_symlink()
+            && read_text(&work.join("old.html")).contains("</html>")
     );
     if !is_root() {
         return skip("links of other users", "only root can make them");
@@ -396,12 +401,15 @@ fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
     folder.write("victim", "precious");
     symlink("victim", work.join("theirs.html")).unwrap();
     lchown(work.join("theirs.html"), Some(4_711), Some(4_711)).unwrap();
-    let ended = folder.run(&["report", result, "--output", "theirs.html"]);
-    assert_eq!(ended.code, Some(2), "{ended}");
-    let said = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("`theirs.html` is a link that another user has made (4711)"), "{said}");
-    assert!(said.contains("hint: name the place itself"), "{said}");
-    assert_eq!(read(&work.join("victim")), "precious");
+    let report = folder.run(&["report", result, "--output", "theirs.html"]);
+    assert_eq!(report.code, Some(2), "{report}");
+    let message = report.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        message.contains("`theirs.html` is a link that another user has made (4711)"),
+        "{message}"
+    );
+    assert!(message.contains("hint: name the place itself"), "{message}");
+    assert_eq!(read_text(&work.join("victim")), "precious");
 }
 
 #[test]
@@ -419,7 +427,7 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
         )
     };
     folder.write("scenario.toml", format!("{TWO_PATHS}{}", crate::program::SIZED));
-    for (kind, refused) in [
+    for (kind, refusal) in [
         (":", None),
         ("mkdir -m 755 $place", None),
         ("ln -s $TMPDIR/elsewhere $place", Some("is a link, expected a folder")),
@@ -431,22 +439,22 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
                 skip(test, "only root can make folders of others");
                 continue;
             }
-            let theirs = folder.work().join("theirs");
-            fs::create_dir(&theirs).unwrap();
+            let other_folder = folder.work().join("theirs");
+            fs::create_dir(&other_folder).unwrap();
             // Renaming a folder requires write access to it.
-            fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
-            lchown(&theirs, Some(4_711), Some(4_711)).unwrap();
+            fs::set_permissions(&other_folder, fs::Permissions::from_mode(0o777)).unwrap();
+            lchown(&other_folder, Some(4_711), Some(4_711)).unwrap();
         }
-        let Some(ended) = as_root(test, &folder, &prepare(kind)) else { return };
-        let said = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
-        match refused {
-            None => assert_eq!((ended.code, ended.out.as_str()), (Some(0), "700\n"), "{ended}"),
-            Some(why) => {
-                assert_eq!(ended.code, Some(2), "{ended}");
-                assert!(said.contains(why) && said.contains("hint: "), "{ended}");
+        let Some(output) = run_as_root(test, &folder, &prepare(kind)) else { return };
+        let message = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        match refusal {
+            None => assert_eq!((output.code, output.out.as_str()), (Some(0), "700\n"), "{output}"),
+            Some(reason) => {
+                assert_eq!(output.code, Some(2), "{output}");
+                assert!(message.contains(reason) && message.contains("hint: "), "{output}");
                 assert!(
-                    !ended.out.contains("handover") && !ended.out.contains("two-paths"),
-                    "{ended}"
+                    !output.out.contains("handover") && !output.out.contains("two-paths"),
+                    "{output}"
                 );
             }
         }
@@ -459,22 +467,22 @@ fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
     let Some(_serial) = crate::program::emulator() else { return };
     let folder = TestDir::new();
     folder.write("lab.toml", TWO_PATHS);
-    let inside = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";
+    let lab_script = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";
     // Root of a user namespace can forbid nested ones, as an administrator can.
     let script = format!(
         "echo 0 >/proc/sys/user/max_user_namespaces
-        $TOWPATH lab lab.toml -- sh -c '{inside}; unshare -n true && echo new; true'"
+        $TOWPATH lab lab.toml -- sh -c '{lab_script}; unshare -n true && echo new; true'"
     );
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, and the network capabilities.
-    assert_eq!(ended.out, "CapEff:\t0000000000003cfb\n", "{ended}");
-    let said = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.out, "CapEff:\t0000000000003cfb\n", "{output}");
+    let message = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        said.contains("the program is root of this machine, with the capabilities alone"),
-        "{ended}"
+        message.contains("the program is root of this machine, with the capabilities alone"),
+        "{output}"
     );
     // A user namespace has no privilege to drop.
-    let ended = folder.run(&["lab", "lab.toml", "--", "unshare", "-n", "true"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = folder.run(&["lab", "lab.toml", "--", "unshare", "-n", "true"]);
+    assert_eq!(output.code, Some(0), "{output}");
 }

@@ -19,7 +19,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Source address of a client, and the server it connects to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClientRoute {
-    pub(super) from: IpAddr,
+    pub(super) source: IpAddr,
     pub(super) server: SocketAddr,
 }
 
@@ -28,7 +28,7 @@ impl ClientRoute {
     pub(super) fn number(n: u16, port: &str) -> Self {
         let [high, low] = n.to_be_bytes();
         let server = ([127, 0, 0, 1], port.parse().unwrap()).into();
-        Self { from: [127, 1, high, low].into(), server }
+        Self { source: [127, 1, high, low].into(), server }
     }
 
     /// Opens a connection and sends its preamble.
@@ -39,7 +39,7 @@ impl ClientRoute {
         (flow, stream): (u16, u16),
     ) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        socket.bind(&SocketAddr::from((self.from, 0)).into())?;
+        socket.bind(&SocketAddr::from((self.source, 0)).into())?;
         socket.connect_timeout(&self.server.into(), REPLY_TIMEOUT)?;
         let mut socket = TcpStream::from(socket);
         socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -60,13 +60,13 @@ pub(super) struct RawClient {
 
 impl RawClient {
     /// Connects and waits for the welcome.
-    pub(super) fn connect(client_route: ClientRoute) -> io::Result<Self> {
-        let control = client_route.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
+    pub(super) fn connect(route: ClientRoute) -> io::Result<Self> {
+        let control = route.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
         let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
-        let mut stranger = Self { route: client_route, control, frames, token };
-        stranger.send(&ClientMessage::Hello { towpath: "0".to_owned() })?;
-        match stranger.recv()? {
-            ServerMessage::Welcome { .. } => Ok(stranger),
+        let mut client = Self { route, control, frames, token };
+        client.send(&ClientMessage::Hello { towpath: "0".to_owned() })?;
+        match client.recv()? {
+            ServerMessage::Welcome { .. } => Ok(client),
             other => Err(io::Error::other(format!("no welcome: {other:?}"))),
         }
     }
@@ -76,14 +76,14 @@ impl RawClient {
     }
 
     pub(super) fn recv(&mut self) -> io::Result<ServerMessage> {
-        let mut room = [0; 16 * 1024];
+        let mut buffer = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
                 return Ok(message);
             }
-            match self.control.read(&mut room)? {
+            match self.control.read(&mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => self.frames.push(&room[..length]),
+                length => self.frames.push(&buffer[..length]),
             }
         }
     }
@@ -107,7 +107,7 @@ impl RawClient {
                 self.token = token;
                 Ok(None)
             }
-            ServerMessage::Refused { reason: why, .. } => Ok(Some(why)),
+            ServerMessage::Refused { reason, .. } => Ok(Some(reason)),
             other => Err(io::Error::other(format!("neither accepted nor refused: {other:?}"))),
         }
     }
@@ -117,7 +117,7 @@ impl RawClient {
         self.route.connect(ConnectionKind::Data, self.token.public_id(), (flow, stream))
     }
 
-    /// Waits until the server has all connections, then starts the traffic.
+    /// Waits until the server has all connections, and starts the traffic.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         while !matches!(self.recv()?, ServerMessage::Ready) {}
         self.send(&ClientMessage::Begin { at_ns: 0 })
@@ -125,15 +125,15 @@ impl RawClient {
 
     /// Returns the server's report as text; repeats the request until it is ready.
     pub(super) fn fetch(&mut self) -> io::Result<String> {
-        let mut whole = String::new();
+        let mut report = String::new();
         loop {
-            self.send(&ClientMessage::Fetch { offset: whole.len() as u64 })?;
+            self.send(&ClientMessage::Fetch { offset: report.len() as u64 })?;
             loop {
                 match self.recv()? {
                     ServerMessage::Part { total, text, .. } => {
-                        whole.push_str(&text);
-                        if whole.len() as u64 >= total {
-                            return Ok(whole);
+                        report.push_str(&text);
+                        if report.len() as u64 >= total {
+                            return Ok(report);
                         }
                     }
                     ServerMessage::Pending => break,

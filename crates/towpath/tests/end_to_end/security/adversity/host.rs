@@ -21,32 +21,32 @@ use crate::program::{ProgramOutput, TestDir, binary, is_root, missing, skip, wai
 /// Timeout for the server's end, which takes a few seconds; the rest is for a busy machine.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
+const LONG_FLOW: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 
 /// Starts a server through a wrapper program, which is replaced by it (exec).
-fn site_with(wrap: &[&str], options: &[&str]) -> AttackedServer {
+fn start_server_through(wrap: &[&str], options: &[&str]) -> AttackedServer {
     let folder = TestDir::new();
     let mut command = folder.program(wrap[0]);
     command.args(&wrap[1..]).arg(binary());
-    site_of(folder, &mut command, options)
+    start_server(folder, &mut command, options)
 }
 
-fn site_of(folder: TestDir, command: &mut Command, options: &[&str]) -> AttackedServer {
+fn start_server(folder: TestDir, command: &mut Command, options: &[&str]) -> AttackedServer {
     command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
     let mut running = folder.start(command);
     let port = wait_for("the server", || {
-        let said = running.stderr();
-        let over = running.child.try_wait().unwrap();
-        assert!(over.is_none(), "it has ended: {over:?}: {said}");
-        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        let stderr = running.stderr();
+        let exit_status = running.child.try_wait().unwrap();
+        assert!(exit_status.is_none(), "it has ended: {exit_status:?}: {stderr}");
+        let (_, rest) = stderr.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
     AttackedServer { folder, running, port }
 }
 
-/// Checks that honest clients are served and that nothing is left of earlier ones.
+/// Checks that other clients are served and that no state of earlier ones is left.
 fn assert_serving(site: &AttackedServer) {
-    (2..2 + times(1, 5) as u8).for_each(|last| site.assert_serves(last));
+    (2..2 + times(1, 5) as u8).for_each(|host_number| site.assert_serves(host_number));
     site.wait_until_idle();
     site.assert_memory();
 }
@@ -57,12 +57,12 @@ fn open_connections(site: &AttackedServer, number: usize) -> Vec<TcpStream> {
     (0..number).filter_map(echo).collect()
 }
 
-fn descriptors(site: &AttackedServer) -> usize {
+fn open_descriptors(site: &AttackedServer) -> usize {
     fs::read_dir(format!("/proc/{}/fd", site.running.id())).unwrap().count()
 }
 
 /// Returns the processor time used so far, in ticks.
-fn busy_for(site: &AttackedServer) -> u64 {
+fn cpu_ticks(site: &AttackedServer) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
     let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
@@ -78,24 +78,28 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
     }
     for limit in [40, 64].into_iter().take(times(1, 2)) {
         let limit = format!("--nofile={limit}:{limit}");
-        let site = site_with(&["prlimit", &limit], &[]);
-        let at_rest = descriptors(&site);
-        let crowd = open_connections(&site, 200);
-        assert!(crowd.len() >= 40, "{} connections", crowd.len());
-        wait_for("the last descriptors", || (descriptors(&site) >= 38).then_some(()));
+        let site = start_server_through(&["prlimit", &limit], &[]);
+        let idle_descriptors = open_descriptors(&site);
+        let connections = open_connections(&site, 200);
+        assert!(connections.len() >= 40, "{} connections", connections.len());
+        wait_for("the last descriptors", || (open_descriptors(&site) >= 38).then_some(()));
         // The server waits for free descriptors and does not poll in a loop.
-        let (before, began) = (busy_for(&site), Instant::now());
-        wait_for("a second", || (began.elapsed() > Duration::from_secs(1)).then_some(()));
-        let busy = busy_for(&site) - before;
-        assert!(busy <= 50, "{busy} of 100 ticks while it could take nobody");
-        drop(crowd);
+        let (ticks_before, start) = (cpu_ticks(&site), Instant::now());
+        wait_for("a second", || (start.elapsed() > Duration::from_secs(1)).then_some(()));
+        let ticks_used = cpu_ticks(&site) - ticks_before;
+        assert!(ticks_used <= 50, "{ticks_used} of 100 ticks while it could take nobody");
+        drop(connections);
         // The server accepts the connections queued in the kernel and notices their end before
         // honest clients connect.
-        wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
-        let refused = || RawClient::connect(site.route(3)).ok().map(|_| ());
-        wait_for("room for somebody", refused);
+        wait_for("its descriptors", || {
+            (open_descriptors(&site) <= idle_descriptors + 2).then_some(())
+        });
+        let try_connect = || RawClient::connect(site.route(3)).ok().map(|_| ());
+        wait_for("room for somebody", try_connect);
         assert_serving(&site);
-        wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
+        wait_for("its descriptors", || {
+            (open_descriptors(&site) <= idle_descriptors + 2).then_some(())
+        });
     }
 }
 
@@ -107,11 +111,11 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
         skip("a_crowd_does_not_block_a_server_with_few_descriptors", &reason);
         return;
     }
-    let site = site_with(&["prlimit", "--nofile=200:200"], &[]);
-    let crowd = open_connections(&site, 400);
-    assert!(crowd.len() >= 200, "{} connections", crowd.len());
-    (2..2 + times(1, 5) as u8).for_each(|last| site.assert_serves(last));
-    drop(crowd);
+    let site = start_server_through(&["prlimit", "--nofile=200:200"], &[]);
+    let connections = open_connections(&site, 400);
+    assert!(connections.len() >= 200, "{} connections", connections.len());
+    (2..2 + times(1, 5) as u8).for_each(|host_number| site.assert_serves(host_number));
+    drop(connections);
     assert_serving(&site);
 }
 
@@ -119,19 +123,19 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
 #[test]
 fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
     let site = AttackedServer::new(&[]);
-    let mut came = 0;
+    let mut opened = 0;
     site.run_attack(|attack| {
-        let mut held = VecDeque::new();
+        let mut open = VecDeque::new();
         while attack.is_active() {
-            held.extend(open_connections(&site, 10));
-            came += 10;
-            if held.len() >= 400 {
+            open.extend(open_connections(&site, 10));
+            opened += 10;
+            if open.len() >= 400 {
                 attack.set_active();
-                held.drain(..10);
+                open.drain(..10);
             }
         }
     });
-    assert!(came > 400, "{came} connections");
+    assert!(opened > 400, "{opened} connections");
 }
 
 /// S3, S5: a test with more connections than free descriptors releases its slot.
@@ -141,12 +145,12 @@ fn a_test_without_descriptors_releases_its_slot() {
         skip("a_test_without_descriptors_releases_its_slot", &reason);
         return;
     }
-    let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
+    let site = start_server_through(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
     let mut client = RawClient::connect(site.route(1)).unwrap();
-    let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
-    let why = client.plan(&[wide], TransferSettings::default()).unwrap();
+    let flow = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
+    let refusal = client.plan(&[flow], TransferSettings::default()).unwrap();
     let data: Vec<_> = (0..128).filter_map(|stream| client.data(0, stream).ok()).collect();
-    assert!(why.is_some() || data.len() == 128, "{} connections, {why:?}", data.len());
+    assert!(refusal.is_some() || data.len() == 128, "{} connections, {refusal:?}", data.len());
     drop((client, data));
     assert_serving(&site);
 }
@@ -155,7 +159,11 @@ fn a_test_without_descriptors_releases_its_slot() {
 ///
 /// Root has no such limit, so the server becomes another user. A user namespace of its own counts
 /// its threads separately.
-fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<AttackedServer> {
+fn start_server_with_thread_limit(
+    test: &str,
+    max_threads: u32,
+    options: &[&str],
+) -> Option<AttackedServer> {
     let tools = ["prlimit", "unshare", "setpriv"].into_iter().find_map(missing);
     if let Some(reason) = tools {
         skip(test, &reason);
@@ -163,39 +171,45 @@ fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Attacked
     }
     let folder = TestDir::new();
     let copy = folder.readable_binary();
-    let limit = format!("--nproc={most}:{most}");
-    let mut words = vec!["unshare", "-U", "prlimit", &limit];
+    let limit = format!("--nproc={max_threads}:{max_threads}");
+    let mut arguments = vec!["unshare", "-U", "prlimit", &limit];
     if is_root() {
-        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-        words = [&nobody[..], &words].concat();
+        let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        arguments = [&setpriv[..], &arguments].concat();
     }
-    let can = Command::new(words[0]).args(&words[1..]).arg("true").output().unwrap();
-    if !can.status.success() {
-        skip(test, &String::from_utf8_lossy(&can.stderr));
+    let trial = Command::new(arguments[0]).args(&arguments[1..]).arg("true").output().unwrap();
+    if !trial.status.success() {
+        skip(test, &String::from_utf8_lossy(&trial.stderr));
         return None;
     }
-    let mut command = folder.program(words[0]);
-    command.args(&words[1..]).arg(copy).env("XDG_STATE_HOME", folder.temporary().join("state"));
-    Some(site_of(folder, &mut command, options))
+    let mut command = folder.program(arguments[0]);
+    command.args(&arguments[1..]).arg(copy).env("XDG_STATE_HOME", folder.temporary().join("state"));
+    Some(start_server(folder, &mut command, options))
 }
 
 /// S5: when the system refuses more threads, the server refuses clients and keeps running.
 #[test]
 fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
     let test = "a_server_at_its_thread_limit_refuses_and_keeps_running";
-    for most in [16, 40] {
-        let Some(site) = site_with_threads(test, most, &[]) else { return };
-        let crowd = open_connections(&site, 120);
-        assert!(crowd.len() > 40, "{} connections", crowd.len());
-        wait_for("its last thread", || (site.status("Threads:") + 2 >= most.into()).then_some(()));
-        assert!(site.status("Threads:") <= most.into(), "no limit: {}", site.status("Threads:"));
+    for max_threads in [16, 40] {
+        let Some(site) = start_server_with_thread_limit(test, max_threads, &[]) else { return };
+        let connections = open_connections(&site, 120);
+        assert!(connections.len() > 40, "{} connections", connections.len());
+        wait_for("its last thread", || {
+            (site.status("Threads:") + 2 >= max_threads.into()).then_some(())
+        });
+        assert!(
+            site.status("Threads:") <= max_threads.into(),
+            "no limit: {}",
+            site.status("Threads:")
+        );
         // A new client gets a reply or a closed connection.
-        let answer = RawClient::connect(site.route(2)).map(|_| ());
-        let late = |error: &io::Error| {
+        let reply = RawClient::connect(site.route(2)).map(|_| ());
+        let is_timeout = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
         };
-        assert!(!answer.as_ref().is_err_and(late), "nothing is said: {answer:?}");
-        drop(crowd);
+        assert!(!reply.as_ref().is_err_and(is_timeout), "nothing is said: {reply:?}");
+        drop(connections);
         assert_serving(&site);
     }
 }
@@ -204,14 +218,16 @@ fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
 #[test]
 fn a_test_without_threads_fails_and_releases_its_slot() {
     let test = "a_test_without_threads_fails_and_releases_its_slot";
-    let Some(site) = site_with_threads(test, 30, &["--max-tests", "1"]) else { return };
+    let Some(site) = start_server_with_thread_limit(test, 30, &["--max-tests", "1"]) else {
+        return;
+    };
     for direction in ["down", "up"].into_iter().take(times(1, 2)) {
-        let wide = format!(
+        let flow = format!(
             "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
         );
         let mut client = RawClient::connect(site.route(1)).unwrap();
-        let said = test_outcome(&mut client, &wide);
-        assert!(!said.is_empty());
+        let outcome = test_outcome(&mut client, &flow);
+        assert!(!outcome.is_empty());
         drop(client);
         assert_serving(&site);
     }
@@ -222,22 +238,22 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
 fn test_outcome(client: &mut RawClient, flow: &str) -> String {
     match client.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
-        Ok(Some(why)) => return why,
+        Ok(Some(reason)) => return reason,
         Err(error) => return error.to_string(),
     }
     let data: Vec<_> = (0..64).filter_map(|stream| client.data(0, stream).ok()).collect();
-    let begun = client.begin();
-    let half = begun.and_then(|()| client.fetch());
+    let outcome = client.begin();
+    let report = outcome.and_then(|()| client.fetch());
     drop(data);
-    match half {
-        Ok(half) => {
-            let fails = half.contains("\"failure\":\"");
-            assert!(fails, "not a word of it: {}", &half[..half.len().min(600)]);
-            half
+    match report {
+        Ok(report) => {
+            let has_failure = report.contains("\"failure\":\"");
+            assert!(has_failure, "not a word of it: {}", &report[..report.len().min(600)]);
+            report
         }
         Err(error) => {
-            let silent = matches!(error.kind(), io::ErrorKind::WouldBlock);
-            assert!(!silent, "nothing is said: {error}");
+            let is_timeout = matches!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(!is_timeout, "nothing is said: {error}");
             error.to_string()
         }
     }
@@ -251,26 +267,27 @@ fn a_server_without_address_space_keeps_running() {
         return;
     }
     let site = AttackedServer::new(&[]);
-    let idle = site.status("VmSize:") << 10;
+    let idle_bytes = site.status("VmSize:") << 10;
     drop(site);
-    for more in [48 << 20, 200 << 20_u64].into_iter().take(times(1, 2)) {
-        let limit = format!("--as={0}:{0}", idle + more);
-        let site = site_with(&["prlimit", &limit], &[]);
-        let crowd = open_connections(&site, 288);
-        assert!(crowd.len() > 20, "{} connections", crowd.len());
-        let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
-        let strangers: Vec<_> = (1..8)
+    for extra_bytes in [48 << 20, 200 << 20_u64].into_iter().take(times(1, 2)) {
+        let limit = format!("--as={0}:{0}", idle_bytes + extra_bytes);
+        let site = start_server_through(&["prlimit", &limit], &[]);
+        let connections = open_connections(&site, 288);
+        assert!(connections.len() > 20, "{} connections", connections.len());
+        let flow = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
+        let clients: Vec<_> = (1..8)
             .filter_map(|n| {
                 let mut client = RawClient::connect(site.route(n)).ok()?;
-                client.plan(&[wide], TransferSettings::default()).ok()?;
-                let data: Vec<_> = (0..128).map_while(|one| client.data(0, one).ok()).collect();
+                client.plan(&[flow], TransferSettings::default()).ok()?;
+                let data: Vec<_> =
+                    (0..128).map_while(|stream| client.data(0, stream).ok()).collect();
                 Some((client, data))
             })
             .collect();
-        drop((crowd, strangers));
+        drop((connections, clients));
         let mut site = site;
-        let over = site.running.child.try_wait().unwrap();
-        assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
+        let exit_status = site.running.child.try_wait().unwrap();
+        assert!(exit_status.is_none(), "{exit_status:?}: {}", site.running.stderr());
         assert_serving(&site);
     }
 }
@@ -283,64 +300,71 @@ fn a_server_with_a_wrong_clock_still_serves() {
         skip(test, &reason);
         return;
     }
-    let up = fs::read_to_string("/proc/uptime").unwrap();
-    let up: i64 = up.split('.').next().unwrap().parse().unwrap();
-    let offsets = [1 - up, 100 * 365 * 86_400, 400 * 86_400];
+    let uptime_s = fs::read_to_string("/proc/uptime").unwrap();
+    let uptime_s: i64 = uptime_s.split('.').next().unwrap().parse().unwrap();
+    let offsets = [1 - uptime_s, 100 * 365 * 86_400, 400 * 86_400];
     for offset in offsets.into_iter().take(times(2, 3)) {
         let offset = offset.to_string();
-        let mut words = vec!["unshare", "--time", "--monotonic", &offset, "--boottime", &offset];
+        let mut arguments =
+            vec!["unshare", "--time", "--monotonic", &offset, "--boottime", &offset];
         if !is_root() {
-            words.push("-Ur");
+            arguments.push("-Ur");
         }
-        let can = Command::new(words[0]).args(&words[1..]).args(["cat", "/proc/uptime"]).output();
-        let can = can.unwrap();
-        if !can.status.success() {
-            skip(test, &String::from_utf8_lossy(&can.stderr));
+        let trial =
+            Command::new(arguments[0]).args(&arguments[1..]).args(["cat", "/proc/uptime"]).output();
+        let trial = trial.unwrap();
+        if !trial.status.success() {
+            skip(test, &String::from_utf8_lossy(&trial.stderr));
             return;
         }
-        let there = String::from_utf8_lossy(&can.stdout).into_owned();
-        assert!(!there.starts_with(&format!("{up}")), "the clock is not another: {there}");
-        let site = site_with(&words, &[]);
+        let shifted_uptime = String::from_utf8_lossy(&trial.stdout).into_owned();
+        assert!(
+            !shifted_uptime.starts_with(&format!("{uptime_s}")),
+            "the clock is not another: {shifted_uptime}"
+        );
+        let site = start_server_through(&arguments, &[]);
         assert_serving(&site);
     }
 }
 
 /// Runs a script as root of a mount namespace, which ends with the server. `$TOWPATH` is the
 /// command.
-fn site_after(test: &str, script: &str, options: &[&str]) -> Option<AttackedServer> {
+fn start_server_after(test: &str, script: &str, options: &[&str]) -> Option<AttackedServer> {
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
         return None;
     }
-    let can = Command::new("unshare").args(["-Urm", "true"]).output().unwrap();
-    if !can.status.success() {
-        skip(test, &String::from_utf8_lossy(&can.stderr));
+    let trial = Command::new("unshare").args(["-Urm", "true"]).output().unwrap();
+    if !trial.status.success() {
+        skip(test, &String::from_utf8_lossy(&trial.stderr));
         return None;
     }
     let folder = TestDir::new();
     let mut command = folder.program("unshare");
     command.args(["-Urm", "sh", "-ec", &format!("{script}\nexec \"$0\" \"$@\"")]).arg(binary());
-    Some(site_of(folder, &mut command, options))
+    Some(start_server(folder, &mut command, options))
 }
 
 /// S2: no space for a certificate, no state folder, and no folder for temporary files.
 #[test]
 fn a_server_with_no_writable_storage_still_serves() {
     let test = "a_server_with_no_writable_storage_still_serves";
-    let full = "mkdir full; mount -t tmpfs -o size=64k none full
+    let full_disk = "mkdir full; mount -t tmpfs -o size=64k none full
         head -c 1M /dev/zero >full/it 2>/dev/null || :
         export XDG_STATE_HOME=$PWD/full TMPDIR=$PWD/full";
-    let read_only = "mkdir only; mount -t tmpfs -o ro none only
+    let read_only_disk = "mkdir only; mount -t tmpfs -o ro none only
         export XDG_STATE_HOME=$PWD/only TMPDIR=$PWD/only HOME=$PWD/only";
-    let missing = "unset XDG_STATE_HOME; export TMPDIR=/nowhere HOME=/nowhere/at/all";
-    let nothing = "unset XDG_STATE_HOME HOME TMPDIR";
-    let scripts = [full, missing, read_only, nothing];
+    let missing_folder = "unset XDG_STATE_HOME; export TMPDIR=/nowhere HOME=/nowhere/at/all";
+    let no_variables = "unset XDG_STATE_HOME HOME TMPDIR";
+    let scripts = [full_disk, missing_folder, read_only_disk, no_variables];
     for script in scripts.into_iter().take(times(2, 4)) {
-        let Some(site) = site_after(test, script, &[]) else { return };
-        let fixed = ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.2"];
-        let ended =
-            site.folder.run(&[&fixed[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
-        assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.stderr());
+        let Some(site) = start_server_after(test, script, &[]) else { return };
+        let base_arguments =
+            ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.2"];
+        let output = site
+            .folder
+            .run(&[&base_arguments[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
+        assert_eq!(output.code, Some(0), "{script}: {}\n{output}", site.running.stderr());
         site.wait_until_idle();
     }
 }
@@ -376,13 +400,13 @@ fn a_full_disk_leaves_no_partial_certificate() {
     let folder = TestDir::new();
     let mut command = folder.program("unshare");
     command.args(["-Urm", "sh", "-c", script]).arg(binary());
-    let ended = folder.start(&mut command).wait();
-    assert!(!ended.out.contains("EMPTY") && !ended.out.contains("WITHOUT"), "{ended}");
-    assert!(!ended.err.contains("panicked"), "{ended}");
-    assert!(ended.out.contains("disk/towpath/"), "nothing was kept: {ended}");
+    let output = folder.start(&mut command).wait();
+    assert!(!output.out.contains("EMPTY") && !output.out.contains("WITHOUT"), "{output}");
+    assert!(!output.err.contains("panicked"), "{output}");
+    assert!(output.out.contains("disk/towpath/"), "nothing was kept: {output}");
 }
 
-/// Server whose output another process holds.
+/// Server whose standard output and error go to a pipe that the test holds.
 struct PipedServer {
     folder: TestDir,
     child: Child,
@@ -397,23 +421,28 @@ impl Drop for PipedServer {
 }
 
 impl PipedServer {
-    fn measure(&self, last: u8) -> ProgramOutput {
-        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
-        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
-        self.folder.run(&[&fixed[..], &["--transport", "tcp", "-t", "0.5", "-b", "8M"]].concat())
+    fn measure(&self, host_number: u8) -> ProgramOutput {
+        let (source, results) =
+            (format!("127.0.0.{host_number}"), format!("results-{host_number}"));
+        let base_arguments =
+            ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &results, "-q"];
+        self.folder
+            .run(&[&base_arguments[..], &["--transport", "tcp", "-t", "0.5", "-b", "8M"]].concat())
     }
 
-    fn assert_serves(&mut self, what: &str) {
-        for last in 2..2 + times(1, 5) as u8 {
-            let ended = self.measure(last);
-            assert_eq!(ended.code, Some(0), "{what}: {ended}");
+    fn assert_serves(&mut self, case: &str) {
+        for host_number in 2..2 + times(1, 5) as u8 {
+            let output = self.measure(host_number);
+            assert_eq!(output.code, Some(0), "{case}: {output}");
         }
-        assert!(self.child.try_wait().unwrap().is_none(), "{what}: it has ended");
+        assert!(self.child.try_wait().unwrap().is_none(), "{case}: it has ended");
     }
 }
 
 /// Starts a server with both outputs in one pipe, which is read until the server listens.
-fn server_with_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
+fn start_server_with_pipe(
+    options: &[&str],
+) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
     let folder = TestDir::new();
     let (reader, writer) = io::pipe().unwrap();
     let mut command = folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]);
@@ -422,33 +451,33 @@ fn server_with_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io
     command.stderr(Stdio::from(writer.try_clone().unwrap()));
     let child = command.spawn().unwrap();
     let mut reader = BufReader::new(reader);
-    let mut held = PipedServer { folder, child, port: String::new() };
-    let mut heard = String::new();
+    let mut server = PipedServer { folder, child, port: String::new() };
+    let mut printed = String::new();
     // The last line before the first client.
-    while !heard.contains("towpath measure 127.0.0.1") {
-        assert!(reader.read_line(&mut heard).unwrap() > 0, "no port: {heard}");
+    while !printed.contains("towpath measure 127.0.0.1") {
+        assert!(reader.read_line(&mut printed).unwrap() > 0, "no port: {printed}");
     }
-    let (_, rest) = heard.split_once("127.0.0.1:").unwrap();
-    held.port = rest.chars().take_while(char::is_ascii_digit).collect();
-    (held, reader, writer)
+    let (_, rest) = printed.split_once("127.0.0.1:").unwrap();
+    server.port = rest.chars().take_while(char::is_ascii_digit).collect();
+    (server, reader, writer)
 }
 
 /// Fills a pipe until a write would block.
 fn fill_pipe(mut writer: io::PipeWriter) {
     let written = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&written);
+    let counter = Arc::clone(&written);
     thread::spawn(move || {
         while writer.write_all(b"\n").is_ok() {
-            counted.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let mut last = (0, Instant::now());
+    let mut last_progress = (0, Instant::now());
     wait_for("a full pipe", || {
-        let now = written.load(Ordering::Relaxed);
-        if now != last.0 {
-            last = (now, Instant::now());
+        let count = written.load(Ordering::Relaxed);
+        if count != last_progress.0 {
+            last_progress = (count, Instant::now());
         }
-        (now > 0 && last.1.elapsed() > Duration::from_millis(300)).then_some(())
+        (count > 0 && last_progress.1.elapsed() > Duration::from_millis(300)).then_some(())
     });
 }
 
@@ -457,34 +486,34 @@ fn fill_pipe(mut writer: io::PipeWriter) {
 fn a_server_with_an_unread_log_keeps_serving() {
     let kinds = [&[][..], &["-J", "--secret-file", "secret"], &["-J"]];
     for options in kinds.into_iter().take(times(2, 3)) {
-        let what = format!("{options:?}");
-        let secret = options.contains(&"--secret-file");
+        let case = format!("{options:?}");
+        let has_secret = options.contains(&"--secret-file");
         let path = std::env::temp_dir().join(format!("towpath-secret-{}", std::process::id()));
         let name = path.to_str().unwrap().to_owned();
-        let mut all = options.to_vec();
-        if secret {
+        let mut arguments = options.to_vec();
+        if has_secret {
             fs::write(&path, "a secret of both hosts\n").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            *all.last_mut().unwrap() = &name;
+            *arguments.last_mut().unwrap() = &name;
         }
-        let (mut held, reader, writer) = server_with_pipe(&all);
+        let (mut server, reader, writer) = start_server_with_pipe(&arguments);
         let _ = fs::remove_file(&path); // it may not exist
         fill_pipe(writer);
-        if secret {
+        if has_secret {
             // Failed clients are logged, but the server must still reply.
-            let way = ClientRoute::number(1, &held.port);
+            let route = ClientRoute::number(1, &server.port);
             for _ in 0..8 {
-                let _ = RawClient::connect(way); // may be refused
+                let _ = RawClient::connect(route); // may be refused
             }
-            assert!(RawClient::connect(way).is_ok(), "{what}");
+            assert!(RawClient::connect(route).is_ok(), "{case}");
         } else {
-            held.assert_serves(&what);
+            server.assert_serves(&case);
         }
-        signal("TERM", held.child.id().into());
-        let child = &mut held.child;
-        let began = Instant::now();
+        signal("TERM", server.child.id().into());
+        let child = &mut server.child;
+        let start = Instant::now();
         wait_for("its end", || child.try_wait().unwrap().map(|_| ()));
-        assert!(began.elapsed() < END_TIMEOUT, "{what}: {:?}", began.elapsed());
+        assert!(start.elapsed() < END_TIMEOUT, "{case}: {:?}", start.elapsed());
         drop(reader);
     }
 }
@@ -493,9 +522,9 @@ fn a_server_with_an_unread_log_keeps_serving() {
 #[test]
 fn a_server_with_a_closed_log_keeps_serving() {
     for options in [&[][..], &["-J"]] {
-        let (mut held, reader, writer) = server_with_pipe(options);
+        let (mut server, reader, writer) = start_server_with_pipe(options);
         drop((reader, writer));
-        held.assert_serves("nobody reads");
+        server.assert_serves("nobody reads");
     }
 }
 
@@ -503,27 +532,27 @@ fn a_server_with_a_closed_log_keeps_serving() {
 #[test]
 fn a_server_without_standard_streams_keeps_serving() {
     let port = || {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port().to_string()
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().to_string()
     };
     for streams in ["<&- >&- 2>&-", "</dev/null >/dev/full 2>/dev/full"] {
-        for json in [&["-J"][..], &[]] {
+        for options in [&["-J"][..], &[]] {
             // With `--json`, a server that cannot print its first line exits at once.
-            if streams.contains("full") && !json.is_empty() {
+            if streams.contains("full") && !options.is_empty() {
                 continue;
             }
             let (folder, port) = (TestDir::new(), port());
             let mut command = folder.program("sh");
             command.args(["-c", &format!("exec \"$0\" \"$@\" {streams}")]).arg(binary());
-            command.args(["server", "-B", "127.0.0.1", "-p", &port]).args(json);
+            command.args(["server", "-B", "127.0.0.1", "-p", &port]).args(options);
             let child = command.spawn().unwrap();
-            let mut held = PipedServer { folder, child, port };
+            let mut server = PipedServer { folder, child, port };
             wait_for("the server", || {
-                let over = held.child.try_wait().unwrap();
-                assert!(over.is_none(), "{streams} {json:?}: {over:?}");
-                RawClient::connect(ClientRoute::number(1, &held.port)).ok()
+                let exit_status = server.child.try_wait().unwrap();
+                assert!(exit_status.is_none(), "{streams} {options:?}: {exit_status:?}");
+                RawClient::connect(ClientRoute::number(1, &server.port)).ok()
             });
-            held.assert_serves(streams);
+            server.assert_serves(streams);
         }
     }
 }
@@ -539,12 +568,12 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
         head -c 1M /dev/zero >full/it 2>/dev/null || :
         sed -n 's/.*\"127.0.0.1:\\([0-9]*\\)\".*/listening on 127.0.0.1:\\1 /p' full/log >&2 ) &
         exec >>full/log";
-    let Some(mut site) = site_after(test, script, &["-J"]) else { return };
-    for last in 2..2 + times(2, 5) as u8 {
-        site.assert_serves(last);
+    let Some(mut site) = start_server_after(test, script, &["-J"]) else { return };
+    for host_number in 2..2 + times(2, 5) as u8 {
+        site.assert_serves(host_number);
     }
-    let over = site.running.child.try_wait().unwrap();
-    assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
+    let exit_status = site.running.child.try_wait().unwrap();
+    assert!(exit_status.is_none(), "{exit_status:?}: {}", site.running.stderr());
     // The last lines found no space.
     let log = fs::read(format!("/proc/{}/cwd/full/log", site.running.id())).unwrap();
     assert!((3_900..=4_096).contains(&log.len()), "{} bytes", log.len());
@@ -556,34 +585,38 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
 fn a_signal_in_the_middle_of_tests_ends_both_ends() {
     for name in ["TERM", "INT", "HUP"].into_iter().take(times(1, 3)) {
         let site = AttackedServer::new(&[]);
-        let strangers: Vec<_> = (1..4)
+        let raw_clients: Vec<_> = (1..4)
             .map(|n| {
-                let mut stranger = RawClient::connect(site.route(n)).unwrap();
-                assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
-                let data = stranger.data(0, 0).unwrap();
-                stranger.begin().unwrap();
-                (stranger, data)
+                let mut raw_client = RawClient::connect(site.route(n)).unwrap();
+                assert_eq!(
+                    raw_client.plan(&[LONG_FLOW], TransferSettings::default()).unwrap(),
+                    None
+                );
+                let data = raw_client.data(0, 0).unwrap();
+                raw_client.begin().unwrap();
+                (raw_client, data)
             })
             .collect();
-        let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "60", "-b", "8M", "-i", "0.2"];
+        let base_arguments =
+            ["measure", "127.0.0.1", "-p", &site.port, "-t", "60", "-b", "8M", "-i", "0.2"];
         let options = ["--transport", "tcp", "-o", "results", "--result-timeout", "2"];
-        let command = [&long[..], &options].concat();
+        let command = [&base_arguments[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
         wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
         let AttackedServer { folder, running, .. } = site;
         let id = running.id();
         signal(name, id.into());
-        let began = Instant::now();
-        let ended = running.wait_at_most(END_TIMEOUT);
-        assert!(!ended.err.contains("panicked"), "{name}: {ended}");
+        let start = Instant::now();
+        let server_output = running.wait_at_most(END_TIMEOUT);
+        assert!(!server_output.err.contains("panicked"), "{name}: {server_output}");
         let client = client.wait();
-        let took = began.elapsed();
-        assert!(matches!(client.code, Some(1 | 2)), "{name}, {took:?}: {client}");
+        let duration = start.elapsed();
+        assert!(matches!(client.code, Some(1 | 2)), "{name}, {duration:?}: {client}");
         assert!(!client.err.contains("panicked"), "{client}");
         if client.code == Some(1) {
             assert!(folder.stored("results/live-tcp-1.jsonl.zst").summary.is_some());
         }
-        drop(strangers);
+        drop(raw_clients);
     }
 }
 
@@ -591,10 +624,11 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
 #[test]
 fn a_server_suspended_by_a_signal_resumes() {
     let site = AttackedServer::new(&[]);
-    let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
+    let base_arguments =
+        ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
     for transport in ["tcp", "quic"].into_iter().take(times(1, 2)) {
         let options = ["--transport", transport, "-o", transport];
-        let command = [&long[..], &options].concat();
+        let command = [&base_arguments[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
         wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
         // Not SIGTSTP, which has no effect without a terminal.
@@ -604,20 +638,20 @@ fn a_server_suspended_by_a_signal_resumes() {
             let stat = fs::read_to_string(&state).unwrap();
             stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
         });
-        let began = Instant::now();
+        let start = Instant::now();
         // Some clients connect and leave meanwhile.
-        let mut crowd = Vec::new();
+        let mut connections = Vec::new();
         wait_for("a while", || {
-            crowd.extend(
+            connections.extend(
                 site.route(1).connect(ConnectionKind::Control, TestToken::NONE, (0, 0)).ok(),
             );
-            (began.elapsed() > Duration::from_millis(1_200)).then_some(())
+            (start.elapsed() > Duration::from_millis(1_200)).then_some(())
         });
-        assert!(crowd.len() > 20, "{}", crowd.len());
-        drop(crowd);
+        assert!(connections.len() > 20, "{}", connections.len());
+        drop(connections);
         signal("CONT", site.running.id().into());
-        let ended = client.wait();
-        assert_eq!(ended.code, Some(0), "{transport}: {ended}");
+        let output = client.wait();
+        assert_eq!(output.code, Some(0), "{transport}: {output}");
     }
     assert_serving(&site);
 }
@@ -626,7 +660,7 @@ fn a_server_suspended_by_a_signal_resumes() {
 #[test]
 fn ignored_signals_disturb_no_test() {
     let site = AttackedServer::new(&[]);
-    let sent = AtomicUsize::new(0);
+    let bursts_sent = AtomicUsize::new(0);
     site.run_attack(|attack| {
         attack.set_active();
         let id = site.running.id().to_string();
@@ -634,22 +668,22 @@ fn ignored_signals_disturb_no_test() {
                      kill -s WINCH $0; kill -s CHLD $0; kill -s URG $0; done";
         while attack.is_active() {
             let status = Command::new("sh").args(["-c", burst, &id]).status().unwrap();
-            sent.fetch_add(usize::from(status.success()), Ordering::Relaxed);
+            bursts_sent.fetch_add(usize::from(status.success()), Ordering::Relaxed);
         }
     });
-    assert!(sent.load(Ordering::Relaxed) > 3);
+    assert!(bursts_sent.load(Ordering::Relaxed) > 3);
 }
 
 /// S3: clients disconnect in every phase of a result's download.
 #[test]
 fn connections_that_break_in_every_phase_leave_nothing() {
     let site = AttackedServer::new(&[]);
-    let short = "pattern = \"iperf\"\nduration = \"0.3 s\"\ndirection = \"down\"";
+    let flow = "pattern = \"iperf\"\nduration = \"0.3 s\"\ndirection = \"down\"";
     let mut fetched = 0;
     for phase in 0..times(5, 10) {
         for n in 1..=times(2, 8) as u16 {
             let Ok(mut client) = RawClient::connect(site.route(n)) else { continue };
-            if phase % 5 == 0 || client.plan(&[short], TransferSettings::default()).is_err() {
+            if phase % 5 == 0 || client.plan(&[flow], TransferSettings::default()).is_err() {
                 continue;
             }
             let Ok(mut data) = client.data(0, 0) else { continue };

@@ -18,7 +18,7 @@ use crate::program::wait_for;
 pub(super) type Messages = Box<dyn Iterator<Item = String> + Send>;
 
 /// Function that replaces a genuine item.
-pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
+pub(super) type Lie<Original, Forged> = Box<dyn Fn(&Original) -> Forged + Send + Sync>;
 
 /// Replacements for each kind of traffic.
 pub(super) struct Lies {
@@ -39,7 +39,7 @@ impl Default for Lies {
         Self {
             message: Box::new(|_| None),
             report: Box::new(str::to_owned),
-            datagram: Box::new(|answer| vec![answer.to_vec()]),
+            datagram: Box::new(|reply| vec![reply.to_vec()]),
             data: Box::new(<[u8]>::to_vec),
             before_data: Vec::new(),
         }
@@ -47,14 +47,14 @@ impl Default for Lies {
 }
 
 /// Returns one message, or several in sequence.
-pub(super) fn messages(all: impl IntoIterator<Item = Value>) -> Messages {
-    let all: Vec<_> = all.into_iter().map(|word| word.to_string()).collect();
-    Box::new(all.into_iter())
+pub(super) fn messages(texts: impl IntoIterator<Item = Value>) -> Messages {
+    let texts: Vec<_> = texts.into_iter().map(|message| message.to_string()).collect();
+    Box::new(texts.into_iter())
 }
 
 /// Returns the same message endlessly.
-pub(super) fn forever(word: &Value) -> Messages {
-    Box::new(iter::repeat(word.to_string()))
+pub(super) fn repeated_message(message: &Value) -> Messages {
+    Box::new(iter::repeat(message.to_string()))
 }
 
 pub(super) struct Liar {
@@ -72,7 +72,8 @@ struct LiarState {
 }
 
 impl Liar {
-    pub(super) fn before(server: &str, lies: Lies) -> Self {
+    /// Starts the proxy in front of the server at this port.
+    pub(super) fn start_before(server: &str, lies: Lies) -> Self {
         let server = SocketAddr::from(([127, 0, 0, 1], server.parse().unwrap()));
         let (listener, socket) = wait_for("a port for both", || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -80,18 +81,18 @@ impl Liar {
             Some((listener, socket))
         });
         let port = listener.local_addr().unwrap().port();
-        let (told, met) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Arc::new(LiarState { server, lies, lies_told: told, connections: met });
-        let of_thread = Arc::clone(&shared);
+        let (lies_told, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(LiarState { server, lies, lies_told, connections });
+        let thread_state = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                of_thread.connections.fetch_add(1, Ordering::Relaxed);
-                let shared = Arc::clone(&of_thread);
+                thread_state.connections.fetch_add(1, Ordering::Relaxed);
+                let shared = Arc::clone(&thread_state);
                 thread::spawn(move || shared.serve(client));
             }
         });
-        let of_thread = Arc::clone(&shared);
-        thread::spawn(move || of_thread.reflect(&socket));
+        let thread_state = Arc::clone(&shared);
+        thread::spawn(move || thread_state.reflect(&socket));
         Self { port, shared }
     }
 
@@ -106,13 +107,13 @@ impl Liar {
     }
 }
 
-fn patient(stream: &TcpStream) -> io::Result<()> {
+fn set_timeouts(stream: &TcpStream) -> io::Result<()> {
     // A timeout ends connections that are left behind.
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.set_write_timeout(Some(Duration::from_secs(60)))
 }
 
-fn frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn read_frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut content = vec![0; u32::from_be_bytes(length) as usize];
@@ -129,17 +130,17 @@ pub(super) fn send(stream: &mut TcpStream, text: &str) -> io::Result<()> {
 
 impl LiarState {
     fn serve(&self, mut client: TcpStream) -> io::Result<()> {
-        patient(&client)?;
+        set_timeouts(&client)?;
         let mut server = TcpStream::connect(self.server)?;
-        patient(&server)?;
-        let mut first = [0; Preamble::BYTES];
-        client.read_exact(&mut first)?;
-        server.write_all(&first)?;
-        let kind = Preamble::read(&first).map_err(io::Error::other)?.unwrap().kind;
-        let (mut back, mut front) = (server.try_clone()?, client.try_clone()?);
+        set_timeouts(&server)?;
+        let mut preamble = [0; Preamble::BYTES];
+        client.read_exact(&mut preamble)?;
+        server.write_all(&preamble)?;
+        let kind = Preamble::read(&preamble).map_err(io::Error::other)?.unwrap().kind;
+        let (mut server_writer, mut client_reader) = (server.try_clone()?, client.try_clone()?);
         thread::spawn(move || {
-            let _ = io::copy(&mut front, &mut back); // the peer may be gone
-            let _ = back.shutdown(std::net::Shutdown::Write);
+            let _ = io::copy(&mut client_reader, &mut server_writer); // the peer may be gone
+            let _ = server_writer.shutdown(std::net::Shutdown::Write);
         });
         match kind {
             ConnectionKind::Control => self.relay_control(&mut server, &mut client),
@@ -151,22 +152,22 @@ impl LiarState {
     }
 
     fn relay_control(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
-        let mut half = String::new();
+        let mut report = String::new();
         loop {
-            let text = String::from_utf8(frame(server)?).map_err(io::Error::other)?;
-            let word: Value = serde_json::from_str(&text)?;
-            if let Some(lies) = (self.lies.message)(&word) {
+            let text = String::from_utf8(read_frame(server)?).map_err(io::Error::other)?;
+            let message: Value = serde_json::from_str(&text)?;
+            if let Some(lies) = (self.lies.message)(&message) {
                 self.lies_told.fetch_add(1, Ordering::Relaxed);
                 for lie in lies {
                     send(client, &lie)?;
                 }
-            } else if word["type"] == "part" {
-                half.push_str(word["text"].as_str().unwrap());
-                if half.len() as u64 >= word["total"].as_u64().unwrap() {
-                    let lie = (self.lies.report)(&half);
-                    self.lies_told.fetch_add(usize::from(lie != half), Ordering::Relaxed);
-                    half.clear();
-                    give(client, &lie)?;
+            } else if message["type"] == "part" {
+                report.push_str(message["text"].as_str().unwrap());
+                if report.len() as u64 >= message["total"].as_u64().unwrap() {
+                    let lie = (self.lies.report)(&report);
+                    self.lies_told.fetch_add(usize::from(lie != report), Ordering::Relaxed);
+                    report.clear();
+                    send_report(client, &lie)?;
                 }
             } else {
                 send(client, &text)?;
@@ -179,39 +180,39 @@ impl LiarState {
             self.lies_told.fetch_add(1, Ordering::Relaxed);
             client.write_all(&self.lies.before_data)?;
         }
-        let mut room = vec![0; 65_536];
+        let mut buffer = vec![0; 65_536];
         loop {
-            let length = server.read(&mut room)?;
-            let spoilt = (self.lies.data)(&room[..length]);
-            self.lies_told.fetch_add(usize::from(spoilt != room[..length]), Ordering::Relaxed);
-            if spoilt.is_empty() {
+            let length = server.read(&mut buffer)?;
+            let forged = (self.lies.data)(&buffer[..length]);
+            self.lies_told.fetch_add(usize::from(forged != buffer[..length]), Ordering::Relaxed);
+            if forged.is_empty() {
                 return client.shutdown(std::net::Shutdown::Both);
             }
-            client.write_all(&spoilt)?;
+            client.write_all(&forged)?;
         }
     }
 
     /// Relays datagrams and returns changed replies, for one client at a time.
-    fn reflect(&self, outer: &UdpSocket) -> io::Result<()> {
-        let inner = UdpSocket::bind("127.0.0.1:0")?;
-        inner.set_read_timeout(Some(Duration::from_millis(200)))?;
-        let mut room = vec![0; 65_536];
+    fn reflect(&self, client_socket: &UdpSocket) -> io::Result<()> {
+        let server_socket = UdpSocket::bind("127.0.0.1:0")?;
+        server_socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut buffer = vec![0; 65_536];
         loop {
-            let (length, from) = outer.recv_from(&mut room)?;
-            inner.send_to(&room[..length], self.server)?;
-            let Ok(length) = inner.recv(&mut room) else { continue };
-            let answers = (self.lies.datagram)(&room[..length]);
-            let changed = answers.len() != 1 || answers[0] != room[..length];
-            self.lies_told.fetch_add(usize::from(changed), Ordering::Relaxed);
-            for answer in answers {
-                outer.send_to(&answer, from)?;
+            let (length, client_address) = client_socket.recv_from(&mut buffer)?;
+            server_socket.send_to(&buffer[..length], self.server)?;
+            let Ok(length) = server_socket.recv(&mut buffer) else { continue };
+            let replies = (self.lies.datagram)(&buffer[..length]);
+            let is_changed = replies.len() != 1 || replies[0] != buffer[..length];
+            self.lies_told.fetch_add(usize::from(is_changed), Ordering::Relaxed);
+            for reply in replies {
+                client_socket.send_to(&reply, client_address)?;
             }
         }
     }
 }
 
 /// Sends a report in parts.
-fn give(client: &mut TcpStream, report: &str) -> io::Result<()> {
+fn send_report(client: &mut TcpStream, report: &str) -> io::Result<()> {
     let mut rest = report;
     if rest.is_empty() {
         return send(
@@ -220,15 +221,15 @@ fn give(client: &mut TcpStream, report: &str) -> io::Result<()> {
         );
     }
     while !rest.is_empty() {
-        let mut cut = rest.len().min(8_192);
-        while !rest.is_char_boundary(cut) {
-            cut -= 1;
+        let mut length = rest.len().min(8_192);
+        while !rest.is_char_boundary(length) {
+            length -= 1;
         }
-        let (text, after) = rest.split_at(cut);
+        let (text, remaining) = rest.split_at(length);
         let offset = report.len() - rest.len();
         let part = json!({"type": "part", "offset": offset, "total": report.len(), "text": text});
         send(client, &part.to_string())?;
-        rest = after;
+        rest = remaining;
     }
     Ok(())
 }

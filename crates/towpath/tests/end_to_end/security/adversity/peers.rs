@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::super::fixture::{AttackedServer, times};
-use super::liar::{Liar, Lies, Messages, forever, messages, send};
+use super::liar::{Liar, Lies, Messages, messages, repeated_message, send};
 use crate::processes::signal;
 use crate::program::{ProgramOutput, Running, TestDir, binary, wait_for};
 
@@ -28,67 +28,67 @@ const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
 
 /// Starts a measurement with a result folder of its own.
-fn start(folder: &TestDir, port: u16, options: &[&str]) -> Running {
+fn start_client(folder: &TestDir, port: u16, options: &[&str]) -> Running {
     let (port, out) = (port.to_string(), format!("results-{port}"));
-    let fixed = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
-    let mut all = [&fixed[..], options].concat();
+    let base_arguments = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
+    let mut arguments = [&base_arguments[..], options].concat();
     for (name, value) in [("--transport", "tcp"), ("--result-timeout", "2"), ("-t", "0.2")] {
         // The number of pings determines the duration.
-        let ends = name == "-t" && options.contains(&"ping");
-        if !options.contains(&name) && !ends {
-            all.extend([name, value]);
+        let is_bounded_by_count = name == "-t" && options.contains(&"ping");
+        if !options.contains(&name) && !is_bounded_by_count {
+            arguments.extend([name, value]);
         }
     }
-    folder.start(&mut folder.towpath(&all))
+    folder.start(&mut folder.towpath(&arguments))
 }
 
 /// Waits for a client's end and checks its memory meanwhile.
-fn end(mut client: Running, what: &str) -> ProgramOutput {
+fn wait_for_client(mut client: Running, case: &str) -> ProgramOutput {
     let status = format!("/proc/{}/status", client.id());
     let mut peak = 0;
-    wait_for(what, || {
+    wait_for(case, || {
         let status = fs::read_to_string(&status).unwrap_or_default();
         let kb = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kb = kb.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         peak = peak.max(kb.unwrap_or(0) << 10);
         client.child.try_wait().unwrap().map(|_| ())
     });
-    assert!(peak <= MAX_BYTES, "{what}: {peak} bytes");
+    assert!(peak <= MAX_BYTES, "{case}: {peak} bytes");
     client.wait_at_most(CLIENT_TIMEOUT)
 }
 
 /// Checks that a client ended in a documented way and printed no terminal controls.
-fn assert_orderly_exit(ended: &ProgramOutput, what: &str) {
-    assert!(matches!(ended.code, Some(0..=2 | 130)), "{what}: {ended}");
-    assert!(!ended.err.contains("panicked"), "{what}: {ended}");
-    for text in [&ended.out, &ended.err] {
+fn assert_orderly_exit(output: &ProgramOutput, case: &str) {
+    assert!(matches!(output.code, Some(0..=2 | 130)), "{case}: {output}");
+    assert!(!output.err.contains("panicked"), "{case}: {output}");
+    for text in [&output.out, &output.err] {
         let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(!text.contains(steers), "{what}: {text:?}");
+        assert!(!text.contains(steers), "{case}: {text:?}");
     }
 }
 
 /// Checks that each written result can be read.
-fn assert_readable(folder: &TestDir, port: u16, what: &str) -> usize {
+fn assert_readable(folder: &TestDir, port: u16, case: &str) -> usize {
     let out = folder.work().join(format!("results-{port}"));
     let Ok(entries) = fs::read_dir(&out) else { return 0 };
     let files = entries.map(|entry| entry.unwrap().path());
     let results: Vec<_> = files.filter(|file| file.to_string_lossy().contains(".jsonl")).collect();
     for result in &results {
         let page = format!("report-{port}.html");
-        let ended = folder.run(&["report", result.to_str().unwrap(), "-o", &page]);
-        assert_eq!(ended.code, Some(0), "{what}: {ended}");
-        assert_orderly_exit(&ended, what);
+        let output = folder.run(&["report", result.to_str().unwrap(), "-o", &page]);
+        assert_eq!(output.code, Some(0), "{case}: {output}");
+        assert_orderly_exit(&output, case);
     }
     results.len()
 }
 
 /// Runs a few cases at the same time.
-fn at_once<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
-    for (round, some) in cases.chunks(4).enumerate() {
+fn run_in_parallel<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
+    for (round, batch) in cases.chunks(4).enumerate() {
         thread::scope(|scope| {
-            for (number, one) in some.iter().enumerate() {
+            for (number, input) in batch.iter().enumerate() {
                 let case = &case;
-                scope.spawn(move || case(round * 4 + number, one));
+                scope.spawn(move || case(round * 4 + number, input));
             }
         });
     }
@@ -100,22 +100,22 @@ fn run_through_liar(
     site: &AttackedServer,
     lies: Lies,
     options: &[&str],
-    what: &str,
+    case: &str,
 ) -> ProgramOutput {
-    let liar = Liar::before(&site.port, lies);
-    let ended = end(start(&site.folder, liar.port, options), what);
-    assert_orderly_exit(&ended, what);
-    assert!(liar.lies_told() > 0, "{what}: no lie was told: {ended}");
-    assert_readable(&site.folder, liar.port, what);
-    ended
+    let liar = Liar::start_before(&site.port, lies);
+    let output = wait_for_client(start_client(&site.folder, liar.port, options), case);
+    assert_orderly_exit(&output, case);
+    assert!(liar.lies_told() > 0, "{case}: no lie was told: {output}");
+    assert_readable(&site.folder, liar.port, case);
+    output
 }
 
 fn replacing_message(
     name: &'static str,
-    lie: impl Fn(&Value) -> Messages + Send + Sync + 'static,
+    reply: impl Fn(&Value) -> Messages + Send + Sync + 'static,
 ) -> Lies {
-    let word = move |word: &Value| (word["type"] == name).then(|| lie(word));
-    Lies { message: Box::new(word), ..Lies::default() }
+    let replace = move |message: &Value| (message["type"] == name).then(|| reply(message));
+    Lies { message: Box::new(replace), ..Lies::default() }
 }
 
 fn all_messages() -> Vec<Value> {
@@ -137,21 +137,21 @@ fn all_messages() -> Vec<Value> {
 #[test]
 fn unexpected_messages_end_a_measurement_early() {
     let site = AttackedServer::new(&[]);
-    let places = ["welcome", "accepted", "ready", "clock"];
-    let all: Vec<_> = places
+    let replaced_messages = ["welcome", "accepted", "ready", "clock"];
+    let replacements: Vec<_> = replaced_messages
         .into_iter()
-        .flat_map(|place| all_messages().into_iter().map(move |word| (place, word)))
-        .filter(|(place, word)| word["type"] != *place)
+        .flat_map(|replaced| all_messages().into_iter().map(move |message| (replaced, message)))
+        .filter(|(replaced, message)| message["type"] != *replaced)
         .collect();
     let step = times(7, 1);
-    let cases: Vec<_> = all.into_iter().step_by(step).collect();
-    at_once(&cases, |_, (place, word)| {
-        let (lie, what) = (word.clone(), format!("{word} in place of {place}"));
+    let cases: Vec<_> = replacements.into_iter().step_by(step).collect();
+    run_in_parallel(&cases, |_, (replaced, message)| {
+        let (lie, case) = (message.clone(), format!("{message} in place of {replaced}"));
         run_through_liar(
             &site,
-            replacing_message(place, move |_| messages([lie.clone()])),
+            replacing_message(replaced, move |_| messages([lie.clone()])),
             &["-q"],
-            &what,
+            &case,
         );
     });
     assert!(!site.folder.names().contains(&"owned".to_owned()));
@@ -161,25 +161,25 @@ fn unexpected_messages_end_a_measurement_early() {
 #[test]
 fn no_clock_of_a_server_confuses_a_measurement() {
     let site = AttackedServer::new(&[]);
-    let most = u64::MAX;
+    let max_ns = u64::MAX;
     let cases: Vec<(u64, u64)> = vec![
         (0, 0),
-        (0, most),
-        (1, most),
-        (0, most / 2),
+        (0, max_ns),
+        (1, max_ns),
+        (0, max_ns / 2),
         (0, 1 << 63),
         (0, i64::MAX as u64),
-        (most, 0),
+        (max_ns, 0),
         (0, 86_400_000_000_000 * 36_500),
     ];
-    let some = times(3, cases.len());
-    at_once(&cases[..some], |_, &(add, is)| {
-        let what = format!("asked at + {add}, it is {is}");
-        let lies = replacing_message("clock", move |word| {
-            let asked = word["client_ns"].as_u64().unwrap().wrapping_add(add);
-            messages([json!({"type": "clock", "client_ns": asked, "server_ns": is})])
+    let case_count = times(3, cases.len());
+    run_in_parallel(&cases[..case_count], |_, &(offset_ns, server_ns)| {
+        let case = format!("asked at + {offset_ns}, it is {server_ns}");
+        let lies = replacing_message("clock", move |message| {
+            let client_ns = message["client_ns"].as_u64().unwrap().wrapping_add(offset_ns);
+            messages([json!({"type": "clock", "client_ns": client_ns, "server_ns": server_ns})])
         });
-        run_through_liar(&site, lies, &["-q"], &what);
+        run_through_liar(&site, lies, &["-q"], &case);
     });
 }
 
@@ -187,17 +187,18 @@ fn no_clock_of_a_server_confuses_a_measurement() {
 #[test]
 fn values_that_are_not_numbers_are_refused() {
     let site = AttackedServer::new(&[]);
-    let deep = "[".repeat(60_000);
-    let numbers = ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep];
-    let some = times(4, numbers.len());
-    at_once(&numbers[numbers.len() - some..], |_, number| {
-        let raw = format!("{{\"type\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
-        let what = &raw[..raw.len().min(80)];
-        let told = raw.clone();
-        let lies = replacing_message("clock", move |_| Box::new(std::iter::once(told.clone())));
-        let ended = run_through_liar(&site, lies, &["-q"], what);
-        assert_eq!(ended.code, Some(2), "{what}: {ended}");
-        assert!(ended.err.len() < 4_000, "{what}: {} bytes are said", ended.err.len());
+    let deep_nesting = "[".repeat(60_000);
+    let numbers =
+        ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep_nesting];
+    let case_count = times(4, numbers.len());
+    run_in_parallel(&numbers[numbers.len() - case_count..], |_, number| {
+        let message = format!("{{\"type\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
+        let case = &message[..message.len().min(80)];
+        let reply = message.clone();
+        let lies = replacing_message("clock", move |_| Box::new(std::iter::once(reply.clone())));
+        let output = run_through_liar(&site, lies, &["-q"], case);
+        assert_eq!(output.code, Some(2), "{case}: {output}");
+        assert!(output.err.len() < 4_000, "{case}: {} bytes are said", output.err.len());
     });
 }
 
@@ -207,52 +208,55 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     let site = AttackedServer::new(&[]);
     let clock = json!({"type": "clock", "client_ns": 0, "server_ns": 0});
     let pending = json!({"type": "pending"});
-    let words = [("ready", clock), ("part", pending), ("clock", json!({"type": "ready"}))];
+    let messages = [("ready", clock), ("part", pending), ("clock", json!({"type": "ready"}))];
     let mut cases = Vec::new();
-    for (place, word) in words {
-        cases.extend([(place, word.clone(), false), (place, word, true)]);
+    for (replaced, message) in messages {
+        cases.extend([(replaced, message.clone(), false), (replaced, message, true)]);
     }
     cases.swap(1, 3);
-    at_once(&cases[..times(2, 6)], |_, (place, word, interrupted)| {
-        let what = format!("{word} for ever in place of {place}");
-        let lie = word.clone();
-        let liar = Liar::before(&site.port, replacing_message(place, move |_| forever(&lie)));
-        let client = start(&site.folder, liar.port, &["-q"]);
-        let began = wait_for(&what, || (liar.lies_told() > 0).then(Instant::now));
-        if *interrupted {
+    run_in_parallel(&cases[..times(2, 6)], |_, (replaced, message, is_interrupted)| {
+        let case = format!("{message} for ever in place of {replaced}");
+        let lie = message.clone();
+        let liar = Liar::start_before(
+            &site.port,
+            replacing_message(replaced, move |_| repeated_message(&lie)),
+        );
+        let client = start_client(&site.folder, liar.port, &["-q"]);
+        let start = wait_for(&case, || (liar.lies_told() > 0).then(Instant::now));
+        if *is_interrupted {
             signal("INT", client.id().into());
         }
-        let ended = end(client, &what);
-        assert_orderly_exit(&ended, &what);
-        assert!(!interrupted || began.elapsed() < INTERRUPT_TIMEOUT, "{what}: {ended}");
-        assert_readable(&site.folder, liar.port, &what);
+        let output = wait_for_client(client, &case);
+        assert_orderly_exit(&output, &case);
+        assert!(!is_interrupted || start.elapsed() < INTERRUPT_TIMEOUT, "{case}: {output}");
+        assert_readable(&site.folder, liar.port, &case);
     });
 }
 
-/// Generates numbers without a clock, so that each case is the same in every run.
-struct Draw(u64);
+/// Random numbers from a fixed seed, so that each case is the same in every run.
+struct CaseRng(u64);
 
-impl Draw {
+impl CaseRng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (self.0 >> 33) as usize % end.max(1)
     }
 }
 
-/// Visits all values that are neither a list nor an object.
+/// Calls `change` for each value that is neither a list nor an object.
 fn each_leaf(value: &mut Value, change: &mut impl FnMut(&mut Value)) {
     match value {
-        Value::Array(list) => list.iter_mut().for_each(|one| each_leaf(one, change)),
-        Value::Object(fields) => fields.values_mut().for_each(|one| each_leaf(one, change)),
+        Value::Array(list) => list.iter_mut().for_each(|child| each_leaf(child, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|child| each_leaf(child, change)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => change(value),
     }
 }
 
-fn lines_of(report: &str) -> Vec<Value> {
+fn parse_lines(report: &str) -> Vec<Value> {
     report.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn text_of(lines: &[Value]) -> String {
+fn lines_to_text(lines: &[Value]) -> String {
     lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect()
 }
 
@@ -273,21 +277,21 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
     ];
     let cases: Vec<_> = (0..times(4, 64)).collect();
     let patterns: [&[&str]; 4] = [&[], &["-R"], &["ping", "--set", "count=3"], &["--bidir"]];
-    at_once(&cases, |number, &case| {
+    run_in_parallel(&cases, |number, &case| {
         let extremes = extremes.clone();
         let lie = move |entry: &str| {
-            let (mut lines, mut draw) = (lines_of(entry), Draw(case as u64));
-            draw.below(1);
-            let extreme = extremes[draw.below(extremes.len())].clone();
-            let one_in = [1, 3, 20][draw.below(3)];
+            let (mut lines, mut rng) = (parse_lines(entry), CaseRng(case as u64));
+            rng.below(1);
+            let extreme = extremes[rng.below(extremes.len())].clone();
+            let interval = [1, 3, 20][rng.below(3)];
             for line in &mut lines {
                 each_leaf(line, &mut |leaf| {
-                    if leaf.is_number() && draw.below(one_in) == 0 {
+                    if leaf.is_number() && rng.below(interval) == 0 {
                         *leaf = extreme.clone();
                     }
                 });
             }
-            text_of(&lines)
+            lines_to_text(&lines)
         };
         let lies = Lies { report: Box::new(lie), ..Lies::default() };
         let options = [&["-b", "8M"], patterns[number % patterns.len()]].concat();
@@ -297,7 +301,7 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
 
 /// Changes a report to contradict itself in one way.
 fn contradict(report: &str, case: usize) -> String {
-    let mut lines = lines_of(report);
+    let mut lines = parse_lines(report);
     let copies = lines.clone();
     match case {
         // Everything twice, and in reverse.
@@ -315,22 +319,22 @@ fn contradict(report: &str, case: usize) -> String {
                 else {
                     continue;
                 };
-                if let Some(place) = kind.get_mut(field) {
-                    *place = json!(u32::MAX - number as u32);
+                if let Some(number_field) = kind.get_mut(field) {
+                    *number_field = json!(u32::MAX - number as u32);
                 }
             }
         }
         // A thousand subflows with the same addresses.
         8 => {
             let subflow = copies.into_iter().find(|line| line.get("subflow").is_some());
-            lines.extend(subflow.into_iter().flat_map(|one| vec![one; 1_000]));
+            lines.extend(subflow.into_iter().flat_map(|line| vec![line; 1_000]));
         }
         // A time that runs backwards.
         _ => {
             let mut time = u64::MAX / 2;
             for line in &mut lines {
-                if let Some(at) = line.pointer_mut("/record/t_ns") {
-                    *at = json!(time);
+                if let Some(time_field) = line.pointer_mut("/record/t_ns") {
+                    *time_field = json!(time);
                     time -= 1_000_000_000;
                 }
             }
@@ -339,7 +343,7 @@ fn contradict(report: &str, case: usize) -> String {
             lines.push(counter);
         }
     }
-    text_of(&lines)
+    lines_to_text(&lines)
 }
 
 /// C5, F3: reports that contradict themselves or the client's own report.
@@ -349,7 +353,7 @@ fn an_inconsistent_server_report_still_gives_a_result() {
     let cases: Vec<_> = (0..10).collect();
     let step = times(3, 1);
     let cases: Vec<_> = cases.into_iter().step_by(step).collect();
-    at_once(&cases, |_, case| {
+    run_in_parallel(&cases, |_, case| {
         let case = *case;
         let lies = Lies { report: Box::new(move |half| contradict(half, case)), ..Lies::default() };
         run_through_liar(&site, lies, &["-b", "8M", "-R"], &format!("contradiction {case}"));
@@ -360,8 +364,8 @@ fn an_inconsistent_server_report_still_gives_a_result() {
 #[test]
 fn no_text_of_a_server_controls_the_terminal() {
     let site = AttackedServer::new(&[]);
-    let keys = |entry: &str| {
-        let mut lines = lines_of(entry);
+    let forge_texts = |entry: &str| {
+        let mut lines = parse_lines(entry);
         let mut host = lines.remove(0);
         let fields = host["host"].as_object_mut().unwrap();
         fields["warnings"] = json!([TERMINAL_ESCAPES, TERMINAL_ESCAPES]);
@@ -370,24 +374,24 @@ fn no_text_of_a_server_controls_the_terminal() {
         lines.insert(0, host);
         for line in &mut lines {
             for (kind, field) in [("flow", "failure"), ("connection", "reason")] {
-                if let Some(of) = line.get_mut(kind).and_then(Value::as_object_mut) {
-                    of.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
+                if let Some(object) = line.get_mut(kind).and_then(Value::as_object_mut) {
+                    object.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
                 }
             }
-            if let Some(of) = line.get_mut("subflow").and_then(Value::as_object_mut) {
+            if let Some(object) = line.get_mut("subflow").and_then(Value::as_object_mut) {
                 for field in ["path", "congestion_control", "local", "remote"] {
-                    of.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
+                    object.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
                 }
             }
         }
         lines.push(json!({"record": {"type": "event", "t_ns": 1, "kind": "timeline",
             "text": TERMINAL_ESCAPES}}));
-        text_of(&lines)
+        lines_to_text(&lines)
     };
-    let lies = Lies { report: Box::new(keys), ..Lies::default() };
-    let ended = run_through_liar(&site, lies, &["-b", "8M"], "texts of a half");
+    let lies = Lies { report: Box::new(forge_texts), ..Lies::default() };
+    let output = run_through_liar(&site, lies, &["-b", "8M"], "texts of a half");
     // The texts are printed as quotes of the server.
-    assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
+    assert!(output.err.contains("$(id)") || output.out.contains("$(id)"), "{output}");
     let welcome = || {
         replacing_message("welcome", |_| {
             messages([json!({"type": "welcome", "towpath": TERMINAL_ESCAPES.repeat(9)})])
@@ -402,16 +406,16 @@ fn no_text_of_a_server_controls_the_terminal() {
         "a refusal",
     );
     // Unknown messages and kinds are also printed.
-    let strange = json!({"type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
-    let ended = run_through_liar(
+    let unknown_message = json!({"type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
+    let output = run_through_liar(
         &site,
-        replacing_message("clock", move |_| messages([strange.clone()])),
+        replacing_message("clock", move |_| messages([unknown_message.clone()])),
         &[],
         "a word",
     );
-    assert_eq!(ended.code, Some(2), "{ended}");
+    assert_eq!(output.code, Some(2), "{output}");
     for json in ["--json", "-q"] {
-        let lies = Lies { report: Box::new(keys), ..Lies::default() };
+        let lies = Lies { report: Box::new(forge_texts), ..Lies::default() };
         run_through_liar(&site, lies, &["-b", "8M", json], "texts of a half");
     }
 }
@@ -431,16 +435,16 @@ fn mismatched_parts_do_not_form_a_server_report() {
         vec![part(0, 1 << 28, "abc")],
         vec![part(0, 3, "\u{0}\n\n"), part(0, 3, "{}\n")],
     ];
-    let some = times(4, cases.len());
-    at_once(&cases[..some], |_, parts| {
-        let (told, what) = (parts.clone(), format!("{parts:?}"));
-        let ended = run_through_liar(
+    let case_count = times(4, cases.len());
+    run_in_parallel(&cases[..case_count], |_, parts| {
+        let (reply, case) = (parts.clone(), format!("{parts:?}"));
+        let output = run_through_liar(
             &site,
-            replacing_message("part", move |_| messages(told.clone())),
+            replacing_message("part", move |_| messages(reply.clone())),
             &["-q"],
-            &what,
+            &case,
         );
-        assert_eq!(ended.code, Some(1), "{what}: {ended}");
+        assert_eq!(output.code, Some(1), "{case}: {output}");
     });
 }
 
@@ -458,16 +462,16 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
             json!({"type": "part", "offset": offset, "total": total, "text": text}).to_string()
         }))
     };
-    let liar = Liar::before(&site.port, replacing_message("part", lies));
-    let client = start(&site.folder, liar.port, &["-q", "--result-timeout", "60"]);
+    let liar = Liar::start_before(&site.port, replacing_message("part", lies));
+    let client = start_client(&site.folder, liar.port, &["-q", "--result-timeout", "60"]);
     wait_for("the parts", || (liar.lies_told() > 0).then_some(()));
     signal("INT", client.id().into());
-    let began = Instant::now();
-    let ended = end(client, "the end");
-    assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {ended}", began.elapsed());
-    assert_orderly_exit(&ended, "an endless half");
+    let start = Instant::now();
+    let output = wait_for_client(client, "the end");
+    assert!(start.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {output}", start.elapsed());
+    assert_orderly_exit(&output, "an endless half");
     // Earlier measurements are kept.
-    assert_eq!(assert_readable(&site.folder, liar.port, "an endless half"), 1, "{ended}");
+    assert_eq!(assert_readable(&site.folder, liar.port, "an endless half"), 1, "{output}");
 }
 
 /// C2, C4: unrequested data, or data with impossible headers.
@@ -493,15 +497,15 @@ fn unexpected_data_does_not_crash_the_client() {
         ("lengths", lengths, "video"),
         ("zeros", zeros, "reqres"),
     ];
-    let some = times(3, cases.len());
-    at_once(&cases[..some], |_, (name, lies, pattern)| {
-        let what = format!("{name}, {pattern}");
+    let case_count = times(3, cases.len());
+    run_in_parallel(&cases[..case_count], |_, (name, lies, pattern)| {
+        let case = format!("{name}, {pattern}");
         let options: &[&str] = if *pattern == "ping" {
             &["ping", "--set", "count=3"]
         } else {
             &[pattern, "-t", "0.5"]
         };
-        run_through_liar(&site, lies(), &[options, &["-q"]].concat(), &what);
+        run_through_liar(&site, lies(), &[options, &["-q"]].concat(), &case);
     });
 }
 
@@ -509,48 +513,50 @@ fn unexpected_data_does_not_crash_the_client() {
 #[test]
 fn unsolicited_datagram_replies_are_not_counted() {
     let site = AttackedServer::new(&[]);
-    let many = |answer: &[u8]| {
-        let mut all = vec![answer.to_vec(); 50];
-        for (number, one) in all.iter_mut().enumerate() {
+    let forge_replies = |answer: &[u8]| {
+        let mut replies = vec![answer.to_vec(); 50];
+        for (number, reply) in replies.iter_mut().enumerate() {
             match number % 4 {
                 // A duplicate.
                 0 => {}
                 // Another number, another time, another test.
-                1 => one[20..24].copy_from_slice(&u32::MAX.to_be_bytes()),
-                2 => one[24..32].copy_from_slice(&u64::MAX.to_be_bytes()),
-                _ => one[4] ^= 1,
+                1 => reply[20..24].copy_from_slice(&u32::MAX.to_be_bytes()),
+                2 => reply[24..32].copy_from_slice(&u64::MAX.to_be_bytes()),
+                _ => reply[4] ^= 1,
             }
         }
-        all
+        replies
     };
-    let lies = Lies { datagram: Box::new(many), ..Lies::default() };
-    let liar = Liar::before(&site.port, lies);
+    let lies = Lies { datagram: Box::new(forge_replies), ..Lies::default() };
+    let liar = Liar::start_before(&site.port, lies);
     let options = ["udping", "--set", "period=20ms", "-t", "0.6", "--json"];
-    let ended = end(start(&site.folder, liar.port, &options), "datagrams");
-    assert_orderly_exit(&ended, "datagrams");
-    assert!(liar.lies_told() > 3, "{} lies: {ended}", liar.lies_told());
-    assert_eq!(assert_readable(&site.folder, liar.port, "datagrams"), 1, "{ended}");
+    let output = wait_for_client(start_client(&site.folder, liar.port, &options), "datagrams");
+    assert_orderly_exit(&output, "datagrams");
+    assert!(liar.lies_told() > 3, "{} lies: {output}", liar.lies_told());
+    assert_eq!(assert_readable(&site.folder, liar.port, "datagrams"), 1, "{output}");
     let result = site.folder.stored(&format!("results-{}/live-tcp-1.jsonl.zst", liar.port));
     let summary = serde_json::to_value(result.summary.unwrap()).unwrap();
-    let mut seen = Vec::new();
-    numbers_named(&summary, "", &mut seen);
+    let mut numbers = Vec::new();
+    collect_numbers(&summary, "", &mut numbers);
     // No reply took longer than the measurement, and replies do not outnumber requests.
-    let took = |name: &str| name.contains("/round_trip/") || name.contains("/delay/");
-    let times: Vec<_> = seen.iter().filter(|(name, _)| took(name)).collect();
-    assert!(!times.is_empty(), "{summary}");
-    assert!(times.iter().all(|(_, number)| (0.0..60e9).contains(number)), "{summary}");
-    let find = |name: &str| seen.iter().find(|(full, _)| full.ends_with(name)).map(|one| one.1);
-    let (sent, back) = (find("/sent").unwrap(), find("/answered").unwrap());
-    assert!(back <= sent, "{back} of {sent}: {summary}");
+    let is_duration = |name: &str| name.contains("/round_trip/") || name.contains("/delay/");
+    let durations: Vec<_> = numbers.iter().filter(|(name, _)| is_duration(name)).collect();
+    assert!(!durations.is_empty(), "{summary}");
+    assert!(durations.iter().all(|(_, number)| (0.0..60e9).contains(number)), "{summary}");
+    let find = |name: &str| {
+        numbers.iter().find(|(full_name, _)| full_name.ends_with(name)).map(|(_, number)| *number)
+    };
+    let (sent, answered) = (find("/sent").unwrap(), find("/answered").unwrap());
+    assert!(answered <= sent, "{answered} of {sent}: {summary}");
 }
 
-fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
+fn collect_numbers(value: &Value, name: &str, numbers: &mut Vec<(String, f64)>) {
     match value {
         Value::Object(fields) => fields
             .iter()
-            .for_each(|(field, one)| numbers_named(one, &format!("{name}/{field}"), all)),
-        Value::Array(list) => list.iter().for_each(|one| numbers_named(one, name, all)),
-        Value::Number(number) => all.push((name.to_owned(), number.as_f64().unwrap())),
+            .for_each(|(field, child)| collect_numbers(child, &format!("{name}/{field}"), numbers)),
+        Value::Array(list) => list.iter().for_each(|child| collect_numbers(child, name, numbers)),
+        Value::Number(number) => numbers.push((name.to_owned(), number.as_f64().unwrap())),
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
@@ -559,46 +565,52 @@ fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
 #[test]
 fn many_refusals_are_reported_as_a_refusal() {
     let site = AttackedServer::new(&[]);
-    for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
-        let refusal = json!({"type": "refused", "reason": why, "hint": "come again in 1 s"});
-        let told = refusal.clone();
-        let lies = replacing_message(place, move |_| messages(vec![told.clone(); 5_000]));
-        let liar = Liar::before(&site.port, lies);
+    for (replaced, reason) in
+        [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")]
+    {
+        let refusal = json!({"type": "refused", "reason": reason, "hint": "come again in 1 s"});
+        let reply = refusal.clone();
+        let lies = replacing_message(replaced, move |_| messages(vec![reply.clone(); 5_000]));
+        let liar = Liar::start_before(&site.port, lies);
         let options = ["-q", "--repeat", "3", "--wait", "0.01"];
-        let ended = end(start(&site.folder, liar.port, &options), why);
-        assert_orderly_exit(&ended, why);
-        assert_eq!(ended.code, Some(2), "{place}: {ended}");
-        assert!(ended.err.contains("busy"), "{place}: {ended}");
+        let output = wait_for_client(start_client(&site.folder, liar.port, &options), reason);
+        assert_orderly_exit(&output, reason);
+        assert_eq!(output.code, Some(2), "{replaced}: {output}");
+        assert!(output.err.contains("busy"), "{replaced}: {output}");
         assert!(
             (1..100).contains(&liar.accepted_connections()),
-            "{place}: {} connections",
+            "{replaced}: {} connections",
             liar.accepted_connections()
         );
     }
 }
 
 /// Relays the first connections to one server and all others to another.
-fn switch(first: u16, most: usize, then: u16) -> (u16, Arc<AtomicUsize>) {
+fn switching_proxy(
+    first_server: u16,
+    max_first: usize,
+    later_server: u16,
+) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let met = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&met);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let thread_connections = Arc::clone(&connections);
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let number = counted.fetch_add(1, Ordering::Relaxed);
-            let to = if number < most { first } else { then };
-            let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-            let copy = |mut from: TcpStream, mut to: TcpStream| {
+            let number = thread_connections.fetch_add(1, Ordering::Relaxed);
+            let target = if number < max_first { first_server } else { later_server };
+            let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+            let relay = |mut source: TcpStream, mut target: TcpStream| {
                 thread::spawn(move || {
-                    let _ = io::copy(&mut from, &mut to); // the peer may be gone
-                    let _ = to.shutdown(std::net::Shutdown::Both);
+                    let _ = io::copy(&mut source, &mut target); // the peer may be gone
+                    let _ = target.shutdown(std::net::Shutdown::Both);
                 });
             };
-            copy(client.try_clone().unwrap(), server.try_clone().unwrap());
-            copy(server, client);
+            relay(client.try_clone().unwrap(), server.try_clone().unwrap());
+            relay(server, client);
         }
     });
-    (port, met)
+    (port, connections)
 }
 
 /// Returns the fingerprint of a server's certificate.
@@ -612,113 +624,128 @@ fn fingerprint(site: &AttackedServer) -> String {
 /// C1: another certificate on the second or third connection.
 #[test]
 fn a_certificate_change_between_connections_is_detected() {
-    let (expected, other) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
-    let print = fingerprint(&expected);
-    assert_ne!(print, fingerprint(&other));
-    for most in 1..=2 {
-        let ports = [&expected, &other].map(|site| site.port.parse().unwrap());
-        let (port, met) = switch(ports[0], most, ports[1]);
-        let options = ["-q", "-P", "2", "--server-cert", &print];
-        let what = format!("another after {most}");
-        let ended = end(start(&expected.folder, port, &options), &what);
-        assert_orderly_exit(&ended, &what);
-        assert!(met.load(Ordering::Relaxed) > most, "{what}: {ended}");
-        assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
-        assert_readable(&expected.folder, port, &what);
+    let (expected, other_server) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
+    let fingerprint_of_server = fingerprint(&expected);
+    assert_ne!(fingerprint_of_server, fingerprint(&other_server));
+    for max_first in 1..=2 {
+        let ports = [&expected, &other_server].map(|site| site.port.parse().unwrap());
+        let (port, connections) = switching_proxy(ports[0], max_first, ports[1]);
+        let options = ["-q", "-P", "2", "--server-cert", &fingerprint_of_server];
+        let case = format!("another after {max_first}");
+        let output = wait_for_client(start_client(&expected.folder, port, &options), &case);
+        assert_orderly_exit(&output, &case);
+        assert!(connections.load(Ordering::Relaxed) > max_first, "{case}: {output}");
+        assert!(matches!(output.code, Some(1 | 2)), "{case}: {output}");
+        assert_readable(&expected.folder, port, &case);
     }
     // The other server never received a test.
-    assert!(!other.running.stderr().contains("measures"), "{}", other.running.stderr());
+    assert!(
+        !other_server.running.stderr().contains("measures"),
+        "{}",
+        other_server.running.stderr()
+    );
 }
 
 /// C1, C2: over QUIC, datagrams that are spoofed, damaged, or from another server.
 #[test]
 fn quic_ignores_spoofed_packets_and_times_out() {
-    let (expected, other) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
-    let print = fingerprint(&expected);
+    let (expected, other_server) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
+    let expected_fingerprint = fingerprint(&expected);
     let cases = ["other", "broken", "silent"];
-    at_once(&cases[..times(1, 3)], |_, case| {
-        let to = if *case == "other" { &other } else { &expected };
-        let broken = *case == "broken";
-        let silent = *case == "silent";
-        let datagram = move |answer: &[u8]| {
-            let mut answer = answer.to_vec();
-            if broken && let Some(place) = answer.len().checked_sub(9) {
-                answer[place] ^= 1;
+    run_in_parallel(&cases[..times(1, 3)], |_, case| {
+        let target = if *case == "other" { &other_server } else { &expected };
+        let is_broken = *case == "broken";
+        let is_silent = *case == "silent";
+        let datagram = move |reply: &[u8]| {
+            let mut reply = reply.to_vec();
+            if is_broken && let Some(place) = reply.len().checked_sub(9) {
+                reply[place] ^= 1;
             }
-            if silent { Vec::new() } else { vec![answer.clone(), answer] }
+            if is_silent { Vec::new() } else { vec![reply.clone(), reply] }
         };
-        let liar = Liar::before(&to.port, Lies { datagram: Box::new(datagram), ..Lies::default() });
-        let options = ["-q", "--transport", "quic", "--server-cert", &print];
-        let ended = end(start(&expected.folder, liar.port, &options), case);
-        assert_orderly_exit(&ended, case);
-        assert_eq!(ended.code, Some(2), "{case}: {ended}");
+        let liar = Liar::start_before(
+            &target.port,
+            Lies { datagram: Box::new(datagram), ..Lies::default() },
+        );
+        let options = ["-q", "--transport", "quic", "--server-cert", &expected_fingerprint];
+        let output = wait_for_client(start_client(&expected.folder, liar.port, &options), case);
+        assert_orderly_exit(&output, case);
+        assert_eq!(output.code, Some(2), "{case}: {output}");
         assert!(liar.lies_told() > 0, "{case}");
     });
-    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let client = start(&expected.folder, port, &["-q", "--transport", "mpquic"]);
-    silent.recv_from(&mut [0; 2_000]).unwrap();
+    let silent_server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = silent_server.local_addr().unwrap().port();
+    let client = start_client(&expected.folder, port, &["-q", "--transport", "mpquic"]);
+    silent_server.recv_from(&mut [0; 2_000]).unwrap();
     signal("INT", client.id().into());
-    let began = Instant::now();
-    let ended = end(client, "an interrupt of a handshake");
-    assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{ended}");
-    assert!(matches!(ended.code, Some(130 | 2)), "{ended}");
+    let start = Instant::now();
+    let output = wait_for_client(client, "an interrupt of a handshake");
+    assert!(start.elapsed() < INTERRUPT_TIMEOUT, "{output}");
+    assert!(matches!(output.code, Some(130 | 2)), "{output}");
 }
 
 /// Relays TLS until a number of bytes came from the server, then ends or damages the stream.
-fn damaging_proxy(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
+fn damaging_proxy(server: u16, intact_bytes: usize, corrupts: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let damaged = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&damaged);
+    let damage_count = Arc::new(AtomicUsize::new(0));
+    let thread_damage_count = Arc::clone(&damage_count);
     thread::spawn(move || {
         for mut client in listener.incoming().map_while(Result::ok) {
-            let counted = Arc::clone(&counted);
+            let thread_damage_count = Arc::clone(&thread_damage_count);
             thread::spawn(move || -> io::Result<()> {
                 let mut server = TcpStream::connect(("127.0.0.1", server))?;
-                let (mut back, mut front) = (server.try_clone()?, client.try_clone()?);
-                thread::spawn(move || io::copy(&mut front, &mut back));
-                let mut left = after;
-                let mut room = [0; 16_384];
+                let (mut server_writer, mut client_reader) =
+                    (server.try_clone()?, client.try_clone()?);
+                thread::spawn(move || io::copy(&mut client_reader, &mut server_writer));
+                let mut bytes_left = intact_bytes;
+                let mut buffer = [0; 16_384];
                 loop {
-                    let length = server.read(&mut room)?;
+                    let length = server.read(&mut buffer)?;
                     if length == 0 {
                         return client.shutdown(std::net::Shutdown::Both);
                     }
-                    let hit = left < length;
-                    if hit {
-                        counted.fetch_add(1, Ordering::Relaxed);
-                        room[left] ^= 0x40;
+                    let is_damaged = bytes_left < length;
+                    if is_damaged {
+                        thread_damage_count.fetch_add(1, Ordering::Relaxed);
+                        buffer[bytes_left] ^= 0x40;
                     }
-                    let most = if hit && !breaks { left } else { length };
-                    client.write_all(&room[..most])?;
-                    if hit && !breaks {
+                    let length_to_send = if is_damaged && !corrupts { bytes_left } else { length };
+                    client.write_all(&buffer[..length_to_send])?;
+                    if is_damaged && !corrupts {
                         return client.shutdown(std::net::Shutdown::Both);
                     }
-                    left = if hit { usize::MAX } else { left - length };
+                    bytes_left = if is_damaged { usize::MAX } else { bytes_left - length };
                 }
             });
         }
     });
-    (port, damaged)
+    (port, damage_count)
 }
 
 /// C1, C2: a truncated certificate, and one with a flipped bit.
 #[test]
 fn a_partial_or_damaged_handshake_is_refused() {
     let site = AttackedServer::new(&[]);
-    let print = fingerprint(&site);
+    let expected_fingerprint = fingerprint(&site);
     let server = site.port.parse().unwrap();
-    let places = [1, 5, 60, 130, 300, 500, 700];
-    let cases: Vec<_> = places.iter().flat_map(|at| [(*at, true), (*at, false)]).collect();
+    let byte_counts = [1, 5, 60, 130, 300, 500, 700];
+    let cases: Vec<_> = byte_counts
+        .iter()
+        .flat_map(|byte_count| [(*byte_count, true), (*byte_count, false)])
+        .collect();
     let cases: Vec<_> = cases.into_iter().step_by(times(4, 1)).collect();
-    at_once(&cases, |_, &(after, breaks)| {
-        let what = format!("{} after {after} bytes", if breaks { "broken" } else { "cut" });
-        let (port, damaged) = damaging_proxy(server, after, breaks);
-        let ended = end(start(&site.folder, port, &["-q", "--server-cert", &print]), &what);
-        assert_orderly_exit(&ended, &what);
-        assert_eq!(ended.code, Some(2), "{what}: {ended}");
-        assert!(damaged.load(Ordering::Relaxed) > 0, "{what}");
+    run_in_parallel(&cases, |_, &(intact_bytes, corrupts)| {
+        let case =
+            format!("{} after {intact_bytes} bytes", if corrupts { "broken" } else { "cut" });
+        let (port, damage_count) = damaging_proxy(server, intact_bytes, corrupts);
+        let output = wait_for_client(
+            start_client(&site.folder, port, &["-q", "--server-cert", &expected_fingerprint]),
+            &case,
+        );
+        assert_orderly_exit(&output, &case);
+        assert_eq!(output.code, Some(2), "{case}: {output}");
+        assert!(damage_count.load(Ordering::Relaxed) > 0, "{case}");
     });
     assert!(!site.running.stderr().contains("measures"), "{}", site.running.stderr());
 }
@@ -727,34 +754,36 @@ fn a_partial_or_damaged_handshake_is_refused() {
 #[test]
 fn a_client_follows_no_redirect() {
     let folder = TestDir::new();
-    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
-    elsewhere.set_nonblocking(true).unwrap();
-    let port = elsewhere.local_addr().unwrap().port();
-    let to = format!("127.0.0.1:{port}");
+    let redirect_target = TcpListener::bind("127.0.0.1:0").unwrap();
+    redirect_target.set_nonblocking(true).unwrap();
+    let port = redirect_target.local_addr().unwrap().port();
+    let target_address = format!("127.0.0.1:{port}");
     let http = format!(
-        "HTTP/1.1 301 Moved Permanently\r\nLocation: http://{to}/\r\nAlt-Svc: h3=\":{port}\"\r\n\r\n"
+        "HTTP/1.1 301 Moved Permanently\r\nLocation: http://{target_address}/\r\nAlt-Svc: h3=\":{port}\"\r\n\r\n"
     );
-    let words = [
-        json!({"type": "refused", "reason": format!("moved to {to}"), "hint": format!("--server {to}")}),
-        json!({"type": "welcome", "towpath": "9.9.9", "server": to, "redirect": to, "location": to}),
-        json!({"type": "redirect", "to": to}),
+    let redirects = [
+        json!({"type": "refused", "reason": format!("moved to {target_address}"), "hint": format!("--server {target_address}")}),
+        json!({"type": "welcome", "towpath": "9.9.9", "server": target_address, "redirect": target_address, "location": target_address}),
+        json!({"type": "redirect", "to": target_address}),
     ];
-    let answers = words.iter().map(|word| {
-        let text = word.to_string();
+    let redirect_bytes = redirects.iter().map(|message| {
+        let text = message.to_string();
         [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
     });
-    let answers: Vec<_> = answers.chain([http.into_bytes()]).collect();
-    let cases: Vec<_> =
-        answers.iter().flat_map(|answer| (0..3).map(move |command| (answer, command))).collect();
+    let redirect_bytes: Vec<_> = redirect_bytes.chain([http.into_bytes()]).collect();
+    let cases: Vec<_> = redirect_bytes
+        .iter()
+        .flat_map(|answer| (0..3).map(move |command| (answer, command)))
+        .collect();
     let cases: Vec<_> = cases.into_iter().rev().step_by(times(4, 1)).collect();
-    at_once(&cases, |_, (answer, command)| {
+    run_in_parallel(&cases, |_, (answer, command)| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let said = (*answer).clone();
+        let reply = (*answer).clone();
         thread::spawn(move || {
             for mut client in listener.incoming().map_while(Result::ok) {
                 let _ = client.read(&mut [0; 1_024]); // the peer may be gone
-                let _ = client.write_all(&said);
+                let _ = client.write_all(&reply);
             }
         });
         let (address, port) = (address.to_string(), address.port().to_string());
@@ -763,13 +792,13 @@ fn a_client_follows_no_redirect() {
             &["check", "127.0.0.1", "-p", &port],
             &["doctor", "--peer", &address],
         ];
-        let what = String::from_utf8_lossy(answer).into_owned();
-        let ended = end(folder.start(&mut folder.towpath(commands[*command])), &what);
-        assert_orderly_exit(&ended, &what);
-        assert!(matches!(ended.code, Some(0..=2)), "{ended}");
+        let case = String::from_utf8_lossy(answer).into_owned();
+        let output = wait_for_client(folder.start(&mut folder.towpath(commands[*command])), &case);
+        assert_orderly_exit(&output, &case);
+        assert!(matches!(output.code, Some(0..=2)), "{output}");
     });
-    let came = elsewhere.accept();
-    assert!(came.is_err(), "{came:?}");
+    let accepted = redirect_target.accept();
+    assert!(accepted.is_err(), "{accepted:?}");
 }
 
 /// Returns snapshots in which a hostile server describes its host.
@@ -779,7 +808,7 @@ fn hostile_snapshots() -> Vec<Value> {
         "mtu_bytes": u32::MAX, "rx_bytes": u64::MAX, "tx_bytes": u64::MAX, "rp_filter": 255,
         "arp_ignore": 255, "arp_announce": 255})
     };
-    let whole = json!({"type": "snapshot", "kernel": TERMINAL_ESCAPES, "socket_errno": i32::MIN,
+    let full_snapshot = json!({"type": "snapshot", "kernel": TERMINAL_ESCAPES, "socket_errno": i32::MIN,
         "settings": {"mptcp.enabled": "0", "mptcp.pm_type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES,
             "mptcp.stale_loss_cnt": "99999999999999999999", "ipv4.conf.all.rp_filter": "1"},
         "counters": {"MPTcpExt.MPJoinSynTx": u64::MAX, "MPTcpExt.MPJoinAckRx": 0, TERMINAL_ESCAPES: 1},
@@ -793,14 +822,14 @@ fn hostile_snapshots() -> Vec<Value> {
         "connections": [{"local": "127.0.0.1:1", "remote": "127.0.0.1:1", "multipath": true,
             "subflows": [{"local": "[::1]:0", "remote": "127.0.0.1:0", "established": false,
                 "backup": true, "bytes_acked": u64::MAX, "bytes_received": 0}]}]});
-    let mut crowd = whole.clone();
-    crowd["links"] = (0..300).map(|index| link(index, "\u{1b}[2J")).collect();
-    let mut none = whole.clone();
-    none["limits"] = json!({"subflows": 0, "add_addr_accepted": 0});
-    none["links"] = json!([]);
-    let mut negative = whole.clone();
-    negative["socket_errno"] = json!(-1e300);
-    vec![whole, crowd, none, negative]
+    let mut many_links = full_snapshot.clone();
+    many_links["links"] = (0..300).map(|index| link(index, "\u{1b}[2J")).collect();
+    let mut no_limits = full_snapshot.clone();
+    no_limits["limits"] = json!({"subflows": 0, "add_addr_accepted": 0});
+    no_limits["links"] = json!([]);
+    let mut negative_errno = full_snapshot.clone();
+    negative_errno["socket_errno"] = json!(-1e300);
+    vec![full_snapshot, many_links, no_limits, negative_errno]
 }
 
 /// C5, F4, R6: a host's own description, with names that a shell, a terminal or a path would
@@ -808,34 +837,35 @@ fn hostile_snapshots() -> Vec<Value> {
 #[test]
 fn a_diagnosis_survives_hostile_host_reports() {
     let site = AttackedServer::new(&["--public-diagnostics"]);
-    let looks = hostile_snapshots();
+    let snapshots = hostile_snapshots();
     let mut cases = Vec::new();
-    for snapshot in looks.iter().take(times(1, 9)) {
+    for snapshot in snapshots.iter().take(times(1, 9)) {
         for options in [&["--json"][..], &[]] {
-            for way in ["--peer", "--connect"] {
-                cases.push((snapshot.clone(), options, way));
+            for option in ["--peer", "--connect"] {
+                cases.push((snapshot.clone(), options, option));
             }
         }
     }
-    at_once(&cases, |_, (look, options, way)| {
-        let told = look.clone();
-        let liar = Liar::before(
+    run_in_parallel(&cases, |_, (snapshot, options, option)| {
+        let reply = snapshot.clone();
+        let liar = Liar::start_before(
             &site.port,
-            replacing_message("snapshot", move |_| messages([told.clone()])),
+            replacing_message("snapshot", move |_| messages([reply.clone()])),
         );
         let address = format!("127.0.0.1:{}", liar.port);
-        let arguments = [&["doctor", *way, &address], *options].concat();
-        let ended = end(site.folder.start(&mut site.folder.towpath(&arguments)), way);
-        assert_orderly_exit(&ended, way);
-        assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
-        assert!(liar.lies_told() > 0, "{ended}");
+        let arguments = [&["doctor", *option, &address], *options].concat();
+        let output =
+            wait_for_client(site.folder.start(&mut site.folder.towpath(&arguments)), option);
+        assert_orderly_exit(&output, option);
+        assert!(matches!(output.code, Some(0 | 1)), "{output}");
+        assert!(liar.lies_told() > 0, "{output}");
         if !options.is_empty() {
-            assert_eq!(ended.json().len(), 1, "{ended}");
+            assert_eq!(output.json().len(), 1, "{output}");
         }
         // Lines to paste contain no name that a shell would interpret.
-        let pasted = ended.out.lines().filter(|line| line.trim_start().starts_with("fix:"));
-        for line in pasted {
-            assert!(!line.contains("touch owned") && !line.contains("$(id)"), "{line}: {ended}");
+        let fix_lines = output.out.lines().filter(|line| line.trim_start().starts_with("fix:"));
+        for line in fix_lines {
+            assert!(!line.contains("touch owned") && !line.contains("$(id)"), "{line}: {output}");
         }
     });
     let names = site.folder.names();
@@ -846,11 +876,11 @@ fn a_diagnosis_survives_hostile_host_reports() {
 fn slow_server() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let met = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&met);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let thread_connections = Arc::clone(&connections);
     thread::spawn(move || {
         for mut client in listener.incoming().map_while(Result::ok) {
-            counted.fetch_add(1, Ordering::Relaxed);
+            thread_connections.fetch_add(1, Ordering::Relaxed);
             thread::spawn(move || -> io::Result<()> {
                 client.write_all(&60_000_u32.to_be_bytes())?;
                 loop {
@@ -860,38 +890,41 @@ fn slow_server() -> (u16, Arc<AtomicUsize>) {
             });
         }
     });
-    (port, met)
+    (port, connections)
 }
 
 /// C3: all waits of `check`, `doctor` and the choice of a server.
 #[test]
 fn an_interrupt_ends_every_request_to_a_server() {
     let folder = TestDir::new();
-    let (port, met) = slow_server();
+    let (port, connections) = slow_server();
     let (address, port) = (format!("127.0.0.1:{port}"), port.to_string());
     folder.write("servers.txt", format!("{address}\n"));
-    let auto = ["measure", "--server", "auto", "--servers", "servers.txt", "--transport", "tcp"];
+    let measure_auto =
+        ["measure", "--server", "auto", "--servers", "servers.txt", "--transport", "tcp"];
     let commands: [&[&str]; 4] = [
         &["check", "127.0.0.1", "-p", &port],
         &["doctor", "--connect", &address],
         &["doctor", "--peer", &address],
-        &auto,
+        &measure_auto,
     ];
     for command in commands {
-        let before = met.load(Ordering::Relaxed);
+        let connections_before = connections.load(Ordering::Relaxed);
         // A shell starts background processes with SIGINT ignored.
-        let mut asks = folder.program("env");
-        asks.arg("--default-signal=INT").arg(binary()).args(command);
-        let client = folder.start(&mut asks);
-        wait_for("a question", || (met.load(Ordering::Relaxed) > before).then_some(()));
+        let mut program = folder.program("env");
+        program.arg("--default-signal=INT").arg(binary()).args(command);
+        let client = folder.start(&mut program);
+        wait_for("a question", || {
+            (connections.load(Ordering::Relaxed) > connections_before).then_some(())
+        });
         signal("INT", client.id().into());
-        let began = Instant::now();
-        let ended = end(client, "an interrupt");
-        let took = began.elapsed();
-        assert!(took < INTERRUPT_TIMEOUT, "{command:?}: {took:?}: {ended}");
+        let start = Instant::now();
+        let output = wait_for_client(client, "an interrupt");
+        let elapsed = start.elapsed();
+        assert!(elapsed < INTERRUPT_TIMEOUT, "{command:?}: {elapsed:?}: {output}");
         // The signal itself may end a command that has nothing to store.
-        assert!(matches!(ended.code, Some(130) | None), "{command:?}: {ended}");
-        assert!(!ended.err.contains("panicked"), "{command:?}: {ended}");
+        assert!(matches!(output.code, Some(130) | None), "{command:?}: {output}");
+        assert!(!output.err.contains("panicked"), "{command:?}: {output}");
     }
 }
 
@@ -899,33 +932,39 @@ fn an_interrupt_ends_every_request_to_a_server() {
 #[test]
 fn an_interrupt_ends_stalled_traffic() {
     let site = AttackedServer::new(&[]);
-    let long = ["-t", "30"];
+    let duration_options = ["-t", "30"];
     let cases: [&[&str]; 4] = [&["-R"], &["ping", "--set", "count=999"], &["reqres"], &[]];
-    let some = times(2, cases.len());
-    at_once(&cases[..some], |_, options| {
+    let case_count = times(2, cases.len());
+    run_in_parallel(&cases[..case_count], |_, options| {
         // The server's data stays in flight.
-        let still = |_: &[u8]| {
+        let stall = |_: &[u8]| {
             thread::sleep(Duration::from_secs(20));
             Vec::new()
         };
-        let clocks = Arc::new(AtomicUsize::new(0));
-        let noted = Arc::clone(&clocks);
-        let word = move |word: &Value| {
-            noted.fetch_add(usize::from(word["type"] == "clock"), Ordering::Relaxed);
+        let clock_count = Arc::new(AtomicUsize::new(0));
+        let thread_clock_count = Arc::clone(&clock_count);
+        let count_clocks = move |message: &Value| {
+            thread_clock_count
+                .fetch_add(usize::from(message["type"] == "clock"), Ordering::Relaxed);
             None
         };
-        let lies = Lies { data: Box::new(still), message: Box::new(word), ..Lies::default() };
-        let liar = Liar::before(&site.port, lies);
-        let time: &[&str] = if options.contains(&"ping") { &[] } else { &long };
+        let lies =
+            Lies { data: Box::new(stall), message: Box::new(count_clocks), ..Lies::default() };
+        let liar = Liar::start_before(&site.port, lies);
+        let time: &[&str] = if options.contains(&"ping") { &[] } else { &duration_options };
         let options = [*options, time, &["--result-timeout", "30"]].concat();
-        let client = start(&site.folder, liar.port, &options);
-        wait_for("the traffic", || (clocks.load(Ordering::Relaxed) >= 12).then_some(()));
+        let client = start_client(&site.folder, liar.port, &options);
+        wait_for("the traffic", || (clock_count.load(Ordering::Relaxed) >= 12).then_some(()));
         signal("INT", client.id().into());
-        let began = Instant::now();
-        let ended = end(client, "an interrupt");
-        assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{options:?}: {:?}: {ended}", began.elapsed());
-        assert_orderly_exit(&ended, "an interrupt");
-        assert_eq!(ended.code, Some(130), "{options:?}: {ended}");
+        let start = Instant::now();
+        let output = wait_for_client(client, "an interrupt");
+        assert!(
+            start.elapsed() < INTERRUPT_TIMEOUT,
+            "{options:?}: {:?}: {output}",
+            start.elapsed()
+        );
+        assert_orderly_exit(&output, "an interrupt");
+        assert_eq!(output.code, Some(130), "{options:?}: {output}");
         assert_readable(&site.folder, liar.port, "an interrupt");
     });
 }
@@ -935,30 +974,30 @@ fn an_interrupt_ends_stalled_traffic() {
 fn reading_a_frame_of_any_length_terminates() {
     let folder = TestDir::new();
     let lengths: [u32; 4] = [0, 65_537, u32::MAX, 65_536];
-    at_once(&lengths, |_, length| {
+    run_in_parallel(&lengths, |_, length| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (length, sent) = (*length, Arc::new(AtomicUsize::new(0)));
-        let counted = Arc::clone(&sent);
+        let (length, frame_count) = (*length, Arc::new(AtomicUsize::new(0)));
+        let thread_frame_count = Arc::clone(&frame_count);
         thread::spawn(move || {
             for mut client in listener.incoming().map_while(Result::ok) {
-                let counted = Arc::clone(&counted);
+                let thread_frame_count = Arc::clone(&thread_frame_count);
                 thread::spawn(move || -> io::Result<()> {
                     // Whitespace is valid in JSON.
                     let content = vec![b' '; (length as usize).min(65_536)];
                     loop {
                         client.write_all(&length.to_be_bytes())?;
                         client.write_all(&content)?;
-                        counted.fetch_add(1, Ordering::Relaxed);
+                        thread_frame_count.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
         });
-        let what = format!("frames of {length} bytes");
-        let ended = end(start(&folder, port, &["-q"]), &what);
-        assert_orderly_exit(&ended, &what);
-        assert_eq!(ended.code, Some(2), "{what}: {ended}");
-        assert!(sent.load(Ordering::Relaxed) > 0, "{what}");
+        let case = format!("frames of {length} bytes");
+        let output = wait_for_client(start_client(&folder, port, &["-q"]), &case);
+        assert_orderly_exit(&output, &case);
+        assert_eq!(output.code, Some(2), "{case}: {output}");
+        assert!(frame_count.load(Ordering::Relaxed) > 0, "{case}");
     });
 }
 
@@ -968,25 +1007,26 @@ fn a_client_reports_that_it_cannot_write() {
     let site = AttackedServer::new(&[]);
     let port: u16 = site.port.parse().unwrap();
     site.folder.write("file", "");
-    let fixed = port.to_string();
+    let port_text = port.to_string();
     for out in ["file/results", "/proc/results", "/dev/full"] {
-        let ours = ["measure", "127.0.0.1", "-p", &fixed, "-o", out, "-t", "0.2", "-q"];
+        let base_arguments =
+            ["measure", "127.0.0.1", "-p", &port_text, "-o", out, "-t", "0.2", "-q"];
         let options = ["--transport", "tcp", "--json"];
-        let ended = site.folder.run(&[&ours[..], &options].concat());
-        assert_orderly_exit(&ended, out);
-        assert!(matches!(ended.code, Some(1 | 2)), "{out}: {ended}");
-        assert!(ended.err.contains("error: "), "{out}: {ended}");
+        let output = site.folder.run(&[&base_arguments[..], &options].concat());
+        assert_orderly_exit(&output, out);
+        assert!(matches!(output.code, Some(1 | 2)), "{out}: {output}");
+        assert!(output.err.contains("error: "), "{out}: {output}");
     }
     let script = "exec \"$0\" \"$@\" >/dev/full";
     let mut command = site.folder.program("sh");
     command.args(["-c", script]).arg(binary());
-    command.args(["measure", "127.0.0.1", "-p", &fixed, "-o", "results", "-t", "0.2", "-q"]);
+    command.args(["measure", "127.0.0.1", "-p", &port_text, "-o", "results", "-t", "0.2", "-q"]);
     command.args(["--transport", "tcp"]);
-    let ended = site.folder.start(&mut command).wait();
-    assert_orderly_exit(&ended, "a full standard output");
-    assert_ne!(ended.code, Some(0), "{ended}");
-    let kept = site.folder.stored("results/live-tcp-1.jsonl.zst");
-    assert!(kept.summary.is_some());
+    let output = site.folder.start(&mut command).wait();
+    assert_orderly_exit(&output, "a full standard output");
+    assert_ne!(output.code, Some(0), "{output}");
+    let stored = site.folder.stored("results/live-tcp-1.jsonl.zst");
+    assert!(stored.summary.is_some());
     site.wait_until_idle();
 }
 
@@ -995,20 +1035,25 @@ fn a_client_reports_that_it_cannot_write() {
 fn messages_of_another_connection_are_not_accepted_as_replies() {
     let site = AttackedServer::new(&[]);
     // A ready, a part and a pending before each reply.
-    let early = |word: &Value| -> Option<Messages> {
-        let name = word["type"].as_str().unwrap_or_default();
+    let prepend_messages = |message: &Value| -> Option<Messages> {
+        let name = message["type"].as_str().unwrap_or_default();
         if !matches!(name, "accepted" | "clock" | "welcome") {
             return None;
         }
         let part = json!({"type": "part", "offset": 0, "total": 3, "text": "{}\n"});
-        Some(messages([json!({"type": "ready"}), part, json!({"type": "pending"}), word.clone()]))
+        Some(messages([
+            json!({"type": "ready"}),
+            part,
+            json!({"type": "pending"}),
+            message.clone(),
+        ]))
     };
-    let lies = Lies { message: Box::new(early), ..Lies::default() };
+    let lies = Lies { message: Box::new(prepend_messages), ..Lies::default() };
     run_through_liar(&site, lies, &["-q"], "words before each answer");
-    let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
     // The server closes a connection that sends a server's message.
-    answers.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
-    send(&mut answers, &json!({"type": "ready"}).to_string()).unwrap();
-    assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
+    send(&mut stream, &json!({"type": "ready"}).to_string()).unwrap();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
     site.wait_until_idle();
 }

@@ -49,7 +49,7 @@ pub(crate) enum Trick {
     Refusal,
 }
 
-pub(crate) const ALL: [Trick; 12] = [
+pub(crate) const ALL_TRICKS: [Trick; 12] = [
     Trick::Silence,
     Trick::Trickle,
     Trick::Ready,
@@ -92,22 +92,21 @@ struct HostileState {
 }
 
 impl Hostile {
-    pub(crate) fn start(manner: Misbehaviour) -> Self {
-        Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), manner)
+    pub(crate) fn start(misbehaviour: Misbehaviour) -> Self {
+        Self::start_on(TcpListener::bind("127.0.0.1:0").unwrap(), misbehaviour)
     }
 
-    pub(crate) fn at(listener: TcpListener, manner: Misbehaviour) -> Self {
+    pub(crate) fn start_on(listener: TcpListener, misbehaviour: Misbehaviour) -> Self {
         let pem = PemIdentity::make(&["hostile".to_owned()]).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let fingerprint = identity.fingerprint();
-        let (begun, heard) = (AtomicBool::new(false), Mutex::default());
-        let shared =
-            Arc::new(HostileState { misbehaviour: manner, identity, begun, received: heard });
+        let (begun, received) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(HostileState { misbehaviour, identity, begun, received });
         let port = listener.local_addr().unwrap().port();
-        let of_thread = Arc::clone(&shared);
+        let thread_state = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let shared = Arc::clone(&of_thread);
+                let shared = Arc::clone(&thread_state);
                 thread::spawn(move || shared.serve(stream));
             }
         });
@@ -132,19 +131,19 @@ pub(crate) struct TestConnection {
 impl TestConnection {
     /// Completes the handshake on either side.
     pub(crate) fn secure(stream: TcpStream, session: TlsSession) -> io::Result<Self> {
-        let mut wire = Self { stream, session: Some(session) };
+        let mut connection = Self { stream, session: Some(session) };
         loop {
-            wire.flush()?;
-            let session = wire.session.as_mut().unwrap();
+            connection.flush()?;
+            let session = connection.session.as_mut().unwrap();
             if !session.is_handshaking() {
-                return Ok(wire);
+                return Ok(connection);
             }
-            let mut room = [0; 4_096];
-            let length = wire.stream.read(&mut room)?;
+            let mut buffer = [0; 4_096];
+            let length = connection.stream.read(&mut buffer)?;
             if length == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            session.feed(&room[..length]).map_err(io::Error::other)?;
+            session.feed(&buffer[..length]).map_err(io::Error::other)?;
         }
     }
 
@@ -167,19 +166,19 @@ impl TestConnection {
         self.flush()
     }
 
-    pub(crate) fn send<T: serde::Serialize>(&mut self, word: &T) -> io::Result<()> {
-        self.send_raw(&frame::to_bytes(word).unwrap())
+    pub(crate) fn send<T: serde::Serialize>(&mut self, message: &T) -> io::Result<()> {
+        self.send_raw(&frame::to_bytes(message).unwrap())
     }
 
     /// Reads some bytes; 0 at the end.
-    pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(session) = &mut self.session
-                && let Some(length) = session.read(Some(room)).map_err(io::Error::other)?
+                && let Some(length) = session.read(Some(buffer)).map_err(io::Error::other)?
             {
                 return Ok(length);
             }
-            let Some(session) = &mut self.session else { return self.stream.read(room) };
+            let Some(session) = &mut self.session else { return self.stream.read(buffer) };
             let mut sealed = [0; 4_096];
             let length = self.stream.read(&mut sealed)?;
             if length == 0 {
@@ -189,15 +188,15 @@ impl TestConnection {
         }
     }
 
-    fn preamble(&mut self) -> io::Result<Preamble> {
-        let mut said = Vec::new();
+    fn read_preamble(&mut self) -> io::Result<Preamble> {
+        let mut bytes = Vec::new();
         loop {
-            let mut one = [0];
-            if self.read(&mut one)? == 0 {
+            let mut byte = [0];
+            if self.read(&mut byte)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            said.extend(one);
-            if let Some(preamble) = Preamble::read(&said).map_err(io::Error::other)? {
+            bytes.extend(byte);
+            if let Some(preamble) = Preamble::read(&bytes).map_err(io::Error::other)? {
                 return Ok(preamble);
             }
         }
@@ -208,16 +207,16 @@ impl TestConnection {
         &mut self,
         frames: &mut FrameDecoder,
     ) -> io::Result<Option<T>> {
-        let mut room = [0; 4_096];
+        let mut buffer = [0; 4_096];
         loop {
-            if let Some(word) = frames.take().map_err(io::Error::other)? {
-                return Ok(Some(word));
+            if let Some(message) = frames.take().map_err(io::Error::other)? {
+                return Ok(Some(message));
             }
-            let length = self.read(&mut room)?;
+            let length = self.read(&mut buffer)?;
             if length == 0 {
                 return Ok(None);
             }
-            frames.push(&room[..length]);
+            frames.push(&buffer[..length]);
         }
     }
 }
@@ -226,51 +225,53 @@ impl TestConnection {
 pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<TestConnection> {
     let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    let mut wire = TestConnection { stream, session: None };
+    let mut connection = TestConnection { stream, session: None };
     if tls {
-        let first =
+        let tls_preamble =
             Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
-        wire.send_raw(&first.to_bytes())?;
+        connection.send_raw(&tls_preamble.to_bytes())?;
         let session = TlsSession::client(&towpath_quic::Trust::Any).unwrap();
-        wire = TestConnection::secure(wire.stream, session)?;
+        connection = TestConnection::secure(connection.stream, session)?;
     }
-    wire.send_raw(&preamble.to_bytes())?;
-    Ok(wire)
+    connection.send_raw(&preamble.to_bytes())?;
+    Ok(connection)
 }
 
 impl HostileState {
-    fn note(&self, what: &str) {
-        self.received.lock().unwrap().push(what.to_owned());
+    fn record(&self, case: &str) {
+        self.received.lock().unwrap().push(case.to_owned());
     }
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         // A timeout ends connections that are left behind.
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;
-        let mut wire = TestConnection { stream, session: None };
+        let mut connection = TestConnection { stream, session: None };
         if let Misbehaviour::Trick(Phase::Connection, trick) = self.misbehaviour {
-            return self.play(trick, &mut wire);
+            return self.play_trick(trick, &mut connection);
         }
-        let mut preamble = wire.preamble()?;
+        let mut preamble = connection.read_preamble()?;
         if preamble.kind == ConnectionKind::Tls {
-            self.note("tls");
-            wire =
-                TestConnection::secure(wire.stream, TlsSession::server(&self.identity).unwrap())?;
-            preamble = wire.preamble()?;
+            self.record("tls");
+            connection = TestConnection::secure(
+                connection.stream,
+                TlsSession::server(&self.identity).unwrap(),
+            )?;
+            preamble = connection.read_preamble()?;
         }
         if preamble.kind == ConnectionKind::Control {
-            self.note("control");
-            return self.serve_control(&mut wire);
+            self.record("control");
+            return self.serve_control(&mut connection);
         }
-        self.note("data");
+        self.record("data");
         if let Ok(session) = TlsSession::server(&self.identity)
-            && wire.session.is_none()
+            && connection.session.is_none()
             && self.received().contains(&"tls".to_owned())
         {
-            wire = TestConnection::secure(wire.stream, session)?;
+            connection = TestConnection::secure(connection.stream, session)?;
         }
-        let mut room = vec![0; 65_536];
-        while wire.read(&mut room)? > 0 {}
+        let mut buffer = vec![0; 65_536];
+        while connection.read(&mut buffer)? > 0 {}
         Ok(())
     }
 
@@ -278,25 +279,25 @@ impl HostileState {
         self.received.lock().unwrap().clone()
     }
 
-    fn serve_control(&self, wire: &mut TestConnection) -> io::Result<()> {
+    fn serve_control(&self, connection: &mut TestConnection) -> io::Result<()> {
         let trick = |phase| match self.misbehaviour {
-            Misbehaviour::Trick(of, trick) => (of == phase).then_some(trick),
+            Misbehaviour::Trick(trick_phase, trick) => (trick_phase == phase).then_some(trick),
             Misbehaviour::Report(_) | Misbehaviour::Liar => None,
         };
         let mut frames = FrameDecoder::default();
-        while let Some(word) = wire.recv::<ClientMessage>(&mut frames)? {
-            let (phase, answer) = match word {
+        while let Some(message) = connection.recv::<ClientMessage>(&mut frames)? {
+            let (phase, replies) = match message {
                 ClientMessage::Hello { .. } => (Phase::Hello, vec![self.welcome()]),
                 ClientMessage::Proof { .. } => {
-                    let proved = ServerMessage::Proved { proof: AuthProof([7; 32]) };
-                    wire.send(&proved)?;
+                    let proof_reply = ServerMessage::Proved { proof: AuthProof([7; 32]) };
+                    connection.send(&proof_reply)?;
                     continue;
                 }
                 ClientMessage::Plan(_) => {
                     let accepted = ServerMessage::Accepted { token: TestToken([7; 16]) };
                     if let Some(trick) = trick(Phase::Ready) {
-                        wire.send(&accepted)?;
-                        return self.play(trick, wire);
+                        connection.send(&accepted)?;
+                        return self.play_trick(trick, connection);
                     }
                     (Phase::Plan, vec![accepted, ServerMessage::Ready])
                 }
@@ -311,35 +312,36 @@ impl HostileState {
                 | ClientMessage::Stop
                 | ClientMessage::End { .. } => continue,
             };
-            self.note(&format!("{phase:?}"));
+            self.record(&format!("{phase:?}"));
             if let Some(trick) = trick(phase) {
-                return self.play(trick, wire);
+                return self.play_trick(trick, connection);
             }
-            answer.iter().try_for_each(|word| wire.send(word))?;
+            replies.iter().try_for_each(|message| connection.send(message))?;
         }
         Ok(())
     }
 
     fn welcome(&self) -> ServerMessage {
-        let asks = matches!(self.misbehaviour, Misbehaviour::Liar);
-        welcome(asks.then_some(Challenge([7; 32])))
+        let requires_secret = matches!(self.misbehaviour, Misbehaviour::Liar);
+        welcome(requires_secret.then_some(Challenge([7; 32])))
     }
 
     fn parts(&self, offset: usize) -> Vec<ServerMessage> {
-        let Misbehaviour::Report(half) = &self.misbehaviour else {
+        let Misbehaviour::Report(report) = &self.misbehaviour else {
             return vec![ServerMessage::Pending];
         };
-        let total = half.len() as u64;
-        let places = (offset..half.len()).step_by(24 * 1_024);
-        let part = |place: usize| ServerMessage::Part {
-            offset: place as u64,
+        let total = report.len() as u64;
+        let offsets = (offset..report.len()).step_by(24 * 1_024);
+        let part = |offset_in_report: usize| ServerMessage::Part {
+            offset: offset_in_report as u64,
             total,
-            text: half[place..half.len().min(place + 24 * 1_024)].to_owned(),
+            text: report[offset_in_report..report.len().min(offset_in_report + 24 * 1_024)]
+                .to_owned(),
         };
-        places.map(part).collect()
+        offsets.map(part).collect()
     }
 
-    fn play(&self, trick: Trick, wire: &mut TestConnection) -> io::Result<()> {
+    fn play_trick(&self, trick: Trick, connection: &mut TestConnection) -> io::Result<()> {
         self.begun.store(true, Ordering::Release);
         let part = |offset, total, text: &str| ServerMessage::Part {
             offset,
@@ -348,30 +350,30 @@ impl HostileState {
         };
         let escapes = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nerror: \u{9b}31mforged \u{202e}".repeat(9);
         let refusal = ServerMessage::Refused { reason: escapes.clone(), hint: Some(escapes) };
-        let word = match trick {
+        let message = match trick {
             Trick::Silence => {
-                while wire.read(&mut [0; 1_024])? > 0 {}
+                while connection.read(&mut [0; 1_024])? > 0 {}
                 return Ok(());
             }
             Trick::Trickle => {
-                wire.send_raw(&60_000_u32.to_be_bytes())?;
+                connection.send_raw(&60_000_u32.to_be_bytes())?;
                 loop {
-                    wire.send_raw(b"a")?;
+                    connection.send_raw(b"a")?;
                     thread::sleep(Duration::from_millis(250));
                 }
             }
             Trick::SlowParts => {
                 for offset in 0.. {
-                    wire.send(&part(offset, 1_000_000, "x"))?;
+                    connection.send(&part(offset, 1_000_000, "x"))?;
                     thread::sleep(Duration::from_millis(250));
                 }
                 return Ok(());
             }
             Trick::Garbage => {
                 let garbage = b"{\"say\":\"\x1b[2J\",\"\xff\":[[[[[[[[[[";
-                wire.send_raw(&(garbage.len() as u32).to_be_bytes())?;
-                wire.send_raw(garbage)?;
-                while wire.read(&mut [0; 1_024])? > 0 {}
+                connection.send_raw(&(garbage.len() as u32).to_be_bytes())?;
+                connection.send_raw(garbage)?;
+                while connection.read(&mut [0; 1_024])? > 0 {}
                 return Ok(());
             }
             Trick::Close => return Ok(()),
@@ -384,13 +386,13 @@ impl HostileState {
             Trick::Refusal => refusal,
         };
         loop {
-            wire.send(&word)?;
+            connection.send(&message)?;
         }
     }
 }
 
 fn welcome(challenge: Option<Challenge>) -> ServerMessage {
     let towpath = env!("CARGO_PKG_VERSION").to_owned();
-    let seen = None;
-    ServerMessage::Welcome { towpath, challenge, observed: seen, datagrams: false, quic: false }
+    let observed = None;
+    ServerMessage::Welcome { towpath, challenge, observed, datagrams: false, quic: false }
 }

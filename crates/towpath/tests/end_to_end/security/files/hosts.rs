@@ -5,12 +5,12 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::as_root;
+use super::run_as_root;
 use crate::program::{TestDir, binary};
 use crate::security::fixture::times;
 
 /// Sets up two interfaces in one network with foreign rules and routes, and prints their state.
-const HOST: &str = r"
+const SETUP_HOST: &str = r"
 echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 for link in eth0 wlan0; do
     ip link add $link type veth peer name far-$link
@@ -39,7 +39,7 @@ fn stored_setup_state_can_be_undone_with_any_umask() {
     let test = "stored_setup_state_can_be_undone_with_any_umask";
     let folder = TestDir::new();
     let script = format!(
-        "{HOST}
+        "{SETUP_HOST}
         all >before
         for mask in 077 022 002 000; do rm -rf /var/lib/towpath
             umask $mask
@@ -52,13 +52,13 @@ fn stored_setup_state_can_be_undone_with_any_umask() {
             find files-$mask -type f -perm /002 | sed \"s/^/umask $mask: others may write to /\"
         done"
     );
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(0), ""), "{output}");
 }
 
 /// Returns values that no real plan has, for each field of a change.
-fn hostile(field: &str) -> Vec<Value> {
-    let texts = |all: &[&str]| all.iter().map(|text| json!(text)).collect::<Vec<_>>();
+fn hostile_values(field: &str) -> Vec<Value> {
+    let texts = |texts: &[&str]| texts.iter().map(|text| json!(text)).collect::<Vec<_>>();
     match field {
         "sysctl" => texts(&[
             "net/ipv4/ip_forward",
@@ -100,15 +100,15 @@ fn hostile(field: &str) -> Vec<Value> {
     }
 }
 
-/// Plants each of the [`hostile`] values in each field of each change of a stored state.
-fn states(stored: &Value) -> Vec<(String, Value)> {
-    let mut all = Vec::new();
+/// Plants each of the [`hostile_values`] in each field of each change of a stored state.
+fn hostile_states(stored: &Value) -> Vec<(String, Value)> {
+    let mut states = Vec::new();
     for (index, change) in stored["changes"].as_array().unwrap().iter().enumerate() {
         for field in change.as_object().unwrap().keys() {
-            for value in hostile(field) {
+            for value in hostile_values(field) {
                 let mut state = stored.clone();
                 state["changes"][index][field] = value.clone();
-                all.push((format!("{}.{field} = {value}", change["do"]), state));
+                states.push((format!("{}.{field} = {value}", change["do"]), state));
             }
         }
     }
@@ -122,9 +122,9 @@ fn states(stored: &Value) -> Vec<(String, Value)> {
     ] {
         let mut state = stored.clone();
         state[field] = value.clone();
-        all.push((format!("{field} = {value}"), state));
+        states.push((format!("{field} = {value}"), state));
     }
-    all
+    states
 }
 
 /// R2, R4: "every change in it is one that `setup` can have made", and nothing else ever changes.
@@ -133,16 +133,17 @@ fn no_field_of_a_stored_state_affects_foreign_settings() {
     let test = "no_field_of_a_stored_state_affects_foreign_settings";
     let folder = TestDir::new();
     let apply = "$TOWPATH setup --role both --gateway eth0=172.31.0.1 --gateway wlan0=172.31.0.2 --peer 198.18.0.9 --apply";
-    let script = format!("{HOST}\n{apply} >/dev/null 2>&1; cat /var/lib/towpath/setup-*.json");
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    let stored: Value = serde_json::from_str(&ended.out).unwrap();
-    let states = states(&stored);
+    let script =
+        format!("{SETUP_HOST}\n{apply} >/dev/null 2>&1; cat /var/lib/towpath/setup-*.json");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    let stored: Value = serde_json::from_str(&output.out).unwrap();
+    let states = hostile_states(&stored);
     assert!(states.len() > 150, "{}", states.len());
     let step = states.len().div_ceil(times(30, 1_000));
-    let mut script = format!("{HOST}\nothers >before\n");
-    for (number, (what, state)) in states.iter().enumerate().step_by(step | 1) {
+    let mut script = format!("{SETUP_HOST}\nothers >before\n");
+    for (number, (description, state)) in states.iter().enumerate().step_by(step | 1) {
         folder.write(&format!("{number}.json"), state.to_string());
-        folder.write(&format!("{number}.what"), what);
+        folder.write(&format!("{number}.what"), description);
         let _ = write!(
             script,
             "{apply} >/dev/null 2>&1
@@ -158,8 +159,8 @@ fn no_field_of_a_stored_state_affects_foreign_settings() {
     script.push_str("grep -q 2 codes\n");
     // Too long for an argument.
     folder.write("cases.sh", script);
-    let Some(ended) = as_root(test, &folder, ". ./cases.sh") else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
+    let Some(output) = run_as_root(test, &folder, ". ./cases.sh") else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(0), ""), "{output}");
 }
 
 /// R3, R6: no program is searched in a place where others could have put one.
@@ -198,10 +199,10 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
         let script = format!("#!/bin/sh\necho {program} \"$@\" >>\"$WITNESS\"\n");
         folder.write_program(&name, &script);
     }
-    folder.write("evil/lan.toml", super::SMALL);
+    folder.write("evil/lan.toml", super::SMALL_SCENARIO);
     // The host has a problem to fix, so that `--fix` runs its commands.
     let script = format!(
-        "{HOST}
+        "{SETUP_HOST}
         export WITNESS=$PWD/witness; cd evil
         echo 0 >/proc/sys/net/mptcp/enabled
         ip mptcp limits set subflows 0 add_addr_accepted 0
@@ -218,8 +219,8 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
         # The test would see it.
         PATH=.:$PATH ip link; test -s ../witness"
     );
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "1\n"), "{ended}");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "1\n"), "{output}");
 }
 
 /// R1: "`doctor` writes nothing": no setting and no file, for any problem and any user.
@@ -228,7 +229,7 @@ fn doctor_without_fix_writes_nothing() {
     let test = "doctor_without_fix_writes_nothing";
     let folder = TestDir::new();
     let script = format!(
-        "{HOST}
+        "{SETUP_HOST}
         echo 0 >/proc/sys/net/mptcp/enabled
         ip mptcp limits set subflows 0 add_addr_accepted 0
         ip mptcp endpoint add 172.31.0.133 dev eth0 subflow
@@ -247,9 +248,10 @@ fn doctor_without_fix_writes_nothing() {
         done
         kill $server; wait || true"
     );
-    let Some(ended) = as_root(test, &folder, &script) else { return };
-    let left: Vec<_> = ended.out.lines().filter(|line| !line.contains("./second ")).collect();
-    assert_eq!((ended.code, left), (Some(0), Vec::new()), "{ended}");
+    let Some(output) = run_as_root(test, &folder, &script) else { return };
+    let changed_lines: Vec<_> =
+        output.out.lines().filter(|line| !line.contains("./second ")).collect();
+    assert_eq!((output.code, changed_lines), (Some(0), Vec::new()), "{output}");
 }
 
 /// R6: names of programs and variables are data, also for `exec`.
@@ -265,14 +267,14 @@ fn exec_hands_on_names_and_variables_as_they_are() {
     let mut command = folder.towpath(&["exec", "--report", "r.jsonl", "--"]);
     command.arg(&path).args(arguments).env("ODD", "$(touch owned);\n`x`").env("LD_PRELOAD", "");
     command.env("a b;$(touch owned)", "x").env("BASH_ENV", "owned").env("ENV", "$(touch owned)");
-    let ended = folder.start(&mut command).wait();
+    let output = folder.start(&mut command).wait();
     let expected = format!("<{}>", arguments.join("><"));
-    assert_eq!(ended.out, format!("{expected}[$(touch owned);\n`x`]1\n"), "{ended}");
-    assert!(!ended.err.contains('\u{1b}'), "{ended}");
+    assert_eq!(output.out, format!("{expected}[$(touch owned);\n`x`]1\n"), "{output}");
+    assert!(!output.err.contains('\u{1b}'), "{output}");
     assert!(!folder.work().join("owned").exists());
     // A missing program is named unchanged, and no shell searches for it.
     let missing = "no\u{1b}[2J;touch owned";
-    let ended = folder.run(&["exec", "--", missing]);
-    assert!(ended.code != Some(0) && !ended.err.contains('\u{1b}'), "{ended}");
+    let output = folder.run(&["exec", "--", missing]);
+    assert!(output.code != Some(0) && !output.err.contains('\u{1b}'), "{output}");
     assert!(!folder.work().join("owned").exists() && binary().exists());
 }

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::{PLAN, RESULT, SMALL, ends, study, words};
+use super::{PLAN, RESULT, SMALL_SCENARIO, create_study, run_to_end, words};
 use crate::program::{TestDir, is_root, names, skip, wait_for};
 use crate::security::fixture::times;
 
 /// User ID without an account.
-const OTHER: Option<u32> = Some(4_711);
+const OTHER_USER: Option<u32> = Some(4_711);
 
-fn mode(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
@@ -23,12 +23,12 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
     let folder = TestDir::new();
     // Not a sticky folder such as `/tmp`, which the kernel itself protects.
     fs::create_dir(folder.work().join("d")).unwrap();
-    mode(&folder.work().join("d"), 0o755);
-    let mut wrong = Vec::new();
+    set_mode(&folder.work().join("d"), 0o755);
+    let mut accepted_modes = Vec::new();
     for bits in [0o604, 0o620, 0o602, 0o644, 0o666] {
         let name = format!("d/{bits:o}");
         folder.write(&name, "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0\n");
-        mode(&folder.work().join(&name), bits);
+        set_mode(&folder.work().join(&name), bits);
         let running = folder.start(
             &mut folder.towpath(&words(&format!("server -B 127.0.0.1 -p 0 --secret-file {name}"))),
         );
@@ -38,15 +38,15 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
                 .then(|| said.contains("listening"))
         });
         if listens {
-            wrong.push(format!("server: {bits:o}"));
+            accepted_modes.push(format!("server: {bits:o}"));
         }
         let line = format!("measure 127.0.0.1 -p 1 -t 1 -q --secret-file {name}");
-        let ended = ends(&folder, &words(&line));
-        if !ended.err.contains(&name) {
-            wrong.push(format!("measure: {bits:o}"));
+        let output = run_to_end(&folder, &words(&line));
+        if !output.err.contains(&name) {
+            accepted_modes.push(format!("measure: {bits:o}"));
         }
     }
-    assert!(wrong.is_empty(), "taken: {wrong:?}");
+    assert!(accepted_modes.is_empty(), "taken: {accepted_modes:?}");
 }
 
 /// R5: the same for the key of a certificate.
@@ -54,28 +54,28 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
 fn a_key_that_others_may_read_or_write_is_refused() {
     let folder = TestDir::new();
     let line = "server -B 127.0.0.1 -p 0";
-    let made = folder.start(&mut folder.towpath(&words(line)));
-    wait_for("a key", || made.stderr().contains("listening").then_some(()));
-    drop(made);
+    let first_server = folder.start(&mut folder.towpath(&words(line)));
+    wait_for("a key", || first_server.stderr().contains("listening").then_some(()));
+    drop(first_server);
     let state = folder.work().join("../state/towpath");
-    let mut wrong = Vec::new();
+    let mut accepted_modes = Vec::new();
     for bits in [0o604, 0o620, 0o602, 0o644] {
         for name in ["server.crt", "server.key"] {
             fs::copy(state.join(name), folder.work().join(name)).unwrap();
         }
-        mode(&folder.work().join("server.key"), bits);
+        set_mode(&folder.work().join("server.key"), bits);
         let line = format!("{line} --cert server.crt --key server.key");
         let running = folder.start(&mut folder.towpath(&words(&line)));
         let listens = wait_for("an answer", || {
             let said = running.stderr();
-            let is_there = said.contains("listening") || said.contains("error:");
-            is_there.then(|| said.contains("listening"))
+            let has_answered = said.contains("listening") || said.contains("error:");
+            has_answered.then(|| said.contains("listening"))
         });
         if listens {
-            wrong.push(format!("{bits:o}"));
+            accepted_modes.push(format!("{bits:o}"));
         }
     }
-    assert!(wrong.is_empty(), "taken: {wrong:?}");
+    assert!(accepted_modes.is_empty(), "taken: {accepted_modes:?}");
 }
 
 /// R5: the same for a secret of another user, who could change it at any time.
@@ -88,18 +88,18 @@ fn a_secret_owned_by_another_user_is_refused() {
     let folder = TestDir::new();
     let work = folder.work();
     fs::create_dir(work.join("d")).unwrap();
-    mode(&work.join("d"), 0o755);
+    set_mode(&work.join("d"), 0o755);
     for name in ["d/theirs", "d/ours"] {
         folder.write(name, "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0\n");
-        mode(&work.join(name), 0o600);
+        set_mode(&work.join(name), 0o600);
     }
-    lchown(work.join("d/theirs"), OTHER, OTHER).unwrap();
+    lchown(work.join("d/theirs"), OTHER_USER, OTHER_USER).unwrap();
     symlink("ours", work.join("d/link")).unwrap();
-    lchown(work.join("d/link"), OTHER, OTHER).unwrap();
+    lchown(work.join("d/link"), OTHER_USER, OTHER_USER).unwrap();
     for name in ["d/theirs", "d/link"] {
         let line = format!("measure 127.0.0.1 -p 1 -t 1 -q --secret-file {name}");
-        let ended = ends(&folder, &words(&line));
-        assert!(ended.err.contains(name), "{name} was taken: {ended}");
+        let output = run_to_end(&folder, &words(&line));
+        assert!(output.err.contains(name), "{name} was taken: {output}");
     }
 }
 
@@ -118,10 +118,10 @@ const WRITERS: [&str; 11] = [
     "measure 127.0.0.1 -p 1 -t 1 -q -o PLACE",
 ];
 
-fn sources(folder: &TestDir) {
-    study(folder);
+fn write_sources(folder: &TestDir) {
+    create_study(folder);
     folder.write("r.jsonl", RESULT);
-    folder.write("s.toml", SMALL);
+    folder.write("s.toml", SMALL_SCENARIO);
     let header: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 101];
     folder.write("c.pcap", header.map(u32::to_le_bytes).concat());
 }
@@ -136,11 +136,11 @@ fn no_command_writes_through_a_symlink_of_another_user() {
         return skip(test, "only root can make links of others");
     }
     let folder = TestDir::new();
-    sources(&folder);
+    write_sources(&folder);
     let work = folder.work();
     let home = work.join("home");
     fs::create_dir(&home).unwrap();
-    mode(&home, 0o755);
+    set_mode(&home, 0o755);
     for (number, writer) in WRITERS.into_iter().enumerate() {
         for kind in ["file", "folder", "above", "nothing", "chain"] {
             let target = home.join(format!("target-{number}-{kind}"));
@@ -151,28 +151,28 @@ fn no_command_writes_through_a_symlink_of_another_user() {
                 _ => {}
             }
             symlink(&target, &link).unwrap();
-            lchown(&link, OTHER, OTHER).unwrap();
-            let place = match kind {
+            lchown(&link, OTHER_USER, OTHER_USER).unwrap();
+            let output_path = match kind {
                 "above" => link.join("deep/new"),
                 // Our link to another user's link.
                 "chain" => {
-                    let ours = home.join(format!("ours-{number}"));
-                    symlink(&link, &ours).unwrap();
-                    ours
+                    let own_link = home.join(format!("ours-{number}"));
+                    symlink(&link, &own_link).unwrap();
+                    own_link
                 }
                 _ => link.clone(),
             };
-            let command = writer.replace("PLACE", place.to_str().unwrap());
-            let ended = ends(&folder, &words(&command));
-            assert_ne!(ended.code, Some(0), "{kind}: {ended}");
+            let command = writer.replace("PLACE", output_path.to_str().unwrap());
+            let output = run_to_end(&folder, &words(&command));
+            assert_ne!(output.code, Some(0), "{kind}: {output}");
             match kind {
                 "file" | "chain" => {
-                    assert_eq!(fs::read_to_string(&target).unwrap(), "precious", "{ended}");
+                    assert_eq!(fs::read_to_string(&target).unwrap(), "precious", "{output}");
                 }
-                "folder" | "above" => assert_eq!(names(&target), [""; 0], "{ended}"),
-                _ => assert!(!target.exists(), "{ended}"),
+                "folder" | "above" => assert_eq!(names(&target), [""; 0], "{output}"),
+                _ => assert!(!target.exists(), "{output}"),
             }
-            assert!(link.is_symlink(), "{kind}: {ended}");
+            assert!(link.is_symlink(), "{kind}: {output}");
         }
     }
 }
@@ -183,7 +183,7 @@ fn no_command_writes_through_a_symlink_of_another_user() {
 #[test]
 fn existing_files_are_replaced_and_not_overwritten() {
     let folder = TestDir::new();
-    sources(&folder);
+    write_sources(&folder);
     let work = folder.work();
     for (number, line) in [
         "report r.jsonl -o out.html",
@@ -194,17 +194,22 @@ fn existing_files_are_replaced_and_not_overwritten() {
     .into_iter()
     .enumerate()
     {
-        let (place, other) = (work.join("out.html"), work.join(format!("other-{number}")));
-        fs::write(&other, "precious").unwrap();
-        let _ = fs::remove_file(&place); // it may not exist
-        fs::hard_link(&other, &place).unwrap();
-        let ended = ends(&folder, &words(line));
-        assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
-        assert_eq!(fs::read_to_string(&other).unwrap(), "precious", "{ended}");
-        assert_ne!(fs::metadata(&other).unwrap().ino(), fs::metadata(&place).unwrap().ino());
+        let (output_path, other_link) =
+            (work.join("out.html"), work.join(format!("other-{number}")));
+        fs::write(&other_link, "precious").unwrap();
+        let _ = fs::remove_file(&output_path); // it may not exist
+        fs::hard_link(&other_link, &output_path).unwrap();
+        let output = run_to_end(&folder, &words(line));
+        assert!(output.code.is_some_and(|code| code < 2), "{output}");
+        assert_eq!(fs::read_to_string(&other_link).unwrap(), "precious", "{output}");
+        assert_ne!(
+            fs::metadata(&other_link).unwrap().ino(),
+            fs::metadata(&output_path).unwrap().ino()
+        );
         // No partial file is left next to it.
-        let left: Vec<_> = names(&work).into_iter().filter(|name| name.contains(".part")).collect();
-        assert_eq!(left, [""; 0]);
+        let partial_files: Vec<_> =
+            names(&work).into_iter().filter(|name| name.contains(".part")).collect();
+        assert_eq!(partial_files, [""; 0]);
     }
 }
 
@@ -216,40 +221,40 @@ fn a_directory_swapped_for_a_symlink_is_not_followed() {
         return skip(test, "only root can make links of others");
     }
     let folder = TestDir::new();
-    sources(&folder);
+    write_sources(&folder);
     let work = folder.work();
     let home = work.join("home");
-    for part in ["", "victim", "real"] {
-        fs::create_dir_all(home.join(part)).unwrap();
+    for folder_name in ["", "victim", "real"] {
+        fs::create_dir_all(home.join(folder_name)).unwrap();
     }
-    mode(&home, 0o755);
-    let (place, link, real) = (home.join("out"), home.join("link"), home.join("real"));
+    set_mode(&home, 0o755);
+    let (output_path, link, real) = (home.join("out"), home.join("link"), home.join("real"));
     symlink("victim", &link).unwrap();
-    lchown(&link, OTHER, OTHER).unwrap();
-    let over = AtomicBool::new(false);
-    let (flips, written) = thread::scope(|scope| {
+    lchown(&link, OTHER_USER, OTHER_USER).unwrap();
+    let is_over = AtomicBool::new(false);
+    let (flips, written_reports) = thread::scope(|scope| {
         let flips = scope.spawn(|| {
             let mut flips = 0_u32;
-            while !over.load(Ordering::Acquire) {
-                fs::rename(&real, &place).unwrap();
-                fs::rename(&place, &real).unwrap();
-                fs::rename(&link, &place).unwrap();
-                fs::rename(&place, &link).unwrap();
+            while !is_over.load(Ordering::Acquire) {
+                fs::rename(&real, &output_path).unwrap();
+                fs::rename(&output_path, &real).unwrap();
+                fs::rename(&link, &output_path).unwrap();
+                fs::rename(&output_path, &link).unwrap();
                 flips += 1;
             }
             flips
         });
-        let mut written = 0;
+        let mut written_reports = 0;
         for number in 0..times(40, 400) {
             let command = format!("report r.jsonl -o home/out/{number}.html");
-            let ended = ends(&folder, &words(&command));
-            written += usize::from(ended.code == Some(0));
+            let output = run_to_end(&folder, &words(&command));
+            written_reports += usize::from(output.code == Some(0));
         }
-        over.store(true, Ordering::Release);
-        (flips.join().unwrap(), written)
+        is_over.store(true, Ordering::Release);
+        (flips.join().unwrap(), written_reports)
     });
     assert!(flips > 100, "{flips}");
-    assert_eq!(names(&home.join("victim")), [""; 0], "written {written} of {flips}");
+    assert_eq!(names(&home.join("victim")), [""; 0], "written {written_reports} of {flips}");
 }
 
 /// R5: private files stay private and owned by the user, with any umask.
@@ -271,9 +276,9 @@ fn keys_are_private_with_any_umask() {
 fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
     let folder = TestDir::new();
     fs::create_dir(folder.work().join("deep")).unwrap();
-    let before = || {
-        let all = [folder.work(), folder.temporary(), folder.work().join("..")];
-        all.map(|path| {
+    let list_files = || {
+        let folders = [folder.work(), folder.temporary(), folder.work().join("..")];
+        folders.map(|path| {
             names(&path)
                 .into_iter()
                 .filter(|name| !name.contains(".out") && !name.contains(".err"))
@@ -282,13 +287,13 @@ fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
     };
     folder.write("deep/s.toml", "");
     folder.write("deep/p.toml", "");
-    folder.write("deep/scenario.toml", SMALL);
-    let first = before();
+    folder.write("deep/scenario.toml", SMALL_SCENARIO);
+    let files_before = list_files();
     for name in ["../escaped", "/tmp/escaped", "..", ".", "a/b", "\\u0000", "x\\n", "~", "C:\\\\x"]
     {
-        folder.write("deep/s.toml", SMALL.replace("\"small\"", &format!("\"{name}\"")));
+        folder.write("deep/s.toml", SMALL_SCENARIO.replace("\"small\"", &format!("\"{name}\"")));
         folder.write("deep/p.toml", PLAN.replace("\"small\"", &format!("\"{name}\"")));
-        let hosts = SMALL
+        let hosts = SMALL_SCENARIO
             .replace("[hosts.a]", &format!("[hosts.\"{name}\"]"))
             .replace("\"a\"", &format!("\"{name}\""));
         folder.write("deep/h.toml", hosts);
@@ -297,9 +302,9 @@ fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
             "run deep/h.toml --world sim -T tcp -q -o deep/out --pcap deep/captures",
             "sweep deep/p.toml",
         ] {
-            let ended = ends(&folder, &words(line));
-            assert_eq!(ended.code, Some(2), "{ended}");
-            assert_eq!(before(), first, "{ended}");
+            let output = run_to_end(&folder, &words(line));
+            assert_eq!(output.code, Some(2), "{output}");
+            assert_eq!(list_files(), files_before, "{output}");
         }
     }
 }

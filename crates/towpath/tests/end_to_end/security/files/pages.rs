@@ -9,9 +9,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{PLAN, RESULT, SMALL, as_root, ends, interface, option, packet, section, syn, words};
+use super::{
+    PLAN, RESULT, SMALL_SCENARIO, interface_block, packet_block, pcapng_option, run_as_root,
+    run_to_end, section_block, syn_packet, words,
+};
 use crate::program::{ProgramOutput, TestDir, binary, skip, wait_for};
-use crate::report_page::{browser, complaints, open};
+use crate::report_page::{browser, console_errors, open};
 
 /// Text that escapes any text node, attribute, comment, script or style, and then changes the
 /// title.
@@ -37,39 +40,41 @@ const KEYWORDS: [&str; 14] = [
     "scenario_toml",
 ];
 
-/// Appends a text to every free text.
-fn poison(value: &mut Value, with: &str) {
+/// Appends `suffix` to every free text.
+fn poison(value: &mut Value, suffix: &str) {
     match value {
-        Value::String(text) => text.push_str(with),
-        Value::Array(all) => all.iter_mut().for_each(|value| poison(value, with)),
-        Value::Object(all) => {
-            let others = all.iter_mut().filter(|(name, _)| !KEYWORDS.contains(&name.as_str()));
-            others.for_each(|(_, value)| poison(value, with));
-            if let Some(conditions) = all.get_mut("conditions").and_then(Value::as_object_mut) {
-                conditions.insert(with.to_owned(), Value::from(with));
+        Value::String(text) => text.push_str(suffix),
+        Value::Array(children) => children.iter_mut().for_each(|value| poison(value, suffix)),
+        Value::Object(children) => {
+            let free_texts =
+                children.iter_mut().filter(|(name, _)| !KEYWORDS.contains(&name.as_str()));
+            free_texts.for_each(|(_, value)| poison(value, suffix));
+            if let Some(conditions) = children.get_mut("conditions").and_then(Value::as_object_mut)
+            {
+                conditions.insert(suffix.to_owned(), Value::from(suffix));
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-fn poisoned(with: &str) -> String {
+fn poisoned_result(suffix: &str) -> String {
     let mut result = String::new();
     for line in RESULT.lines() {
         let mut value: Value = serde_json::from_str(line).unwrap();
-        poison(&mut value, with);
+        poison(&mut value, suffix);
         let _ = writeln!(result, "{value}");
     }
     result
 }
 
 /// Checks that no text of a page became markup, with its policy and without.
-fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
+fn assert_no_markup(folder: &TestDir, test: &str, pages: &[&str]) {
     for page in pages {
-        let shown = fs::read_to_string(folder.work().join(page)).unwrap();
-        assert!(shown.contains("owned"), "{page} shows nothing of what was put into it");
+        let page_text = fs::read_to_string(folder.work().join(page)).unwrap();
+        assert!(page_text.contains("owned"), "{page} shows nothing of what was put into it");
         for tag in ["<script>document", "<img", "<svg onload", "</svg>--"] {
-            assert!(!shown.contains(tag), "{page} contains {tag}");
+            assert!(!page_text.contains(tag), "{page} contains {tag}");
         }
     }
     let browser = match browser() {
@@ -79,16 +84,20 @@ fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
     for page in pages.iter().filter(|page| Path::new(page).extension().is_some_and(|e| e == "html"))
     {
         let path = folder.work().join(page);
-        let shown = fs::read_to_string(&path).unwrap();
-        assert!(shown.contains("http-equiv=\"Content-Security-Policy\""), "{page} has no policy");
+        let page_text = fs::read_to_string(&path).unwrap();
+        assert!(
+            page_text.contains("http-equiv=\"Content-Security-Policy\""),
+            "{page} has no policy"
+        );
         // Escaped text would run as a script.
-        let free = shown.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
-        for version in [&shown, &free] {
+        let without_policy =
+            page_text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
+        for version in [&page_text, &without_policy] {
             fs::write(&path, version).unwrap();
-            let opened = open(folder, &browser, &path, 1_280);
-            assert_eq!(opened.code, Some(0), "{}", opened.err);
-            assert!(!opened.out.contains("<title>owned"), "{page}: {}", opened.out);
-            assert_eq!(complaints(&opened), [""; 0], "{page}");
+            let browser_output = open(folder, &browser, &path, 1_280);
+            assert_eq!(browser_output.code, Some(0), "{}", browser_output.err);
+            assert!(!browser_output.out.contains("<title>owned"), "{page}: {}", browser_output.out);
+            assert_eq!(console_errors(&browser_output), [""; 0], "{page}");
         }
     }
 }
@@ -97,12 +106,12 @@ fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
 #[test]
 fn no_text_of_a_result_breaks_out_of_its_page() {
     let folder = TestDir::new();
-    folder.write("r.jsonl", poisoned(BREAKS_OUT));
-    let report = ends(&folder, &words("report r.jsonl -o r.html"));
+    folder.write("r.jsonl", poisoned_result(BREAKS_OUT));
+    let report = run_to_end(&folder, &words("report r.jsonl -o r.html"));
     assert_eq!(report.code, Some(0), "{report}");
-    let compared = ends(&folder, &words("compare r.jsonl r.jsonl -o out"));
-    assert_eq!(compared.code, Some(0), "{compared}");
-    holds(
+    let comparison = run_to_end(&folder, &words("compare r.jsonl r.jsonl -o out"));
+    assert_eq!(comparison.code, Some(0), "{comparison}");
+    assert_no_markup(
         &folder,
         "no_text_of_a_result_breaks_out_of_its_page",
         &["r.html", "out/comparison.html"],
@@ -123,34 +132,35 @@ fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
          x = \"{name}\"\ny = \"goodput\"\nx-label = \"{text}\"\ny-label = \"{text}\"\n\
          x-unit = \"KB\"\ny-unit = \"Mbit/s\"\nlines = [{{ at = \"9 Mbit/s\", text = \"{text}\" }}]\n"
     );
-    let (top, variants) = plan.split_once("[[variants]]").unwrap();
+    let (plan_head, variants) = plan.split_once("[[variants]]").unwrap();
     let (title, figure) = figure.split_once('\n').unwrap();
-    let plan = format!("{top}{title}\n[[variants]]{variants}{figure}");
+    let plan = format!("{plan_head}{title}\n[[variants]]{variants}{figure}");
     let claims = format!(
         "[[claims]]\ntext = \"{text}\"\nsource = \"{text}\"\noutcome = \"holds\"\n\
          [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{name}\" }}\nis = \"> 1 bit/s\"\n"
     );
-    for (name, text) in [("scenario.toml", SMALL), ("plan.toml", &plan), ("expected.toml", &claims)]
+    for (name, text) in
+        [("scenario.toml", SMALL_SCENARIO), ("plan.toml", &plan), ("expected.toml", &claims)]
     {
         folder.write(&format!("study/{name}"), text);
     }
-    let ended = ends(&folder, &words("reproduce ./study -o out"));
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output = run_to_end(&folder, &words("reproduce ./study -o out"));
+    assert_eq!(output.code, Some(0), "{output}");
     let pages = ["out/index.html", "out/small.svg"];
-    holds(&folder, "no_text_of_a_study_breaks_out_of_its_page_or_picture", &pages);
+    assert_no_markup(&folder, "no_text_of_a_study_breaks_out_of_its_page_or_picture", &pages);
 }
 
 /// Terminal controls: title, colours, C1, reordered text, line editing.
 const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}x\u{2069}\u{8}\u{7f}\r\u{b}\u{c}";
 
-fn assert_no_terminal_escapes(ended: &ProgramOutput) {
-    let commands = |c: &char| {
+fn assert_no_terminal_escapes(output: &ProgramOutput) {
+    let is_terminal_control = |c: &char| {
         (c.is_control() && *c != '\n' && *c != '\t')
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    assert_eq!(ended.out.chars().find(commands), None, "{ended}");
-    assert_eq!(ended.err.chars().find(commands), None, "{ended}");
+    assert_eq!(output.out.chars().find(is_terminal_control), None, "{output}");
+    assert_eq!(output.err.chars().find(is_terminal_control), None, "{output}");
 }
 
 /// F4, F5: texts of a capture's section, interfaces and packets.
@@ -159,29 +169,31 @@ fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
     let folder = TestDir::new();
     let text = format!("owned{TERMINAL_ESCAPES}{BREAKS_OUT}");
     let texts: Vec<u8> =
-        [1_u16, 2, 3, 4, 12, 15].iter().flat_map(|o| option(*o, text.as_bytes())).collect();
-    let file = [section(&texts), interface(&texts), packet([0, 1], 40, &syn(1))].concat();
+        [1_u16, 2, 3, 4, 12, 15].iter().flat_map(|o| pcapng_option(*o, text.as_bytes())).collect();
+    let file =
+        [section_block(&texts), interface_block(&texts), packet_block([0, 1], 40, &syn_packet(1))]
+            .concat();
     let name = "c\u{1b}[2J<script>document.title='owned'</script>.pcapng".replace('/', "\u{2215}");
     folder.write(&name, file);
     for options in [&["-o", "c.html"][..], &["--json"], &["--top", "1"]] {
-        let ended = ends(&folder, &[&["trace", &name][..], options].concat());
-        assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
-        assert_no_terminal_escapes(&ended);
+        let output = run_to_end(&folder, &[&["trace", &name][..], options].concat());
+        assert!(output.code.is_some_and(|code| code < 2), "{output}");
+        assert_no_terminal_escapes(&output);
     }
     let json = folder.run(&["trace", &name, "--json"]);
     folder.write("c.jsonl", &json.out);
-    let report = ends(&folder, &words("report c.jsonl -o c2.html"));
+    let report = run_to_end(&folder, &words("report c.jsonl -o c2.html"));
     assert_no_terminal_escapes(&report);
-    holds(&folder, "no_text_of_a_capture_controls_a_terminal_or_a_page", &["c.html"]);
+    assert_no_markup(&folder, "no_text_of_a_capture_controls_a_terminal_or_a_page", &["c.html"]);
 }
 
 /// F4: line-based output: no untrusted text starts a line of its own.
 #[test]
 fn no_text_of_a_result_forges_a_line() {
     let folder = TestDir::new();
-    folder.write("r.jsonl", poisoned("\nFORGED: a line\r\u{2028}FORGED\u{85}FORGED"));
+    folder.write("r.jsonl", poisoned_result("\nFORGED: a line\r\u{2028}FORGED\u{85}FORGED"));
     let name = "r\nFORGED.jsonl";
-    folder.write(name, poisoned(",1,\"\n=FORGED"));
+    folder.write(name, poisoned_result(",1,\"\n=FORGED"));
     let honest = {
         folder.write("h.jsonl", RESULT);
         folder.run(&words("report h.jsonl --csv -o h.html"))
@@ -196,21 +208,21 @@ fn no_text_of_a_result_forges_a_line() {
         for file in ["r.jsonl", name] {
             let line: Vec<_> =
                 words(line).iter().map(|w| if *w == "r.jsonl" { file } else { w }).collect();
-            let ended = ends(
+            let output = run_to_end(
                 &folder,
                 &[&line[..], if line[0] == "report" { &["-o", "o.html"] } else { &["-o", "o"] }]
                     .concat(),
             );
-            assert_eq!(ended.code, Some(0), "{ended}");
-            let mut lines = ended.out.lines().chain(ended.err.lines());
-            assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{ended}");
+            assert_eq!(output.code, Some(0), "{output}");
+            let mut lines = output.out.lines().chain(output.err.lines());
+            assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{output}");
             if is_table {
-                assert_eq!(ended.out.lines().count(), honest.out.lines().count(), "{ended}");
-                for line in ended.out.lines() {
+                assert_eq!(output.out.lines().count(), honest.out.lines().count(), "{output}");
+                for line in output.out.lines() {
                     assert_eq!(
                         line.split(',').count(),
                         honest.out.lines().next().unwrap().split(',').count(),
-                        "{ended}"
+                        "{output}"
                     );
                 }
             }
@@ -233,7 +245,7 @@ fn no_text_of_a_plan_controls_the_terminal() {
         "[[claims]]\ntext = \"{escaped}\"\nsource = \"{escaped}\"\noutcome = \"holds\"\n\
          [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{escaped}\" }}\nis = \"> 1 bit/s\"\n"
     );
-    let scenario = format!("description = \"{escaped}\"\n{SMALL}");
+    let scenario = format!("description = \"{escaped}\"\n{SMALL_SCENARIO}");
     for (name, text) in
         [("scenario.toml", &scenario), ("plan.toml", &plan), ("expected.toml", &claims)]
     {
@@ -250,10 +262,10 @@ fn no_text_of_a_plan_controls_the_terminal() {
         "scenarios check study/scenario.toml",
         "run study/scenario.toml --world sim -T tcp -q -o results",
     ] {
-        let ended = ends(&folder, &words(line));
-        assert_no_terminal_escapes(&ended);
-        let mut lines = ended.out.lines().chain(ended.err.lines());
-        assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{ended}");
+        let output = run_to_end(&folder, &words(line));
+        assert_no_terminal_escapes(&output);
+        let mut lines = output.out.lines().chain(output.err.lines());
+        assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{output}");
     }
 }
 
@@ -280,8 +292,8 @@ fn no_name_of_a_process_forges_a_line_of_the_monitor() {
         $TOWPATH doctor --all >doctor || true
         $TOWPATH doctor --pid $client >>doctor || true
         kill -9 $client; kill $server; wait || true";
-    let Some(ended) = as_root(test, &folder, script) else { return };
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let Some(output) = run_as_root(test, &folder, script) else { return };
+    assert_eq!(output.code, Some(0), "{output}");
     let read = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
     let (lines, json) = (read("lines"), read("json"));
     assert!(lines.contains("$(id)") && lines.contains("FORGED"), "{lines}");
@@ -302,15 +314,15 @@ fn requests_for_metrics_cannot_stop_or_fool_them() {
         let said = format!("{}{}", running.stderr(), running.printed());
         Some(said.split_once("http://")?.1.split_once("/metrics")?.0.to_owned())
     });
-    let ask = |request: &[u8]| {
+    let request_page = |request: &[u8]| {
         let mut socket = TcpStream::connect(&address).unwrap();
         socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
         let _ = socket.write_all(request); // the server may have closed it
-        let mut answer = Vec::new();
-        let _ = socket.read_to_end(&mut answer); // the server may reset it
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        let _ = socket.read_to_end(&mut response); // the server may reset it
+        String::from_utf8_lossy(&response).into_owned()
     };
-    let slow: Vec<_> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let idle_connections: Vec<_> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
     for request in [
         &b"GET /metrics/../../etc/passwd HTTP/1.1\r\n\r\n"[..],
         b"GET //etc/passwd HTTP/1.0\r\n\r\n",
@@ -318,12 +330,12 @@ fn requests_for_metrics_cannot_stop_or_fool_them() {
         b"\xff\xfe\r\n\r\n",
         b"GET /<script>alert(1)</script>\r\nx: \x1b[2J HTTP/1.1\r\n\r\n",
     ] {
-        let answer = ask(request);
-        assert!(!answer.contains("root:") && !answer.contains("<script"), "{answer}");
+        let response = request_page(request);
+        assert!(!response.contains("root:") && !response.contains("<script"), "{response}");
     }
-    let _ = ask(&vec![b'A'; 8 << 20]); // any answer will do
-    drop(slow);
-    let answer = ask(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
-    assert!(answer.contains("towpath_mptcp_connections"), "{answer}\n{}", running.stderr());
+    let _ = request_page(&vec![b'A'; 8 << 20]); // any answer will do
+    drop(idle_connections);
+    let response = request_page(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(response.contains("towpath_mptcp_connections"), "{response}\n{}", running.stderr());
     assert!(!running.stderr().contains('\u{1b}') && !running.stderr().contains("panicked"));
 }

@@ -13,7 +13,10 @@ use towpath_measure::live::{
 };
 
 use super::client::{QuicTest, TlsClient};
-use super::{ControlClient, assert_healthy, give, give_all, preamble, running, take, take_all};
+use super::{
+    ControlClient, assert_healthy, preamble, receive_all_until, receive_until, send_all_until,
+    send_until, start_test,
+};
 use crate::security::fixture::{AttackedServer, times};
 use crate::security::unauthenticated::{ClientRoute, RawClient};
 
@@ -21,40 +24,40 @@ use crate::security::unauthenticated::{ClientRoute, RawClient};
 const RATE_LIMIT_BPS: f64 = 16e6;
 const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
 
-/// Returns the time over which a rate is measured.
-fn span() -> Duration {
+/// Returns the duration of a rate measurement.
+fn measured_duration() -> Duration {
     Duration::from_millis(times(3_000, 10_000) as u64)
 }
 
 /// Writes to many echo connections of one source at full speed. Returns the bytes received.
-fn echoes(route: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
+fn echo_flood(route: ClientRoute, count: usize, deadline: Instant, received_bytes: &AtomicU64) {
     thread::scope(|scope| {
         for _ in 0..count {
             let Ok(echo) = route.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)) else {
                 continue;
             };
-            let other = echo.try_clone().unwrap();
-            scope.spawn(move || give(&echo, until, &AtomicU64::new(0)));
-            scope.spawn(move || take(&other, until, back));
+            let reader = echo.try_clone().unwrap();
+            scope.spawn(move || send_until(&echo, deadline, &AtomicU64::new(0)));
+            scope.spawn(move || receive_until(&reader, deadline, received_bytes));
         }
     });
 }
 
 /// Sends datagrams of one source at full speed. Returns the bytes received.
-fn datagrams(route: ClientRoute, until: Instant, back: &AtomicU64) {
-    let socket = UdpSocket::bind((route.from, 0)).unwrap();
+fn datagram_flood(route: ClientRoute, deadline: Instant, received_bytes: &AtomicU64) {
+    let socket = UdpSocket::bind((route.source, 0)).unwrap();
     socket.connect(route.server).unwrap();
     socket.set_nonblocking(true).unwrap();
-    let mut room = [0; 2_048];
+    let mut buffer = [0; 2_048];
     for number in 0.. {
-        let ours = EchoDatagram { token: TestToken::NONE, number, sent_ns: 0 }.to_bytes();
-        let _ = socket.send(&ours); // fails if the buffer is full
-        while let Ok(length) = socket.recv(&mut room) {
-            back.fetch_add(length as u64, Ordering::Relaxed);
+        let request = EchoDatagram { token: TestToken::NONE, number, sent_ns: 0 }.to_bytes();
+        let _ = socket.send(&request); // fails if the buffer is full
+        while let Ok(length) = socket.recv(&mut buffer) {
+            received_bytes.fetch_add(length as u64, Ordering::Relaxed);
         }
         if number % 64 == 0 {
             thread::sleep(Duration::from_millis(1));
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return;
             }
         }
@@ -62,77 +65,89 @@ fn datagrams(route: ClientRoute, until: Instant, back: &AtomicU64) {
 }
 
 /// Sends time requests and result requests on one control connection. Returns the bytes received.
-fn control_requests(route: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
-    let Ok(line) = ControlClient::open(route, token) else { return };
-    let reader = line.stream.try_clone().unwrap();
+fn control_requests(
+    route: ClientRoute,
+    token: TestToken,
+    deadline: Instant,
+    received_bytes: &AtomicU64,
+) {
+    let Ok(client) = ControlClient::open(route, token) else { return };
+    let reader = client.stream.try_clone().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let mut line = line;
-            line.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-            while Instant::now() < until {
-                let asked = line.send(&ClientMessage::Probe { client_ns: u64::MAX });
-                if asked.is_err() {
+            let mut client = client;
+            client.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            while Instant::now() < deadline {
+                let sent = client.send(&ClientMessage::Probe { client_ns: u64::MAX });
+                if sent.is_err() {
                     // The last message may be incomplete, so this connection is of no further use.
                     return;
                 }
             }
         });
-        take(&reader, until, back);
+        receive_until(&reader, deadline, received_bytes);
     });
 }
 
 /// Sends echoes over one QUIC connection. Returns the bytes received.
-fn quic_echoes(route: ClientRoute, until: Instant, back: &AtomicU64) {
+fn quic_echoes(route: ClientRoute, deadline: Instant, received_bytes: &AtomicU64) {
     let Some(mut client) = TlsClient::connect(route) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| client.open()).collect();
     for stream in &streams {
         client.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
     }
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         for stream in &streams {
             client.write(*stream, &[0; 16 * 1024]);
-            let got = client.read(*stream).map_or(0, |bytes| bytes.len());
-            back.fetch_add(got as u64, Ordering::Relaxed);
+            let length = client.read(*stream).map_or(0, |bytes| bytes.len());
+            received_bytes.fetch_add(length as u64, Ordering::Relaxed);
         }
-        client.turn();
+        client.poll();
         thread::sleep(Duration::from_micros(500));
     }
     client.close();
 }
 
-fn assert_within_limit(moved: u64, rate: f64, took: Duration, what: &str) {
-    let seen = moved as f64 * 8.0 / took.as_secs_f64();
-    assert!(seen <= rate * 1.05, "{what}: {seen:.0} of {rate} bit/s in {took:?}");
-    assert!(seen >= rate * 0.3, "the attack did not happen: {what}: {seen:.0} bit/s");
+fn assert_within_limit(moved_bytes: u64, rate: f64, elapsed: Duration, case: &str) {
+    let measured_bps = moved_bytes as f64 * 8.0 / elapsed.as_secs_f64();
+    assert!(
+        measured_bps <= rate * 1.05,
+        "{case}: {measured_bps:.0} of {rate} bit/s in {elapsed:?}"
+    );
+    assert!(
+        measured_bps >= rate * 0.3,
+        "the attack did not happen: {case}: {measured_bps:.0} bit/s"
+    );
 }
 
 /// S4: a source's rate limits the sum of two tests, echoes, datagrams, requests and QUIC echoes.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
-    let way = site.route(1);
+    let route = site.route(1);
     // Bytes that arrive before the first read are read at once afterwards.
-    let began = Instant::now();
-    let tests: Vec<_> =
-        (0..2).map(|_| running(way, &[DOWN; 8], 1, TransferSettings::default()).unwrap()).collect();
-    let parts: [AtomicU64; 5] = Default::default();
-    let until = Instant::now() + span();
+    let start = Instant::now();
+    let tests: Vec<_> = (0..2)
+        .map(|_| start_test(route, &[DOWN; 8], 1, TransferSettings::default()).unwrap())
+        .collect();
+    let bytes_by_kind: [AtomicU64; 5] = Default::default();
+    let deadline = Instant::now() + measured_duration();
     thread::scope(|scope| {
         for data in tests.iter().flat_map(|(_, data)| data) {
-            scope.spawn(|| take(data, until, &parts[0]));
+            scope.spawn(|| receive_until(data, deadline, &bytes_by_kind[0]));
         }
-        scope.spawn(|| echoes(way, 4, until, &parts[1]));
-        scope.spawn(|| datagrams(way, until, &parts[2]));
-        scope.spawn(|| control_requests(way, tests[0].0.token, until, &parts[3]));
-        scope.spawn(|| quic_echoes(way, until, &parts[4]));
+        scope.spawn(|| echo_flood(route, 4, deadline, &bytes_by_kind[1]));
+        scope.spawn(|| datagram_flood(route, deadline, &bytes_by_kind[2]));
+        scope.spawn(|| control_requests(route, tests[0].0.token, deadline, &bytes_by_kind[3]));
+        scope.spawn(|| quic_echoes(route, deadline, &bytes_by_kind[4]));
     });
-    let took = began.elapsed();
-    let parts = parts.map(AtomicU64::into_inner);
+    let elapsed = start.elapsed();
+    let bytes_by_kind = bytes_by_kind.map(AtomicU64::into_inner);
     assert_within_limit(
-        parts.iter().sum(),
+        bytes_by_kind.iter().sum(),
         RATE_LIMIT_BPS,
-        took,
-        &format!("data, echo, UDP, words, QUIC {parts:?}"),
+        elapsed,
+        &format!("data, echo, UDP, words, QUIC {bytes_by_kind:?}"),
     );
     drop(tests);
     assert_healthy(&site);
@@ -147,17 +162,17 @@ type TrafficFn = fn(ClientRoute, Instant, &AtomicU64);
 fn a_rate_limit_applies_to_each_direction_separately() {
     let site = AttackedServer::new(&["--max-rate", "2M"]);
     let routes: [(&str, TrafficFn); 3] = [
-        ("echoes", |way, until, back| echoes(way, 8, until, back)),
-        ("datagrams", datagrams),
+        ("echoes", |route, deadline, back| echo_flood(route, 8, deadline, back)),
+        ("datagrams", datagram_flood),
         ("QUIC", quic_echoes),
     ];
     thread::scope(|scope| {
-        for (number, (what, attack)) in (1..).zip(routes) {
-            let way = site.route(number);
+        for (number, (case, attack)) in (1..).zip(routes) {
+            let route = site.route(number);
             scope.spawn(move || {
-                let (began, back) = (Instant::now(), AtomicU64::new(0));
-                attack(way, began + span(), &back);
-                assert_within_limit(back.into_inner(), 2e6, began.elapsed(), what);
+                let (start, back) = (Instant::now(), AtomicU64::new(0));
+                attack(route, start + measured_duration(), &back);
+                assert_within_limit(back.into_inner(), 2e6, start.elapsed(), case);
             });
         }
     });
@@ -168,38 +183,39 @@ fn a_rate_limit_applies_to_each_direction_separately() {
 #[test]
 fn a_rate_limit_applies_across_consecutive_connections() {
     let site = AttackedServer::new(&["--max-rate", "8M"]);
-    let way = site.route(1);
-    let (began, back) = (Instant::now(), AtomicU64::new(0));
-    let until = began + span();
+    let route = site.route(1);
+    let (start, received_bytes) = (Instant::now(), AtomicU64::new(0));
+    let deadline = start + measured_duration();
     let mut rounds = 0;
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while Instant::now() < until {
-                    let soon = Instant::now() + Duration::from_millis(150);
-                    let Ok(echo) = way.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0))
+                while Instant::now() < deadline {
+                    let echo_deadline = Instant::now() + Duration::from_millis(150);
+                    let Ok(echo) = route.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0))
                     else {
                         continue;
                     };
                     echo.set_nonblocking(true).unwrap();
                     let _ = (&echo).write(&vec![0; 1 << 17]); // a partial write is enough
                     echo.set_nonblocking(false).unwrap();
-                    take(&echo, soon, &back);
+                    receive_until(&echo, echo_deadline, &received_bytes);
                 }
             });
         }
-        while Instant::now() < until {
-            let Ok((client, data)) = running(way, &[DOWN], 1, TransferSettings::default()) else {
+        while Instant::now() < deadline {
+            let Ok((client, data)) = start_test(route, &[DOWN], 1, TransferSettings::default())
+            else {
                 continue;
             };
             rounds += 1;
-            take(&data[0], Instant::now() + Duration::from_millis(100), &back);
+            receive_until(&data[0], Instant::now() + Duration::from_millis(100), &received_bytes);
             drop((client, data));
         }
     });
     assert!(rounds > 3, "{rounds} tests");
-    let moved = back.into_inner();
-    assert_within_limit(moved, 8e6, began.elapsed(), "tests and echoes one after the other");
+    let moved = received_bytes.into_inner();
+    assert_within_limit(moved, 8e6, start.elapsed(), "tests and echoes one after the other");
     assert_healthy(&site);
 }
 
@@ -207,24 +223,26 @@ fn a_rate_limit_applies_across_consecutive_connections() {
 #[test]
 fn a_rate_limit_applies_to_data_sent_to_the_server() {
     let site = AttackedServer::new(&["--max-rate", "40M"]);
-    let way = site.route(1);
-    let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
-    let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
-    let tests: Vec<_> = (0..2).map(|_| running(way, &[up], 2, narrow.clone()).unwrap()).collect();
+    let route = site.route(1);
+    let upload = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
+    let small_window =
+        TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
+    let tests: Vec<_> =
+        (0..2).map(|_| start_test(route, &[upload], 2, small_window.clone()).unwrap()).collect();
     let data: Vec<&TcpStream> = tests.iter().flat_map(|(_, data)| data).collect();
-    for one in &data {
-        SockRef::from(*one).set_send_buffer_size(32 << 10).unwrap();
+    for socket in &data {
+        SockRef::from(*socket).set_send_buffer_size(32 << 10).unwrap();
     }
     // The buffers fill first.
-    let full = Instant::now() + Duration::from_millis(700);
-    give_all(data.iter().copied(), full);
-    let began = Instant::now();
-    let until = began + span();
-    let given = give_all(data.iter().copied(), until);
+    let fill_deadline = Instant::now() + Duration::from_millis(700);
+    send_all_until(data.iter().copied(), fill_deadline);
+    let start = Instant::now();
+    let deadline = start + measured_duration();
+    let sent_bytes = send_all_until(data.iter().copied(), deadline);
     // The four receive buffers may have been less full at the start than at the end.
     let buffers = 4 * (128 << 10);
-    let moved = given.saturating_sub(buffers);
-    assert_within_limit(moved, 40e6, began.elapsed(), "four uploads");
+    let moved = sent_bytes.saturating_sub(buffers);
+    assert_within_limit(moved, 40e6, start.elapsed(), "four uploads");
     drop(tests);
     assert_healthy(&site);
 }
@@ -234,22 +252,26 @@ fn a_rate_limit_applies_to_data_sent_to_the_server() {
 fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
     let site = AttackedServer::new(&["--max-rate", "10M"]);
     site.run_attack(|attack| {
-        let until = Instant::now() + Duration::from_secs(20);
-        let back = AtomicU64::new(0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let received_bytes = AtomicU64::new(0);
         let (_client, data) =
-            running(site.route(1), &[DOWN; 16], 1, TransferSettings::default()).unwrap();
+            start_test(site.route(1), &[DOWN; 16], 1, TransferSettings::default()).unwrap();
         thread::scope(|scope| {
-            for one in &data {
-                let back = &back;
+            for socket in &data {
+                let received_bytes = &received_bytes;
                 scope.spawn(move || {
-                    while attack.is_active() && Instant::now() < until {
-                        take(one, Instant::now() + Duration::from_millis(200), back);
+                    while attack.is_active() && Instant::now() < deadline {
+                        receive_until(
+                            socket,
+                            Instant::now() + Duration::from_millis(200),
+                            received_bytes,
+                        );
                     }
                 });
             }
             attack.set_active();
         });
-        assert!(back.into_inner() > 100_000);
+        assert!(received_bytes.into_inner() > 100_000);
     });
 }
 
@@ -259,23 +281,24 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     const MAX_BYTES: u64 = 40 << 20;
     let site = AttackedServer::new(&["--max-bytes", "40M"]);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
-    let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
-    let until = Instant::now() + Duration::from_secs(20);
+    let small_window =
+        TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
+    let deadline = Instant::now() + Duration::from_secs(20);
     let (mut client, data) =
-        running(site.route(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
-    let down = take_all(&data, until);
+        start_test(site.route(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
+    let down = receive_all_until(&data, deadline);
     let report = client.fetch().unwrap();
     assert!(report.contains("--max-bytes"), "{}", &report[..report.len().min(400)]);
     drop((client, data));
-    let (_client, data) = running(site.route(2), &[up, up], 1, narrow).unwrap();
-    for one in &data {
-        SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
+    let (_client, data) = start_test(site.route(2), &[up, up], 1, small_window).unwrap();
+    for socket in &data {
+        SockRef::from(socket).set_send_buffer_size(32 << 10).unwrap();
     }
-    let up = give_all(&data, until).saturating_sub(2 * (256 << 10));
-    for (what, moved) in [("down", down), ("up", up)] {
+    let up = send_all_until(&data, deadline).saturating_sub(2 * (256 << 10));
+    for (case, moved) in [("down", down), ("up", up)] {
         let share = moved as f64 / MAX_BYTES as f64;
-        assert!(share <= 1.05, "{what}: {moved} of {MAX_BYTES} bytes");
-        assert!(share >= 0.5, "the attack did not happen: {what}: {moved} of {MAX_BYTES} bytes");
+        assert!(share <= 1.05, "{case}: {moved} of {MAX_BYTES} bytes");
+        assert!(share >= 0.5, "the attack did not happen: {case}: {moved} of {MAX_BYTES} bytes");
     }
     assert_healthy(&site);
 }
@@ -285,20 +308,20 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
 fn the_byte_limit_holds_for_repeated_result_downloads() {
     const MAX_BYTES: u64 = 2 << 20;
     let site = AttackedServer::new(&["--max-bytes", "2M"]);
-    let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
-    let slow = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
-    let (mut client, data) = running(site.route(1), &[short; 8], 1, slow).unwrap();
-    let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
-    let first = client.fetch().unwrap();
-    all += first.len() as u64;
-    let began = Instant::now();
-    while all <= 2 * MAX_BYTES && began.elapsed() < Duration::from_secs(10) {
-        let Ok(mut line) = ControlClient::open(site.route(1), client.token) else { break };
+    let short_flow = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
+    let low_rate = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
+    let (mut client, data) = start_test(site.route(1), &[short_flow; 8], 1, low_rate).unwrap();
+    let mut total_bytes = receive_all_until(&data, Instant::now() + Duration::from_secs(5));
+    let first_report = client.fetch().unwrap();
+    total_bytes += first_report.len() as u64;
+    let start = Instant::now();
+    while total_bytes <= 2 * MAX_BYTES && start.elapsed() < Duration::from_secs(10) {
+        let Ok(mut client) = ControlClient::open(site.route(1), client.token) else { break };
         let mut length = 0;
-        if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
+        if client.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
-        while let Ok(ServerMessage::Part { total, text, .. }) = line.recv() {
+        while let Ok(ServerMessage::Part { total, text, .. }) = client.recv() {
             length += text.len() as u64;
             if length >= total {
                 break;
@@ -307,9 +330,9 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
         if length == 0 {
             break;
         }
-        all += length;
+        total_bytes += length;
     }
-    assert!(all as f64 <= MAX_BYTES as f64 * 1.05, "{all} of {MAX_BYTES} bytes");
+    assert!(total_bytes as f64 <= MAX_BYTES as f64 * 1.05, "{total_bytes} of {MAX_BYTES} bytes");
     assert_healthy(&site);
 }
 
@@ -317,7 +340,7 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
 #[test]
 fn no_plan_is_longer_than_allowed() {
     let site = AttackedServer::new(&["--max-duration", "2 s"]);
-    let long = [
+    let long_flows = [
         "pattern = \"iperf\"\nduration = \"2.2 s\"",
         "pattern = \"iperf\"\nduration = \"1 s\"\nstart = \"1.5 s\"",
         "pattern = \"iperf\"\nstart = \"584 y\"",
@@ -337,10 +360,10 @@ fn no_plan_is_longer_than_allowed() {
         "pattern = \"udping\"\nduration = \"1 s\"\nreply-timeout = \"5 s\"",
         "pattern = \"onoff\"\non = \"10 s\"\noff = \"10 s\"\nduration = \"3 s\"",
     ];
-    for flow in long {
+    for flow in long_flows {
         let mut client = RawClient::connect(site.route(1)).unwrap();
-        let why = client.plan(&[flow], TransferSettings::default()).unwrap();
-        assert!(why.is_some(), "{flow} was accepted");
+        let reason = client.plan(&[flow], TransferSettings::default()).unwrap();
+        assert!(reason.is_some(), "{flow} was accepted");
     }
     assert_healthy(&site);
     site.wait_until_idle();
@@ -350,29 +373,29 @@ fn no_plan_is_longer_than_allowed() {
 #[test]
 fn a_test_ends_in_time_for_any_messages_and_data() {
     let site = AttackedServer::new(&["--max-duration", "2 s"]);
-    let up = "pattern = \"iperf\"\nduration = \"2 s\"";
-    let ends = |n: u16, flow: &str| {
+    let upload = "pattern = \"iperf\"\nduration = \"2 s\"";
+    let measure_end = |n: u16, flow: &str| {
         let (mut client, data) =
-            running(site.route(n), &[flow], 1, TransferSettings::default()).unwrap();
-        let (began, moved) = (Instant::now(), AtomicU64::new(0));
+            start_test(site.route(n), &[flow], 1, TransferSettings::default()).unwrap();
+        let (start, moved) = (Instant::now(), AtomicU64::new(0));
         let _ = client.send(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
         let _ = client.send(&ClientMessage::Begin { at_ns: u64::MAX });
-        let until = began + Duration::from_secs(15);
+        let deadline = start + Duration::from_secs(15);
         if flow.contains("down") {
-            take(&data[0], until, &moved);
+            receive_until(&data[0], deadline, &moved);
         } else {
-            give(&data[0], until, &moved);
+            send_until(&data[0], deadline, &moved);
         }
         assert!(moved.into_inner() > 0, "nothing moved");
-        began.elapsed()
+        start.elapsed()
     };
-    let down = format!("{up}\ndirection = \"down\"");
+    let download = format!("{upload}\ndirection = \"down\"");
     thread::scope(|scope| {
-        for (n, flow) in [(1, up), (2, &down)] {
+        for (n, flow) in [(1, upload), (2, &download)] {
             scope.spawn(move || {
-                let took = ends(n, flow);
+                let elapsed = measure_end(n, flow);
                 // Two seconds, plus the time that a busy machine takes to close.
-                assert!(took < Duration::from_secs(5), "{flow}: {took:?}");
+                assert!(elapsed < Duration::from_secs(5), "{flow}: {elapsed:?}");
             });
         }
     });
@@ -384,25 +407,25 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
 #[test]
 fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
     let site = AttackedServer::new(&["--max-rate", "16M"]);
-    let way = site.route(1);
+    let route = site.route(1);
     // Bytes that arrive before the first read are read at once afterwards.
-    let began = Instant::now();
-    let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
-    let (_client, data) = running(way, &[DOWN; 2], 1, TransferSettings::default()).unwrap();
-    let until = Instant::now() + span();
+    let start = Instant::now();
+    let mut quic_tests: Vec<_> = (0..3).map(|_| QuicTest::begin(route, DOWN).unwrap()).collect();
+    let (_client, data) = start_test(route, &[DOWN; 2], 1, TransferSettings::default()).unwrap();
+    let deadline = Instant::now() + measured_duration();
     let (quic, tcp): (u64, u64) = thread::scope(|scope| {
-        let moving: Vec<_> = over_quic
+        let transfers: Vec<_> = quic_tests
             .iter_mut()
-            .map(|test| scope.spawn(move || test.transfer(true, until)))
+            .map(|test| scope.spawn(move || test.transfer(true, deadline)))
             .collect();
-        let tcp = take_all(&data, until);
-        (moving.into_iter().map(|one| one.join().unwrap()).sum(), tcp)
+        let tcp = receive_all_until(&data, deadline);
+        (transfers.into_iter().map(|thread| thread.join().unwrap()).sum(), tcp)
     });
     assert!(quic > 100_000, "{quic} bytes over QUIC");
     assert_within_limit(
         quic + tcp,
         RATE_LIMIT_BPS,
-        began.elapsed(),
+        start.elapsed(),
         &format!("QUIC {quic} bytes, TCP {tcp}"),
     );
     assert_healthy(&site);

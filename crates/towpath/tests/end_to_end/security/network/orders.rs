@@ -9,7 +9,10 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::Transport;
 
-use super::{ControlClient, MINUTE, assert_healthy, closes, dial, hello, preamble, running, take};
+use super::{
+    ControlClient, ENDLESS_FLOW, assert_healthy, dial, hello, preamble, receive_until, start_test,
+    wait_for_close,
+};
 use crate::program::wait_for;
 use crate::security::fixture::{AttackedServer, times};
 use crate::security::unauthenticated::RawClient;
@@ -32,18 +35,18 @@ fn flow(keys: &str) -> String {
 /// Returns every message, with numbers from both ends of their ranges.
 fn all_messages() -> Vec<ClientMessage> {
     let numbers = [0, 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];
-    let mut all = vec![
+    let mut all_messages = vec![
         hello(),
-        plan(&flow(MINUTE)),
+        plan(&flow(ENDLESS_FLOW)),
         ClientMessage::Snapshot { port: 0 },
         ClientMessage::Stop,
         ClientMessage::Bye,
     ];
-    all.extend(numbers.map(|client_ns| ClientMessage::Probe { client_ns }));
-    all.extend(numbers.map(|at_ns| ClientMessage::Begin { at_ns }));
-    all.extend(numbers.map(|at_ns| ClientMessage::End { at_ns }));
-    all.extend(numbers.map(|offset| ClientMessage::Fetch { offset }));
-    all
+    all_messages.extend(numbers.map(|client_ns| ClientMessage::Probe { client_ns }));
+    all_messages.extend(numbers.map(|at_ns| ClientMessage::Begin { at_ns }));
+    all_messages.extend(numbers.map(|at_ns| ClientMessage::End { at_ns }));
+    all_messages.extend(numbers.map(|offset| ClientMessage::Fetch { offset }));
+    all_messages
 }
 
 /// S3, S5: any three messages after each step of a test.
@@ -52,33 +55,34 @@ fn all_messages() -> Vec<ClientMessage> {
 #[test]
 fn messages_in_any_order_end_only_their_own_connection() {
     let site = AttackedServer::new(&[]);
-    let words = all_messages();
+    let messages = all_messages();
     let mut number = 0_usize;
-    let mut said = 0;
+    let mut sent_messages = 0;
     for step in 0..4 {
         for _ in 0..times(40, 400) {
             // A step size coprime to the number of messages reaches all of them.
             number += 1;
-            let way = site.route(1 + (number % 5) as u16);
-            let Ok(mut stranger) = RawClient::connect(way) else { continue };
+            let route = site.route(1 + (number % 5) as u16);
+            let Ok(mut client) = RawClient::connect(route) else { continue };
             let mut data = Vec::new();
-            if step > 0 && stranger.plan(&[DOWN], TransferSettings::default()).ok() != Some(None) {
+            if step > 0 && client.plan(&[DOWN], TransferSettings::default()).ok() != Some(None) {
                 continue;
             }
             if step > 1 {
-                data.extend(stranger.data(0, 0));
+                data.extend(client.data(0, 0));
             }
             if step > 2 {
-                let _ = stranger.begin(); // the server may have closed it
+                let _ = client.begin(); // the server may have closed it
             }
             for place in [number * 7, number * 11 + step, number * 13 + 5] {
-                said += usize::from(stranger.send(&words[place % words.len()]).is_ok());
+                sent_messages +=
+                    usize::from(client.send(&messages[place % messages.len()]).is_ok());
             }
-            let mut line = ControlClient::open(way, stranger.token).unwrap();
-            let _ = line.send(&words[number * 3 % words.len()]); // the server may have closed it
+            let mut second_connection = ControlClient::open(route, client.token).unwrap();
+            let _ = second_connection.send(&messages[number * 3 % messages.len()]); // the server may have closed it
         }
     }
-    assert!(said > times(100, 1_000), "{said} words");
+    assert!(sent_messages > times(100, 1_000), "{sent_messages} words");
     site.wait_until_idle();
     assert_healthy(&site);
 }
@@ -87,25 +91,27 @@ fn messages_in_any_order_end_only_their_own_connection() {
 #[test]
 fn tests_with_impossible_times_release_their_slots() {
     let site = AttackedServer::new(&["--max-tests", "2"]);
-    let odd = |n: u16, words: &[ClientMessage]| {
+    let start_with = |n: u16, messages: &[ClientMessage]| {
         let mut client = RawClient::connect(site.route(n)).unwrap();
-        assert_eq!(client.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
+        assert_eq!(client.plan(&[ENDLESS_FLOW], TransferSettings::default()).unwrap(), None);
         let data = client.data(0, 0).unwrap();
         while !matches!(client.recv().unwrap(), ServerMessage::Ready) {}
-        for word in words {
-            client.send(word).unwrap();
+        for message in messages {
+            client.send(message).unwrap();
         }
         (client, data)
     };
-    let never = odd(1, &[ClientMessage::Begin { at_ns: u64::MAX }]);
-    let over =
-        odd(2, &[ClientMessage::Begin { at_ns: u64::MAX - 1 }, ClientMessage::End { at_ns: 0 }]);
+    let never_begins = start_with(1, &[ClientMessage::Begin { at_ns: u64::MAX }]);
+    let ends_before_it_begins = start_with(
+        2,
+        &[ClientMessage::Begin { at_ns: u64::MAX - 1 }, ClientMessage::End { at_ns: 0 }],
+    );
     // Both slots belong to connected clients; five seconds without a byte release them.
-    let began = Instant::now();
+    let start = Instant::now();
     site.assert_serves(2);
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(20), "{took:?}");
-    drop((never, over));
+    let elapsed = start.elapsed();
+    assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    drop((never_begins, ends_before_it_begins));
     site.wait_until_idle();
     assert_healthy(&site);
 }
@@ -117,50 +123,51 @@ fn tests_with_impossible_times_release_their_slots() {
 fn only_its_own_token_stops_a_test_or_reads_its_result() {
     let site = AttackedServer::new(&[]);
     let (mut owner, data) =
-        running(site.route(1), &[DOWN], 1, TransferSettings::default()).unwrap();
-    let (other, _data) = running(site.route(2), &[DOWN], 1, TransferSettings::default()).unwrap();
+        start_test(site.route(1), &[DOWN], 1, TransferSettings::default()).unwrap();
+    let (other_client, _data) =
+        start_test(site.route(2), &[DOWN], 1, TransferSettings::default()).unwrap();
     let mut tokens = vec![
         owner.token.public_id(),
         owner.token.public_id().public_id(),
-        other.token,
+        other_client.token,
         TestToken::NONE,
     ];
     tokens.extend((0..128).step_by(times(9, 1)).map(|bit| {
-        let mut near = owner.token.0;
-        near[bit / 8] ^= 1 << (bit % 8);
-        TestToken(near)
+        let mut similar_token = owner.token.0;
+        similar_token[bit / 8] ^= 1 << (bit % 8);
+        TestToken(similar_token)
     }));
-    let words = [
+    let messages = [
         ClientMessage::Stop,
         ClientMessage::End { at_ns: 0 },
         ClientMessage::Fetch { offset: 0 },
         ClientMessage::Bye,
     ];
     for token in tokens {
-        if token == other.token {
+        if token == other_client.token {
             continue;
         }
-        for word in &words {
-            let mut line = ControlClient::open(site.route(3), token).unwrap();
-            let _ = line.send(word); // the server may have closed it
-            let heard = line.recv();
-            assert!(heard.is_err(), "{heard:?} to {word:?} with {token}");
+        for message in &messages {
+            let mut connection = ControlClient::open(site.route(3), token).unwrap();
+            let _ = connection.send(message); // the server may have closed it
+            let reply = connection.recv();
+            assert!(reply.is_err(), "{reply:?} to {message:?} with {token}");
         }
     }
     // A token of another test only controls that test.
-    let mut line = ControlClient::open(site.route(3), other.token).unwrap();
-    for word in &words {
-        line.send(word).unwrap();
+    let mut connection = ControlClient::open(site.route(3), other_client.token).unwrap();
+    for message in &messages {
+        connection.send(message).unwrap();
     }
     let moved = AtomicU64::new(0);
-    take(&data[0], Instant::now() + Duration::from_millis(300), &moved);
+    receive_until(&data[0], Instant::now() + Duration::from_millis(300), &moved);
     assert!(moved.into_inner() > 100_000, "the test has ended");
     owner.send(&ClientMessage::Stop).unwrap();
-    let reading = std::thread::spawn(move || {
-        take(&data[0], Instant::now() + Duration::from_secs(20), &AtomicU64::new(0));
+    let reader = std::thread::spawn(move || {
+        receive_until(&data[0], Instant::now() + Duration::from_secs(20), &AtomicU64::new(0));
     });
     assert!(owner.fetch().unwrap().contains("host"));
-    reading.join().unwrap();
+    reader.join().unwrap();
     assert_healthy(&site);
 }
 
@@ -172,18 +179,18 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
 fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     let site = AttackedServer::new(&[]);
     let (mut owner, data) =
-        running(site.route(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
+        start_test(site.route(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
     let name = owner.token.public_id();
-    let wrong = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (15, 127), (u16::MAX, u16::MAX)];
-    for place in wrong.into_iter().cycle().take(times(70, 700)) {
+    let slots = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (15, 127), (u16::MAX, u16::MAX)];
+    for place in slots.into_iter().cycle().take(times(70, 700)) {
         let mut socket = site.route(2).connect(ConnectionKind::Data, name, place).unwrap();
         let _ = socket.write_all(&[0; 1_000]); // the server may have closed it
-        let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
-        assert_eq!(heard, 0, "{place:?} got data");
+        let length = socket.read(&mut [0; 1_000]).unwrap_or(0);
+        assert_eq!(length, 0, "{place:?} got data");
     }
-    for one in &data {
+    for socket in &data {
         let moved = AtomicU64::new(0);
-        take(one, Instant::now() + Duration::from_millis(200), &moved);
+        receive_until(socket, Instant::now() + Duration::from_millis(200), &moved);
         assert!(moved.into_inner() > 10_000, "the test has ended");
     }
     owner.send(&ClientMessage::Probe { client_ns: 5 }).unwrap();
@@ -198,17 +205,20 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     let site = AttackedServer::new(&[]);
     let mut owner = RawClient::connect(site.route(1)).unwrap();
     assert_eq!(owner.plan(&[DOWN, DOWN], TransferSettings::default()).unwrap(), None);
-    let thief =
+    let hijacker =
         site.route(2).connect(ConnectionKind::Data, owner.token.public_id(), (0, 0)).unwrap();
-    let late = owner.data(0, 0).unwrap();
-    let rest = owner.data(1, 0).unwrap();
-    assert!(closes(&late, Duration::from_secs(5)).is_some(), "a place is taken twice");
+    let owners_attempt = owner.data(0, 0).unwrap();
+    let other_slot = owner.data(1, 0).unwrap();
+    assert!(
+        wait_for_close(&owners_attempt, Duration::from_secs(5)).is_some(),
+        "a place is taken twice"
+    );
     owner.begin().unwrap();
-    drop(thief);
+    drop(hijacker);
     owner.send(&ClientMessage::Stop).unwrap();
     let report = owner.fetch().unwrap();
     assert!(report.contains("host"), "{report}");
-    drop((owner, rest));
+    drop((owner, other_slot));
     site.wait_until_idle();
     assert_healthy(&site);
 }
@@ -221,32 +231,34 @@ fn no_plan_runs_a_command_or_reads_a_file() {
     let secret = site.folder.work().join("file.txt");
     std::fs::write(&secret, "1 s up 100 B 100 B\nsecret-content\n").unwrap();
     let run = format!("run = \"touch {}\"", marker.display());
-    let (file, base) = (secret.display(), "pattern = \"trace\"\nmessages");
+    let (trace_path, trace_key) = (secret.display(), "pattern = \"trace\"\nmessages");
     let path = |keys: &str| format!("[paths.eth1]\nbetween = [\"client\", \"server\"]\n{keys}\n");
     let plans = [
         flow(&run),
         flow(&format!("pattern = \"iperf\"\n{run}")),
         flow(&format!("preset = \"paper\"\n{run}")),
-        format!("{}{}", flow(MINUTE), flow(&run)),
-        flow(&format!("{base} = \"{file}\"")),
-        flow(&format!("{base} = \"/etc/passwd\"")),
-        flow(&format!("{base} = \"/dev/zero\"")),
-        flow(&format!("{base} = [\"{file}\"]")),
-        flow(&format!("{base} = \"../../../../../../etc/passwd\"")),
-        format!("{}{}", path(&format!("rate = {{ trace = \"{file}\" }}")), flow(MINUTE)),
-        format!("{}{}", path("rate = { trace = \"/dev/zero\" }"), flow(MINUTE)),
-        format!("{}[run]\nqlog = \"/tmp\"\n", flow(MINUTE)),
-        format!("extends = \"{file}\"\n{}", flow(MINUTE)),
-        format!("include = [\"{file}\"]\n{}", flow(MINUTE)),
+        format!("{}{}", flow(ENDLESS_FLOW), flow(&run)),
+        flow(&format!("{trace_key} = \"{trace_path}\"")),
+        flow(&format!("{trace_key} = \"/etc/passwd\"")),
+        flow(&format!("{trace_key} = \"/dev/zero\"")),
+        flow(&format!("{trace_key} = [\"{trace_path}\"]")),
+        flow(&format!("{trace_key} = \"../../../../../../etc/passwd\"")),
+        format!(
+            "{}{}",
+            path(&format!("rate = {{ trace = \"{trace_path}\" }}")),
+            flow(ENDLESS_FLOW)
+        ),
+        format!("{}{}", path("rate = { trace = \"/dev/zero\" }"), flow(ENDLESS_FLOW)),
+        format!("{}[run]\nqlog = \"/tmp\"\n", flow(ENDLESS_FLOW)),
+        format!("extends = \"{trace_path}\"\n{}", flow(ENDLESS_FLOW)),
+        format!("include = [\"{trace_path}\"]\n{}", flow(ENDLESS_FLOW)),
     ];
     for flows in plans {
         let mut client = RawClient::connect(site.route(1)).unwrap();
         client.send(&plan(&flows)).unwrap();
         let said = client.recv().unwrap();
-        let ServerMessage::Refused { reason: why, .. } = &said else {
-            panic!("{said:?} to {flows}")
-        };
-        assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
+        let ServerMessage::Refused { reason, .. } = &said else { panic!("{said:?} to {flows}") };
+        assert!(!reason.contains("secret-content") && !reason.contains("root:"), "{reason}");
     }
     assert!(!marker.exists());
     assert_healthy(&site);
@@ -257,7 +269,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
 #[test]
 fn huge_frames_and_numbers_are_refused_at_no_cost() {
     let site = AttackedServer::new(&[]);
-    let huge = [
+    let huge_flows = [
         "pattern = \"web\"\nobjects = 10000\nobject = \"9 EB\"",
         "pattern = \"web\"\nobjects = 10000\nobject = \"18446744073709551615 B\"\nstreams = 128",
         "pattern = \"iperf\"\nstreams = 4294967295",
@@ -270,41 +282,45 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
         "pattern = \"udping\"\nperiod = \"1 ns\"\nduration = \"59 min\"",
         "pattern = \"bulk\"\nsize = \"18446744073709551615 B\"",
     ];
-    let odd = [0, 1, u32::MAX].map(|n| TransferSettings {
+    let extreme_settings = [0, 1, u32::MAX].map(|n| TransferSettings {
         block_bytes: Some(n),
         window_bytes: Some(n),
         rate_bps: Some(u64::from(n) << 32 | u64::from(n)),
         congestion_control: Some("x".repeat(30_000)),
         ..TransferSettings::default()
     });
-    let deep = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
-    let first = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
+    let nested_texts = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
+    let preamble_bytes = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     site.run_attack(|attack| {
         let mut n = 0;
         while attack.is_active() {
-            for flow in huge {
+            for flow in huge_flows {
                 n = n % 50 + 1;
-                let Ok(mut stranger) = RawClient::connect(site.route(n)) else { continue };
+                let Ok(mut client) = RawClient::connect(site.route(n)) else { continue };
                 let settings =
                     TransferSettings { rate_bps: Some(u64::MAX), ..TransferSettings::default() };
-                let _ = stranger.plan(&[flow; 16], settings); // the server may have closed it
+                let _ = client.plan(&[flow; 16], settings); // the server may have closed it
             }
-            for settings in &odd {
-                let Ok(mut stranger) = RawClient::connect(site.route(60)) else { continue };
-                let why = stranger.plan(&[MINUTE], settings.clone());
-                assert!(!matches!(why, Ok(None)), "{settings:?} was accepted");
+            for settings in &extreme_settings {
+                let Ok(mut client) = RawClient::connect(site.route(60)) else { continue };
+                let reason = client.plan(&[ENDLESS_FLOW], settings.clone());
+                assert!(!matches!(reason, Ok(None)), "{settings:?} was accepted");
             }
-            for text in &deep {
+            for text in &nested_texts {
                 let Ok(mut socket) = dial(site.route(61), false) else { continue };
                 let length = (text.len() as u32).to_be_bytes();
                 // The server may have closed it.
-                let _ = socket.write_all(&[&first, &length[..], text.as_bytes()].concat());
+                let _ = socket.write_all(&[&preamble_bytes, &length[..], text.as_bytes()].concat());
             }
             for length in [65_537, 1 << 31, u32::MAX] {
                 let Ok(mut socket) = dial(site.route(62), false) else { continue };
                 // The server may have closed it.
-                let _ = socket.write_all(&[&first, &u32::to_be_bytes(length)[..]].concat());
-                assert!(closes(&socket, Duration::from_secs(8)).is_some(), "{length} bytes");
+                let _ =
+                    socket.write_all(&[&preamble_bytes, &u32::to_be_bytes(length)[..]].concat());
+                assert!(
+                    wait_for_close(&socket, Duration::from_secs(8)).is_some(),
+                    "{length} bytes"
+                );
             }
             attack.set_active();
         }
@@ -322,22 +338,22 @@ fn repeated_messages_reserve_nothing_twice() {
     for round in 0..times(8, 32) {
         let mut client = wait_for("a place", || {
             let mut stranger = RawClient::connect(site.route(1 + round as u16)).ok()?;
-            let answer = stranger.plan(&[DOWN], TransferSettings::default());
-            matches!(answer, Ok(None)).then_some(stranger)
+            let reply = stranger.plan(&[DOWN], TransferSettings::default());
+            matches!(reply, Ok(None)).then_some(stranger)
         });
         let _data = client.data(0, 0).unwrap();
-        let twice =
+        let repeated_messages =
             [plan(&flow(DOWN)), hello(), ClientMessage::Bye, ClientMessage::Begin { at_ns: 0 }];
-        let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
-        let mut line = ControlClient::open(site.route(1), client.token).unwrap();
-        let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
-        if matches!(twice[round % twice.len()], ClientMessage::Bye) {
+        let message = frame::to_bytes(&repeated_messages[round % repeated_messages.len()]).unwrap();
+        let mut second_connection = ControlClient::open(site.route(1), client.token).unwrap();
+        let _ = second_connection.stream.write_all(&message.repeat(50)); // the server may have closed it
+        if matches!(repeated_messages[round % repeated_messages.len()], ClientMessage::Bye) {
             // The server does not announce readiness any more.
             let _ = client.send(&ClientMessage::Begin { at_ns: 0 });
         } else {
             let _ = client.begin(); // the server may have closed it
         }
-        let _ = line.send(&ClientMessage::Bye); // the server may have closed it
+        let _ = second_connection.send(&ClientMessage::Bye); // the server may have closed it
         let _ = client.send(&ClientMessage::Begin { at_ns: 0 });
     }
     site.wait_until_idle();
