@@ -70,10 +70,10 @@ impl StackCpuStart {
                 (HostRole::None, _) => {}
                 (HostRole::Client | HostRole::Server | HostRole::Both, None) => has_kernels = true,
                 (HostRole::Client, Some(spent)) => {
-                    (has_own_stacks, *client) = (true, *client + nanos(spent))
+                    (has_own_stacks, *client) = (true, *client + nanos(spent));
                 }
                 (HostRole::Server, Some(spent)) => {
-                    (has_own_stacks, *server) = (true, *server + nanos(spent))
+                    (has_own_stacks, *server) = (true, *server + nanos(spent));
                 }
                 // One thread serves both ends.
                 (HostRole::Both, Some(_)) => return None,

@@ -81,7 +81,7 @@ impl UdpSendTask {
                     run_clock.consume(TrafficDirection::Outbound, datagram.len());
                 }
                 Err(error) if is_send_buffer_full(&error) => {
-                    run_clock.sleep_until(now + RETRY_INTERVAL)
+                    run_clock.sleep_until(now + RETRY_INTERVAL);
                 }
                 Err(_) => self.sender.on_refused(),
             }

@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_flow_sums_its_connections_and_takes_the_worst_times() {
         let mut log = StackTotals::default();
-        let state = ConnectionState {
+        let connection_state = ConnectionState {
             reorder_bytes: Some(0),
             receive_buffer_bytes: Some(100),
             reorder_peak_bytes: Some(70),
@@ -279,9 +279,12 @@ mod tests {
             penalisations: Some(1),
             switches: Some(3),
         };
-        for (stream, connection) in
-            [(0, Some(state.clone())), (0, Some(state.clone())), (1, Some(state)), (2, None)]
-        {
+        for (stream, connection) in [
+            (0, Some(connection_state.clone())),
+            (0, Some(connection_state.clone())),
+            (1, Some(connection_state)),
+            (2, None),
+        ] {
             log.record(&Interval {
                 t_ns: 1,
                 span_ns: 1,

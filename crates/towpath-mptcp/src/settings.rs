@@ -113,11 +113,11 @@ impl HostSettings {
                 connection.opportunistic.retransmission = parse_opportunistic_mode(name, value)?;
             }
             "penalisation" => {
-                connection.opportunistic.penalisation = parse_opportunistic_mode(name, value)?
+                connection.opportunistic.penalisation = parse_opportunistic_mode(name, value)?;
             }
             "checksum" => connection.checksum = parse_bool(name, value)?,
             "receive-buffer-mode" => {
-                set_receive_buffer_mode(&mut connection.receive_buffer, name, value)?
+                set_receive_buffer_mode(&mut connection.receive_buffer, name, value)?;
             }
             "receive-buffer" => {
                 let [_, initial, max] = parse_sizes(name, value)?;

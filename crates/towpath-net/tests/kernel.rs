@@ -76,10 +76,10 @@ fn delay_metrics_of_run(delay: Delay, pps: u64, seed: u64) -> [f64; 6] {
         reordered += f64::from(u8::from(*number < latest));
         latest = latest.max(*number);
     }
-    let delay_us = |(arrival, NumberedPacket(number, _)): &(Instant, NumberedPacket)| {
+    let packet_delay = |(arrival, NumberedPacket(number, _)): &(Instant, NumberedPacket)| {
         arrival.saturating_since(sent_at(*number)).as_nanos() as f64 / 1e3
     };
-    let mut delays_us: Vec<f64> = arrivals.iter().map(delay_us).collect();
+    let mut delays_us: Vec<f64> = arrivals.iter().map(packet_delay).collect();
     delays_us.sort_by(f64::total_cmp);
     let mean = delays_us.iter().sum::<f64>() / delays_us.len() as f64;
     let variance =

@@ -148,10 +148,10 @@ impl QuicConfig {
                 self.policy = entry.ok_or_else(invalid_value)?.1;
             }
             "receive-buffer" => {
-                self.receive_window_bytes = largest_size(value).map_err(|_| invalid_value())?
+                self.receive_window_bytes = largest_size(value).map_err(|_| invalid_value())?;
             }
             "send-buffer" => {
-                self.send_window_bytes = largest_size(value).map_err(|_| invalid_value())?
+                self.send_window_bytes = largest_size(value).map_err(|_| invalid_value())?;
             }
             _ => return Err(SettingError::Unknown(name.to_owned())),
         }

@@ -448,7 +448,7 @@ impl Connection {
     /// Updates a path's status, if the library still knows the path.
     fn refresh(&mut self, id: PathId) {
         let metrics = self.path_metrics(id);
-        let Some(stats) = self.inner.path_stats(id) else { return };
+        let Some(counters) = self.inner.path_stats(id) else { return };
         let tuple = self.inner.network_path(id).ok();
         let backup = self.is_backup(id);
         let source = self.source;
@@ -467,13 +467,13 @@ impl Connection {
         status.ssthresh_bytes = metrics.ssthresh_bytes;
         status.in_flight_bytes = metrics.in_flight_bytes;
         status.acked_bytes = metrics.acked_bytes;
-        status.sent_bytes = stats.udp_tx.bytes;
-        status.sent_datagrams = stats.udp_tx.datagrams;
-        status.received_bytes = stats.udp_rx.bytes;
-        status.sent_stream_frames = stats.frame_tx.stream;
-        status.received_stream_frames = stats.frame_rx.stream;
-        status.lost_packets = stats.lost_packets;
-        status.mtu_bytes = stats.current_mtu;
+        status.sent_bytes = counters.udp_tx.bytes;
+        status.sent_datagrams = counters.udp_tx.datagrams;
+        status.received_bytes = counters.udp_rx.bytes;
+        status.sent_stream_frames = counters.frame_tx.stream;
+        status.received_stream_frames = counters.frame_rx.stream;
+        status.lost_packets = counters.lost_packets;
+        status.mtu_bytes = counters.current_mtu;
     }
 
     pub(crate) fn path_statuses(&mut self) -> Vec<PathStatus> {

@@ -67,15 +67,15 @@ impl Grid {
     /// Spreads `amount` evenly over the period in which it was counted.
     fn spread(&self, values: &mut Values, t_ns: u64, span_ns: u64, amount: f64) {
         let (step, span) = (self.step_ns as f64, span_ns.max(1) as f64);
-        let (from_ns, to_ns) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
-        let first_point = (from_ns / step) as usize;
+        let (start_ns, end_ns) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
+        let first_point = (start_ns / step) as usize;
         let last_point = self.points.saturating_sub(1);
-        for point in first_point.min(last_point)..=((to_ns / step) as usize).min(last_point) {
+        for point in first_point.min(last_point)..=((end_ns / step) as usize).min(last_point) {
             // The last point also includes data that a late sample counted after the end of the
             // grid.
             let point_end =
                 if point == last_point { f64::INFINITY } else { (point + 1) as f64 * step };
-            let share = (to_ns.min(point_end) - from_ns.max(point as f64 * step)).max(0.0) / span;
+            let share = (end_ns.min(point_end) - start_ns.max(point as f64 * step)).max(0.0) / span;
             if share > 1e-9
                 && let Some(value) = values.get_mut(point)
             {

@@ -68,7 +68,7 @@ impl Simulation<'_> {
             }
             QuicEvent::Finished(..) => {}
             QuicEvent::Closed { connection, error } => {
-                self.on_quic_closed(index, connection, error)
+                self.on_quic_closed(index, connection, error);
             }
             QuicEvent::Notice { connection, notice } => {
                 let Some(host) = self.hosts.get_mut(index) else { return };

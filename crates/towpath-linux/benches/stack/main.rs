@@ -156,7 +156,7 @@ impl Plan {
                 "--quick" => (plan.rounds, plan.length) = (1, Duration::from_secs(1)),
                 "--rounds" => plan.rounds = next_number()?.max(1) as usize,
                 "--seconds" => {
-                    plan.length = Duration::from_secs(next_number()?.clamp(1, 60).into())
+                    plan.length = Duration::from_secs(next_number()?.clamp(1, 60).into());
                 }
                 option if option.starts_with('-') => {
                     return Err(format!("unknown option `{option}`").into());

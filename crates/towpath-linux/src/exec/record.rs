@@ -168,11 +168,11 @@ impl ExecRecorder {
         socket: &DiagSocket,
         (time, span): (Instant, Duration),
     ) {
-        let Some(tracked) = tracker.get(connection) else { return };
+        let Some(entry) = tracker.get(connection) else { return };
         let now = TcpInfo::parse(&socket.info);
         let stream = self.streams.entry(connection).or_insert(ConnectionRecord {
-            number: tracked.number,
-            locally_opened: tracked.role == ConnectionRole::Opened,
+            number: entry.number,
+            locally_opened: entry.role == ConnectionRole::Opened,
             ..ConnectionRecord::default()
         });
         let mut stream = *stream;

@@ -293,9 +293,9 @@ mod tests {
         ];
         let tcp = vec![subflow(70, "10.0.0.1:5", 9), subflow(71, "10.1.0.1:6", 9)];
         tracker.update(&SocketSnapshot { mptcp, tcp });
-        let tracked = tracker.sockets[0];
+        let socket = tracker.sockets[0];
         assert_eq!(
-            (tracked.outcome, tracked.role, tracked.max_subflows),
+            (socket.outcome, socket.role, socket.max_subflows),
             (SocketOutcome::Multipath, ConnectionRole::Opened, 2)
         );
         assert_eq!(tracker.sockets.len(), 1, "the other one is somebody else's");

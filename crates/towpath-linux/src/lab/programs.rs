@@ -133,7 +133,7 @@ impl LabPrograms {
                 }
                 Readiness::Background { listens } => add_background(None, listens, None),
                 Readiness::Ended(status) if status.success() => {
-                    add_background(None, false, Some(status))
+                    add_background(None, false, Some(status));
                 }
                 Readiness::Ended(status) => {
                     emit(LabMessage::Note(&format!(

@@ -235,7 +235,7 @@ impl BlockingConnection {
                 ConnectionEvent::StreamOpened(stream) => progress.opened.push_back(*stream),
                 ConnectionEvent::Readable(_) => {}
                 ConnectionEvent::Closed(error) => {
-                    progress.close_state = CloseState::new(error.clone())
+                    progress.close_state = CloseState::new(error.clone());
                 }
                 ConnectionEvent::Notice(notice) => progress.notices.push((now, notice.clone())),
             });

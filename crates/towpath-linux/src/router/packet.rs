@@ -205,11 +205,11 @@ pub(crate) fn build_reset(packet: &[u8]) -> Option<Vec<u8>> {
     } else {
         ([0; 4], next_seq, Flags::RST.with(Flags::ACK))
     };
-    let mut reset = ip.to_vec();
-    reset.extend([d0, d1, s0, s1]);
-    reset.extend(seq);
-    reset.extend(ack);
-    reset.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
-    headers::swap_src_dst(&mut reset);
-    Some(reset)
+    let mut reset_packet = ip.to_vec();
+    reset_packet.extend([d0, d1, s0, s1]);
+    reset_packet.extend(seq);
+    reset_packet.extend(ack);
+    reset_packet.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
+    headers::swap_src_dst(&mut reset_packet);
+    Some(reset_packet)
 }

@@ -257,7 +257,7 @@ fn write(
                 run_clock.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
                 match sent {
                     Ok(accepted) => {
-                        lock(session).on_written(run_clock.now(), stream.number, accepted)
+                        lock(session).on_written(run_clock.now(), stream.number, accepted);
                     }
                     Err(error) if is_waiting(&error) => {
                         progress.full = true;

@@ -163,8 +163,8 @@ impl UdpSocketPair<'_> {
         });
         let path = scenario.paths.get(self.flow.via).map_or("?", |path| path.name.as_str());
         let sent = sender.map(UdpSender::finish);
-        let received = receiver.finish(true);
-        let ends = (sent.as_ref(), Some(&received));
+        let report = receiver.finish(true);
+        let ends = (sent.as_ref(), Some(&report));
         let merged = merge_reports(plan, (flow, start, sample), (direction, path), ends);
         (merged.map(|(stats, rows)| UdpFlowResult { direction, stats, rows }), log)
     }

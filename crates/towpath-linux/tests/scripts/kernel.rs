@@ -292,7 +292,7 @@ impl HostUnderTest for Kernel {
             "receive-buffer" => options.receive_buffer = Some(parse_number(value)?),
             "send-buffer" => options.send_buffer = Some(parse_number(value)?),
             "user-timeout" => {
-                options.user_timeout = Some(Duration::from_millis(parse_number(value)?))
+                options.user_timeout = Some(Duration::from_millis(parse_number(value)?));
             }
             "keepalive" => {
                 let numbers: Vec<u64> =

@@ -213,16 +213,20 @@ fn merge_datagrams(
         DataDirection::Down => (server, client),
     };
     let sent = sender.and_then(|report| report.sent);
-    let mut received = receiver.and_then(|report| report.received);
+    let mut udp_report = receiver.and_then(|report| report.received);
     if let (Some(playout), Some(round_trip_ns)) =
-        (received.as_mut().and_then(|r| r.playout.as_mut()), round_trip_ns)
+        (udp_report.as_mut().and_then(|r| r.playout.as_mut()), round_trip_ns)
     {
         (playout.min_transit_ns, playout.basis) =
             (Some(round_trip_ns / 2), DelayBasis::HalfRoundTrip);
     }
     let flow_key = (number, Instant::ZERO + flow.start, scenario.run.sample);
-    let merged_reports =
-        udp::merge_reports(plan, flow_key, (direction, &path), (sent.as_ref(), received.as_ref()));
+    let merged_reports = udp::merge_reports(
+        plan,
+        flow_key,
+        (direction, &path),
+        (sent.as_ref(), udp_report.as_ref()),
+    );
     if let Some((stats, rows)) = merged_reports {
         merged.datagrams.push((number, direction, stats));
         merged.datagram_rows.extend(rows);

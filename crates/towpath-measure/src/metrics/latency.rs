@@ -118,8 +118,8 @@ mod tests {
         LatencyPhases { duration: seconds(5), pause: seconds(1), streams: 1 }
     }
 
-    fn message(due_ms: u64, delay_ms: Option<u64>) -> Message {
-        let due_ns = due_ms * MILLI;
+    fn message(planned_ms: u64, delay_ms: Option<u64>) -> Message {
+        let due_ns = planned_ms * MILLI;
         Message {
             flow: 0,
             direction: DataDirection::Up,

@@ -76,7 +76,7 @@ impl ReceiveMappings {
             None => self.infinite = Some((from_ssn, shift)),
             // The packet with the start of the infinite mapping was overtaken by the next.
             Some((infinite_from, current_shift)) if *current_shift == shift => {
-                *infinite_from = from_ssn.min(*infinite_from)
+                *infinite_from = from_ssn.min(*infinite_from);
             }
             Some(_) => {}
         }

@@ -75,15 +75,15 @@ impl Endpoints {
         if is_connected || !self.may_accept(&remote, view) {
             return;
         }
-        let mut opened = false;
+        let mut has_opened = false;
         let mut opener = SubflowOpener::new(view, actions);
         for local in self.source_addresses(remote, view) {
             if opener.open(self.pair(local, remote)) {
                 self.used.insert(local.address_id);
-                opened = true;
+                has_opened = true;
             }
         }
-        if opened && remote.address_id != 0 {
+        if has_opened && remote.address_id != 0 {
             self.accepted.insert(remote.address_id);
         }
     }

@@ -55,7 +55,7 @@ impl PathManager for Fullmesh {
         self.initial_address.record(view);
         match event {
             PathManagerEvent::Withdrawn(id) => {
-                self.opened_pairs.retain(|(_, remote)| *remote != id)
+                self.opened_pairs.retain(|(_, remote)| *remote != id);
             }
             PathManagerEvent::LocalGone { address_id } => {
                 self.opened_pairs.retain(|(local, _)| *local != address_id);

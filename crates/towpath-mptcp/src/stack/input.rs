@@ -55,7 +55,7 @@ impl Stack {
                     return self.on_syn(now, interface, segment, Some(used_until));
                 }
                 self.update_connection(now, id, |connection, host| {
-                    connection.on_segment(host, index, segment)
+                    connection.on_segment(host, index, segment);
                 });
                 return;
             }
@@ -93,7 +93,7 @@ impl Stack {
         }
         let mut used_until = None;
         self.update_connection(now, id, |connection, host| {
-            used_until = connection.reopen(host, index, syn)
+            used_until = connection.reopen(host, index, syn);
         });
         used_until
     }
@@ -228,7 +228,7 @@ impl Stack {
             self.connection(id).and_then(|connection| connection.subflow_index(tuple.0, tuple.1));
         if let Some(index) = index {
             self.update_connection(now, id, |connection, host| {
-                connection.on_icmp(host, index, error)
+                connection.on_icmp(host, index, error);
             });
         }
     }

@@ -91,7 +91,8 @@ impl Rtt {
                 }
             }
             None => {
-                self.mdev = MdevTracker::from_first_sample(micros(rtt), self.min_rto_us, sent_until)
+                self.mdev =
+                    MdevTracker::from_first_sample(micros(rtt), self.min_rto_us, sent_until);
             }
         }
         self.sample(rtt);

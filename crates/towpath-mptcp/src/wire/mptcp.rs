@@ -54,7 +54,7 @@ pub(super) fn parse(body: &[u8], options: &mut Options) {
             }
         }
         [subtype_byte, ref rest @ ..] => {
-            parse_other(subtype_byte >> 4, subtype_byte & 0xf, rest, options)
+            parse_other(subtype_byte >> 4, subtype_byte & 0xf, rest, options);
         }
         [] => {}
     }

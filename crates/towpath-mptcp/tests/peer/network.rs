@@ -373,7 +373,7 @@ impl Network {
                 }
             }
             ClientEvent::SubflowDown { subflow, .. } => {
-                self.subflows.retain(|entry| entry.id != subflow)
+                self.subflows.retain(|entry| entry.id != subflow);
             }
             ClientEvent::AddressAnnounced { addr, .. } => self.announced.push(addr),
             _ => {}

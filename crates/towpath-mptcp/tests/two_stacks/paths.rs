@@ -101,7 +101,7 @@ fn one_direction_of_a_path_can_die() {
     for direction in 0..2 {
         assert_survives("one way", 2, |network, _| network.directions[1][direction].up = false);
         assert_survives("one way of the first", 2, |network, _| {
-            network.directions[0][direction].up = false
+            network.directions[0][direction].up = false;
         });
     }
 }

@@ -156,7 +156,7 @@ fn parse_mapping_field(
         "map" => {}
         "dsn" => mapping.dsn = Some(words.number("a data sequence number")?),
         "ssn" => {
-            mapping.ssn = Some(parse_relative(words.expect_word("a subflow sequence number")?)?)
+            mapping.ssn = Some(parse_relative(words.expect_word("a subflow sequence number")?)?);
         }
         "len" => mapping.len = Some(words.number("a length")?),
         "dsn4" => mapping.octets = Some(4),

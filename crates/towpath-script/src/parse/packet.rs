@@ -53,14 +53,14 @@ fn parse_field(
         "PSH" => packet.push = Some(true),
         "!PSH" => packet.push = Some(false),
         "ack" => {
-            packet.ack = Some(parse_relative(words.expect_word("an acknowledgement number")?)?)
+            packet.ack = Some(parse_relative(words.expect_word("an acknowledgement number")?)?);
         }
         "win" => packet.window = Some(parse_range(words.expect_word("a window")?)?),
         "len" => packet.len = parse_range(words.expect_word("a length")?)?,
         "urgent" => packet.urgent = Some(words.number("an urgent pointer")?),
         "damaged" => packet.bad_checksum = true,
         "no" => {
-            packet.without.push(parse_option_name(words.expect_word("the name of an option")?)?)
+            packet.without.push(parse_option_name(words.expect_word("the name of an option")?)?);
         }
         "not-ect" => packet.ecn = Some(Ecn::NotCapable),
         "ect0" => packet.ecn = Some(Ecn::Capable0),

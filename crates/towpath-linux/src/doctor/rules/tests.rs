@@ -221,7 +221,7 @@ fn equal_prefixes_alone_do_not_imply_a_shared_link() {
         observation.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
     }));
     assert_no_findings(diagnose_separate_links(|observation, _| {
-        observation.here.links[1].running = false
+        observation.here.links[1].running = false;
     }));
 }
 

@@ -96,14 +96,14 @@ fn draw_case(rng: CaseRng, name: String) -> RandomCase {
         faults::add_harmless_oddity(rng, &mut draft);
     }
     let truth = draft.truth();
-    let cause = truth.causes.first().copied();
+    let first_cause = truth.causes.first().copied();
     let needs_server_report = draft.server == DrawnServer::Towpath;
     let case = FailureCase {
         name: name.leak(),
         title: truth.summary.clone().leak(),
         symptom: "This one was drawn at random.",
         explanation: "Its truth is known by how it was made.",
-        cause,
+        cause: first_cause,
         needs_server_report,
         changes: draft.changes().leak(),
     };

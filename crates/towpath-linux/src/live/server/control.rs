@@ -280,8 +280,8 @@ impl ServerState {
             if !test.account_result(length as u64, total) {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
-            let text = rest.get(..length).unwrap_or_default().to_owned();
-            channel.send(&ServerMessage::Part { offset: position as u64, total, text })?;
+            let chunk = rest.get(..length).unwrap_or_default().to_owned();
+            channel.send(&ServerMessage::Part { offset: position as u64, total, text: chunk })?;
             context.charge(self.clock, channel);
             position += length;
             if position >= result.len() {

@@ -112,7 +112,7 @@ fn collect_sysctls(value: &Value<'_>, prefix: &str, settings: &mut Vec<(String, 
         }
         match (inner.as_str(), inner.as_number()) {
             (Some(text), _) if !text.contains(['\n', '\0']) => {
-                settings.push((name, text.to_owned()))
+                settings.push((name, text.to_owned()));
             }
             (Some(_), _) => inner.fail("a setting is one line", "expected a text or an integer"),
             (None, Some(number)) if !number.contains('.') => settings.push((name, number)),

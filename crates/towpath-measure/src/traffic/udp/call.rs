@@ -185,10 +185,14 @@ mod tests {
         for (arrival, number, due) in arrivals {
             receiver.on_datagram(arrival, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), receiver.finish(true));
+        let (sent, receiver_report) = (sender.finish(), receiver.finish(true));
         let direction = (DataDirection::Up, "p");
-        let merged =
-            merge_reports(plan, (0, at_us(0), SAMPLE), direction, (Some(&sent), Some(&received)));
+        let merged = merge_reports(
+            plan,
+            (0, at_us(0), SAMPLE),
+            direction,
+            (Some(&sent), Some(&receiver_report)),
+        );
         merged.unwrap().0.call.unwrap()
     }
 
@@ -292,9 +296,9 @@ mod tests {
             sender.on_sent(due);
             receiver.on_datagram(due + SAMPLE, (number, due), 172);
         }
-        let (sent, received) = (sender.finish(), receiver.finish(false));
+        let (sent, receiver_report) = (sender.finish(), receiver.finish(false));
         let flow_direction = (DataDirection::Up, "p");
-        let reports = (Some(&sent), Some(&received));
+        let reports = (Some(&sent), Some(&receiver_report));
         let (stats, _) =
             merge_reports(&plan, (0, at_us(0), SAMPLE), flow_direction, reports).unwrap();
         let call = stats.call.unwrap();

@@ -170,7 +170,6 @@ fn links_to_files_of_the_kernel_end() {
     }
 }
 /// Returns a zstd block that holds a text without compression (RFC 8878 §3.1.1.2).
-
 fn raw_zstd_block(text: &[u8]) -> Vec<u8> {
     let size = u32::try_from(text.len()).unwrap();
     let mut block = ((size << 3) | 1).to_le_bytes()[..3].to_vec();

@@ -125,7 +125,6 @@ fn receive_all_until<'a>(
     received_bytes.into_inner()
 }
 /// Sends on many connections at once until the deadline. Returns the number of bytes.
-
 fn send_all_until<'a>(sockets: impl IntoIterator<Item = &'a TcpStream>, deadline: Instant) -> u64 {
     let sent_bytes = AtomicU64::new(0);
     thread::scope(|scope| {

@@ -30,7 +30,6 @@ fn start_guarded_server() -> AttackedServer {
     start_with_secret(AttackedServer::new)
 }
 /// Starts a server with a secret by a function that gets the additional arguments.
-
 fn start_with_secret(start: impl Fn(&[&str]) -> AttackedServer) -> AttackedServer {
     let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
