@@ -202,8 +202,8 @@ impl Requirement {
         let line = line_of(text, raw.id.span().start);
         let tests = match raw.test {
             None => Vec::new(),
-            Some(OneOrMore::One(test)) => vec![test],
-            Some(OneOrMore::More(tests)) => tests,
+            Some(OneOrMore::One(name)) => vec![name],
+            Some(OneOrMore::More(names)) => names,
         };
         Self {
             line,

@@ -392,10 +392,11 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
     let is_working = |subflow: &ObservedSubflow| {
         subflow.established && !subflow.gone && subflow.tcp.backoff == 0
     };
-    for subflow in trial.subflows.iter().filter(|subflow| !is_working(subflow)) {
+    let path_of = |subflow: &ObservedSubflow| {
         let local = subflow.local.ip();
-        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote });
-    }
+        CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote }
+    };
+    trial.subflows.iter().filter(|subflow| !is_working(subflow)).map(path_of).for_each(&mut add);
     for event in trial.events_of("SF_CLOSED") {
         if let (Some(local), Some(remote)) = (event.local, event.remote) {
             let remote = SocketAddr::new(remote, event.remote_port.unwrap_or(trial.target.port()));
@@ -403,10 +404,7 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
         }
     }
     let has_join = trial.subflows.iter().any(|subflow| !subflow.first && is_working(subflow));
-    for subflow in trial.subflows.iter().filter(|subflow| is_working(subflow)) {
-        let local = subflow.local.ip();
-        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote });
-    }
+    trial.subflows.iter().filter(|subflow| is_working(subflow)).map(path_of).for_each(&mut add);
     let is_used =
         |address: IpAddr| trial.subflows.iter().any(|subflow| subflow.local.ip() == address);
     for endpoint in here
@@ -424,20 +422,14 @@ pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
             |remote| trial.subflows.iter().any(|subflow| subflow.remote.ip() == remote);
         if let Some(remote) = event.remote.filter(|remote| !is_reached(*remote)) {
             let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
-            add(CandidatePath {
-                local: None,
-                bound_to: None,
-                remote: SocketAddr::new(remote, port),
-            });
+            let remote = SocketAddr::new(remote, port);
+            add(CandidatePath { local: None, bound_to: None, remote });
         }
     }
     for source in route_lookups::sources(here) {
-        let is_loopback = trial.target.ip().is_loopback();
-        if !has_join
-            && !is_loopback
-            && !is_used(source)
-            && source.is_ipv4() == trial.target.is_ipv4()
-        {
+        let is_reachable =
+            !trial.target.ip().is_loopback() && source.is_ipv4() == trial.target.is_ipv4();
+        if !has_join && is_reachable && !is_used(source) {
             let bound_to = here.link_of(source).map(|link| link.index);
             add(CandidatePath { local: Some(source), bound_to, remote: trial.target });
         }

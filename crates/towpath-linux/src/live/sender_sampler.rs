@@ -118,12 +118,8 @@ impl SenderSampler {
                 self.subflows.entry(*key).or_insert_with(|| SenderSubflow::new(sample.info));
             subflow.overhead_bytes = packet_overhead;
             let now = sample.info;
-            let delta = SubflowDelta {
-                before: &subflow.info,
-                now: &now,
-                backup: false,
-                cwnd_reduced: false,
-            };
+            let (backup, cwnd_reduced) = (false, false);
+            let delta = SubflowDelta { before: &subflow.info, now: &now, backup, cwnd_reduced };
             subflow.cwnd_reduced |= delta.is_cwnd_reduced();
             subflow.max_peer_window_bytes =
                 subflow.max_peer_window_bytes.max(now.snd_wnd_bytes.unwrap_or(0).into());

@@ -269,12 +269,9 @@ fn draw_frame(
         }
     }
     if panel.kind == CurveKind::Scatter || panel.kind == CurveKind::Cdf {
-        for position in x.ticks.iter().filter_map(|(value, _)| x.relative_position(*value)) {
-            let _ = write!(
-                out,
-                "<path d=\"M{:.1} 0V{height:.1}\" stroke=\"{LINE}\"/>",
-                position * width
-            );
+        for share in x.ticks.iter().filter_map(|(value, _)| x.relative_position(*value)) {
+            let position = share * width;
+            let _ = write!(out, "<path d=\"M{position:.1} 0V{height:.1}\" stroke=\"{LINE}\"/>");
         }
     }
     let _ = write!(

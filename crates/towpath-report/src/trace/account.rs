@@ -179,16 +179,12 @@ impl CaptureAnalysis {
             let periods = builder.periods.entry((*path_index, direction)).or_default();
             let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
             let end_period = end_ns.map_or(last_period, |ns| ns / sample_ns);
-            let first_period = subflow.first_ns / sample_ns;
-            for number in (captured.first_ns / sample_ns)..=last_period {
-                let part = if number < first_period || number > end_period {
-                    Part::NoSubflow
-                } else {
-                    continue;
-                };
+            let open_periods = subflow.first_ns / sample_ns..=end_period;
+            let all_periods = captured.first_ns / sample_ns..=last_period;
+            for number in all_periods.filter(|number| !open_periods.contains(number)) {
                 let entry = periods.entry(number).or_default();
                 if entry.reasons.is_empty() {
-                    entry.reasons.push((part.into(), 1.0));
+                    entry.reasons.push((Part::NoSubflow.into(), 1.0));
                 }
             }
         }

@@ -231,11 +231,8 @@ impl DirectionTracker {
         let spurious = self.spurious_bytes - spurious_before;
         // Data that arrives after later data was lost before the capture point.
         self.sender.had_loss |= late_bytes > 0;
-        self.sender.on_sent(
-            [new_bytes, retransmitted, spurious, reinjected],
-            is_full,
-            context.now_ns,
-        );
+        let sent_bytes = [new_bytes, retransmitted, spurious, reinjected];
+        self.sender.on_sent(sent_bytes, is_full, context.now_ns);
         if new_bytes > 0 {
             data.is_app_limited = !is_full;
         }

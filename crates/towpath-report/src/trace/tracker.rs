@@ -287,19 +287,15 @@ impl Tracker {
         if let Some(dss) = &options.dss {
             self.dss(located, dss);
         }
-        let is_unmapped =
-            segment.payload_bytes > 0 && options.dss.is_none() && !segment.options_cut;
-        if is_unmapped {
+        if segment.payload_bytes > 0 && options.dss.is_none() && !segment.options_cut {
             self.on_unmapped_payload(located);
         }
         let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
             return;
         };
         let context = SendContext { now_ns, subflow: subflow.number };
-        let ([sender, receiver], [sender_data, receiver_data]) = (
-            sender_and_receiver(&mut subflow.directions, side),
-            sender_and_receiver(&mut connection.data, side),
-        );
+        let [sender, receiver] = sender_and_receiver(&mut subflow.directions, side);
+        let [sender_data, receiver_data] = sender_and_receiver(&mut connection.data, side);
         // The SYN occupies one number, and data may follow it (RFC 7413).
         let is_syn = segment.flags.contains(Flags::SYN);
         let seq = if is_syn { segment.seq.wrapping_add(1) } else { segment.seq };

@@ -40,26 +40,25 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let make_request =
-        |scenario: &Scenario, transport, repeat, run_order| -> Result<MeasureRequest, CliError> {
-            Ok(MeasureRequest {
-                name: server.host.clone(),
-                choice: server.choice.clone(),
-                session: None,
-                targets: targets.clone(),
-                source: source.clone(),
-                plan: test_plan(arguments, scenario, transport)?,
-                scenario: scenario.clone(),
-                secret: secret.clone(),
-                server: arguments.server_cert,
-                qlog: arguments.qlog.clone(),
-                repeat,
-                run_order,
-                seed: arguments.seed,
-                result_timeout: arguments.result_timeout,
-                mobile: arguments.mobile,
-            })
-        };
+    let make_request = |scenario: &Scenario, transport, repeat, run_order| {
+        Ok::<_, CliError>(MeasureRequest {
+            name: server.host.clone(),
+            choice: server.choice.clone(),
+            session: None,
+            targets: targets.clone(),
+            source: source.clone(),
+            plan: test_plan(arguments, scenario, transport)?,
+            scenario: scenario.clone(),
+            secret: secret.clone(),
+            server: arguments.server_cert,
+            qlog: arguments.qlog.clone(),
+            repeat,
+            run_order,
+            seed: arguments.seed,
+            result_timeout: arguments.result_timeout,
+            mobile: arguments.mobile,
+        })
+    };
     if arguments.is_session() {
         // Only the first transport adds the datagrams that measure each path alone.
         let without_udping = build_scenario(false)?;

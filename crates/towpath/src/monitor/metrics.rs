@@ -26,12 +26,8 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
     let fallbacks = connections.iter().filter(|derived| derived.connection.fallback).count();
     write_gauge(&mut page, "connections", "Multipath TCP connections.", connections.len());
     write_gauge(&mut page, "fallbacks", "Connections that fell back to TCP.", fallbacks);
-    write_head(
-        &mut page,
-        "subflows",
-        "gauge",
-        "Subflows by status; one that is trying carries nothing.",
-    );
+    let help = "Subflows by status; one that is trying carries nothing.";
+    write_head(&mut page, "subflows", "gauge", help);
     for status in STATUSES {
         let subflows = connections.iter().flat_map(|derived| &derived.subflows);
         let count = subflows.filter(|subflow| subflow.status == status).count();
@@ -42,8 +38,8 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
         .flat_map(|derived| {
             let token = derived.connection.token;
             let pairs = derived.connection.subflows.iter().zip(&derived.subflows);
-            pairs.map(move |(subflow, derived_subflow)| {
-                (labels(token, subflow, derived_subflow), subflow, derived_subflow)
+            pairs.map(move |(subflow, inferred)| {
+                (labels(token, subflow, inferred), subflow, inferred)
             })
         })
         .take(MAX_SUBFLOWS)
@@ -61,7 +57,7 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
     family("subflow_acked_bytes_total", "counter", "Payload acknowledged.", &|(_, subflow, _)| {
         subflow.bytes_acked as f64
     });
-    let help = "Packets sent again on the same subflow.";
+    let help = "Retransmitted packets of the subflow.";
     family("subflow_retransmissions_total", "counter", help, &|(_, subflow, _)| {
         f64::from(subflow.retransmissions)
     });
@@ -72,18 +68,15 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
         f64::from(subflow.cwnd_packets)
     });
     let help = "1 if what was sent is not answered, or the interface is down (inferred).";
-    family("subflow_stale", "gauge", help, &|(_, _, derived_subflow)| {
-        f64::from(u8::from(derived_subflow.status == SubflowActivity::Stale))
+    family("subflow_stale", "gauge", help, &|(_, _, inferred)| {
+        f64::from(u8::from(inferred.status == SubflowActivity::Stale))
     });
     let help = "Part of the last second in which this held the sender back.";
     write_head(&mut page, "subflow_limited_ratio", "gauge", help);
-    for (labels, _, derived_subflow) in &rows {
-        for limit in &derived_subflow.limits {
-            let (name, share) = (limit.id(), limit.share);
-            let _ = writeln!(
-                page,
-                "towpath_mptcp_subflow_limited_ratio{{{labels},limit=\"{name}\"}} {share}"
-            );
+    for (labels, _, inferred) in &rows {
+        for limit in &inferred.limits {
+            let sample = format!("{{{labels},limit=\"{}\"}} {}", limit.id(), limit.share);
+            let _ = writeln!(page, "towpath_mptcp_subflow_limited_ratio{sample}");
         }
     }
     page

@@ -36,6 +36,8 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
             .with_evidence(format!("plain TCP to {target}: {}", outcome_text(false)))
             .with_evidence(format!("Multipath TCP to {target}: {}", outcome_text(true)))
     };
+    let at_target =
+        |cause, sentence: String| with_outcomes(Finding::new(cause, sentence).at_location(target));
     let route_errno = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.errno);
     // A listener that has closed by now refuses plain TCP as well, over any path.
     let connects = |check: &PlainTcpCheck| {
@@ -50,14 +52,11 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
         (true, ConnectOutcome::Refused, _) if later_connects => {
             with_outcomes(report_refused_option(trial, "resets"))
         }
-        (true, ConnectOutcome::Refused, _) => with_outcomes(
-            Finding::new(
-                Cause::ListenerClosedAfterAccept,
-                format!("{target} accepts one connection and refuses the next"),
-            )
-            .at_location(target)
-            .with_confidence(Confidence::Likely),
+        (true, ConnectOutcome::Refused, _) => at_target(
+            Cause::ListenerClosedAfterAccept,
+            format!("{target} accepts one connection and refuses the next"),
         )
+        .with_confidence(Confidence::Likely)
         .hint(
             "a program that closes its listener after it has accepted a connection refuses the \
              further subflows as well, as they arrive at the same port: keep the listener open, or \
@@ -71,25 +70,17 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
             .at_location(target.ip()),
         )
         .hint("look at `ip route get`: a default route or an interface is missing"),
-        (false, ConnectOutcome::Refused, None) => with_outcomes(
-            Finding::new(
-                Cause::RemoteRefused,
-                format!("nobody listens on {target}, with or without Multipath TCP"),
-            )
-            .at_location(target),
+        (false, ConnectOutcome::Refused, None) => at_target(
+            Cause::RemoteRefused,
+            format!("nobody listens on {target}, with or without Multipath TCP"),
         )
         .hint("start the server, or name the right port"),
-        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => {
-            with_outcomes(
-                Finding::new(
-                    Cause::RemoteSilent,
-                    format!("{target} does not answer, with or without Multipath TCP"),
-                )
-                .at_location(target),
-            )
-            .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
-            .hint("the host is down, or a firewall drops what is sent to this port")
-        }
+        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => at_target(
+            Cause::RemoteSilent,
+            format!("{target} does not answer, with or without Multipath TCP"),
+        )
+        .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
+        .hint("the host is down, or a firewall drops what is sent to this port"),
     }
 }
 

@@ -131,16 +131,9 @@ fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool 
         2 => {
             let old_prefix: &'static str = draft.prefix(path).leak();
             let new_prefix = old_prefix.replacen("2/", "77/", 1);
-            draft.extra_changes.push(NetworkMutation::NoAddress(
-                HostSide::Client,
-                path,
-                old_prefix,
-            ));
-            draft.extra_changes.push(NetworkMutation::Address(
-                HostSide::Client,
-                path,
-                new_prefix.leak(),
-            ));
+            let removal = NetworkMutation::NoAddress(HostSide::Client, path, old_prefix);
+            let addition = NetworkMutation::Address(HostSide::Client, path, new_prefix.leak());
+            draft.extra_changes.extend([removal, addition]);
             ("endpoint-address-missing", Evidence::Handshake)
         }
         3 => {

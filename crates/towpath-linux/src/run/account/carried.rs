@@ -151,11 +151,8 @@ pub(super) fn classify_carried(
         previous = *total;
     }
     if let Some((total, lost)) = totals.iter().zip(&lost).nth(kept_periods.saturating_sub(1)) {
-        let missing = total.served.saturating_sub(total.arrived);
-        mark_in_flight(
-            periods.get_mut(..kept_periods).unwrap_or_default(),
-            missing.saturating_sub(*lost),
-        );
+        let in_flight = total.served.saturating_sub(total.arrived).saturating_sub(*lost);
+        mark_in_flight(periods.get_mut(..kept_periods).unwrap_or_default(), in_flight);
     }
     periods
 }

@@ -209,15 +209,10 @@ impl Subflow {
         let dsack = self.apply_sacks(segment, ack, &mut delivery);
         let sacked = delivery.bytes > cumulative_bytes;
         let has_outstanding = self.send.outstanding() > 0;
-        let takes_sequence = segment.sequence_bytes() > 0;
         // An acknowledgement sent for its Multipath TCP option does not indicate loss (RFC 8684
         // §3).
-        let has_mptcp_option = !segment.options.mptcp.is_empty();
-        let is_duplicate = ack == acked_before
-            && !takes_sequence
-            && !window_changed
-            && has_outstanding
-            && !has_mptcp_option;
+        let is_bare = segment.sequence_bytes() == 0 && segment.options.mptcp.is_empty();
+        let is_duplicate = ack == acked_before && is_bare && !window_changed && has_outstanding;
         if !self.sack_on && is_duplicate {
             self.recovery.dup_acks += 1;
         }
