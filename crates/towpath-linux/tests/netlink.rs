@@ -36,7 +36,7 @@ fn wait_for<T>(what: impl Debug, mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(result) = poll() {
             return result;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what:?}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -34,7 +34,7 @@ fn wait_for(
     let deadline = Instant::now() + HANG_TIMEOUT;
     let mut changes = Vec::new();
     while !changes.iter().any(&predicate) {
-        assert!(Instant::now() < deadline, "waited in vain for {what}, heard {changes:?}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}, heard {changes:?}");
         changes.extend(watch.changes().unwrap());
         thread::sleep(Duration::from_millis(1));
     }

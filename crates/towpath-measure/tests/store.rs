@@ -11,6 +11,10 @@ use towpath_measure::store::{
 };
 
 const V1: &str = include_str!("fixtures/result-v1.jsonl");
+/// Records with the keys and values that were renamed before the first release.
+const FORMER_NAMES: &str = include_str!("fixtures/result-v1-former-names.jsonl");
+/// The same records as they are written today.
+const PRESENT_NAMES: &str = include_str!("fixtures/result-v1-present-names.jsonl");
 
 fn read_text(text: &str) -> Result<RunResult, StoreError> {
     read_run(text.as_bytes())
@@ -78,6 +82,20 @@ fn a_stored_result_survives_a_round_trip() {
     }
     assert_eq!(written.split_inclusive(|byte| *byte == b'\n').count(), records.len());
     assert_eq!(read_records(written.as_slice()).unwrap(), records);
+}
+
+#[test]
+fn former_names_are_read_and_present_names_are_written() {
+    let records = read_records(FORMER_NAMES.as_bytes()).unwrap();
+    let mut written = Vec::new();
+    for record in &records {
+        write_record(&mut written, record).unwrap();
+    }
+    for (line, present) in String::from_utf8(written).unwrap().lines().zip(PRESENT_NAMES.lines()) {
+        assert_eq!(line, present);
+    }
+    assert_eq!(records.len(), PRESENT_NAMES.lines().count());
+    assert_eq!(read_records(PRESENT_NAMES.as_bytes()).unwrap(), records);
 }
 
 #[test]
@@ -186,8 +204,8 @@ fn record() -> impl Strategy<Value = Record> {
     let counter = (any::<String>(), any::<u64>()).prop_map(|(name, after)| {
         Record::Counter(Counter { host: "a".into(), name, before: 0, after })
     });
-    let noise = (proptest::num::f64::NORMAL, any::<bool>()).prop_map(|(load, degraded)| {
-        Record::Timing(EmulatorTiming { load, unreliable: degraded, ..EmulatorTiming::default() })
+    let noise = (proptest::num::f64::NORMAL, any::<bool>()).prop_map(|(load, unreliable)| {
+        Record::Timing(EmulatorTiming { load, unreliable, ..EmulatorTiming::default() })
     });
     prop_oneof![interval, event, counter, noise]
 }

@@ -324,7 +324,7 @@ fn everything_that_makes_a_result_doubtful_is_a_warning() {
     assert_eq!(
         warnings(&summary),
         [
-            "degraded run: 1 % of the packets were 5 ms late or more",
+            "unreliable timing: 1 % of the packets were 5 ms late or more",
             "the emulator itself lost 3 packets",
             "only wifi carried data, of wifi and cellular",
             "flow 0 ran bbr where cubic was asked for",

@@ -127,7 +127,7 @@ pub fn multipath_evidence(hosts: &[HostEvidence<'_>]) -> MultipathEvidence {
         format!("{multipath_ends} of {ends} ends of connections negotiated {MULTIPATH_DRAFT}");
     evidence.insert(0, negotiated);
     let packets = if lost == 1 { "packet was" } else { "packets were" };
-    evidence.push(format!("{lost} {packets} taken for lost; the data was sent again"));
+    evidence.push(format!("{lost} {packets} declared lost; the data was retransmitted"));
     let used = ends > 0 && multipath_ends == ends;
     let reason =
         if ends == 0 { "no connection was opened" } else { "a connection did not negotiate it" };

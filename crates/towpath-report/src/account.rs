@@ -68,13 +68,13 @@ fn write_account(out: &mut String, name: &str, account: &AccountSummary, width: 
 
 /// Writes the share of time for which each limit held, where the capacity is only an estimate.
 fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
-    if account.links.iter().all(|link| link.limit_ns.is_empty()) {
+    if account.links.iter().all(|link| link.limits_ns.is_empty()) {
         return;
     }
     let _ = writeln!(out, "  what held senders back, whatever the paths could carry:");
     for link in &account.links {
-        let total_ns: u64 = link.limit_ns.values().sum();
-        let mut limits: Vec<_> = link.limit_ns.iter().collect();
+        let total_ns: u64 = link.limits_ns.values().sum();
+        let mut limits: Vec<_> = link.limits_ns.iter().collect();
         limits.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
         let share = |span: u64| (span as f64 * 100.0 / total_ns.max(1) as f64).round();
         let significant = limits.iter().filter(|(_, span)| share(**span) >= 1.0);

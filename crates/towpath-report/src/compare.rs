@@ -107,20 +107,20 @@ const MAIN_LABELS: [&str; 30] = [
     "Late",
     "Frames in time",
     "Jain",
-    "Answered",
+    "Requests answered",
     "Delay, median",
     "Delay, 99 %",
-    "Delay, largest",
-    "First picture after",
-    "Picture stood still",
-    "Page there after",
+    "Delay, max",
+    "Startup delay",
+    "Rebuffer events",
+    "Page load time",
     "Goodput",
     "Completed",
     "Longest stall",
     "Without gaps again after",
-    "Back at 90 %",
+    "Recovery to 90 %",
     "Paths used",
-    "Came back",
+    "Replies received",
     "Arrived",
     "Idle, median",
     "Loaded ",
@@ -196,7 +196,7 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     ]);
     if !is_datagrams {
         rows.push(flow_row(
-            "Connected after",
+            "Connect time",
             "from the start of the flow until the connection was open",
             |f| {
                 let connect_times = f.iter().filter_map(|flow| flow.connect_ns);
@@ -207,7 +207,7 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     if !has_messages {
         rows.extend([
             flow_row("Longest stall", "longest time without a byte at the receiver", longest_stall),
-            flow_row("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
+            flow_row("Total stall time", "sum of all gaps of 100 ms and more", stalls),
         ]);
     }
     for event in events(groups, key) {
@@ -226,7 +226,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
     let mut rows = Vec::new();
-    rows.push(flow_row("Retransmitted", "retransmitted packets of all subflows", |f| {
+    rows.push(flow_row("Retransmits", "retransmitted packets of all subflows", |f| {
         median_cell(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
     rows.extend(stack_rows(groups, key));
@@ -249,31 +249,31 @@ fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     type Write = fn(f64) -> String;
     let candidates: [(&str, &'static str, Pick, Write); 5] = [
         (
-            "Sent again elsewhere",
-            "bytes that were sent again on another subflow",
+            "Reinjected",
+            "bytes that were reinjected on another subflow",
             |stack| stack.reinjected_bytes,
             number::bytes,
         ),
         (
-            "Discarded on arrival",
+            "Duplicates discarded",
             "payload bytes that arrived and were not needed any more",
             |stack| stack.discarded_bytes,
             number::bytes,
         ),
         (
-            "Largest reorder buffer",
+            "Reorder buffer, peak",
             "most bytes that waited for earlier data at the receiver",
             |stack| stack.reorder_peak_bytes,
             number::bytes,
         ),
         (
-            "Window full",
+            "Receive window full",
             "time in which the sender had data and room, but the receiver allowed no more",
             |stack| stack.window_blocked_ns,
             number::time,
         ),
         (
-            "Paths slowed down",
+            "Penalisations (M2)",
             "times that a path was slowed down because it blocked the window (M2)",
             |stack| stack.penalisations,
             number::count,
@@ -409,7 +409,7 @@ fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -
                 .map(|group| recovery_time_cell(&recoveries(group), |r| r.last_stall_end_ns)),
         ),
         row(
-            "Back at 90 %",
+            "Recovery to 90 %",
             "time until goodput is back to 90 % of what it was, or of what the remaining paths carry",
             groups.iter().map(|group| recovery_cell(&recoveries(group))),
         ),
@@ -490,7 +490,7 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
     let states: Vec<_> = group.summaries().map(|summary| &summary.multipath).collect();
     let Some(first) = states.first() else { return missing() };
     if !first.requested {
-        return plain("not asked for".to_owned());
+        return plain("not requested".to_owned());
     }
     let used_count = states.iter().filter(|multipath| multipath.used).count();
     let on_several_paths = states.iter().filter(|multipath| multipath.paths_used.len() > 1).count();

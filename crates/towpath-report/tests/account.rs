@@ -59,7 +59,7 @@ fn run_with_account() -> StoredRun {
             direction: DataDirection::Up,
             paths: vec![path.to_owned()],
             parts: link_parts,
-            limit_ns: BTreeMap::new(),
+            limits_ns: BTreeMap::new(),
         });
     }
     let mut total = Parts::default();

@@ -162,7 +162,7 @@ fn unfair_comparisons_are_reported() {
         (|run| run.meta.world = World::Sim, "the world differs: emu and sim"),
         (|run| run.meta.kernel = "6.1.0".into(), "`Kernel` differs: 6.1.0 and 6.18.5"),
         (|run| run.meta.towpath = "0.0.9".into(), "`towpath` differs"),
-        (|run| run.meta.duration_ns = 1_000_000_000, "`Length of the traffic` differs"),
+        (|run| run.meta.duration_ns = 1_000_000_000, "`Duration` differs"),
         (|run| run.meta.scenario_toml.push('#'), "2 different scenarios are compared"),
         (|run| run.meta.stack = "towpath".into(), "the TCP stack differs: "),
         (
@@ -203,7 +203,7 @@ fn buffers_and_byte_counting_must_be_the_same() {
         let cpu = run.summary.as_mut().unwrap().cpu.as_mut().unwrap();
         cpu.accounting = CpuAccounting::StackThreads;
     });
-    assert!(warnings(&runs)[0].starts_with("`CPU counted` differs: threads with sockets and"));
+    assert!(warnings(&runs)[0].starts_with("`CPU accounting` differs: threads with sockets and"));
 }
 
 #[test]

@@ -332,13 +332,12 @@ fn probes() -> impl Iterator<Item = Probe> {
 #[test]
 fn datagrams_over_paths_have_a_chart_of_their_round_trips_with_those_that_were_lost() {
     let mut runs = pair();
-    assert!(!html(&runs).contains("Round trip of each path"));
+    assert!(!html(&runs).contains("RTT of each path"));
     runs[1].records.extend(probes().map(Record::Probe));
     let page = html(&runs);
     assert_well_formed(&page);
     assert_self_contained(&page);
-    for text in ["<strong>Round trip of each path</strong>", "wifi: lost", "Back within, each path"]
-    {
+    for text in ["<strong>RTT of each path</strong>", "wifi: lost", "Back within, each path"] {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("cellular: lost"));
@@ -500,16 +499,16 @@ fn our_own_stack_has_decision_charts_and_the_kernel_has_none() {
     assert_well_formed(&page);
     assert_self_contained(&page);
     let titles =
-        ["Reorder buffer", "Full window", "Sent again on another subflow", "Share of each"];
+        ["Reorder buffer", "Receive window full", "Reinjected on another subflow", "Share of each"];
     for title in titles {
         assert!(page.contains(&format!("<strong>{title}")), "{title}");
     }
-    assert!(page.contains("<h3>What the stack did</h3>"));
+    assert!(page.contains("<h3>Stack internals</h3>"));
     assert!(page.contains("M2 slowed wifi down"), "the path is named");
     assert!(page.contains("<li class=\"again0 band s\""), "the cause has a colour");
     assert!(page.contains("4000 switches of the scheduler"));
     let kernel = html(&[run(&handover(Transport::Mptcp, 1))]);
-    for title in titles.iter().chain(&["What the stack did"]) {
+    for title in titles.iter().chain(&["Stack internals"]) {
         assert!(!kernel.contains(title), "{title}");
     }
 }
@@ -525,8 +524,8 @@ fn a_stack_at_one_end_shows_the_data_of_that_end() {
         }
     }
     let page = html(&[run]);
-    assert!(!page.contains("Reorder buffer"));
-    assert!(page.contains("Full window"));
+    assert!(!page.contains("<strong>Reorder buffer"));
+    assert!(page.contains("Receive window full"));
 }
 
 #[test]
@@ -550,7 +549,7 @@ fn an_older_result_without_causes_is_drawn_without_them() {
         interval.connection = Some(serde_json::from_str(state).unwrap());
     }
     let page = html(&[run]);
-    assert!(page.contains("<span>sent again</span>"));
+    assert!(page.contains("<span>retransmitted or reinjected</span>"));
     assert!(page.contains("the receive buffer has 1.00 MB"), "too far above to be drawn");
 }
 
@@ -694,10 +693,8 @@ fn key_results_precede_the_charts_and_the_rest_is_collapsed() {
     let before_fold = page.split("more figures</summary>").next().unwrap();
     let rows = before_fold.matches("<th scope=\"row\"").count();
     assert!((6..=24).contains(&rows), "{rows} rows before the fold");
-    assert!(
-        before_fold.contains(">Goodput</th>") && !before_fold.contains(">Connected after</th>")
-    );
-    assert!(page.contains(">Connected after</th>"));
+    assert!(before_fold.contains(">Goodput</th>") && !before_fold.contains(">Connect time</th>"));
+    assert!(page.contains(">Connect time</th>"));
     assert!(page.contains("arrow keys move the cursor"));
 }
 

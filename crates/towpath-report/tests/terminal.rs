@@ -75,7 +75,9 @@ fn events_that_never_happened_have_no_row() {
     let no_events = StackStats { reinjected_bytes: Some(0), ..StackStats::default() };
     flows.for_each(|flow| flow.stack = Some(no_events));
     let text = table(&[own_run], 100, false);
-    for label in ["Sent again", "Discarded", "reorder buffer", "Window full", "slowed down"] {
+    for label in
+        ["Reinjected", "discarded", "Reorder buffer", "Receive window full", "Penalisations"]
+    {
         assert!(!text.contains(label), "{label}: {text}");
     }
 }

@@ -304,7 +304,7 @@ fn multipath_use(
     );
     let reinjected_bytes: u64 =
         statuses(simulation).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
-    evidence.push(format!("{reinjected_bytes} bytes were sent again on another subflow"));
+    evidence.push(format!("{reinjected_bytes} bytes were reinjected on another subflow"));
     let used = streams > 0 && mptcp_streams == streams;
     let first_fallback =
         simulation.recorder.fallbacks.first().map(|(host, reason)| (host.clone(), *reason));

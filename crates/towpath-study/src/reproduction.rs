@@ -130,7 +130,10 @@ impl Reproduction {
             quick: thin,
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
-            degraded: rows.iter().filter(|row| row.metrics.get("unreliable") == Some(&1.0)).count(),
+            unreliable: rows
+                .iter()
+                .filter(|row| row.metrics.get("unreliable") == Some(&1.0))
+                .count(),
             made_by: ENGINE_VERSION.to_owned(),
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),

@@ -112,7 +112,9 @@ fn compare_results(
             });
         }
         return Err(CliError::Unavailable {
-            what: format!("stored results are compared as they are, so `{option}` is in vain"),
+            what: format!(
+                "stored results are compared as they are, so `{option}` cannot be used with them"
+            ),
             hint: "leave it out, or name a scenario to measure".to_owned(),
         });
     }

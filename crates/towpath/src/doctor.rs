@@ -19,7 +19,7 @@ use crate::ui::{Ui, wrap};
 ///
 /// Looks at the kernel, the configuration, and a connection of its own to any TCP server; beside a
 /// `towpath server`, also at what the other host sees and whether data takes the paths that it
-/// should. Says what it found in plain sentences, with evidence and commands that mend it. Takes
+/// should. Says what it found in plain sentences, with evidence and commands that fix it. Takes
 /// less than 5 s and changes nothing. Exit code 1 if something is wrong.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
@@ -70,7 +70,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         let reason = reason.split(" (os error").next().unwrap_or_default();
         return Err(CliError::Unavailable {
             what: format!("the sockets of process {id} cannot be seen: {reason}"),
-            hint: "it must run, and be of the same user, or it takes root".to_owned(),
+            hint: "it must run, and be of the same user, or this needs root".to_owned(),
         });
     }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
@@ -98,13 +98,13 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
 /// Prints the fixes, then applies them.
 fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     if actions.is_empty() {
-        ui.progress("nothing here can be mended by a setting, a limit or an endpoint of this host");
+        ui.progress("nothing here can be fixed by a setting, a limit or an endpoint of this host");
     }
     for action in actions {
-        ui.progress(&format!("mending: {}", action.command));
+        ui.progress(&format!("fixing: {}", action.command));
         action.apply().map_err(|error| CliError::Unavailable {
             what: format!("`{}` was refused: {error}", action.command),
-            hint: "it takes root (CAP_NET_ADMIN)".to_owned(),
+            hint: "this needs root (CAP_NET_ADMIN)".to_owned(),
         })?;
     }
     Ok(())

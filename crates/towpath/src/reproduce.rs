@@ -408,7 +408,7 @@ fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
 fn summary(entry: &GalleryEntry) -> serde_json::Value {
     json!({
         "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,
-        "quick": entry.quick, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
+        "quick": entry.quick, "runs": entry.runs, "failed": entry.failed, "unreliable": entry.unreliable, "claims": entry.claims,
         "verdict": entry.verdict, "files": entry.files,
     })
 }

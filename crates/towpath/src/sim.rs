@@ -41,7 +41,7 @@ pub(crate) fn check(
 ) -> Result<(), CliError> {
     if let Some(choice) = stacks.iter().find(|choice| !choice.own) {
         return Err(CliError::Unavailable {
-            what: format!("no kernel in the simulated world, so `--stack {choice}` is in vain"),
+            what: format!("`--stack {choice}` cannot be used with `--world sim`"),
             hint: "leave it out, or run it with `--world emu`".to_owned(),
         });
     }

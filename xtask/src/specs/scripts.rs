@@ -23,7 +23,7 @@ pub(super) const SCRIPT_SUFFIX: &str = ".script";
 #[serde(rename_all = "kebab-case")]
 enum DifferenceKind {
     /// Our stack violates the document.
-    #[serde(rename = "to-mend")]
+    #[serde(rename = "to-fix")]
     OurBug,
     /// The kernel violates the document, and our stack does not.
     Kernel,
@@ -38,7 +38,7 @@ impl DifferenceKind {
 
     fn text(self) -> &'static str {
         match self {
-            Self::OurBug => "our stack is to be mended",
+            Self::OurBug => "our stack needs a fix",
             Self::Kernel => "the kernel leaves the document",
             Self::Legal => "the document allows both",
             Self::Absent => "our stack leaves it out",

@@ -170,7 +170,7 @@ pub(crate) fn run(root: &Path, options: &RandomOptions, out: &mut dyn Write) -> 
         table::worst(&rows, &|row| pages.page(row.scenario), out)?;
         let excluded: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
         for row in &excluded {
-            writeln!(out, "\n`{}`: {} runs left out, degraded", row.scenario.name, row.left_out)?;
+            writeln!(out, "\n`{}`: {} runs left out, unreliable", row.scenario.name, row.left_out)?;
         }
         let missing = rows.iter().filter(|row| !row.is_whole()).count();
         writeln!(out, "\n{} scenarios, {missing} without runs of both sides", rows.len())?;
@@ -229,7 +229,7 @@ fn required_runs(
 }
 
 /// Reads the first `count` runs of a side. Also returns the number of runs that were left out as
-/// degraded.
+/// unreliable.
 fn stored_runs(
     scenario: &ComparedScenario,
     side: StackUnderTest,
@@ -291,7 +291,7 @@ fn print_kernel_progress(
     let left_out: u32 = rows.iter().map(|row| row.left_out).sum();
     writeln!(
         out,
-        "{stored} of {required} runs over the kernel are there, {left_out} left out, degraded"
+        "{stored} of {required} runs over the kernel are there, {left_out} left out, unreliable"
     )?;
     Ok(stored + left_out as usize == required as usize)
 }

@@ -122,7 +122,7 @@ impl Runner<'_> {
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// Repeats one run until it is not degraded or the attempts are exhausted.
+    /// Repeats one run until it is reliable or the attempts are exhausted.
     fn run_until_not_degraded(
         &self,
         job: ComparisonJob<'_>,
@@ -143,8 +143,8 @@ impl Runner<'_> {
                 let (number, count) = progress;
                 let note = match self.store.find(scenario, side, run) {
                     StoredRunState::Run(..) => "",
-                    StoredRunState::Missing(_) => ", degraded: again",
-                    StoredRunState::LeftOut => ", degraded: left out",
+                    StoredRunState::Missing(_) => ", unreliable: again",
+                    StoredRunState::LeftOut => ", unreliable: left out",
                 };
                 let name = &scenario.name;
                 print_progress(&format!(

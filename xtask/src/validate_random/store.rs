@@ -16,9 +16,9 @@ use super::random::hash;
 use super::scenario::ComparedScenario;
 use crate::Result;
 
-/// Attempts of an emulated run until it is not degraded.
+/// Attempts of an emulated run until it is reliable.
 pub(super) const MAX_ATTEMPTS: u32 = 3;
-/// Maximum lateness of the emulator at the 99th percentile, in ns; a run above it is degraded.
+/// Maximum lateness of the emulator at the 99th percentile, in ns; a run above it is unreliable.
 pub(super) const MAX_LATENESS_NS: f64 = 1e6;
 /// Maximum lateness at the 99.9th percentile, in ns. A packet lost by the emulator also counts.
 pub(super) const MAX_TAIL_LATENESS_NS: f64 = 20e6;
@@ -63,7 +63,7 @@ pub(super) struct RunStore {
 pub(super) enum StoredRunState {
     /// Not done yet; the next attempt has this number.
     Missing(u32),
-    /// All attempts were degraded, so the run is left out.
+    /// All attempts were unreliable, so the run is left out.
     LeftOut,
     /// Compared records, and the path of the whole result.
     Run(Value, PathBuf),
@@ -120,7 +120,7 @@ impl RunStore {
                 fs::read(&records_file).ok().and_then(|text| serde_json::from_slice(&text).ok());
             match records {
                 None => return StoredRunState::Missing(attempt),
-                Some(records) if !is_degraded(&records) => {
+                Some(records) if !is_unreliable(&records) => {
                     return StoredRunState::Run(records, result_file);
                 }
                 Some(_) => {}
@@ -202,7 +202,7 @@ fn read(path: &Path) -> Result<Value> {
 }
 
 /// Returns true if the emulator itself was late or lost packets.
-fn is_degraded(records: &Value) -> bool {
+fn is_unreliable(records: &Value) -> bool {
     let noise = |field: &str| records.pointer(&format!("/timing/{field}")).and_then(Value::as_f64);
     noise("lateness_p99_ns").is_some_and(|lateness_ns| lateness_ns > MAX_LATENESS_NS)
         || noise("lateness_p999_ns").is_some_and(|lateness_ns| lateness_ns > MAX_TAIL_LATENESS_NS)
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_degraded_run_is_tried_three_times_and_a_good_one_once() {
+    fn an_unreliable_run_is_tried_three_times_and_a_good_one_once() {
         let folder = std::env::temp_dir().join(format!("towpath-twin-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let binary = folder.join("binary");
@@ -267,10 +267,10 @@ mod tests {
                 "other_cpu_share": 0.9, "unreliable": true
             }})
         };
-        assert!(!is_degraded(&noise(999_999, 4_000_000, 0)));
-        assert!(is_degraded(&noise(1_100_000, 1_200_000, 0)));
-        assert!(is_degraded(&noise(100_000, 21_000_000, 0)));
-        assert!(is_degraded(&noise(100_000, 200_000, 1)));
-        assert!(!is_degraded(&json!({"summary": {}, "timing": null})));
+        assert!(!is_unreliable(&noise(999_999, 4_000_000, 0)));
+        assert!(is_unreliable(&noise(1_100_000, 1_200_000, 0)));
+        assert!(is_unreliable(&noise(100_000, 21_000_000, 0)));
+        assert!(is_unreliable(&noise(100_000, 200_000, 1)));
+        assert!(!is_unreliable(&json!({"summary": {}, "timing": null})));
     }
 }

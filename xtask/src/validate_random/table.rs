@@ -15,7 +15,7 @@ const MAX_WORST_ROWS: usize = 10;
 pub(super) fn rows(rows: &[ComparisonRow<'_>], ours: &str, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
-        "\n| scenario | {ours} Mbit/s | kernel Mbit/s | factor | stall ms | kernel | sent again | \
+        "\n| scenario | {ours} Mbit/s | kernel Mbit/s | factor | stall ms | kernel | retransmitted | \
          kernel | p99 ms | kernel | share off | agrees | what it has |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
@@ -51,7 +51,7 @@ fn verdict(row: &ComparisonRow<'_>) -> String {
     let disagreements = [
         (row.goodput_agrees(), "goodput"),
         (row.stall_agrees(), "stall"),
-        (row.retransmissions_agree(), "sent again"),
+        (row.retransmissions_agree(), "retransmitted"),
     ];
     let disagreements: Vec<_> =
         disagreements.iter().filter(|(agrees, _)| !agrees).map(|(_, metric)| *metric).collect();
@@ -93,7 +93,7 @@ pub(super) fn classes(rows: &[ComparisonRow<'_>], out: &mut dyn Write) -> Result
     writeln!(
         out,
         "\n| class | scenarios | goodput: factor median | p90 | worst | within 1.12 | or overlapping | \
-         stall agrees | sent again agrees | p99: factor median | p90 | share off: median | p90 |\n\
+         stall agrees | retransmitted agrees | p99: factor median | p90 | share off: median | p90 |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     write_class("**all**", &complete_rows, out)?;

@@ -25,8 +25,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_150);
 
 /// Reason and remedy for a redacted snapshot, which is too little for a diagnosis.
-const REDACTED_HINT: &str = "it tells strangers nothing of its host: give it, and this command, the same \
-    --secret-file (or start it with --public-diagnostics, where nobody else can reach it)";
+const REDACTED_HINT: &str = "it does not describe its host to unauthenticated clients: give it, and this command, the same \
+    --secret-file (or start it with --public-diagnostics, on a network where every client is trusted)";
 
 /// Control session with a server that has accepted us.
 #[derive(Debug)]

@@ -331,7 +331,7 @@ impl ConnectionHistory {
 }
 
 impl EndedSubflow {
-    /// Describes the end: `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
+    /// Describes the end: `is gone: 12.1 MB sent, 3 kB received, 4 packets retransmitted`.
     fn describe_end(&self) -> String {
         let (sent, received) =
             (format::bytes(self.bytes_acked), format::bytes(self.bytes_received));
@@ -339,7 +339,7 @@ impl EndedSubflow {
         let plural = if retransmitted == 1 { "" } else { "s" };
         let source = if self.is_final { "" } else { ", as last seen" };
         format!(
-            "is gone: {sent} sent, {received} received, {retransmitted} packet{plural} sent again{source}"
+            "is gone: {sent} sent, {received} received, {retransmitted} packet{plural} retransmitted{source}"
         )
     }
 }
@@ -769,7 +769,7 @@ mod tests {
             &interface_up,
         );
         let expected = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is gone: 600 kB sent, 0 B received, 1 \
-                    packet sent again";
+                    packet retransmitted";
         assert_eq!(third.events, [expected]);
         assert!(third.ended[0].is_final && third.ended[0].bytes_acked == 600_000);
         // Then the connection ends, after the kernel has reset its last subflow's counters.

@@ -16,9 +16,9 @@ use crate::network::EmulatedNetwork;
 use crate::traffic::is_quic;
 use crate::{stack, sys};
 
-/// Lateness (99th percentile) above which a run is marked degraded.
+/// Lateness (99th percentile) above which a run is marked unreliable.
 const MAX_LATENESS: Duration = Duration::from_millis(2);
-/// CPU share of other processes above which a run is marked degraded.
+/// CPU share of other processes above which a run is marked unreliable.
 const MAX_OTHER_CPU: f64 = 0.5;
 
 /// State before the traffic, to compute differences.

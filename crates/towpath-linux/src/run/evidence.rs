@@ -60,7 +60,7 @@ pub(crate) fn multipath_use(
             },
         ));
         evidence
-            .push(format!("{} bytes were sent again on another subflow", totals.reinjected_bytes));
+            .push(format!("{} bytes were reinjected on another subflow", totals.reinjected_bytes));
     }
     let used = requested && totals.single == 0 && totals.multipath > 0;
     MultipathUse {

@@ -148,7 +148,7 @@ impl ChangeError {
     pub fn hint(&self) -> Option<&'static str> {
         match self.errno() {
             Some(libc::EPERM | libc::EACCES) => {
-                Some("it takes root (CAP_NET_ADMIN): run it with sudo, or paste the plan as root")
+                Some("this needs root (CAP_NET_ADMIN): run it with sudo, or paste the plan as root")
             }
             Some(libc::EROFS) => {
                 Some("/proc/sys cannot be written here, as in many containers: set it on the host")

@@ -198,7 +198,7 @@ mod tests {
         let [link] = &summary.links[..] else { panic!() };
         assert_eq!(link.parts.capacity_bytes, 5_000_000);
         assert_eq!(link.parts.missing_parts()[0], (Part::PeerWindow, 1_800_000));
-        assert_eq!(link.limit_ns[&Part::PeerWindow], 1_200 * MS);
+        assert_eq!(link.limits_ns[&Part::PeerWindow], 1_200 * MS);
         assert!(accounts.iter().all(|account| account.parts.sum() == account.parts.capacity_bytes));
         let sentence = &summary.sentence;
         let prefix = "of at least 20 Mbit/s (estimated: the most that arrived within 20 ms), ";

@@ -178,7 +178,7 @@ impl Ledger {
                 direction: link.direction,
                 paths: paths.collect(),
                 parts,
-                limit_ns: limits.next().unwrap_or_default(),
+                limits_ns: limits.next().unwrap_or_default(),
             });
             accounts.extend(link_accounts);
         }

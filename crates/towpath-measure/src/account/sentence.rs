@@ -199,7 +199,7 @@ fn may_carry_more(account: &AccountSummary, context: &SentenceContext<'_>) -> St
         return String::new();
     }
     let mut limit_times: BTreeMap<Part, u64> = BTreeMap::new();
-    for (part, span_ns) in account.links.iter().flat_map(|link| &link.limit_ns) {
+    for (part, span_ns) in account.links.iter().flat_map(|link| &link.limits_ns) {
         *limit_times.entry(*part).or_default() += span_ns;
     }
     let total_ns: u64 = limit_times.values().sum();
@@ -288,8 +288,8 @@ pub(super) fn reason(
         Part::OutOfOrder => "data had arrived and waited for earlier data at the end".to_owned(),
         Part::InFlight => "data were on their way at the end".to_owned(),
         Part::Lost => format!("packets that {} had carried did not arrive", links_text()),
-        Part::Spurious => "data was sent again in vain".to_owned(),
-        Part::Reinjected => "data was sent again on another path in vain".to_owned(),
+        Part::Spurious => "data was retransmitted spuriously".to_owned(),
+        Part::Reinjected => "data was reinjected although it had arrived".to_owned(),
         Part::Redundant => "the scheduler sent copies".to_owned(),
         Part::Application => "there was nothing to send".to_owned(),
         Part::PeerWindow => {

@@ -371,7 +371,7 @@ mod tests {
         let (_, summary) = account_of(records);
         let summary = summary.unwrap();
         let lte = &summary.links[1];
-        assert_eq!(lte.limit_ns[&Part::NoSubflow], 500_000_000, "{lte:?}");
+        assert_eq!(lte.limits_ns[&Part::NoSubflow], 500_000_000, "{lte:?}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn add_noise_warnings(run: &Summarizer<'_>, warnings: &mut Vec<Warning>) {
             .clone()
             .unwrap_or_else(|| format!("1 % of the packets were {lateness} late or more"));
         warnings.push(warning(
-            format!("degraded run: {reason}"),
+            format!("unreliable timing: {reason}"),
             "run it again on a quieter machine, or with lower rates",
         ));
     }

@@ -245,7 +245,7 @@ pub struct LinkAccount {
     pub parts: Parts,
     /// Time for which each limit restricted the link's senders, where the capacity is an estimate.
     #[serde(alias = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub limit_ns: BTreeMap<Part, u64>,
+    pub limits_ns: BTreeMap<Part, u64>,
 }
 
 /// Source of the capacity, the carried bytes and the sender's states.
@@ -339,8 +339,8 @@ impl Part {
             Self::OutOfOrder => "arrived, not readable yet at the end",
             Self::InFlight => "on its way at the end",
             Self::Lost => "carried, then lost",
-            Self::Spurious => "sent again in vain",
-            Self::Reinjected => "sent again on another path in vain",
+            Self::Spurious => "spurious retransmission",
+            Self::Reinjected => "reinjected although it had arrived",
             Self::Redundant => "copies by the scheduler",
             Self::Application => "nothing to send",
             Self::PeerWindow => "receive window",

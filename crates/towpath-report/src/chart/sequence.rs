@@ -362,7 +362,7 @@ fn bar_path(mark: &SequenceMark, plane: SequenceArea, min_height: f64) -> String
     format!("M{x} {bottom}V{top}")
 }
 
-/// Returns a mark's tooltip: `3.012 s: sent again, bytes 1 234 to 2 634`.
+/// Returns a mark's tooltip: `3.012 s: retransmitted, bytes 1 234 to 2 634`.
 fn tooltip(group: &MarkGroup, mark: &SequenceMark) -> String {
     let several =
         if mark.packets > 1 { format!(", {} packets", mark.packets) } else { String::new() };

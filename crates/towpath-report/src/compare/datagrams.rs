@@ -40,7 +40,7 @@ const ROWS: [DatagramMetric; 18] = [
         times(all, |d| Some(d.jitter_ns))
     }),
     ("Jitter, mean", "its mean over all arrivals", |all| times(all, |d| Some(d.jitter_mean_ns))),
-    ("One way, median", "from sent to received", |all| delay(all, |d| d.p50_ns)),
+    ("One-way delay, median", "from sent to received", |all| delay(all, |d| d.p50_ns)),
     ("One way, 99 %", "from sent to received", |all| delay(all, |d| d.p99_ns)),
     ("One way, largest", "from sent to received", |all| delay(all, |d| d.max_ns)),
     ("Variation, median", "one-way delay, less the smallest", |all| variation(all, |d| d.p50_ns)),

@@ -171,7 +171,7 @@ fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     let total = runs().count();
     let mut reasons: BTreeSet<String> = BTreeSet::new();
     let mut count = 0;
-    for timing in runs().filter_map(degraded_timing) {
+    for timing in runs().filter_map(unreliable_timing) {
         count += 1;
         reasons.extend(timing.reason.as_deref().map(|reason| cut(&clean(reason), 90)));
     }
@@ -191,7 +191,7 @@ fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
 }
 
 /// Returns the emulator timing of a run if it was too inexact.
-fn degraded_timing(run: &StoredRun) -> Option<&EmulatorTiming> {
+fn unreliable_timing(run: &StoredRun) -> Option<&EmulatorTiming> {
     let mut timings = run.records.iter().filter_map(|record| {
         let Record::Timing(timing) = record else { return None };
         Some(timing)

@@ -10,7 +10,7 @@ use crate::number;
 type MessageMetric = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
 const ROWS: [MessageMetric; 12] = [
-    ("Answered", "requests that were answered, of those that were due", answered),
+    ("Requests answered", "requests that were answered, of those that were due", answered),
     ("Delay, median", "from when a request was due until it was answered", |all| {
         delay(all, |d| d.p50_ns)
     }),
@@ -24,18 +24,18 @@ const ROWS: [MessageMetric; 12] = [
     ("Delay, 99.9 %", "99.9 % of the requests were answered within this time", |all| {
         delay(all, |d| d.p999_ns)
     }),
-    ("Delay, largest", "of the slowest answer", |all| delay(all, |d| d.max_ns)),
+    ("Delay, max", "of the slowest answer", |all| delay(all, |d| d.max_ns)),
     ("One way, median", "from when a request was due until the other end had it", |all| {
         times(all, |m| Some(m.delivery?.p50_ns))
     }),
-    ("First picture after", "from the wish to watch until the video began", |all| {
+    ("Startup delay", "from the wish to watch until the video began", |all| {
         times(all, |m| m.video?.startup_ns)
     }),
-    ("Picture stood still", "times that the player had nothing to show", stalls),
-    ("For, in all", "how long the player had nothing to show", |all| {
+    ("Rebuffer events", "times that the player had nothing to show", stalls),
+    ("Rebuffer time", "how long the player had nothing to show", |all| {
         times(all, |m| Some(m.video?.rebuffer_ns))
     }),
-    ("Page there after", "until everything on the page was there", |all| {
+    ("Page load time", "until everything on the page was there", |all| {
         times(all, |m| m.page?.load_ns)
     }),
 ];
@@ -45,7 +45,7 @@ pub(super) fn is_exchange(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
     groups.iter().flat_map(|group| group.flows(key)).any(|flow| flow.messages.is_some())
 }
 
-/// Returns a sentence such as `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
+/// Returns a sentence such as `Max delay: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
 pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let slowest = |summary: &Summary| -> Option<f64> {
         let messages = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
@@ -63,7 +63,7 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     Some(if ratio < 1.05 {
         format!("The slowest answers of {winner} and {name} took about the same time ({best}).")
     } else {
-        format!("Slowest answer: {winner} {best}, {name} {second}: {ratio:.1} times as long.")
+        format!("Max delay: {winner} {best}, {name} {second}: {ratio:.1} times as long.")
     })
 }
 

@@ -11,28 +11,26 @@ use crate::text::clean;
 type PathMetric = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
 const ROWS: [PathMetric; 8] = [
-    ("Came back", "datagrams that came back in time, of those that were due", answered),
-    ("Round trip, median", "from sent to back, of those that came back", |all| {
+    ("Replies received", "datagrams that came back in time, of those that were due", answered),
+    ("RTT, median", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p50_ns)
     }),
-    ("Round trip, 90 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 90 %", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p90_ns)
     }),
-    ("Round trip, 99 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 99 %", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p99_ns)
     }),
-    ("Round trip, 99.9 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 99.9 %", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p999_ns)
     }),
-    ("Round trip, largest", "from sent to back, of those that came back", |all| {
-        round_trip(all, |d| d.max_ns)
-    }),
+    ("RTT, max", "from sent to back, of those that came back", |all| round_trip(all, |d| d.max_ns)),
     (
-        "With lost ones, 99 %",
+        "RTT incl. timeouts, 99 %",
         "from due to back; one that did not come back counts with the time for which it was waited for",
         |all| median_cell(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
     ),
-    ("Longest silence", "longest time in which nothing came back", longest_gap),
+    ("Longest gap without reply", "longest time in which nothing came back", longest_gap),
 ];
 
 /// Returns one block for each path that was probed with datagrams.

@@ -44,18 +44,17 @@ pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<ComparedCondition> 
         ("Stack", true, |run| Some(run.meta.stack.clone()).filter(|_| is_tcp(run))),
         ("Congestion control", true, congestion_control),
         ("TLS", true, |run| Some(if is_encrypted(run) { "yes" } else { "no" }.to_owned())),
-        ("Length of the traffic", true, |run| {
-            Some(number::short_moment(run.meta.duration_ns as f64 / 1e9))
-        }),
-        ("Sampled every", true, |run| Some(number::period(run.meta.sample_ns))),
+        ("Duration", true, |run| Some(number::short_moment(run.meta.duration_ns as f64 / 1e9))),
+        ("Sampling interval", true, |run| Some(number::period(run.meta.sample_ns))),
         ("Kernel", true, |run| Some(run.meta.kernel.clone())),
         ("towpath", true, |run| Some(run.meta.towpath.clone())),
-        ("Order of the runs", true, order),
-        ("CPU counted", true, cpu_accounting),
+        ("Run order", true, order),
+        ("CPU accounting", true, cpu_accounting),
         ("Multipath", false, multipath),
         ("Result", false, |run| {
             let has_summary = run.summary.is_some();
-            Some(if has_summary { "whole" } else { "cut off" }.to_owned()).filter(|_| !has_summary)
+            Some(if has_summary { "complete" } else { "truncated" }.to_owned())
+                .filter(|_| !has_summary)
         }),
     ];
     let mut conditions: Vec<ComparedCondition> = fixed
@@ -214,17 +213,22 @@ fn timing_conditions(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
         |pick: fn(&EmulatorTiming) -> f64| move |run: &StoredRun| timing(run).map_or(0.0, pick);
     vec![
         spread(groups, "Lateness, 99 %", value_of(|n| n.lateness_p99_ns as f64), number::time),
-        spread(groups, "CPU used by others", value_of(|n| n.other_cpu_share), number::percent),
+        spread(
+            groups,
+            "CPU used by other processes",
+            value_of(|n| n.other_cpu_share),
+            number::percent,
+        ),
         spread(groups, "Load average", value_of(|n| n.load), |load| format!("{load:.1}")),
         ComparedCondition {
-            label: "Degraded runs".to_owned(),
-            values: groups.iter().map(degraded).collect(),
+            label: "Runs with unreliable timing".to_owned(),
+            values: groups.iter().map(unreliable).collect(),
             must_agree: false,
         },
     ]
 }
 
-fn degraded(group: &RunGroup<'_>) -> String {
+fn unreliable(group: &RunGroup<'_>) -> String {
     let count = group.runs.iter().filter(|run| timing(run).is_some_and(|n| n.unreliable)).count();
     format!("{count} of {}", group.runs.len())
 }

@@ -51,12 +51,12 @@ fn warn_mixed_conditions(conditions: &[ComparedCondition], warnings: &mut Vec<Wa
             "a simulated figure against a measured one says how good the model is, not which \
                    transport is better; compare within one world",
         ),
-        ("Length of the traffic", "run them for the same time: start and end weigh differently"),
-        ("Sampled every", "sampling costs processor time; use one period"),
+        ("Duration", "run them for the same time: start and end weigh differently"),
+        ("Sampling interval", "sampling costs processor time; use one period"),
         ("Kernel", "measure on one kernel, or say that kernels are what is compared"),
         ("towpath", "measure again with one version"),
         (
-            "CPU counted",
+            "CPU accounting",
             "CPU per GB counts different work here: the kernel's receiving side is in \
                          none, a transport outside the kernel is in whole",
         ),
@@ -167,10 +167,10 @@ fn warn_unusable_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) 
         let count = |is_affected: fn(&StoredRun) -> bool| {
             group.runs.iter().filter(|run| is_affected(run)).count()
         };
-        let degraded = count(|run| timing(run).is_some_and(|timing| timing.unreliable));
-        if degraded > 0 {
+        let unreliable = count(|run| timing(run).is_some_and(|timing| timing.unreliable));
+        if unreliable > 0 {
             warnings.push(warning(
-                format!("{}: {degraded} of {total} runs were too late or too noisy", group.label),
+                format!("{}: {unreliable} of {total} runs were too late or too noisy", group.label),
                 "measure again on an idle machine; its reports say what disturbed each run",
             ));
         }

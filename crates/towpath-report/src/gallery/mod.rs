@@ -36,7 +36,8 @@ pub struct GalleryEntry {
     pub failed: usize,
     /// Number of emulated runs that were too late or too noisy to be trusted.
     #[serde(default)]
-    pub degraded: usize,
+    #[serde(alias = "degraded")]
+    pub unreliable: usize,
     /// Name and version of the program that made it.
     pub made_by: String,
     /// Plot of our results with the published points.
@@ -103,12 +104,12 @@ impl GalleryEntry {
         let count_text = |count: usize, label: &str| {
             if count > 0 { format!(", {count} {label}") } else { String::new() }
         };
-        let (failed, degraded) =
-            (count_text(self.failed, "failed"), count_text(self.degraded, "degraded"));
+        let (failed, unreliable) =
+            (count_text(self.failed, "failed"), count_text(self.unreliable, "unreliable"));
         let worlds: Vec<_> = self.worlds.iter().map(|world| format!("`{world}`")).collect();
         let plural = if worlds.len() == 1 { "" } else { "s" };
         format!(
-            "world{plural} {}, {}{failed}{degraded}{thin_note}",
+            "world{plural} {}, {}{failed}{unreliable}{thin_note}",
             worlds.join(" and "),
             format::count(self.runs as u64, "run")
         )

@@ -39,7 +39,7 @@ fn entry() -> GalleryEntry {
         quick: true,
         runs: 12,
         failed: 1,
-        degraded: 0,
+        unreliable: 0,
         made_by: "towpath 0.1.0".into(),
         figure: Figure { title: "t".into(), panels: vec![panel], source: None },
         claims: vec![
@@ -91,13 +91,13 @@ fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
     let mut two_worlds = entry();
     two_worlds.worlds = vec!["sim".into(), "emu".into()];
     two_worlds.quick = false;
-    two_worlds.degraded = 2;
+    two_worlds.unreliable = 2;
     two_worlds.claims[1].world = Some("emu".into());
     assert_eq!(
         (entry().stem(), two_worlds.stem()),
         ("seed004-c".into(), "seed004-c-sim-emu".into())
     );
-    assert_eq!(two_worlds.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 degraded");
+    assert_eq!(two_worlds.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 unreliable");
     let text = markdown(&[two_worlds.clone()], "images");
     assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
     assert!(text.contains("](images/seed004-c-sim-emu.svg)"), "{text}");

@@ -207,7 +207,7 @@ fn name(group: PartGroup) -> &'static str {
         PartGroup::Delivered => "delivered",
         PartGroup::Headers => "headers",
         PartGroup::Undelivered => "not readable yet",
-        PartGroup::Wasted => "sent again",
+        PartGroup::Wasted => "lost or repeated",
         PartGroup::Application => "nothing to send",
         PartGroup::Window => "receive window",
         PartGroup::Congestion => "congestion window",

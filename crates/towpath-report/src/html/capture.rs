@@ -42,11 +42,11 @@ fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
         "goodput",
         "throughput",
         "data to ACK",
-        "waited",
+        "HoL delay",
         "reorder buffer",
         "reinjected",
-        "sent again",
-        "wasted",
+        "retransmitted",
+        "spurious",
         "discarded",
         "not captured",
     ];
@@ -134,9 +134,9 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
         "payload",
         "acknowledged",
         "rtt",
-        "one way",
-        "sent again",
-        "behind",
+        "one-way delay",
+        "retransmitted",
+        "out of order",
         "reinjected",
     ];
     table_head(out, "list", &columns);

@@ -130,7 +130,7 @@ fn metric_boxes(out: &mut String, compared: &Comparison<'_>) {
         return;
     }
     out.push_str(
-        "<section id=\"figures\"><h2>Figure by figure</h2><p class=\"about\">Left: a dot for each \
+        "<section id=\"figures\"><h2>Metric by metric</h2><p class=\"about\">Left: a dot for each \
          run, a box from quartile to quartile, a line at the median, below it the 95 % interval. \
          Right: how many times as large the figure of one is as the other\u{2019}s, with 95 % \
          interval; the dashed line is \u{201c}equal\u{201d}.</p>",
@@ -259,7 +259,7 @@ fn distributions(out: &mut String, compared: &Comparison<'_>) {
 
 fn same_conditions(out: &mut String, compared: &Comparison<'_>) {
     out.push_str(
-        "<section id=\"conditions\"><h2>Same conditions?</h2><div class=\"scroll\">\
+        "<section id=\"conditions\"><h2>Conditions compared</h2><div class=\"scroll\">\
          <table class=\"list same\"><thead><tr><th scope=\"col\"></th>",
     );
     for group in &compared.groups {

@@ -92,7 +92,7 @@ impl HtmlPage {
 
     fn comparison(&mut self, groups: &[RunGroup<'_>]) {
         let Some(panel) = panel::comparison(groups, &self.style) else { return };
-        self.out.push_str("<section id=\"comparison\"><h2>Side by side</h2>");
+        self.out.push_str("<section id=\"comparison\"><h2>Comparison</h2>");
         self.event_legend(&panel);
         self.panel(&panel);
         delay::distributions(&mut self.out, groups);

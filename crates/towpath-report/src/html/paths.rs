@@ -108,7 +108,7 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
     });
     let dots: Vec<ChartSeries> = dots.collect();
     (!all_series.is_empty()).then(|| Chart {
-        title: "Round trip of each path".to_owned(),
+        title: "RTT of each path".to_owned(),
         about: format!(
             "datagrams without any transport, from due to back: the slowest of each {}; dots are \
              datagrams that did not come back",

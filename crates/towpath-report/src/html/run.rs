@@ -169,12 +169,12 @@ fn proof(out: &mut String, run: &StoredRun) {
     if let Some(multipath) = run.summary.as_ref().map(|summary| &summary.multipath) {
         out.push_str("<h3>Was multipath used?</h3>");
         let answer = match (multipath.requested, multipath.used, &multipath.fallback) {
-            (false, ..) => "Not asked for.".to_owned(),
+            (false, ..) => "Not requested.".to_owned(),
             (true, true, _) => {
                 let paths: Vec<_> = multipath.paths_used.iter().map(|path| clean(path)).collect();
                 match paths.as_slice() {
-                    [] => "Spoken, but no payload arrived.".to_owned(),
-                    [path] => format!("Spoken, but only {path} carried payload."),
+                    [] => "Negotiated, but no payload arrived.".to_owned(),
+                    [path] => format!("Negotiated, but only {path} carried payload."),
                     _ => format!("Yes: payload arrived on {}.", paths.join(" and ")),
                 }
             }
@@ -251,9 +251,9 @@ fn conditions(out: &mut String, run: &StoredRun) {
         ("world".to_owned(), meta.world.to_string()),
         ("stack".to_owned(), stack(run)),
         ("kernel".to_owned(), meta.kernel.clone()),
-        ("congestion control asked for".to_owned(), meta.congestion_control.clone()),
+        ("congestion control requested".to_owned(), meta.congestion_control.clone()),
         ("seed".to_owned(), meta.seed.to_string()),
-        ("sampled every".to_owned(), number::period(meta.sample_ns)),
+        ("sampling interval".to_owned(), number::period(meta.sample_ns)),
     ];
     facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -298,14 +298,14 @@ fn timing_facts(timing: &EmulatorTiming) -> Vec<(String, String)> {
     let mut facts = vec![("emulator lateness".to_owned(), lateness)];
     // Virtual time is never late.
     if timing.lateness_max_ns > 0 {
-        facts.insert(0, ("how exact delays are".to_owned(), timing.describe()));
+        facts.insert(0, ("delay accuracy".to_owned(), timing.describe()));
     }
     facts.extend(timing.describe_wake_ups().map(|text| ("emulator wake-ups".to_owned(), text)));
     facts.extend([
-        ("packets lost by the emulator".to_owned(), number::count(timing.lost_packets as f64)),
+        ("emulator packet loss".to_owned(), number::count(timing.lost_packets as f64)),
         ("load average".to_owned(), format!("{:.2}", timing.load)),
-        ("emulator processor time".to_owned(), format!("{:.2} s", timing.emulator_cpu_s)),
-        ("processor used by others".to_owned(), number::percent(timing.other_cpu_share)),
+        ("emulator CPU time".to_owned(), format!("{:.2} s", timing.emulator_cpu_s)),
+        ("CPU used by other processes".to_owned(), number::percent(timing.other_cpu_share)),
     ]);
     facts
 }
@@ -314,7 +314,7 @@ fn reproduce(out: &mut String, run: &StoredRun) {
     let name = clean(&run.meta.scenario);
     let file_char = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let file_name: String = name.chars().take(60).map(file_char).collect();
-    out.push_str("<h3>Repeat it</h3>");
+    out.push_str("<h3>Reproduce this run</h3>");
     if let Some(result) = &run.file {
         let _ = write!(out, "<p>Result file: <code>{}</code></p>", esc(result));
     }

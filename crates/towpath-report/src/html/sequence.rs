@@ -37,9 +37,9 @@ pub(super) fn write(
     }
     out.push_str("<details class=\"fold sequences\" open=\"open\"><summary>Sequence numbers over time</summary>");
     out.push_str(
-        "<p class=\"about\">Bars are what was sent, from the first byte to the last. <b>R</b>: sent again. <b>D</b>: \
-         sent again although it had arrived. <b>J</b>: reinjected, which another subflow had carried before. <b>O</b>: \
-         first seen behind later data. The line below them is what was acknowledged; the broken line above, where it \
+        "<p class=\"about\">Bars are what was sent, from the first byte to the last. <b>R</b>: retransmitted. <b>D</b>: \
+         retransmitted although it had arrived. <b>J</b>: reinjected, which another subflow had carried before. <b>O</b>: \
+         first seen out of order. The line below them is what was acknowledged; the broken line above, where it \
          is to be seen, the end of the receive window. Dots: duplicate acknowledgements. Hatched: SACK. <b>Z</b>: zero \
          window. What is near in time is joined, and nothing is left out.</p>",
     );
@@ -154,9 +154,9 @@ fn describe(
             };
             return (name, format!("bars {}", style.class(path)), label);
         }
-        Kind::OutOfOrder => ("seen behind later data", "bars thick late"),
-        Kind::Retransmitted => ("sent again", "bars thick again"),
-        Kind::Spurious => ("sent again in vain", "bars thick needless"),
+        Kind::OutOfOrder => ("first seen out of order", "bars thick late"),
+        Kind::Retransmitted => ("retransmitted", "bars thick again"),
+        Kind::Spurious => ("spuriously retransmitted", "bars thick needless"),
         Kind::Reinjected => ("reinjected", "bars thick reinjected"),
         Kind::Ack => ("acknowledged", "acked"),
         Kind::DuplicateAck => ("duplicate ACK", "twice"),
@@ -255,9 +255,9 @@ fn describe_view(sequence: &Sequence, view: &SequenceView) -> String {
         CapturePoint::Unknown => "as captured",
     };
     let retransmission_text = match sequence.retransmitted_packets {
-        0 => "nothing sent again".to_owned(),
-        1 => "1 packet sent again".to_owned(),
-        count => format!("{} packets sent again", number::count(count as f64)),
+        0 => "nothing retransmitted".to_owned(),
+        1 => "1 packet retransmitted".to_owned(),
+        count => format!("{} packets retransmitted", number::count(count as f64)),
     };
     let retransmission_text = if sequence.subflow.is_some() {
         retransmission_text

@@ -11,7 +11,7 @@ use crate::series::{self, Grid, StackSeries, SubflowSeries, Values};
 use crate::text::{clean, cut};
 
 /// Heading of the charts.
-pub(super) const TITLE: &str = "What the stack did";
+pub(super) const TITLE: &str = "Stack internals";
 /// Explanation below the heading.
 pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflows: what overtakes \
     on a fast path waits at the receiver, and a receiver that is full stops the sender.";
@@ -71,7 +71,7 @@ fn reorder(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
 fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
     let percent = scaled(stack.blocked.clone(), 0.01);
     Chart {
-        title: format!("Full window{suffix}"),
+        title: format!("Receive window full{suffix}"),
         about: format!(
             "part of each {} in which there was data and room to send it, but the receiver allowed no more",
             per_point(grid)
@@ -91,7 +91,7 @@ fn cause_style(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) 
         Some(ReinjectionCause::Connection) => ("connection\u{2019}s timer", "again2 band"),
         Some(ReinjectionCause::Opportunistic) => ("it blocked the window (M1)", "again3 band"),
         Some(ReinjectionCause::Scheduler) => ("wanted by the scheduler", "again4 band"),
-        None => ("sent again", "again0 band"),
+        None => ("retransmitted or reinjected", "again0 band"),
     }
 }
 
@@ -114,7 +114,7 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
         })
         .collect();
     let mut chart = medium(
-        format!("Sent again on another subflow{suffix}"),
+        format!("Reinjected on another subflow{suffix}"),
         format!("bytes in each {}, by cause, at the sender", per_point(grid)),
         unit.name,
         Vec::new(),
@@ -132,7 +132,8 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
     }
     chart.series = all_series;
     if chart.series.is_empty() {
-        "nothing was sent again, and no path was slowed down".clone_into(&mut chart.about);
+        "nothing was retransmitted or reinjected, and no path was penalised"
+            .clone_into(&mut chart.about);
     }
     chart
 }

@@ -12,14 +12,14 @@ use crate::chart::{Chart, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 
 /// Title of the chart.
-const TITLE: &str = "Play-out buffer";
+const TITLE: &str = "Playout buffer";
 
 /// A chart, and the rebuffer periods in seconds.
 pub(super) type BufferChart = (Chart, Vec<(f64, f64)>);
 
 /// Returns the meaning of the shading in a chart.
 pub(super) fn shading_meaning(chart: &Chart) -> &'static str {
-    if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing delivered" }
+    if chart.title.starts_with(TITLE) { "rebuffering" } else { "nothing delivered" }
 }
 
 /// Returns one chart for each video of a run.

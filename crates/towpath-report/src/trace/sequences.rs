@@ -326,8 +326,9 @@ fn zoom_window(
     }
     let densest = densest_retransmissions(marks, twentieth_ns);
     if let Some((start_ns, packets)) = densest {
-        let label =
-            format!("the twentieth of the time with most sent again ({packets} packets), from");
+        let label = format!(
+            "the twentieth of the time with most retransmissions ({packets} packets), from"
+        );
         let margin_ns = twentieth_ns / 4;
         return Some((
             clamp_to_period((

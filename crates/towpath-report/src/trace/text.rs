@@ -127,7 +127,7 @@ fn title(connection: &CapturedConnection) -> String {
         facts.push("with checksums".to_owned());
     }
     if connection.truncated_start {
-        facts.push("beginning not captured".to_owned());
+        facts.push("start not captured".to_owned());
     }
     format!("connection {}: {}", connection.flow, facts.join(", "))
 }
@@ -138,8 +138,8 @@ const COLUMNS: [(&str, usize); 7] = [
     ("down", 10),
     ("share", 8),
     ("rtt", 10),
-    ("again", 10),
-    ("elsewhere", 10),
+    ("retrans", 10),
+    ("reinjected", 10),
 ];
 
 fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize) {
@@ -187,7 +187,7 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
             let Some(delays) = captured.one_way else { continue };
             let name = if captured.direction == DataDirection::Down { "down" } else { "up" };
             let text = format!(
-                "  one way {name} on subflow {}: least {}, median {}, 99 % {}, most {}",
+                "  one-way delay {name} on subflow {}: min {}, median {}, 99 % {}, max {}",
                 subflow.subflow,
                 span(delays.min_ns),
                 span(delays.p50_ns),
@@ -209,8 +209,8 @@ fn direction_lines(
     let capture_text = match captured.capture_point {
         CapturePoint::Sender => "captured at the sender",
         CapturePoint::Receiver => "captured at the receiver",
-        CapturePoint::Between => "captured on the way",
-        CapturePoint::Unknown => "captured nobody knows where",
+        CapturePoint::Between => "captured in transit",
+        CapturePoint::Unknown => "capture point unknown",
     };
     let mut facts = vec![
         format!("{} in {}", number::bytes(captured.bytes as f64), span(captured.duration_ns)),
@@ -220,7 +220,7 @@ fn direction_lines(
     let mut delays = |name: &str, delays: Option<DelayStats>| {
         if let Some(d) = delays {
             facts.push(format!(
-                "{name} median {}, 99 % {}, most {}",
+                "{name} median {}, 99 % {}, max {}",
                 span(d.p50_ns),
                 span(d.p99_ns),
                 span(d.max_ns)
@@ -230,16 +230,16 @@ fn direction_lines(
     let rtt = if connection.multipath { "data to DATA_ACK" } else { "data to ACK" };
     delays(rtt, captured.rtt);
     delays("acknowledged after", captured.acknowledged_after);
-    delays("waited for earlier data:", captured.head_of_line);
+    delays("head-of-line delay:", captured.head_of_line);
     if let Some(bytes) = captured.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
         facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));
     }
     let byte_counts = [
         ("reinjected", captured.reinjected_bytes),
-        ("sent a second time under new numbers", captured.remapped_bytes),
-        ("sent again on the same subflow", captured.retransmitted_bytes),
-        ("of that wasted", captured.spurious_bytes),
-        ("behind later data", captured.out_of_order_bytes),
+        ("remapped", captured.remapped_bytes),
+        ("retransmitted", captured.retransmitted_bytes),
+        ("of which spurious", captured.spurious_bytes),
+        ("out of order", captured.out_of_order_bytes),
         ("discarded", captured.discarded_bytes.unwrap_or(0)),
         ("not in the capture", captured.unseen_bytes),
         ("without a mapping", captured.unmapped_bytes),

@@ -148,13 +148,14 @@ fn the_documents_contain_only_known_kinds_of_commands() {
 }
 
 /// Returns true if a run only missed its goodput, which depends on the machine's speed, or if the
-/// result is marked as degraded.
+/// result is marked as unreliable.
 fn missed_only_goodput(output: &ProgramOutput) -> bool {
-    let is_degraded = [&output.out, &output.err].iter().any(|text| text.contains("degraded run: "));
+    let is_unreliable =
+        [&output.out, &output.err].iter().any(|text| text.contains("unreliable timing: "));
     let mut missed = output.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
     output.code == Some(1)
         && missed.peek().is_some()
-        && missed.all(|line| is_degraded || line.contains(".goodput "))
+        && missed.all(|line| is_unreliable || line.contains(".goodput "))
 }
 
 /// Runs all commands in one folder and in order, so that a line can use earlier files.

@@ -49,7 +49,7 @@ fn safe_fixes_are_shown_and_applied() {
             for (situation, command, remaining) in cases {
                 scope.spawn(move || {
                     let output = run_on_client(situation, FIX_SCRIPT);
-                    assert!(output.err.contains(&format!("mending: {command}")), "{output}");
+                    assert!(output.err.contains(&format!("fixing: {command}")), "{output}");
                     let causes = causes(&output);
                     let [before, after] = causes.as_slice() else { panic!("{output}") };
                     assert!(!before.is_empty(), "{situation}: {output}");
@@ -81,7 +81,7 @@ fn routes_and_rules_are_left_to_people() {
     let parts: Vec<_> = output.err.split("--\n").collect();
     let [before, doctor_output, after] = parts.as_slice() else { panic!("{output}") };
     assert!(before.ends_with(after) && after.contains("default"), "{output}");
-    assert!(doctor_output.contains("nothing here can be mended by a setting"), "{output}");
+    assert!(doctor_output.contains("nothing here can be fixed by a setting"), "{output}");
     let first_causes: Vec<_> =
         causes(&output).into_iter().map(|causes| causes[0].clone()).collect();
     assert_eq!(first_causes, ["no-source-route", "no-source-route"], "{output}");
@@ -102,9 +102,9 @@ fn without_privileges_nothing_is_fixed_and_a_note_explains() {
         exit $code"#;
     let output = run_on_client("subflow-limit", script);
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("mending: ip mptcp limits set"), "{output}");
+    assert!(output.err.contains("fixing: ip mptcp limits set"), "{output}");
     assert!(output.err.contains("was refused"), "{output}");
-    assert!(output.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{output}");
+    assert!(output.err.contains("hint: this needs root (CAP_NET_ADMIN)"), "{output}");
     let first_causes: Vec<_> =
         causes(&output).into_iter().map(|causes| causes[0].clone()).collect();
     assert_eq!(first_causes, ["subflow-limit", "subflow-limit"], "{output}");

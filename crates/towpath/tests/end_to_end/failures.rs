@@ -258,7 +258,7 @@ fn confusion(diagnoses: &[Diagnosis]) -> String {
 /// Returns the recorded table between two marks of a page. With `TOWPATH_UPDATE`, writes `table`
 /// there first.
 fn recorded_section(page: &Path, table: &str) -> String {
-    const MARKS: [&str; 2] = ["<!-- zoo: made by a test -->\n", "<!-- end -->"];
+    const MARKS: [&str; 2] = ["<!-- failures: made by a test -->\n", "<!-- end -->"];
     let text = fs::read_to_string(page).unwrap();
     let (before, rest) = text.split_once(MARKS[0]).unwrap();
     let (recorded, after) = rest.split_once(MARKS[1]).unwrap();

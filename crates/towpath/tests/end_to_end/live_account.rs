@@ -67,7 +67,7 @@ fn measure_account(paths: &str, transport: &str, options: &str) -> Option<Measur
 /// Fails unless the longest limit of a path's sender is one of `parts`. Ignored on a busy machine.
 fn assert_limited_by(measured: &MeasuredAccount, path: &str, parts: &[Part]) {
     let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
-    let longest_limit = link.limit_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
+    let longest_limit = link.limits_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
     let is_expected = longest_limit.is_some_and(|longest_limit| parts.contains(&longest_limit));
     assert!(measured.busy || is_expected, "{path}: {longest_limit:?}: {:#?}", measured.account);
 }
@@ -133,7 +133,7 @@ fn bbr_is_held_back_by_its_pacing() {
     let Some(measured) = measure_account(&slow_link, "tcp", "-t 3 -C bbr") else { return };
     let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::Pacing];
     assert_limited_by(&measured, "eth", &parts);
-    let is_paced = measured.account.links[0].limit_ns.contains_key(&Part::Pacing);
+    let is_paced = measured.account.links[0].limits_ns.contains_key(&Part::Pacing);
     assert!(measured.busy || is_paced, "{:#?}", measured.account);
 }
 

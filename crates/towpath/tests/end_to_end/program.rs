@@ -178,7 +178,7 @@ pub(crate) fn wait_for<T>(description: &str, mut poll: impl FnMut() -> Option<T>
         if let Some(value) = poll() {
             return value;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {description}");
+        assert!(Instant::now() < deadline, "timed out waiting for {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -415,7 +415,7 @@ impl std::fmt::Display for ProgramOutput {
 pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     result.records.iter().find_map(|record| {
         let Record::Timing(timing) = record else { return None };
-        timing.unreliable.then(|| timing.reason.as_deref().unwrap_or("degraded"))
+        timing.unreliable.then(|| timing.reason.as_deref().unwrap_or("unreliable"))
     })
 }
 

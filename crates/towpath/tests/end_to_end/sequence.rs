@@ -350,6 +350,6 @@ fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
             }
         }
     }
-    assert!(packets > 20, "{packets} packets sent again on {subflows} subflows");
+    assert!(packets > 20, "{packets} packets retransmitted on {subflows} subflows");
     assert_eq!(mismatches, Vec::<String>::new());
 }

@@ -83,7 +83,7 @@ fn without_privileges_there_is_a_plan_but_nothing_is_changed() {
     assert!(output.out.contains("ip mptcp endpoint add 172.31.0.218 dev eth0 subflow"), "{output}");
     let error = "error: set MPTCP limits to 4 subflows and 2 accepted addresses: Operation not";
     assert!(output.err.contains(error), "{output}");
-    assert!(output.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{output}");
+    assert!(output.err.contains("hint: this needs root (CAP_NET_ADMIN)"), "{output}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) fn explain_unanswered(
     }
     let remote = missing.remote.ip();
     let path = path_label(view, missing);
-    let evidence = "the SYN of the subflow is sent again, without an answer; the kernel counts such a \
+    let evidence = "the SYN of the subflow is retransmitted, without an answer; the kernel counts such a \
                     subflow as one";
     let check =
         view.plain_tcp_check(missing.local, remote).or_else(|| view.plain_tcp_check(None, remote));

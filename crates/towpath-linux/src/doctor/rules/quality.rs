@@ -360,7 +360,7 @@ pub(super) fn find_loss(
         Finding::new(Cause::PathLossy, format!("{path} loses packets, and not for want of room"))
             .at_location(&path)
             .with_evidence(format!(
-                "plain TCP over it: of {} small packets with room between them, {} were sent again; \
+                "plain TCP over it: of {} small packets with room between them, {} were retransmitted; \
                  of {} with answers, {} came behind a gap",
                 check.packets, check.resent, check.answers, check.behind_gap
             ))

@@ -410,7 +410,7 @@ fn healthy_requires_observed_data_on_every_path() {
         trial.subflows[1].tcp.retransmissions = 40;
     });
     assert_eq!(lossy.0, Health::Undetermined);
-    assert!(lossy.1.contains("40 packets had to be sent again on b"), "{}", lossy.1);
+    assert!(lossy.1.contains("40 packets had to be retransmitted on b"), "{}", lossy.1);
 
     let without_connection = diagnose(&Observation {
         here: local_host(),

@@ -71,7 +71,7 @@ pub(super) fn verdict(
         let link = address_label(view, lossy.local.ip());
         let packets = text::count(lossy.tcp.retransmissions.into(), "packet");
         return undetermined(format!(
-            "{packets} had to be sent again on {link}, and {server} does not show why"
+            "{packets} had to be retransmitted on {link}, and {server} does not show why"
         ));
     }
     if carrying_count < 2 {

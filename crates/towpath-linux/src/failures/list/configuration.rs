@@ -195,7 +195,7 @@ pub(super) const CASES: &[FailureCase] = &[
         title: "the endpoint is bound to an interface without a gateway",
         symptom: "The second subflow stays in SYN-SENT, and no packet leaves.",
         explanation: "`dev` binds the subflow to an interface that has no route to the server: the kernel \
-              takes the server for a neighbour, and asks for its hardware address in vain.",
+              takes the server for a neighbour, and asks for its hardware address, without an answer.",
         cause: Some("no-gateway-on-interface"),
         needs_server_report: false,
         changes: &[NetworkMutation::Routing(Routing::FirstOnly)],

@@ -18,7 +18,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-v4",
         title: "two paths over IPv4",
         symptom: "Two subflows, both carrying data.",
-        explanation: "The usual network of this zoo.",
+        explanation: "A usual network without any failure.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT)],

@@ -203,7 +203,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-private",
         title: "a server behind NAT announces its private address",
-        symptom: "One path. The announced address (ADD_ADDR) is tried in vain.",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, without an answer.",
         explanation: "The server does not know its public address and announces the one that its interface \
               has, which means nothing here.",
         cause: Some("announced-address-private"),

@@ -520,7 +520,7 @@ pub(in crate::scenario) static METRIC_NAMES: TableSchema = TableSchema {
             Optional("a size"),
             "Bytes that were not delivered because of events",
         ),
-        key("retransmissions", Bound, Optional("a number"), "Segments sent again"),
+        key("retransmissions", Bound, Optional("a number"), "Retransmitted segments"),
         key("subflows", Bound, Optional("a number"), "Subflows that carried data"),
         key("paths", Bound, Optional("a number"), "Paths that carried data"),
         key(
@@ -612,7 +612,7 @@ pub(in crate::scenario) static METRIC_NAMES: TableSchema = TableSchema {
             "reinjected",
             Bound,
             Optional("a size"),
-            "Bytes sent again on another subflow (own stack only)",
+            "Bytes reinjected on another subflow (own stack only)",
         ),
         key(
             "discarded",

@@ -326,7 +326,7 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
     let warning =
         "   said: by the other host alone, which may be wrong: --fix does nothing about it\n";
     assert!(output.out.contains(warning), "{output}");
-    assert!(!output.out.contains("mending: sysctl -w net.ipv4.tcp_rmem"), "{output}");
+    assert!(!output.out.contains("fixing: sysctl -w net.ipv4.tcp_rmem"), "{output}");
 }
 
 /// Creates results of a simulated run, which needs no privileges.
