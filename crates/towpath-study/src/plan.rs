@@ -26,7 +26,7 @@ pub const EXAMPLE: &str = include_str!("plan/example.toml");
 /// Plan of a study: every variant at every point, with every seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Short name, such as `seed004-c`.
+    /// Short name, such as `barre2011-fig6`.
     pub name: String,
     /// One-line title for lists.
     pub title: String,
@@ -104,6 +104,8 @@ pub struct RandomSampling {
     pub samples: u32,
     /// Number of samples in a quick sweep.
     pub quick: u32,
+    /// Name from which draws are seeded instead of the plan's name.
+    pub seed_name: Option<String>,
     /// Parameters that each sample draws.
     pub draws: Vec<RandomDraw>,
 }

@@ -142,10 +142,12 @@ impl RunGrid<'_> {
     /// Returns the random settings of sample `number`.
     fn draws(&self, number: u64) -> Vec<(String, &[KeyPath], AxisValue)> {
         let mut drawn: Vec<(String, &[KeyPath], AxisValue)> = Vec::new();
-        for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
+        let Some(random) = &self.plan.random else { return drawn };
+        let seed_name = random.seed_name.as_ref().unwrap_or(&self.plan.name);
+        for draw in &random.draws {
             let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.added_draw.as_ref());
             let added = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
-            let setting = draw.sample(&self.plan.name, number, added);
+            let setting = draw.sample(seed_name, number, added);
             drawn.push((draw.name.clone(), draw.keys.as_slice(), setting));
         }
         drawn

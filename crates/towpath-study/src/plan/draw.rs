@@ -11,10 +11,10 @@ use super::{AxisValue, Distribution, DrawUnit, RandomDraw};
 const MAX_REDRAWS: u32 = 1_000;
 
 impl RandomDraw {
-    /// Returns the draw of sample `number` of plan `plan`, with `added` added. The value depends
+    /// Returns the draw of sample `number`, with `added` added. `seed_name` is the plan's name. The value depends
     /// only on these names and the number. Further draws or more samples change nothing.
-    pub(crate) fn sample(&self, plan: &str, number: u64, added: f64) -> AxisValue {
-        let seed = stream_seed(number, plan, &self.name);
+    pub(crate) fn sample(&self, seed_name: &str, number: u64, added: f64) -> AxisValue {
+        let seed = stream_seed(number, seed_name, &self.name);
         let mut stream = RngStream(Pcg32::new(seed, seed));
         let (number, measure) = match &self.from {
             Distribution::Choice(choices) => return choose_weighted(choices, &mut stream),

@@ -127,6 +127,12 @@ pub(super) static RANDOM: TableSchema = TableSchema {
         key("samples", Integer(1, MAX_SAMPLES), Required, "How many, at each point of the grid"),
         key("quick", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--quick`")
             .formerly("thin"),
+        key(
+            "seed-name",
+            Text,
+            Optional("the plan's name"),
+            "Name that seeds the draws; keeps the samples of a plan that was renamed",
+        ),
         key("draws", Tables(&DRAW), Required, "What each of them draws"),
     ]],
 };

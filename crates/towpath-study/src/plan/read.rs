@@ -324,6 +324,7 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampl
     let whole_number = |v: Value<'_>| v.integer(1, MAX_SAMPLES).map(|n| n as u32);
     let samples = section.require("samples", "samples = 100").and_then(whole_number);
     let quick = section.take("quick").and_then(whole_number);
+    let seed_name = section.take("seed-name").and_then(|v| v.text()).map(str::to_owned);
     let draws = section.require("draws", "[[random.draws]]");
     names.insert(super::super::runs::SAMPLE_PARAMETER.to_owned());
     let mut earlier_draws = Vec::new();
@@ -335,7 +336,8 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampl
     let draws = draws.map_or_else(Vec::new, |v| decode_each(&v, &mut draw));
     section.finish();
     let samples = samples?;
-    Some(RandomSampling { samples, quick: quick.unwrap_or(samples).min(samples), draws })
+    let quick = quick.unwrap_or(samples).min(samples);
+    Some(RandomSampling { samples, quick, seed_name, draws })
 }
 
 fn draw(

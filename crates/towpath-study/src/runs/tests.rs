@@ -236,6 +236,18 @@ fn samples_are_drawn_from_the_distributions_of_the_plan() {
 }
 
 #[test]
+fn a_renamed_plan_keeps_its_draws_by_the_seed_name() {
+    let text = format!("{PLAN}{DRAWS}");
+    let renamed = text.replacen("name = \"delays\"", "name = \"other\"", 1);
+    let kept = renamed.replace("[random]\n", "[random]\nseed-name = \"delays\"\n");
+    let drawn = |text: &str| -> Vec<_> {
+        sampled_runs(text).into_iter().map(|run| run.row.parameters).collect()
+    };
+    assert_ne!(drawn(&renamed), drawn(&text));
+    assert_eq!(drawn(&kept), drawn(&text));
+}
+
+#[test]
 fn a_draw_can_be_added_to_an_earlier_one() {
     let later = "[[random.draws]]\nname = \"later\"\nkeys = [\"flows.0.start\"]\n\
         uniform = [\"1 s\", \"2 s\"]\nafter = \"length\"\n";
