@@ -33,7 +33,7 @@ pub(crate) struct Options {
     jobs: u32,
     /// Path of the towpath binary; `None` builds a release.
     towpath: Option<PathBuf>,
-    /// File with lines `OLD NEW`: a key NEW of this build is hashed as OLD.
+    /// File of renames: a key or value NEW of this build counts as OLD (see [`Renames`]).
     renamed: Option<PathBuf>,
     /// Prefix of the scenarios' and reproductions' names.
     only: String,
@@ -57,8 +57,22 @@ impl Options {
     }
 }
 
-/// Renamed keys: from the name in this build to the name that is hashed.
-type Renames = BTreeMap<String, String>;
+/// Renames between two builds, each from the name in this build to the name that is hashed.
+#[derive(Debug, Default)]
+struct Renames {
+    /// Keys, and values that are a name: lines `OLD NEW`.
+    names: BTreeMap<String, String>,
+    /// Parts of any text, such as of a scenario: lines with a tab between OLD and NEW.
+    parts: Vec<(String, String)>,
+}
+
+impl Renames {
+    /// Returns the name that is hashed for a key or value.
+    fn former(&self, name: &str) -> String {
+        let whole = self.names.get(name).map_or(name, String::as_str).to_owned();
+        self.parts.iter().fold(whole, |text, (new, old)| text.replace(new, old))
+    }
+}
 
 /// Prints `HASH  NAME` for each file of results, then the hash of these lines.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
@@ -68,7 +82,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     };
     let renames = match &options.renamed {
         Some(file) => renames(&fs::read_to_string(file)?),
-        None => Renames::new(),
+        None => Renames::default(),
     };
     let folder = root.join("target").join("fingerprint");
     if folder.exists() {
@@ -103,13 +117,17 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     Ok(true)
 }
 
-/// Parses the lines `OLD NEW` of `--renamed`.
+/// Parses the lines of `--renamed`.
 fn renames(text: &str) -> Renames {
-    let pair = |line: &str| {
-        let (old, new) = line.split_once(char::is_whitespace)?;
-        Some((new.trim().to_owned(), old.to_owned()))
-    };
-    text.lines().filter_map(pair).collect()
+    let mut renames = Renames::default();
+    for line in text.lines() {
+        if let Some((old, new)) = line.split_once('\t') {
+            renames.parts.push((new.to_owned(), old.to_owned()));
+        } else if let Some((old, new)) = line.split_once(' ') {
+            renames.names.insert(new.trim().to_owned(), old.to_owned());
+        }
+    }
+    renames
 }
 
 /// Invocation of the towpath binary.
@@ -221,16 +239,16 @@ fn canonical(value: &Value, renames: &Renames) -> Value {
         Value::Object(fields) => {
             let fields_to_hash =
                 fields.iter().filter(|(key, _)| !MACHINE_KEYS.contains(&key.as_str()));
-            let entries = fields_to_hash.map(|(key, value)| {
-                (renames.get(key).unwrap_or(key).clone(), canonical(value, renames))
-            });
+            let entries =
+                fields_to_hash.map(|(key, value)| (renames.former(key), canonical(value, renames)));
             // Sorted here: features of other crates decide whether a map of serde_json is.
             Value::Object(entries.collect::<BTreeMap<_, _>>().into_iter().collect())
         }
         Value::Array(values) => {
             Value::Array(values.iter().map(|value| canonical(value, renames)).collect())
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+        Value::String(text) => Value::String(renames.former(text)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
@@ -255,12 +273,16 @@ mod tests {
         };
         assert_eq!(hash(&before, ""), hash(&after, "old new\n"));
         assert_ne!(hash(&before, ""), hash(&after, ""));
+        let texts = ["how = 1\nx", "mode = 1\nx"].map(Value::from);
+        assert_eq!(hash(&texts[0], ""), hash(&texts[1], "how =\tmode =\n"));
+        let values = ["late", "out-of-order"].map(Value::from);
+        assert_eq!(hash(&values[0], ""), hash(&values[1], "late out-of-order\n"));
     }
 
     #[test]
     fn another_value_or_order_of_records_changes_the_hash() {
         let records: Vec<Value> = (1..=3).map(Value::from).collect();
-        let hash = |records: &[Value]| hash_records(records, &Renames::new()).unwrap();
+        let hash = |records: &[Value]| hash_records(records, &Renames::default()).unwrap();
         let mut reordered = records.clone();
         reordered.swap(0, 1);
         assert_ne!(hash(&records), hash(&reordered));

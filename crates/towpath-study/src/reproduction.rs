@@ -16,7 +16,7 @@ use crate::plan::{FileLoader, Plan};
 use crate::row::RunRow;
 use crate::runs::ENGINE_VERSION;
 
-/// Every file of the repository's reproductions, by name: `seed000/plan.toml`.
+/// Every file of the repository's reproductions, by name: `iperf3-rpi-2025/plan.toml`.
 static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));
 
 /// A published figure with its plan and claims.
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn a_name_may_lead_through_another_folder() {
-        assert_eq!(resolve("seed002-4/../seed002-6/scenario.toml"), "seed002-6/scenario.toml");
-        assert!(load("seed000")("../../Cargo.toml").is_err());
+        assert_eq!(resolve("deconinck2019-fig4/../deconinck2019-fig6/scenario.toml"), "deconinck2019-fig6/scenario.toml");
+        assert!(load("iperf3-rpi-2025")("../../Cargo.toml").is_err());
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::ui::{Ui, wrap};
 /// claim comes out otherwise than the reproduction expects.
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// Names, such as seed004-c, or folders, such as ./my-study; `all` for all that come with
+    /// Names, such as miguel-singh-c, or folders, such as ./my-study; `all` for all that come with
     /// towpath
     names: Vec<String>,
     /// World: sim (virtual time, our own stack), emu (real kernels), or sim,emu: both in one figure

@@ -32,7 +32,7 @@ fn entry() -> GalleryEntry {
         deviation: deviation.map(str::to_owned),
     };
     GalleryEntry {
-        name: "seed004-c".into(),
+        name: "miguel-singh-c".into(),
         title: "Goodput <over> the buffer".into(),
         source: "the `blog`".into(),
         worlds: vec!["sim".into()],
@@ -56,7 +56,7 @@ fn entry() -> GalleryEntry {
             "end".into(),
         ]],
         readme: "# T\n\nSource: x\n\n## Ours\n\nText".into(),
-        files: vec!["seed004-c.csv".into()],
+        files: vec!["miguel-singh-c.csv".into()],
     }
 }
 
@@ -75,7 +75,7 @@ fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
         "12 runs, 1 failed, only a part of the runs",
         "B fails<small>section 3</small>",
         "because of this",
-        "<a href=\"seed004-c.csv\">",
+        "<a href=\"miguel-singh-c.csv\">",
         "<h4>Ours</h4>",
         "600 KB",
         "expected to come out otherwise",
@@ -95,12 +95,12 @@ fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
     two_worlds.claims[1].world = Some("emu".into());
     assert_eq!(
         (entry().stem(), two_worlds.stem()),
-        ("seed004-c".into(), "seed004-c-sim-emu".into())
+        ("miguel-singh-c".into(), "miguel-singh-c-sim-emu".into())
     );
     assert_eq!(two_worlds.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 unreliable");
     let text = markdown(&[two_worlds.clone()], "images");
     assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
-    assert!(text.contains("](images/seed004-c-sim-emu.svg)"), "{text}");
+    assert!(text.contains("](images/miguel-singh-c-sim-emu.svg)"), "{text}");
     assert!(text.contains("B fails (section 3; in `emu`)"), "{text}");
     assert!(text.contains("1 not checked |"), "{text}");
     assert!(page(&[two_worlds]).contains("section 3; in <code>emu</code>"));
@@ -109,7 +109,7 @@ fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
 #[test]
 fn the_document_has_a_row_for_each_claim() {
     let text = markdown(&[entry()], "images/reproductions");
-    assert!(text.contains("](images/reproductions/seed004-c.svg)"), "{text}");
+    assert!(text.contains("](images/reproductions/miguel-singh-c.svg)"), "{text}");
     assert!(
         text.contains("| ✓ | A \\| holds (section 3) | Goodput: 9 Mbit/s, asked ≥ 9 Mbit/s |"),
         "{text}"

@@ -238,7 +238,7 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
         (&["reproduce", "seed999"][..], "no reproduction is called `seed999`"),
         (&["reproduce", "./mine"], "mine/expected.toml:1:1: a claim has no `source`"),
         (&["reproduce", "./nothing"], "`./nothing/plan.toml` cannot be read"),
-        (&["reproduce", "seed000", "--docs", "docs"], "`--docs` writes a page of all figures"),
+        (&["reproduce", "iperf3-rpi-2025", "--docs", "docs"], "`--docs` writes a page of all figures"),
     ] {
         let output = folder.run(arguments);
         assert_eq!(output.code, Some(2), "{output}");
@@ -248,7 +248,7 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
 
 /// Quick studies, one of each kind: a series, a table, a share, buffers.
 const QUICK_STUDIES: [&str; 6] =
-    ["seed000", "seed001", "seed002-6", "seed003-8", "seed004-b", "seed004-maximum"];
+    ["iperf3-rpi-2025", "gartner2022", "deconinck2019-fig6", "barre2011-fig8", "miguel-singh-b", "miguel-singh-rmem-max"];
 
 /// All studies with `cargo xtask test --all`.
 #[test]
