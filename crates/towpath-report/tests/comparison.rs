@@ -48,7 +48,7 @@ fn change(runs: &mut [StoredRun], transport: Transport, change: impl Fn(&mut Sto
 
 /// Returns the first metric's ratio, as JSON.
 fn ratio(runs: &[StoredRun]) -> serde_json::Value {
-    Comparison::of(runs, 1).json()["figures"][0]["ratios"][0].clone()
+    Comparison::of(runs, 1).json()["metrics"][0]["ratios"][0].clone()
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn values_of_never_are_printed_as_never_without_a_ratio() {
     });
     let comparison = Comparison::of(&runs, 1);
     let json = comparison.json();
-    let metrics = json["figures"].as_array().unwrap();
+    let metrics = json["metrics"].as_array().unwrap();
     let recovery = metrics.iter().find(|figure| figure["name"] == "recovery").unwrap();
     assert!(recovery["groups"][0]["median"].is_null());
     assert!(recovery["ratios"][0]["ratio"].is_null());

@@ -231,7 +231,10 @@ mod tests {
 
     #[test]
     fn a_name_may_lead_through_another_folder() {
-        assert_eq!(resolve("deconinck2019-fig4/../deconinck2019-fig6/scenario.toml"), "deconinck2019-fig6/scenario.toml");
+        assert_eq!(
+            resolve("deconinck2019-fig4/../deconinck2019-fig6/scenario.toml"),
+            "deconinck2019-fig6/scenario.toml"
+        );
         assert!(load("iperf3-rpi-2025")("../../Cargo.toml").is_err());
     }
 
@@ -242,7 +245,7 @@ mod tests {
         let claim = |text: &str, worlds: &str| {
             format!(
                 "[[claims]]\ntext = \"{text}\"\nsource = \"s\"\noutcome = \"holds\"\n{worlds}\n\
-                 [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 2 Mbit/s\"\n"
+                 [[claims.checks]]\nmetric = \"goodput\"\nis = \">= 2 Mbit/s\"\n"
             )
         };
         let expected = claim("a", "") + &claim("b", "worlds = [\"emu\"]");

@@ -167,7 +167,7 @@ fn verdict(report: &Diagnosis) -> String {
             )
         }
         Health::Undetermined => {
-            format!("not judged: nothing was found to be wrong, but {reason}")
+            format!("undetermined: nothing was found to be wrong, but {reason}")
         }
         Health::Impaired => "impaired: Multipath TCP works, and less well than it could".to_owned(),
         Health::Broken => "broken: Multipath TCP does not work here".to_owned(),

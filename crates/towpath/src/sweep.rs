@@ -26,7 +26,7 @@ use crate::ui::Ui;
 /// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";
 
-/// Run every point of a plan with every seed, on all processors, and keep the figures
+/// Run every point of a plan with every seed, on all processors, and keep the metrics
 ///
 /// The same command goes on where it was stopped. Several processes, also on several computers, may
 /// share the folder.
@@ -66,9 +66,9 @@ pub(crate) struct SweepArguments {
 
 #[derive(Debug, Args)]
 struct TableArguments {
-    /// Figures of the table, such as goodput,stall.longest
+    /// Metrics of the table, such as goodput,stall.longest
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    figures: Vec<String>,
+    metrics: Vec<String>,
     /// Print rows as JSON, one line a run, in place of the table
     #[arg(short = 'J', long)]
     json: bool,
@@ -154,7 +154,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     })?;
     sweep.remove_leftovers();
     let all_done = print_rows(&sweep, &arguments.shown, ui)?;
-    let page = write_page(&sweep, &folder, &arguments.shown.figures)?;
+    let page = write_page(&sweep, &folder, &arguments.shown.metrics)?;
     ui.progress(&format!("rows: {}", folder.display()));
     ui.progress(&format!("page: {}", page.display()));
     if runner.is_stopped() && !all_done {
@@ -208,10 +208,10 @@ fn print_rows(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool
             writeln!(ui.out, "{line}")?;
         }
     } else {
-        ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.figures).as_bytes())?;
+        ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.metrics).as_bytes())?;
     }
     ui.out.flush()?;
-    warn_missing_metrics(&rows, &shown.figures, ui);
+    warn_missing_metrics(&rows, &shown.metrics, ui);
     let failed_runs: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
     if let [first_failed, ..] = failed_runs.as_slice() {
         let reason = first_failed.error.as_deref().unwrap_or_default();
@@ -231,8 +231,8 @@ fn print_rows(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool
 }
 
 /// Writes the summary page into the folder of the rows.
-fn write_page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
-    let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), figures);
+fn write_page(sweep: &Sweep, folder: &Path, metrics: &[String]) -> Result<PathBuf, CliError> {
+    let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), metrics);
     files::write_in(&files::folder(folder)?, PAGE_FILE, page.as_bytes())
 }
 
@@ -240,7 +240,7 @@ fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode
     let sweep = Sweep::open(folder)?;
     let all_done = print_rows(&sweep, shown, ui)?;
     // A user with read access only still gets the progress of the sweep.
-    let page = write_page(&sweep, folder, &shown.figures).ok();
+    let page = write_page(&sweep, folder, &shown.metrics).ok();
     let status = sweep.status();
     let plan = &sweep.plan().name;
     ui.progress(&format!(
@@ -317,7 +317,7 @@ fn describe_change(old: &RunRow, new: &RunRow) -> String {
             let value = |row: &RunRow| {
                 row.metrics.get(*name).map_or_else(|| "nothing".to_owned(), ToString::to_string)
             };
-            format!("`{name}` is {}, was {} ({} figures)", value(new), value(old), names.len())
+            format!("`{name}` is {}, was {} ({} metrics)", value(new), value(old), names.len())
         }
     }
 }

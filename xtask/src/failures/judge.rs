@@ -104,7 +104,7 @@ impl JudgedCase {
         let first_finding = self.before_fix.findings().first()?;
         let second_run = self.after_fix.as_ref()?;
         let is_same = |other: &Value| {
-            ["cause", "where"].iter().all(|field| other.get(field) == first_finding.get(field))
+            ["cause", "location"].iter().all(|field| other.get(field) == first_finding.get(field))
         };
         Some(!second_run.findings().iter().any(is_same))
     }
@@ -226,13 +226,13 @@ mod tests {
         assert!(!missed.is_correct() && missed.is_missed());
         let false_alarm = judged_case(&[], &["healthy"], "impaired", &finding("x", "path"));
         assert!(!false_alarm.is_correct() && false_alarm.is_false_alarm());
-        let not_judged = judged_case(&[], &["healthy"], "not-judged", &json!([]));
+        let not_judged = judged_case(&[], &["healthy"], "undetermined", &json!([]));
         assert!(not_judged.is_correct() && !not_judged.is_false_alarm());
     }
 
     #[test]
     fn only_commands_for_this_host_are_carried_out() {
-        let finding = json!([{"cause": "x", "where": "here", "layer": "path", "fix": ["a", "b   # on the other host"]}]);
+        let finding = json!([{"cause": "x", "location": "here", "layer": "path", "fix": ["a", "b   # on the other host"]}]);
         let mut case = judged_case(&["x"], &["x"], "impaired", &finding);
         assert_eq!(case.before_fix.own_commands(), ["a"]);
         assert_eq!(case.is_fixed(), None);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Diagnosis {
     /// Overall health of Multipath TCP.
     pub verdict: Health,
-    /// Reason for a verdict that is not judged, or the shared part of the only path.
+    /// Reason for the verdict "undetermined", or the shared part of the only path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Subflows of the test connection, with their shares of its data.

@@ -21,7 +21,7 @@ pub(super) fn json(comparison: &Comparison<'_>) -> Value {
     });
     json!({
         "groups": groups.collect::<Vec<_>>(),
-        "figures": comparison.rows.iter().map(|row| metric_json(comparison, row)).collect::<Vec<_>>(),
+        "metrics": comparison.rows.iter().map(|row| metric_json(comparison, row)).collect::<Vec<_>>(),
         "warnings": comparison.warnings(),
         "resampling_seed": comparison.seed,
     })

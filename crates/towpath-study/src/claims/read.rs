@@ -51,7 +51,7 @@ static CHECK: TableSchema = TableSchema {
     heading: "[[claims.checks]]",
     doc: "A figure of some runs, held against bounds or against other runs.",
     key_groups: &[&[
-        key("figure", Text, Required, "A figure of the rows, such as `goodput`"),
+        key("metric", Text, Required, "A metric of the rows, such as `goodput`").formerly("figure"),
         key("of", FILTER, Optional("all runs"), "Which runs"),
         key("is", BOUNDS, Optional("none"), "What each point must keep, such as `>= 9 Mbit/s`"),
         key(
@@ -129,7 +129,7 @@ const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
 
 fn read_check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     let mut section = value.section(&CHECK, "a check", "expected a table")?;
-    let metric = section.require("figure", "figure = \"goodput\"").and_then(|v| v.text());
+    let metric = section.require("metric", "metric = \"goodput\"").and_then(|v| v.text());
     let filter =
         section.take("of").map_or_else(RunFilter::default, |value| read_filter(&value, plan));
     let statistic = read_statistic(&mut section);

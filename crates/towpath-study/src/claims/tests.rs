@@ -62,7 +62,7 @@ fn verdict(checks: &str, rows: &[RunRow]) -> ClaimVerdict {
 }
 
 fn check(check: &str, rows: &[RunRow]) -> (Option<ClaimOutcome>, String) {
-    let verdict = verdict(&format!("[[claims.checks]]\nfigure = \"goodput\"\n{check}"), rows);
+    let verdict = verdict(&format!("[[claims.checks]]\nmetric = \"goodput\"\n{check}"), rows);
     (verdict.found, verdict.text())
 }
 
@@ -171,8 +171,8 @@ fn values_of_never_meet_no_upper_bound() {
 
 #[test]
 fn a_claim_needs_all_its_checks_and_a_quick_run_skips_some() {
-    let checks = "[[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 bit/s\"\n\
-        [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nquick = false\n";
+    let checks = "[[claims.checks]]\nmetric = \"goodput\"\nis = \">= 1 bit/s\"\n\
+        [[claims.checks]]\nmetric = \"goodput\"\nis = \">= 1 Gbit/s\"\nquick = false\n";
     let full_verdict = verdict(checks, &rows());
     assert_eq!(full_verdict.found, Some(ClaimOutcome::Fails));
     assert!(!full_verdict.as_expected());
@@ -192,12 +192,12 @@ fn mistakes_are_reported_with_their_position() {
 text = "t"
 outcome = "fails"
 [[claims.checks]]
-figure = "goodput"
+metric = "goodput"
 of = { variant = "MPTPC", "recieve buffer" = ">= 600 KB" }
 is = "9 Mbit/s"
 quik = false
 [[claims.checks]]
-figure = "goodput"
+metric = "goodput"
 statistic = "share"
 is = ">= 9 Mbits"
 "#;

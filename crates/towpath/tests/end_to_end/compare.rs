@@ -57,13 +57,13 @@ fn all_transports_are_compared_by_default_and_shown_as_json() {
     let names: Vec<_> =
         comparison["groups"].as_array().unwrap().iter().map(|g| &g["label"]).collect();
     assert_eq!(names, ["tcp", "mptcp", "quic", "mpquic"]);
-    assert_eq!(comparison["figures"][0]["name"], "goodput");
-    assert_eq!(comparison["figures"][0]["groups"][0]["n"], 2);
+    assert_eq!(comparison["metrics"][0]["name"], "goodput");
+    assert_eq!(comparison["metrics"][0]["groups"][0]["n"], 2);
     assert!(
-        comparison["figures"][0]["groups"][0]["interval95"].is_null(),
+        comparison["metrics"][0]["groups"][0]["interval95"].is_null(),
         "two runs have no interval"
     );
-    assert_eq!(comparison["figures"][0]["ratios"].as_array().unwrap().len(), 6);
+    assert_eq!(comparison["metrics"][0]["ratios"].as_array().unwrap().len(), 6);
     assert!(output.err.contains("2 repetitions are too few for an interval"), "{output}");
     assert!(output.err.contains("TLS on one side only: with it quic and mpquic"), "{output}");
     assert_eq!(folder.names(), ["lossy.toml", "results"]);

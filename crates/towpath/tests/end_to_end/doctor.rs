@@ -132,7 +132,7 @@ fn a_single_process_can_be_diagnosed() {
     };
     let (findings, output) = diagnose(&[]);
     assert_eq!(findings[0]["cause"], "application-plain-tcp", "{output}");
-    let process = findings[0]["where"].as_str().unwrap();
+    let process = findings[0]["location"].as_str().unwrap();
     assert!(process.starts_with("bash ("), "{output}");
     assert_eq!(output.code, Some(1), "{output}");
     let (findings, output) = diagnose(&[towpath, "exec", "--quiet", "--"]);

@@ -4,12 +4,13 @@ use serde_json::Value;
 
 use crate::program::{HANG_TIMEOUT, TestDir};
 
-const PRINTERS: [&[&str]; 5] = [
+const PRINTERS: [&[&str]; 6] = [
     &["scenarios"],
     &["scenarios", "--json"],
     &["schema", "scenario"],
     &["schema", "result"],
-    &["schema", "reference"],
+    &["schema", "scenario-keys"],
+    &["schema", "plan-keys"],
 ];
 
 /// Returns the names of the built-in scenarios.

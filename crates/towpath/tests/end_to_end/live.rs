@@ -183,7 +183,7 @@ fn check_reports_open_and_blocked_transports() {
     let (socket, port) = bind_udp_port();
     let (server, _) = start_server_at(&port, &folder, &[]);
     assert!(server.stderr().contains("warning: no QUIC on port"), "{}", server.stderr());
-    let without_quic = ["works", "works", "silent", "without", "without"];
+    let without_quic = ["works", "works", "silent", "no-quic", "no-quic"];
     assert_eq!(check_findings(&port, 1), expected_rows(without_quic));
     drop(socket);
     let output = folder.run(&["check", "127.0.0.1", "-p", &port]);

@@ -63,7 +63,7 @@ text = "Two links carry more than one"
 source = "me"
 outcome = "holds"
 [[claims.checks]]
-figure = "goodput"
+metric = "goodput"
 of = { variant = "MPTCP" }
 than = { variant = "TCP" }
 ratio = ">= 1.3"
@@ -238,7 +238,10 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
         (&["reproduce", "seed999"][..], "no reproduction is called `seed999`"),
         (&["reproduce", "./mine"], "mine/expected.toml:1:1: a claim has no `source`"),
         (&["reproduce", "./nothing"], "`./nothing/plan.toml` cannot be read"),
-        (&["reproduce", "iperf3-rpi-2025", "--docs", "docs"], "`--docs` writes a page of all figures"),
+        (
+            &["reproduce", "iperf3-rpi-2025", "--docs", "docs"],
+            "`--docs` writes a page of all figures",
+        ),
     ] {
         let output = folder.run(arguments);
         assert_eq!(output.code, Some(2), "{output}");
@@ -247,8 +250,14 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
 }
 
 /// Quick studies, one of each kind: a series, a table, a share, buffers.
-const QUICK_STUDIES: [&str; 6] =
-    ["iperf3-rpi-2025", "gartner2022", "deconinck2019-fig6", "barre2011-fig8", "miguel-singh-b", "miguel-singh-rmem-max"];
+const QUICK_STUDIES: [&str; 6] = [
+    "iperf3-rpi-2025",
+    "gartner2022",
+    "deconinck2019-fig6",
+    "barre2011-fig8",
+    "miguel-singh-b",
+    "miguel-singh-rmem-max",
+];
 
 /// All studies with `cargo xtask test --all`.
 #[test]

@@ -48,7 +48,7 @@ fn assert_complete(folder: &TestDir) {
     let rows = rows(folder);
     let keys: BTreeSet<_> = rows.iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!((rows.len(), keys.len()), (24, 24));
-    assert!(rows.iter().all(|row| row["figures"]["goodput"].as_f64().unwrap() > 0.0), "{rows:?}");
+    assert!(rows.iter().all(|row| row["metrics"]["goodput"].as_f64().unwrap() > 0.0), "{rows:?}");
     let files = names(&folder.work().join("rows"));
     // The chunks, the plan and the page.
     assert_eq!(files.len(), 12 + 2, "{files:?}");

@@ -4,7 +4,7 @@
 //! choices are address family, number of interfaces, server, NAT and quality of each path. Two of
 //! three cases have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`]
 //! lists the acceptable first findings: the injected causes and, if the server's kind hides them
-//! from the client, "not judged".
+//! from the client, "undetermined".
 
 mod draft;
 mod faults;

@@ -137,7 +137,7 @@ fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
     let plan = format!("{plan_head}{title}\n[[variants]]{variants}{figure}");
     let claims = format!(
         "[[claims]]\ntext = \"{text}\"\nsource = \"{text}\"\noutcome = \"holds\"\n\
-         [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{name}\" }}\nis = \"> 1 bit/s\"\n"
+         [[claims.checks]]\nmetric = \"goodput\"\nof = {{ variant = \"{name}\" }}\nis = \"> 1 bit/s\"\n"
     );
     for (name, text) in
         [("scenario.toml", SMALL_SCENARIO), ("plan.toml", &plan), ("expected.toml", &claims)]
@@ -243,7 +243,7 @@ fn no_text_of_a_plan_controls_the_terminal() {
     let plan = PLAN.replace("\"v\"", &format!("\"{escaped}\""));
     let claims = format!(
         "[[claims]]\ntext = \"{escaped}\"\nsource = \"{escaped}\"\noutcome = \"holds\"\n\
-         [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{escaped}\" }}\nis = \"> 1 bit/s\"\n"
+         [[claims.checks]]\nmetric = \"goodput\"\nof = {{ variant = \"{escaped}\" }}\nis = \"> 1 bit/s\"\n"
     );
     let scenario = format!("description = \"{escaped}\"\n{SMALL_SCENARIO}");
     for (name, text) in
