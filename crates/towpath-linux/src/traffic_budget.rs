@@ -144,8 +144,10 @@ impl fmt::Debug for TrafficBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transferred, recorded) =
             (self.transferred_bytes(), self.recorded_bytes.load(Ordering::Relaxed));
-        let mut f = f.debug_struct("Purse");
-        f.field("moved", &transferred).field("noted", &recorded).finish_non_exhaustive()
+        let mut f = f.debug_struct("TrafficBudget");
+        f.field("transferred_bytes", &transferred)
+            .field("recorded_bytes", &recorded)
+            .finish_non_exhaustive()
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct CongestionFactory {
 
 impl fmt::Debug for CongestionFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Factory").field("group", &self.group).finish_non_exhaustive()
+        f.debug_struct("CongestionFactory").field("group", &self.group).finish_non_exhaustive()
     }
 }
 

@@ -119,7 +119,9 @@ pub struct PemIdentity {
 
 impl fmt::Debug for PemIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pem").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("PemIdentity")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
     }
 }
 

@@ -47,7 +47,6 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Lint
 
 /// Returns the attack tests that a line names, as `security::MODULE::TEST` or
 /// `security::MODULE::SUBMODULE::TEST`.
-/// `security::ROOM::CORNER::TEST`.
 fn attack_tests(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split('`').skip(1).step_by(2);
     code.filter(|name| name.starts_with("security::") && name.matches("::").count() > 1)

@@ -10,6 +10,7 @@ mod markdown;
 mod names;
 mod scan;
 mod source;
+mod wording;
 
 use std::io::Write;
 use std::path::Path;
@@ -47,8 +48,12 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
             Some((_, "rs")) => {
                 findings.extend(source::check(path, text));
                 findings.extend(identifiers::check(path, text));
+                findings.extend(wording::check(path, text));
             }
-            Some((_, "md")) => findings.extend(markdown::check(path, text, repository)),
+            Some((_, "md")) => {
+                findings.extend(markdown::check(path, text, repository));
+                findings.extend(wording::check(path, text));
+            }
             Some(_) | None => {}
         }
     }

@@ -328,7 +328,7 @@ pub struct QuicHandle {
 
 impl fmt::Debug for QuicHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("QuicHandle").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

@@ -111,7 +111,7 @@ pub struct StackHandle {
 
 impl fmt::Debug for StackHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("thread", &self.thread).finish_non_exhaustive()
+        f.debug_struct("StackHandle").field("thread", &self.thread).finish_non_exhaustive()
     }
 }
 

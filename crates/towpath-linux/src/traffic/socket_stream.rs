@@ -43,7 +43,7 @@ pub(crate) struct TlsSocket {
 
 impl fmt::Debug for TlsSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("TlsSocket").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 

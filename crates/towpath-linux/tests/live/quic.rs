@@ -14,7 +14,7 @@ use towpath_quic::{LocalAddress, QuicConfig, Trust, identity::PemIdentity};
 use super::*;
 
 fn start_client() -> Arc<QuicHandle> {
-    let (name, clock, seed) = ("stranger".to_owned(), Clock::start(), None);
+    let (name, clock, seed) = ("client".to_owned(), Clock::start(), None);
     let (namespace, interfaces) = (None, InterfacePolicy::all());
     Arc::new(QuicHandle::start(HostConfig { name, clock, seed, namespace, interfaces }).unwrap())
 }

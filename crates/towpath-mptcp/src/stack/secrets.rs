@@ -35,7 +35,7 @@ enum SecretKey {
 
 impl fmt::Debug for SecretGenerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secrets").finish_non_exhaustive()
+        f.debug_struct("SecretGenerator").finish_non_exhaustive()
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     fn a_secret_is_not_printed() {
         assert_eq!(
             format!("{:?}", SecretGenerator::from_secret(&[0xab; SECRET_BYTES])),
-            "Secrets { .. }"
+            "SecretGenerator { .. }"
         );
     }
 }

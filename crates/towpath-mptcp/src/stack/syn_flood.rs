@@ -34,7 +34,7 @@ pub struct SynFloodProtection {
 impl fmt::Debug for SynFloodProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { secret: _, half_open_per_source, syn_ack_retries } = self;
-        f.debug_struct("Strangers")
+        f.debug_struct("SynFloodProtection")
             .field("half_open_per_source", half_open_per_source)
             .field("syn_ack_retries", syn_ack_retries)
             .finish_non_exhaustive()
@@ -77,6 +77,9 @@ mod tests {
     #[test]
     fn the_secret_is_not_printed() {
         let printed = format!("{:?}", SynFloodProtection::new([0xab; SECRET_BYTES]));
-        assert_eq!(printed, "Strangers { half_open_per_source: 16, syn_ack_retries: 3, .. }");
+        assert_eq!(
+            printed,
+            "SynFloodProtection { half_open_per_source: 16, syn_ack_retries: 3, .. }"
+        );
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
              each look."
         }
         Basis::Estimate => {
-            "Nobody knows the capacity of these paths: the largest rate that was seen stands for it. \
+            "The capacity of these paths is unknown: the account uses the largest rate that was seen. \
              What packets lost on the way had used of it is not known; what their loss costs shows \
              as the congestion window\u{2019}s."
         }

@@ -313,10 +313,10 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
         "{PEER}
         settings >before
         $TOWPATH doctor --connect 10.77.0.2:5210 --peer 10.77.0.2:5210 --secret-file secret --fix \
-            >said 2>mended && code=0 || code=$?
+            >said 2>fixed && code=0 || code=$?
         settings >after
         kill $server $there; wait || true
-        cat said mended; grep tcp_rmem before after >rmem
+        cat said fixed; grep tcp_rmem before after >rmem
         diff before after
         exit $code"
     );

@@ -337,9 +337,9 @@ fn repeated_messages_reserve_nothing_twice() {
     let site = AttackedServer::new(&[]);
     for round in 0..times(8, 32) {
         let mut client = wait_for("a place", || {
-            let mut stranger = RawClient::connect(site.route(1 + round as u16)).ok()?;
-            let reply = stranger.plan(&[DOWN], TransferSettings::default());
-            matches!(reply, Ok(None)).then_some(stranger)
+            let mut client = RawClient::connect(site.route(1 + round as u16)).ok()?;
+            let reply = client.plan(&[DOWN], TransferSettings::default());
+            matches!(reply, Ok(None)).then_some(client)
         });
         let _data = client.data(0, 0).unwrap();
         let repeated_messages =
