@@ -126,7 +126,7 @@ impl Read for LiveCapture {
             }
             self.fill(buffer.len())?;
             if self.encoded.is_empty() {
-                let mut fds = [sys::wait_for_input(&self.socket)];
+                let mut fds = [sys::input_pollfd(&self.socket)];
                 sys::poll(&mut fds, Some(POLL_INTERVAL))?;
             }
         }

@@ -131,7 +131,7 @@ pub(crate) fn run<P: PingPath>(
         }
         let due = pingers.iter().filter_map(|p| p.pinger.next_due()).min().unwrap_or(deadline);
         let sockets = pingers.iter().filter_map(|p| p.socket.as_ref());
-        let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+        let mut fds: Vec<_> = sockets.map(|socket| sys::input_pollfd(&socket.as_fd())).collect();
         if sys::poll(&mut fds, Some(due.saturating_since(now).min(POLL_INTERVAL))).is_err() {
             break;
         }
@@ -148,7 +148,7 @@ pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
     let mut buffer = [0; EchoDatagram::BYTES + 1];
     while !done.load(Ordering::Acquire) {
         let mut fds: Vec<_> =
-            sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+            sockets.iter().map(|socket| sys::input_pollfd(&socket.as_fd())).collect();
         if sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
             return;
         }

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_only_while_an_item_may_be_queued() {
         let (sender, receiver) = queue().unwrap();
-        let readable = || sys::poll(&mut [sys::wait_for_input(&receiver)], Some(Duration::ZERO));
+        let readable = || sys::poll(&mut [sys::input_pollfd(&receiver)], Some(Duration::ZERO));
         assert_eq!(readable().unwrap(), 0);
         let second_sender = sender.clone();
         assert!(sender.send(1) && second_sender.send(2));
@@ -137,7 +137,7 @@ mod tests {
             thread::spawn(move || (0..ITEMS).for_each(|item| assert!(sender.send(item))));
         for expected in 0..ITEMS {
             loop {
-                let mut fds = [sys::wait_for_input(&receiver)];
+                let mut fds = [sys::input_pollfd(&receiver)];
                 let ready = sys::poll(&mut fds, Some(Duration::from_secs(10))).unwrap();
                 assert_eq!(ready, 1, "item {expected} was not announced");
                 if let Some(item) = receiver.receive() {

@@ -231,8 +231,8 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Returns a `pollfd` that waits for input.
-pub(crate) fn wait_for_input(fd: &impl AsFd) -> libc::pollfd {
+/// Returns a `pollfd` for [`poll`] that is ready when `fd` has input.
+pub(crate) fn input_pollfd(fd: &impl AsFd) -> libc::pollfd {
     libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
 

@@ -132,7 +132,7 @@ impl UdpReceiveTask<'_> {
         while !run_clock.is_over(deadline) && !control.is_over(self.receiver.received()) {
             let now = run_clock.now();
             let wait = control.send_due(now).map_or(POLL_INTERVAL, |due| due.saturating_since(now));
-            let mut fds = [sys::wait_for_input(socket)];
+            let mut fds = [sys::input_pollfd(socket)];
             if sys::poll(&mut fds, Some(wait.min(POLL_INTERVAL))).is_err() {
                 break;
             }

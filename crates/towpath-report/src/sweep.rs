@@ -131,7 +131,7 @@ fn plot(out: &mut String, metric: &SweepMetric, estimates: &Estimates<'_>) {
         dots: sample.values().to_vec(),
         quartiles: estimate.as_ref().map(|e| e.quartiles),
         median: estimate.as_ref().map(|e| e.median),
-        interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
+        confidence_interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
     };
     let rows_of_points: Vec<ValueRow> = drawn.clone().map(|point| row(&point)).collect();
     let values = drawn.flat_map(|(_, sample, _)| sample.values().iter().copied());

@@ -87,7 +87,7 @@ impl<'a> Simulation<'a> {
             hosts,
             has_datagram_flows: scenario.flows.iter().any(|flow| {
                 let goal = FlowGoal::from(&flow.pattern);
-                matches!(goal, FlowGoal::Datagrams(_) | FlowGoal::ConstantRate(_))
+                matches!(goal, FlowGoal::Probes(_) | FlowGoal::ConstantRate(_))
             }),
             flows: { scenario.flows.iter().enumerate() }
                 .map(|flow| FlowRun::new(scenario, flow))

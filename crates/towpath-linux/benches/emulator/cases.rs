@@ -14,7 +14,7 @@ pub(crate) const DELAY_MILLIS: u64 = 10;
 pub(crate) enum Network {
     /// A veth pair from host to host, without any emulator; shaped by `tbf` for shaped traffic.
     Veth,
-    /// Towpath's emulator, run by `user`.
+    /// Towpath's emulator, run by `user`; `segments` is the scenario's `segmentation` of the link.
     Emulated { backend: Backend, segments: &'static str, user: User },
     /// `rattan`, at ordinary or at real-time priority.
     Rattan { real_time: bool },
@@ -133,7 +133,7 @@ impl Case {
         format!("{traffic}/{network}")
     }
 
-    /// Returns the keys of the emulated path.
+    /// Returns the scenario's keys of the emulated path.
     pub(crate) fn link(&self) -> String {
         match self.traffic {
             Traffic::Tcp => String::new(),

@@ -72,16 +72,18 @@ impl Metrics {
         }
     }
 
-    /// Adds the trial's processor time, and the load from other processes.
+    /// Adds the trial's processor time, the load from other processes, and the lost packets.
     pub(crate) fn add_usage(&mut self, usage: &Usage) {
         let others_share = (usage.busy - usage.children) / usage.total.max(0.01);
         self.numbers.insert("others".to_owned(), others_share.clamp(0.0, 1.0) * 100.0);
         if let Some(bytes) = self.numbers.get("bytes").copied() {
             let cpu_per_gb = usage.children / (bytes / 1e9);
             self.numbers.insert("cpu_per_gb".to_owned(), cpu_per_gb);
-            let emulator_per_gb = self.numbers.get("emulator_cpu").map(|cpu| cpu / (bytes / 1e9));
-            self.numbers
-                .extend(emulator_per_gb.map(|seconds| ("emulator_per_gb".to_owned(), seconds)));
+            let emulator_cpu_per_gb =
+                self.numbers.get("emulator_cpu").map(|cpu| cpu / (bytes / 1e9));
+            self.numbers.extend(
+                emulator_cpu_per_gb.map(|seconds| ("emulator_cpu_per_gb".to_owned(), seconds)),
+            );
         }
         if let (Some(sent), Some(received)) =
             (self.numbers.get("sent"), self.numbers.get("received"))
@@ -126,11 +128,11 @@ impl Series {
         let number = |metrics: &Option<Metrics>| Some(*metrics.as_ref()?.numbers.get(name)?);
         let pairs = self.rounds.iter().zip(&base.rounds);
         let ratios: Vec<f64> =
-            pairs.filter_map(|(own, base)| Some(number(own)? / number(base)?)).collect();
+            pairs.filter_map(|(round, base)| Some(number(round)? / number(base)?)).collect();
         Spread::from_values(&ratios)
     }
 
-    /// Returns a word from a trial, such as the emulator's priority.
+    /// Returns the first trial's note with this name, such as the emulator's priority.
     pub(crate) fn note(&self, name: &str) -> Option<&str> {
         self.rounds.iter().flatten().find_map(|metrics| metrics.notes.get(name)).map(String::as_str)
     }

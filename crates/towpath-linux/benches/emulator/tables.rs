@@ -71,7 +71,7 @@ fn throughput_line((case, series): &Row, base: Option<&Row>) -> String {
             cell(series.spread("gbps"), 1),
             cell(ratio, 2),
             cell(series.spread("cpu_per_gb"), 2),
-            cell(series.spread("emulator_per_gb"), 2),
+            cell(series.spread("emulator_cpu_per_gb"), 2),
         ],
     )
 }
@@ -79,6 +79,7 @@ fn throughput_line((case, series): &Row, base: Option<&Row>) -> String {
 fn delay_line((case, series): &Row) -> String {
     let priority = match case.network {
         Network::Veth => "–",
+        // A bare thread has the priority that this table shows for the caller's emulator.
         Network::Bare { .. } => "as the emulator's",
         Network::Emulated { .. } => series.note("priority").unwrap_or("?"),
         Network::Rattan { real_time: true } => "real-time 40",
@@ -93,8 +94,8 @@ fn delay_line((case, series): &Row) -> String {
         "p99.9",
         "max",
         "late_p99",
-        "emulator_share",
-        "awake_share",
+        "emulator_cpu_percent",
+        "busy_poll_percent",
         "missing",
     ] {
         cells.push(cell(series.spread(name), 0));

@@ -106,7 +106,7 @@ pub(crate) fn run_stage(stage: &str, case: &Case, length: Duration) -> Result<Ex
 fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
     let millis = |span: Duration| span.as_millis().to_string();
     let target = match case.network {
-        // The shell of the network knows the address.
+        // `rattan.sh` runs the probes in a shell that has the address in this variable.
         Network::Rattan { .. } => format!("$RATTAN_BASE:{PORT}"),
         Network::Veth | Network::Emulated { .. } | Network::Bare { .. } => {
             format!("10.64.0.2:{PORT}")
@@ -159,9 +159,9 @@ fn run_emulated(
             Record::Timing(timing) => {
                 print_metric("emulator_cpu", timing.emulator_cpu_s);
                 let percent_of_trial = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
-                print_metric("emulator_share", percent_of_trial(timing.emulator_cpu_s));
+                print_metric("emulator_cpu_percent", percent_of_trial(timing.emulator_cpu_s));
                 print_metric(
-                    "awake_share",
+                    "busy_poll_percent",
                     percent_of_trial(timing.waiting.map_or(0.0, |waiting| waiting.awake_s)),
                 );
                 print_metric("late_p50", timing.lateness_p50_ns as f64 / 1e3);
@@ -245,7 +245,7 @@ fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
     Some((end_bytes - start_bytes) * 8.0 / 1e6 / (end - start))
 }
 
-/// Measures a thread like the emulator's, without an emulator.
+/// Measures how late a thread with the emulator's priority wakes, without an emulator.
 fn run_bare(
     case: &Case,
     wait_method: WaitMethod,

@@ -21,8 +21,8 @@ const LOCAL_PORT: u16 = 40_000;
 const MSS: u16 = MTU - 40;
 /// Bytes of the most whole packets that fit into 64 KiB with their header.
 const SUPER_SEGMENT_BYTES: usize = (65_535 - 40) / MSS as usize * MSS as usize;
-/// Window scale that the peer announces.
-const SCALE: u8 = 9;
+/// Window scale that this peer announces.
+const WINDOW_SCALE: u8 = 9;
 /// Maximum bytes in flight, to fit into a processor's cache.
 const MAX_IN_FLIGHT_BYTES: u32 = 2 << 20;
 /// Maximum number of consecutive reads.
@@ -42,6 +42,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<TrialMetrics, Failur
     metrics
 }
 
+/// TCP endpoint that connects to the kernel, and never retransmits.
 struct Peer {
     device: StackDevice,
     /// True if this peer sends data, false if it receives data.
@@ -57,7 +58,7 @@ struct Peer {
     /// The kernel's receive window in bytes, after scaling.
     window: u32,
     /// Window scale that the kernel announced.
-    scale: u8,
+    kernel_window_scale: u8,
     established: bool,
     /// Set when an acknowledgement must be sent.
     ack_pending: bool,
@@ -76,7 +77,7 @@ impl Peer {
             unacked: 0,
             expected: 0,
             window: 0,
-            scale: 0,
+            kernel_window_scale: 0,
             established: false,
             ack_pending: false,
             out_of_order: BTreeMap::new(),
@@ -84,7 +85,8 @@ impl Peer {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        let options = Options { mss: Some(MSS), window_scale: Some(SCALE), ..Options::default() };
+        let options =
+            Options { mss: Some(MSS), window_scale: Some(WINDOW_SCALE), ..Options::default() };
         self.send(0, Flags::SYN, options, Payload::EMPTY, 0)?;
         while !self.shared.is_over() {
             let mut is_active = false;
@@ -115,7 +117,7 @@ impl Peer {
     fn handle(&mut self, segment: &Segment) {
         if segment.flags.contains(Flags::SYN) {
             self.expected = segment.seq.wrapping_add(1);
-            self.scale = segment.options.window_scale.unwrap_or(0);
+            self.kernel_window_scale = segment.options.window_scale.unwrap_or(0);
             self.established = true;
             self.ack_pending = true;
             self.unacked = segment.ack;
@@ -126,7 +128,7 @@ impl Peer {
         if segment.ack.wrapping_sub(self.unacked) <= MAX_IN_FLIGHT_BYTES {
             self.unacked = segment.ack;
         }
-        self.window = u32::from(segment.window) << self.scale;
+        self.window = u32::from(segment.window) << self.kernel_window_scale;
         if !segment.payload.is_empty() {
             let length = segment.payload.len() as u32;
             self.ack_pending = true;

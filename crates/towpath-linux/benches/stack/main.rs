@@ -131,8 +131,8 @@ fn thread_cpu() -> Duration {
 #[derive(Debug, Clone, Copy)]
 struct TrialMetrics {
     gbps: f64,
-    /// Processor seconds of the stack's thread per gigabyte.
-    cpu: Option<f64>,
+    /// Processor seconds of the stack's thread per gigabyte; `None` if not measured.
+    cpu_s_per_gb: Option<f64>,
 }
 
 /// Options from the command line.
@@ -194,7 +194,7 @@ fn run_stage() -> Result<ExitCode, Failure> {
             sandbox::outer(&stage_arguments("__inner", rest))?
         }
         Some((stage, rest)) if stage == "__inner" => {
-            // The emulator's thread is not needed, but ordinary priority is.
+            // No emulator runs here, but `inner` also gives the calling thread ordinary priority.
             let _thread = sandbox::inner()?;
             measure(&Plan::parse(rest)?)?;
             return Ok(ExitCode::SUCCESS);
@@ -261,13 +261,16 @@ fn observe(case: Case, length: Duration, shared: &Shared) -> Result<TrialMetrics
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         (read(&shared.bytes), read(&shared.cpu_ns), Instant::now())
     };
-    let (bytes, cpu, poll_time) = poll();
+    let (start_bytes, start_cpu_ns, poll_time) = poll();
     std::thread::sleep(length);
-    let (bytes, cpu, seconds) = {
-        let (end_bytes, end_cpu, end) = poll();
-        (end_bytes - bytes, end_cpu - cpu, end.duration_since(poll_time).as_secs_f64())
-    };
-    Ok(TrialMetrics { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })
+    let (end_bytes, end_cpu_ns, end) = poll();
+    let (bytes, cpu_ns) = (end_bytes - start_bytes, end_cpu_ns - start_cpu_ns);
+    let seconds = end.duration_since(poll_time).as_secs_f64();
+    Ok(TrialMetrics {
+        gbps: bytes * 8.0 / 1e9 / seconds,
+        // Nanoseconds per byte are seconds per gigabyte.
+        cpu_s_per_gb: (cpu_ns > 0.0).then_some(cpu_ns / bytes),
+    })
 }
 
 fn table(results: &[(Case, Vec<Result<TrialMetrics, String>>)]) -> String {
@@ -286,8 +289,8 @@ fn table(results: &[(Case, Vec<Result<TrialMetrics, String>>)]) -> String {
             }
         };
         let gbps = spread(metrics.iter().map(|m| m.gbps).collect(), 2);
-        let cpu = spread(metrics.iter().filter_map(|m| m.cpu).collect(), 2);
-        let _ = writeln!(text, "| {} | {gbps} | {cpu} |", case.name());
+        let cpu_s_per_gb = spread(metrics.iter().filter_map(|m| m.cpu_s_per_gb).collect(), 2);
+        let _ = writeln!(text, "| {} | {gbps} | {cpu_s_per_gb} |", case.name());
         for error in trials.iter().filter_map(|result| result.as_ref().err()) {
             let _ = writeln!(text, "| | failed: {error} | |");
         }

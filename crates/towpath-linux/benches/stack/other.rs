@@ -47,6 +47,7 @@ struct MptcpRsClient {
     devices: Vec<File>,
     case: Case,
     shared: Arc<Shared>,
+    /// Time zero of the crate's clock.
     origin: StdInstant,
     connected: bool,
 }
@@ -141,7 +142,7 @@ impl MptcpRsClient {
                 return Ok(sent > 0);
             };
             let packet = buffer.get(..length).unwrap_or(&[]);
-            // The third byte of our address is the number of the path.
+            // Byte 14 of the IPv4 header, the third of the source address, is the path's number.
             let path = packet.get(14).copied().unwrap_or(0);
             if let Some(mut device) = self.devices.get(usize::from(path)) {
                 let _ = device.write(packet); // a failed send counts as loss

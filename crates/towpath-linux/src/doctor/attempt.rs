@@ -19,7 +19,9 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_450);
 #[derive(Debug, Clone)]
 pub(super) struct ConnectOptions {
     pub(super) multipath: bool,
+    /// Local address to bind to; `None` lets the kernel choose.
     pub(super) source: Option<IpAddr>,
+    /// Interface to bind to (`SO_BINDTODEVICE`).
     pub(super) device: Option<String>,
     pub(super) timeout: Duration,
 }
@@ -42,7 +44,7 @@ pub(super) fn connect(
 ) -> (ConnectAttempt, Option<Socket>) {
     let started = clock.now();
     let mut refusal = None;
-    let result = open(target, options, &mut refusal);
+    let result = open_and_connect(target, options, &mut refusal);
     let took_ms = clock.now().saturating_since(started).as_millis() as u64;
     let outcome = match &result {
         Ok(_) => ConnectOutcome::Connected,
@@ -54,7 +56,8 @@ pub(super) fn connect(
     )
 }
 
-fn open(
+/// Opens a socket and connects it. Sets `refusal` if a router rejected the SYN.
+fn open_and_connect(
     target: SocketAddr,
     options: &ConnectOptions,
     refusal: &mut Option<IcmpRefusal>,
@@ -91,7 +94,7 @@ fn connect_outcome(error: &io::Error) -> ConnectOutcome {
 
 /// Waits until the socket is readable, or writable if `write` is set.
 pub(super) fn wait_until_ready(socket: &Socket, write: bool, timeout: Duration) -> io::Result<()> {
-    let mut fds = [crate::sys::wait_for_input(&socket.as_fd())];
+    let mut fds = [crate::sys::input_pollfd(&socket.as_fd())];
     if let [fd] = &mut fds
         && write
     {

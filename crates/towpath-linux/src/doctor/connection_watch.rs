@@ -16,12 +16,13 @@ use crate::sample::{TcpInfo, u32_at};
 pub(super) struct ConnectionWatch {
     diag: Option<SocketDiag>,
     events: Option<MptcpEvents>,
+    /// Token of the connection on this host, as in `ip mptcp monitor`.
     token: u32,
     clock: Clock,
     started: Instant,
     /// Subflows by socket cookie.
     subflows: Vec<(u64, ObservedSubflow)>,
-    recorded: Vec<RecordedEvent>,
+    recorded_events: Vec<RecordedEvent>,
     /// Time of the last change of a subflow, or of the last event.
     last_change: Instant,
 }
@@ -30,8 +31,17 @@ impl ConnectionWatch {
     /// Monitors the connection with this local token. `events` were subscribed to before it began.
     pub(super) fn new(token: u32, events: Option<MptcpEvents>, clock: Clock) -> Self {
         let (diag, now) = (SocketDiag::open().ok(), clock.now());
-        let (subflows, recorded) = (Vec::new(), Vec::new());
-        Self { diag, events, token, clock, started: now, subflows, recorded, last_change: now }
+        let (subflows, recorded_events) = (Vec::new(), Vec::new());
+        Self {
+            diag,
+            events,
+            token,
+            clock,
+            started: now,
+            subflows,
+            recorded_events,
+            last_change: now,
+        }
     }
 
     /// Polls the subflows and receives pending events.
@@ -39,19 +49,19 @@ impl ConnectionWatch {
         self.drain_events();
         let sockets = self.diag.as_mut().and_then(|diag| diag.tcp(StateFilter::CONNECTED).ok());
         let Some(sockets) = sockets else { return };
-        let is_own = |socket: &&DiagSocket| {
+        let is_of_connection = |socket: &&DiagSocket| {
             socket.subflow.and_then(|flow| flow.token_local) == Some(self.token)
         };
         let now = self.clock.now();
-        let own_sockets: Vec<_> = sockets.iter().filter(is_own).collect();
+        let open_sockets: Vec<_> = sockets.iter().filter(is_of_connection).collect();
         for (cookie, subflow) in &mut self.subflows {
-            let gone = !own_sockets.iter().any(|socket| socket.cookie == *cookie);
+            let gone = !open_sockets.iter().any(|socket| socket.cookie == *cookie);
             if gone && !subflow.gone {
                 subflow.gone = true;
                 self.last_change = now;
             }
         }
-        for socket in own_sockets {
+        for socket in open_sockets {
             let current = observed_subflow(socket);
             let previous = self.subflows.iter_mut().find(|(cookie, _)| *cookie == socket.cookie);
             let Some((_, previous)) = previous else {
@@ -84,12 +94,12 @@ impl ConnectionWatch {
             .any(|(_, subflow)| !subflow.gone && subflow.established && subflow.tcp.unacked > 0)
     }
 
-    /// Returns the time of the last change.
+    /// Returns the time of the last change of a subflow, or of the last event.
     pub(super) fn last_change(&self) -> Instant {
         self.last_change
     }
 
-    /// Returns the round-trip time of the first subflow, in microseconds; 0 if unknown.
+    /// Returns the smoothed round-trip time of the first subflow, in microseconds; 0 if unknown.
     pub(super) fn srtt_us(&self) -> u32 {
         self.subflows.first().map_or(0, |(_, subflow)| subflow.tcp.srtt_us)
     }
@@ -99,7 +109,7 @@ impl ConnectionWatch {
         self.poll();
         let has_events = self.events.is_some();
         let subflows = self.subflows.into_iter().map(|(_, subflow)| subflow).collect();
-        (subflows, has_events.then_some(self.recorded))
+        (subflows, has_events.then_some(self.recorded_events))
     }
 
     fn drain_events(&mut self) {
@@ -109,7 +119,7 @@ impl ConnectionWatch {
         for event in &received.events {
             if event.token == Some(self.token) {
                 let at_ms = now.saturating_since(self.started).as_millis() as u64;
-                self.recorded.push(recorded_event(event, at_ms));
+                self.recorded_events.push(recorded_event(event, at_ms));
                 self.last_change = now;
             }
         }

@@ -25,12 +25,12 @@ pub(super) struct EchoTest {
     next_offset: u64,
 }
 
-/// Matching bytes in a row that identify their offset.
+/// Matching bytes in a row that suffice to find their offset in the sent data.
 const MATCH_BYTES: usize = 16;
 
-/// Returns the byte at an offset (`SplitMix64`). No run repeats, so that omitted data are
-/// recognised.
-const fn byte(offset: u64) -> u8 {
+/// Returns the byte that is sent at an offset (`SplitMix64`). No sequence of bytes repeats, so that
+/// omitted data are recognised.
+const fn pattern_byte(offset: u64) -> u8 {
     let mixed = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56) as u8
@@ -38,7 +38,11 @@ const fn byte(offset: u64) -> u8 {
 
 /// Returns the length of the prefix of `received` that equals the sent data from `offset` on.
 fn match_len(received: &[u8], offset: u64) -> usize {
-    received.iter().zip(offset..).take_while(|(value, offset)| **value == byte(*offset)).count()
+    received
+        .iter()
+        .zip(offset..)
+        .take_while(|(value, offset)| **value == pattern_byte(*offset))
+        .count()
 }
 
 /// Returns the offset of a run of bytes in the sent data.
@@ -85,10 +89,10 @@ impl EchoTest {
     pub(super) fn result(&self) -> EchoResult {
         let now = self.clock.now();
         let pause = now.saturating_since(self.last_received).as_millis() as u64;
-        let waiting = if self.all_echoed() { 0 } else { pause };
+        let current_pause = if self.all_echoed() { 0 } else { pause };
         EchoResult {
             took_ms: now.saturating_since(self.started).as_millis() as u64,
-            longest_pause_ms: self.progress.longest_pause_ms.max(waiting),
+            longest_pause_ms: self.progress.longest_pause_ms.max(current_pause),
             ..self.progress
         }
     }
@@ -97,7 +101,8 @@ impl EchoTest {
         while self.progress.sent < limit && !self.ended {
             let length = (limit - self.progress.sent).min(BLOCK_BYTES as u64);
             let start = self.progress.sent;
-            let data: Vec<u8> = (0..length).map(|offset| byte(start + offset)).collect();
+            let data: Vec<u8> = (0..length).map(|offset| pattern_byte(start + offset)).collect();
+            // The idle time before new data is no pause of the server.
             if self.all_echoed() {
                 self.last_received = self.clock.now();
             }
@@ -133,19 +138,20 @@ impl EchoTest {
             let matching = match_len(received, self.next_offset);
             self.next_offset += matching as u64;
             received = received.get(matching..).unwrap_or_default();
-            let (Some(run), Some(rest)) =
+            let (Some(run), Some(shifted_run)) =
                 (received.get(..MATCH_BYTES), received.get(1..=MATCH_BYTES))
             else {
                 // Too short to classify; the next data decide.
                 self.next_offset += received.len() as u64;
                 return;
             };
-            if match_len(rest, self.next_offset + 1) == MATCH_BYTES {
+            if match_len(shifted_run, self.next_offset + 1) == MATCH_BYTES {
+                // A single byte was changed.
                 self.progress.changed_at.get_or_insert(self.next_offset);
                 self.next_offset += 1;
                 received = received.get(1..).unwrap_or_default();
             } else if let Some(offset) = find_offset(run, self.next_offset..self.progress.sent) {
-                self.next_offset = offset;
+                self.next_offset = offset; // the server omitted the data before
             } else {
                 self.progress.changed_at.get_or_insert(self.next_offset);
                 self.next_offset += received.len() as u64;
@@ -159,7 +165,7 @@ impl EchoTest {
     }
 }
 
-/// Sends `length` bytes over a connection and waits for their echo.
+/// Sends `length` bytes over a connection; returns true if all were echoed before the timeout.
 pub(super) fn await_echo(
     echo_test: &mut EchoTest,
     socket: &Socket,
@@ -199,7 +205,7 @@ mod tests {
     }
 
     fn sent_data(range: std::ops::Range<u64>) -> Vec<u8> {
-        range.map(byte).collect()
+        range.map(pattern_byte).collect()
     }
 
     #[test]

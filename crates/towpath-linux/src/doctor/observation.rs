@@ -181,7 +181,7 @@ pub struct TestConnection {
     /// Result of the echo test, if there was one.
     #[serde(default)]
     pub exchange: Option<EchoResult>,
-    /// Plain TCP over single paths.
+    /// Control experiments: plain TCP over each single path.
     #[serde(default)]
     pub controls: Vec<PlainTcpCheck>,
     /// SYN packets with rising time to live.
@@ -341,7 +341,8 @@ pub struct EchoResult {
     pub longest_pause_ms: u64,
 }
 
-/// Plain TCP over one path: separates trouble of the path from trouble with Multipath TCP.
+/// Control experiment: plain TCP over one path, which separates trouble of the path from trouble
+/// with Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlainTcpCheck {
     /// Local address of the connection.
@@ -375,17 +376,17 @@ pub struct PlainTcpCheck {
     /// Number of these small packets that were lost and retransmitted.
     #[serde(default)]
     pub resent: u32,
-    /// Received packets with data.
+    /// Packets with echoed data that arrived in reply to the small packets.
     #[serde(default)]
     pub answers: u32,
-    /// Number of the received packets that arrived out of order.
+    /// Number of these replies that arrived out of order, behind a gap in the sequence numbers.
     #[serde(default)]
     pub behind_gap: u32,
     /// Smallest round-trip time in microseconds.
     #[serde(default)]
     pub min_rtt_us: u32,
-    /// True if a first subflow over this path is Multipath TCP. Tested only if our own connection
-    /// is not.
+    /// Result of an extra attempt over this path: true if it became Multipath TCP. Made only if
+    /// our own connection to the server did not.
     #[serde(default)]
     pub multipath: Option<bool>,
 }

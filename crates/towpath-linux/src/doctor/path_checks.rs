@@ -98,7 +98,7 @@ struct PeerBehaviour {
     echoes: bool,
     /// Set when the peer expects a preamble first.
     is_towpath: bool,
-    /// Set when our own connection with the peer is not Multipath TCP.
+    /// Set when our test connection to the peer became plain TCP instead of Multipath TCP.
     is_plain: bool,
 }
 
@@ -130,7 +130,7 @@ fn check_path(
         min_rtt_us: 0,
         multipath: None,
     };
-    // From the handshake, until there is more.
+    // The sample of the handshake, until data give a smaller one.
     check.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
     if is_plain && socket.is_some() {
         let options = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..options.clone() };
@@ -231,14 +231,15 @@ fn send_packets(
     check.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
     let before: Vec<_> =
         connections.iter().map(|connection| TcpCounts::of(&connection.socket)).collect();
-    let count = connections.len().max(1);
-    for packet in 0..PACKETS as usize {
+    let connection_count = connections.len().max(1);
+    for packet_index in 0..PACKETS as usize {
         let next = clock.now() + PACKET_INTERVAL;
         if next > end {
             break;
         }
         for (index, connection) in connections.iter_mut().enumerate() {
-            connection.step(if packet % count == index { PACKET_BYTES } else { 0 });
+            let is_turn = packet_index % connection_count == index;
+            connection.step(if is_turn { PACKET_BYTES } else { 0 });
         }
         clock.sleep_until(next);
     }
@@ -256,12 +257,12 @@ fn send_packets(
         check.min_rtt_us =
             min_rtt_us.map_or(after.min_rtt_us, |min_rtt_us| min_rtt_us.min(after.min_rtt_us));
     }
-    let idle = connections
+    let idle_index = connections
         .iter()
         .position(|connection| connection.echo_test.all_echoed())
         .filter(|_| any_complete);
     let Some((index, connection)) =
-        idle.and_then(|index| Some((index, connections.get_mut(index)?)))
+        idle_index.and_then(|index| Some((index, connections.get_mut(index)?)))
     else {
         return;
     };

@@ -31,8 +31,8 @@ pub(super) fn route_lookups(
     let mut queries: Vec<(IpAddr, Option<IpAddr>, Option<u32>)> = Vec::new();
     for to in targets {
         queries.push((*to, None, None));
-        let of_family = |from: &&IpAddr| from.is_ipv4() == to.is_ipv4();
-        for from in sources(snapshot).iter().filter(of_family) {
+        let has_same_family = |from: &&IpAddr| from.is_ipv4() == to.is_ipv4();
+        for from in sources(snapshot).iter().filter(has_same_family) {
             queries.push((*to, Some(*from), None));
             let link = snapshot.link_of(*from).map(|link| link.index);
             queries.extend(link.map(|link| (*to, Some(*from), Some(link))));
@@ -51,6 +51,7 @@ pub(super) fn route_lookups(
             gateway: entry.and_then(|entry| entry.gateway),
             errno: result.as_ref().err().map(|error| error.errno().unwrap_or(-1)),
         };
+        // The lookup returned another interface's route, but a bound socket has one of its own.
         match (link, from) {
             (Some(name), Some(from))
                 if lookup.link != bound_to && has_bound_route(to, from, name) =>

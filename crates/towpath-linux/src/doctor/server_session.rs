@@ -32,7 +32,7 @@ const REDACTED_HINT: &str = "it does not describe its host to unauthenticated cl
 #[derive(Debug)]
 pub(super) struct ServerSession {
     channel: ControlChannel,
-    /// Port for the snapshots of the server.
+    /// Port whose listener and connections the server's snapshots describe.
     port: u16,
     /// Set when the server echoes data, as it does without a secret.
     pub(super) echoes: bool,
@@ -59,6 +59,7 @@ pub(super) enum PeerKind {
 
 /// First reply to a hello.
 enum FirstReply {
+    /// Towpath message; `None` if none arrived in time.
     Message(Box<ControlChannel>, Option<ServerMessage>),
     Echo(ChangedOffset),
     /// Not a towpath message; reason as a clause for people.
@@ -87,6 +88,7 @@ pub(super) fn identify_peer(
         let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
         let frame = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
         let request = [&hello_preamble()[..], &frame].concat();
+        // Peeking leaves the reply in the socket for `channel`.
         let peek_socket = TcpStream::from(socket.try_clone()?);
         let mut channel = ControlChannel::new(socket.try_clone()?, clock)?;
         channel.send_raw(&request)?;

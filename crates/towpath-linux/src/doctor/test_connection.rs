@@ -24,7 +24,7 @@ use crate::live::socket::is_multipath;
 use crate::netlink::MptcpEvents;
 use crate::sample::{self, ConnectionSample};
 
-/// Time that plain TCP is tested alone; its second SYN leaves after a second.
+/// Time that plain TCP is tested alone, long enough for its second SYN, which leaves after 1 s.
 const TCP_HEAD_START: Duration = Duration::from_millis(1_150);
 /// Delay before the extra attempts, if a SYN is not answered.
 const RETRY_AFTER: Duration = Duration::from_millis(450);
@@ -53,7 +53,7 @@ pub(super) struct TestOutcome {
     pub(super) session: Option<ServerSession>,
     /// Reason for the missing session.
     pub(super) other_server_reason: Option<String>,
-    /// Multipath TCP connection, which stays open until the last snapshot of the server.
+    /// Multipath TCP connection, which stays open until the server's last snapshot.
     pub(super) socket: Option<Socket>,
 }
 
@@ -237,7 +237,7 @@ fn monitor(
             trial.server.hello(server_name)
         };
         let mut writer = socket;
-        let _ = std::io::Write::write(&mut writer, &message); // errors show up below
+        let _ = std::io::Write::write(&mut writer, &message); // an error also ends the echo test
     }
     wait_for_subflows(trial, socket, &mut watch, &mut echo_test, (clock, deadline));
     if trial.echoes && !echo_test.has_ended() {
@@ -278,9 +278,9 @@ fn wait_for_subflows(
 ) {
     const FIRST_BYTES: u64 = 64;
     let started = clock.now();
-    let limit = if trial.echoes { FIRST_BYTES } else { 0 };
+    let echo_bytes = if trial.echoes { FIRST_BYTES } else { 0 };
     loop {
-        poll_once(watch, echo_test, socket, limit, clock);
+        poll_once(watch, echo_test, socket, echo_bytes, clock);
         let now = clock.now();
         let quiet_period = QUIET_PERIOD.max(Duration::from_micros(u64::from(watch.srtt_us()) * 4));
         let settled =
@@ -312,22 +312,22 @@ fn send_data(
     }
 }
 
-/// Exchanges data for one interval, then polls the subflows.
+/// Exchanges data for one interval, up to `max_sent_bytes` in all, then polls the subflows.
 fn poll_once(
     watch: &mut ConnectionWatch,
     echo_test: &mut EchoTest,
     socket: &Socket,
-    limit: u64,
+    max_sent_bytes: u64,
     clock: Clock,
 ) {
     let end = clock.now() + if watch.has_events() { POLL_INTERVAL } else { FAST_POLL_INTERVAL };
     loop {
-        echo_test.step(socket, limit);
+        echo_test.step(socket, max_sent_bytes);
         let remaining = end.saturating_since(clock.now());
         if remaining.is_zero() || echo_test.has_ended() {
             break;
         }
-        let wants_write = echo_test.sent() < limit;
+        let wants_write = echo_test.sent() < max_sent_bytes;
         if echo_test.all_echoed() && !wants_write {
             clock.sleep_until(end);
             break;

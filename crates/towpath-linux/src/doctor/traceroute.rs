@@ -23,7 +23,7 @@ const NEAR_TTLS: std::ops::RangeInclusive<u8> = 1..=5;
 const FAR_TTLS: std::ops::RangeInclusive<u8> = 6..=14;
 /// Timeout of each of the two rounds.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(450);
-/// First source port, above those that Linux assigns; each packet has its own.
+/// First source port, above those that Linux assigns. Each packet has a separate one.
 const FIRST_PORT: u16 = 61_000;
 /// Source ports for one path and option.
 const PORTS_PER_PROBE: u16 = 16;
@@ -68,10 +68,12 @@ struct ProbeRun {
     paths: Vec<PathProbe>,
 }
 
+/// Probe of one path with one option: a SYN for each time to live.
 #[derive(Debug)]
 struct PathProbe {
     socket: UdpSocket,
-    first_port: u16,
+    /// Source port of a SYN minus its time to live, which a quote thus identifies.
+    base_port: u16,
     probe: HopProbe,
     /// Smallest time to live that reached the target.
     target_ttl: Option<u8>,
@@ -84,17 +86,18 @@ impl ProbeRun {
             if v4 { (Domain::IPV4, Protocol::ICMPV4) } else { (Domain::IPV6, Protocol::ICMPV6) };
         let icmp_socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         icmp_socket.set_nonblocking(true)?;
-        let mut first_port = FIRST_PORT;
+        let mut base_port = FIRST_PORT;
         let mut probes = Vec::new();
         for spec in specs {
-            probes.push(PathProbe::open(domain, first_port, spec)?);
-            first_port = first_port.wrapping_add(PORTS_PER_PROBE);
+            probes.push(PathProbe::open(domain, base_port, spec)?);
+            base_port = base_port.wrapping_add(PORTS_PER_PROBE);
         }
         Ok(Self { clock, end, icmp_socket: icmp_socket.into(), paths: probes })
     }
 
     fn run(mut self) -> Vec<HopProbe> {
         self.run_round(NEAR_TTLS);
+        // A path is longer if its last router of the first round replied, and the target did not.
         let last_near_ttl = usize::from(*NEAR_TTLS.end());
         let is_unfinished =
             |path: &PathProbe| path.target_ttl.is_none() && path.probe.hops.len() >= last_near_ttl;
@@ -130,8 +133,8 @@ impl ProbeRun {
     /// Waits for input; returns true if there is time left.
     fn wait(&self, deadline: Instant) -> bool {
         let remaining = deadline.saturating_since(self.clock.now());
-        let mut fds = vec![sys::wait_for_input(&self.icmp_socket)];
-        fds.extend(self.paths.iter().map(|path| sys::wait_for_input(&path.socket)));
+        let mut fds = vec![sys::input_pollfd(&self.icmp_socket)];
+        fds.extend(self.paths.iter().map(|path| sys::input_pollfd(&path.socket)));
         !remaining.is_zero() && sys::poll(&mut fds, Some(remaining)).is_ok()
     }
 
@@ -155,7 +158,7 @@ impl ProbeRun {
 }
 
 impl PathProbe {
-    fn open(domain: Domain, first_port: u16, spec: ProbeSpec) -> io::Result<Self> {
+    fn open(domain: Domain, base_port: u16, spec: ProbeSpec) -> io::Result<Self> {
         let ProbeSpec { local, device, remote, option } = spec;
         let socket = Socket::new(domain, Type::RAW, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
@@ -164,15 +167,16 @@ impl PathProbe {
         }
         socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
         let probe = HopProbe { local, remote, option, hops: Vec::new(), answer: None };
-        Ok(Self { socket: socket.into(), first_port, probe, target_ttl: None })
+        Ok(Self { socket: socket.into(), base_port, probe, target_ttl: None })
     }
 
     fn send(&self, ttl: u8) -> io::Result<()> {
         let HopProbe { local, remote, option, .. } = self.probe;
-        let port = self.first_port.wrapping_add(ttl.into());
+        let port = self.base_port.wrapping_add(ttl.into());
         let packet = Packet::emit(&build_syn(SocketAddr::new(local, port), remote, option), 0);
         let bytes = packet.to_vec();
-        let header = if local.is_ipv4() { 20 } else { 40 };
+        // The kernel adds the IP header.
+        let ip_header_bytes = if local.is_ipv4() { 20 } else { 40 };
         let socket = SockRef::from(&self.socket);
         if local.is_ipv4() {
             socket.set_ttl_v4(ttl.into())?;
@@ -180,13 +184,13 @@ impl PathProbe {
             socket.set_unicast_hops_v6(ttl.into())?;
         }
         let destination = SocketAddr::new(remote.ip(), 0);
-        self.socket.send_to(bytes.get(header..).unwrap_or_default(), destination).map(drop)
+        self.socket.send_to(bytes.get(ip_header_bytes..).unwrap_or_default(), destination).map(drop)
     }
 
     /// Returns the time to live that belongs to a source port.
     fn ttl_of(&self, port: u16) -> Option<u8> {
         let ttl =
-            port.checked_sub(self.first_port).filter(|ttl| (1..PORTS_PER_PROBE).contains(ttl))?;
+            port.checked_sub(self.base_port).filter(|ttl| (1..PORTS_PER_PROBE).contains(ttl))?;
         u8::try_from(ttl).ok()
     }
 
@@ -237,7 +241,7 @@ impl PathProbe {
     }
 }
 
-/// Builds a first packet as Linux would send it.
+/// Builds a SYN as Linux would send it.
 fn build_syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
     let mptcp = match option {
         ProbeOption::Plain => Vec::new(),

@@ -270,9 +270,9 @@ impl Engine {
     }
 
     fn run(mut self) -> io::Result<EmulatorReport> {
-        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.wake_pipe)];
+        let mut fds: Vec<libc::pollfd> = vec![sys::input_pollfd(&self.wake_pipe)];
         for path in &self.paths {
-            fds.extend(path.ports.iter().map(sys::wait_for_input));
+            fds.extend(path.ports.iter().map(sys::input_pollfd));
         }
         while !self.stopped {
             self.apply_changes();

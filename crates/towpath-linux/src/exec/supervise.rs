@@ -59,8 +59,8 @@ pub fn supervise(
     };
     let mut control = Some(control);
     loop {
-        let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
-        fds.extend(control.as_ref().map(sys::wait_for_input));
+        let mut fds = vec![sys::input_pollfd(&supervisor.listener)];
+        fds.extend(control.as_ref().map(sys::input_pollfd));
         // After the summary, the sockets need no more polling.
         let timeout =
             control.as_ref().and_then(|_| supervisor.observer.next_poll(sys::monotonic()));

@@ -154,7 +154,7 @@ impl NetworkWatch {
             let is_last = done.load(Ordering::Acquire);
             let Ok(changes) = self.changes() else { return };
             changes.into_iter().for_each(&mut *on_change);
-            let mut fds = [sys::wait_for_input(&self.events.as_fd())];
+            let mut fds = [sys::input_pollfd(&self.events.as_fd())];
             if is_last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
                 return;
             }

@@ -91,7 +91,7 @@ fn connect_in_time(socket: &Socket, target: SocketAddr, timeout: Duration) -> io
     match socket.connect(&SockAddr::from(target)) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
             wait_interruptibly(timeout, |step| {
-                let mut fds = [sys::wait_for_input(socket)];
+                let mut fds = [sys::input_pollfd(socket)];
                 let [fd] = &mut fds;
                 fd.events = libc::POLLOUT;
                 let ready = sys::poll(&mut fds, Some(step))?;

@@ -490,8 +490,7 @@ impl QuicDriver {
 
     /// Returns the descriptors to poll: inbox, addresses, and each socket.
     fn descriptors(&self) -> Vec<libc::pollfd> {
-        let mut fds =
-            vec![sys::wait_for_input(&self.inbox), sys::wait_for_input(&self.net.addresses)];
+        let mut fds = vec![sys::input_pollfd(&self.inbox), sys::input_pollfd(&self.net.addresses)];
         fds.extend(self.net.sockets.descriptors().map(|(fd, blocked)| {
             // With nothing to send, a writable socket would wake the loop forever.
             let wants_space = blocked && self.pending.is_some();

@@ -103,9 +103,9 @@ impl HostEvents {
     }
 
     fn fds(&self) -> Vec<libc::pollfd> {
-        let mut fds = vec![sys::wait_for_input(&self.links.as_fd())];
-        fds.extend(self.mptcp.as_ref().map(|events| sys::wait_for_input(&events.as_fd())));
-        fds.extend(self.destroyed.as_ref().map(|events| sys::wait_for_input(&events.as_fd())));
+        let mut fds = vec![sys::input_pollfd(&self.links.as_fd())];
+        fds.extend(self.mptcp.as_ref().map(|events| sys::input_pollfd(&events.as_fd())));
+        fds.extend(self.destroyed.as_ref().map(|events| sys::input_pollfd(&events.as_fd())));
         fds
     }
 

@@ -308,8 +308,8 @@ struct StackDriver {
 impl StackDriver {
     fn run(mut self) -> io::Result<Duration> {
         sys::set_minimal_timer_slack();
-        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.inbox)];
-        fds.extend(self.devices.iter().map(|(_, device)| sys::wait_for_input(device)));
+        let mut fds: Vec<libc::pollfd> = vec![sys::input_pollfd(&self.inbox)];
+        fds.extend(self.devices.iter().map(|(_, device)| sys::input_pollfd(device)));
         while !self.stopped {
             let busy = self.run_once();
             // Under load, reading the devices directly is cheaper than polling.

@@ -1,4 +1,4 @@
-//! Expectations about messages: reply delays, and the video or page loads made of them.
+//! Expectations about messages: reply delays, video playback and page loads.
 
 use super::MetricUnit;
 use crate::result::{DelayStats, FlowSummary, MessageStats};

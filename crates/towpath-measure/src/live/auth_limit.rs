@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-/// Number of failures in a row without backoff; users may pick the wrong file.
+/// Number of attempts in a row without a wait, as users may name the wrong `--secret-file`. The
+/// failure of the last one starts the backoff.
 const FREE_ATTEMPTS: u32 = 3;
-/// Backoff after the first failure beyond those; each further failure doubles it.
+/// Backoff after failure number `FREE_ATTEMPTS`; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 /// Upper limit of the backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);

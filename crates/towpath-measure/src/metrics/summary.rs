@@ -54,9 +54,10 @@ pub struct FlowInput {
 #[derive(Debug)]
 pub(super) struct MeasuredFlow {
     pub(super) stats: FlowSummary,
-    pub(super) plan: FlowGoal,
+    pub(super) goal: FlowGoal,
     pub(super) last_arrival: Option<Instant>,
     pub(super) end: Instant,
+    /// Events of the timeline that disrupted the flow, in order of time.
     pub(super) disruptions: Vec<Disruption>,
 }
 
@@ -67,7 +68,8 @@ pub struct Summarizer<'a> {
     pub(super) transport: Transport,
     pub(super) flows: Vec<MeasuredFlow>,
     pub(super) subflows: Vec<SubflowSummary>,
-    pub(super) paths: Vec<PathStats>,
+    /// Results of `udping` flows, one entry for each path.
+    pub(super) udping_paths: Vec<PathStats>,
     pub(super) multipath: MultipathUse,
     cpu: Option<CpuTime>,
     account: Option<Box<AccountSummary>>,
@@ -89,7 +91,7 @@ impl<'a> Summarizer<'a> {
             transport,
             flows: Vec::new(),
             subflows: Vec::new(),
-            paths: Vec::new(),
+            udping_paths: Vec::new(),
             multipath: MultipathUse { requested, ..MultipathUse::default() },
             cpu: None,
             account: None,
@@ -119,9 +121,9 @@ impl<'a> Summarizer<'a> {
     #[must_use]
     pub fn probes(mut self, probes: &[Probe]) -> Self {
         for (number, flow) in (0_u32..).zip(&self.scenario.flows) {
-            if let Pattern::Udping(plan) = &flow.pattern {
-                self.paths.extend(paths::all_path_stats(probes, number, plan));
-                // The datagrams of `latency` are the flow after its requests.
+            if let Pattern::Udping(udping) = &flow.pattern {
+                self.udping_paths.extend(paths::all_path_stats(probes, number, udping));
+                // The pattern `latency` makes two flows: requests, and as the next one `udping`.
                 let sends_requests =
                     |flow: &&mut MeasuredFlow| flow.stats.flow.checked_add(1) == Some(number);
                 let request_flow = self.flows.iter_mut().find(sends_requests);
@@ -158,7 +160,7 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Sets the capacity account.
+    /// Sets the capacity account: the use of each byte that the paths could have carried.
     #[must_use]
     pub fn account(mut self, account: Option<AccountSummary>) -> Self {
         self.account = account.map(Box::new);
@@ -204,25 +206,25 @@ impl<'a> Summarizer<'a> {
             &expect::MetricInputs {
                 flows: &flows,
                 subflows: &self.subflows,
-                paths: &self.paths,
+                paths: &self.udping_paths,
                 paths_used: &self.multipath.paths_used,
                 cpu: self.cpu,
             },
         );
         let is_met = |checked: &ExpectationResult| checked.passed == Some(true);
-        let ok = !(flows.is_empty() && self.paths.is_empty())
+        let ok = !(flows.is_empty() && self.udping_paths.is_empty())
             && flows.iter().all(|flow| flow.completed)
             && expectations.iter().all(is_met);
         let verdict = verdict(&self, &expectations);
         let new_warnings = warnings::find(&self);
-        let Self { subflows, paths, multipath, cpu, account, mut warnings, .. } = self;
+        let Self { subflows, udping_paths, multipath, cpu, account, mut warnings, .. } = self;
         warnings.extend(new_warnings);
         Summary {
             ok,
             verdict,
             flows,
             subflows,
-            paths,
+            paths: udping_paths,
             multipath,
             cpu,
             account,
@@ -234,29 +236,30 @@ impl<'a> Summarizer<'a> {
     fn measure(&self, input: FlowInput) -> MeasuredFlow {
         let FlowInput { flow, direction, delivery, connect, .. } = input;
         let scenario_flow = self.scenario.flows.get(flow as usize);
-        let plan =
+        let goal =
             scenario_flow.map_or(FlowGoal::Command(Duration::MAX), |flow| (&flow.pattern).into());
         let disruptions = scenario_flow.map_or_else(Vec::new, |flow| {
             disruptions(self.scenario, flow.transport_in(self.transport), flow, direction)
         });
-        let end = end_of(plan, &delivery);
+        let end = end_of(goal, &delivery);
         let messages = scenario_flow
             .filter(|flow| !request_directions(&flow.pattern).is_empty())
             .map(|flow| {
                 let messages = &input.messages;
                 let mut stats = messages::message_stats(messages, direction, &flow.pattern, end)
                     .unwrap_or_default();
-                if let Pattern::Exchange(MessageExchange { phases: Some(plan), .. }) = &flow.pattern
+                if let Pattern::Exchange(MessageExchange { phases: Some(load_phases), .. }) =
+                    &flow.pattern
                     && direction == DataDirection::Up
                 {
                     let times = (Instant::ZERO + flow.start, end);
-                    stats.phases = latency::phases(plan, messages, times);
+                    stats.phases = latency::phases(load_phases, messages, times);
                 }
                 stats
             });
         let failure = match &messages {
             Some(stats) => unanswered(stats, input.failure),
-            None => failure(plan, &delivery, end, input.failure),
+            None => failure(goal, &delivery, end, input.failure),
         };
         let bytes = delivery.total_bytes();
         let duration = end.saturating_since(delivery.start());
@@ -284,7 +287,7 @@ impl<'a> Summarizer<'a> {
             messages,
             datagrams: None,
         };
-        MeasuredFlow { stats, plan, last_arrival: delivery.last(), end, disruptions }
+        MeasuredFlow { stats, goal, last_arrival: delivery.last(), end, disruptions }
     }
 
     /// Computes each subflow's share of its direction, and the paths used.
@@ -308,12 +311,12 @@ impl<'a> Summarizer<'a> {
 }
 
 /// Returns the end of a flow, as defined in `docs/metrics.md`.
-fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
+fn end_of(goal: FlowGoal, log: &DeliveryLog) -> Instant {
     let last_arrival = log.last().unwrap_or(log.start());
-    let planned_end = log.start() + plan.limit();
-    match plan {
+    let planned_end = log.start() + goal.limit();
+    match goal {
         FlowGoal::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last_arrival,
-        FlowGoal::Command(_) | FlowGoal::Datagrams(_) => {
+        FlowGoal::Command(_) | FlowGoal::Probes(_) => {
             log.eof().unwrap_or(log.watched_until()).max(last_arrival)
         }
         FlowGoal::Messages(_) if log.eof().is_some() => last_arrival,
@@ -340,7 +343,7 @@ fn unanswered(stats: &MessageStats, runner_failure: Option<String>) -> Option<St
 
 /// Returns the reason why a flow did not complete; `None` when it did.
 fn failure(
-    plan: FlowGoal,
+    goal: FlowGoal,
     log: &DeliveryLog,
     end: Instant,
     runner_failure: Option<String>,
@@ -351,8 +354,8 @@ fn failure(
         None => "nothing arrived".into(),
     };
     let span = end.saturating_since(log.start());
-    match plan {
-        FlowGoal::Command(_) | FlowGoal::Messages(_) | FlowGoal::Datagrams(_) => runner_failure,
+    match goal {
+        FlowGoal::Command(_) | FlowGoal::Messages(_) | FlowGoal::Probes(_) => runner_failure,
         FlowGoal::Sized { bytes, limit: _ } => {
             let total = log.total_bytes();
             let shortfall_text = || {

@@ -16,20 +16,21 @@ use crate::traffic::FlowGoal;
 /// Length of silence at the end after which a flow counts as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
 
-/// Smallest difference between the two recovery times at which both are reported.
-const LATE_GAP: Duration = Duration::from_millis(300);
+/// Largest difference between the end of the last stall and the return to 90 % of the goodput at
+/// which only the former is reported.
+const MAX_OMITTED_DIFFERENCE: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
     let transport = transport_text(run);
     let paths_text = over_paths_text(&run.multipath.paths_used);
     let (constant_rate, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
-        run.flows.iter().partition(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
+        run.flows.iter().partition(|flow| matches!(flow.goal, FlowGoal::ConstantRate(_)));
     let mut text = match others.as_slice() {
-        [] if run.paths.is_empty() && constant_rate.is_empty() => {
+        [] if run.udping_paths.is_empty() && constant_rate.is_empty() => {
             format!("{transport} ran no flow")
         }
-        [] if run.paths.is_empty() => String::new(),
-        [] => datagrams_text(&run.paths),
+        [] if run.udping_paths.is_empty() => String::new(),
+        [] => datagrams_text(&run.udping_paths),
         flows if is_one_command(flows) => {
             format!("{transport} {}", command_text(run, flows, &paths_text))
         }
@@ -63,7 +64,7 @@ fn single_outcome(outcome: &str) -> &str {
 /// Returns the transport, with the fallback if it differs from the requested one.
 fn transport_text(run: &Summarizer<'_>) -> String {
     let multipath = &run.multipath;
-    let needs_connection = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
+    let needs_connection = |flow: &MeasuredFlow| !matches!(flow.goal, FlowGoal::ConstantRate(_));
     let has_delivered = run.flows.iter().any(|flow| needs_connection(flow) && flow.stats.bytes > 0);
     match (&multipath.fallback, multipath.requested && !multipath.used && has_delivered) {
         (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
@@ -81,11 +82,11 @@ fn transfer_text(flow: &MeasuredFlow, paths_text: &str) -> String {
     let (amount, speed) = (format::bytes(stats.bytes), format::rate(stats.goodput_bps));
     let time = format::seconds(Duration::from_nanos(stats.duration_ns));
     if stats.completed {
-        let delivered = match flow.plan {
+        let delivered = match flow.goal {
             FlowGoal::Sized { .. } => format!("delivered {amount} in {time} ({speed}){paths_text}"),
             FlowGoal::Timed(_)
             | FlowGoal::Messages(_)
-            | FlowGoal::Datagrams(_)
+            | FlowGoal::Probes(_)
             | FlowGoal::ConstantRate(_)
             | FlowGoal::Command(_) => {
                 format!("delivered {amount} at {speed}{paths_text}")
@@ -110,14 +111,14 @@ fn transfer_text(flow: &MeasuredFlow, paths_text: &str) -> String {
             "stopped at {at}{cause_text}: {amount} delivered, nothing for the last {silence}"
         );
     }
-    match flow.plan {
+    match flow.goal {
         FlowGoal::Sized { bytes, limit: _ } => {
             let total = format::bytes(bytes);
             format!("delivered only {amount} of {total} in {time} ({speed}){paths_text}")
         }
         FlowGoal::Timed(_)
         | FlowGoal::Messages(_)
-        | FlowGoal::Datagrams(_)
+        | FlowGoal::Probes(_)
         | FlowGoal::ConstantRate(_)
         | FlowGoal::Command(_) => {
             format!("delivered {amount} at {speed}{paths_text}, but did not complete: {failure}")
@@ -127,7 +128,7 @@ fn transfer_text(flow: &MeasuredFlow, paths_text: &str) -> String {
 
 fn is_one_command(flows: &[&MeasuredFlow]) -> bool {
     let first_flow = flows.first().map(|flow| flow.stats.flow);
-    let is_command = |flow: &&MeasuredFlow| matches!(flow.plan, FlowGoal::Command(_));
+    let is_command = |flow: &&MeasuredFlow| matches!(flow.goal, FlowGoal::Command(_));
     flows.iter().all(|flow| is_command(flow) && Some(flow.stats.flow) == first_flow)
 }
 
@@ -364,6 +365,7 @@ fn recovery_or_stall_text<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> 
 fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
     let (event, time_text) = (&recovery.event, |ns| format::seconds(Duration::from_nanos(ns)));
     let reference = format::rate(recovery.reference_bps);
+    // The reference is the smaller of two rates: goodput before the event, and capacity after it.
     let reference = match recovery.capacity_bps {
         Some(capacity) if capacity <= recovery.reference_bps => {
             format!("the {reference} that the remaining paths carry")
@@ -382,7 +384,7 @@ fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
             time_text(stall_end)
         ),
         (Some(stall_end), Some(t90)) => {
-            let differ = stall_end.abs_diff(t90) > LATE_GAP.as_nanos() as u64;
+            let differ = stall_end.abs_diff(t90) > MAX_OMITTED_DIFFERENCE.as_nanos() as u64;
             let t90_text = if differ {
                 format!(" (back to 90 % in {})", time_text(t90))
             } else {

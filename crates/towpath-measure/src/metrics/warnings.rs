@@ -52,7 +52,7 @@ fn add_multipath_warning(run: &Summarizer<'_>, warnings: &mut Vec<Warning>) {
     let multipath = &run.multipath;
     // Constant-rate datagrams need no connection.
     let only_datagrams =
-        run.flows.iter().all(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
+        run.flows.iter().all(|flow| matches!(flow.goal, FlowGoal::ConstantRate(_)));
     if !multipath.requested || (only_datagrams && !run.flows.is_empty()) {
         return;
     }

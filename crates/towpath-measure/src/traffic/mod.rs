@@ -49,9 +49,10 @@ pub enum FlowGoal {
     Timed(Duration),
     /// Exchange messages; replies are awaited until this time after the start.
     Messages(Duration),
-    /// Send datagrams over every path; replies are awaited until this time after the start.
-    Datagrams(Duration),
-    /// Send datagrams at a constant rate for this time.
+    /// Send probes (`udping` datagrams) over every path; replies are awaited until this time after
+    /// the start.
+    Probes(Duration),
+    /// Send datagrams without replies, at a constant rate for this time (`udp`, `call`).
     ConstantRate(Duration),
     /// Run a command, which ends on its own or is ended after this time.
     Command(Duration),
@@ -64,7 +65,7 @@ impl FlowGoal {
             Self::Sized { limit, .. }
             | Self::Timed(limit)
             | Self::Messages(limit)
-            | Self::Datagrams(limit)
+            | Self::Probes(limit)
             | Self::ConstantRate(limit)
             | Self::Command(limit) => limit,
         }
@@ -82,7 +83,7 @@ impl From<&Pattern> for FlowGoal {
             Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => {
                 Self::Messages(pattern.limit())
             }
-            Pattern::Udping(_) => Self::Datagrams(pattern.limit()),
+            Pattern::Udping(_) => Self::Probes(pattern.limit()),
             Pattern::Udp(udp) => Self::ConstantRate(udp.duration),
             Pattern::Run { duration, command: _ } => Self::Command(*duration),
         }

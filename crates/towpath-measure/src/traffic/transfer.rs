@@ -54,7 +54,7 @@ impl TransferSender {
             FlowGoal::Sized { bytes, limit: _ } => Some(bytes),
             FlowGoal::Timed(_) => None,
             FlowGoal::Messages(_)
-            | FlowGoal::Datagrams(_)
+            | FlowGoal::Probes(_)
             | FlowGoal::ConstantRate(_)
             | FlowGoal::Command(_) => {
                 return None;

@@ -269,11 +269,11 @@ impl Connection {
         self.push_notice(StackNotice::SubflowClosed { path, number, reason });
         self.scheduler.on_event(SchedulerEvent::Closed { path });
         let failed = !flow.closed_locally && reason != CloseReason::Finished;
-        let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
+        let may_retry = flow.peer_reset.is_none_or(|reset| reset.transient);
         let subflow = flow.path_manager_view();
         self.notify_path_manager(
             host,
-            path_manager::PathManagerEvent::SubflowClosed { subflow, failed, retry },
+            path_manager::PathManagerEvent::SubflowClosed { subflow, failed, may_retry },
         );
         // A server knows both keys before it is confirmed: the client may return with MP_JOIN.
         if self.is_single_stream() || !(self.is_confirmed() || self.is_multipath() && !self.client)

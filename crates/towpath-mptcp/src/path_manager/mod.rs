@@ -122,7 +122,7 @@ pub enum PathManagerEvent {
         /// True after an error, false after a regular close or a request of ours.
         failed: bool,
         /// True if another attempt may succeed (not after `MP_TCPRST` without T flag).
-        retry: bool,
+        may_retry: bool,
     },
     /// The time requested by [`PathManager::poll_timeout`] has come.
     Timeout,

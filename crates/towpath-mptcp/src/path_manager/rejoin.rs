@@ -92,11 +92,11 @@ impl Rejoin {
         }
     }
 
-    fn on_closed(&mut self, now: Instant, subflow: &SubflowView, failed: bool, retry: bool) {
+    fn on_closed(&mut self, now: Instant, subflow: &SubflowView, failed: bool, may_retry: bool) {
         let Some(closed) = self.own_subflows.iter_mut().find(|own| own.connects(subflow)) else {
             return;
         };
-        closed.given_up |= failed && !retry;
+        closed.given_up |= failed && !may_retry;
         if failed && !closed.given_up {
             closed.reopen_at = Some(now + closed.backoff);
             closed.backoff = (closed.backoff * 2).min(MAX_BACKOFF);
@@ -161,8 +161,8 @@ impl PathManager for Rejoin {
                     *own = OwnSubflow::new(own.pair);
                 }
             }
-            PathManagerEvent::SubflowClosed { subflow, failed, retry } => {
-                self.on_closed(view.now, &subflow, failed, retry);
+            PathManagerEvent::SubflowClosed { subflow, failed, may_retry } => {
+                self.on_closed(view.now, &subflow, failed, may_retry);
             }
             PathManagerEvent::LocalGone { address_id } => {
                 self.on_local_gone(self.initial_address.wire_id(address_id));

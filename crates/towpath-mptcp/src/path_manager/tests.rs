@@ -134,10 +134,15 @@ impl Model {
         self.subflows_opened_by(PathManagerEvent::Announced(address))
     }
 
-    /// Closes the newest subflow.
-    fn fail_newest_subflow(&mut self, retry: bool) -> Vec<String> {
+    /// Closes the newest subflow after an error and returns the subflows that were opened. With
+    /// `may_retry`, another attempt may succeed.
+    fn fail_newest_subflow(&mut self, may_retry: bool) -> Vec<String> {
         let subflow = self.subflows.pop().unwrap();
-        self.subflows_opened_by(PathManagerEvent::SubflowClosed { subflow, failed: true, retry })
+        self.subflows_opened_by(PathManagerEvent::SubflowClosed {
+            subflow,
+            failed: true,
+            may_retry,
+        })
     }
 
     fn wait_for_timeout(&mut self) -> (Duration, Vec<String>) {
@@ -234,7 +239,7 @@ fn default_keeps_the_limits() {
     let mut model = Model::new("default", addresses);
     model.subflow_limit = 3;
     assert_eq!(model.subflows_opened_by(PathManagerEvent::Established).len(), 3);
-    // A removed one makes room for an address that had none.
+    // The end of one subflow makes room for one from the next address.
     assert_eq!(model.fail_newest_subflow(true), ["5:10.0.5.1>0:10.0.9.9"]);
 
     let mut model = Model::new("default", vec![local_address(1, "10.0.1.1", "")]);
@@ -487,7 +492,7 @@ enum ConnectionEvent {
     Announced(u8),
     Withdrawn(u8),
     ToggleLocal(u8),
-    Fail { newest: bool, retry: bool },
+    Fail { newest: bool, may_retry: bool },
     Timeout,
 }
 
@@ -496,7 +501,8 @@ fn connection_event() -> impl Strategy<Value = ConnectionEvent> {
         (1..8_u8).prop_map(ConnectionEvent::Announced),
         (0..8_u8).prop_map(ConnectionEvent::Withdrawn),
         (0..5_u8).prop_map(ConnectionEvent::ToggleLocal),
-        any::<(bool, bool)>().prop_map(|(newest, retry)| ConnectionEvent::Fail { newest, retry }),
+        any::<(bool, bool)>()
+            .prop_map(|(newest, may_retry)| ConnectionEvent::Fail { newest, may_retry }),
         Just(ConnectionEvent::Timeout),
     ]
 }
@@ -526,10 +532,11 @@ fn apply(model: &mut Model, event: &ConnectionEvent) {
                 model.dispatch(PathManagerEvent::LocalGone { address_id });
             }
         }
-        ConnectionEvent::Fail { newest, retry } => {
+        ConnectionEvent::Fail { newest, may_retry } => {
             if let Some(last) = model.subflows.len().checked_sub(1) {
                 let subflow = model.subflows.remove(if newest { last } else { 0 });
-                model.dispatch(PathManagerEvent::SubflowClosed { subflow, failed: true, retry });
+                let failed = true;
+                model.dispatch(PathManagerEvent::SubflowClosed { subflow, failed, may_retry });
             }
         }
         ConnectionEvent::Timeout => {

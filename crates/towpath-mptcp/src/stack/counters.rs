@@ -9,7 +9,7 @@ pub struct StackCounters {
     pub malformed: u64,
     /// Packets of no connection: rejected with RST, or dropped. Includes refused subflows.
     pub unknown: u64,
-    /// SYNs dropped because the backlog was full.
+    /// SYNs dropped because the backlog was full, or because no SYN cookie can encode their MSS.
     pub backlog_full: u64,
     /// MP_JOIN with a token of no connection.
     pub unknown_token: u64,

@@ -14,7 +14,7 @@ use super::pending_joins::PendingJoin;
 use super::syn_options::SynOptions;
 use super::{ConnectionId, InterfaceId, Stack, cookies};
 
-/// Replies to packets of no connection that may wait to be sent.
+/// Maximum number of queued replies that belong to no connection.
 const MAX_STRAY_REPLIES: usize = 1_024;
 /// MP_TCPRST for a peer that fails to authenticate a subflow (RFC 8684 §3.2, §3.6).
 const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
@@ -38,7 +38,8 @@ impl Stack {
     }
 
     /// Replies to a SYN with a cookie and keeps no state. Options that the cookie cannot encode are
-    /// not accepted, so that the later connection matches this reply.
+    /// not accepted, so that the later connection matches this reply. Drops a SYN whose MSS is
+    /// below the smallest that a cookie can encode.
     pub(super) fn reply_with_cookie(
         &mut self,
         now: Instant,
@@ -51,6 +52,7 @@ impl Stack {
         let Some(offer) =
             SynOptions::of(syn).cookie_subset(timestamps_enabled, syn.source.is_ipv6())
         else {
+            // No cookie can encode the peer's MSS: the SYN is dropped as without cookies.
             self.counters.backlog_full += 1;
             return;
         };
@@ -281,17 +283,18 @@ impl Stack {
     }
 }
 
-/// Returns the SYN's MP_CAPABLE, which has no key, from one that repeats it with keys.
-fn syn_capable(repeated: &MpCapable) -> MpCapable {
+/// Reconstructs the MP_CAPABLE of the SYN, which had no keys, from that of the third packet, which
+/// repeats it with both keys.
+fn syn_capable(third_packet: &MpCapable) -> MpCapable {
     MpCapable {
         sender_key: None,
         receiver_key: None,
         data: None,
-        // Values that were agreed on in the SYN exchange; if they differ here, the connection is
-        // plain TCP.
+        // The values of our SYN/ACK. If those of the third packet differ,
+        // `Connection::on_third_packet` falls back to plain TCP.
         extensibility: false,
         hmac_sha256: true,
         version: 1,
-        ..*repeated
+        ..*third_packet
     }
 }

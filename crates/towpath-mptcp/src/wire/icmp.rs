@@ -283,11 +283,11 @@ mod tests {
         complete_checksum(&mut message, PartialChecksum::default());
         let mut short_packet = Packet { payload: Bytes::from(message).into(), ..error };
         let total_bytes = short_packet.len();
-        ip::patch(&mut short_packet.header, total_bytes, 0);
+        ip::set_length_and_advance_id(&mut short_packet.header, total_bytes, 0);
         assert_eq!(IcmpMessage::parse(&short_packet).unwrap().seq, 0xdead_beef);
         short_packet.payload.truncate(8 + 27);
         let total_bytes = short_packet.len();
-        ip::patch(&mut short_packet.header, total_bytes, 0);
+        ip::set_length_and_advance_id(&mut short_packet.header, total_bytes, 0);
         assert_eq!(IcmpMessage::parse(&short_packet), Err(ParseError::Checksum("ICMP")));
     }
 

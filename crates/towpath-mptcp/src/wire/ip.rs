@@ -244,13 +244,13 @@ pub(crate) fn v6_addresses(source: IpAddr, destination: IpAddr) -> [[u8; 16]; 2]
     [to_v6(source).octets(), to_v6(destination).octets()]
 }
 
-/// Changes the length field of the header at the front of `header`, advances the IPv4
-/// identification by `advance`, and fixes the IPv4 checksum.
-pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
+/// Sets the length field of the IP header at the front of `header`. For IPv4, also adds
+/// `id_increment` to the identification and updates the header checksum.
+pub(crate) fn set_length_and_advance_id(header: &mut [u8], total_bytes: usize, id_increment: u16) {
     match header {
         [version_and_length, _, l0, l1, i0, i1, ..] if *version_and_length >> 4 == 4 => {
             [*l0, *l1] = (total_bytes as u16).to_be_bytes();
-            [*i0, *i1] = u16::from_be_bytes([*i0, *i1]).wrapping_add(advance).to_be_bytes();
+            [*i0, *i1] = u16::from_be_bytes([*i0, *i1]).wrapping_add(id_increment).to_be_bytes();
             let header_bytes = usize::from(*version_and_length & 0xf) * 4;
             let Some(header) = header.get_mut(..header_bytes) else { return };
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {

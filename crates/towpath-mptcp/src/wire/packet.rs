@@ -341,8 +341,8 @@ pub struct Segmenter {
     ip: Option<IpHeader>,
     /// Payload bytes cut off so far.
     cut_bytes: usize,
-    /// Packets cut off so far.
-    count: u16,
+    /// Packets cut off so far. Each has an IPv4 identification one above its predecessor's.
+    cut_packets: u16,
     /// Set when the checksum of the super-segment was present and wrong: the checksum of each part
     /// must then also be wrong.
     bad_checksum: bool,
@@ -358,7 +358,7 @@ impl Segmenter {
         }
         let ip = IpHeader::parse(&super_segment.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
         let bad_checksum = !super_segment.checksum_offloaded && !super_segment.verify_checksum(&ip);
-        Some(Self { ip: Some(ip), cut_bytes: 0, count: 0, bad_checksum })
+        Some(Self { ip: Some(ip), cut_bytes: 0, cut_packets: 0, bad_checksum })
     }
 
     /// Makes `part` the next packet of `super_segment`; returns false after the last one.
@@ -368,7 +368,7 @@ impl Segmenter {
         let last = next_offset >= super_segment.payload.len();
         self.cut(super_segment, &ip, last, part);
         self.cut_bytes = next_offset;
-        self.count = self.count.wrapping_add(1);
+        self.cut_packets = self.cut_packets.wrapping_add(1);
         if last {
             self.ip = None;
         }
@@ -386,7 +386,7 @@ impl Segmenter {
             .data_tag
             .map(|tag| DataTag { start: tag.start + self.cut_bytes as u64, ..tag });
         let total_bytes = part.len();
-        ip::patch(&mut part.header, total_bytes, self.count);
+        ip::set_length_and_advance_id(&mut part.header, total_bytes, self.cut_packets);
         let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();
         let tcp = part.header.get_mut(ip.header_bytes..).unwrap_or_default();
         if let [_, _, _, _, q0, q1, q2, q3, _, _, _, _, _, flags, _, _, c0, c1, ..] = tcp {
@@ -397,7 +397,7 @@ impl Segmenter {
                 part_flags = part_flags.without(Flags::FIN).without(Flags::PSH);
             }
             // The peer must see one window reduction, not several (RFC 3168 §6.1.2).
-            if self.count > 0 {
+            if self.cut_packets > 0 {
                 part_flags = part_flags.without(Flags::CWR);
             }
             *flags = part_flags.0;

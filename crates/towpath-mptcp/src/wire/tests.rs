@@ -433,7 +433,7 @@ fn fragments_and_other_protocols_are_distinguished() {
             Packet::emit(&segment_with(Flags::ACK, Options::default(), b"data"), 1).to_vec();
         change(&mut bytes);
         let total_bytes = bytes.len();
-        ip::patch(&mut bytes, total_bytes, 0);
+        ip::set_length_and_advance_id(&mut bytes, total_bytes, 0);
         Packet::from_bytes(&bytes.into(), false, 0).and_then(|packet| packet.parse())
     };
     assert_eq!(parse_changed(|bytes| bytes[6] |= 0x20), Err(ParseError::Fragment));
@@ -459,7 +459,7 @@ fn ipv6_extension_headers_are_skipped() {
         let mut bytes = [ip, extensions, tcp].concat();
         bytes[6] = next_header;
         let total_bytes = bytes.len();
-        ip::patch(&mut bytes, total_bytes, 0);
+        ip::set_length_and_advance_id(&mut bytes, total_bytes, 0);
         Packet::from_bytes(&bytes.into(), false, 0).and_then(|packet| packet.parse())
     };
     // Hop-by-hop with padding of 6 bytes, then destination options of 16 bytes.

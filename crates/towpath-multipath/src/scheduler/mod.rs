@@ -170,7 +170,8 @@ pub trait Scheduler: fmt::Debug + Send {
         false
     }
 
-    /// Returns true if a call without room on any path has no effect.
+    /// Returns true if a call without room on any path has no effect. The connection then omits
+    /// such calls, and with them the construction of the view.
     fn needs_room(&self) -> bool {
         false
     }

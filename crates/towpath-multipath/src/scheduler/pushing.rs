@@ -18,7 +18,7 @@ impl Scheduler for Pushing {
     }
 
     fn needs_room(&self) -> bool {
-        true
+        true // the connection need not call `next` while all send buffers are full
     }
 
     fn fills_subflow_queues(&self) -> bool {

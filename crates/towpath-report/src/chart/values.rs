@@ -158,10 +158,14 @@ pub(crate) struct ValueRow {
     /// Text below the name.
     pub(crate) note: String,
     pub(crate) class: String,
+    /// Values of the single runs.
     pub(crate) dots: Vec<f64>,
+    /// Lower and upper quartile; `None` for a ratio.
     pub(crate) quartiles: Option<[f64; 2]>,
+    /// Median of the values, or the estimated ratio.
     pub(crate) median: Option<f64>,
-    pub(crate) interval: Option<[f64; 2]>,
+    /// 95 % confidence interval of the median, or of the ratio.
+    pub(crate) confidence_interval: Option<[f64; 2]>,
 }
 
 /// Draws a plot of rows; `reference` is a line through all of them.
@@ -222,10 +226,12 @@ impl ValueRow {
             let x = axis.position(*value);
             let _ = write!(out, "<circle cx=\"{x:.2}%\" cy=\"{y}\" r=\"3\"/>");
         }
-        // Below the box; a ratio has no box, so its estimate is a dot on the interval.
+        // Below the box; a ratio has no box, so its estimate is a dot on the confidence interval.
         let y = if self.quartiles.is_some() { 35 } else { 22 };
-        let interval = self.interval.filter(|[low, _]| low.is_finite());
-        if let Some([low, high]) = interval.map(|ends| ends.map(|end| axis.position(end))) {
+        let confidence_interval = self.confidence_interval.filter(|[low, _]| low.is_finite());
+        if let Some([low, high]) =
+            confidence_interval.map(|ends| ends.map(|end| axis.position(end)))
+        {
             let _ = write!(
                 out,
                 "<line class=\"interval\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" \

@@ -129,21 +129,22 @@ fn letter(figure: &Figure, number: usize) -> Option<String> {
 /// Entry of the legend.
 #[derive(Debug, Clone)]
 struct LegendEntry<'a> {
-    /// Panel and number of the curve in it; `None` for reference points.
+    /// Panel and number of the curve in it; `None` for the values that the source published.
     curve: Option<(&'a Panel, usize)>,
     name: String,
     width: f64,
 }
 
-/// Returns one entry for each curve name, and one for the reference points.
+/// Returns one entry for each curve name, and one for the source's published values, if the figure
+/// has any ([`Panel::references`]).
 fn entries(figure: &Figure) -> Vec<LegendEntry<'_>> {
     let entry_width = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
     let mut by_style: Vec<(usize, LegendEntry<'_>)> = Vec::new();
     for panel in &figure.panels {
         for (number, curve) in panel.curves.iter().enumerate() {
             if by_style.iter().all(|(_, entry)| entry.name != curve.name) {
-                let (name, curve_at) = (curve.name.clone(), Some((panel, number)));
-                let entry = LegendEntry { curve: curve_at, width: entry_width(&name), name };
+                let (name, sample) = (curve.name.clone(), Some((panel, number)));
+                let entry = LegendEntry { curve: sample, width: entry_width(&name), name };
                 by_style.push((curve.style, entry));
             }
         }
@@ -197,8 +198,9 @@ fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
     let top = if title.trim().is_empty() { 10.0 } else { 30.0 };
     let size = [PANEL_WIDTH - 76.0, PANEL_HEIGHT - top - 50.0];
     let y = vertical(panel, size[1]);
-    let label = marks::widest(y.ticks.iter().map(|(_, label)| label.as_str()), TICK_FONT_SIZE);
-    let left = label + 32.0;
+    let max_label_width =
+        marks::widest(y.ticks.iter().map(|(_, label)| label.as_str()), TICK_FONT_SIZE);
+    let left = max_label_width + 32.0;
     let size = [PANEL_WIDTH - left - 18.0, size[1]];
     let x = horizontal(panel, size[0]);
     let _ = write!(

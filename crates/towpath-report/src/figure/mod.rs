@@ -27,7 +27,7 @@ pub struct Figure {
     pub title: String,
     /// Panels side by side, at most three in a row.
     pub panels: Vec<Panel>,
-    /// Source of the reference points, for the legend.
+    /// Paper that published the reference points, for the legend.
     pub source: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub struct Panel {
     pub y: Axis,
     /// Curves of the runs, and given ones.
     pub curves: Vec<Curve>,
-    /// Points that the source publishes.
+    /// Values that the source published, for comparison with the curves.
     pub references: Vec<ReferencePoint>,
     /// Horizontal lines for claims of the source.
     pub lines: Vec<HorizontalLine>,

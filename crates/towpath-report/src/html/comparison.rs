@@ -172,7 +172,10 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
             dots: sample.values().to_vec(),
             quartiles: estimate.as_ref().map(|e| e.quartiles),
             median: estimate.as_ref().map(|e| e.median),
-            interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
+            confidence_interval: estimate
+                .as_ref()
+                .and_then(|e| e.interval)
+                .map(|i| [i.low, i.high]),
         }
     });
     let value_rows: Vec<ValueRow> = value_rows.collect();
@@ -199,7 +202,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
                 None => String::new(),
             },
             median: Some(ratio.value),
-            interval: ratio.interval.map(|i| [i.low, i.high]),
+            confidence_interval: ratio.interval.map(|i| [i.low, i.high]),
             ..ValueRow::default()
         })
         .collect();

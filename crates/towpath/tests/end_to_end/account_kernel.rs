@@ -3,7 +3,7 @@
 
 use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
 
-use crate::program::{TestDir, busy, emulator};
+use crate::program::{TestDir, acquire_emulator, busy};
 
 /// Returns a scenario of two hosts: keys of sender and receiver, then paths and flows.
 fn scenario(sender: &str, receiver: &str, paths_and_flows: &str) -> String {
@@ -32,7 +32,7 @@ const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
 /// Also returns true if the machine was too busy for the checks; `None` if this machine cannot
 /// emulate.
 fn account(scenario: &str, transport: &str) -> Option<(AccountSummary, bool)> {
-    let _serial = emulator()?;
+    let _permit = acquire_emulator()?;
     let result = TestDir::new().result(scenario, transport);
     let is_busy = busy(&result).is_some();
     let account = *result.summary.unwrap().account.unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{Running, TWO_PATHS, TestDir, emulator, wait_for};
+use crate::program::{Running, TWO_PATHS, TestDir, acquire_emulator, wait_for};
 
 /// Flow longer than any test, and a program that never ends.
 const LONG_FLOWS: &str = r#"
@@ -46,7 +46,7 @@ fn assert_readable(folder: &TestDir) {
 
 #[test]
 fn a_killed_command_leaves_nothing_but_a_readable_result() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     let (running, members) = start_long_run(&folder);
     signal("KILL", running.id().into());
@@ -58,10 +58,10 @@ fn a_killed_command_leaves_nothing_but_a_readable_result() {
 
 #[test]
 fn killing_the_outer_process_leaves_a_partial_result() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     let (running, members) = start_long_run(&folder);
-    signal("KILL", members.with("__outer").unwrap().id.into());
+    signal("KILL", members.find_process("__outer").unwrap().id.into());
     let output = running.wait();
     assert_eq!(output.code, Some(1), "{output}");
     assert!(output.err.contains("what was measured is in results/mptcp-1.jsonl.zst"), "{output}");
@@ -72,10 +72,10 @@ fn killing_the_outer_process_leaves_a_partial_result() {
 
 #[test]
 fn killing_the_inner_process_leaves_a_partial_result() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let (running, members) = start_long_run(&folder);
-    signal("KILL", members.with("__inner").unwrap().id.into());
+    signal("KILL", members.find_process("__inner").unwrap().id.into());
     let output = running.wait();
     assert_eq!(output.code, Some(1), "{output}");
     members.wait_until_gone();
@@ -84,7 +84,7 @@ fn killing_the_inner_process_leaves_a_partial_result() {
 
 /// Interrupts a run by a signal to the whole process group, as a terminal and `timeout` do.
 fn assert_interrupt(name: &str) {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     let (running, members) = start_long_run(&folder);
     signal(name, -i64::from(running.id()));
@@ -116,7 +116,7 @@ fn a_terminated_run_ends_early_with_a_result_and_a_report() {
 
 #[test]
 fn an_interrupt_of_the_command_alone_ends_the_run_early() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let (running, members) = start_long_run(&folder);
     signal("INT", running.id().into());

@@ -52,7 +52,7 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
 
 #[test]
 fn overrides_also_apply_in_the_emulated_world() {
-    let Some(_serial) = crate::program::emulator() else { return };
+    let Some(_permit) = crate::program::acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
     let output = folder.run(&[

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::OrderKind;
 
-use crate::program::{SIZED, TWO_PATHS, TestDir, emulator};
+use crate::program::{SIZED, TWO_PATHS, TestDir, acquire_emulator};
 use crate::scenario_errors::refused;
 
 /// Scenario with loss, so that repetitions differ.
@@ -85,7 +85,7 @@ fn stored_results_are_compared_by_their_measurements() {
 
 #[test]
 fn emulated_runs_alternate_randomly_and_report_their_cost() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let output = folder.run(&[

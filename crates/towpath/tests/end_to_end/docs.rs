@@ -15,7 +15,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{ProgramOutput, TestDir, binary, emulator, is_long, skip, wait_for};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator, binary, is_long, skip, wait_for};
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(480);
 
@@ -195,7 +195,7 @@ fn every_documented_command_works_as_described() {
             if !commands_run.insert(line.text.clone()) {
                 continue;
             }
-            let Some(_serial) = emulator() else { return };
+            let Some(_permit) = acquire_emulator() else { return };
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search_path).unwrap());
             let output = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);

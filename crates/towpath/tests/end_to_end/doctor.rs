@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::program::{ProgramOutput, TestDir, binary, emulator_for_times, missing, skip};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator_for_timing, binary, missing, skip};
 
 /// Runs a shell script on the client of a situation; `$0` is the command.
 fn run_on_client(situation: &str, script: &str) -> ProgramOutput {
@@ -43,7 +43,7 @@ const FIX_CASES: [(&str, &str, Option<&str>); 8] = [
 
 #[test]
 fn safe_fixes_are_shown_and_applied() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     for cases in FIX_CASES.chunks(4) {
         thread::scope(|scope| {
             for (situation, command, remaining) in cases {
@@ -72,7 +72,7 @@ fn routes_and_rules_are_left_to_people() {
         skip(test, &reason);
         return;
     }
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let script = format!(
         "ip rule >&2; ip route show table all >&2; echo -- >&2; {FIX_SCRIPT}
         echo -- >&2; ip rule >&2; ip route show table all >&2"
@@ -94,7 +94,7 @@ fn without_privileges_nothing_is_fixed_and_a_note_explains() {
         skip(test, &reason);
         return;
     }
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let script = r#"
         unshare --user "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
         code=$?
@@ -120,7 +120,7 @@ const DIAGNOSE_SHELL: &str = r#"
 
 #[test]
 fn a_single_process_can_be_diagnosed() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let (towpath, folder) = (binary(), TestDir::new());
     let towpath = towpath.to_str().unwrap();
     let diagnose = |prefix: &[&str]| {
@@ -150,7 +150,7 @@ fn a_process_that_is_not_there_is_not_called_healthy() {
 
 #[test]
 fn all_or_only_selected_programs_are_diagnosed() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let script = r#"
         for whose in "--all" "--pid 1" "--pid $$" ""; do
             "$0" doctor --connect "$TOWPATH_CONNECT" $whose --json

@@ -14,7 +14,7 @@ use towpath_measure::store::read_run;
 
 use crate::processes::signal;
 use crate::program::{
-    ProgramOutput, TWO_PATHS, TestDir, binary, emulator, is_root, missing, skip, wait_for,
+    ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, binary, is_root, missing, skip, wait_for,
 };
 
 /// Script prefix for a lab: $FAR is the server's address, $server its network. `listens PORT` waits
@@ -52,7 +52,7 @@ pub(crate) fn run_in_lab(
     if skip_if_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
-    let _serial = emulator()?;
+    let _permit = acquire_emulator()?;
     folder.write("scenario.toml", TWO_PATHS);
     folder.write("script.sh", format!("set -u\n{LAB_PRELUDE}\n{script}"));
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "script.sh"]);

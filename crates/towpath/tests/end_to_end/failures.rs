@@ -12,7 +12,8 @@ use serde_json::Value;
 use towpath_linux::failures::{self, FailureCase};
 
 use crate::program::{
-    ProgramOutput, TestDir, binary, emulator, emulator_for_times, is_long, missing, skip,
+    ProgramOutput, TestDir, acquire_emulator, acquire_emulator_for_timing, binary, is_long,
+    missing, skip,
 };
 
 fn repository_path(path: &str) -> PathBuf {
@@ -76,7 +77,7 @@ fn without_a_terminal_a_failure_case_is_only_explained() {
 
 #[test]
 fn the_exit_code_is_passed_on_from_a_failure_case() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let output = run_on_client("healthy-v4", "exit 7");
     assert_eq!((output.code, output.out.as_str()), (Some(7), ""), "{output}");
 }
@@ -130,7 +131,7 @@ const SIGNATURES: [(&str, &str); 20] = [
 
 #[test]
 fn failure_cases_leave_the_recorded_traces() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let towpath = binary();
     let (towpath, folder) = (towpath.to_str().unwrap(), TestDir::new());
     for pair in SIGNATURES.chunks(2) {
@@ -332,7 +333,7 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
         skip("the_doctor_names_the_cause_of_every_failure_case", &reason);
         return;
     }
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let is_for_ordinary_users = |case: &&FailureCase| ORDINARY_USER_CASES.contains(&case.name);
     if !is_long() {
         assert_correct(&diagnoses(one_of_each_cause(), User::Root));
@@ -354,7 +355,7 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
 /// All variations with `cargo xtask test --all`.
 #[test]
 fn the_doctor_names_the_cause_of_unseen_cases() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let step = if is_long() { 1 } else { 6 };
     assert_correct(&diagnoses(failures::variations().step_by(step), User::Root));
 }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::program::{TestDir, binary, emulator_for_times, missing, skip};
+use crate::program::{TestDir, acquire_emulator_for_timing, binary, missing, skip};
 
 const HOSTS: [&str; 4] = ["client", "server", "server1", "server2"];
 /// Background programs, each with the port that it listens on.
@@ -107,6 +107,7 @@ fn normalize(line: &str) -> String {
         if token.is_some_and(|hex| hex.len() == 8 && hex.bytes().all(|b| b.is_ascii_hexdigit())) {
             return "[TOKEN]".to_owned();
         }
+        // The number before it is not compared, so `1 timeout` equals `2 timeouts`.
         without_numbers(word).replace("timeouts", "timeout")
     });
     words.collect::<Vec<_>>().join(" ")
@@ -169,6 +170,7 @@ fn assert_documented(test: &str, section: &str, network: &str) {
     let commands = transcript(section);
     let folder = TestDir::new();
     folder.write("play.sh", script(network, &commands));
+    // The commands call `towpath` by name; the link must not be among the files that they write.
     symlink(fs::canonicalize(binary()).unwrap(), folder.temporary().join("towpath")).unwrap();
     let path_variable = env::var_os("PATH").unwrap_or_default();
     let search_path: Vec<_> =
@@ -176,7 +178,7 @@ fn assert_documented(test: &str, section: &str, network: &str) {
     let mut command = folder.program("unshare");
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "play.sh"]);
     command.env("PATH", env::join_paths(search_path).unwrap());
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let output = folder.start(&mut command).wait();
     let read_output = |number: usize| {
         fs::read_to_string(folder.work().join(format!("{number}.said"))).unwrap_or_default()

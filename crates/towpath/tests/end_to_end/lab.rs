@@ -10,7 +10,9 @@ use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::store::RunResult;
 
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip, wait_for};
+use crate::program::{
+    ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, missing, skip, wait_for,
+};
 
 /// Runs a shell script in the lab of two paths; `None` if this machine cannot emulate.
 fn lab(options: &[&str], script: &str) -> Option<ProgramOutput> {
@@ -18,7 +20,7 @@ fn lab(options: &[&str], script: &str) -> Option<ProgramOutput> {
 }
 
 fn lab_in(scenario: &str, options: &[&str], script: &str) -> Option<ProgramOutput> {
-    let _serial = emulator()?;
+    let _permit = acquire_emulator()?;
     let folder = TestDir::new();
     folder.write("scenario.toml", scenario);
     let arguments = [&["lab", "scenario.toml"], options, &["--", "sh", "-c", script]].concat();
@@ -83,7 +85,7 @@ fn the_timeline_starts_with_the_program() {
 
 #[test]
 fn a_background_process_does_not_survive_the_lab() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let script = "setsid sleep 86398 & until test -e end; do sleep 0.02; done";
@@ -99,7 +101,7 @@ fn a_background_process_does_not_survive_the_lab() {
 
 #[test]
 fn a_killed_lab_takes_its_program_with_it() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let running = folder.start(&mut folder.towpath(&[
@@ -119,7 +121,7 @@ fn a_killed_lab_takes_its_program_with_it() {
 
 #[test]
 fn standard_input_reaches_the_program() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "cat"]);
@@ -133,7 +135,7 @@ fn standard_input_reaches_the_program() {
 
 #[test]
 fn a_shell_without_a_terminal_ends_with_its_input() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
@@ -148,7 +150,7 @@ fn no_controlling_terminal_is_needed() {
     if let Some(reason) = missing("setsid") {
         return skip("no_controlling_terminal_is_needed", &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.program("setsid");
@@ -160,7 +162,7 @@ fn no_controlling_terminal_is_needed() {
 
 #[test]
 fn a_missing_program_is_reported() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let output = folder.run(&["lab", "two-links", "--", "no-such-program"]);
     assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{output}");
@@ -170,7 +172,7 @@ fn a_missing_program_is_reported() {
 #[test]
 fn an_interrupt_is_left_to_the_program() {
     use std::os::unix::process::CommandExt;
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let script = "trap 'echo caught; exit 6' INT; echo ready; while :; do sleep 0.05; done";
@@ -217,7 +219,7 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [("server", "iperf3 -s -1"), ("client", "iperf3 -c $TOWPATH_SERVER -n 2M")];
     let output = run_programs(&folder, &[], &programs);
@@ -252,7 +254,7 @@ fn programs_over_multipath_tcp_show_both_paths() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [
         ("server", "towpath exec --quiet -- iperf3 -s -1"),
@@ -288,7 +290,7 @@ fn a_page_that_loads_at_once_is_counted_in_full() {
             return skip(test, &reason);
         }
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("page", vec![7; 5_000]);
     let folder_path = folder.work().display().to_string();
@@ -325,7 +327,7 @@ fn a_page_that_loads_at_once_is_counted_in_full() {
 
 #[test]
 fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [("phone", "true"), ("server", "exit 3"), ("client", "echo never")];
     let output = run_programs(&folder, &[], &programs);
@@ -336,7 +338,7 @@ fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
 
 #[test]
 fn a_program_without_sockets_is_not_awaited() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let ignores_sigterm = "trap '' TERM; sleep 86396";
@@ -387,7 +389,7 @@ fn lab_variables(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn a_flow_command_gets_the_variables_of_a_lab_program() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\nrun = \"env >flow.txt\"\n";
     folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
@@ -417,7 +419,7 @@ fn traffic_of_a_flow_command_is_in_the_result() {
     if let Some(reason) = missing("iperf3") {
         return skip("traffic_of_a_flow_command_is_in_the_result", &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let flows = r#"
         [[flows]]
@@ -443,7 +445,7 @@ fn a_shell_of_a_lab_reaches_the_other_host() {
     if fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|max| max == "0\n") {
         return skip("a_shell_of_a_lab_reaches_the_other_host", "there are no user namespaces");
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
@@ -469,7 +471,7 @@ fn a_capture_of_tcpdump_is_ready_before_the_next_program_starts() {
     if let Some(reason) = missing("tcpdump").or_else(|| missing("curl")) {
         return skip("a_capture_of_tcpdump_is_ready_before_the_next_program_starts", &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [
         ("server", "tcpdump --immediate-mode -i wifi -n -c 1 tcp port 80"),

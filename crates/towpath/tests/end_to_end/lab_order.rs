@@ -3,7 +3,9 @@
 use std::os::unix::process::CommandExt;
 
 use crate::processes::{Members, signal};
-use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip, wait_for};
+use crate::program::{
+    ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, missing, skip, wait_for,
+};
 
 /// Runs programs in the lab of two paths, in the given order.
 fn run_in_order(folder: &TestDir, programs: &[(&str, &str)]) -> ProgramOutput {
@@ -23,7 +25,7 @@ fn a_client_that_comes_before_its_server_ends_the_lab_with_its_code() {
     if lacks_iperf3("a_client_that_comes_before_its_server_ends_the_lab_with_its_code") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [("client", "iperf3 -c $TOWPATH_SERVER -t 1"), ("server", "iperf3 -s")];
     let output = run_in_order(&folder, &programs);
@@ -41,7 +43,7 @@ fn a_server_started_after_its_client_ends_with_the_client() {
     if lacks_iperf3("a_server_started_after_its_client_ends_with_the_client") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let client = "until iperf3 -c $TOWPATH_SERVER -n 100K; do sleep 0.1; done";
     for server in ["iperf3 -s", "iperf3 -s -D"] {
@@ -59,7 +61,7 @@ fn servers_without_a_client_end_the_lab() {
     if lacks_iperf3("servers_without_a_client_end_the_lab") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let two_servers = run_in_order(&folder, &[("server", "iperf3 -s"), ("client", "iperf3 -s")]);
     let one_server = run_in_order(&folder, &[("server", "iperf3 -s")]);
@@ -76,7 +78,7 @@ fn a_daemonizing_server_is_treated_as_a_server() {
     if lacks_iperf3("a_daemonizing_server_is_treated_as_a_server") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let programs = [("server", "iperf3 -s -D"), ("client", "iperf3 -c $TOWPATH_SERVER -n 100K")];
     let output = run_in_order(&folder, &programs);
@@ -89,7 +91,7 @@ fn a_failed_client_determines_the_exit_code_of_the_lab() {
     if lacks_iperf3("a_failed_client_determines_the_exit_code_of_the_lab") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let failing_client = "iperf3 -c $TOWPATH_SERVER -n 100K; touch failed; exit 3";
     let last_command = "until test -e failed; do sleep 0.02; done; sleep 0.2";
@@ -108,7 +110,7 @@ fn a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice() {
     if lacks_iperf3("a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice") {
         return;
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let server = "iperf3 -s & until test -e began; do sleep 0.02; done; kill $!; exit 4";
     let programs = [("server", server), ("client", "touch began; sleep 86394")];
@@ -149,7 +151,7 @@ fn interrupt_lab(
 
 #[test]
 fn ctrl_c_ends_a_lab_at_every_stage() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     // During the wait for a program without sockets.
     let output =

@@ -8,7 +8,7 @@ use towpath_measure::result::Summary;
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::store::RunResult;
 
-use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, missing, skip};
 
 /// Runs a server and a client in the lab of two paths; the result is in `results`.
 fn run_server_and_client(
@@ -74,7 +74,7 @@ func main() {
     // The cache also holds the standard library, which is not compiled yet.
     let build_output = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
     assert_eq!(build_output.code, Some(0), "{build_output}");
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     // Go requests Multipath TCP itself.
     let move_command = "GODEBUG=multipathtcp=1 ./move";
     let (output, result) = run_server_and_client(
@@ -125,7 +125,7 @@ fn a_host_can_be_the_router_between_two_others() {
     folder.write("server.py", server);
     folder.write("client.py", client);
     let route = "ip route add 10.64.1.0/24 via 10.64.0.2 && python3 client.py";
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let output = folder.run(&[
         "lab",
         "scenario.toml",
@@ -182,7 +182,7 @@ fn data_sent_by_ssh_is_shown() {
         "dbclient -y -y -i {folder_path}/user -p 2222 walker@$TOWPATH_SERVER 'head -c 3000000 /dev/urandom' \
          | wc -c"
     );
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (output, result) = run_server_and_client(&folder, &server, &client);
     assert!(output.out.contains("| 3000000"), "{output}");
     let summary = result.summary.as_ref().unwrap();
@@ -215,7 +215,7 @@ fn the_time_after_a_client_exits_is_not_part_of_its_rate() {
                   time.sleep(8)\n";
     folder.write("server.py", server);
     folder.write("client.py", client);
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (output, result) = run_server_and_client(&folder, "python3 server.py", "python3 client.py");
     let summary = result.summary.as_ref().unwrap();
     let flow = summary.flows.iter().find(|flow| flow.direction == DataDirection::Down).unwrap();

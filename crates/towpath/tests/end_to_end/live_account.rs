@@ -1,4 +1,4 @@
-//! The account of capacity between two hosts without a description of their links.
+//! Capacity account between two hosts that have no description of their links.
 //!
 //! Server and client run in emulated networks with one known limit.
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use towpath_measure::result::{AccountSummary, Basis, Part, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, skip};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator_for_timing, binary, busy, skip};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -27,7 +27,7 @@ fn path(name: &str, keys: &str) -> String {
 
 /// Measures in a network with these paths; `options` are those of `towpath measure`.
 fn measure_account(paths: &str, transport: &str, options: &str) -> Option<MeasuredAccount> {
-    let _serial = emulator_for_times()?;
+    let _permit = acquire_emulator_for_timing()?;
     let folder = TestDir::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();
@@ -64,7 +64,8 @@ fn measure_account(paths: &str, transport: &str, options: &str) -> Option<Measur
     Some(MeasuredAccount { account, text, busy })
 }
 
-/// Fails unless the longest limit of a path's sender is one of `parts`. Ignored on a busy machine.
+/// Fails unless one of `parts` limited a path's sender for the longest time. Never fails on a busy
+/// machine.
 fn assert_limited_by(measured: &MeasuredAccount, path: &str, parts: &[Part]) {
     let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
     let longest_limit = link.limits_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
@@ -155,7 +156,7 @@ fn a_blocking_path_is_named_between_two_hosts() {
 ///
 /// Returns the limits of subflows in each sample, the causes, and true if the machine was too busy.
 fn monitor_and_doctor(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, bool)> {
-    let _serial = emulator_for_times()?;
+    let _permit = acquire_emulator_for_timing()?;
     let folder = TestDir::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();

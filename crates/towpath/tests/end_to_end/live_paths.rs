@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use towpath_measure::result::{Record, SubflowEnd};
 
-use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, is_long};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator_for_timing, binary, busy, is_long};
 
 /// Timeout for client and scenario.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
@@ -45,16 +45,16 @@ struct Measurement {
 
 /// Measures in `network` while `timeline` happens.
 fn measure(folder: &TestDir, network: &str, timeline: &str, options: &str) -> Option<Measurement> {
-    let _serial = emulator_for_times()?;
+    let _permit = acquire_emulator_for_timing()?;
     let towpath = binary();
     let towpath = std::fs::canonicalize(towpath).unwrap();
     let towpath = towpath.display();
-    let once = if options.contains("-t 30") { "" } else { "--once" };
+    let once_option = if options.contains("-t 30") { "" } else { "--once" };
     let scenario = format!(
         "name = \"live-paths\"\n{network}\n{timeline}\n[[flows]]\nfrom = \"server\"\n\
-         to = \"client\"\nrun = \"{towpath} server {once} > server.txt 2>&1\"\nduration = \"25 s\"\n\
-         [[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"until grep -q listening \
-         server.txt; do sleep 0.02; done; {towpath} measure 10.64.0.2 -o results {options} \
+         to = \"client\"\nrun = \"{towpath} server {once_option} > server.txt 2>&1\"\n\
+         duration = \"25 s\"\n[[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"until grep -q \
+         listening server.txt; do sleep 0.02; done; {towpath} measure 10.64.0.2 -o results {options} \
          > client.txt 2>&1; echo $? > code.txt\"\n\
          duration = \"40 s\"\n"
     );
@@ -83,33 +83,36 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
         ("mptcp", interface, mobile_options, 0),
         ("mpquic", silent, stationary_options, 0),
     ];
-    let count = if is_long() { cases.len() } else { 3 };
-    for (transport, how, options, expected_code) in cases.into_iter().take(count) {
+    let case_count = if is_long() { cases.len() } else { 3 };
+    for (transport, down_mode, options, expected_code) in cases.into_iter().take(case_count) {
         let options = &format!("--transport {transport} {options}");
         let folder = TestDir::new();
         let down_event =
-            format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
+            format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{down_mode}\n");
         let Some(Measurement { code, text, busy }) =
             measure(&folder, TWO_PATHS, &down_event, options)
         else {
             return;
         };
-        assert_eq!(code, expected_code, "{how}, {options}: {text}");
+        assert_eq!(code, expected_code, "{down_mode}, {options}: {text}");
         let message = if busy { "invalid: at " } else { "invalid: at 1." };
-        assert_eq!(text.contains(message), expected_code == 1, "{how}, {options}: {text}");
+        assert_eq!(text.contains(message), expected_code == 1, "{down_mode}, {options}: {text}");
         let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
         let summary = result.summary.unwrap();
         let flow = &summary.flows[0];
-        assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");
+        assert!(flow.completed && flow.bytes > 10_000_000, "{down_mode}: {flow:?}");
         assert!(summary.multipath.used, "{:?}", summary.multipath);
-        // The datagrams show it for any transport: one path failed, the other never did.
+        // The `udping` datagrams show over any transport that only the path `eth` failed.
         let [eth, wlan] = &summary.paths[..] else { panic!("{text}") };
         assert!(eth.path == "eth" && wlan.path == "wlan", "{text}");
-        assert!(eth.answered < wlan.answered && eth.silence_ns > wlan.silence_ns, "{how}: {eth:?}");
+        assert!(
+            eth.answered < wlan.answered && eth.silence_ns > wlan.silence_ns,
+            "{down_mode}: {eth:?}"
+        );
         if !busy {
-            assert!((10..=22).contains(&eth.answered), "{how}: {eth:?}");
-            assert!(eth.silence_ns > 2_500_000_000, "{how}: {eth:?}");
-            assert!(wlan.answered >= 48 && wlan.lost() <= 1, "{how}: {wlan:?}");
+            assert!((10..=22).contains(&eth.answered), "{down_mode}: {eth:?}");
+            assert!(eth.silence_ns > 2_500_000_000, "{down_mode}: {eth:?}");
+            assert!(wlan.answered >= 48 && wlan.lost() <= 1, "{down_mode}: {wlan:?}");
         }
         let sides = result.records.iter().filter_map(|record| {
             let Record::Subflow(subflow) = record else { return None };
@@ -117,7 +120,10 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
         });
         let (sender_sides, receiver_sides): (Vec<_>, Vec<_>) =
             sides.partition(|side| *side == SubflowEnd::Sender);
-        assert!(!sender_sides.is_empty() && !receiver_sides.is_empty(), "{how}: one half only");
+        assert!(
+            !sender_sides.is_empty() && !receiver_sides.is_empty(),
+            "{down_mode}: one half only"
+        );
     }
 }
 
@@ -157,13 +163,13 @@ fn after_losing_its_only_path_tcp_reports_the_missing_data() {
 fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network() {
     // The interface fails, which the host notices; or the path fails silently, which only the
     // datagrams show.
-    for how in ["interface\"\nhost = \"client", "silent"] {
+    for down_mode in ["interface\"\nhost = \"client", "silent"] {
         let folder = TestDir::new();
         let down_event = format!(
-            "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nmode = \"{how}\"\n"
+            "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nmode = \"{down_mode}\"\n"
         );
         // Without this option, the transports are Multipath TCP and Multipath QUIC.
-        let options = if how == "silent" {
+        let options = if down_mode == "silent" {
             "--mobile -t 30 --transport mptcp,tcp -B %wlan"
         } else {
             "--mobile -t 30"
@@ -178,31 +184,32 @@ fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network
             let Record::Event(event) = record else { return None };
             event.text.contains("first network is gone").then_some(event.t_ns)
         });
-        let gone_seconds = gone_seconds.unwrap_or_else(|| panic!("{how}: {text}")) as f64 / 1e9;
-        assert!(busy || (1.0..3.0).contains(&gone_seconds), "{how}: {gone_seconds}: {text}");
+        let gone_seconds =
+            gone_seconds.unwrap_or_else(|| panic!("{down_mode}: {text}")) as f64 / 1e9;
+        assert!(busy || (1.0..3.0).contains(&gone_seconds), "{down_mode}: {gone_seconds}: {text}");
         // Runs continue until the change is certain, and a few seconds more.
         let duration_seconds = result.meta.duration_ns as f64 / 1e9;
         assert!(
             duration_seconds >= gone_seconds + 4.9,
-            "{how}: {gone_seconds} {duration_seconds}: {text}"
+            "{down_mode}: {gone_seconds} {duration_seconds}: {text}"
         );
         assert!(
             busy || duration_seconds < gone_seconds + 7.5,
-            "{how}: {gone_seconds} {duration_seconds}: {text}"
+            "{down_mode}: {gone_seconds} {duration_seconds}: {text}"
         );
         let summary = result.summary.unwrap();
-        assert_eq!(code, 0, "{how}: {text}");
+        assert_eq!(code, 0, "{down_mode}: {text}");
         for flow in &summary.flows {
             let messages = flow.messages.as_ref().unwrap();
-            assert_eq!(messages.answered, messages.count, "{how}: {flow:?}");
+            assert_eq!(messages.answered, messages.count, "{down_mode}: {flow:?}");
             let count_error = (messages.count as f64 - duration_seconds * 10.0).abs();
-            assert!(busy || count_error < 3.0, "{how}: {flow:?}");
+            assert!(busy || count_error < 3.0, "{down_mode}: {flow:?}");
         }
         let lost_datagrams =
             |name| summary.paths.iter().find(|path| path.path == name).unwrap().lost();
         let (eth, wlan) = (lost_datagrams("eth"), lost_datagrams("wlan"));
-        assert!(eth > 30 && (busy || wlan <= 2), "{how}: {:?}", summary.paths);
-        let other_transport = if how == "silent" { "tcp" } else { "mpquic" };
+        assert!(eth > 30 && (busy || wlan <= 2), "{down_mode}: {:?}", summary.paths);
+        let other_transport = if down_mode == "silent" { "tcp" } else { "mpquic" };
         let other_result = folder.stored(&format!("results/live-{other_transport}-1.jsonl.zst"));
         let end_difference_ns = other_result.meta.duration_ns.abs_diff(result.meta.duration_ns);
         assert!(busy || end_difference_ns < 500_000_000, "{end_difference_ns} ns");

@@ -2,8 +2,8 @@
 //! cleanup.
 //!
 //! One binary, so that tests which need the emulator can wait for each other (see
-//! [`program::emulator`]). `TOWPATH_BIN` names the command to test; the default is cargo's own
-//! build.
+//! [`program::acquire_emulator`]). `TOWPATH_BIN` names the command to test; the default is cargo's
+//! own build.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for real processes")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]

@@ -36,15 +36,16 @@ impl Members {
                 processes.insert(process);
             }
         }
-        let own_namespaces = held_namespaces(std::process::id());
+        let test_namespaces = held_namespaces(std::process::id());
         let held_names = processes.iter().flat_map(|process| held_namespaces(process.id));
         Self {
-            namespaces: held_names.filter(|name| !own_namespaces.contains(name)).collect(),
+            namespaces: held_names.filter(|name| !test_namespaces.contains(name)).collect(),
             processes,
         }
     }
 
-    /// Waits until the run has all its processes: outer, inner, and the programs of its flows.
+    /// Waits until a descendant of `root` runs `program`. Then the run has all its processes:
+    /// outer, inner, and the programs of its flows.
     pub(crate) fn wait_for(root: u32, program: &str) -> Self {
         wait_for(&format!("{program} below process {root}"), || {
             let members = Self::descendants_of(root);
@@ -54,7 +55,7 @@ impl Members {
     }
 
     /// Returns a process whose command line contains `argument`.
-    pub(crate) fn with(&self, argument: &str) -> Option<Process> {
+    pub(crate) fn find_process(&self, argument: &str) -> Option<Process> {
         let has_argument = |process: &&Process| command_line(process.id).contains(argument);
         self.processes.iter().find(has_argument).copied()
     }
@@ -118,6 +119,7 @@ fn command_line(id: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
+/// Returns the network namespace of a process, and those that its descriptors hold.
 fn held_namespaces(id: u32) -> Vec<String> {
     let descriptors = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
     let links = descriptors.map(|entry| entry.path()).chain([format!("/proc/{id}/ns/net").into()]);

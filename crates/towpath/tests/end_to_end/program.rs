@@ -34,7 +34,7 @@ rate = "40 Mbit/s"
 delay = "10 ms"
 "#;
 
-/// Flow over [`TWO_PATHS`], or any other network of these hosts.
+/// Bulk flow of a fixed size over [`TWO_PATHS`], or any other network of these hosts.
 pub(crate) const SIZED: &str = r#"
 [[flows]]
 from = "phone"
@@ -62,46 +62,46 @@ struct EmulatorQueue {
     serving: u64,
 }
 
-/// Permits of one test, released on drop.
+/// Permits of one test to emulate a network, released on drop.
 pub(crate) struct EmulatorPermit {
-    size: u32,
+    count: u32,
 }
 
 impl EmulatorPermit {
-    fn acquire(size: u32) -> Self {
+    fn acquire(count: u32) -> Self {
         let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        while queue.serving != ticket || queue.occupied + size > MAX_EMULATORS {
+        while queue.serving != ticket || queue.occupied + count > MAX_EMULATORS {
             queue = QUEUE_CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         queue.serving += 1;
-        queue.occupied += size;
+        queue.occupied += count;
         QUEUE_CHANGED.notify_all();
-        Self { size }
+        Self { count }
     }
 }
 
 impl Drop for EmulatorPermit {
     fn drop(&mut self) {
-        QUEUE.lock().unwrap_or_else(PoisonError::into_inner).occupied -= self.size;
+        QUEUE.lock().unwrap_or_else(PoisonError::into_inner).occupied -= self.count;
         QUEUE_CHANGED.notify_all();
     }
 }
 
-/// Waits for an emulated network, for a test that measures no times; others may run at the same
-/// time.
+/// Waits for a permit to emulate a network, for a test that measures no times. Up to
+/// [`MAX_EMULATORS`] such tests run at the same time.
 ///
 /// Returns `None`, with a `SKIPPED` line, if this machine cannot emulate.
-pub(crate) fn emulator() -> Option<EmulatorPermit> {
+pub(crate) fn acquire_emulator() -> Option<EmulatorPermit> {
     can_emulate().then(|| EmulatorPermit::acquire(1))
 }
 
-/// Waits for an emulated network, for a test that measures times, which many networks would
-/// disturb.
+/// Waits for a permit to emulate a network, for a test that measures times. Such a test takes
+/// several permits, because many networks at the same time would disturb it.
 ///
-/// Returns `None` if this machine cannot emulate.
-pub(crate) fn emulator_for_times() -> Option<EmulatorPermit> {
+/// Returns `None`, with a `SKIPPED` line, if this machine cannot emulate.
+pub(crate) fn acquire_emulator_for_timing() -> Option<EmulatorPermit> {
     can_emulate().then(|| EmulatorPermit::acquire(TIMED_TEST_PERMITS))
 }
 
@@ -183,9 +183,8 @@ pub(crate) fn wait_for<T>(description: &str, mut poll: impl FnMut() -> Option<T>
     }
 }
 
-/// Folder of one test, removed on drop.
-///
-/// `work` in it is the command's working directory, `temporary` its folder for temporary files.
+/// Folder of one test, removed on drop. Its subfolders have separate roles, so that a test can list
+/// the files that a program left.
 pub(crate) struct TestDir {
     path: PathBuf,
     /// Number of the next program's output files.
@@ -210,10 +209,13 @@ impl TestDir {
         folder
     }
 
+    /// Returns the working directory of all programs, with the input and output files of the test.
     pub(crate) fn work(&self) -> PathBuf {
         self.path.join("work")
     }
 
+    /// Returns the `TMPDIR` of all programs. Tests also put helper files there that must not be in
+    /// [`TestDir::work`], such as a link to the command.
     pub(crate) fn temporary(&self) -> PathBuf {
         self.path.join("temporary")
     }

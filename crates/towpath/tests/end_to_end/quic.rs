@@ -5,7 +5,9 @@ use std::fs::File;
 use towpath_measure::result::{EventKind, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, skip};
+use crate::program::{
+    TWO_PATHS, TestDir, acquire_emulator, acquire_emulator_for_timing, busy, skip,
+};
 
 fn scenario_with_flow(keys: &str) -> String {
     format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
@@ -13,7 +15,7 @@ fn scenario_with_flow(keys: &str) -> String {
 
 #[test]
 fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", scenario_with_flow("pattern = \"bulk\"\nsize = \"3 MB\""));
     for backend in ["packet", "tun"] {
@@ -49,7 +51,7 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
 
 #[test]
 fn data_flows_down_and_in_both_directions_over_parallel_streams() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     let summary = TestDir::new().result(&scenario_with_flow(keys), "quic").summary.unwrap();
     let [flow] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
@@ -63,7 +65,7 @@ fn data_flows_down_and_in_both_directions_over_parallel_streams() {
 
 #[test]
 fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "pattern = \"interactive\"\nduration = \"1 s\"";
     let result = TestDir::new().result(&scenario_with_flow(keys), "mpquic");
     let answers = result.records.iter().filter_map(|record| {
@@ -78,7 +80,7 @@ fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
 
 #[test]
 fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
                 [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\nhost = \"phone\"\n\
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, missing, skip};
 
 /// Timeout for a browser, which is slow when other programs need the processors.
 const BROWSER_TIMEOUT: Duration = Duration::from_secs(150);
@@ -60,7 +60,7 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         Ok(browser) => browser,
         Err(reason) => return skip("the_report_of_a_run_opens_in_a_browser", &reason),
     };
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
         duration = \"2 s\"\n[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"rate\"\n\

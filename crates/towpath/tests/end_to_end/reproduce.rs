@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::program::{TestDir, binary, emulator, is_long, names, wait_for};
+use crate::program::{TestDir, acquire_emulator, binary, is_long, names, wait_for};
 
 /// Timeout for all studies together, on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -172,7 +172,7 @@ fn a_killed_reproduction_resumes_and_has_every_run_once() {
 
 #[test]
 fn both_worlds_share_one_plot_that_can_be_redrawn() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     write_study(&folder, CLAIM);
     let plan = PLAN

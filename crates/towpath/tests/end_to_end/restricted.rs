@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator, is_long, missing, skip};
+use crate::program::{
+    ProgramOutput, SIZED, TWO_PATHS, TestDir, acquire_emulator, is_long, missing, skip,
+};
 
 /// Wrapper programs that run the command under a restriction.
 enum Restriction {
@@ -103,7 +105,7 @@ fn run_restricted(
 
 #[test]
 fn without_namespaces_a_run_is_simulated_with_a_reason() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     for (restriction, detail) in [
         (Restriction::NoNamespaces, "(user.max_user_namespaces is 0)"),
         (Restriction::Seccomp, "(`unshare`: operation not permitted)"),
@@ -130,7 +132,7 @@ fn without_namespaces_a_run_is_simulated_with_a_reason() {
 
 #[test]
 fn without_namespaces_a_comparison_is_simulated() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let arguments = ["compare", "two-paths.toml", "-q", "-r", "2", "-T", "tcp,mptcp"];
     let test = "without_namespaces_a_comparison_is_simulated";
@@ -144,7 +146,7 @@ fn without_namespaces_a_comparison_is_simulated() {
 
 #[test]
 fn kernel_only_commands_fail_before_any_output() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     for arguments in [
         &["run", "two-paths.toml", "--world", "emu"][..],
         &["run", "two-paths.toml", "--stack", "kernel"],
@@ -175,7 +177,7 @@ fn kernel_only_commands_fail_before_any_output() {
 
 #[test]
 fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let scenario = if is_long() { "wifi-cellular-handover" } else { "two-paths.toml" };
     for restriction in [Restriction::NoTun, Restriction::MptcpOff] {
         let folder = TestDir::new();
@@ -191,7 +193,7 @@ fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
 
 #[test]
 fn a_machine_reports_its_capabilities() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let test = "a_machine_reports_its_capabilities";
     let arguments = ["doctor", "--self", "--json"];

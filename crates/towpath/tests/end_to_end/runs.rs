@@ -6,7 +6,9 @@ use std::path::Path;
 use towpath_measure::result::{DatagramStats, DelayBasis, Load, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, missing, skip};
+use crate::program::{
+    TWO_PATHS, TestDir, acquire_emulator, acquire_emulator_for_timing, busy, missing, skip,
+};
 
 /// Flow whose size takes at least 0.3 s; a busy machine takes longer.
 const SIZED: &str = r#"
@@ -28,7 +30,7 @@ fn flow_scenario(keys: &str) -> String {
 
 #[test]
 fn both_transports_run_and_leave_results_and_a_report() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", sized_scenario(""));
     let output = folder.run(&["run", "scenario.toml", "--json"]);
@@ -63,7 +65,7 @@ fn both_transports_run_and_leave_results_and_a_report() {
 
 #[test]
 fn every_back_end_carries_multipath_tcp() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", sized_scenario(""));
     for backend in ["packet", "tun"] {
@@ -86,7 +88,7 @@ fn every_back_end_carries_multipath_tcp() {
 
 #[test]
 fn repetitions_are_numbered_and_counted() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", sized_scenario("[run]\ntransports = [\"tcp\"]"));
     let output = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
@@ -97,7 +99,7 @@ fn repetitions_are_numbered_and_counted() {
 
 #[test]
 fn iperf_sends_in_both_directions_over_parallel_streams() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
     let result = TestDir::new().result(&flow_scenario(keys), "mptcp");
     let summary = result.summary.unwrap();
@@ -112,7 +114,7 @@ fn iperf_sends_in_both_directions_over_parallel_streams() {
 
 #[test]
 fn a_sized_download_is_complete() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     for transport in ["tcp", "mptcp"] {
         let summary = TestDir::new().result(&flow_scenario(keys), transport).summary.unwrap();
@@ -124,7 +126,7 @@ fn a_sized_download_is_complete() {
 
 #[test]
 fn messages_are_answered_over_the_kernels_stack_and_ours() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let flows = [
         ("pattern = \"interactive\"\nduration = \"1 s\"", 20),
         ("pattern = \"web\"\nobjects = 8\nobject = \"20 kB\"\nstreams = 3", 9),
@@ -161,7 +163,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
 
 #[test]
 fn a_flow_may_use_ipv6() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"3 MB\"\nfamily = \"v6\"";
     let summary = TestDir::new().result(&flow_scenario(keys), "mptcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
@@ -171,7 +173,7 @@ fn a_flow_may_use_ipv6() {
 
 #[test]
 fn two_clients_share_a_bottleneck() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let scenario = r#"name = "shared"
 [hosts.greedy]
 [hosts.modest]
@@ -209,7 +211,7 @@ size = "2 MB"
 
 #[test]
 fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
         let folder = TestDir::new();
         let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
@@ -229,7 +231,7 @@ fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
 
 #[test]
 fn a_flow_can_be_any_command() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
     folder.write("scenario.toml", flow_scenario(keys));
@@ -241,7 +243,7 @@ fn a_flow_can_be_any_command() {
 
 #[test]
 fn a_flow_whose_command_fails_is_a_failure() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", flow_scenario("run = \"exit 3\""));
     let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
@@ -251,7 +253,7 @@ fn a_flow_whose_command_fails_is_a_failure() {
 
 #[test]
 fn a_queue_may_be_at_the_host() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let keys = "preset = \"tbf\"\nqueue-position = \"host\"\ndelay = \"5 ms\"";
     let scenario = sized_scenario("").replacen("delay = \"5 ms\"", keys, 1);
     assert!(scenario.contains("queue-position"), "{scenario}");
@@ -272,7 +274,7 @@ fn folder_without_mptcp() -> TestDir {
 
 #[test]
 fn without_multipath_tcp_on_a_host_plain_tcp_still_runs() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let output =
         folder_without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
     let [tcp, mptcp] = output.json().try_into().unwrap();
@@ -283,7 +285,7 @@ fn without_multipath_tcp_on_a_host_plain_tcp_still_runs() {
 
 #[test]
 fn without_multipath_tcp_on_a_host_the_reason_is_printed() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let output = folder_without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
     assert_eq!(output.code, Some(1), "{output}");
     assert!(format!("{}{}", output.out, output.err).contains("net.mptcp.enabled"), "{output}");
@@ -291,7 +293,7 @@ fn without_multipath_tcp_on_a_host_the_reason_is_printed() {
 
 #[test]
 fn results_are_written_to_the_requested_folder() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", flow_scenario("pattern = \"bulk\"\nsize = \"10 KB\""));
     let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
@@ -304,7 +306,7 @@ fn results_are_written_to_the_requested_folder() {
 
 #[test]
 fn datagrams_use_every_path_in_any_state_and_transport() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let folder = TestDir::new();
     let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nmode = \"interface\"\n\
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
@@ -336,7 +338,7 @@ fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
     let udp = "pattern = \"udp\"\ndirection = \"both\"\nlength = \"1000 B\"\nduration = \"2 s\"\n";
     let text = flow_scenario(udp).replace("[paths.wifi]\n", "[paths.wifi]\nloss = \"5 %\"\n");
     assert!(text.contains("loss = "), "{text}");
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let result = datagram_stats_of(&text, ("emu", "tcp-1"));
     let all_simulated_stats = datagram_stats_of(&text, ("sim", "sim-tcp-1"));
     for (stats, simulated_stats) in result.iter().zip(&all_simulated_stats) {
@@ -357,7 +359,7 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
     let link = "[paths.wifi]\ndelay = \"40 ms\"\nloss = \"5 %\"\n";
     let text = flow_scenario(call).replace("[paths.wifi]\n", link);
     let text = text.replacen("delay = \"5 ms\"\n", "", 1);
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     for world in [("sim", "sim-tcp-1"), ("emu", "tcp-1")] {
         let all_stats = datagram_stats_of(&text, world);
         assert_eq!(all_stats.len(), 4, "{all_stats:#?}");
@@ -428,7 +430,7 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("steady.toml", CONSTANT_RATE);
     let run = folder.run(&["run", "steady.toml", "--world", "emu", "-T", "tcp", "-q", "-o", "r"]);
@@ -461,7 +463,7 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
 /// The load fills the emulated link's queue. The bounds were set before, as in the simulated world.
 #[test]
 fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let measure_rise = |name: &str, queue: &str| {
         let file = format!("{name}.toml");

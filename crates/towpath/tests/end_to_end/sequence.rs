@@ -6,7 +6,9 @@ use std::fs;
 use towpath_measure::result::{Record, Sequence, SequenceKind};
 use towpath_measure::store::RunResult;
 
-use crate::program::{SIZED, TWO_PATHS, TestDir, emulator, is_long, is_root, missing, skip};
+use crate::program::{
+    SIZED, TWO_PATHS, TestDir, acquire_emulator, is_long, is_root, missing, skip,
+};
 use crate::report_page::{browser, console_errors, measure_width, open};
 
 /// Payload range of a packet: time (ns since the first packet), source port, first number, number
@@ -33,6 +35,7 @@ fn read_by_tcpdump(folder: &TestDir, file: &str) -> Vec<SentRange> {
     let mut ranges = Vec::new();
     let mut first_ns: Option<u64> = None;
     let mut now_ns = 0;
+    // Sequence number of the first payload byte, by source port.
     let mut first_numbers: BTreeMap<u16, i64> = BTreeMap::new();
     let mut sent_ranges: BTreeMap<u16, Vec<(i64, i64)>> = BTreeMap::new();
     for line in output.out.lines() {
@@ -100,14 +103,15 @@ fn split_by_sent(
     parts
 }
 
-/// Returns the same ranges from `towpath trace --csv sequence`.
+/// Returns the packets sent by the capture's host, from `towpath trace --csv sequence`. `ports`
+/// has the source port of each subflow.
 fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<SentRange> {
     let output = folder.run(&["trace", file, "--csv", "sequence"]);
     assert_eq!(output.code, Some(0), "{output}");
     let mut lines = output.out.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
     let column = |name: &str| header.iter().position(|column| *column == name).unwrap();
-    let [time, subflow, direction, kind, numbers, start, end, width] = [
+    let [time, subflow, direction, kind, numbers, start, end, column_width] = [
         "t_ns",
         "subflow",
         "direction",
@@ -124,7 +128,7 @@ fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> V
         if fields[numbers] != "subflow" || fields[direction] != "up" {
             continue;
         }
-        assert_eq!(fields[width], "0", "each packet by itself: {line}");
+        assert_eq!(fields[column_width], "0", "each packet by itself: {line}");
         let was_sent = match fields[kind] {
             "sent" | "out-of-order" | "reinjected" => false,
             "retransmitted" | "spurious" => true,
@@ -166,7 +170,7 @@ fn compare(folder: &TestDir, file: &str) -> (usize, usize) {
     let difference = tcpdump_ranges
         .iter()
         .zip(&plotted)
-        .find(|(tcpdump_ranges, plotted)| tcpdump_ranges != plotted);
+        .find(|(tcpdump_range, plotted_range)| tcpdump_range != plotted_range);
     assert_eq!(difference, None, "{file}: tcpdump, picture");
     assert_eq!(tcpdump_ranges.len(), plotted.len(), "{file}");
     (tcpdump_ranges.len(), tcpdump_ranges.iter().filter(|range| range.4).count())
@@ -201,7 +205,7 @@ fn a_simulated_picture_matches_tcpdump() {
 #[test]
 fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
     let test = "an_emulated_picture_matches_tcpdump_and_is_in_the_report";
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let run = |output_arguments: &[&str]| {
@@ -236,7 +240,7 @@ fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
 
 #[test]
 fn a_report_without_packets_explains_how_to_get_pictures() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let output = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);
@@ -331,10 +335,10 @@ fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
             format!("flows.0.size={} kB", 500 + random(8, 6_000)),
         ];
         let seed = seed.to_string();
-        let mut call = vec!["run", "scenario.toml", "-q", "-W", "sim", "-T", "tcp,mptcp"];
-        call.extend(["--out", "r", "--seed", &seed]);
-        call.extend(changes.iter().flat_map(|change| ["--set", change]));
-        let output = folder.run(&call);
+        let mut arguments = vec!["run", "scenario.toml", "-q", "-W", "sim", "-T", "tcp,mptcp"];
+        arguments.extend(["--out", "r", "--seed", &seed]);
+        arguments.extend(changes.iter().flat_map(|change| ["--set", change]));
+        let output = folder.run(&arguments);
         assert_eq!(output.code, Some(0), "{output}");
         for transport in ["tcp", "mptcp"] {
             let run = folder.stored(&format!("r/sim-{transport}-1.jsonl.zst"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::program::{ProgramOutput, TestDir, emulator, missing, skip};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator, missing, skip};
 
 /// Script with two interfaces in one network, as in a lab with a switch.
 const HOST: &str = "
@@ -327,7 +327,7 @@ fn run_section(
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-e", "script.sh"]);
     command.env("PATH", env::join_paths(folders).unwrap());
     command.env("XDG_STATE_HOME", folder.temporary());
-    let _serial = emulator()?;
+    let _permit = acquire_emulator()?;
     let output = folder.start(&mut command).wait();
     assert_eq!(output.code, Some(0), "{output}");
     Some((folder, commands))

@@ -1,10 +1,10 @@
 //! Every timeline action, during a transfer that Multipath TCP completes.
 
-use crate::program::{TWO_PATHS, TestDir, emulator_for_times, timeline_events};
+use crate::program::{TWO_PATHS, TestDir, acquire_emulator_for_timing, timeline_events};
 
 /// Runs the events during a transfer that lasts longer than all of them.
 fn assert_survived(size: &str, events: &[&str], expected: &[&str]) {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let folder = TestDir::new();
     let events: Vec<_> = events.iter().map(|keys| format!("[[timeline]]\n{keys}\n")).collect();
     let flow = format!(
@@ -68,7 +68,7 @@ survives! {
 
 #[test]
 fn a_path_that_fades() {
-    let Some(_serial) = emulator_for_times() else { return };
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
     let events = "[[timeline]]\nat = \"100 ms\"\npath = \"wifi\"\nset = \"fade\"\n\
         over = \"200 ms\"\nrate = \"10 Mbit/s\"\n";
     let flow =

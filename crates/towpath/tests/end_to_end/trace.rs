@@ -9,7 +9,7 @@ use towpath_measure::result::{
 use towpath_measure::store::{RunResult, read_run};
 
 use crate::exec::run_in_lab;
-use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator};
+use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, acquire_emulator};
 use crate::scenario_errors::refused;
 
 const TRAFFIC: &str = r#"
@@ -25,12 +25,13 @@ pattern = "bulk"
 duration = "4 s"
 "#;
 
-/// Simulates with captures. Returns the run's result.
+/// Runs a simulation and captures it at both hosts. Returns the run's result.
 fn simulate(folder: &TestDir, transport: &str) -> RunResult {
     folder.write("scenario.toml", format!("{TWO_PATHS}{TRAFFIC}"));
-    let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
-    let ended = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let output_arguments = ["--out", "results", "--pcap", "captures", "--transport", transport];
+    let output = folder
+        .run(&[&["run", "scenario.toml", "--world", "sim"][..], &output_arguments[..]].concat());
+    assert_eq!(output.code, Some(0), "{output}");
     folder.stored(&format!("results/sim-{transport}-1.jsonl.zst"))
 }
 
@@ -122,7 +123,7 @@ fn the_senders_capture_agrees_with_the_senders_counters() {
 /// Compares the payload of each path in the result and in the receiver's capture.
 #[test]
 fn a_capture_of_an_emulated_run_agrees_with_kernel_counters() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let size = |name: &str| fs::metadata(folder.work().join(name)).unwrap().len();
@@ -284,7 +285,7 @@ fn an_interface_that_does_not_exist_is_named() {
     );
 }
 
-/// Returns a scenario of two hosts, with a limit of the receiver and paths.
+/// Returns a scenario with keys of the receiving host (such as a buffer size) and of each path.
 fn limited_scenario(receiver: &str, paths: &[(&str, &str)], timeline: &str) -> String {
     let paths = { paths.iter() }
         .map(|(name, keys)| format!("[paths.{name}]\nbetween = [\"left\", \"right\"]\n{keys}\n"))
@@ -300,8 +301,9 @@ fn limited_scenario(receiver: &str, paths: &[(&str, &str)], timeline: &str) -> S
 fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
     let folder = TestDir::new();
     folder.write("scenario.toml", scenario);
-    let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
-    let output = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
+    let output_arguments = ["--out", "results", "--pcap", "captures", "--transport", transport];
+    let output = folder
+        .run(&[&["run", "scenario.toml", "--world", "sim"][..], &output_arguments[..]].concat());
     assert_eq!(output.code, Some(0), "{output}");
     let run = folder.stored(&format!("results/sim-{transport}-1.jsonl.zst"));
     let run_summary = run.summary.unwrap();
@@ -313,7 +315,7 @@ fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
     })
 }
 
-/// Returns the share of a group in the capacity.
+/// Returns the share of the capacity that belongs to a group of the account's parts.
 fn share(account: &AccountSummary, group: PartGroup) -> f64 {
     account.total.of_group(group) as f64 / account.total.capacity_bytes as f64
 }

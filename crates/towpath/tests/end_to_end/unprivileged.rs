@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::monitor::CONNECTION;
-use crate::program::{ProgramOutput, TestDir, emulator, is_root, missing, skip};
+use crate::program::{ProgramOutput, TestDir, acquire_emulator, is_root, missing, skip};
 
 /// User and group IDs without any files.
 const UNPRIVILEGED_USER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -79,7 +79,7 @@ fn back_end(folder: &TestDir) -> String {
 
 #[test]
 fn an_ordinary_user_can_run_a_handover() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let script = "if (: <>/dev/net/tun) 2>/dev/null; then echo open; else echo closed; fi >tun
         \"$TOWPATH\" run handover.toml --json --out results";
@@ -96,7 +96,7 @@ fn an_ordinary_user_can_run_a_handover() {
 
 #[test]
 fn without_a_tun_device_packet_sockets_serve() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
@@ -108,7 +108,7 @@ fn without_a_tun_device_packet_sockets_serve() {
 
 #[test]
 fn a_missing_tun_device_is_reported_with_a_hint() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
@@ -121,7 +121,7 @@ fn a_missing_tun_device_is_reported_with_a_hint() {
 
 #[test]
 fn without_a_writable_directory_results_go_to_the_temporary_one() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
@@ -190,7 +190,7 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     if let Some(reason) = missing("ip").or_else(|| missing("python3")) {
         return skip(test, &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     folder.write("connection.py", CONNECTION);
     let kinds = ["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let Some(output) = run_unprivileged_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else {

@@ -52,7 +52,7 @@ pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> O
     find_down_link(view, link)
 }
 
-/// Reports an interface that carries no traffic.
+/// Reports an interface that is down or has no carrier.
 fn find_down_link(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
     let name = &link.name;
     let after = view.observation.after.as_ref().and_then(|after| after.link(link.index));
@@ -93,12 +93,12 @@ fn find_unusable_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
 /// Reports two programs that both set endpoints, or endpoints that change during the test.
 fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
     let managers = &view.observation.managers;
-    let ids = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
+    let configured_endpoints = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
         let configured = endpoints.iter().filter(|endpoint| !endpoint.is_implicit());
         configured.map(|endpoint| (endpoint.id, endpoint.address, endpoint.flags)).collect()
     };
-    let after = view.observation.after.as_ref().map(|after| ids(&after.endpoints));
-    let changed = after.is_some_and(|after| after != ids(&view.here.endpoints));
+    let after = view.observation.after.as_ref().map(|after| configured_endpoints(&after.endpoints));
+    let changed = after.is_some_and(|after| after != configured_endpoints(&view.here.endpoints));
     let removed = view.trial.map_or(0, |trial| trial.counter_delta("RmAddrTx"));
     if managers.len() < 2 && !changed && removed == 0 {
         return None;
@@ -140,7 +140,7 @@ fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
             && !endpoint.is_laminar()
             && endpoint.port.is_none()
     };
-    // Without a connection opened here, the role of this host is unknown.
+    // Without a connection that this host opened, its role is unknown.
     let trial = view.trial.filter(|trial| trial.multipath)?;
     let wrong_endpoints: Vec<_> = view
         .here
@@ -263,7 +263,7 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     }
     let interfaces = view.usable_interfaces();
     let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
-    let further: Vec<_> = interfaces
+    let further_links: Vec<_> = interfaces
         .iter()
         .filter(|(link, _)| match first_local {
             Some(first_local) => view
@@ -278,19 +278,19 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
         .endpoints
         .iter()
         .any(|endpoint| !endpoint.is_implicit() && Some(endpoint.address) != first_local);
-    if has_endpoint || interfaces.len() < 2 || further.is_empty() {
+    if has_endpoint || interfaces.len() < 2 || further_links.is_empty() {
         return None;
     }
     let target = view.trial.map(|trial| trial.target.ip());
     let connects =
         |address: IpAddr| target.and_then(|target| view.plain_tcp_connects(Some(address), target));
-    let tested: Vec<_> =
-        further.iter().filter(|(_, address)| connects(*address) == Some(true)).collect();
+    let connecting_links: Vec<_> =
+        further_links.iter().filter(|(_, address)| connects(*address) == Some(true)).collect();
     if target.is_some()
-        && tested.is_empty()
-        && further.iter().any(|(_, address)| connects(*address).is_some())
+        && connecting_links.is_empty()
+        && further_links.iter().any(|(_, address)| connects(*address).is_some())
     {
-        return None; // the other interfaces lead nowhere
+        return None; // plain TCP does not connect over the other interfaces
     }
     let names: Vec<_> = interfaces.iter().map(|(link, _)| link.name.as_str()).collect();
     let mut finding = Finding::new(
@@ -302,18 +302,18 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     )
     .at_location("this host")
     .with_evidence("ip mptcp endpoint: no address to open subflows from");
-    for (link, address) in &tested {
+    for (link, address) in &connecting_links {
         finding =
             finding.with_evidence(format!("plain TCP from {address} ({}): connected", link.name));
     }
-    if tested.is_empty() {
+    if connecting_links.is_empty() {
         finding = finding.with_confidence(Confidence::Likely);
     }
-    for (link, address) in &further {
+    for (link, address) in &further_links {
         let device = quoted(&link.name);
         finding = finding.fix(format!("ip mptcp endpoint add {address} dev {device} subflow"));
     }
-    if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < further.len()) {
+    if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < further_links.len()) {
         finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
     }
     Some(finding.hint("`towpath setup` does it, with the routes that it takes"))
@@ -328,16 +328,16 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
     for endpoint in view.here.endpoints.iter().filter(opens_subflows) {
         links.push(view.here.link_of(endpoint.address)?);
     }
-    let (first, rest) = links.split_first()?;
+    let (endpoint_link, other_links) = links.split_first()?;
     let first_link = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
     let first_link = first_link.and_then(|address| view.here.link_of(address));
-    let is_one_interface = rest.iter().all(|link| link.index == first.index)
-        && first_link.is_none_or(|first_link| first_link.index == first.index);
+    let is_one_interface = other_links.iter().all(|link| link.index == endpoint_link.index)
+        && first_link.is_none_or(|first_link| first_link.index == endpoint_link.index);
     let interfaces = view.usable_interfaces();
-    let (other, address) = interfaces.iter().find(|(link, _)| link.index != first.index)?;
-    let is_single_endpoint = rest.is_empty() && first_link.is_none();
+    let (other, address) = interfaces.iter().find(|(link, _)| link.index != endpoint_link.index)?;
+    let is_single_endpoint = other_links.is_empty() && first_link.is_none();
     let joined_elsewhere = view.joined_subflows().any(|subflow| {
-        view.here.link_of(subflow.local.ip()).is_some_and(|link| link.index != first.index)
+        view.here.link_of(subflow.local.ip()).is_some_and(|link| link.index != endpoint_link.index)
     });
     if !is_one_interface || is_single_endpoint || joined_elsewhere {
         return None;
@@ -351,11 +351,11 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
             Cause::AllEndpointsOneInterface,
             format!(
                 "all subflows leave by {}, and {} has no endpoint: they share one link",
-                first.name, other.name
+                endpoint_link.name, other.name
             ),
         )
         .at_location("this host")
-        .with_evidence(format!("every endpoint's address is on {}", first.name))
+        .with_evidence(format!("every endpoint's address is on {}", endpoint_link.name))
         .with_evidence(format!("{} has {address} and leads to the same place", other.name))
         .fix(format!("ip mptcp endpoint add {address} dev {} subflow", quoted(&other.name))),
     )
@@ -369,11 +369,11 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
             && !endpoint.is_implicit()
             && Some(endpoint.address) != first_local
     };
-    let further: Vec<_> = view.here.endpoints.iter().filter(is_further).collect();
+    let further_endpoints: Vec<_> = view.here.endpoints.iter().filter(is_further).collect();
     let has_regular =
         view.joined_subflows().any(|subflow| !subflow.backup_here && !subflow.backup_there);
-    let are_all_backups =
-        !further.is_empty() && further.iter().all(|endpoint| endpoint.is_backup());
+    let are_all_backups = !further_endpoints.is_empty()
+        && further_endpoints.iter().all(|endpoint| endpoint.is_backup());
     if !are_all_backups || has_regular {
         return None;
     }
@@ -382,7 +382,7 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
         "every further path is a backup: it carries nothing while the first one works",
     )
     .at_location("this host");
-    for endpoint in further {
+    for endpoint in further_endpoints {
         finding = finding
             .with_evidence(format!(
                 "endpoint {} ({}): {}",
@@ -395,7 +395,8 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding.hint("if that is what you want (a metered link), all is well"))
 }
 
-/// Returns problems of future connections, if no own connection lasted.
+/// Returns expected problems of future connections, if there was no test connection, or the server
+/// closed it early.
 fn predict_problems(view: &ObservationView<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::find_userspace_manager(view).into_iter().collect();
     let endpoints: Vec<_> = view
@@ -408,7 +409,7 @@ fn predict_problems(view: &ObservationView<'_>) -> Vec<Finding> {
     for endpoint in &endpoints {
         let target = view.observation.route_lookups.iter().map(|lookup| lookup.to);
         let target = target.filter(|target| target.is_ipv4() == endpoint.address.is_ipv4()).min();
-        // The first subflow needs no rule of its own.
+        // The first subflow uses the default route; only a further one needs a routing rule.
         let default_link = target
             .and_then(|target| view.route_lookup(target, None, None))
             .and_then(|lookup| lookup.link);

@@ -35,9 +35,10 @@ pub(super) fn explain_unanswered(
                     subflow as one";
     let check =
         view.plain_tcp_check(missing.local, remote).or_else(|| view.plain_tcp_check(None, remote));
+    // A lossy path may have lost the few packets of this subflow.
     if let Some(finding) = check.and_then(|check| super::quality::find_loss(view, trial, check)) {
         return finding;
-    } // a lossy path may have lost the few packets of this subflow
+    }
     match check {
         Some(check) if check.outcome == ConnectOutcome::Connected => {
             let finding = Finding::new(

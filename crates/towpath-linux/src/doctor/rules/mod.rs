@@ -41,8 +41,8 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
         reason,
         paths,
         findings: reported,
-        checked: checked(observation),
-        not_checked: not_checked(observation),
+        checked: completed_checks(observation),
+        not_checked: skipped_checks(observation),
     }
 }
 
@@ -63,6 +63,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
         findings.extend(programs::findings(&view));
         findings.extend(sender_stats::findings(&view));
     }
+    // Findings that are merely possible come last.
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
     });
@@ -75,39 +76,39 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     reported
 }
 
-fn checked(observation: &Observation) -> Vec<String> {
-    let mut checked = vec!["kernel".to_owned(), "configuration".to_owned()];
+fn completed_checks(observation: &Observation) -> Vec<String> {
+    let mut checks = vec!["kernel".to_owned(), "configuration".to_owned()];
     if observation.asked_for_programs {
-        checked.push("sockets of applications".to_owned());
+        checks.push("sockets of applications".to_owned());
     }
     if let Some(trial) = &observation.trial {
-        checked.push(format!("a connection to {}", trial.target));
+        checks.push(format!("a connection to {}", trial.target));
         if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
             let sent = super::text::bytes(exchange.sent);
-            checked.push(format!("{sent} there and back"));
+            checks.push(format!("{sent} there and back"));
         }
         if trial.events.is_some() {
-            checked.push("events of the path manager".to_owned());
+            checks.push("events of the path manager".to_owned());
         }
         if !trial.controls.is_empty() {
-            checked.push(
+            checks.push(
                 super::text::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
             );
         }
         if !trial.probes.is_empty() {
-            checked.push("the way of packets, hop by hop".to_owned());
+            checks.push("the way of packets, hop by hop".to_owned());
         }
     }
     if let Some(peer) = &observation.peer {
-        checked.push(format!("the other host, as {} tells", peer.address));
+        checks.push(format!("the other host, as {} tells", peer.address));
     }
-    checked
+    checks
 }
 
-fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
-    let mut missing = Vec::new();
+fn skipped_checks(observation: &Observation) -> Vec<SkippedCheck> {
+    let mut skipped = Vec::new();
     let mut add = |check: &str, requirement: &str| {
-        missing.push(SkippedCheck { what: check.to_owned(), why: requirement.to_owned() });
+        skipped.push(SkippedCheck { what: check.to_owned(), why: requirement.to_owned() });
     };
     let programs = observation.programs.as_deref().unwrap_or_default();
     let unattributed_count = programs.iter().filter(|program| program.id.is_none()).count() as u64;
@@ -121,10 +122,10 @@ fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
             let check = "why subflows of it are closed, and which hop drops or strips packets";
             add(check, "needs root beside --connect");
         }
-        if let Some(why) = &observation.peer_error {
-            add("what the other host sees", why);
+        if let Some(reason) = &observation.peer_error {
+            add("what the other host sees", reason);
         }
-        return missing;
+        return skipped;
     };
     if let Some(check) = unannounced_links::untested_interface(&ObservationView::new(observation)) {
         add(&check, "needs `towpath server` there (--peer HOST:PORT)");
@@ -140,17 +141,17 @@ fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
         add("which hop drops or strips packets, and whether another host answers", "needs root");
     }
     if observation.peer.is_none() {
-        let why = observation.peer_error.clone();
+        let reason = observation.peer_error.clone();
         add(
             "what the other host sees, and whether data takes the paths that it should",
-            &why.map_or_else(
+            &reason.map_or_else(
                 || "needs `towpath server` there (--peer HOST:PORT)".to_owned(),
-                |why| format!("needs `towpath server` there (--peer HOST:PORT): {why}"),
+                |reason| format!("needs `towpath server` there (--peer HOST:PORT): {reason}"),
             ),
         );
     }
     if !observation.asked_for_programs {
         add("which programs use Multipath TCP", "needs --all or --pid N");
     }
-    missing
+    skipped
 }

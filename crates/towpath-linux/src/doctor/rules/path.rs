@@ -39,7 +39,8 @@ pub(super) enum FailureStage<'a> {
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
-    // Without data in both directions, or with a peer that has gone, the kernel opens no subflow.
+    // The kernel opens no subflow before data are acknowledged or received (a SYN counts as one
+    // acknowledged byte), or after the peer has closed the connection.
     let first_subflow = trial.first();
     let exchanged_data = first_subflow
         .is_some_and(|subflow| subflow.tcp.bytes_acked > 1 || subflow.tcp.bytes_received > 0);
@@ -80,7 +81,7 @@ fn closed_with_connection(
         }
         FailureStage::NotStarted | FailureStage::Unanswered => None,
     };
-    // A router's message has another cause.
+    // An ICMP error does not come from the server that closed the connection.
     let router_errors = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
     trial.closed_by_peer
         && plain_tcp_passes()
@@ -148,9 +149,9 @@ fn missing_subflows<'a>(
 fn stage_from_counters(trial: &TestConnection) -> FailureStage<'static> {
     let further_subflows =
         || trial.subflows.iter().filter(|subflow| !subflow.first && subflow.opened_here);
-    let seen_count = further_subflows().count() as u64;
+    let observed_count = further_subflows().count() as u64;
     let answered_count = further_subflows().filter(|subflow| subflow.established).count() as u64;
-    if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= seen_count {
+    if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= observed_count {
         FailureStage::NotStarted
     } else if trial.counter_delta("MPJoinSynAckRx") > answered_count {
         FailureStage::Rejected(None)
@@ -208,9 +209,9 @@ fn failed_subflows<'a>(
         if is_alive || missing.iter().any(is_listed) {
             continue;
         }
-        let ends = (event.local, event.remote);
+        let addresses = (event.local, event.remote);
         let was_established =
-            trial.events_of("SF_ESTABLISHED").any(|event| (event.local, event.remote) == ends);
+            trial.events_of("SF_ESTABLISHED").any(|event| (event.local, event.remote) == addresses);
         let stage = if was_established {
             FailureStage::Rejected(Some(event))
         } else {
@@ -317,7 +318,7 @@ fn find_exhausted_limit(
     missing: &MissingSubflow<'_>,
 ) -> Option<Finding> {
     let limits = view.here.limits?;
-    let begun_count =
+    let started_count =
         trial.subflows.iter().filter(|subflow| !subflow.first && !subflow.gone).count() as u64;
     let unreachable_remotes = failed_remotes(trial);
     let limits_text = format!(
@@ -334,8 +335,8 @@ fn find_exhausted_limit(
         endpoint_count.saturating_add(announced_count).min(8).max(limits.subflows.into()),
         announced_count.min(8).max(limits.add_addr_accepted.into())
     );
-    if limits.subflows == 0 || begun_count >= u64::from(limits.subflows) {
-        if !unreachable_remotes.is_empty() && begun_count > 0 {
+    if limits.subflows == 0 || started_count >= u64::from(limits.subflows) {
+        if !unreachable_remotes.is_empty() && started_count > 0 {
             return Some(report_dead_remotes(&unreachable_remotes, limits_text, command));
         }
         let sentence = format!(
@@ -344,8 +345,8 @@ fn find_exhausted_limit(
         );
         let finding =
             Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, missing));
-        let begun_text = format!("{} begun", text::count(begun_count, "further subflow"));
-        return Some(finding.with_evidence(limits_text).with_evidence(begun_text).fix(command));
+        let started_text = format!("{} begun", text::count(started_count, "further subflow"));
+        return Some(finding.with_evidence(limits_text).with_evidence(started_text).fix(command));
     }
     if missing.announced && limits.add_addr_accepted == 0 {
         let sentence = "the other host announces an address, and this host's limit ignores it";

@@ -15,10 +15,10 @@ use crate::setup::quoted;
 
 /// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
 const SILENT_AFTER_MS: u32 = 400;
-/// Small packets are echoed, and so are large ones.
+/// Values of `small` and `large` in a check in which packets of both sizes were echoed.
 const BOTH_ECHOED: (Option<bool>, Option<bool>) = (Some(true), Some(true));
-/// One retransmission in this many packets is more than chance.
-const LOSS_RATIO: u32 = 16;
+/// Maximum number of packets per loss at which the losses are more than chance.
+const MAX_PACKETS_PER_LOSS: u32 = 16;
 /// Minimum of lost packets, as a single loss may be chance.
 const MIN_LOST: u32 = 2;
 /// Ratio and difference of round-trip times from which a path is much slower.
@@ -136,18 +136,19 @@ fn find_shared_link(
         };
         let (name, excess_name) = (&idle_load.link.name, &excess_load.link.name);
         if share_network(before, idle_load.link, excess_load.link) {
-            let ignore = format!("net.ipv4.conf.{name}.arp_ignore = {}", idle_load.link.arp_ignore);
+            let arp_ignore_text =
+                format!("net.ipv4.conf.{name}.arp_ignore = {}", idle_load.link.arp_ignore);
             let finding = arp_finding(name, excess_name, host)
                 .with_evidence(load_text(&idle_load))
                 .with_evidence(load_text(&excess_load));
-            return Some(finding.with_evidence(ignore));
+            return Some(finding.with_evidence(arp_ignore_text));
         }
         if direction == 1 {
             let entry = before.addresses.iter().find(|entry| entry.link == idle_load.link.index);
             let address =
                 entry.map_or_else(|| "ADDRESS".to_owned(), |entry| entry.address.to_string());
             let table = idle_load.link.index.saturating_add(100);
-            let ip = if address.contains(':') { "ip -6" } else { "ip" };
+            let ip_command = if address.contains(':') { "ip -6" } else { "ip" };
             let comment = if host == "this host" { "" } else { "   # on the other host" };
             return Some(
                 Finding::new(
@@ -160,8 +161,8 @@ fn find_shared_link(
                 .with_evidence(load_text(&idle_load))
                 .with_evidence(load_text(&excess_load))
                 .hint(format!(
-                    "with its gateway: `{ip} rule add from {address} table {table}` and `{ip} route add \
-                     default via GATEWAY dev {} table {table}`{comment}",
+                    "with its gateway: `{ip_command} rule add from {address} table {table}` and \
+                     `{ip_command} route add default via GATEWAY dev {} table {table}`{comment}",
                     quoted(name)
                 )),
             );
@@ -197,7 +198,7 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
     let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
     let check = view.plain_tcp_check(Some(local), remote);
     let (small, large) = check.map_or((None, None), |check| (check.small, check.large));
-    // If small packets also wait behind our own data, the path is slow.
+    // If small packets after the large ones got no echo either, the path is slow or dead.
     let small_retry = check.and_then(|check| check.small_retry);
     let only_small = (small, large) == (Some(true), Some(false)) && small_retry != Some(false);
     // If only large packets are lost, the opposite direction still works.
@@ -280,14 +281,14 @@ fn find_mtu_black_hole(view: &ObservationView<'_>, subflow: &ObservedSubflow) ->
     let only_small = (check.small, check.large) == (Some(true), Some(false));
     let small_passed_later = check.small_retry == Some(true);
     let max_rtt_us = if small_passed_later { MAX_RTT_SMALL_PASSED_US } else { MAX_RTT_US };
-    let is_short = check.min_rtt_us < max_rtt_us && check.resent == 0;
+    let is_fast_and_lossless = check.min_rtt_us < max_rtt_us && check.resent == 0;
     // A single random loss also delays large packets.
     if check.large_retry == Some(true) || large_passed(subflow) {
         return None;
     }
     let (acked, received) = (subflow.tcp.bytes_acked, subflow.tcp.bytes_received);
-    let one_way = acked > MIN_BYTES && received < acked / REPLY_RATIO;
-    if !(only_small && is_short && (one_way || small_passed_later))
+    let only_sent_passes = acked > MIN_BYTES && received < acked / REPLY_RATIO;
+    if !(only_small && is_fast_and_lossless && (only_sent_passes || small_passed_later))
         || (!small_passed_later && subflow.tcp.unacked > 0)
     {
         return None;
@@ -320,10 +321,10 @@ fn is_stuck(subflow: &ObservedSubflow) -> bool {
 fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     let losses = [(check.packets, check.resent), (check.answers, lost_replies(check))];
     let subflow_lost = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
-    // A stuck subflow plus one lost packet is more than chance.
     let is_significant = |(packets, lost): (u32, u32)| {
-        lost >= MIN_LOST && lost.saturating_mul(LOSS_RATIO) >= packets
+        lost >= MIN_LOST && lost.saturating_mul(MAX_PACKETS_PER_LOSS) >= packets
     };
+    // A single loss is more than chance if the subflow is stuck, or large packets get no echo.
     let any_lost = losses.iter().any(|(_, lost)| *lost > 0);
     // In bulk transfers, an overflowing queue also reorders packets, but not most of the time.
     let reordered_bytes = u64::from(subflow.tcp.out_of_order) * u64::from(subflow.tcp.mss_bytes);
@@ -471,13 +472,13 @@ fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
         let value = snapshot.settings.get("ipv4.tcp_rmem")?;
         value.split_whitespace().last()?.parse::<u64>().ok()
     };
-    let here = max_receive_buffer(view.here).map(|bytes| (bytes, "this host"));
-    let there = view
+    let own_buffer = max_receive_buffer(view.here).map(|bytes| (bytes, "this host"));
+    let peer_buffer = view
         .peer
         .and_then(|peer| max_receive_buffer(peer.latest()))
         .map(|bytes| (bytes, "other host"));
     let (bytes, host) =
-        here.into_iter().chain(there).find(|(bytes, _)| *bytes < MIN_BUFFER_BYTES)?;
+        own_buffer.into_iter().chain(peer_buffer).find(|(bytes, _)| *bytes < MIN_BUFFER_BYTES)?;
     let comment = if host == "this host" { "" } else { "   # on the other host" };
     Some(
         Finding::new(

@@ -46,7 +46,8 @@ pub(super) fn routing_of(
         ));
     }
     let lacks_gateway = lookup.gateway.is_none() && !view.on_link(link.index, remote);
-    // A route over a point-to-point interface has no gateway either, and needs none.
+    // `on_link` compares prefixes only. A route over a point-to-point interface, which needs no
+    // gateway, is therefore reported as well.
     lacks_gateway.then(|| {
         let finding = Finding::new(
             Cause::NoGatewayOnInterface,

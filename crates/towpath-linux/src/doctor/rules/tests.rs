@@ -122,7 +122,7 @@ fn healthy() -> Observation {
     }
 }
 
-/// Diagnoses the same without the further subflow.
+/// Diagnoses the healthy observation without its second subflow, after `change`.
 fn diagnose_one_path(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
@@ -141,6 +141,7 @@ fn first_cause(report: &Diagnosis) -> (Cause, Confidence) {
     (finding.cause, finding.confidence)
 }
 
+/// Returns the event that the second subflow was closed, with the error in it.
 fn close_event(error: Option<i32>) -> RecordedEvent {
     RecordedEvent {
         kind: "SF_CLOSED".to_owned(),
@@ -151,6 +152,7 @@ fn close_event(error: Option<i32>) -> RecordedEvent {
     }
 }
 
+/// Returns a test of plain TCP over the second path that ended with `outcome` and sent no data.
 fn plain_check(outcome: ConnectOutcome) -> PlainTcpCheck {
     PlainTcpCheck {
         local: ip("10.0.2.1"),
@@ -171,7 +173,7 @@ fn plain_check(outcome: ConnectOutcome) -> PlainTcpCheck {
     }
 }
 
-/// Diagnoses a second link that leads only to the other host and has no endpoint.
+/// Diagnoses a second link that leads only to the other host and has no endpoint, after `change`.
 fn diagnose_separate_links(
     change: impl FnOnce(&mut Observation, &mut TestConnection),
 ) -> Diagnosis {
@@ -191,6 +193,7 @@ fn diagnose_separate_links(
         let before = HostSnapshot { addresses, endpoints: vec![], ..local_host() };
         observation.peer = Some(PeerSnapshots { address: trial.target, before, after: None });
         let remote = SocketAddr::new(ip("10.0.2.9"), trial.target.port());
+        // Control experiment: plain TCP over the second link reaches the other host.
         trial.controls.push(PlainTcpCheck { remote, ..plain_check(ConnectOutcome::Connected) });
         change(observation, trial);
     })
@@ -212,7 +215,7 @@ fn an_unused_shared_link_is_found_by_the_peers_addresses() {
 #[test]
 fn equal_prefixes_alone_do_not_imply_a_shared_link() {
     let assert_no_findings = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
-    // Another host has that address here, or none.
+    // On our link, a third host has that address and refuses, or no host has it.
     for outcome in [ConnectOutcome::Refused, ConnectOutcome::Silent] {
         assert_no_findings(diagnose_separate_links(|_, trial| trial.controls[0].outcome = outcome));
     }
@@ -538,7 +541,7 @@ fn a_missing_source_route_is_found_by_the_outgoing_interface() {
 }
 
 #[test]
-fn each_end_of_a_subflow_has_its_own_cause() {
+fn each_reason_that_ends_a_subflow_has_its_own_cause() {
     for (error, names, cause) in [
         (Some(libc::ECONNREFUSED), &[][..], Cause::JoinReset),
         (None, &["MPRstTx"], Cause::JoinOptionStripped),
@@ -664,6 +667,7 @@ fn a_listener_that_offers_mptcp_over_another_path_is_not_plain() {
         let trial = observation.trial.as_mut().unwrap();
         (trial.multipath, trial.multipath_at_end) = (false, false);
         trial.subflows.clear();
+        // A further attempt, over Multipath TCP and another path than the first one.
         let multipath = Some(works_elsewhere);
         trial.controls.push(PlainTcpCheck { multipath, ..plain_check(ConnectOutcome::Connected) });
         assert_eq!(first_cause(&diagnose(&observation)).0, cause);
@@ -671,10 +675,10 @@ fn a_listener_that_offers_mptcp_over_another_path_is_not_plain() {
 }
 
 #[test]
-fn a_working_new_subflow_clears_the_finding_of_a_silent_one() {
-    for (same_path, cause) in [(true, Cause::NatTimeout), (false, Cause::PathSilent)] {
+fn a_silent_subflow_is_a_nat_timeout_if_a_new_one_works_on_its_path() {
+    for (new_subflow_works, cause) in [(true, Cause::NatTimeout), (false, Cause::PathSilent)] {
         let mut observation = healthy();
-        if !same_path {
+        if !new_subflow_works {
             observation.trial = None;
         }
         let mut silent = subflow("10.0.2.1", false);
@@ -777,8 +781,9 @@ fn arbitrary_observation(
     }
     (trial.multipath, trial.multipath_at_end, trial.closed_by_peer) = (flag(), flag(), flag());
     trial.echoes = flag();
-    let silent = flag();
-    for attempt in trial.attempts.iter_mut().filter(|attempt| attempt.multipath == silent) {
+    let changes_multipath = flag();
+    let changed = |attempt: &&mut ConnectAttempt| attempt.multipath == changes_multipath;
+    for attempt in trial.attempts.iter_mut().filter(changed) {
         attempt.outcome = [
             ConnectOutcome::Silent,
             ConnectOutcome::Refused,

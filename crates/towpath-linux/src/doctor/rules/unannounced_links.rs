@@ -10,8 +10,8 @@ use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::route_lookups;
 use crate::setup::quoted;
 
-/// Reports a further link that both hosts share, over which plain TCP connects, without an
-/// endpoint.
+/// Reports a link that both hosts share and over which plain TCP connects, although no endpoint of
+/// the other host announces its address there.
 pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Finding> {
     let peer = view.peer.filter(|_| has_one_path(view))?;
     let is_announced = |address: IpAddr| {

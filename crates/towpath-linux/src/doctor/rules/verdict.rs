@@ -30,7 +30,7 @@ pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
     subflows.iter().filter(|subflow| subflow.established).map(share).collect()
 }
 
-/// Returns the overall health, and the reason if it is not better.
+/// Returns the overall health; for `Undetermined` also the reason, and for `OnePath` the path.
 pub(super) fn verdict(
     view: &ObservationView<'_>,
     findings: &[Finding],
@@ -81,8 +81,8 @@ pub(super) fn verdict(
     (Health::Healthy, None)
 }
 
-/// Returns true if a subflow retransmitted too much to be chance. Used where no spaced packets
-/// could be sent.
+/// Returns true if a subflow retransmitted too much to be chance. Used for servers that do not echo
+/// the spaced packets of the plain TCP test.
 fn is_lossy(subflow: &ObservedSubflow) -> bool {
     const MIN_RETRANSMISSIONS: u32 = 2;
     /// One retransmission in this many packets.

@@ -464,7 +464,7 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
 #[test]
 fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
     let test = "without_user_namespaces_a_lab_program_has_no_host_privileges";
-    let Some(_serial) = crate::program::emulator() else { return };
+    let Some(_permit) = crate::program::acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("lab.toml", TWO_PATHS);
     let lab_script = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{SMALL_SCENARIO, assert_refused, run_as_root, run_to_end, words};
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{TestDir, emulator, missing, names, skip, wait_for};
+use crate::program::{TestDir, acquire_emulator, missing, names, skip, wait_for};
 use crate::security::fixture::times;
 
 /// Returns the IPv4 addresses of this machine's interfaces.
@@ -27,7 +27,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
     if let Some(reason) = missing("ip").or_else(|| missing("bash")) {
         return skip(test, &reason);
     }
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     let addresses = machine_addresses();
     assert!(!addresses.is_empty());
@@ -68,7 +68,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
 /// N3, N4: a lab's program sees and kills only its own processes; its mounts are its own.
 #[test]
 fn a_lab_program_kills_and_mounts_nothing_outside() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("lab.toml", SMALL_SCENARIO);
     let mut bystander = folder.start(folder.program("sleep").arg("86397"));
@@ -100,7 +100,7 @@ fn a_lab_program_kills_and_mounts_nothing_outside() {
 #[test]
 fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
     let test = "no_mount_of_a_lab_spreads_where_mounts_are_shared";
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
     folder.write("lab.toml", SMALL_SCENARIO);
     let script = "
@@ -125,7 +125,7 @@ fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
 /// interface or temporary file.
 #[test]
 fn a_lab_killed_at_any_time_leaves_nothing_behind() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     let endless_flow = "[[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"setsid sleep 86395\"\nduration = \"10 min\"\n";
     folder.write("run.toml", format!("{SMALL_SCENARIO}{endless_flow}"));
@@ -175,7 +175,7 @@ fn a_lab_killed_at_any_time_leaves_nothing_behind() {
 /// N2: settings and names of a scenario only affect a host's own namespace.
 #[test]
 fn no_setting_of_a_scenario_reaches_beyond_its_host() {
-    let Some(_serial) = emulator() else { return };
+    let Some(_permit) = acquire_emulator() else { return };
     let (folder, interfaces_before) = (TestDir::new(), interfaces());
     folder.write("victim", "precious");
     let victim = folder.work().join("victim");
