@@ -132,8 +132,8 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
 
 /// Makes one network and runs the doctor in it.
 fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
-    let break_output = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
-    let truth: Value = serde_json::from_slice(&break_output.stdout)?;
+    let failure_output = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
+    let truth: Value = serde_json::from_slice(&failure_output.stdout)?;
     let before_fix = run_doctor(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
     let after_fix = if options.fix && !before_fix.own_commands().is_empty() {
         let commands = before_fix.own_commands().join("\n");

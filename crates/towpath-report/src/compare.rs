@@ -127,7 +127,7 @@ const MAIN_LABELS: [&str; 30] = [
     "Round trips a minute",
     "Lost in a row",
     "Jitter",
-    "One way, median",
+    "One-way delay, median",
     "Multipath",
 ];
 /// Tables of at most this many rows are not split.

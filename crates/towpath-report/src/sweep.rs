@@ -72,7 +72,7 @@ pub fn sweep_page(page: &SweepPage) -> String {
     }
     let _ = write!(out, "<p class=\"facts\">{}</p></header><main>", esc(&page.facts.join(" · ")));
     if page.metrics.is_empty() {
-        out.push_str("<p class=\"none\">There are no figures yet.</p>");
+        out.push_str("<p class=\"none\">There are no metrics yet.</p>");
     }
     for (number, metric) in page.metrics.iter().enumerate() {
         section(&mut out, page, metric, number == 0);
@@ -221,6 +221,6 @@ mod tests {
         assert!(text.contains("1.00–9.00 Mbit/s") && text.contains("50 &lt;KB&gt;"), "{text}");
         assert_eq!(text.matches("<circle cx").count(), 9);
         assert!(text.contains("default-src 'none'") && !text.contains("<script"));
-        assert!(sweep_page(&SweepPage::default()).contains("There are no figures yet."));
+        assert!(sweep_page(&SweepPage::default()).contains("There are no metrics yet."));
     }
 }

@@ -124,7 +124,8 @@ fn references(
     references.collect()
 }
 
-/// Returns curves of published points alone: those assigned to this panel, or to the only one.
+/// Returns curves of published points alone: those assigned to this panel. Unassigned points belong
+/// to the panel of a figure that has only one.
 fn published_curves(
     spec: &PanelSpec,
     positions: &XPositions,
@@ -188,8 +189,8 @@ fn position_of(
     Some([x, point.y.value(sizes[1])?])
 }
 
-/// Returns one line for each curve: its name, a spark for each point, and the smallest and largest
-/// value.
+/// Returns a line of text for each curve: its name, a spark character for each point, and the first
+/// and last value.
 pub fn sparks(figure: &Figure) -> Vec<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let mut lines = Vec::new();

@@ -56,14 +56,13 @@ pub fn table(rows: &[RunRow], plan: &Plan, metrics: &[String]) -> String {
 }
 
 /// Metrics of a page; missing ones are left out.
-const PAGE_METRICS: [&str; 10] = [
+const PAGE_METRICS: [&str; 9] = [
     "goodput",
     "delay.p50",
     "delay.p99",
     "delay.max",
     "udping.p50",
     "recovery",
-    "smooth",
     "stall.longest",
     "stall.total",
     "retransmissions",

@@ -32,7 +32,7 @@ const COLUMNS: usize = 100;
 
 pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if let Some(LabAction::Failure(arguments)) = &arguments.action {
-        return lab_break(arguments, ui);
+        return run_failure(arguments, ui);
     }
     let name = arguments.scenario.clone().unwrap_or_default();
     let scenario = load(&name)?;
@@ -153,7 +153,7 @@ fn run_job(job: &InnerJob) -> Result<ExitCode, CliError> {
     Ok(passed_on(sandbox::wait(&mut child).map_err(CliError::Spawn)?))
 }
 
-fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn run_failure(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let Some(name) = &arguments.name else {
         return list(arguments, ui);
     };

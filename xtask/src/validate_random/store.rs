@@ -194,7 +194,10 @@ fn read(path: &Path) -> Result<Value> {
         let line = line?;
         if line.starts_with("{\"type\":\"summary\"") {
             summary = serde_json::from_str(&line)?;
-        } else if line.starts_with("{\"type\":\"timing\"") {
+        } else if ["timing", "noise"]
+            .iter()
+            .any(|kind| line.starts_with(&format!("{{\"type\":\"{kind}\"")))
+        {
             timing = serde_json::from_str(&line)?;
         }
     }
@@ -203,10 +206,14 @@ fn read(path: &Path) -> Result<Value> {
 
 /// Returns true if the emulator itself was late or lost packets.
 fn is_unreliable(records: &Value) -> bool {
-    let noise = |field: &str| records.pointer(&format!("/timing/{field}")).and_then(Value::as_f64);
-    noise("lateness_p99_ns").is_some_and(|lateness_ns| lateness_ns > MAX_LATENESS_NS)
-        || noise("lateness_p999_ns").is_some_and(|lateness_ns| lateness_ns > MAX_TAIL_LATENESS_NS)
-        || noise("lost_packets").is_some_and(|lost_packets| lost_packets > 0.0)
+    // Earlier versions stored the record as `noise`.
+    let timing = |field: &str| {
+        let stored = ["timing", "noise"].iter().find_map(|record| records.get(record)?.get(field));
+        stored.and_then(Value::as_f64)
+    };
+    timing("lateness_p99_ns").is_some_and(|lateness_ns| lateness_ns > MAX_LATENESS_NS)
+        || timing("lateness_p999_ns").is_some_and(|lateness_ns| lateness_ns > MAX_TAIL_LATENESS_NS)
+        || timing("lost_packets").is_some_and(|lost_packets| lost_packets > 0.0)
 }
 
 #[cfg(test)]

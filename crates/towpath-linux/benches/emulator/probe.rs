@@ -1,4 +1,4 @@
-//! Probes: this program in a host of the measured network.
+//! Probes: the benchmark restarts itself as a probe in each host of the measured network.
 //!
 //! A probe prints each of its measurements on standard error as `figure NAME VALUE`.
 
@@ -134,7 +134,7 @@ fn udp_send(target: &str, per_second: u32, length: Duration) -> Result<(), Failu
 
 /// Sends short packets, which are not counted, until the receiver replies.
 ///
-/// Then the receiver listens, and addresses are resolved.
+/// The reply shows that the receiver listens and that link addresses are resolved.
 fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let start = Instant::now();

@@ -1,4 +1,5 @@
-//! Limits of the senders of program connections, sampled for a second while they have data to send.
+//! Causes that limit the sending rate of programs' connections, sampled for a second while data waits
+//! to be sent.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,10 +30,14 @@ type ConnectionAddresses = (SocketAddr, SocketAddr);
 /// A connection under observation.
 #[derive(Debug)]
 struct WatchedConnection {
+    /// Last sample of each subflow, by its cookie.
     previous: Vec<(u64, TcpInfo)>,
+    /// Limits of each subflow over time, by its cookie.
     limit_histories: BTreeMap<u64, LimitHistory>,
+    /// Time for which each limit held the sender back.
     limit_seconds: BTreeMap<Part, f64>,
     stats: SenderStats,
+    /// Acknowledged bytes at the first sample; `stats` counts from here.
     acked_bytes: u64,
     last_sample: Instant,
 }

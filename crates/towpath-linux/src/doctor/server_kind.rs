@@ -44,6 +44,7 @@ pub enum ServerKind {
     /// An SMTP or FTP server: it greets with a number.
     Mail,
     /// A server that closes the connection after any message.
+    #[serde(alias = "hangs-up")]
     ClosesOnData,
 }
 

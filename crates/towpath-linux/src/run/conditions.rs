@@ -197,7 +197,7 @@ pub(super) fn emulator_timing(
     let busy_ticks = now.busy_ticks.saturating_sub(baseline.processors.busy_ticks) as f64;
     let own_cpu_s = sys::process_cpu_time().saturating_sub(baseline.own_cpu_time).as_secs_f64();
     // USER_HZ is 100 on every Linux; the result is a share, not a time.
-    let foreign_cpu = ((busy_ticks - own_cpu_s * 100.0) / all_ticks).clamp(0.0, 1.0);
+    let other_cpu_share = ((busy_ticks - own_cpu_s * 100.0) / all_ticks).clamp(0.0, 1.0);
     let load =
         read_or_unavailable("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok());
     let mut timing = EmulatorTiming {
@@ -205,7 +205,7 @@ pub(super) fn emulator_timing(
         load: load.unwrap_or(0.0),
         emulator_cpu_s: report.cpu_time.as_secs_f64(),
         waiting: Some(wakeup_timing(report)),
-        other_cpu_share: foreign_cpu,
+        other_cpu_share,
         ..report.lateness.lateness()
     };
     let lateness = Duration::from_nanos(timing.lateness_p99_ns);
@@ -216,8 +216,8 @@ pub(super) fn emulator_timing(
         ))
     } else if lost_packets > 0 {
         Some(format!("the emulator could not keep up and lost {lost_packets} packets"))
-    } else if foreign_cpu > MAX_OTHER_CPU {
-        Some(format!("other work used {:.0} % of the processors", foreign_cpu * 100.0))
+    } else if other_cpu_share > MAX_OTHER_CPU {
+        Some(format!("other work used {:.0} % of the processors", other_cpu_share * 100.0))
     } else {
         None
     };

@@ -9,8 +9,8 @@ use crate::rng::RngStream;
 /// Fewest values for an interval.
 ///
 /// The range of n values misses the median with a probability of 2 × 0.5ⁿ: 6 % for five values, 3 %
-/// for six. Bootstrap intervals consist of order statistics. So with fewer than six values none of
-/// them can be a 95 % interval.
+/// for six. The ends of a bootstrap interval are values of the sample. So no interval of fewer than
+/// six values covers the median with 95 %.
 pub const MIN_SAMPLES: usize = 6;
 
 /// Number of bootstrap resamplings for an interval.
@@ -316,8 +316,8 @@ mod tests {
     fn intervals_cover_the_true_median_in_about_95_percent() {
         const SEEDS: u64 = 60;
         // Exponential values have the true median ln 2. The bimodal values resemble stalls: with 80
-        // % short and 20 % long ones, the true median lies among the short ones. With 2000 samples
-        // instead of 100, coverage is 93.2 to 94.2 %.
+        // % short and 20 % long ones, the true median lies among the short ones. Over 2000 seeds
+        // instead of 60, coverage is 93.2 to 94.2 %.
         let draw_sample = |count: usize, seed: u64, bimodal: bool| {
             let mut rng = RngStream::new(seed, "values of a test");
             let uniform = move || rng.uniform();

@@ -16,8 +16,8 @@ use crate::traffic::FlowGoal;
 /// Length of silence at the end after which a flow counts as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
 
-/// Largest difference between the end of the last stall and the return to 90 % of the goodput at
-/// which only the former is reported.
+/// Maximum time from the end of the last stall until 90 % of the goodput is back for which the
+/// verdict reports the end of the stall only.
 const MAX_OMITTED_DIFFERENCE: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {

@@ -141,7 +141,7 @@ fn add_stale_subflow_warnings(run: &Summarizer<'_>, warnings: &mut Vec<Warning>)
                     "{} gave up a subflow without an event ({} +{times})",
                     counter.host, counter.name
                 ),
-                "a path stopped answering by itself: look at its loss and at the noise figures",
+                "a path stopped answering by itself: look at its loss and at the emulator's timing",
             ));
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-pub use super::keys::{KeyPresence, KeySchema, TableSchema, ValueKind, key};
+pub use super::keys::{KeyPresence, KeySchema, TableSchema, ValueKind, key, present_key};
 pub use super::nearest::nearest;
 pub use super::problem::{Problems, SpannedProblem, alternatives, quote};
 pub use super::section::{Section, Value};

@@ -52,7 +52,7 @@ impl Stack {
         let Some(offer) =
             SynOptions::of(syn).cookie_subset(timestamps_enabled, syn.source.is_ipv6())
         else {
-            // No cookie can encode the peer's MSS: the SYN is dropped as without cookies.
+            // No cookie can encode the peer's MSS: the SYN is dropped, as it is if cookies are off.
             self.counters.backlog_full += 1;
             return;
         };

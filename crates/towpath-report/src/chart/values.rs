@@ -34,7 +34,7 @@ pub(crate) struct ValueAxis {
 enum AxisRange {
     /// Range from 0 in `steps` steps of `step` base units.
     Linear { steps: u32, step: f64 },
-    /// Range between two powers of ten, in base units.
+    /// Decimal logarithms of the two ends, which are in base units.
     Log(f64, f64),
 }
 
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn never_is_the_last_axis_position_and_no_values_are_accepted() {
+    fn never_is_the_last_axis_position_and_an_axis_without_values_is_valid() {
         let axis = ValueAxis::of(MetricUnit::Time, [1.0, f64::INFINITY].into_iter());
         assert!(axis.position(f64::INFINITY) >= 100.0);
         let empty = ValueAxis::of(MetricUnit::Count, std::iter::empty());

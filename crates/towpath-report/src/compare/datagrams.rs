@@ -41,8 +41,8 @@ const ROWS: [DatagramMetric; 18] = [
     }),
     ("Jitter, mean", "its mean over all arrivals", |all| times(all, |d| Some(d.jitter_mean_ns))),
     ("One-way delay, median", "from sent to received", |all| delay(all, |d| d.p50_ns)),
-    ("One way, 99 %", "from sent to received", |all| delay(all, |d| d.p99_ns)),
-    ("One way, largest", "from sent to received", |all| delay(all, |d| d.max_ns)),
+    ("One-way delay, 99 %", "from sent to received", |all| delay(all, |d| d.p99_ns)),
+    ("One-way delay, max", "from sent to received", |all| delay(all, |d| d.max_ns)),
     ("Variation, median", "one-way delay, less the smallest", |all| variation(all, |d| d.p50_ns)),
     ("Variation, 99 %", "one-way delay, less the smallest", |all| variation(all, |d| d.p99_ns)),
     ("Not sent in time", "datagrams that were due and that the sender could not send", |all| {

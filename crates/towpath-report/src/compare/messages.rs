@@ -25,7 +25,7 @@ const ROWS: [MessageMetric; 12] = [
         delay(all, |d| d.p999_ns)
     }),
     ("Delay, max", "of the slowest answer", |all| delay(all, |d| d.max_ns)),
-    ("One way, median", "from when a request was due until the other end had it", |all| {
+    ("One-way delay, median", "from when a request was due until the other end had it", |all| {
         times(all, |m| Some(m.delivery?.p50_ns))
     }),
     ("Startup delay", "from the wish to watch until the video began", |all| {

@@ -58,7 +58,7 @@ fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
                 "<tr><td class=\"keep\">{} {}</td><td>{}</td>",
                 connection.flow,
                 direction(captured.direction),
-                vantage(captured)
+                capture_point_text(captured)
             );
             for cell in cells(captured) {
                 let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
@@ -90,7 +90,7 @@ fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
     }
 }
 
-fn vantage(direction: &CapturedDirection) -> &'static str {
+fn capture_point_text(direction: &CapturedDirection) -> &'static str {
     match direction.capture_point {
         CapturePoint::Sender => "sender",
         CapturePoint::Receiver => "receiver",

@@ -160,7 +160,7 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
     out.push_str(
         "<h3>Expectations</h3><div class=\"scroll\"><table class=\"list\"><thead><tr>\
          <th scope=\"col\">transport</th><th scope=\"col\">expected</th>\
-         <th scope=\"col\">measured</th><th scope=\"col\">held</th></tr></thead><tbody>",
+         <th scope=\"col\">measured</th><th scope=\"col\">passed</th></tr></thead><tbody>",
     );
     for row in rows {
         let (class, sign) = match row.tone {

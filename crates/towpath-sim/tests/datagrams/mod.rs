@@ -60,7 +60,7 @@ fn a_path_that_is_down_is_silent_and_the_other_is_not() {
             format!("[[timeline]]\nat = \"{time_s} s\"\npath = \"wifi\"\nset = \"{set}\"\n")
         };
         let (down, up) = (event(1, "down"), event(3, "up"));
-        let text = format!("{down}how = \"{down_mode}\"\n{up}");
+        let text = format!("{down}mode = \"{down_mode}\"\n{up}");
         let run = simulate(&udping(&text), Transport::Tcp, 1, false);
         let wifi = path_stats(&run, "wifi");
         assert_eq!((wifi.count, wifi.answered, wifi.sent), (50, 30, expected_sent), "{down_mode}");

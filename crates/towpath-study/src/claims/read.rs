@@ -12,7 +12,7 @@ use super::{
     Bound, CheckBound, Claim, ClaimCheck, ClaimOutcome, ClaimSet, PointQuantifier, Statistic,
 };
 use crate::plan::Plan;
-use crate::row::Parameter;
+use crate::row::{Parameter, present_name};
 
 use KeyPresence::{Optional, Required};
 use ValueKind::{Any, Bool, List, OneOf, Tables, Text, Words};
@@ -49,7 +49,7 @@ static CLAIM: TableSchema = TableSchema {
 static CHECK: TableSchema = TableSchema {
     noun: "a check",
     heading: "[[claims.checks]]",
-    doc: "A figure of some runs, held against bounds or against other runs.",
+    doc: "A metric of some runs, held against bounds or against other runs.",
     key_groups: &[&[
         key("metric", Text, Required, "A metric of the rows, such as `goodput`").formerly("figure"),
         key("of", FILTER, Optional("all runs"), "Which runs"),
@@ -130,6 +130,7 @@ const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
 fn read_check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     let mut section = value.section(&CHECK, "a check", "expected a table")?;
     let metric = section.require("metric", "metric = \"goodput\"").and_then(|v| v.text());
+    let metric = metric.map(|name| present_name(name.to_owned()));
     let filter =
         section.take("of").map_or_else(RunFilter::default, |value| read_filter(&value, plan));
     let statistic = read_statistic(&mut section);
@@ -145,7 +146,7 @@ fn read_check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
         .unwrap_or(PointQuantifier::All);
     let quick = section.take("quick").and_then(|value| value.boolean()).unwrap_or(true);
     section.finish();
-    let metric = metric?.to_owned();
+    let metric = metric?;
     Some(ClaimCheck { metric, filter, statistic: statistic?, bound: bound?, quantifier, quick })
 }
 

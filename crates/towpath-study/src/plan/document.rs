@@ -3,6 +3,7 @@
 use std::fmt;
 
 use toml::{Table, Value};
+use towpath_measure::scenario::document::present_key;
 
 /// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and array
 /// indices from 0.
@@ -44,7 +45,9 @@ impl KeyPath {
             {
                 return None;
             }
-            segments.push(segment.to_owned());
+            // The third name is a key of the scenario format: `paths.wifi.delay`, `flows.0.size`.
+            let name = if segments.len() == 2 { present_key(segment) } else { segment };
+            segments.push(name.to_owned());
             match after.strip_prefix('.') {
                 Some(further) => remaining = further,
                 None if after.is_empty() => return Some(Self(segments)),

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use toml::Table;
-use towpath_measure::scenario::document::{Section, SpannedProblem, Value, nearest, quote, read};
+use towpath_measure::scenario::document::{
+    Section, SpannedProblem, Value, nearest, present_key, quote, read,
+};
 use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
@@ -139,6 +141,29 @@ fn unique_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Optio
     Some(text.to_owned())
 }
 
+/// Renames keys that an earlier version wrote, so that changes find them. Such keys are in tables
+/// with a name or number (`paths.wifi`, `flows.0`), whose own names stay.
+fn with_present_keys(mut scenario: Table) -> Table {
+    let rename = |value: &mut toml::Value| {
+        if let toml::Value::Table(table) = value {
+            let entries = std::mem::take(table).into_iter();
+            *table = entries.map(|(key, value)| (present_key(&key).to_owned(), value)).collect();
+        }
+    };
+    for (_, value) in &mut scenario {
+        match value {
+            toml::Value::Table(tables) => tables.iter_mut().for_each(|(_, value)| rename(value)),
+            toml::Value::Array(tables) => tables.iter_mut().for_each(rename),
+            toml::Value::String(_)
+            | toml::Value::Integer(_)
+            | toml::Value::Float(_)
+            | toml::Value::Boolean(_)
+            | toml::Value::Datetime(_) => {}
+        }
+    }
+    scenario
+}
+
 fn scenario_of(value: &Value<'_>, load: FileLoader<'_>) -> Option<(String, Table)> {
     let name = value.text()?;
     let text = if let Some(builtin_name) = name.strip_prefix("builtin:") {
@@ -167,7 +192,7 @@ fn scenario_of(value: &Value<'_>, load: FileLoader<'_>) -> Option<(String, Table
         }
     };
     match text.parse::<Table>() {
-        Ok(table) => Some((name.to_owned(), table)),
+        Ok(table) => Some((name.to_owned(), with_present_keys(table))),
         Err(error) => {
             let message = format!("the scenario {} is not TOML: {}", quote(name), error.message());
             let hint = format!("`towpath run {name}` says where");

@@ -87,6 +87,22 @@ fn plans_with_former_names_are_read_like_plans_with_present_names() {
 }
 
 #[test]
+fn a_plan_with_former_keys_changes_scenarios_with_present_and_former_keys() {
+    let scenario = |key| format!("name = \"s\"\n[hosts.do]\n[paths.how]\n{key} = \"split\"\n");
+    for (in_plan, in_scenario) in [("segments", "segmentation"), ("segmentation", "segments")] {
+        let load = |_: &str| Ok(scenario(in_scenario));
+        let plan =
+            format!("{PLAN_HEAD}{TCP_VARIANT}set = {{ \"paths.how.{in_plan}\" = \"auto\" }}\n");
+        let plan = Plan::parse("plan.toml", &plan, &load).unwrap();
+        let (mut scenario, (key, value)) = (plan.scenario.clone(), &plan.variants[0].set[0]);
+        set(&mut scenario, key, value.clone()).unwrap();
+        let path = scenario["paths"]["how"].as_table().unwrap();
+        assert_eq!((path.len(), path["segmentation"].as_str()), (1, Some("auto")));
+        assert!(scenario["hosts"].get("do").is_some());
+    }
+}
+
+#[test]
 fn the_example_is_a_plan_whose_points_are_scenarios() {
     let plan = Plan::parse("plan.toml", EXAMPLE, &load).unwrap_or_else(|e| panic!("{e}"));
     let world = World::Sim;

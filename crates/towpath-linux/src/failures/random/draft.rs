@@ -233,7 +233,7 @@ impl CaseDraft {
             accepted.push("healthy");
         }
         if !decidable {
-            accepted.push("not-judged");
+            accepted.push("undetermined");
         }
         if causes == ["endpoint-wrong-role"] && !decidable {
             // The client's own paths work, and it cannot know about a further one.

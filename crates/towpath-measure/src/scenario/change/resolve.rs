@@ -142,8 +142,11 @@ impl<'a> Search<'a> {
         }
         let Some(key) = find_key(schema, first) else { return Err(self.unknown_key_error(first)) };
         let mut path = path.to_vec();
-        path.push(key.name.to_owned());
-        let value = table.and_then(|table| find_value(table, key.name));
+        // A file of an earlier version keeps its name of the key.
+        let is_written = |name: &&str| table.is_some_and(|table| find_value(table, name).is_some());
+        let name = key.former_name.filter(is_written).unwrap_or(key.name);
+        path.push(name.to_owned());
+        let value = table.and_then(|table| find_value(table, name));
         self.resolve_value(&key.kind, value, &path, rest)
     }
 
@@ -374,7 +377,9 @@ fn find_key(schema: &'static TableSchema, name: &str) -> Option<&'static KeySche
     let hyphenated = name.replace('_', "-");
     schema.keys().find(|key| {
         let is_plural = matches!(key.kind, ValueKind::Named(..) | ValueKind::Tables(_));
-        key.name == hyphenated || (is_plural && key.name.strip_suffix('s') == Some(&hyphenated))
+        key.name == hyphenated
+            || key.former_name == Some(&hyphenated)
+            || (is_plural && key.name.strip_suffix('s') == Some(&hyphenated))
     })
 }
 

@@ -46,6 +46,16 @@ fn set_error(key: &str) -> String {
 }
 
 #[test]
+fn a_former_key_is_changed_under_the_name_that_the_file_has() {
+    let text = "[paths.p]\nsegments = \"split\"\n";
+    for key in ["paths.p.segments", "paths.p.segmentation"] {
+        assert_eq!(set(text, key, "auto").unwrap(), "[paths.p]\nsegments = \"auto\"\n");
+    }
+    let without = set("[paths.p]\n", "paths.p.segments", "auto").unwrap();
+    assert_eq!(without, "[paths.p]\nsegmentation = \"auto\"\n");
+}
+
+#[test]
 fn a_value_is_changed_in_place() {
     assert_eq!(
         diff_after_set("paths.wifi.rate", "50 Mbit/s"),

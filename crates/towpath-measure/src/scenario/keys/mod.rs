@@ -12,11 +12,9 @@ pub use reference::reference_markdown;
 pub(super) use reference::section;
 pub use schema::json_schema;
 pub(super) use stack::{MIDDLEBOX, PROFILE_SWITCHES};
-#[cfg(test)]
-pub(super) use tables::ALL;
 pub(super) use tables::{
-    BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS, METRICS,
-    MPTCP, MetricKind, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
+    ALL, BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS,
+    METRICS, MPTCP, MetricKind, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
 };
 
 /// Returns the metrics that an expectation may use; `PATH` is a placeholder for a path name.
@@ -71,6 +69,12 @@ impl KeySchema {
         self.former_name = Some(name);
         self
     }
+}
+
+/// Returns the present name of a key that earlier versions wrote under `name`; else `name` itself.
+pub fn present_key(name: &str) -> &str {
+    let mut keys = ALL.iter().flat_map(|schema| schema.keys());
+    keys.find(|key| key.former_name == Some(name)).map_or(name, |key| key.name)
 }
 
 /// Presence of a key: required or optional.

@@ -370,7 +370,7 @@ impl HostileState {
                 return Ok(());
             }
             Trick::Garbage => {
-                let garbage = b"{\"say\":\"\x1b[2J\",\"\xff\":[[[[[[[[[[";
+                let garbage = b"{\"type\":\"\x1b[2J\",\"\xff\":[[[[[[[[[[";
                 connection.send_raw(&(garbage.len() as u32).to_be_bytes())?;
                 connection.send_raw(garbage)?;
                 while connection.read(&mut [0; 1_024])? > 0 {}

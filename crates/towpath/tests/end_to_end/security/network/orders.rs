@@ -289,7 +289,7 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
         congestion_control: Some("x".repeat(30_000)),
         ..TransferSettings::default()
     });
-    let nested_texts = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
+    let nested_texts = ["[".repeat(60_000), "{\"type\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
     let preamble_bytes = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     site.run_attack(|attack| {
         let mut n = 0;
