@@ -16,8 +16,9 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{DatagramRow, DatagramStats, Message, Probe};
+use towpath_measure::scenario::flow_plan::{directions, streams};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
-use towpath_measure::traffic::{TransferSender, directions, streams};
+use towpath_measure::traffic::TransferSender;
 use towpath_net::Instant;
 
 use crate::cpu_time::CpuMeters;

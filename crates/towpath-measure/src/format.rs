@@ -1,5 +1,8 @@
 //! Human-readable values: three significant digits and a unit, the same in every output.
 
+pub mod number;
+pub mod text;
+
 use std::time::Duration;
 
 /// Formats a rate: `22.6 Mbit/s`.

@@ -6,8 +6,8 @@ use towpath_net::config::{DirectionConfig, JitterDistribution, Loss, Queue, Queu
 use crate::format;
 use crate::metrics::disruption::describe;
 use crate::result::{Meta, MetaEvent, MetaFlow, MetaPath, SCHEMA_VERSION};
+use crate::scenario::flow_plan::{directions, request_directions, streams};
 use crate::scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
-use crate::traffic::{directions, request_directions, streams};
 
 impl Meta {
     /// Builds the record from the scenario; the world adds stack, kernel and conditions.

@@ -12,13 +12,14 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{DataDirection, Transport, World};
+use crate::scenario::{DataDirection, Transport, VideoPlan, World};
 
 mod account;
 mod capture;
 mod connection;
 mod datagrams;
 mod latency;
+mod link;
 mod message;
 mod probe;
 mod repeated;
@@ -34,8 +35,9 @@ pub use capture::{
 };
 pub use connection::{ConnectionState, ReinjectionCause, StackStats};
 pub use datagrams::{CallStats, DatagramRow, DatagramStats, DelayBasis};
-pub use latency::{Load, LoadPath, LoadPhase};
-pub use message::{DelayStats, Message, MessageStats, PageStats, VideoPlan, VideoStats};
+pub use latency::{LoadPath, LoadPhase};
+pub use link::Link;
+pub use message::{DelayStats, Message, MessageStats, PageStats, VideoStats};
 pub use probe::{PathStats, Probe};
 pub use repeated::{CpuAccounting, CpuTime, OrderKind, RunOrder};
 pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
@@ -274,31 +276,6 @@ pub struct Subflow {
     /// Limits of the sender in this period (sender side, between two real hosts).
     #[serde(alias = "held", default, skip_serializing_if = "Option::is_none")]
     pub sender_activity: Option<Box<SenderActivity>>,
-}
-
-/// State of one direction of a link; totals count from the start of the run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Link {
-    /// Time of the sample.
-    pub t_ns: u64,
-    /// Name of the path or bottleneck.
-    pub path: String,
-    /// Direction: `up` (from the path's first host) or `down`.
-    pub direction: DataDirection,
-    /// IP packets that entered the link.
-    pub offered_packets: u64,
-    /// IP bytes that left the link.
-    pub delivered_bytes: u64,
-    /// IP packets that left the link.
-    pub delivered_packets: u64,
-    /// IP packets dropped by the queue: full, or dropped by AQM.
-    pub dropped_queue_packets: u64,
-    /// IP packets dropped by random loss.
-    pub dropped_loss_packets: u64,
-    /// IP packets dropped because the link was down.
-    pub dropped_down_packets: u64,
-    /// Bytes waiting in the queue.
-    pub backlog_bytes: u64,
 }
 
 /// Category of an event.

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, Read as _, Write};
 
 mod cardinality;
+mod stored_run;
 
 use serde::Deserialize;
 
@@ -12,6 +13,7 @@ use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
 
 pub use cardinality::CardinalityError;
 pub(crate) use cardinality::{CardinalityLimiter, MAX_SUBFLOWS};
+pub use stored_run::StoredRun;
 
 /// Minimum cost of a line in bytes: about the memory of its record.
 pub(crate) const MIN_LINE_BYTES: u64 = 256;

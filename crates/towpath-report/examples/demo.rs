@@ -11,10 +11,10 @@ use towpath_measure::scenario::Transport;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-fn read_stored_run(file: &str) -> std::io::Result<towpath_report::StoredRun> {
+fn read_stored_run(file: &str) -> std::io::Result<towpath_measure::store::StoredRun> {
     let reader = std::io::BufReader::new(std::fs::File::open(file)?);
     let result = towpath_measure::store::read_run(reader).map_err(std::io::Error::other)?;
-    Ok(towpath_report::StoredRun::new(result, Some(file.to_owned())))
+    Ok(towpath_measure::store::StoredRun::new(result, Some(file.to_owned())))
 }
 
 fn main() -> std::io::Result<()> {

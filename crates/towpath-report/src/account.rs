@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use towpath_measure::result::{AccountSummary, Part, Parts};
 use towpath_measure::scenario::DataDirection;
 
-use crate::StoredRun;
-use crate::text::{clean, cut, wrap};
+use towpath_measure::format::text::{clean, cut, wrap};
+use towpath_measure::store::StoredRun;
 
 /// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 46;

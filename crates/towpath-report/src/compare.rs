@@ -4,8 +4,8 @@ use towpath_measure::result::{FlowSummary, Recovery, StackStats, Summary};
 use towpath_measure::scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use crate::number;
-use crate::text::{clean, cut};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
 
 mod datagrams;
 mod headline;

@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::Value;
 use towpath_measure::result::Record;
 
-use crate::StoredRun;
 use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
-use crate::text::clean;
+use towpath_measure::format::text::clean;
+use towpath_measure::store::StoredRun;
 
 /// Name of a table that can be written as CSV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

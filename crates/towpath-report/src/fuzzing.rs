@@ -5,7 +5,8 @@ use std::io::BufRead;
 use towpath_measure::input::ReadBudget;
 use towpath_measure::store::read_run_within;
 
-use crate::{Comparison, StoredRun, html, table, warnings};
+use crate::{Comparison, html, table, warnings};
+use towpath_measure::store::StoredRun;
 
 /// Read limit, far below a command's, so that the fuzzer finds excessive memory use soon.
 const MAX_BYTES: u64 = 4_000_000;
@@ -15,7 +16,10 @@ pub fn result(input: impl BufRead) {
     let Ok(run) = read_run_within(input, &ReadBudget::of(MAX_BYTES)) else { return };
     let runs = [StoredRun::new(run, Some("fuzz".to_owned()))];
     let text = table(&runs, 100, false);
-    assert!(!text.chars().any(|c| crate::deceives(c) && c != '\n'), "a terminal is commanded");
+    assert!(
+        !text.chars().any(|c| towpath_measure::format::text::deceives(c) && c != '\n'),
+        "a terminal is commanded"
+    );
     assert!(html(&runs).matches("<script").count() == 2, "a page has another script");
     let comparison = Comparison::of(&runs, 1);
     let _ = (comparison.table(100, false), comparison.html(), comparison.json(), warnings(&runs));

@@ -3,8 +3,8 @@
 use towpath_measure::result::{FlowSummary, Meta, Summary};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use crate::StoredRun;
-use crate::text::{clean, cut};
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// The repetitions of one measurement.
 #[derive(Debug, Clone)]

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use towpath_measure::result::{EventKind, Link, Record, Subflow, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 
-use crate::StoredRun;
-use crate::number;
-use crate::text::{clean, cut};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 pub(crate) use account::account;
 pub(crate) use stack::{StackSeries, detail_number};

@@ -8,9 +8,10 @@ use towpath_measure::metrics::statistics::{
 };
 
 use crate::chart::values::{ValueAxis, ValueRow, rows};
-use crate::number;
 use crate::page::head;
-use crate::text::{cut, esc};
+use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::format::text::cut;
 
 const STYLE: &str = include_str!("style.css");
 /// Maximum number of points in a plot; the table has all of them.

@@ -6,16 +6,16 @@ use towpath_measure::format;
 use towpath_measure::result::{Record, SIMULATED_BECAUSE, Warning};
 use towpath_measure::scenario::World;
 
-use crate::StoredRun;
 use crate::chart::{robust_top, tick_label, time_ticks};
 use crate::compare::{
     Cell, TableBlock, TableRow, Tone, expectation_rows, headlines, table as compare_table,
 };
 use crate::comparison::timing;
 use crate::group::{RunGroup, groups, verdict};
-use crate::number;
 use crate::series::{self, Grid, Mark, Values};
-use crate::text::{clean, cut, pad, wrap};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut, pad, wrap};
+use towpath_measure::store::StoredRun;
 
 /// Maximum number of lines of a sentence, because a file may contain an endless one.
 const MAX_SENTENCE_LINES: usize = 8;

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use common::{handover, run};
 use towpath_measure::result::{Account, AccountSummary, Basis, LinkAccount, Part, Parts, Record};
 use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_report::{StoredRun, html};
+use towpath_measure::store::StoredRun;
+use towpath_report::html;
 
 const PERIOD_NS: u64 = 100_000_000;
 

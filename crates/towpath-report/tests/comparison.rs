@@ -11,7 +11,8 @@ use towpath_measure::result::{
     CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder,
 };
 use towpath_measure::scenario::{Transport, World};
-use towpath_report::{Comparison, StoredRun};
+use towpath_measure::store::StoredRun;
+use towpath_report::Comparison;
 
 /// Returns `repeat` repetitions each of TCP and MPTCP, run in turn, with varying goodput.
 fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {

@@ -12,7 +12,8 @@ use towpath_measure::result::{
     Probe, Record, Stall, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::{Comparison, StoredRun, html};
+use towpath_measure::store::StoredRun;
+use towpath_report::{Comparison, html};
 
 /// Returns the page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use towpath_measure::network::{address, end_of, endpoints, families};
+use towpath_measure::scenario::flow_plan::request_directions;
 use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
-use towpath_measure::traffic::request_directions;
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::HostSettings;

@@ -3,8 +3,8 @@
 use towpath_measure::account::IdleCause;
 use towpath_measure::network::path_of;
 use towpath_measure::result::{Part, PartGroup};
+use towpath_measure::scenario::flow_plan::{directions, request_directions};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
-use towpath_measure::traffic::{directions, request_directions};
 use towpath_mptcp::connection::{SendLimit, SubflowLimit};
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;

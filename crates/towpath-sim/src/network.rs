@@ -509,7 +509,7 @@ impl<'a> SimNetwork<'a> {
     /// Returns the state of every link.
     pub(crate) fn link_records(&self, now: Instant) -> impl Iterator<Item = Link> {
         let t_ns = now.as_nanos();
-        self.reported.iter().filter_map(move |link| link.record(t_ns, &self.topology))
+        self.reported.iter().filter_map(move |link| Link::sample(link, t_ns, &self.topology))
     }
 
     /// Books all packets in flight by letting them arrive.

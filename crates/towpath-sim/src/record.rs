@@ -11,8 +11,8 @@ use towpath_measure::result::{
     ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause, Subflow, SubflowEnd,
     SubflowSummary,
 };
+use towpath_measure::scenario::flow_plan::directions;
 use towpath_measure::scenario::{DataDirection, Scenario};
-use towpath_measure::traffic::directions;
 use towpath_mptcp::stack::{
     ConnectionId, ConnectionStatus, FallbackReason, StackDecision, StackNotice, SubflowStatus,
 };

@@ -14,10 +14,10 @@ use std::net::SocketAddr;
 
 use towpath_measure::metrics::disruption::describe;
 use towpath_measure::result::{Event, EventKind, Record};
+use towpath_measure::scenario::flow_plan::FlowGoal;
 use towpath_measure::scenario::{
     DownMode, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
 };
-use towpath_measure::traffic::FlowGoal;
 use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
 use towpath_net::Instant;
 

@@ -7,8 +7,9 @@ use towpath_measure::result::{
     Basis, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe, Record,
     SubflowSummary, Warning,
 };
+use towpath_measure::scenario::flow_plan::summary_directions;
 use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_measure::traffic::{messages, summary_directions};
+use towpath_measure::traffic::messages;
 use towpath_mptcp::stack::ConnectionStatus;
 use towpath_net::Instant;
 

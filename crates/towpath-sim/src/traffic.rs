@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::flow_plan::{directions, streams};
 use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
 use towpath_measure::traffic::{
     FlowRole, MessageSession, SendAllowance, StreamAction, TransferReceiver, TransferSender,
-    directions, streams,
 };
 use towpath_net::Instant;
 

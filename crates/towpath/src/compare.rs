@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use towpath_linux::interrupt;
 use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
-use towpath_report::{Comparison, StoredRun};
+use towpath_measure::store::StoredRun;
+use towpath_report::Comparison;
 
 use crate::arguments::{BackendChoice, CaptureArguments, CompareArguments, RunArguments};
 use crate::error::CliError;

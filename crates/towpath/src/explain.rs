@@ -8,7 +8,7 @@ use towpath_measure::batch;
 use towpath_measure::format;
 use towpath_measure::result::Summary;
 use towpath_measure::scenario::{Scenario, World};
-use towpath_report::StoredRun;
+use towpath_measure::store::StoredRun;
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Dir, OutputFile, ReadAccess};
 use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
+use towpath_measure::store::StoredRun;
 use towpath_measure::store::read_run_within;
-use towpath_report::StoredRun;
 
 use crate::error::CliError;
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::{CsvTable, StoredRun, account_table, csv, html, table, warnings};
+use towpath_measure::store::StoredRun;
+use towpath_report::{CsvTable, account_table, csv, html, table, warnings};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;

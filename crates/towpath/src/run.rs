@@ -9,8 +9,9 @@ use towpath_linux::quic::known_quic_names;
 use towpath_linux::{Clock, interrupt, sandbox};
 use towpath_measure::result::{Record, RunOrder, Summary, Warning};
 use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
+use towpath_measure::store::StoredRun;
 use towpath_measure::{format, order};
-use towpath_report::{StoredRun, live_header};
+use towpath_report::live_header;
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;

@@ -11,9 +11,9 @@ use towpath_measure::batch;
 use towpath_measure::format;
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
+use towpath_measure::store::StoredRun;
 use towpath_measure::store::write_record;
 use towpath_net::Instant;
-use towpath_report::StoredRun;
 use towpath_report::trace::{CaptureAnalysis, CaptureFeed};
 use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
 

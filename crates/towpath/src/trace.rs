@@ -10,8 +10,9 @@ use towpath_linux::files::OutputFile;
 use towpath_linux::interrupt;
 use towpath_measure::input;
 use towpath_measure::result::{Record, Warning};
+use towpath_measure::store::StoredRun;
 use towpath_report::trace::{self, CaptureAnalysis, TakenAt};
-use towpath_report::{CsvTable, StoredRun, account_table, csv};
+use towpath_report::{CsvTable, account_table, csv};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use towpath_measure::format;
 use towpath_measure::metrics::Histogram;
 use towpath_measure::pcapng::PacketDirection as Crossing;
-use towpath_measure::result::Record;
+use towpath_measure::result::{Link, Record};
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{DirectionCounters, Instant, Packet, Topology};
@@ -525,7 +525,8 @@ impl Engine {
             schedule.next += schedule.period;
         }
         let t_ns = report_time.saturating_since(schedule.start).as_nanos() as u64;
-        for link in self.reported.iter().filter_map(|link| link.record(t_ns, &self.topology)) {
+        for link in self.reported.iter().filter_map(|link| Link::sample(link, t_ns, &self.topology))
+        {
             let _ = schedule.sender.send(Record::Link(link)); // the receiver may be gone
         }
     }

@@ -13,9 +13,10 @@ use socket2::Socket;
 use towpath_measure::live::{FlowReport, HostReport, TransferSettings};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{Probe, Record};
+use towpath_measure::scenario::flow_plan::{directions, streams};
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport, Udping};
 use towpath_measure::traffic::session::ExchangeReport;
-use towpath_measure::traffic::{FlowRole, MessageSession, TransferSender, directions, streams};
+use towpath_measure::traffic::{FlowRole, MessageSession, TransferSender};
 use towpath_net::{Instant, Rate};
 
 use super::data_stream::DataStream;

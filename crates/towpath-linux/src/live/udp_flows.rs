@@ -16,8 +16,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::live::stamp::{self, DatagramHeader, DatagramKind};
 use towpath_measure::live::{DatagramReport, FlowReport, HostInfo, TestToken};
 use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::flow_plan::directions;
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
-use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{UdpReceiver, UdpSender};
 use towpath_net::Instant;
 

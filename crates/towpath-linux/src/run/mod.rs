@@ -29,8 +29,8 @@ use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{
     Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
 };
+use towpath_measure::scenario::flow_plan::summary_directions;
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
-use towpath_measure::traffic::summary_directions;
 use towpath_mptcp::stack::StackNotice;
 use towpath_net::Instant;
 

@@ -9,8 +9,8 @@ use std::thread;
 use socket2::{SockAddr, Socket};
 use towpath_measure::live::TestToken;
 use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::flow_plan::directions;
 use towpath_measure::scenario::{DataDirection, Family, Flow, Udp};
-use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
 use towpath_net::Instant;
 

@@ -9,10 +9,10 @@ use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, LinkTrace, Shaper};
 use towpath_net::link_trace::OPPORTUNITY_BYTES;
 
+use crate::scenario::flow_plan::directions;
 use crate::scenario::{
     DataDirection, LinkSide, Scenario, TimelineChange, TimelineTarget, Transport,
 };
-use crate::traffic::directions;
 
 /// Direction of a path or bottleneck whose capacity is accounted for.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::capacity::AccountedLink;
 use crate::result::LinkAccount;
+use crate::scenario::flow_plan::{directions, request_directions};
 use crate::scenario::{DataDirection, Scenario};
-use crate::traffic::{directions, request_directions};
 
 /// Hosts and buffers of the flows that send data over a link in its direction.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Expectations about latency under load.
 
 use super::MetricUnit;
-use crate::result::{FlowSummary, Load};
+use crate::result::FlowSummary;
+use crate::scenario::Load;
 
 /// Metric of `latency` under a load. Over several flows, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::limits::{AdmissionError, ServerLimits};
 use super::message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan};
-use super::preamble::TestToken;
 use super::secret::{AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding, Secret};
+use crate::live::token::TestToken;
 use crate::scenario::Scenario;
 
 /// Maximum silence of a client before its test runs; it opens connections meanwhile.

@@ -5,7 +5,7 @@
 //! token get no reply. A reply has exactly the length of its request, so that spoofed requests are
 //! not amplified.
 
-use super::preamble::TestToken;
+use super::token::TestToken;
 
 /// First bytes of a request: not a QUIC packet, then `tp` and a version.
 const REQUEST_MAGIC: [u8; 4] = [0x01, b't', b'p', 1];

@@ -12,13 +12,14 @@ use super::host_report::HostReport;
 use super::limits::ServerLimits;
 use super::merge::merge;
 use super::message::{ClientMessage, ServerMessage};
-use super::preamble::{ConnectionKind, Preamble, TestToken};
+use super::preamble::{ConnectionKind, Preamble};
 use super::secret::{Challenge, ChannelBinding, Secret};
 use super::stamp::DatagramHeader;
 use crate::live::ControlAction;
+use crate::live::token::TestToken;
 use crate::metrics::Summarizer;
+use crate::scenario::flow_plan::planned_datagrams;
 use crate::scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
-use crate::traffic::udp::planned_datagrams;
 use crate::traffic::{Pinger, UdpReceiver};
 
 /// Runs a connection to a server from its first byte, then parses the same bytes as a server's

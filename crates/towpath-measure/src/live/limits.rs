@@ -8,9 +8,9 @@ use towpath_net::Rate;
 use super::HOSTS;
 use super::message::{ServerMessage, TestPlan};
 use crate::format;
+use crate::scenario::flow_plan::planned_datagrams;
+use crate::scenario::flow_plan::{directions, streams};
 use crate::scenario::{Pattern, Scenario, Udp, no_files};
-use crate::traffic::udp::planned_datagrams;
-use crate::traffic::{directions, streams};
 
 /// Maximum block size; larger ones gain nothing, and each stream's thread holds one.
 const MAX_BLOCK_BYTES: u32 = 4 << 20;

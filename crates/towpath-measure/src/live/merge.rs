@@ -14,8 +14,9 @@ use crate::result::{
     Counter, DatagramRow, DatagramStats, DelayBasis, EventKind, Message, Probe, Record,
     SubflowSummary,
 };
+use crate::scenario::flow_plan::directions;
 use crate::scenario::{DataDirection, Flow, Pattern, Scenario};
-use crate::traffic::{directions, session, udp};
+use crate::traffic::{session, udp};
 use towpath_net::Instant;
 
 /// Result of merging both reports.

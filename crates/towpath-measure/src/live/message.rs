@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::preamble::TestToken;
 use super::secret::{AuthProof, Challenge};
 use super::snapshot::HostSnapshot;
+use crate::live::token::TestToken;
 use crate::scenario::Transport;
 
 /// Message from the client.

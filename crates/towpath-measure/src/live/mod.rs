@@ -23,6 +23,7 @@ pub mod preamble;
 pub mod secret;
 pub mod snapshot;
 pub mod stamp;
+pub mod token;
 
 pub use account::account;
 pub use auth_limit::AuthRateLimiter;
@@ -35,9 +36,10 @@ pub use host_report::{
 pub use limits::{AdmissionError, ServerLimits, max_duration};
 pub use merge::{MergedRun, merge};
 pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, TransferSettings};
-pub use preamble::{ConnectionKind, InvalidPreamble, Preamble, TestToken};
+pub use preamble::{ConnectionKind, InvalidPreamble, Preamble};
 pub use secret::{Secret, SecretError};
 pub use snapshot::HostSnapshot;
+pub use token::TestToken;
 
 /// Default TCP and UDP port of a server.
 pub const DEFAULT_PORT: u16 = 5_210;

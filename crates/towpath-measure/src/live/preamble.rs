@@ -1,65 +1,11 @@
 //! Preamble of every connection: 32 bytes that identify its purpose.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+use super::token::TestToken;
 
 const MAGIC: &[u8] = b"towpath";
 const PREAMBLE_VERSION: u8 = 2;
-
-/// Bearer token of a test: its holder may stop the test and fetch the result. Sent over a control
-/// connection only; cleartext carries the test's [public ID](TestToken::public_id).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct TestToken(pub [u8; 16]);
-
-impl TestToken {
-    /// Placeholder for a test that does not exist yet.
-    pub const NONE: Self = Self([0; 16]);
-
-    /// Returns the public ID of the test, a one-way hash that may be sent in cleartext. The ID only
-    /// lets a connection join the test's data.
-    #[must_use]
-    pub fn public_id(self) -> Self {
-        const LABEL: &[u8] = b"towpath live name";
-        if self == Self::NONE {
-            return self;
-        }
-        let digest = Sha256::new().chain_update(LABEL).chain_update(self.0).finalize();
-        let mut id = [0; 16];
-        id.iter_mut().zip(digest).for_each(|(slot, byte)| *slot = byte);
-        Self(id)
-    }
-}
-
-impl fmt::Display for TestToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for TestToken {
-    /// Hides the token, since it grants access and must not appear in logs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-impl From<TestToken> for String {
-    fn from(token: TestToken) -> Self {
-        token.to_string()
-    }
-}
-
-impl TryFrom<String> for TestToken {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        super::secret::from_hex(&text).map(Self).ok_or("expected 32 hexadecimal digits")
-    }
-}
 
 /// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,12 +138,6 @@ mod tests {
         fn garbage_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = Preamble::read(&bytes);
         }
-
-        #[test]
-        fn a_token_round_trips_as_text(bytes in any::<[u8; 16]>()) {
-            let text = serde_json::to_string(&TestToken(bytes)).unwrap();
-            prop_assert_eq!(serde_json::from_str::<TestToken>(&text).unwrap(), TestToken(bytes));
-        }
     }
 
     #[test]
@@ -210,10 +150,5 @@ mod tests {
         assert_ne!(preamble(ConnectionKind::Control, token.public_id()).test(), token.public_id());
         assert_ne!(token.public_id(), token);
         assert_eq!(TestToken::NONE.public_id(), TestToken::NONE);
-    }
-
-    #[test]
-    fn a_token_is_hidden_in_debug_output() {
-        assert_eq!(format!("{:?}", TestToken([7; 16])), "Token(…)");
     }
 }

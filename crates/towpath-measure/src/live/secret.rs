@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Write as _};
 
+use super::token::from_hex;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -129,19 +130,6 @@ fn to_hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// Decodes hexadecimal digits; `None` unless there are exactly `2 * N`.
-pub(super) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != N * 2 {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (slot, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let pair = str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+'))?;
-        *slot = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 macro_rules! as_hex {

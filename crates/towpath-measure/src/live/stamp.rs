@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 use sha2::{Digest, Sha256};
 use towpath_net::Instant;
 
-use super::preamble::TestToken;
+use super::token::TestToken;
+use crate::scenario::flow_plan::MIN_DATAGRAM_BYTES;
 
 /// Type of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub struct DatagramHeader {
 impl DatagramHeader {
     /// Header length in bytes; [`DatagramKind::Subscribe`] and [`DatagramKind::Challenge`] have no
     /// more.
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = MIN_DATAGRAM_BYTES as usize;
 
     /// Serializes the header to network byte order.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {

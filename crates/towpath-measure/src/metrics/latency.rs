@@ -109,7 +109,7 @@ fn round_trips_per_minute(mut delays_ns: Vec<u64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Load;
+    use crate::scenario::Load;
 
     const MILLI: u64 = 1_000_000;
 

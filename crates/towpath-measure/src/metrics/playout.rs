@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::result::{VideoPlan, VideoStats};
+use crate::result::VideoStats;
+use crate::scenario::VideoPlan;
 
 /// Play-out buffer of a video player.
 ///

@@ -18,8 +18,8 @@ use crate::result::{
     FlowSummary, Interface, Message, MessageStats, MultipathUse, PathStats, Probe, StackStats,
     Stall, SubflowSummary, Summary, Warning,
 };
+use crate::scenario::flow_plan::{FlowGoal, request_directions};
 use crate::scenario::{DataDirection, MessageExchange, Pattern, Scenario, Transport};
-use crate::traffic::{FlowGoal, request_directions};
 
 /// Last part of a timed flow, in which it must still deliver data.
 const FINAL_SPAN: Duration = Duration::from_secs(1);

@@ -7,11 +7,12 @@ use towpath_net::Instant;
 use super::summary::{MeasuredFlow, Summarizer};
 use crate::format;
 use crate::result::{
-    CallStats, DatagramStats, DelayStats, ExpectationResult, FlowSummary, Interface, Load,
-    LoadPhase, PathStats, Recovery,
+    CallStats, DatagramStats, DelayStats, ExpectationResult, FlowSummary, Interface, LoadPhase,
+    PathStats, Recovery,
 };
 use crate::scenario::DataDirection;
-use crate::traffic::FlowGoal;
+use crate::scenario::Load;
+use crate::scenario::flow_plan::FlowGoal;
 
 /// Length of silence at the end after which a flow counts as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);

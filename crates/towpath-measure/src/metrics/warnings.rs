@@ -9,8 +9,8 @@ use super::disruption::describe;
 use super::summary::Summarizer;
 use crate::format;
 use crate::result::Warning;
+use crate::scenario::flow_plan::FlowGoal;
 use crate::scenario::{DataDirection, Pattern};
-use crate::traffic::FlowGoal;
 
 /// Returns all warnings of a run, the most serious first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {

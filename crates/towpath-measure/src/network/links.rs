@@ -4,7 +4,6 @@ use towpath_net::config::{DirectionConfig, Loss, Probability, Queue, QueueLimit,
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Packet, Topology, stream_seed};
 
-use crate::result::Link;
 use crate::scenario::{
     DataDirection, LinkSide, Path, Scenario, SegmentationMode, TimelineChange, TimelineTarget,
 };
@@ -21,25 +20,6 @@ pub struct ReportedDirection {
     pub name: String,
     /// Direction: `up` or `down`.
     pub direction: DataDirection,
-}
-
-impl ReportedDirection {
-    /// Returns the counters of the direction at `t_ns`; `None` if the topology lacks it.
-    pub fn record<P: Packet>(&self, t_ns: u64, topology: &Topology<P>) -> Option<Link> {
-        let counters = topology.counters(self.id)?;
-        Some(Link {
-            t_ns,
-            path: self.name.clone(),
-            direction: self.direction,
-            offered_packets: counters.offered.packets,
-            delivered_bytes: counters.delivered.bytes,
-            delivered_packets: counters.delivered.packets,
-            dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
-            dropped_loss_packets: counters.loss.packets,
-            dropped_down_packets: counters.down.packets,
-            backlog_bytes: topology.queue_length(self.id).map_or(0, |(_, bytes)| bytes),
-        })
-    }
 }
 
 /// Topology directions and routes of each path and bottleneck.

@@ -1,36 +1,10 @@
 //! Latency under load: results of the phases of `latency`.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DelayStats;
-
-/// Background load during a phase of `latency`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Load {
-    /// No load in the background.
-    Idle,
-    /// Transfers from the second host.
-    Down,
-    /// Transfers from the first host.
-    Up,
-    /// Transfers in both directions.
-    Both,
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "idle",
-            Self::Down => "down",
-            Self::Up => "up",
-            Self::Both => "both",
-        })
-    }
-}
+use crate::scenario::Load;
 
 /// One phase of `latency`; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

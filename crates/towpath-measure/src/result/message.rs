@@ -111,14 +111,3 @@ pub struct PageStats {
     /// incomplete.
     pub load_ns: Option<u64>,
 }
-
-/// Parameters of a video, needed to reconstruct its play-out buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct VideoPlan {
-    /// Playing time of one segment.
-    pub segment_ns: u64,
-    /// Number of segments in the whole video.
-    pub segments: u32,
-    /// Playing time that the buffer must hold before playback starts or resumes.
-    pub startup_ns: u64,
-}

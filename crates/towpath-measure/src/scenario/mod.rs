@@ -7,6 +7,7 @@
 mod builtin;
 pub mod change;
 pub mod document;
+pub mod flow_plan;
 #[doc(hidden)]
 pub mod fuzzing;
 mod keys;
@@ -30,8 +31,8 @@ pub use model::{
     TimelineEvent, TimelineTarget, Transport, World,
 };
 pub use pattern::{
-    Call, LatencyPhases, Medium, MessageExchange, Pattern, PlannedRequest, Schedule, Udp, Udping,
-    Video, Web,
+    Call, LatencyPhases, Load, Medium, MessageExchange, Pattern, PlannedRequest, Schedule, Udp,
+    Udping, Video, VideoPlan, Web,
 };
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{

@@ -1,10 +1,13 @@
 //! Traffic patterns of flows.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::model::DataDirection;
-use crate::result::{Load, VideoPlan};
 
 /// Traffic pattern of a flow.
 #[derive(Debug, Clone, PartialEq)]
@@ -315,4 +318,40 @@ impl Medium {
             Self::Video => "video",
         }
     }
+}
+
+/// Background load during a phase of `latency`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// No load in the background.
+    Idle,
+    /// Transfers from the second host.
+    Down,
+    /// Transfers from the first host.
+    Up,
+    /// Transfers in both directions.
+    Both,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Down => "down",
+            Self::Up => "up",
+            Self::Both => "both",
+        })
+    }
+}
+
+/// Parameters of a video, needed to reconstruct its play-out buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VideoPlan {
+    /// Playing time of one segment.
+    pub segment_ns: u64,
+    /// Number of segments in the whole video.
+    pub segments: u32,
+    /// Playing time that the buffer must hold before playback starts or resumes.
+    pub startup_ns: u64,
 }

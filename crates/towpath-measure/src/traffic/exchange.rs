@@ -3,11 +3,11 @@
 //! The schedule begins when the flow's connections are open. A request that cannot be written when
 //! due waits, and the wait is part of its delay. Later requests keep their own due times.
 
-use std::time::Duration;
 
 use towpath_net::Instant;
 
 use super::{Request, RequestGenerator};
+use crate::scenario::flow_plan::requests_in;
 use crate::scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 
 /// Requests of one end, on a fixed schedule.
@@ -88,15 +88,10 @@ impl Schedule {
     }
 }
 
-/// Returns the number of requests due within `span`, one per `period` from its start on; at least
-/// 1.
-pub fn requests_in(span: Duration, period: Duration) -> u32 {
-    let count = span.as_nanos().div_ceil(period.as_nanos().max(1));
-    u32::try_from(count).unwrap_or(u32::MAX).max(1)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at_ms(millis: u64) -> Instant {

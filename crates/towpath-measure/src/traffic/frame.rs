@@ -7,13 +7,10 @@
 //! Integers are big endian. A request includes the size of its reply, so the responder needs no
 //! plan of its own.
 
+use crate::scenario::flow_plan::{MIN_REPLY_BYTES, MIN_REQUEST_BYTES};
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Size of the shortest request: its header.
-pub const MIN_REQUEST_BYTES: u32 = 13;
-/// Size of the shortest reply, and of an acknowledgement.
-pub const MIN_REPLY_BYTES: u32 = 9;
 /// Size of the length field.
 const LENGTH_BYTES: u32 = 4;
 

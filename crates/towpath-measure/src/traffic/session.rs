@@ -15,8 +15,8 @@ use super::frame::{FrameReader, FramingError, MessageFrame};
 use super::outbox::Outbox;
 use super::video::VideoPlayer;
 use super::web::Browser;
-use super::{request_directions, streams};
 use crate::result::Message;
+use crate::scenario::flow_plan::{request_directions, streams};
 use crate::scenario::{DataDirection, Pattern};
 
 pub mod report;

@@ -4,9 +4,9 @@
 
 use towpath_net::Instant;
 
-use super::FlowGoal;
 use crate::metrics::DeliveryLog;
 use crate::scenario::Pattern;
+use crate::scenario::flow_plan::FlowGoal;
 
 /// Permission of a sender at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::scenario::DataDirection;
-    use crate::traffic::{directions, streams};
+    use crate::scenario::flow_plan::{directions, streams};
 
     fn bulk(size_bytes: Option<u64>, seconds: u64) -> Pattern {
         let duration = Duration::from_secs(seconds);

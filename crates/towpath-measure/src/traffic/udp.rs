@@ -21,6 +21,7 @@ use crate::scenario::{DataDirection, Udp};
 
 mod call;
 
+use crate::scenario::flow_plan::{packets_per_frame, planned_datagrams};
 use call::CallPlayout;
 pub use call::PlayoutReport;
 
@@ -62,19 +63,6 @@ impl Periods {
         let index = elapsed_ns / self.span.as_nanos().max(1);
         usize::try_from(index).unwrap_or(usize::MAX).min(self.count.saturating_sub(1))
     }
-}
-
-/// Returns the number of datagrams that are due during a flow.
-pub fn planned_datagrams(plan: &Udp) -> u64 {
-    let bit_nanos = u128::from(plan.bytes.max(1)) * 8 * 1_000_000_000;
-    let count = (plan.duration.as_nanos() * u128::from(plan.rate_bps)).div_ceil(bit_nanos);
-    let count = count.max(1).next_multiple_of(u128::from(packets_per_frame(plan)));
-    u64::try_from(count).unwrap_or(u64::MAX)
-}
-
-/// Returns the number of datagrams that are due at the same time.
-fn packets_per_frame(plan: &Udp) -> u64 {
-    plan.call.map_or(1, |call| u64::from(call.packets_per_frame.max(1)))
 }
 
 /// Returns the number of rows that a receiver keeps.

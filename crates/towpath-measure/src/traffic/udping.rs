@@ -5,9 +5,9 @@
 
 use towpath_net::Instant;
 
-use super::exchange::requests_in;
 use crate::result::Probe;
 use crate::scenario::Udping;
+use crate::scenario::flow_plan::requests_in;
 
 /// Sender of echo requests on one path.
 #[derive(Debug, Clone)]

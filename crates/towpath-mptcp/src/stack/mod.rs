@@ -34,6 +34,7 @@ use crate::connection::{
 use crate::path_manager::PathManagerAction;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
+pub use crate::wire::ConnectionId;
 use crate::wire::{Packet, Segment};
 
 pub use counters::StackCounters;
@@ -71,10 +72,6 @@ impl Default for StackConfig {
 /// Handle of a listener, unique within the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
-
-/// Handle of a connection; not reused within a stack (before 2³² others).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u32);
 
 /// Purpose of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

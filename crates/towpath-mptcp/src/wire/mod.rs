@@ -23,7 +23,7 @@ pub use option::{
     AddAddr, DataAck, Dss, DssMapping, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options,
     Timestamps,
 };
-pub use packet::{DataTag, Packet, Segmenter};
+pub use packet::{ConnectionId, DataTag, Packet, Segmenter};
 pub use payload::Payload;
 
 /// Control bits of a TCP segment (RFC 9293 §3.1).

@@ -5,8 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 
-use crate::stack::ConnectionId;
-
 use super::ip::{self, IpHeader};
 use super::{Flags, ParseError, Payload, Segment};
 
@@ -34,6 +32,10 @@ pub struct Packet {
     /// sets it, for traffic accounting.
     pub data_tag: Option<DataTag>,
 }
+
+/// Handle of a connection; not reused within a stack (before 2³² others).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
 
 /// Range of a connection's data in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use super::{
     AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis, bands, delay_ticks,
     tick_label, ticks, time_ticks,
 };
-use crate::number::three_digits;
 use crate::series::{Mark, Values};
-use crate::text::{cut, esc};
+use crate::text::esc;
+use towpath_measure::format::number::three_digits;
+use towpath_measure::format::text::cut;
 
 type ChartArea<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 

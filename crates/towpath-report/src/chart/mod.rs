@@ -14,8 +14,8 @@ pub(crate) mod values;
 
 pub(crate) use draw::svg;
 
-use crate::number;
 use crate::series::{Mark, Values};
+use towpath_measure::format::number;
 
 /// A chart of several series over time.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use towpath_measure::result::{SequenceKind, SequenceMark};
 
 use super::canvas::{HEIGHT, WIDTH};
 use super::tick_label;
-use crate::number;
 use crate::series::Mark as Event;
 use crate::text::esc;
+use towpath_measure::format::number;
 
 /// Limit of drawn marks of one kind; our own results have fewer.
 const MAX_DRAWN_MARKS: usize = 4_000;

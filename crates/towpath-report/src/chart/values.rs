@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 use towpath_measure::expect::MetricUnit;
 
 use super::{tick_label, ticks};
-use crate::number;
-use crate::text::{cut, esc};
+use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::format::text::cut;
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 44;

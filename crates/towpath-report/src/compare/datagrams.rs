@@ -4,7 +4,7 @@ use towpath_measure::result::{CallStats, DatagramStats, DelayBasis, DelayStats};
 
 use super::{Cell, TableRow, median_cell, missing, row};
 use crate::group::{FlowKey, RunGroup};
-use crate::number;
+use towpath_measure::format::number;
 
 /// Label, meaning, and function for the metric.
 type DatagramMetric = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell);

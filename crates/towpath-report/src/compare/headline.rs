@@ -7,10 +7,10 @@ use towpath_measure::result::{EmulatorTiming, FlowSummary, Record, Recovery};
 use towpath_measure::scenario::World;
 
 use super::{events, is_event, messages, shares};
-use crate::StoredRun;
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use crate::number;
-use crate::text::{capital, clean, cut};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{capital, clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Returns one headline for each world that has one.
 pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {

@@ -4,7 +4,7 @@ use towpath_measure::result::{DelayStats, FlowSummary, MessageStats, Summary};
 
 use super::{Cell, TableRow, Tone, median_cell, missing, row};
 use crate::group::{FlowKey, MedianRange, RunGroup};
-use crate::number;
+use towpath_measure::format::number;
 
 /// Label, meaning, and function for the metric.
 type MessageMetric = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);

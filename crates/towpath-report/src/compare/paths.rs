@@ -4,8 +4,8 @@ use towpath_measure::result::{DelayStats, PathStats};
 
 use super::{Cell, TableBlock, TableRow, Tone, median_cell, missing, row};
 use crate::group::RunGroup;
-use crate::number;
-use crate::text::clean;
+use towpath_measure::format::number;
+use towpath_measure::format::text::clean;
 
 /// Label, meaning, and function for the metric.
 type PathMetric = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);

@@ -6,8 +6,8 @@ use towpath_measure::scenario::DataDirection;
 
 use super::{Cell, TableBlock, TableRow, median_cell, missing};
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use crate::number;
-use crate::text::{clean, cut};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
 
 /// Maximum number of flows that are named one by one.
 const MAX_NAMED_FLOWS: usize = 6;

@@ -6,10 +6,10 @@ use towpath_measure::result::{CpuAccounting, EmulatorTiming, OrderKind, Record};
 use towpath_measure::scenario::{Transport, World};
 
 use super::Comparison;
-use crate::StoredRun;
 use crate::group::RunGroup;
-use crate::number;
-use crate::text::clean;
+use towpath_measure::format::number;
+use towpath_measure::format::text::clean;
+use towpath_measure::store::StoredRun;
 
 /// Shown where a group has no value.
 const NO_VALUE: &str = "–";

@@ -9,9 +9,9 @@ use towpath_measure::scenario::World;
 
 use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, timing};
 use super::{ComparedCondition, Comparison};
-use crate::StoredRun;
 use crate::group::RunGroup;
-use crate::text::clean;
+use towpath_measure::format::text::clean;
+use towpath_measure::store::StoredRun;
 
 /// Minimum number of runs of a group; fewer may miss an effect that occurs in one run of ten.
 const MIN_RUNS: usize = 20;

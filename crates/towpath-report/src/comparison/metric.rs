@@ -3,7 +3,7 @@
 use towpath_measure::expect::{Metric, MetricInputs, MetricUnit};
 
 use self::BetterDirection::{Less, More};
-use crate::StoredRun;
+use towpath_measure::store::StoredRun;
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

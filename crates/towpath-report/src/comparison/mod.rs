@@ -16,11 +16,11 @@ use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Transport, World};
 use towpath_net::stream_seed;
 
-use crate::StoredRun;
 use crate::group::{RunGroup, groups};
-use crate::number;
 pub(crate) use conditions::{ComparedCondition, conditions, timing};
 pub(crate) use metric::{BetterDirection, METRICS, RunMetric};
+use towpath_measure::format::number;
+use towpath_measure::store::StoredRun;
 
 /// Comparison of results, by group.
 #[derive(Debug)]

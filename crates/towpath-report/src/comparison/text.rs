@@ -7,9 +7,9 @@ use towpath_measure::metrics::statistics::{
 };
 
 use super::{ComparedMetric, Comparison, GroupRatio, ratio_text};
-use crate::number;
 use crate::terminal::{TermStyle, worlds};
-use crate::text::{clean, cut, pad, wrap};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut, pad, wrap};
 
 /// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 18;

@@ -6,7 +6,8 @@ use super::readme::render_markdown;
 use super::{ClaimEntry, GalleryEntry};
 use crate::figure;
 use crate::page::head;
-use crate::text::{capital, esc, prose};
+use crate::text::{esc, prose};
+use towpath_measure::format::text::capital;
 
 /// Width of a legend's line: that of a panel.
 const LEGEND: f64 = 430.0;

@@ -7,12 +7,14 @@ use towpath_measure::scenario::DataDirection;
 
 use super::panel::{PageStyle, per_point, series as line};
 use super::run::{path_dot, table_end};
-use crate::StoredRun;
 use crate::chart::{self, Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::compare::direction;
-use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid};
-use crate::text::{capital, clean, cut, esc, prose};
+use crate::text::{esc, prose};
+use towpath_measure::format::number;
+use towpath_measure::format::number::ScaledUnit;
+use towpath_measure::format::text::{capital, clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Parts below this share of every link's capacity are merged into one row.
 const MIN_TABLE_SHARE: f64 = 0.005;

@@ -8,10 +8,10 @@ use towpath_measure::result::{
 
 use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
-use crate::StoredRun;
 use crate::compare::direction;
-use crate::number;
 use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::store::StoredRun;
 
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let connections: Vec<&CapturedConnection> =

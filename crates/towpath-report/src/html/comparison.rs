@@ -10,8 +10,9 @@ use super::{HtmlPage, delay};
 use crate::chart::SeriesStyle;
 use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
 use crate::comparison::{ComparedMetric, Comparison, conditions, ratio_text, timing};
-use crate::number;
-use crate::text::{clean, esc};
+use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::format::text::clean;
 
 /// Maximum length of a list of runs that is open at first.
 const FOLD_AFTER: usize = 12;

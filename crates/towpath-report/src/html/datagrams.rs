@@ -4,9 +4,9 @@ use towpath_measure::result::{DatagramRow, Record};
 use towpath_measure::scenario::DataDirection;
 
 use super::panel::{PageStyle, axis_end, per_point, series as line};
-use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
+use towpath_measure::store::StoredRun;
 
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;

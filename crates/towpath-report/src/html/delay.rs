@@ -4,11 +4,11 @@ use towpath_measure::result::{Message, Record};
 use towpath_measure::scenario::DataDirection;
 
 use super::panel::{axis_end, figure, per_point, series as line, transport_class};
-use crate::StoredRun;
 use crate::chart::{AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
 use crate::group::RunGroup;
-use crate::number;
 use crate::series::{Grid, Values};
+use towpath_measure::format::number;
+use towpath_measure::store::StoredRun;
 
 /// Number of points of a distribution's curve.
 const CURVE_POINTS: usize = 240;

@@ -7,10 +7,10 @@ use towpath_measure::result::{Event, EventKind, Record};
 
 use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
-use crate::StoredRun;
-use crate::number;
 use crate::series::detail_number;
 use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::store::StoredRun;
 
 /// Maximum number of equal decisions between two timeline events that are listed one by one.
 const MAX_UNFOLDED: usize = 3;

@@ -22,15 +22,16 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::StoredRun;
 use crate::group::{RunGroup, groups, verdict};
-use crate::number;
 use crate::page;
 use crate::terminal::worlds;
-use crate::text::{capital, clean, cut, esc, prose};
+use crate::text::{esc, prose};
 pub(crate) use comparison::comparison;
 use panel::{ChartPanel, PageStyle};
 pub(crate) use sequence::mark_values as sequence_lines;
+use towpath_measure::format::number;
+use towpath_measure::format::text::{capital, clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Maximum number of runs with charts each; beyond that, only each group's first repetition has
 /// some.

@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::{account, datagrams, delay, flows, paths, stack, video};
-use crate::StoredRun;
 use crate::chart::{self, AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
 use crate::compare::direction;
 use crate::group::RunGroup;
-use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid, SubflowSeries, Values};
-use crate::text::{clean, cut, esc};
+use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::format::number::ScaledUnit;
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Maximum number of subflows drawn separately; more are merged by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;

@@ -4,10 +4,10 @@ use towpath_measure::result::{Probe, Record};
 
 use super::delay::{self, DelayCurve};
 use super::panel::{PageStyle, axis_end, per_point, series as line};
-use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
-use crate::text::{clean, cut};
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;

@@ -8,10 +8,11 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 
 use super::panel::PageStyle;
 use super::{capture, events};
-use crate::StoredRun;
 use crate::compare::direction;
-use crate::number;
-use crate::text::{clean, cut, esc, prose};
+use crate::text::{esc, prose};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Maximum length of a list that is open at first.
 pub(super) const FOLD_AFTER: usize = 30;

@@ -9,12 +9,13 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{Transport, World};
 
 use super::panel::PageStyle;
-use crate::StoredRun;
 use crate::chart::sequence::{MarkGroup, SequencePlot, mark_letter};
 use crate::compare::direction;
-use crate::number;
 use crate::series::{self, Mark};
-use crate::text::{clean, cut, esc};
+use crate::text::esc;
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Maximum number of pictures of one run; our own results have no more.
 const MAX_PICTURES: usize = 24;

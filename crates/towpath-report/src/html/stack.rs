@@ -4,11 +4,11 @@ use towpath_measure::result::ReinjectionCause;
 use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::panel::{MAX_SUBFLOWS, PageStyle, axis_end, medium, per_point, scaled, series as line};
-use crate::StoredRun;
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
-use crate::number;
 use crate::series::{self, Grid, StackSeries, SubflowSeries, Values};
-use crate::text::{clean, cut};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{clean, cut};
+use towpath_measure::store::StoredRun;
 
 /// Heading of the charts.
 pub(super) const TITLE: &str = "Stack internals";

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use towpath_measure::metrics::playout::Playout;
-use towpath_measure::result::{MetaFlow, Record, VideoPlan};
+use towpath_measure::result::{MetaFlow, Record};
+use towpath_measure::scenario::VideoPlan;
 use towpath_net::Instant;
 
 use super::panel::{axis_end, per_point, series as line};
-use crate::StoredRun;
 use crate::chart::{Chart, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
+use towpath_measure::store::StoredRun;
 
 /// Title of the chart.
 const TITLE: &str = "Playout buffer";

@@ -3,7 +3,7 @@
 use towpath_measure::result::{Account, LinkAccount, Part, PartGroup, Record};
 
 use super::{Grid, Values, fill_single_gaps, per_second};
-use crate::StoredRun;
+use towpath_measure::store::StoredRun;
 
 /// Returns the parts of a link's capacity in one direction, in bits per second; their sum is the
 /// capacity.

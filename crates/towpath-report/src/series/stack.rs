@@ -8,7 +8,7 @@ use towpath_measure::result::{
 use towpath_measure::scenario::DataDirection;
 
 use super::{Grid, Values, fill_single_gaps, merge};
-use crate::StoredRun;
+use towpath_measure::store::StoredRun;
 
 /// Connection-level series of the stack in one direction, all connections together.
 #[derive(Debug)]

@@ -34,6 +34,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use towpath_measure::result::CapturedConnection;
+use towpath_measure::store::StoredRun;
 
 use file::{CaptureReader, CapturedFrame};
 use layers::SkipReason;
@@ -138,10 +139,11 @@ impl AnalysisBuilder {
     }
 }
 
-/// Runs the fuzz target: arbitrary bytes must be read without a panic.
+/// Runs the fuzz target: arbitrary bytes must be read without a panic. Returns the records, so that
+/// the caller can make a page of them.
 #[doc(hidden)]
-pub fn fuzz(data: &[u8]) {
-    let Ok(trace) = read(data, None) else { return };
-    let run = trace.run("fuzz", 3);
-    let _ = (trace.table(&[], 100, 3), crate::html(&[run]));
+pub fn fuzz(data: &[u8]) -> Option<StoredRun> {
+    let trace = read(data, None).ok()?;
+    let _ = trace.table(&[], 100, 3);
+    Some(trace.run("fuzz", 3))
 }

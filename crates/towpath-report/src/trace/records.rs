@@ -16,8 +16,8 @@ use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
 use super::stats::INITIAL_BIN_NS;
 use super::summary::{DIRECTIONS, path_name};
-use crate::StoredRun;
-use crate::number;
+use towpath_measure::format::number;
+use towpath_measure::store::StoredRun;
 
 /// Shortest period of the series, as in other results.
 const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;

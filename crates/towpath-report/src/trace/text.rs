@@ -11,8 +11,8 @@ use towpath_measure::scenario::DataDirection;
 use super::CaptureAnalysis;
 use super::layers::SkipReason;
 use super::records::span;
-use crate::number;
-use crate::text::{capital, clean, cut, pad, wrap};
+use towpath_measure::format::number;
+use towpath_measure::format::text::{capital, clean, cut, pad, wrap};
 
 impl CaptureAnalysis {
     /// Returns the number of skipped frames, by reason in words.

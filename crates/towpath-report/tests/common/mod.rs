@@ -11,7 +11,7 @@ use towpath_measure::result::{
     Summary, WakeupTiming, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::StoredRun;
+use towpath_measure::store::StoredRun;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

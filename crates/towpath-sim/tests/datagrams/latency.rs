@@ -1,6 +1,7 @@
 //! Latency under load, over an oversized queue and over a managed one.
 
-use towpath_measure::result::{Load, LoadPhase};
+use towpath_measure::result::LoadPhase;
+use towpath_measure::scenario::Load;
 use towpath_measure::scenario::Transport;
 
 use crate::simulated::{CompletedRun, scenario, simulate};

@@ -15,8 +15,9 @@ use towpath_measure::live::{TestPlan, TransferSettings};
 use towpath_measure::order;
 use towpath_measure::result::{Record, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
+use towpath_measure::store::StoredRun;
 use towpath_measure::store::write_record;
-use towpath_report::{StoredRun, live_header};
+use towpath_report::live_header;
 
 pub(crate) use arguments::MeasureArguments;
 

@@ -72,7 +72,7 @@ pub(super) fn show(
 fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
     view.draw(frame);
     for cell in &mut frame.buffer_mut().content {
-        if cell.symbol().chars().any(towpath_report::deceives) {
+        if cell.symbol().chars().any(towpath_measure::format::text::deceives) {
             cell.set_char('\u{fffd}');
         }
     }

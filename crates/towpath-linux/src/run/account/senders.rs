@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use towpath_measure::account::{IdleCause, WeightedCauses};
 use towpath_measure::result::Part;
+use towpath_measure::scenario::flow_plan::directions;
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport};
-use towpath_measure::traffic::directions;
 use towpath_mptcp::connection::{SendLimit as OwnLimit, SubflowLimit};
 
 use crate::network::EmulatedNetwork;

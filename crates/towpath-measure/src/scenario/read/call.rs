@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::MAX_RUN;
 use super::pattern::{DEFAULT_DURATION, DEFAULT_LATE_TIMEOUT, direction, duration_or};
-use crate::live::stamp::DatagramHeader;
+use crate::scenario::flow_plan::MIN_DATAGRAM_BYTES;
 use crate::scenario::model::DataDirection;
 use crate::scenario::pattern::{Call, Medium, Pattern, Udp};
 use crate::scenario::section::Section;
@@ -42,7 +42,7 @@ pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
         Medium::G711 | Medium::Video => 160,
         Medium::G729a => 20,
     };
-    let bytes = (speech_bytes + RTP_HEADER_BYTES).max(DatagramHeader::BYTES as u32);
+    let bytes = (speech_bytes + RTP_HEADER_BYTES).max(MIN_DATAGRAM_BYTES);
     let (direction, duration, late_timeout) = (direction?, duration?, late_timeout?);
     let (medium, jitter_buffer, video_bps) = (medium?, jitter_buffer?, video_bps?);
     let rate_bps = u64::from(bytes) * 8 * PACKETS_PER_SECOND;
@@ -63,9 +63,8 @@ pub(super) fn companion_video(audio: &Udp) -> Option<Udp> {
     let call = audio.call?;
     let frame_bytes = call.video_bps?.div_ceil(8 * FRAMES_PER_SECOND).max(1);
     let packets_per_frame = frame_bytes.div_ceil(u64::from(MAX_FRAME_PART_BYTES));
-    let bytes = u32::try_from(frame_bytes.div_ceil(packets_per_frame))
-        .ok()?
-        .max(DatagramHeader::BYTES as u32);
+    let bytes =
+        u32::try_from(frame_bytes.div_ceil(packets_per_frame)).ok()?.max(MIN_DATAGRAM_BYTES);
     let rate_bps = u64::from(bytes) * packets_per_frame * 8 * FRAMES_PER_SECOND;
     let packets_per_frame = u32::try_from(packets_per_frame).ok()?;
     let call = Some(Call { medium: Medium::Video, packets_per_frame, video_bps: None, ..call });

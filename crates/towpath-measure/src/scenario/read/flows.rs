@@ -6,13 +6,13 @@ use super::hosts::congestion_control_name;
 use super::link::integer;
 use super::pattern::pattern;
 use super::{MAX_RUN, NameTable, ReadContext, UNKNOWN_ENDS, default_run, stack};
-use crate::result::Load;
+use crate::scenario::Load;
+use crate::scenario::flow_plan::request_directions;
 use crate::scenario::keys::{FLOW, RUN};
 use crate::scenario::model::{DataDirection, Family, Flow, Path, RunPlan, Transport, World};
 use crate::scenario::pattern::{Pattern, Schedule, Udping};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::StackOverrides;
-use crate::traffic::request_directions;
 
 /// Minimum MTU of IPv6 (RFC 8200 §5); Linux disables IPv6 on interfaces below it.
 const MIN_V6_MTU_BYTES: u32 = 1_280;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::link::integer;
 use super::{MAX_RUN, ReadContext, unreadable};
-use crate::live::stamp::DatagramHeader;
+use crate::scenario::flow_plan::MIN_DATAGRAM_BYTES;
+use crate::scenario::flow_plan::planned_datagrams;
+use crate::scenario::flow_plan::requests_in;
+use crate::scenario::flow_plan::{MIN_REPLY_BYTES, MIN_REQUEST_BYTES};
 use crate::scenario::model::DataDirection;
 use crate::scenario::pattern::{
     LatencyPhases, MessageExchange, Pattern, PlannedRequest, Schedule, Udp, Udping, Video, Web,
@@ -13,9 +16,6 @@ use crate::scenario::pattern::{
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units;
-use crate::traffic::exchange::requests_in;
-use crate::traffic::frame::{MIN_REPLY_BYTES, MIN_REQUEST_BYTES};
-use crate::traffic::udp::planned_datagrams;
 
 /// Default time limit of sized transfers and commands.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of a message.
 const MAX_MESSAGE_BYTES: u64 = 1_000_000_000;
 /// Payload of a datagram: at least its header, at most what an IP packet holds.
-const DATAGRAM_BYTES_RANGE: std::ops::RangeInclusive<u64> = DatagramHeader::BYTES as u64..=65_507;
+const DATAGRAM_BYTES_RANGE: std::ops::RangeInclusive<u64> = MIN_DATAGRAM_BYTES as u64..=65_507;
 /// Maximum number of datagrams of a flow in one direction.
 const MAX_DATAGRAMS: u64 = 1_000_000_000;
 /// Default time to wait for late datagrams.

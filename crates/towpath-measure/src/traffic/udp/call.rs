@@ -148,8 +148,9 @@ mod tests {
 
     use towpath_net::Instant;
 
-    use super::super::{UdpReceiver, UdpSender, merge_reports, planned_datagrams};
+    use super::super::{UdpReceiver, UdpSender, merge_reports};
     use super::*;
+    use crate::scenario::flow_plan::planned_datagrams;
     use crate::scenario::{DataDirection, Pattern, Scenario, Udp, no_files};
 
     const SAMPLE: Duration = Duration::from_millis(100);

@@ -1,42 +1,42 @@
-//! Numbers for people: `towpath_measure::format`, and further formats for charts and tables.
+//! Numbers for people: the functions of [`format`], and further formats for charts and tables.
 
 use std::time::Duration;
 
-use towpath_measure::format;
+use crate::format;
 
 /// Formats a rate with its unit: `57.9 Mbit/s`.
-pub(crate) fn rate(bps: f64) -> String {
+pub fn rate(bps: f64) -> String {
     format::rate(bps)
 }
 
 /// Formats bytes with a decimal unit: `31.2 MB`.
-pub(crate) fn bytes(bytes: f64) -> String {
+pub fn bytes(bytes: f64) -> String {
     format::bytes(bytes as u64)
 }
 
 /// Formats a duration given in nanoseconds: `310 ms`.
-pub(crate) fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     format::time(Duration::from_nanos(ns as u64))
 }
 
 /// Formats a chosen period: `100 ms`, `1 s`.
-pub(crate) fn period(ns: u64) -> String {
+pub fn period(ns: u64) -> String {
     if ns >= 1_000_000_000 { short_moment(ns as f64 / 1e9) } else { time(ns as f64) }
 }
 
 /// Formats a moment of a run as `3.000 s`: always in seconds, so that a column is comparable.
-pub(crate) fn moment(ns: u64) -> String {
+pub fn moment(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
 }
 
 /// Formats a planned moment as briefly as possible: `3 s`, `3.25 s`.
-pub(crate) fn short_moment(seconds: f64) -> String {
+pub fn short_moment(seconds: f64) -> String {
     let text = format!("{seconds:.2}");
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// Formats nanoseconds since 1970 as a date: `2026-01-01 00:00:00.000 UTC`.
-pub(crate) fn date(ns: u64) -> String {
+pub fn date(ns: u64) -> String {
     const MS_PER_DAY: u64 = 24 * 3_600_000;
     let (days, ms) = (ns / 1_000_000 / MS_PER_DAY, ns / 1_000_000 % MS_PER_DAY);
     // Years begin in March here, so that the leap day is a year's last; any 400 of them are
@@ -57,12 +57,12 @@ pub(crate) fn date(ns: u64) -> String {
 }
 
 /// Formats a share of 0 to 1: `38.2 %`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.000_5 { "< 0.1 %".to_owned() } else { format::share(share) }
 }
 
 /// Formats a whole number as `12 345`, with a thin no-break space between thousands.
-pub(crate) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -75,7 +75,7 @@ pub(crate) fn count(value: f64) -> String {
 }
 
 /// Formats three significant digits without a unit: `0.31`, `5.42`, `57.9`, `312`.
-pub(crate) fn three_digits(value: f64) -> String {
+pub fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),
@@ -84,7 +84,7 @@ pub(crate) fn three_digits(value: f64) -> String {
 }
 
 /// Formats a range: `23.8–25.3 Mbit/s`. The unit appears once when both ends share it.
-pub(crate) fn spread(low: &str, high: &str) -> String {
+pub fn spread(low: &str, high: &str) -> String {
     match (low.rsplit_once(' '), high.rsplit_once(' ')) {
         (Some((value, unit)), Some((_, other))) if unit == other => format!("{value}–{high}"),
         (None, None) => format!("{low}–{high}"),
@@ -92,20 +92,22 @@ pub(crate) fn spread(low: &str, high: &str) -> String {
     }
 }
 
-/// Unit of a whole chart: value of one unit, and its name.
+/// Unit of a whole chart.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ScaledUnit {
-    pub(crate) size: f64,
-    pub(crate) name: &'static str,
+pub struct ScaledUnit {
+    /// Value of one unit.
+    pub size: f64,
+    /// Name of the unit, such as `Mbit/s`.
+    pub name: &'static str,
 }
 
 /// Returns the unit of a rate chart whose largest value is `max_bps`.
-pub(crate) fn rate_unit(max_bps: f64) -> ScaledUnit {
+pub fn rate_unit(max_bps: f64) -> ScaledUnit {
     unit(max_bps, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
 }
 
 /// Returns the unit of a bytes chart whose largest value is `max_bytes`.
-pub(crate) fn bytes_unit(max_bytes: f64) -> ScaledUnit {
+pub fn bytes_unit(max_bytes: f64) -> ScaledUnit {
     unit(max_bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")])
 }
 
