@@ -2,4 +2,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| towpath_measure::live::fuzzing::datagram(data));
+fuzz_target!(|data: &[u8]| towpath_live::protocol::fuzzing::datagram(data));

@@ -2,4 +2,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| towpath_measure::scenario::fuzzing::scenario(data));
+fuzz_target!(|data: &[u8]| towpath_scenario::fuzzing::scenario(data));

@@ -2,4 +2,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| towpath_report::trace::fuzz(data));
+fuzz_target!(|data: &[u8]| towpath_trace::fuzz(data));

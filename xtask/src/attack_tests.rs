@@ -15,7 +15,16 @@ const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ATTACKS", "whole");
 const PARTS: [&[&str]; 3] = [
     &["--package", "towpath", "--test", "end_to_end", "security::"],
     &["--package", "towpath-mptcp", "--test", "syn_flood", "--test", "memory"],
-    &["--package", "towpath-measure", "--package", "towpath-study", "--lib", "fuzz"],
+    &[
+        "--package",
+        "towpath-live",
+        "--package",
+        "towpath-result",
+        "--package",
+        "towpath-study",
+        "--lib",
+        "fuzz",
+    ],
 ];
 
 /// Runs all parts, also after a failure; returns false if one failed.

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use towpath_measure::result::{CpuAccounting, CpuTime};
-use towpath_measure::scenario::{Flow, Pattern, Scenario};
+use towpath_result::{CpuAccounting, CpuTime};
+use towpath_scenario::{Flow, Pattern, Scenario};
 
 use crate::network::{EmulatedNetwork, HostNamespace};
 use crate::sys;

@@ -4,9 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use towpath_measure::scenario::{Family, Scenario, Transport};
 use towpath_mptcp::connection;
 use towpath_mptcp::settings::SettingError;
+use towpath_scenario::{Family, Scenario, Transport};
 
 use crate::clock::Clock;
 use crate::emulator::engine::EmulatorReport;

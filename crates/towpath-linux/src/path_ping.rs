@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_measure::live::TestToken;
-use towpath_measure::live::datagram::{self, EchoDatagram};
-use towpath_measure::result::Probe;
-use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
+use towpath_result::Probe;
+use towpath_run::datagram;
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::Pinger;
 
 use crate::run_clock::RunClock;
 use crate::sys;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use towpath_measure::live::DEFAULT_PORT;
+use towpath_live::protocol::DEFAULT_PORT;
 use towpath_net::Rate;
 
 use crate::clock::Clock;

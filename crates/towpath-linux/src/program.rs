@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::network::families as network_families;
-use towpath_measure::scenario::{Family, Flow, Scenario};
 use towpath_net::Instant;
+use towpath_scenario::network::families as network_families;
+use towpath_scenario::{Family, Flow, Scenario};
 
 use crate::exec::filter;
 use crate::lab::Roles;

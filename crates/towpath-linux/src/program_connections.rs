@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::network::path_and_end;
-use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_scenario::network::path_and_end;
+use towpath_scenario::{DataDirection, Pattern, Scenario};
 
 use crate::netlink::{DestroyedSockets, DiagSocket, SocketDiag, StateFilter, TcpState};
 use crate::network::EmulatedNetwork;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use towpath_measure::result::Part;
-use towpath_measure::scenario::Pattern;
+use towpath_result::Part;
+use towpath_scenario::Pattern;
 
 use crate::sample::{MptcpInfo, TcpInfo};
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::result::{Subflow, SubflowEnd};
-use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
+use towpath_result::{Subflow, SubflowEnd};
+use towpath_scenario::DataDirection;
 
 use crate::netlink::{DiagSocket, SocketDiag, StateFilter, SubflowFlags};
 use crate::sample::TcpInfo;

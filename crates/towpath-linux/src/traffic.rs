@@ -14,12 +14,12 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{DatagramRow, DatagramStats, Message, Probe};
-use towpath_measure::scenario::flow_plan::{directions, streams};
-use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
-use towpath_measure::traffic::TransferSender;
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_result::{DatagramRow, DatagramStats, Message, Probe};
+use towpath_run::traffic::TransferSender;
+use towpath_scenario::flow_plan::{directions, streams};
+use towpath_scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
 
 use crate::cpu_time::CpuMeters;
 use crate::lab::LabPrograms;

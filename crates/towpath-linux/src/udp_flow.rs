@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::TestToken;
-use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{UdpReceiver, UdpSender};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::stamp::{DatagramHeader, DatagramKind};
+use towpath_run::token::TestToken;
+use towpath_run::traffic::{UdpReceiver, UdpSender};
 
 use crate::run_clock::RunClock;
 use crate::sys;

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use towpath_linux::live::{LiveError, LocalBind, MeasureRequest, Server, ServerConfig, measure};
-use towpath_measure::live::secret::{AuthProof, Challenge};
-use towpath_measure::live::{
+use towpath_live::protocol::secret::{AuthProof, Challenge};
+use towpath_live::protocol::{
     ClientMessage, ConnectionKind, Preamble, Secret, ServerLimits, ServerMessage, TestPlan,
-    TestToken, TransferSettings, frame,
+    TransferSettings, frame,
 };
-use towpath_measure::result::{Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, no_files};
+use towpath_result::{Record, Summary};
+use towpath_run::token::TestToken;
+use towpath_scenario::{Scenario, Transport, no_files};
 
 #[path = "live/check.rs"]
 mod check;
@@ -159,7 +160,7 @@ fn every_pattern_runs_between_two_hosts() {
                     "{flow}: {flow_summary:?}"
                 );
                 assert_eq!(
-                    messages.map_or(0, towpath_measure::result::MessageStats::unanswered),
+                    messages.map_or(0, towpath_result::MessageStats::unanswered),
                     0,
                     "{flow}"
                 );
@@ -392,7 +393,7 @@ fn run_slow_reader(server: SocketAddr, held_streams: &Mutex<Vec<TcpStream>>) {
     let mut control = connect(server, ConnectionKind::Control, TestToken::NONE);
     send(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
     send(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();
-    let mut decoder = towpath_measure::live::FrameDecoder::default();
+    let mut decoder = towpath_live::protocol::FrameDecoder::default();
     let mut buffer = [0; 1_024];
     let token = loop {
         let length = control.read(&mut buffer).unwrap();

@@ -14,7 +14,7 @@ use towpath_linux::live::{
     NetworkChange, NetworkWatch, ProbeKind, ProbeOutcome, Server, ServerConfig, check,
 };
 use towpath_linux::netlink::{Prefix, RouteSocket, RouteSpec, VethEnd};
-use towpath_measure::live::ServerLimits;
+use towpath_live::protocol::ServerLimits;
 
 use netns::in_namespace;
 

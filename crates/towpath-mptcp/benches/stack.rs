@@ -11,8 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent};
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
 
 const TRANSFER_BYTES: u64 = 20_000_000;
 const PORT: u16 = 80;

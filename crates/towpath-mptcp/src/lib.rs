@@ -10,9 +10,7 @@
 pub mod connection;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod keys;
 pub mod path_manager;
 pub mod settings;
 pub mod stack;
 pub mod subflow;
-pub mod wire;

@@ -10,14 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
-use towpath_mptcp::stack::{
-    self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, SynFloodProtection,
-};
-use towpath_mptcp::wire::{
-    Ecn, Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Payload, Segment,
-};
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackEvent, SynFloodProtection};
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
+use towpath_wire::{Ecn, Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Payload, Segment};
 
 const CONNECTIONS: usize = 10_000;
 /// Maximum memory for one end of an idle connection with one subflow.

@@ -6,15 +6,15 @@
 
 use std::io::Write as _;
 
-use towpath_measure::scenario::Transport;
+use towpath_scenario::Transport;
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-fn read_stored_run(file: &str) -> std::io::Result<towpath_measure::store::StoredRun> {
+fn read_stored_run(file: &str) -> std::io::Result<towpath_result::store::StoredRun> {
     let reader = std::io::BufReader::new(std::fs::File::open(file)?);
-    let result = towpath_measure::store::read_run(reader).map_err(std::io::Error::other)?;
-    Ok(towpath_measure::store::StoredRun::new(result, Some(file.to_owned())))
+    let result = towpath_result::store::read_run(reader).map_err(std::io::Error::other)?;
+    Ok(towpath_result::store::StoredRun::new(result, Some(file.to_owned())))
 }
 
 fn main() -> std::io::Result<()> {

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{AccountSummary, Part, Parts};
-use towpath_measure::scenario::DataDirection;
+use towpath_result::{AccountSummary, Part, Parts};
+use towpath_scenario::DataDirection;
 
-use towpath_measure::format::text::{clean, cut, wrap};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::text::{clean, cut, wrap};
+use towpath_result::store::StoredRun;
 
 /// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 46;

@@ -1,11 +1,11 @@
 //! The summary table: transports side by side. The terminal and the page show the same cells.
 
-use towpath_measure::result::{FlowSummary, Recovery, StackStats, Summary};
-use towpath_measure::scenario::{DataDirection, units};
+use towpath_result::{FlowSummary, Recovery, StackStats, Summary};
+use towpath_scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use towpath_measure::format::number;
-use towpath_measure::format::text::{clean, cut};
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
 
 mod datagrams;
 mod headline;
@@ -467,7 +467,7 @@ fn paths_used(group: &RunGroup<'_>, key: FlowKey) -> Cell {
         }
     }
     let share = |summary: &Summary, name: &str| {
-        let is_in_flow = |s: &&towpath_measure::result::SubflowSummary| {
+        let is_in_flow = |s: &&towpath_result::SubflowSummary| {
             s.flow == key.flow && s.direction == key.direction
         };
         let total_bytes: f64 =

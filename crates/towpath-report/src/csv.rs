@@ -8,13 +8,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
-use towpath_measure::result::Record;
+use towpath_result::Record;
 
 use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
-use towpath_measure::format::text::clean;
-use towpath_measure::store::StoredRun;
+use towpath_result::format::text::clean;
+use towpath_result::store::StoredRun;
 
 /// Name of a table that can be written as CSV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

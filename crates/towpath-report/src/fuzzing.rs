@@ -2,11 +2,11 @@
 
 use std::io::BufRead;
 
-use towpath_measure::input::ReadBudget;
-use towpath_measure::store::read_run_within;
+use towpath_result::input::ReadBudget;
+use towpath_result::store::read_run_within;
 
 use crate::{Comparison, html, table, warnings};
-use towpath_measure::store::StoredRun;
+use towpath_result::store::StoredRun;
 
 /// Read limit, far below a command's, so that the fuzzer finds excessive memory use soon.
 const MAX_BYTES: u64 = 4_000_000;
@@ -17,7 +17,7 @@ pub fn result(input: impl BufRead) {
     let runs = [StoredRun::new(run, Some("fuzz".to_owned()))];
     let text = table(&runs, 100, false);
     assert!(
-        !text.chars().any(|c| towpath_measure::format::text::deceives(c) && c != '\n'),
+        !text.chars().any(|c| towpath_result::format::text::deceives(c) && c != '\n'),
         "a terminal is commanded"
     );
     assert!(html(&runs).matches("<script").count() == 2, "a page has another script");

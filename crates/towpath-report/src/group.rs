@@ -1,10 +1,10 @@
 //! Grouping of runs that differ only in their repetition: one column of every table.
 
-use towpath_measure::result::{FlowSummary, Meta, Summary};
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_result::{FlowSummary, Meta, Summary};
+use towpath_scenario::{DataDirection, Transport};
 
-use towpath_measure::format::text::{clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 
 /// The repetitions of one measurement.
 #[derive(Debug, Clone)]

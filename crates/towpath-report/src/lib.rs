@@ -23,7 +23,6 @@ mod series;
 mod sweep;
 mod terminal;
 mod text;
-pub mod trace;
 
 pub use account::account_table;
 pub use comparison::Comparison;

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::expect::MetricUnit;
-use towpath_measure::metrics::statistics::{
+use towpath_result::expect::MetricUnit;
+use towpath_result::metrics::statistics::{
     ConfidenceInterval, Estimate, Sample, missing_interval_reason,
 };
 
 use crate::chart::values::{ValueAxis, ValueRow, rows};
 use crate::page::head;
 use crate::text::esc;
-use towpath_measure::format::number;
-use towpath_measure::format::text::cut;
+use towpath_result::format::number;
+use towpath_result::format::text::cut;
 
 const STYLE: &str = include_str!("style.css");
 /// Maximum number of points in a plot; the table has all of them.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::format;
-use towpath_measure::result::{Record, SIMULATED_BECAUSE, Warning};
-use towpath_measure::scenario::World;
+use towpath_result::format;
+use towpath_result::{Record, SIMULATED_BECAUSE, Warning};
+use towpath_scenario::World;
 
 use crate::chart::{robust_top, tick_label, time_ticks};
 use crate::compare::{
@@ -13,9 +13,9 @@ use crate::compare::{
 use crate::comparison::timing;
 use crate::group::{RunGroup, groups, verdict};
 use crate::series::{self, Grid, Mark, Values};
-use towpath_measure::format::number;
-use towpath_measure::format::text::{clean, cut, pad, wrap};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut, pad, wrap};
+use towpath_result::store::StoredRun;
 
 /// Maximum number of lines of a sentence, because a file may contain an endless one.
 const MAX_SENTENCE_LINES: usize = 8;

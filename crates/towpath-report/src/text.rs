@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use towpath_measure::format::text::deceives;
+use towpath_result::format::text::deceives;
 
 /// Displays text with the five special characters of HTML replaced, and control characters (which
 /// HTML forbids) made visible.

@@ -8,10 +8,10 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{handover, run};
-use towpath_measure::result::{Account, AccountSummary, Basis, LinkAccount, Part, Parts, Record};
-use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_measure::store::StoredRun;
 use towpath_report::html;
+use towpath_result::store::StoredRun;
+use towpath_result::{Account, AccountSummary, Basis, LinkAccount, Part, Parts, Record};
+use towpath_scenario::{DataDirection, Transport};
 
 const PERIOD_NS: u64 = 100_000_000;
 

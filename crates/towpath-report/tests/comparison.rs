@@ -7,12 +7,10 @@
 mod common;
 
 use common::{handover, run};
-use towpath_measure::result::{
-    CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder,
-};
-use towpath_measure::scenario::{Transport, World};
-use towpath_measure::store::StoredRun;
 use towpath_report::Comparison;
+use towpath_result::store::StoredRun;
+use towpath_result::{CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder};
+use towpath_scenario::{Transport, World};
 
 /// Returns `repeat` repetitions each of TCP and MPTCP, run in turn, with varying goodput.
 fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {

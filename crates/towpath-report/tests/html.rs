@@ -7,13 +7,13 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{
+use towpath_report::{Comparison, html};
+use towpath_result::store::StoredRun;
+use towpath_result::{
     Counter, DatagramRow, EmulatorTiming, FlowSummary, Interval, Message, MessageStats, MetaFlow,
     Probe, Record, Stall, Warning,
 };
-use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_measure::store::StoredRun;
-use towpath_report::{Comparison, html};
+use towpath_scenario::{DataDirection, Transport, World};
 
 /// Returns the page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {
@@ -418,9 +418,9 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
 
 #[test]
 fn a_stored_result_becomes_a_page() {
-    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../towpath-measure/tests/fixtures");
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../towpath-result/tests/fixtures");
     let file = std::fs::File::open(format!("{fixtures}/result-v1.jsonl")).unwrap();
-    let result = towpath_measure::store::read_run(std::io::BufReader::new(file)).unwrap();
+    let result = towpath_result::store::read_run(std::io::BufReader::new(file)).unwrap();
     let page = html(&[StoredRun::new(result, Some("result-v1.jsonl".to_owned()))]);
     assert_well_formed(&page);
     assert!(page.contains("<code>result-v1.jsonl</code>"));

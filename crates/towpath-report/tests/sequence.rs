@@ -4,11 +4,12 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
-use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
-use towpath_measure::result::{Record, Sequence, SequenceKind, SequenceMark};
-use towpath_mptcp::wire::{Flags, Options, Packet, Payload, SackBlocks, Segment};
-use towpath_report::trace::{self, CaptureAnalysis};
 use towpath_report::{CsvTable, csv, html};
+use towpath_result::{Record, Sequence, SequenceKind, SequenceMark};
+use towpath_trace as trace;
+use towpath_trace::CaptureAnalysis;
+use towpath_wire::pcapng::{PacketDirection, PcapngWriter};
+use towpath_wire::{Flags, Options, Packet, Payload, SackBlocks, Segment};
 
 const MS: u64 = 1_000_000;
 const MSS_BYTES: u32 = 1_000;

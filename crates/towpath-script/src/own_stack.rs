@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::settings::HostSettings;
-use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent,
-};
-use towpath_mptcp::wire::Packet;
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::{ConnectionError, InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::Packet;
 
 use crate::host::{CallResult, HostUnderTest, Tolerance};
 use crate::parse::endpoint;

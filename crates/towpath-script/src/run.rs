@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::wire::{Flags, IcmpKind, Packet, Segment};
+use towpath_wire::{Flags, IcmpKind, Packet, Segment};
 
 use crate::host::{CallResult, HostUnderTest};
 use crate::peer::{Peer, handshake_packets, pattern};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use towpath_mptcp::wire::{Ecn, Flags};
+use towpath_wire::{Ecn, Flags};
 
 /// One file: its claim, its host, and its steps.
 #[derive(Debug, Clone, PartialEq)]

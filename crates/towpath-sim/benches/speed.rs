@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
+use towpath_result::Record;
+use towpath_scenario::{Scenario, Transport, builtin, no_files};
 use towpath_sim::{SimJob, run};
 
 const TWO_PATHS: &str = r#"
@@ -76,7 +76,7 @@ fn cases(divisor: u32) -> Vec<Case> {
 }
 
 fn with_duration(mut scenario: Scenario, new_duration: Duration) -> Scenario {
-    use towpath_measure::scenario::Pattern::{Bulk, Exchange, Iperf, Run, Udp, Udping, Video, Web};
+    use towpath_scenario::Pattern::{Bulk, Exchange, Iperf, Run, Udp, Udping, Video, Web};
     for flow in &mut scenario.flows {
         match &mut flow.pattern {
             Bulk { duration, .. } | Iperf { duration, .. } | Run { duration, .. } => {

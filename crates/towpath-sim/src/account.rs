@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_measure::account::{IdleCause, Ledger, Period};
-use towpath_measure::network::LinkDirections;
-use towpath_measure::result::Part;
-use towpath_measure::scenario::{DataDirection, Scenario, Transport};
-use towpath_mptcp::stack::ConnectionId;
-use towpath_mptcp::wire::udp;
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Topology};
+use towpath_result::Part;
+use towpath_result::accounting::{IdleCause, Ledger, Period};
+use towpath_scenario::network::LinkDirections;
+use towpath_scenario::{DataDirection, Scenario, Transport};
+use towpath_wire::ConnectionId;
+use towpath_wire::udp;
 
 use crate::idle_cause::{SimView, idle_cause};
 use crate::packet::SimPacket;

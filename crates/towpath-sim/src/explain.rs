@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use towpath_measure::account::buffer_bytes;
-use towpath_measure::format;
-use towpath_measure::result::{AccountSummary, Part, Record};
-use towpath_measure::scenario::{Host, Path, Scenario, Transport};
 use towpath_multipath::congestion;
 use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
+use towpath_result::accounting::buffer_bytes;
+use towpath_result::format;
+use towpath_result::{AccountSummary, Part, Record};
+use towpath_scenario::{Host, Path, Scenario, Transport};
 
 use crate::error::SimError;
 use crate::run::{SimJob, run};

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use towpath_measure::network::{address, end_of, endpoints, families};
-use towpath_measure::scenario::flow_plan::request_directions;
-use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::HostSettings;
 use towpath_mptcp::stack::{self, ListenerId, Stack};
-use towpath_mptcp::wire::Packet;
-use towpath_mptcp::wire::udp;
 use towpath_net::{Instant, stream_seed};
 use towpath_quic as quic;
+use towpath_scenario::flow_plan::request_directions;
+use towpath_scenario::network::{address, end_of, endpoints, families};
+use towpath_scenario::{Family, Flow, Scenario, Transport};
+use towpath_wire::Packet;
+use towpath_wire::udp;
 
 use crate::error::SimError;
 use crate::quic::QuicHost;

@@ -1,13 +1,13 @@
 //! Causes of idle links: the reason why no sender uses a link now.
 
-use towpath_measure::account::IdleCause;
-use towpath_measure::network::path_of;
-use towpath_measure::result::{Part, PartGroup};
-use towpath_measure::scenario::flow_plan::{directions, request_directions};
-use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_mptcp::connection::{SendLimit, SubflowLimit};
-use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
+use towpath_result::accounting::IdleCause;
+use towpath_result::{Part, PartGroup};
+use towpath_scenario::flow_plan::{directions, request_directions};
+use towpath_scenario::network::path_of;
+use towpath_scenario::{DataDirection, Scenario, Transport};
+use towpath_wire::ConnectionId;
 
 use crate::account::LinkLedger;
 use crate::host::SimHost;

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_measure::scenario::{LinkSide, Middlebox, MiddleboxAction};
-use towpath_mptcp::wire::{Flags, MptcpOption, Packet, Segment};
 use towpath_net::Instant;
+use towpath_scenario::{LinkSide, Middlebox, MiddleboxAction};
+use towpath_wire::{Flags, MptcpOption, Packet, Segment};
 
 /// Longest time that a coalescing box holds a segment for the next one.
 const COALESCE_TIMEOUT: Duration = Duration::from_micros(500);

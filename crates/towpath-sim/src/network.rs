@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use towpath_measure::network::{
-    LinkDirections, ReportedDirection, end_of, path_of, split, topology,
-};
-use towpath_measure::result::{Interface as InterfaceTotals, Link};
-use towpath_measure::scenario::{
-    LinkSide, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
-};
-use towpath_mptcp::wire::{self, Segmenter};
 use towpath_net::config::{DirectionConfig, QueuePosition, Shaper};
 use towpath_net::topology::{RouteError, RouteId};
 use towpath_net::{Instant, Topology};
+use towpath_result::{Interface as InterfaceTotals, Link};
+use towpath_scenario::network::{
+    LinkDirections, ReportedDirection, end_of, path_of, split, topology,
+};
+use towpath_scenario::{
+    LinkSide, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
+};
+use towpath_wire as wire;
+use towpath_wire::Segmenter;
 
 use crate::account::CapacityAccounts;
 use crate::error::SimError;
@@ -104,7 +105,7 @@ impl<'a> SimNetwork<'a> {
         captures: Vec<PcapWriter<'a>>,
     ) -> Result<Self, RouteError> {
         let (topology, links) = topology::<SimPacket>(scenario, seed, &[])?;
-        let interface = |index: usize, path: &towpath_measure::scenario::Path, end: usize| {
+        let interface = |index: usize, path: &towpath_scenario::Path, end: usize| {
             let host = path.between.get(end).copied().unwrap_or_default();
             let interfaces_before = scenario.paths.iter().take(index);
             let interfaces_before =

@@ -1,7 +1,7 @@
 //! Packets that travel over the simulated links: those of the stack.
 
-use towpath_mptcp::wire;
 use towpath_net::Instant;
+use towpath_wire as wire;
 
 /// A packet, or a super-segment on a path that carries them whole. Boxed, because it moves from
 /// queue to queue and is mostly header.

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use towpath_measure::pcapng;
 use towpath_net::Instant;
+use towpath_wire::pcapng;
 
-pub(crate) use towpath_measure::pcapng::PacketDirection;
+pub(crate) use towpath_wire::pcapng::PacketDirection;
 
 /// Start of virtual time: 2026-01-01 00:00:00 UTC, fixed so that equal runs give equal files.
 pub const CAPTURE_EPOCH: Duration = Duration::from_secs(1_767_225_600);

@@ -4,15 +4,16 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use towpath_measure::live::TestToken;
-use towpath_measure::live::datagram::{self, EchoDatagram};
-use towpath_measure::network::joined_by;
-use towpath_measure::result::Probe;
-use towpath_measure::scenario::{Family, Flow, Pattern, Scenario};
-use towpath_measure::traffic::Pinger;
-use towpath_mptcp::wire::udp::UdpDatagram as Udp;
-use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
+use towpath_result::Probe;
+use towpath_run::datagram;
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::Pinger;
+use towpath_scenario::network::joined_by;
+use towpath_scenario::{Family, Flow, Pattern, Scenario};
+use towpath_wire::udp::UdpDatagram as Udp;
+use towpath_wire::{Ecn, Packet};
 
 use crate::host::SimHost;
 use crate::network::SimNetwork;

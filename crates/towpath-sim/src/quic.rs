@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use towpath_measure::network::path_of;
 use towpath_mptcp::path_manager::InterfaceId;
 use towpath_mptcp::stack::{ConnectionStatus, SubflowStatus};
 use towpath_mptcp::subflow::{SubflowStats, TcpState};
-use towpath_mptcp::wire::udp::UdpDatagram as Udp;
-use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_multipath::PathId;
 use towpath_net::Instant;
 use towpath_quic as quic;
+use towpath_scenario::network::path_of;
+use towpath_wire::udp::UdpDatagram as Udp;
+use towpath_wire::{Ecn, Packet};
 
 /// QUIC endpoint of a host, with its connections and listeners.
 #[derive(Debug)]

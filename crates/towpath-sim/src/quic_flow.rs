@@ -3,10 +3,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_measure::result::EventKind;
-use towpath_measure::scenario::{Flow, Transport};
 use towpath_net::Instant;
 use towpath_quic::{ConnectionError, ConnectionId, QuicEvent, StreamId};
+use towpath_result::EventKind;
+use towpath_scenario::{Flow, Transport};
 
 use crate::record::event;
 use crate::simulation::Simulation;

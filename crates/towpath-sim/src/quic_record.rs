@@ -1,12 +1,12 @@
 //! Records about QUIC's paths, as far as they differ from those about subflows.
 
-use towpath_measure::network::path_of;
-use towpath_measure::result::{Event, EventKind, MultipathUse, Warning};
-use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, PathNotice};
+use towpath_result::{Event, EventKind, MultipathUse, Warning};
+use towpath_scenario::Transport;
+use towpath_scenario::network::path_of;
 
 use crate::quic_flow::is_quic;
 use crate::record::{SimRecorder, event};

@@ -5,20 +5,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::decisions::{DecisionLog, StackTotals};
-use towpath_measure::network::{endpoints, path_of};
-use towpath_measure::result::{
-    ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause, Subflow, SubflowEnd,
-    SubflowSummary,
-};
-use towpath_measure::scenario::flow_plan::directions;
-use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_mptcp::stack::{
-    ConnectionId, ConnectionStatus, FallbackReason, StackDecision, StackNotice, SubflowStatus,
+    ConnectionStatus, FallbackReason, StackDecision, StackNotice, SubflowStatus,
 };
 use towpath_mptcp::subflow::{CloseReason, SubflowStats, TcpState};
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
+use towpath_result::{
+    ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause, Subflow, SubflowEnd,
+    SubflowSummary,
+};
+use towpath_run::decisions::{DecisionLog, StackTotals};
+use towpath_scenario::flow_plan::directions;
+use towpath_scenario::network::{endpoints, path_of};
+use towpath_scenario::{DataDirection, Scenario};
+use towpath_wire::ConnectionId;
 
 use crate::error::SimError;
 use crate::host::SimHost;

@@ -4,12 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_measure::network::end_of;
-use towpath_measure::result::{Meta, Record};
-use towpath_measure::scenario::{Scenario, StackKind, Transport, World};
 use towpath_mptcp::path_manager;
 use towpath_multipath::{congestion, scheduler};
 use towpath_net::Instant;
+use towpath_result::{Meta, Record};
+use towpath_scenario::network::end_of;
+use towpath_scenario::{Scenario, StackKind, Transport, World};
 
 use crate::error::SimError;
 use crate::pcap::{CaptureOutputs, PcapWriter};

@@ -12,14 +12,16 @@
 
 use std::net::SocketAddr;
 
-use towpath_measure::metrics::disruption::describe;
-use towpath_measure::result::{Event, EventKind, Record};
-use towpath_measure::scenario::flow_plan::FlowGoal;
-use towpath_measure::scenario::{
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::ListenerId;
+use towpath_net::Instant;
+use towpath_result::metrics::disruption::describe;
+use towpath_result::{Event, EventKind, Record};
+use towpath_scenario::flow_plan::FlowGoal;
+use towpath_scenario::{
     DownMode, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
 };
-use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
-use towpath_net::Instant;
+use towpath_wire::ConnectionId;
 
 use crate::error::SimError;
 use crate::host::SimHost;

@@ -2,9 +2,10 @@
 //! calls.
 
 use bytes::Bytes;
-use towpath_mptcp::stack::{self, ConnectionId};
+use towpath_mptcp::stack;
 use towpath_net::Instant;
 use towpath_quic as quic;
+use towpath_wire::ConnectionId;
 
 use crate::host::SimHost;
 use crate::quic::as_subflows;

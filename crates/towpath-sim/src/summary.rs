@@ -1,17 +1,17 @@
 //! Summary, account and other records that are known only at the end of a run.
 
-use towpath_measure::account::BufferSizes;
-use towpath_measure::format;
-use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
-use towpath_measure::result::{
+use towpath_mptcp::stack::ConnectionStatus;
+use towpath_net::Instant;
+use towpath_result::accounting::BufferSizes;
+use towpath_result::format;
+use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
+use towpath_result::{
     Basis, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe, Record,
     SubflowSummary, Warning,
 };
-use towpath_measure::scenario::flow_plan::summary_directions;
-use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_measure::traffic::messages;
-use towpath_mptcp::stack::ConnectionStatus;
-use towpath_net::Instant;
+use towpath_run::traffic::messages;
+use towpath_scenario::flow_plan::summary_directions;
+use towpath_scenario::{DataDirection, Transport};
 
 use crate::account::ReadTotals;
 use crate::error::SimError;

@@ -1,16 +1,16 @@
-//! Simulated applications: the traffic patterns of `towpath-measure` over the stacks' connections.
+//! Simulated applications: the traffic patterns of `towpath-run` over the stacks' connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::flow_plan::{directions, streams};
-use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
-use towpath_measure::traffic::{
+use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::traffic::{
     FlowRole, MessageSession, SendAllowance, StreamAction, TransferReceiver, TransferSender,
 };
-use towpath_net::Instant;
+use towpath_scenario::flow_plan::{directions, streams};
+use towpath_scenario::{DataDirection, Flow, Scenario, Transport};
 
 use crate::host::SimHost;
 use crate::ping::FlowPinger;

@@ -5,16 +5,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_measure::live::TestToken;
-use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{DatagramRow, DatagramStats, Interval};
-use towpath_measure::scenario::flow_plan::directions;
-use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as UdpPlan};
-use towpath_measure::traffic::udp::{self, UdpReceiver, UdpSender};
-use towpath_mptcp::wire::udp::UdpDatagram as Udp;
-use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_result::{DatagramRow, DatagramStats, Interval};
+use towpath_run::stamp::{DatagramHeader, DatagramKind};
+use towpath_run::token::TestToken;
+use towpath_run::traffic::udp;
+use towpath_run::traffic::udp::{UdpReceiver, UdpSender};
+use towpath_scenario::flow_plan::directions;
+use towpath_scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as UdpPlan};
+use towpath_wire::udp::UdpDatagram as Udp;
+use towpath_wire::{Ecn, Packet};
 
 use crate::host::SimHost;
 use crate::network::SimNetwork;

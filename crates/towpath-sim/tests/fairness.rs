@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use towpath_measure::batch;
-use towpath_measure::result::{Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, no_files};
+use towpath_result::{Record, Summary};
+use towpath_run::batch;
+use towpath_scenario::{Scenario, Transport, no_files};
 use towpath_sim::{SimJob, run};
 
 const COUPLED: [&str; 3] = ["lia", "olia", "balia"];

@@ -8,9 +8,9 @@ mod simulated;
 use std::io::Write;
 use std::process::Command;
 
-use towpath_measure::batch;
-use towpath_measure::result::{EventKind, Meta, Record};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_result::{EventKind, Meta, Record};
+use towpath_run::batch;
+use towpath_scenario::{Scenario, Transport};
 
 use simulated::{CompletedRun, builtin_scenario, scenario, simulate};
 

@@ -9,9 +9,9 @@ mod simulated;
 
 use std::sync::Arc;
 
-use towpath_measure::batch;
-use towpath_measure::result::{EventKind, Message, Record};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_result::{EventKind, Message, Record};
+use towpath_run::batch;
+use towpath_scenario::{Scenario, Transport};
 use towpath_sim::{SimError, SimJob, run};
 
 use simulated::{CompletedRun, builtin_scenario, scenario, simulate};

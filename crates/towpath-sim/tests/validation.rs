@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use towpath_measure::result::{Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
+use towpath_result::{Record, Summary};
+use towpath_scenario::{Scenario, Transport, builtin, no_files};
 use towpath_sim::{SimJob, run};
 
 fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
+use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 
 use crate::plan::Plan;
 use crate::runs::RunSelection;

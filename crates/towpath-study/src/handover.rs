@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use towpath_measure::decisions::REASON_PREFIX;
-use towpath_measure::result::{
+use towpath_result::{
     Event, EventKind, FlowSummary, Meta, MetaFlow, Record, ReinjectionCause, Subflow, SubflowEnd,
 };
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_run::decisions::REASON_PREFIX;
+use towpath_scenario::{DataDirection, Transport};
 
 /// Maximum smoothed round-trip time of the first path, above which the paper's phone switches.
 const MAX_PRIMARY_SRTT_US: u32 = 600_000;
@@ -341,11 +341,11 @@ mod tests {
             to = "server"
             pattern = "interactive"
         "#;
-        let scenario = towpath_measure::scenario::Scenario::parse("leaving.toml", text, &|_| {
+        let scenario = towpath_scenario::Scenario::parse("leaving.toml", text, &|_| {
             Err(std::io::ErrorKind::NotFound.into())
         })
         .expect("a scenario");
-        let world = towpath_measure::scenario::World::Sim;
+        let world = towpath_scenario::World::Sim;
         Record::Meta(Box::new(Meta::of(&scenario, world, (transport, 1), 1)))
     }
 
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn packets_that_never_leave_the_host_are_not_activity() {
         let link = |ms: u64, offered_packets| {
-            Record::Link(towpath_measure::result::Link {
+            Record::Link(towpath_result::Link {
                 t_ns: ms * 1_000_000,
                 path: "wifi".to_owned(),
                 direction: DataDirection::Up,

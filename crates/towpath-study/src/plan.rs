@@ -9,7 +9,7 @@ mod read;
 use std::io;
 use std::time::Duration;
 
-use towpath_measure::scenario::{ScenarioErrors, Transport, World};
+use towpath_scenario::{ScenarioErrors, Transport, World};
 
 pub use document::{DocumentError, KeyPath};
 pub(crate) use document::{remove, set};

@@ -7,8 +7,8 @@
 
 use std::io;
 
-use towpath_measure::scenario::{ScenarioErrors, World};
 use towpath_report::gallery::{ClaimEntry, GalleryEntry};
+use towpath_scenario::{ScenarioErrors, World};
 
 use crate::claims::{Claim, ClaimOutcome, ClaimSet, ClaimVerdict};
 use crate::figure::{PublishedPoint, figure, published};
@@ -259,7 +259,7 @@ mod tests {
             key: String::new(),
             variant: "TCP".into(),
             world,
-            transport: towpath_measure::scenario::Transport::Tcp,
+            transport: towpath_scenario::Transport::Tcp,
             seed: 1,
             parameters: std::collections::BTreeMap::new(),
             error: None,

@@ -6,7 +6,7 @@ mod series;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use towpath_measure::scenario::{Transport, World};
+use towpath_scenario::{Transport, World};
 
 pub use metrics::run_metrics;
 pub use series::{SECOND_PREFIX, per_second};

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use toml::{Table, Value};
-use towpath_measure::result::{Record, SCHEMA_VERSION};
-use towpath_measure::scenario::{Scenario, Transport, World};
+use towpath_result::{Record, SCHEMA_VERSION};
+use towpath_scenario::{Scenario, Transport, World};
 
 use crate::plan::{
     Axis, AxisValue, DocumentError, FileLoader, KeyPath, Plan, PlotKind, Variant, remove, set,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use towpath_measure::expect::{Metric, MetricUnit};
-use towpath_measure::metrics::statistics::Sample;
-use towpath_measure::scenario::World;
 use towpath_report::{SweepMetric, SweepPage, SweepPoint, sweep_page};
+use towpath_result::expect::{Metric, MetricUnit};
+use towpath_result::metrics::statistics::Sample;
+use towpath_scenario::World;
 
 use crate::plan::Plan;
 use crate::row::RunRow;

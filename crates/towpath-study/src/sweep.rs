@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
-use towpath_measure::batch;
-use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{ScenarioErrors, World};
+use towpath_result::Record;
+use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
+use towpath_run::batch;
+use towpath_scenario::{ScenarioErrors, World};
 
 use crate::plan::{FileLoader, MAX_SEEDS, Plan};
 use crate::row::RunRow;

@@ -23,7 +23,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
-use towpath_measure::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
+use towpath_result::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 
 use crate::row::{Parameter, RunRow, present_name};
 use crate::runs::ENGINE_VERSION;
@@ -408,7 +408,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::{Transport, World};
+    use towpath_scenario::{Transport, World};
 
     use super::*;
 

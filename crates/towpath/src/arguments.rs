@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
-use towpath_measure::pcapng::MIN_SNAP_BYTES;
-use towpath_measure::result::OrderKind;
-use towpath_measure::scenario::{Transport, World};
-use towpath_report::trace::TakenAt;
+use towpath_result::OrderKind;
+use towpath_scenario::{Transport, World};
+use towpath_trace::TakenAt;
+use towpath_wire::pcapng::MIN_SNAP_BYTES;
 
 use crate::changes::ScenarioChanges;
 use crate::check::CheckArguments;
@@ -559,7 +559,7 @@ mod tests {
 
     #[test]
     fn the_reference_lists_all_choices() {
-        let page = towpath_measure::scenario::reference_markdown();
+        let page = towpath_scenario::reference_markdown();
         let [schedulers, managers, controls] = towpath_sim::known_names();
         let quic_controls = ["newreno", "noq-cubic", "bbr"];
         for (key, names) in [

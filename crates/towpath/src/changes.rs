@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use towpath_measure::scenario::change::{self, ChangeError};
-use towpath_measure::scenario::units::duration_text;
+use towpath_scenario::change;
+use towpath_scenario::change::ChangeError;
+use towpath_scenario::units::duration_text;
 
 use crate::measure::amounts;
 

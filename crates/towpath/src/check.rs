@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use towpath_linux::live::{self, ProbeKind, ProbeOutcome, ProbeResult};
-use towpath_measure::result::Warning;
+use towpath_result::Warning;
 
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -22,7 +22,7 @@ pub(crate) struct CheckArguments {
     /// Name or address of the server
     pub(crate) host: String,
     /// Ports
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_measure::live::DEFAULT_PORT])]
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_live::protocol::DEFAULT_PORT])]
     pub(crate) port: Vec<u16>,
     /// Only IPv4
     #[arg(short = '4', long = "ipv4", conflicts_with = "v6")]

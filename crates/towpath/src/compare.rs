@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use towpath_linux::interrupt;
-use towpath_measure::result::{OrderKind, Warning};
-use towpath_measure::scenario::{Scenario, Transport, World};
-use towpath_measure::store::StoredRun;
 use towpath_report::Comparison;
+use towpath_result::store::StoredRun;
+use towpath_result::{OrderKind, Warning};
+use towpath_scenario::{Scenario, Transport, World};
 
 use crate::arguments::{BackendChoice, CaptureArguments, CompareArguments, RunArguments};
 use crate::error::CliError;

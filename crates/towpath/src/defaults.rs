@@ -10,10 +10,9 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
-use towpath_measure::input::ReadBudget;
-use towpath_measure::scenario::document::{
-    self, KeyPresence, KeySchema, TableSchema, ValueKind, key, nearest,
-};
+use towpath_result::input::ReadBudget;
+use towpath_scenario::document;
+use towpath_scenario::document::{KeyPresence, KeySchema, TableSchema, ValueKind, key, nearest};
 
 use crate::error::CliError;
 

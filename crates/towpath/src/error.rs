@@ -12,11 +12,11 @@ use towpath_linux::live::LiveError;
 use towpath_linux::run::RunError;
 use towpath_linux::sandbox::SandboxError;
 use towpath_linux::setup::SetupError;
-use towpath_measure::scenario::ScenarioErrors;
-use towpath_measure::store::StoreError;
-use towpath_report::trace::CaptureError;
+use towpath_result::store::StoreError;
+use towpath_scenario::ScenarioErrors;
 use towpath_study::reproduction::ReproductionError;
 use towpath_study::sweep::SweepError;
+use towpath_trace::CaptureError;
 
 /// Error that ends a command. All of them give exit code 2.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 use towpath_linux::interrupt;
-use towpath_measure::batch;
-use towpath_measure::format;
-use towpath_measure::result::Summary;
-use towpath_measure::scenario::{Scenario, World};
-use towpath_measure::store::StoredRun;
+use towpath_result::Summary;
+use towpath_result::format;
+use towpath_result::store::StoredRun;
+use towpath_run::batch;
+use towpath_scenario::{Scenario, World};
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 

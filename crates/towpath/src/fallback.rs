@@ -1,8 +1,8 @@
 //! The default world of a run: emulated where this machine can, else simulated.
 
 use towpath_linux::preflight::Missing;
-use towpath_measure::result::SIMULATED_BECAUSE;
-use towpath_measure::scenario::{Scenario, StackKind, Transport, World};
+use towpath_result::SIMULATED_BECAUSE;
+use towpath_scenario::{Scenario, StackKind, Transport, World};
 
 use crate::arguments::{BackendChoice, RunOptions};
 use crate::error::CliError;

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Dir, OutputFile, ReadAccess};
-use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
-use towpath_measure::store::StoredRun;
-use towpath_measure::store::read_run_within;
+use towpath_result::input;
+use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
+use towpath_result::store::StoredRun;
+use towpath_result::store::read_run_within;
 
 use crate::error::CliError;
 
@@ -211,7 +212,7 @@ mod tests {
     fn a_finished_result_is_compressed_and_reads_back() {
         let folder = std::env::temp_dir().join(format!("towpath-files-{}", std::process::id()));
         let folder = ResultFolder::create(Some(&folder), "x").unwrap();
-        let text = include_str!("../../towpath-measure/tests/fixtures/result-v1.jsonl");
+        let text = include_str!("../../towpath-result/tests/fixtures/result-v1.jsonl");
         let mut file = folder.begin("tcp-1").unwrap();
         for line in text.split_inclusive('\n') {
             file.add(line).unwrap();

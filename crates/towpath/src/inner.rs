@@ -18,9 +18,9 @@ use towpath_linux::preflight::{self, Emulation};
 use towpath_linux::run::{PcapOptions, RunJob};
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::{RunOrder, Warning};
-use towpath_measure::scenario::{Scenario, Transport};
-use towpath_measure::store::write_record;
+use towpath_result::store::write_record;
+use towpath_result::{RunOrder, Warning};
+use towpath_scenario::{Scenario, Transport};
 
 use crate::arguments::{BackendChoice, CaptureArguments};
 use crate::changes::ScenarioChanges;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_measure::result::{EventKind, Record, Subflow, SubflowEnd};
-use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_lines};
+use towpath_result::{EventKind, Record, Subflow, SubflowEnd};
+use towpath_scenario::{DataDirection, Transport};
 
 /// Default length of an interval line.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
@@ -177,7 +177,7 @@ impl SubflowTotals {
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::result::Interval;
+    use towpath_result::Interval;
 
     use super::*;
 

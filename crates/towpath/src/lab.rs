@@ -11,9 +11,9 @@ use towpath_linux::doctor::Cause;
 use towpath_linux::failures::{self, FailureCase, GroundTruth};
 use towpath_linux::lab::Roles;
 use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::FlowSummary;
-use towpath_measure::scenario::{Scenario, Transport};
 use towpath_report::{table, warnings};
+use towpath_result::FlowSummary;
+use towpath_scenario::{Scenario, Transport};
 
 use crate::arguments::{BackendChoice, FailureArguments, LabAction, LabArguments, OnArguments};
 use crate::changes::ScenarioChanges;

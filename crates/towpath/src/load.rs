@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::path::Path;
 
-use towpath_measure::input::{self, DEFAULT_TEXT_LIMIT, ReadBudget};
-use towpath_measure::scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
+use towpath_result::input;
+use towpath_result::input::{DEFAULT_TEXT_LIMIT, ReadBudget};
+use towpath_scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
 
 use crate::changes::ScenarioChanges;
 use crate::error::CliError;

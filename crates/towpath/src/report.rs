@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_measure::store::StoredRun;
 use towpath_report::{CsvTable, account_table, csv, html, table, warnings};
+use towpath_result::Record;
+use towpath_result::store::StoredRun;
+use towpath_scenario::{DataDirection, Transport, World};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;

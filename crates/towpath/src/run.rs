@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::json;
 use towpath_linux::quic::known_quic_names;
 use towpath_linux::{Clock, interrupt, sandbox};
-use towpath_measure::result::{Record, RunOrder, Summary, Warning};
-use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
-use towpath_measure::store::StoredRun;
-use towpath_measure::{format, order};
 use towpath_report::live_header;
+use towpath_result::store::StoredRun;
+use towpath_result::{Record, RunOrder, Summary, Warning};
+use towpath_result::{format, order};
+use towpath_scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;
@@ -429,7 +429,7 @@ pub(crate) fn print_json(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::no_files;
+    use towpath_scenario::no_files;
 
     use super::*;
 

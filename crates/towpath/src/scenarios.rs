@@ -4,9 +4,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
-use towpath_measure::format;
-use towpath_measure::scenario::{Builtin, builtin, json_schema, reference_markdown};
-use towpath_measure::store::result_schema;
+use towpath_result::format;
+use towpath_result::store::result_schema;
+use towpath_scenario::{Builtin, builtin, json_schema, reference_markdown};
 
 use crate::arguments::{ScenariosAction, ScenariosArguments, SchemaArguments, SchemaKind};
 use crate::error::CliError;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use towpath_linux::preflight::{Check, Emulation, Machine, Missing};
-use towpath_measure::live::DEFAULT_PORT;
+use towpath_live::protocol::DEFAULT_PORT;
 
 use crate::error::CliError;
 use crate::inner;

@@ -5,10 +5,11 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use towpath_measure::input;
-use towpath_measure::result::{Meta, Record, Summary};
-use towpath_measure::scenario::Transport;
-use towpath_report::trace::{self, CaptureAnalysis, CaptureFeed};
+use towpath_result::input;
+use towpath_result::{Meta, Record, Summary};
+use towpath_scenario::Transport;
+use towpath_trace as trace;
+use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
 use crate::inner::CaptureSpec;

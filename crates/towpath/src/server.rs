@@ -16,11 +16,11 @@ use towpath_linux::interrupt;
 use towpath_linux::live::{
     self, Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
 };
-use towpath_measure::input;
-use towpath_measure::live::secret::MAX_SECRET_BYTES;
-use towpath_measure::live::{DEFAULT_PORT, Secret, ServerLimits};
-use towpath_measure::result::Warning;
+use towpath_live::protocol::secret::MAX_SECRET_BYTES;
+use towpath_live::protocol::{DEFAULT_PORT, Secret, ServerLimits};
 use towpath_net::Rate;
+use towpath_result::Warning;
+use towpath_result::input;
 
 use crate::error::CliError;
 use crate::measure::amounts;
@@ -38,7 +38,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub(crate) struct ServerArguments {
     /// Ports
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_measure::live::DEFAULT_PORT])]
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_live::protocol::DEFAULT_PORT])]
     pub(crate) port: Vec<u16>,
     /// Address to listen on [default: all of this host]
     #[arg(short = 'B', long, value_name = "ADDRESS")]

@@ -12,7 +12,7 @@ use towpath_linux::setup::{
     self, ConfigHandles, GeneratedFile, HostState, PersistTarget, PlanStep, SetupError, SetupPlan,
     SetupRequest, SetupRole, SetupState,
 };
-use towpath_measure::result::Warning;
+use towpath_result::Warning;
 
 use crate::error::CliError;
 use crate::files;

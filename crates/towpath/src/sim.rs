@@ -7,15 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use towpath_linux::{Clock, interrupt};
-use towpath_measure::batch;
-use towpath_measure::format;
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
-use towpath_measure::store::StoredRun;
-use towpath_measure::store::write_record;
 use towpath_net::Instant;
-use towpath_report::trace::{CaptureAnalysis, CaptureFeed};
+use towpath_result::Record;
+use towpath_result::format;
+use towpath_result::store::StoredRun;
+use towpath_result::store::write_record;
+use towpath_run::batch;
+use towpath_scenario::{Host, Pattern, Scenario, Transport};
 use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
+use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
 use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use towpath_measure::scenario::{Scenario, StackKind};
+use towpath_scenario::{Scenario, StackKind};
 
 use crate::error::CliError;
 
@@ -62,7 +62,7 @@ pub(crate) fn choose(scenario: &mut Scenario, choices: &[StackChoice]) -> Result
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::no_files;
+    use towpath_scenario::no_files;
 
     use super::*;
 

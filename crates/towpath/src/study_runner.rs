@@ -10,8 +10,8 @@ use std::thread;
 
 use towpath_linux::files::Dir;
 use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::Record;
-use towpath_measure::scenario::World;
+use towpath_result::Record;
+use towpath_scenario::World;
 use towpath_sim::SimJob;
 use towpath_study::runs::StudyRun;
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use towpath_linux::interrupt;
-use towpath_measure::input;
-use towpath_measure::result::Warning;
-use towpath_measure::scenario::World;
-use towpath_measure::scenario::document::nearest;
+use towpath_result::Warning;
+use towpath_result::input;
+use towpath_scenario::World;
+use towpath_scenario::document::nearest;
 use towpath_study::plan::{EXAMPLE, Plan};
 use towpath_study::row::RunRow;
 use towpath_study::runs::RunSelection;

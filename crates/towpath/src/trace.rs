@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use towpath_linux::capture::LiveCapture;
 use towpath_linux::files::OutputFile;
 use towpath_linux::interrupt;
-use towpath_measure::input;
-use towpath_measure::result::{Record, Warning};
-use towpath_measure::store::StoredRun;
-use towpath_report::trace::{self, CaptureAnalysis, TakenAt};
 use towpath_report::{CsvTable, account_table, csv};
+use towpath_result::input;
+use towpath_result::store::StoredRun;
+use towpath_result::{Record, Warning};
+use towpath_trace as trace;
+use towpath_trace::{CaptureAnalysis, TakenAt};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;

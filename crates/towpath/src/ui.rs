@@ -5,7 +5,7 @@ mod screen;
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 use std::time::Duration;
 
-use towpath_measure::result::Warning;
+use towpath_result::Warning;
 
 use crate::error::{CliError, describe_error};
 

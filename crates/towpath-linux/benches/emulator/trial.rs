@@ -13,9 +13,9 @@ use towpath_linux::netlink::{Prefix, RouteSocket, Tbf, VethEnd};
 use towpath_linux::run::RunJob;
 use towpath_linux::sandbox::{self, EmulatorThread};
 use towpath_linux::{Backend, Namespace};
-use towpath_measure::result::{Link, Record};
-use towpath_measure::scenario::{DataDirection, Scenario, Transport, no_files};
 use towpath_net::Rate;
+use towpath_result::{Link, Record};
+use towpath_scenario::{DataDirection, Scenario, Transport, no_files};
 
 use crate::Failure;
 use crate::cases::{Case, Network, RATE_BPS, Traffic, User, WaitMethod};

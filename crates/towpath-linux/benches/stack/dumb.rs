@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Protocol;
 use towpath_linux::stack::StackDevice;
-use towpath_mptcp::wire::{Ecn, Flags, Options, Packet, Payload, Segment};
+use towpath_wire::{Ecn, Flags, Options, Packet, Payload, Segment};
 
 use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Shared, TrialMetrics, kernel, observe};

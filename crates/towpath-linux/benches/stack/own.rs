@@ -10,8 +10,9 @@ use towpath_linux::Clock;
 use towpath_linux::stack::{ConnectionHandler, StackDevice, StackHandle};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, StackConfig, StackNotice};
+use towpath_mptcp::stack::{ConnectionError, Stack, StackConfig, StackNotice};
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
 
 use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Shared, TrialMetrics, kernel, observe};

@@ -35,7 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::Secret;
+use towpath_live::protocol::Secret;
 
 pub use finding::{Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck};
 pub use fix::{FixAction, FixError, actions};

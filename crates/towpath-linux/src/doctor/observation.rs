@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use towpath_measure::live::HostSnapshot;
+use towpath_live::protocol::HostSnapshot;
 
 use super::server_kind::ServerKind;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::snapshot::LinkSnapshot;
+use towpath_live::protocol::HostSnapshot;
+use towpath_live::protocol::snapshot::LinkSnapshot;
 
 use super::observation::{Observation, RouteLookup};
 use super::rules::on_link;

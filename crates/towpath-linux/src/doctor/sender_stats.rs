@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::result::Part;
 use towpath_net::Instant;
+use towpath_result::Part;
 
 use super::observation::{ProgramSocket, SenderStats};
 use super::programs::ProcessScope;

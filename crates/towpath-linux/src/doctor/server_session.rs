@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::message::sanitize;
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, HostSnapshot, Preamble, Secret, ServerMessage, TestToken,
+use towpath_live::protocol::message::sanitize;
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, HostSnapshot, Preamble, Secret, ServerMessage,
 };
 use towpath_quic::{Trust, tls};
+use towpath_run::token::TestToken;
 
 use super::attempt::{self, ConnectOptions};
 use crate::clock::Clock;
@@ -86,7 +87,7 @@ pub(super) fn identify_peer(
     let mut first_bytes = Vec::new();
     let mut exchange_hello = || -> io::Result<FirstReply> {
         let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
-        let frame = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
+        let frame = towpath_live::protocol::frame::to_bytes(&hello).unwrap_or_default();
         let request = [&hello_preamble()[..], &frame].concat();
         // Peeking leaves the reply in the socket for `channel`.
         let peek_socket = TcpStream::from(socket.try_clone()?);

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use towpath_measure::live::snapshot::{
+use towpath_live::protocol::snapshot::{
     AddressSnapshot, ConnectionSnapshot, EndpointSnapshot, HostSnapshot, LinkSnapshot,
     ListenerSnapshot, MptcpLimits, SubflowSnapshot,
 };

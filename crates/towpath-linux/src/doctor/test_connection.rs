@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::Secret;
+use towpath_live::protocol::Secret;
 use towpath_net::Instant;
 
 use super::attempt::{self, CONNECT_TIMEOUT, ConnectOptions};

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
-use towpath_mptcp::wire::{Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 use towpath_net::Instant;
+use towpath_wire::{Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 
 use super::observation::{HopProbe, HopReply, ProbeOption, TargetReply};
 use crate::clock::Clock;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::{self, JoinHandle};
 
-use towpath_measure::network::end_of;
-use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
-use towpath_measure::scenario::Scenario;
 use towpath_net::{Instant, Packet as _};
+use towpath_scenario::Scenario;
+use towpath_scenario::network::end_of;
+use towpath_wire::pcapng::{PacketDirection, PcapngWriter};
 
 use super::frame::GsoSegment;
 use crate::clock::Clock;

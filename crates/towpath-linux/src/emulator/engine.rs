@@ -6,13 +6,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use towpath_measure::format;
-use towpath_measure::metrics::Histogram;
-use towpath_measure::pcapng::PacketDirection as Crossing;
-use towpath_measure::result::{Link, Record};
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{DirectionCounters, Instant, Packet, Topology};
+use towpath_result::format;
+use towpath_result::metrics::Histogram;
+use towpath_result::{Link, Record};
+use towpath_wire::pcapng::PacketDirection as Crossing;
 
 use super::capture::PacketRecorder;
 use super::frame::{GsoFrame, GsoSegment, VirtioHeader};
@@ -46,7 +46,7 @@ pub(crate) struct EmulatedPath {
     pub(crate) router: Option<EmulatedRouter>,
 }
 
-pub(crate) use towpath_measure::network::ReportedDirection;
+pub(crate) use towpath_scenario::network::ReportedDirection;
 
 /// Change of one direction of a path.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use towpath_measure::metrics::Histogram;
 use towpath_net::Instant;
+use towpath_result::metrics::Histogram;
 
 /// Share of a processor for busy-waiting in the long run, in percent.
 const BUSY_WAIT_PERCENT: u32 = 25;

@@ -11,14 +11,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use towpath_measure::metrics::{DeliveryLog, stall::stall};
-use towpath_measure::result::{
+use towpath_net::Instant;
+use towpath_result::format;
+use towpath_result::metrics::DeliveryLog;
+use towpath_result::metrics::stall::stall;
+use towpath_result::store::write_record;
+use towpath_result::{
     Event, EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record,
     SCHEMA_VERSION, SubflowSummary, Summary,
 };
-use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_measure::{format, store::write_record};
-use towpath_net::Instant;
+use towpath_scenario::{DataDirection, Transport, World};
 
 use super::socket_tracker::{
     ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker,

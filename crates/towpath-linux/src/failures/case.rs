@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 use crate::router::RouterRule;
 

@@ -14,10 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use towpath_measure::scenario::LinkSide;
 use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue, QueueLimit, Shaper};
 use towpath_net::topology::RouteId;
 use towpath_net::{Rate, Topology, stream_seed};
+use towpath_scenario::LinkSide;
 
 use super::case::{FailurePlan, PathQuality, Routing};
 use crate::clock::Clock;

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{Family, Flow, Host, Pattern, Scenario, Transport};
+use towpath_result::Record;
+use towpath_scenario::{Family, Flow, Host, Pattern, Scenario, Transport};
 
 use crate::clock::Clock;
 use crate::namespace::Namespace;
@@ -285,7 +285,7 @@ fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
     if is_shell {
         scenario.timeline.clear();
     }
-    let connects_roles = |path: &towpath_measure::scenario::Path| {
+    let connects_roles = |path: &towpath_scenario::Path| {
         [[client, server], [server, client]].contains(&path.between)
     };
     let commands: Vec<_> = lab.programs.iter().map(Program::command_line).collect();
@@ -472,7 +472,7 @@ fn describe_network(network: &EmulatedNetwork, single_host: Option<usize>, roles
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::no_files;
+    use towpath_scenario::no_files;
 
     use super::*;
 

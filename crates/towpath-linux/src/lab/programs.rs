@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
+use towpath_scenario::Scenario;
 
 use super::activity::{self, Processes};
 use super::outcome::{LabOutcome, ProgramOutcome};

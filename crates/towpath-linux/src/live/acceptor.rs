@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{Preamble, ServerLimits};
+use towpath_live::protocol::{Preamble, ServerLimits};
 use towpath_net::Instant;
 
 use super::socket;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::auth_limit::source_prefix;
-use towpath_measure::live::{AdmissionError, ServerLimits};
+use towpath_live::protocol::auth_limit::source_prefix;
+use towpath_live::protocol::{AdmissionError, ServerLimits};
 use towpath_net::{Instant, Rate};
 
 use crate::clock::Clock;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use towpath_measure::live::secret::{AuthRole, AuthTranscript, Challenge};
-use towpath_measure::live::{AdmissionError, ClientMessage, Secret, ServerMessage};
+use towpath_live::protocol::secret::{AuthRole, AuthTranscript, Challenge};
+use towpath_live::protocol::{AdmissionError, ClientMessage, Secret, ServerMessage};
 
 use super::control_channel::ControlChannel;
 use super::random;

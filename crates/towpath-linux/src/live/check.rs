@@ -6,14 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use towpath_measure::live::datagram::EchoDatagram;
-use towpath_measure::live::message::sanitize;
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, ObservedProtocol, Preamble, ServerMessage, TestToken,
-    TransferSettings,
+use towpath_live::protocol::message::sanitize;
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, ObservedProtocol, Preamble, ServerMessage, TransferSettings,
 };
-use towpath_measure::scenario::Transport;
 use towpath_quic::{ConnectionError, Trust};
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
+use towpath_scenario::Transport;
 
 use super::client::quic_error;
 use super::control_channel::ControlChannel;

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::limits::max_duration;
-use towpath_measure::live::{
+use towpath_live::protocol::limits::max_duration;
+use towpath_live::protocol::{
     ClientMessage, ClockOffset, HOSTS, HostReport, MergedRun, Secret, TestPlan, account, merge,
 };
-use towpath_measure::metrics::Summarizer;
-use towpath_measure::result::{
-    CpuAccounting, CpuTime, Event, EventKind, Meta, Record, RunOrder, Summary, Warning,
-};
-use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_net::Instant;
 use towpath_quic::Fingerprint;
+use towpath_result::metrics::Summarizer;
+use towpath_result::{
+    CpuAccounting, CpuTime, Event, EventKind, Meta, Record, RunOrder, Summary, Warning,
+};
+use towpath_scenario::{Scenario, Transport, World};
 
 use super::LiveError;
 use super::dial::Dialer;

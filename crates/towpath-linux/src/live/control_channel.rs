@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::Socket;
-use towpath_measure::live::secret::ChannelBinding;
-use towpath_measure::live::{FrameDecoder, FrameError, frame};
+use towpath_live::protocol::secret::ChannelBinding;
+use towpath_live::protocol::{FrameDecoder, FrameError, frame};
 use towpath_net::Instant;
 
 use super::data_stream::ConnectionGuard;

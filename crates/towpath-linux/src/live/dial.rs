@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{ConnectionKind, Preamble, TestPlan, TestToken, TransferSettings};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_live::protocol::{ConnectionKind, Preamble, TestPlan, TransferSettings};
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Qlog, QuicConfig, Trust, congestion};
+use towpath_run::token::TestToken;
+use towpath_scenario::{Scenario, Transport};
 
 use super::control_channel::ControlChannel;
 use super::data_stream::{ConnectionGuard, DataStream, QuicDataStream};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::decisions::StackTotals;
-use towpath_measure::live::{HOSTS, HostReport, MergedRun};
-use towpath_measure::result::{MultipathUse, Warning};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_live::protocol::{HOSTS, HostReport, MergedRun};
 use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_result::{MultipathUse, Warning};
+use towpath_run::decisions::StackTotals;
+use towpath_scenario::{Scenario, Transport};
 
 use crate::run;
 use crate::run::series::Totals;

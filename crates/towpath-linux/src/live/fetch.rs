@@ -5,11 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::live::limits::max_duration;
-use towpath_measure::live::message::sanitize;
-use towpath_measure::live::{ClientMessage, HostReport, ServerMessage, TestToken};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_live::protocol::limits::max_duration;
+use towpath_live::protocol::message::sanitize;
+use towpath_live::protocol::{ClientMessage, HostReport, ServerMessage};
 use towpath_net::Instant;
+use towpath_run::token::TestToken;
+use towpath_scenario::{Scenario, Transport};
 
 use super::control_channel::ControlChannel;
 use super::dial::Dialer;

@@ -10,14 +10,14 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{FlowReport, HostReport, TransferSettings};
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{Probe, Record};
-use towpath_measure::scenario::flow_plan::{directions, streams};
-use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport, Udping};
-use towpath_measure::traffic::session::ExchangeReport;
-use towpath_measure::traffic::{FlowRole, MessageSession, TransferSender};
+use towpath_live::protocol::{FlowReport, HostReport, TransferSettings};
 use towpath_net::{Instant, Rate};
+use towpath_result::metrics::DeliveryLog;
+use towpath_result::{Probe, Record};
+use towpath_run::traffic::session::ExchangeReport;
+use towpath_run::traffic::{FlowRole, MessageSession, TransferSender};
+use towpath_scenario::flow_plan::{directions, streams};
+use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Transport, Udping};
 
 use super::data_stream::DataStream;
 use super::host_info::HostBaseline;

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use towpath_measure::live::HostInfo;
-use towpath_measure::result::Counter;
+use towpath_live::protocol::HostInfo;
+use towpath_result::Counter;
 
 use crate::netlink::{MibCounters, RouteSocket};
 

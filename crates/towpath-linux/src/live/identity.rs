@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use towpath_measure::input::ReadBudget;
 use towpath_quic::Identity;
 use towpath_quic::identity::{IdentityError, PemIdentity};
+use towpath_result::input::ReadBudget;
 
 use crate::files::{self, Dir, ReadAccess};
 

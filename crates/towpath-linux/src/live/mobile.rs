@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use towpath_measure::live::{ClientMessage, ClockOffset};
-use towpath_measure::scenario::Scenario;
+use towpath_live::protocol::{ClientMessage, ClockOffset};
 use towpath_net::Instant;
+use towpath_scenario::Scenario;
 
 use super::control_channel::ControlChannel;
 use super::host_info::interfaces;

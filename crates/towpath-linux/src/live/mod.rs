@@ -1,6 +1,6 @@
 //! Measurements between two real hosts, a [`Server`] and a [client](measure()).
 //!
-//! The protocol is in `towpath_measure::live`; this module contains sockets, threads and clocks.
+//! The protocol is in `towpath_live::protocol`; this module contains sockets, threads and clocks.
 //! Reading order:
 //!
 //! - [`server`]: listening and control connections
@@ -42,7 +42,7 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use towpath_measure::live::AdmissionError;
+use towpath_live::protocol::AdmissionError;
 
 use crate::clock::Clock;
 use crate::interrupt;
@@ -70,7 +70,7 @@ pub enum LiveError {
         /// Name or address of the server.
         target: String,
         /// Transport of the connection attempt.
-        transport: towpath_measure::scenario::Transport,
+        transport: towpath_scenario::Transport,
         /// Error text of the operating system.
         reason: String,
     },
@@ -86,7 +86,7 @@ pub enum LiveError {
     #[error("over {transport} without TLS nobody shows a certificate; nothing was sent")]
     Unprotected {
         /// Transport that has no TLS.
-        transport: towpath_measure::scenario::Transport,
+        transport: towpath_scenario::Transport,
     },
     /// The other endpoint violated the protocol or stopped responding.
     #[error("{0}")]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::scenario::Transport;
+use towpath_scenario::Transport;
 
 use super::check::{ProbeOutcome, probe_tcp};
 use super::pause;

@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use towpath_measure::live::TestToken;
-use towpath_measure::scenario::{Scenario, Udping};
-use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::Pinger;
+use towpath_scenario::{Scenario, Udping};
 
 use super::host_info::{interfaces, path_name};
 use super::mobile::{SharedDetector, lock};

@@ -9,10 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use towpath_measure::live::stamp::DatagramHeader;
-use towpath_measure::live::{Preamble, ServerLimits, TestToken, datagram};
+use towpath_live::protocol::{Preamble, ServerLimits};
 use towpath_net::Instant;
 use towpath_quic::{AddressValidation, ConnectionId, Identity, QuicConfig, StreamId};
+use towpath_run::datagram;
+use towpath_run::stamp::DatagramHeader;
+use towpath_run::token::TestToken;
 
 use super::data_stream::ConnectionGuard;
 use super::dial::IDLE_TIMEOUT;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use towpath_measure::result::{Part, SenderActivity};
 use towpath_net::Instant;
+use towpath_result::{Part, SenderActivity};
 
 use super::data_stream::DataStream;
 use super::flow_runner::FlowStream;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use towpath_measure::live::{ConnectionReport, SubflowReport};
-use towpath_measure::result::{Counter, Event, EventKind, Interval, Record};
-use towpath_measure::scenario::DataDirection;
+use towpath_live::protocol::{ConnectionReport, SubflowReport};
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
+use towpath_result::{Counter, Event, EventKind, Interval, Record};
+use towpath_scenario::DataDirection;
 
 use super::data_stream::DataStream;
 use super::flow_runner::FlowStream;

@@ -8,14 +8,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
-use towpath_measure::live::{
-    ConnectionKind, ObservedProtocol, Preamble, Secret, ServerLimits, TestToken,
-};
-use towpath_measure::scenario::Transport;
+use towpath_live::protocol::{ConnectionKind, ObservedProtocol, Preamble, Secret, ServerLimits};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Identity};
+use towpath_run::stamp::{DatagramHeader, DatagramKind};
+use towpath_run::token::TestToken;
+use towpath_scenario::Transport;
 
 use super::acceptor::Acceptor;
 use super::admission::{
@@ -347,7 +346,7 @@ impl ServerState {
             test.touch(now);
         }
         let open = token == TestToken::NONE && self.config.secret.is_none();
-        let bytes = towpath_measure::live::datagram::EchoDatagram::BYTES as u64;
+        let bytes = towpath_run::datagram::EchoDatagram::BYTES as u64;
         (open || test.is_some())
             && self.budget.quota(SourcePrefix::of_peer(Some(peer))).try_consume_reply(now, bytes)
     }

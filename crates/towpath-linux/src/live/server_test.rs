@@ -8,14 +8,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::stamp::DatagramHeader;
-use towpath_measure::live::{AdmissionError, ServerLimits, TestPlan, TestToken, max_duration};
-use towpath_measure::scenario::flow_plan::{directions, planned_requests, streams};
-use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
-use towpath_measure::traffic::session::{RECEIVED_REQUEST_BYTES, SENT_REQUEST_BYTES};
-use towpath_measure::traffic::udp::{RECEIVER_MEMORY_BYTES, ROW_MEMORY_BYTES, planned_rows};
+use towpath_live::protocol::{AdmissionError, ServerLimits, TestPlan, max_duration};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
+use towpath_run::stamp::DatagramHeader;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::session::{RECEIVED_REQUEST_BYTES, SENT_REQUEST_BYTES};
+use towpath_run::traffic::udp::{RECEIVER_MEMORY_BYTES, ROW_MEMORY_BYTES, planned_rows};
+use towpath_scenario::flow_plan::{directions, planned_requests, streams};
+use towpath_scenario::{DataDirection, Pattern, Scenario};
 
 use super::admission::{ResourceDemand, SourcePrefix, mib};
 use super::data_stream::DataStream;

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
-use towpath_measure::live::TransferSettings;
-use towpath_measure::scenario::Transport;
+use towpath_live::protocol::TransferSettings;
+use towpath_scenario::Transport;
 
 use crate::quic::wait_interruptibly;
 use crate::{sample, sys};

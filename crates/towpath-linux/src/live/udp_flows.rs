@@ -13,13 +13,15 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_measure::live::stamp::{self, DatagramHeader, DatagramKind};
-use towpath_measure::live::{DatagramReport, FlowReport, HostInfo, TestToken};
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::flow_plan::directions;
-use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
-use towpath_measure::traffic::udp::{UdpReceiver, UdpSender};
+use towpath_live::protocol::{DatagramReport, FlowReport, HostInfo};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::stamp;
+use towpath_run::stamp::{DatagramHeader, DatagramKind};
+use towpath_run::token::TestToken;
+use towpath_run::traffic::udp::{UdpReceiver, UdpSender};
+use towpath_scenario::flow_plan::directions;
+use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
 
 use super::flow_runner::FlowRunner;
 use super::host_info::{PathNames, interfaces, path_name};
@@ -382,7 +384,7 @@ pub(super) fn move_notes(flows: &mut [FlowReport], host: &mut HostInfo) {
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::no_files;
+    use towpath_scenario::no_files;
 
     use super::*;
 

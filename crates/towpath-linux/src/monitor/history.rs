@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use towpath_measure::format;
+use towpath_result::format;
 
 use super::limits::{self, LimitHistory, ObservedLimit};
 use super::{FinalSocketStats, MonitoredConnection, MonitoredSubflow, SubflowCondition};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use towpath_measure::result::Part;
+use towpath_result::Part;
 
 use super::{MonitoredConnection, MonitoredSubflow};
 use crate::sample::TcpInfo;

@@ -1,8 +1,8 @@
 //! Maps a link of the account of capacity to directions and routes of the emulator.
 
-use towpath_measure::account::AccountedLink;
-use towpath_measure::scenario::DataDirection;
 use towpath_net::topology::{DirectionId, RouteId};
+use towpath_result::accounting::AccountedLink;
+use towpath_scenario::DataDirection;
 
 use super::EmulatedNetwork;
 

@@ -1,3 +1,3 @@
 //! Addresses: the same plan as for simulated runs and real hosts.
 
-pub(crate) use towpath_measure::network::{address, path_of, prefix_bits};
+pub(crate) use towpath_scenario::network::{address, path_of, prefix_bits};

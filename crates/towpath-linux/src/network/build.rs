@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use towpath_measure::scenario::{Family, Host, Path, Scenario};
 use towpath_mptcp::stack::{InterfaceId, Stack};
+use towpath_scenario::{Family, Host, Path, Scenario};
 
 use super::address::{address, prefix_bits};
 use super::links::{self, LinkDirections};
@@ -415,7 +415,7 @@ fn configure_mptcp(
     Ok(())
 }
 
-pub(super) fn endpoint_flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFlags {
+pub(super) fn endpoint_flags(endpoint: towpath_scenario::Endpoint) -> EndpointFlags {
     [
         (endpoint.subflow, EndpointFlags::SUBFLOW),
         (endpoint.signal, EndpointFlags::SIGNAL),

@@ -7,7 +7,7 @@ use towpath_net::config::{DirectionConfig, Queue, QueueLimit, QueuePosition, Sha
 
 use crate::netlink::Tbf;
 
-pub(crate) use towpath_measure::network::{LinkDirections, split, topology};
+pub(crate) use towpath_scenario::network::{LinkDirections, split, topology};
 
 /// Returns the kernel shaper for a queue at the sending host.
 ///

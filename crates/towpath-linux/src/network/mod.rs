@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
-use towpath_measure::scenario::{Family, Scenario};
+use towpath_scenario::{Family, Scenario};
 
 use crate::clock::Clock;
 use crate::emulator::engine::Emulator;
@@ -135,8 +135,8 @@ impl EmulatedNetwork {
 
     /// Returns the address families that flows use; both for a scenario without flows.
     pub(crate) fn families(scenario: &Scenario) -> Vec<Family> {
-        towpath_measure::network::families(scenario)
+        towpath_scenario::network::families(scenario)
     }
 }
 
-pub(crate) use towpath_measure::network::end_of;
+pub(crate) use towpath_scenario::network::end_of;

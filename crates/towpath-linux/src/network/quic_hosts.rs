@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use towpath_measure::network::endpoints;
-use towpath_measure::scenario::{Scenario, StackKind, Transport};
 use towpath_net::stream_seed;
+use towpath_scenario::network::endpoints;
+use towpath_scenario::{Scenario, StackKind, Transport};
 
 use super::{EmulatedNetwork, NetworkError};
 use crate::quic::{HostConfig, InterfacePolicy, InterfaceUse, QuicHandle};

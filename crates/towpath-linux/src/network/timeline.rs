@@ -6,12 +6,10 @@
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
-use towpath_measure::scenario::{
-    DownMode, Family, LinkSide, TimelineChange, TimelineEvent, TimelineTarget,
-};
 use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Rate};
+use towpath_scenario::{DownMode, Family, LinkSide, TimelineChange, TimelineEvent, TimelineTarget};
 
 use super::address::{address, prefix_bits};
 use super::build::{
@@ -24,7 +22,7 @@ use crate::netlink::{MptcpPm, NetlinkError, RouteSocket};
 use crate::stack::{self, plan};
 use crate::sys;
 
-pub(crate) use towpath_measure::network::endpoints;
+pub(crate) use towpath_scenario::network::endpoints;
 
 /// Returns the address ID of an endpoint that replaces another.
 ///

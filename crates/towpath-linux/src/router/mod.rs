@@ -11,9 +11,9 @@ pub(crate) mod packet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use towpath_measure::scenario::LinkSide;
-use towpath_mptcp::wire::{Flags, icmp};
 use towpath_net::Instant;
+use towpath_scenario::LinkSide;
+use towpath_wire::{Flags, icmp};
 
 use self::nat::Nat;
 use self::packet::{MptcpOptionKind, TcpHeader};

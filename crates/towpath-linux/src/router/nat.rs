@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use towpath_mptcp::wire::Flags;
 use towpath_net::Instant;
+use towpath_wire::Flags;
 
 use super::packet::{self, TcpHeader};
 use crate::emulator::headers;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use towpath_mptcp::wire::Flags;
+use towpath_wire::Flags;
 
 use crate::emulator::headers::{self, Headers};
 

@@ -1,4 +1,4 @@
-use towpath_mptcp::wire::{Ecn, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
+use towpath_wire::{Ecn, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 
 use super::*;
 

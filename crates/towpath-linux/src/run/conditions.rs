@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use towpath_measure::format;
-use towpath_measure::result::{Counter, EmulatorTiming, Interface, Meta, WakeupTiming};
-use towpath_measure::scenario::{DownMode, TimelineChange, TimelineTarget, Transport, World};
+use towpath_result::format;
+use towpath_result::{Counter, EmulatorTiming, Interface, Meta, WakeupTiming};
+use towpath_scenario::{DownMode, TimelineChange, TimelineTarget, Transport, World};
 
 use super::RunJob;
 use crate::emulator::engine::EmulatorReport;

@@ -1,8 +1,8 @@
 //! Evidence that Multipath TCP was used, or the reason why not.
 
-use towpath_measure::format;
-use towpath_measure::result::{Counter, MultipathUse};
-use towpath_measure::scenario::Transport;
+use towpath_result::format;
+use towpath_result::{Counter, MultipathUse};
+use towpath_scenario::Transport;
 
 use super::series::Totals;
 
@@ -103,7 +103,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::decisions::StackTotals;
+    use towpath_run::decisions::StackTotals;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use towpath_measure::result::{Event, EventKind, Record};
+use towpath_result::{Event, EventKind, Record};
 
 use crate::netlink::{
     DestroyedSockets, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, MptcpEvents,

@@ -24,15 +24,15 @@ use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
-use towpath_measure::metrics::disruption::describe;
-use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
-use towpath_measure::result::{
-    Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
-};
-use towpath_measure::scenario::flow_plan::summary_directions;
-use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_mptcp::stack::StackNotice;
 use towpath_net::Instant;
+use towpath_result::metrics::disruption::describe;
+use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
+use towpath_result::{
+    Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
+};
+use towpath_scenario::flow_plan::summary_directions;
+use towpath_scenario::{DataDirection, Pattern, Scenario, Transport};
 
 use crate::clock::Clock;
 use crate::cpu_time::{CpuMeters, StackCpuStart};
@@ -320,11 +320,7 @@ fn forward_stack_notices(context: &TrafficContext, records: &Sender<Record>) {
 }
 
 /// Runs a flow; if it opens no connection, returns an empty log and the reason.
-fn run_flow(
-    context: &TrafficContext,
-    index: usize,
-    flow: &towpath_measure::scenario::Flow,
-) -> FlowOutcome {
+fn run_flow(context: &TrafficContext, index: usize, flow: &towpath_scenario::Flow) -> FlowOutcome {
     let mut outcome = attempt_flow(context, index, flow);
     for direction in summary_directions(&flow.pattern) {
         let has_delivery =
@@ -341,7 +337,7 @@ fn run_flow(
 fn attempt_flow(
     context: &TrafficContext,
     index: usize,
-    flow: &towpath_measure::scenario::Flow,
+    flow: &towpath_scenario::Flow,
 ) -> FlowOutcome {
     if let Some(lab_programs) = &context.lab_programs {
         context.run_clock.sleep_until(Instant::ZERO + flow.start);
@@ -399,10 +395,10 @@ pub(crate) fn play_timeline(
             failures.push(format!("`{text}` at {time} was not done in full: {error}"));
         }
         let path = match event.target {
-            towpath_measure::scenario::TimelineTarget::Path(index) => {
+            towpath_scenario::TimelineTarget::Path(index) => {
                 scenario.paths.get(index).map(|path| path.name.clone())
             }
-            towpath_measure::scenario::TimelineTarget::Bottleneck(_) => None,
+            towpath_scenario::TimelineTarget::Bottleneck(_) => None,
         };
         // The receiver may be gone.
         let _ = records.send(Record::Event(Event {
@@ -583,7 +579,7 @@ fn flow_inputs(output: &RunOutput) -> Vec<FlowInput> {
         for delivered in &outcome.delivered {
             let flow = index as u32;
             let of_direction = |flow: u32, direction: DataDirection| {
-                move |subflow: &&towpath_measure::result::SubflowSummary| {
+                move |subflow: &&towpath_result::SubflowSummary| {
                     subflow.flow == flow && subflow.direction == direction
                 }
             };

@@ -1,9 +1,9 @@
 //! QUIC results apart from the series: evidence of multipath use, counters, warnings.
 
-use towpath_measure::result::{Counter, MultipathUse, Warning};
-use towpath_measure::scenario::Transport;
 use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, QuicConfig};
+use towpath_result::{Counter, MultipathUse, Warning};
+use towpath_scenario::Transport;
 
 use crate::traffic::quic::{self, QuicConnection};
 use crate::traffic::{StreamEndpoint, TrafficContext, is_quic};
@@ -112,7 +112,7 @@ pub(super) fn warnings(context: &TrafficContext, ends: &[ConnectionEnd]) -> Vec<
     for (index, flow) in quic_flows {
         let openers = ends.iter().filter(|end| end.is_opener && end.flow == index as u32);
         let paths = openers.filter_map(|end| Some(end.status.as_ref()?.paths.len())).max();
-        let connects_hosts = |path: &&towpath_measure::scenario::Path| {
+        let connects_hosts = |path: &&towpath_scenario::Path| {
             path.between.contains(&flow.from) && path.between.contains(&flow.to)
         };
         let multipath = flow.transport_in(context.transport) == Transport::Mpquic;

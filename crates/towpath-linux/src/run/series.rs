@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use towpath_measure::decisions::StackTotals;
-use towpath_measure::result::{Event, EventKind, Interval, Record, SubflowSummary};
-use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
+use towpath_result::{Event, EventKind, Interval, Record, SubflowSummary};
+use towpath_run::decisions::StackTotals;
+use towpath_scenario::{DataDirection, Scenario, Transport};
 
 use crate::network::EmulatedNetwork;
 use crate::network::timeline::endpoints;

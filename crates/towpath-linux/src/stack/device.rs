@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use bytes::{Bytes, BytesMut};
-use towpath_mptcp::wire::{Flags, Packet};
+use towpath_wire::{Flags, Packet};
 
 use crate::emulator::frame::{GsoFrame, VirtioHeader};
 use crate::emulator::headers::{Headers, TCP_CHECKSUM_OFFSET};

@@ -11,14 +11,14 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use towpath_measure::decisions::{DecisionLog, WindowBlocked};
-use towpath_measure::result::ReinjectionCause;
 use towpath_mptcp::stack::{
-    ConnectionError, ConnectionId, InterfaceId, ListenerId, Stack, StackDecision, StackEvent,
-    StackNotice,
+    ConnectionError, InterfaceId, ListenerId, Stack, StackDecision, StackEvent, StackNotice,
 };
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
+use towpath_result::ReinjectionCause;
+use towpath_run::decisions::{DecisionLog, WindowBlocked};
+use towpath_wire::ConnectionId;
 
 use super::StackDevice;
 use crate::clock::Clock;

@@ -1,9 +1,9 @@
 //! Settings of a scenario's host for towpath's own stack.
 
-use towpath_measure::scenario::{Family, Scenario, StackKind, Transport};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::{HostSettings, SettingError};
+use towpath_scenario::{Family, Scenario, StackKind, Transport};
 
 use crate::network::address::address;
 use crate::network::end_of;
@@ -112,7 +112,7 @@ pub(crate) fn connection(
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::scenario::no_files;
+    use towpath_scenario::no_files;
 
     use super::*;
 

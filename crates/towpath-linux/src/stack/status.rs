@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_measure::result::{ConnectionState, Event, ReinjectionCause};
-use towpath_measure::scenario::Scenario;
 use towpath_mptcp::connection::SubflowLimit;
-use towpath_mptcp::stack::{ConnectionId, ConnectionStatus, StackNotice, SubflowStatus};
+use towpath_mptcp::stack::{ConnectionStatus, StackNotice, SubflowStatus};
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
+use towpath_result::{ConnectionState, Event, ReinjectionCause};
+use towpath_scenario::Scenario;
+use towpath_wire::ConnectionId;
 
 use super::StackHandle;
 use crate::network::EmulatedNetwork;

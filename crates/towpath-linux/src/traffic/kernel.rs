@@ -6,9 +6,9 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{SendAllowance, TransferPacer, TransferReceiver, TransferSender};
 use towpath_net::{Instant, Rate};
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::traffic::{SendAllowance, TransferPacer, TransferReceiver, TransferSender};
 
 use super::IO_POLL_INTERVAL;
 use super::socket_stream::SocketStream;

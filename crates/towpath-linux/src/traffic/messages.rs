@@ -10,12 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::{DataDirection, Flow};
-use towpath_measure::traffic::{
-    FlowRole, MessageSession, StreamAction, TransferReceiver, messages,
-};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::traffic::{FlowRole, MessageSession, StreamAction, TransferReceiver, messages};
+use towpath_scenario::{DataDirection, Flow};
 
 use super::socket_stream::SocketStream;
 use super::{FlowOutcome, SampledStream, kernel, sends};

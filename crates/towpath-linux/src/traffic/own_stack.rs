@@ -6,10 +6,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use towpath_measure::scenario::Flow;
 use towpath_mptcp::connection;
-use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
+use towpath_scenario::Flow;
+use towpath_wire::ConnectionId;
 
 use super::stream_app::{DrivenEndpoint, StreamAppConfig, StreamEvent, create_app};
 use super::{IO_POLL_INTERVAL, StreamEndpoint, TrafficContext};

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use towpath_measure::live::TestToken;
-use towpath_measure::network::joined_by;
-use towpath_measure::result::Probe;
-use towpath_measure::scenario::{Family, Flow, Udping};
-use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
+use towpath_result::Probe;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::Pinger;
+use towpath_scenario::network::joined_by;
+use towpath_scenario::{Family, Flow, Udping};
 
 use super::{FIRST_PORT, TrafficContext};
 use crate::path_ping::{self, PathPinger, PingPath};

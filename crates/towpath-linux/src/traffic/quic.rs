@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::config::SettingError;
 use towpath_quic::{
     ConnectionId, ConnectionStatus, PathNotice, PathState, PathStatus, QuicConfig, StreamId,
     congestion,
 };
+use towpath_scenario::{Family, Flow, Scenario, Transport};
 
 use super::stream_app::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, create_app};
 use super::{StreamEndpoint, TrafficContext};

@@ -5,12 +5,13 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{
+use towpath_mptcp::stack::{ConnectionError, Stack};
+use towpath_net::{Instant, Rate};
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::traffic::{
     SendAllowance, StreamAction, TransferPacer, TransferReceiver, TransferSender,
 };
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
-use towpath_net::{Instant, Rate};
+use towpath_wire::ConnectionId;
 
 use super::kernel::{SLOT_BYTES, TransferOptions};
 use super::messages::{SharedSession, lock};

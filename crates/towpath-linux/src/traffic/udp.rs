@@ -7,12 +7,12 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use socket2::{SockAddr, Socket};
-use towpath_measure::live::TestToken;
-use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::flow_plan::directions;
-use towpath_measure::scenario::{DataDirection, Family, Flow, Udp};
-use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
 use towpath_net::Instant;
+use towpath_result::metrics::DeliveryLog;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
+use towpath_scenario::flow_plan::directions;
+use towpath_scenario::{DataDirection, Family, Flow, Udp};
 
 use super::{DirectionDelivery, FIRST_PORT, FlowOutcome, TrafficContext, UdpFlowResult};
 use crate::path_ping;

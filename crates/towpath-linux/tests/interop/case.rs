@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use towpath_linux::LabNetwork;
 use towpath_linux::netlink::MibCounters;
 use towpath_linux::sandbox::EmulatorThread;
-use towpath_measure::scenario::{Family, Scenario, no_files};
+use towpath_scenario::{Family, Scenario, no_files};
 
 use crate::ends::{EndpointOutput, InteropEnd, TestData};
 

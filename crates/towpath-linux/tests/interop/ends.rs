@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_linux::LabNetwork;
 use towpath_linux::stack::{ConnectionHandler as Application, StackHandle};
-use towpath_measure::scenario::{Family, Transport};
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, ConnectionStatus, Stack, SubflowStatus};
+use towpath_mptcp::stack::{ConnectionError, ConnectionStatus, Stack, SubflowStatus};
 use towpath_net::Instant as Time;
+use towpath_scenario::{Family, Transport};
+use towpath_wire::ConnectionId;
 
 use crate::case::{BYTES, Case, PORT};
 use crate::joins::Joins;

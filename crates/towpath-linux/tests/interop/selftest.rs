@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use towpath_linux::Namespace;
-use towpath_measure::scenario::Family;
+use towpath_scenario::Family;
 
 use crate::case::{Case, Condition, PORT, Role};
 use crate::ends::{InteropEnd, TestData};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_linux::Clock;
 use towpath_linux::live::{ProbeKind, ProbeOutcome, check};
 use towpath_linux::quic::{HostConfig, InterfacePolicy, QuicHandle};
-use towpath_measure::live::datagram;
 use towpath_quic::QuicConfig;
+use towpath_run::datagram;
 
 use super::*;
 

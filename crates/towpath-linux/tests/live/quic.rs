@@ -8,7 +8,7 @@ use towpath_linux::Clock;
 use towpath_linux::quic::{
     BlockingConnection, BlockingStream, HostConfig, InterfacePolicy, QuicHandle,
 };
-use towpath_measure::live::FrameDecoder;
+use towpath_live::protocol::FrameDecoder;
 use towpath_quic::{LocalAddress, QuicConfig, Trust, identity::PemIdentity};
 
 use super::*;
@@ -253,7 +253,7 @@ fn many_clients_at_once_are_served_over_quic() {
 
 #[test]
 fn datagrams_and_quic_share_their_port() {
-    use towpath_measure::live::datagram::EchoDatagram;
+    use towpath_run::datagram::EchoDatagram;
     let server = serve(None, ServerLimits::default());
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     socket.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();

@@ -7,13 +7,13 @@ use std::time::Duration;
 use towpath_multipath::PathId;
 use towpath_net::Instant;
 
-use crate::keys;
 use crate::path_manager::{
     PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
 };
 use crate::stack::StackNotice;
 use crate::subflow::CloseReason;
-use crate::wire::{AddAddr, MptcpOption};
+use towpath_wire::keys;
+use towpath_wire::{AddAddr, MptcpOption};
 
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, ConnectionOutput, HostContext};
@@ -236,7 +236,7 @@ impl Connection {
         &mut self,
         host: &HostContext<'_>,
         path: PathId,
-        reason: crate::wire::MpTcpRst,
+        reason: towpath_wire::MpTcpRst,
     ) {
         if let Some(index) = self.flows.iter().position(|flow| flow.path == path) {
             self.reset_subflow(host, index, reason);

@@ -5,7 +5,7 @@ use towpath_net::Instant;
 use crate::stack::{ConnectionError, StackEvent};
 use crate::subflow::{CloseReason, TcpState};
 
-use crate::wire::MpTcpRst;
+use towpath_wire::MpTcpRst;
 
 use super::handshake::MPTCP_ERROR;
 use super::subflow_context::SubflowContext;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::stack::InterfaceId;
 use crate::subflow::{DataMapping, Transmit};
-use crate::wire::{
+use towpath_wire::{
     AddAddr, DataAck, DataTag, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload,
     Segment,
 };
@@ -290,7 +290,7 @@ impl Connection {
     /// §3.3.3).
     fn fin_mapping(&self) -> DssMapping {
         let dsn = self.local_idsn.wrapping_add(self.send.end());
-        let checksum = || crate::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
+        let checksum = || towpath_wire::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
         DssMapping {
             dsn: DataAck::Long(dsn),
             ssn: 0,

@@ -7,7 +7,7 @@ use towpath_multipath::{DataRange, PathId, PathSet};
 use crate::path_manager;
 use crate::stack::{ConnectionError, FallbackReason, ReinjectionCause, StackNotice};
 use crate::subflow::CloseReason;
-use crate::wire::{DssMapping, MpTcpRst, MptcpOption, Segment};
+use towpath_wire::{DssMapping, MpTcpRst, MptcpOption, Segment};
 
 use super::timers::MAX_UNACKED_TIME;
 use super::{Connection, ConnectionMode, ConnectionOutput, HostContext, PendingReinjection};

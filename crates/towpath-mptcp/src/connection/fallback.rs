@@ -16,7 +16,7 @@
 
 use crate::stack::FallbackReason;
 use crate::subflow::SegmentOutcome;
-use crate::wire::{Flags, Segment};
+use towpath_wire::{Flags, Segment};
 
 use super::failure::MIDDLEBOX;
 use super::handshake::capable;

@@ -6,11 +6,12 @@ use towpath_multipath::PathId;
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_net::Instant;
 
-use crate::keys;
 use crate::path_manager;
-use crate::stack::{ConfigError, ConnectionId, FallbackReason, StackEvent, StackNotice};
+use crate::stack::{ConfigError, FallbackReason, StackEvent, StackNotice};
 use crate::subflow::{Subflow, TcpState};
-use crate::wire::{Flags, MpCapable, MpJoin as JoinOption, MpTcpRst, MptcpOption, Segment};
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
+use towpath_wire::{Flags, MpCapable, MpJoin as JoinOption, MpTcpRst, MptcpOption, Segment};
 
 use super::join::{self, JoinHandshake, JoinState};
 use super::{Connection, ConnectionConfig, ConnectionMode, HostContext, SubflowParams};

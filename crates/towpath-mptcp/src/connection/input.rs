@@ -4,10 +4,10 @@
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::scheduler::SchedulerEvent;
 
-use crate::keys;
 use crate::stack::{ConnectionError, FallbackReason, StackEvent, StackNotice};
 use crate::subflow::{CloseReason, IcmpError, SegmentOutcome, TcpState};
-use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
+use towpath_wire::keys;
+use towpath_wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
 use super::handshake::{MPTCP_ERROR, capable, is_supported};

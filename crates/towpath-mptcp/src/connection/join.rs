@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::keys;
+use towpath_wire::keys;
 
 /// Timeout of the third packet before its first retransmission; doubled each time.
 const INITIAL_RTO: Duration = Duration::from_secs(1);

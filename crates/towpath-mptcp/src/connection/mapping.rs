@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::keys;
-use crate::wire::Payload;
+use towpath_wire::Payload;
+use towpath_wire::keys;
 
 /// Maximum unmapped bytes kept until their mapping arrives. With more, the subflow is broken.
 const MAX_UNMAPPED_BYTES: u64 = 256 * 1024;

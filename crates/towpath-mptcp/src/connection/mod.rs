@@ -45,14 +45,15 @@ use towpath_multipath::scheduler::{self, Scheduler};
 use towpath_multipath::{DataRange, PathId, PathView};
 use towpath_net::Instant;
 
-use crate::keys;
 use crate::path_manager::{self, LocalAddress, PathManager, PathManagerAction, RemoteAddress};
 use crate::stack::{
-    ConfigError, ConnectionError, ConnectionId, FallbackReason, InterfaceId, ReinjectionCause,
-    StackDecision, StackEvent, StackNotice, SubflowStatus,
+    ConfigError, ConnectionError, FallbackReason, InterfaceId, ReinjectionCause, StackDecision,
+    StackEvent, StackNotice, SubflowStatus,
 };
 use crate::subflow::{self, Subflow};
-use crate::wire::AddAddr;
+use towpath_wire::AddAddr;
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
 
 pub use config::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 pub use limit::{SendLimit, SubflowLimit};

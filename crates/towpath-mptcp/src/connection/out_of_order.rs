@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::Payload;
+use towpath_wire::Payload;
 
 /// Pieces of data that do not overlap, as runs without gaps.
 ///

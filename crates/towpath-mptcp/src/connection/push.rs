@@ -3,9 +3,9 @@
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
 
-use crate::keys;
 use crate::stack::{ReinjectionCause, StackDecision};
 use crate::subflow::DataMapping;
+use towpath_wire::keys;
 
 use super::{Connection, ConnectionMode, HostContext};
 

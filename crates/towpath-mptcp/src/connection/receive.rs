@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::wire::Payload;
+use towpath_wire::Payload;
 
 use super::out_of_order::OutOfOrderQueue;
 

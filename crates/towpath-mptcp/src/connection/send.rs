@@ -11,7 +11,7 @@ use towpath_multipath::path::Unsent;
 use towpath_multipath::{DataRange, PathId, PathSet};
 use towpath_net::Instant;
 
-use crate::wire::Payload;
+use towpath_wire::Payload;
 
 /// Store of written bytes that are not yet acknowledged at connection level.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use towpath_net::Instant;
 
 use crate::subflow::{Subflow, Transmit};
-use crate::wire::{Flags, MpJoin as JoinOption, MptcpOption, Payload, Segment};
+use towpath_wire::{Flags, MpJoin as JoinOption, MptcpOption, Payload, Segment};
 
 use super::join::{self, JoinHandshake};
 use super::{Connection, SubflowParams};

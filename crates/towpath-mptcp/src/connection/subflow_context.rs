@@ -9,7 +9,7 @@ use towpath_net::Instant;
 use crate::path_manager::{InterfaceId, SubflowView};
 use crate::stack::SubflowStatus;
 use crate::subflow::{CloseReason, DataMapping, SentData, Subflow, TcpState};
-use crate::wire::{MpTcpRst, Payload};
+use towpath_wire::{MpTcpRst, Payload};
 
 use super::join::JoinHandshake;
 use super::mapping::ReceiveMappings;

@@ -10,8 +10,9 @@ use towpath_net::Instant;
 use crate::connection::{self, ReceiveBufferMode};
 use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::stack::{Stack, StackConfig};
-use crate::wire::option::OPTION_BYTES;
-use crate::wire::{self, Packet, ParsedPacket, Segment};
+use towpath_wire as wire;
+use towpath_wire::option::OPTION_BYTES;
+use towpath_wire::{Packet, ParsedPacket, Segment};
 
 pub use stack_pair::stack_pair;
 

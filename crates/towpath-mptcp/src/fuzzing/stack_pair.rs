@@ -8,9 +8,10 @@ use towpath_net::Instant;
 
 use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use crate::path_manager::{InterfaceId, LocalAddress};
-use crate::stack::{ConnectionId, Stack, StackConfig, StackEvent, SubflowStatus};
+use crate::stack::{Stack, StackConfig, StackEvent, SubflowStatus};
 use crate::subflow::TcpState;
-use crate::wire::{
+use towpath_wire::ConnectionId;
+use towpath_wire::{
     AddAddr, DataAck, Dss, DssMapping, Flags, IcmpKind, MpTcpRst, MptcpOption, Packet, Payload,
     Segment,
 };

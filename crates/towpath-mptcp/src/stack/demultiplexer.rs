@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use super::ConnectionId;
+use towpath_wire::ConnectionId;
 
 /// Local and remote address of a subflow, each with its port.
 pub(super) type FourTuple = (SocketAddr, SocketAddr);

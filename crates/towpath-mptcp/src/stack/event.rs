@@ -8,8 +8,9 @@ use towpath_multipath::scheduler::SwitchReason;
 
 use crate::subflow;
 
+use super::ListenerId;
 use super::error::ConnectionError;
-use super::{ConnectionId, ListenerId};
+use towpath_wire::ConnectionId;
 
 /// Event for the driver and the application.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,13 +7,14 @@ use towpath_net::Instant;
 
 use crate::connection::{Connection, SubflowParams};
 use crate::subflow::IcmpError;
-use crate::wire::{
+use towpath_wire::{
     Flags, IcmpKind, IcmpMessage, MpJoin, MpTcpRst, MptcpOption, Options, Packet, ParseError,
     Payload, Segment, Timestamps,
 };
 
 use super::half_open::SourcePrefix;
-use super::{ConnectionId, InterfaceId, Stack, StackEvent};
+use super::{InterfaceId, Stack, StackEvent};
+use towpath_wire::ConnectionId;
 
 impl Stack {
     /// Processes a received packet (TCP, or ICMP about TCP). Invalid packets are counted and
@@ -262,7 +263,7 @@ impl Stack {
             ack,
             flags,
             window: 0,
-            ecn: crate::wire::Ecn::NotCapable,
+            ecn: towpath_wire::Ecn::NotCapable,
             options,
             payload: Payload::EMPTY,
             segment_bytes: 0,

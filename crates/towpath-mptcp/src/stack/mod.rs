@@ -34,8 +34,8 @@ use crate::connection::{
 use crate::path_manager::PathManagerAction;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
-pub use crate::wire::ConnectionId;
-use crate::wire::{Packet, Segment};
+pub use towpath_wire::ConnectionId;
+use towpath_wire::{Packet, Segment};
 
 pub use counters::StackCounters;
 pub use error::{ConfigError, ConnectError, ConnectionError};
@@ -334,7 +334,7 @@ impl Stack {
     fn fresh_key(&mut self) -> u64 {
         loop {
             let key = self.secrets.next();
-            if !self.tokens.contains_key(&crate::keys::token(key)) {
+            if !self.tokens.contains_key(&towpath_wire::keys::token(key)) {
                 return key;
             }
         }

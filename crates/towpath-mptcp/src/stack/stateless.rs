@@ -6,13 +6,14 @@ use std::sync::Arc;
 use towpath_net::Instant;
 
 use crate::connection::{Connection, SubflowParams, capable, join_syn};
-use crate::keys;
-use crate::wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
+use towpath_wire::keys;
+use towpath_wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
 
 use super::half_open::SourcePrefix;
 use super::pending_joins::PendingJoin;
 use super::syn_options::SynOptions;
-use super::{ConnectionId, InterfaceId, Stack, cookies};
+use super::{InterfaceId, Stack, cookies};
+use towpath_wire::ConnectionId;
 
 /// Maximum number of queued replies that belong to no connection.
 const MAX_STRAY_REPLIES: usize = 1_024;

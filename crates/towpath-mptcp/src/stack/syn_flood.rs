@@ -13,9 +13,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::ConnectionId;
 use super::pending_joins::PendingJoinTable;
 pub use super::secrets::SECRET_BYTES;
+use towpath_wire::ConnectionId;
 
 /// Parameters of the SYN flood protection, see [`super::Stack::with_syn_flood_protection`].
 #[derive(Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Options of a SYN that was accepted without connection state.
 
-use crate::wire::{Ecn, Flags, MptcpOption, Options, Payload, Segment, Timestamps};
+use towpath_wire::{Ecn, Flags, MptcpOption, Options, Payload, Segment, Timestamps};
 
 /// Maximum window scale (RFC 7323 §2.3).
 const MAX_WINDOW_SHIFT: u8 = 14;

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use towpath_net::Instant;
 
 use super::{
-    ConnectError, ConnectionId, InterfaceId, LocalAddress, SecretGenerator, Stack, StackConfig,
-    StackEvent, SynFloodProtection,
+    ConnectError, InterfaceId, LocalAddress, SecretGenerator, Stack, StackConfig, StackEvent,
+    SynFloodProtection,
 };
 use crate::connection;
-use crate::wire::{
+use towpath_wire::ConnectionId;
+use towpath_wire::{
     Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
 };
 
@@ -328,7 +329,7 @@ fn a_key_whose_token_is_taken_is_not_used() {
     let mut stack = Stack::new(StackConfig::default());
     let mut same_seed = SecretGenerator::from_seed(StackConfig::default().seed);
     let [taken_key, free_key] = [same_seed.next(), same_seed.next()];
-    stack.tokens.insert(crate::keys::token(taken_key), ConnectionId(0));
+    stack.tokens.insert(towpath_wire::keys::token(taken_key), ConnectionId(0));
     assert_eq!(stack.fresh_key(), free_key);
 }
 
@@ -393,7 +394,7 @@ fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
     let key = offered_key(&mut stack, 7).unwrap();
     assert_eq!(offered_key(&mut stack, 7), Some(key), "the same to the same SYN");
     assert_ne!(offered_key(&mut stack, 8), Some(key));
-    stack.tokens.insert(crate::keys::token(key), ConnectionId(0));
+    stack.tokens.insert(towpath_wire::keys::token(key), ConnectionId(0));
     assert_eq!(offered_key(&mut stack, 7), None);
 }
 

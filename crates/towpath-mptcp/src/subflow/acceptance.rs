@@ -7,7 +7,7 @@ use towpath_net::Instant;
 
 use super::transmit::PendingReset;
 use super::{CloseReason, SegmentOutcome, Subflow, TcpState, Timer};
-use crate::wire::{Ecn, Flags, Payload, Segment};
+use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
     /// Processes one (super-)segment and takes its payload. `path_id` and `siblings` are for

@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::delivery::milliseconds;
 use super::{Subflow, TcpState, Timer};
-use crate::wire::{Flags, Segment, Timestamps};
+use towpath_wire::{Flags, Segment, Timestamps};
 
 /// State of pending acknowledgements.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_multipath::path::RecoveryPhase;
 
-use crate::wire::Payload;
+use towpath_wire::Payload;
 
 /// TCP states of RFC 9293 §3.3.2; `Listen` belongs to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::transmit::PendingReset;
 use super::{
     CloseReason, SegmentOutcome, Subflow, TcpState, TimeoutOutcome, Timer, Transmit, TransmitReason,
 };
-use crate::wire::{Ecn, Flags, Options, Segment};
+use towpath_wire::{Ecn, Flags, Options, Segment};
 
 /// State of our SYN or SYN/ACK.
 #[derive(Debug, Clone, Default)]

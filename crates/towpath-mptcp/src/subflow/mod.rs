@@ -20,7 +20,7 @@ use towpath_multipath::congestion::{self, CongestionConfig, CongestionControl, S
 use towpath_multipath::path::{PathId, PathView, RecoveryPhase};
 use towpath_net::Instant;
 
-use crate::wire::Segment;
+use towpath_wire::Segment;
 
 mod acceptance;
 mod acks;

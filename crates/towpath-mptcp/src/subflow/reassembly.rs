@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::ranges::Ranges;
-use crate::wire::Payload;
+use towpath_wire::Payload;
 
 /// Blocks of offsets for the peer; at most four fit into the options.
 pub(super) type SackRanges = ArrayVec<(u64, u64), 4>;

@@ -5,7 +5,7 @@ use towpath_net::Instant;
 use super::pmtu::TIMESTAMP_BYTES;
 use super::send_queue::{SendRecord, SentData};
 use super::{Subflow, TcpState};
-use crate::wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
+use towpath_wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
 /// Header fields and data of the next packet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,11 +10,13 @@ use mptcp_rs::{CloseReason, ConnectConfig, ConnectionHandle, Endpoint, ReadError
 use rand_core::{Rng, SeedableRng, TryCryptoRng, TryRng};
 use rand_pcg::Pcg32;
 use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
+    ConnectionError, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
-use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::Packet;
 
 /// Port of the listening server.
 const PORT: u16 = 80;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use proptest::prelude::*;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{self, InterfaceId, Stack, SynFloodProtection};
-use towpath_mptcp::wire::{
+use towpath_wire::keys;
+use towpath_wire::{
     Dss, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment, Timestamps,
 };
 

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use rand_core::Rng;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
-use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, Stack, StackEvent};
-use towpath_mptcp::wire::{
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::{InterfaceId, Stack, StackEvent};
+use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
+use towpath_wire::{
     DataAck, Dss, DssMapping, Flags, MpCapable, MptcpOption, Options, Packet, Segment, Timestamps,
 };
-use towpath_net::Instant;
 
 use crate::flood::server_without_clients;
 use crate::network::*;

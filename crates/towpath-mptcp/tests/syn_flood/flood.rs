@@ -6,8 +6,8 @@ use std::time::Duration;
 use rand_core::Rng;
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{self, InterfaceId, LocalAddress, Stack, SynFloodProtection};
-use towpath_mptcp::wire::{Packet, Segment};
 use towpath_net::Instant;
+use towpath_wire::{Packet, Segment};
 
 use crate::network::*;
 

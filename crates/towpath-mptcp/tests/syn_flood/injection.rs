@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rand_core::Rng;
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::InterfaceId;
-use towpath_mptcp::wire::{
+use towpath_wire::{
     DataAck, Dss, DssMapping, Flags, MpTcpRst, MptcpOption, Options, Packet, Segment,
 };
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use rand_core::Rng;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{self, InterfaceId, Stack, StackNotice};
-use towpath_mptcp::wire::{MpJoin, MptcpOption, Packet, Segment};
 use towpath_net::Instant;
+use towpath_wire::keys;
+use towpath_wire::{MpJoin, MptcpOption, Packet, Segment};
 
 use crate::flood::local_address;
 use crate::network::*;

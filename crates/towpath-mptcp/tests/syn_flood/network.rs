@@ -9,14 +9,15 @@ use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
-    SynFloodProtection,
-};
-use towpath_mptcp::wire::{
-    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+    ConnectionError, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice, SynFloodProtection,
 };
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::{
+    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+};
 
 pub(crate) const PORT: u16 = 80;
 pub(crate) const CLIENTS: usize = 5;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{self, InterfaceId, Stack, StackEvent, SynFloodProtection};
-use towpath_mptcp::wire::{Flags, Packet, Segment};
+use towpath_wire::{Flags, Packet, Segment};
 
 use crate::flood::local_address;
 use crate::network::*;

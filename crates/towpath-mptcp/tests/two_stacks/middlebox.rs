@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use towpath_mptcp::wire::{Flags, MptcpOption, Packet, Payload, Segment};
 use towpath_net::Packet as _;
+use towpath_wire::{Flags, MptcpOption, Packet, Payload, Segment};
 
 use crate::network::Middlebox;
 

@@ -8,12 +8,14 @@ use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
+    ConnectionError, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
 use towpath_mptcp::subflow::TcpState;
-use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::Packet;
 
 /// Port of the listening host.
 pub(crate) const PORT: u16 = 80;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{LocalAddress, StackNotice};
-use towpath_mptcp::wire::{AddAddr, MptcpOption, Options, Segment};
+use towpath_wire::keys;
+use towpath_wire::{AddAddr, MptcpOption, Options, Segment};
 
 use crate::script::*;
 

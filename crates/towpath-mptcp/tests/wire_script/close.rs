@@ -1,9 +1,9 @@
 //! §3.3.3, §3.5, §3.6: closing of a connection and its subflows.
 
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::ConnectionError;
-use towpath_mptcp::wire::{DataAck, DssMapping, MpCapable, MptcpOption, Options, Payload, Segment};
+use towpath_wire::keys;
+use towpath_wire::{DataAck, DssMapping, MpCapable, MptcpOption, Options, Payload, Segment};
 
 use crate::script::*;
 

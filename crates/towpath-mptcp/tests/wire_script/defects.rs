@@ -3,9 +3,7 @@
 
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::ConnectionError;
-use towpath_mptcp::wire::{
-    Ecn, Flags, MpCapable, MpTcpRst, MptcpOption, Options, SackBlocks, Segment,
-};
+use towpath_wire::{Ecn, Flags, MpCapable, MpTcpRst, MptcpOption, Options, SackBlocks, Segment};
 
 use crate::script::*;
 

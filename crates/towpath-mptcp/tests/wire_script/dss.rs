@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::StackNotice;
 use towpath_mptcp::subflow::CloseReason;
-use towpath_mptcp::wire::{
-    DataAck, Dss, DssMapping, Flags, MpCapable, MptcpOption, Options, Segment,
-};
+use towpath_wire::keys;
+use towpath_wire::{DataAck, Dss, DssMapping, Flags, MpCapable, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
@@ -361,7 +359,7 @@ fn a_checksum_that_was_not_agreed_on_or_is_missing_resets_the_subflow() {
         let mut script = Script::accepted(ConnectionConfig { checksum: negotiated, ..config() });
         let subflow = script.join(1);
         let mut options = script.dss_mapping(subflow, 1, 5);
-        let payload = towpath_mptcp::wire::Payload::from(bytes::Bytes::from_static(b"hello"));
+        let payload = towpath_wire::Payload::from(bytes::Bytes::from_static(b"hello"));
         let checksum = keys::dss_checksum(peer_dsn(1), 1, 5, &payload);
         options.dss.as_mut().unwrap().mapping.as_mut().unwrap().checksum =
             (!negotiated).then_some(checksum);

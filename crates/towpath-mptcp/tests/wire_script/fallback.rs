@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{ConnectionError, FallbackReason};
-use towpath_mptcp::wire::{DataAck, Dss, DssMapping, MptcpOption, Options, Payload, Segment};
+use towpath_wire::keys;
+use towpath_wire::{DataAck, Dss, DssMapping, MptcpOption, Options, Payload, Segment};
 
 use crate::script::*;
 

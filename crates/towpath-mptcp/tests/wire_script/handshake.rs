@@ -1,9 +1,9 @@
 //! §3.1: connection establishment.
 
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{FallbackReason, LocalAddress};
-use towpath_mptcp::wire::{DataAck, MpCapable, MptcpOption, Options, Segment};
+use towpath_wire::keys;
+use towpath_wire::{DataAck, MpCapable, MptcpOption, Options, Segment};
 
 use crate::script::*;
 

@@ -5,9 +5,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent};
-use towpath_mptcp::wire::{IcmpKind, Packet, Segment};
+use towpath_mptcp::stack;
+use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::{IcmpKind, Packet, Segment};
 
 use crate::script::*;
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::keys;
 use towpath_mptcp::stack::{LocalAddress, StackNotice};
-use towpath_mptcp::wire::{MpJoin, MpTcpRst, MptcpOption, Options, Segment};
+use towpath_wire::keys;
+use towpath_wire::{MpJoin, MpTcpRst, MptcpOption, Options, Segment};
 
 use crate::script::*;
 

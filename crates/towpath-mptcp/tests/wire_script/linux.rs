@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::wire::{DataAck, Dss, DssMapping, Options, Segment};
+use towpath_wire::{DataAck, Dss, DssMapping, Options, Segment};
 
 use crate::script::*;
 

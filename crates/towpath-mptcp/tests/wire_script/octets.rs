@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId};
-use towpath_mptcp::wire::{Ecn, Flags, IcmpKind, Options, Packet, Segment, Timestamps};
+use towpath_wire::{Ecn, Flags, IcmpKind, Options, Packet, Segment, Timestamps};
 
 use crate::script::*;
 

@@ -1,8 +1,6 @@
 //! §3 and §8: options as bytes.
 
-use towpath_mptcp::wire::{
-    AddAddr, DataAck, Dss, DssMapping, MpJoin, MpTcpRst, MptcpOption, Options,
-};
+use towpath_wire::{AddAddr, DataAck, Dss, DssMapping, MpJoin, MpTcpRst, MptcpOption, Options};
 
 use crate::script::*;
 

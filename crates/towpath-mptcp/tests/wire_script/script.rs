@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
-use towpath_mptcp::keys;
+use towpath_mptcp::stack;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
+    ConnectionError, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
-use towpath_mptcp::wire::{
+use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
+use towpath_wire::{
     DataAck, Dss, DssMapping, Ecn, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options,
     Packet, Segment,
 };
-use towpath_net::Instant;
 
 /// MPTCP key of the scripted peer.
 pub(crate) const PEER_KEY: u64 = 0x0102_0304_0506_0708;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId};
 use towpath_mptcp::subflow::TcpState;
-use towpath_mptcp::wire::{IcmpKind, Options, Packet, Segment};
+use towpath_wire::{IcmpKind, Options, Packet, Segment};
 
 use crate::script::*;
 

@@ -4,7 +4,7 @@
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::wire::Options;
+use towpath_wire::Options;
 
 use crate::script::*;
 

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::series::{Mark, Values};
 use crate::text::esc;
-use towpath_measure::format::number::three_digits;
-use towpath_measure::format::text::cut;
+use towpath_result::format::number::three_digits;
+use towpath_result::format::text::cut;
 
 type ChartArea<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 

@@ -15,7 +15,7 @@ pub(crate) mod values;
 pub(crate) use draw::svg;
 
 use crate::series::{Mark, Values};
-use towpath_measure::format::number;
+use towpath_result::format::number;
 
 /// A chart of several series over time.
 #[derive(Debug)]

@@ -4,12 +4,12 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::expect::MetricUnit;
+use towpath_result::expect::MetricUnit;
 
 use super::{tick_label, ticks};
 use crate::text::esc;
-use towpath_measure::format::number;
-use towpath_measure::format::text::cut;
+use towpath_result::format::number;
+use towpath_result::format::text::cut;
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 44;

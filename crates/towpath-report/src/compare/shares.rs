@@ -1,13 +1,13 @@
 //! Shares of competing transfers: each flow's part, and Jain's fairness index.
 
-use towpath_measure::format;
-use towpath_measure::result::Summary;
-use towpath_measure::scenario::DataDirection;
+use towpath_result::Summary;
+use towpath_result::format;
+use towpath_scenario::DataDirection;
 
 use super::{Cell, TableBlock, TableRow, median_cell, missing};
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use towpath_measure::format::number;
-use towpath_measure::format::text::{clean, cut};
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
 
 /// Maximum number of flows that are named one by one.
 const MAX_NAMED_FLOWS: usize = 6;

@@ -1,7 +1,7 @@
 //! JSON output of a comparison. A value that is infinite (never) is `null`.
 
 use serde_json::{Value, json};
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing};
+use towpath_result::metrics::statistics::{ConfidenceInterval, Estimate, Pairing};
 
 use super::{BetterDirection, ComparedMetric, Comparison, GroupRatio};
 

@@ -9,18 +9,18 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use towpath_measure::metrics::statistics::{
+use towpath_net::stream_seed;
+use towpath_result::Warning;
+use towpath_result::metrics::statistics::{
     ConfidenceInterval, Estimate, Ratio, Sample, missing_interval_reason,
 };
-use towpath_measure::result::Warning;
-use towpath_measure::scenario::{Transport, World};
-use towpath_net::stream_seed;
+use towpath_scenario::{Transport, World};
 
 use crate::group::{RunGroup, groups};
 pub(crate) use conditions::{ComparedCondition, conditions, timing};
 pub(crate) use metric::{BetterDirection, METRICS, RunMetric};
-use towpath_measure::format::number;
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
 
 /// Comparison of results, by group.
 #[derive(Debug)]

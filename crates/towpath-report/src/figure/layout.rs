@@ -7,7 +7,7 @@ use super::marks::{self, PlotArea};
 use super::style::{FONTS, INK, LINE, MUTED, MarkerStyle, marker, width};
 use super::{CurveKind, Figure, Panel, ScaleKind};
 use crate::text::esc;
-use towpath_measure::format::text::{cut, wrap};
+use towpath_result::format::text::{cut, wrap};
 
 /// Width of a panel, in SVG units: that of a column of a paper.
 const PANEL_WIDTH: f64 = 430.0;

@@ -9,7 +9,7 @@ mod page;
 mod readme;
 
 use serde::{Deserialize, Serialize};
-use towpath_measure::format;
+use towpath_result::format;
 
 use crate::figure::Figure;
 

@@ -7,7 +7,7 @@ use super::{ClaimEntry, GalleryEntry};
 use crate::figure;
 use crate::page::head;
 use crate::text::{esc, prose};
-use towpath_measure::format::text::capital;
+use towpath_result::format::text::capital;
 
 /// Width of a legend's line: that of a panel.
 const LEGEND: f64 = 430.0;

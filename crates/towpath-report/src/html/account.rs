@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts};
-use towpath_measure::scenario::DataDirection;
+use towpath_result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts};
+use towpath_scenario::DataDirection;
 
 use super::panel::{PageStyle, per_point, series as line};
 use super::run::{path_dot, table_end};
@@ -11,10 +11,10 @@ use crate::chart::{self, Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::compare::direction;
 use crate::series::{self, Grid};
 use crate::text::{esc, prose};
-use towpath_measure::format::number;
-use towpath_measure::format::number::ScaledUnit;
-use towpath_measure::format::text::{capital, clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::number::ScaledUnit;
+use towpath_result::format::text::{capital, clean, cut};
+use towpath_result::store::StoredRun;
 
 /// Parts below this share of every link's capacity are merged into one row.
 const MIN_TABLE_SHARE: f64 = 0.005;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, missing_interval_reason};
+use towpath_result::metrics::statistics::{ConfidenceInterval, Estimate, missing_interval_reason};
 
 use super::panel::{self, PageStyle, swatch, transport_class};
 use super::summary::warning_box;
@@ -11,8 +11,8 @@ use crate::chart::SeriesStyle;
 use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
 use crate::comparison::{ComparedMetric, Comparison, conditions, ratio_text, timing};
 use crate::text::esc;
-use towpath_measure::format::number;
-use towpath_measure::format::text::clean;
+use towpath_result::format::number;
+use towpath_result::format::text::clean;
 
 /// Maximum length of a list of runs that is open at first.
 const FOLD_AFTER: usize = 12;
@@ -234,7 +234,7 @@ fn distributions(out: &mut String, compared: &Comparison<'_>) {
     for row in compared.rows.iter().filter(is_drawn) {
         let curve = |(group, sample): (&crate::group::RunGroup<'_>, _)| -> DistributionCurve {
             let class = format!("{} line", transport_class(&compared.groups, group));
-            let sample: &towpath_measure::metrics::statistics::Sample = sample;
+            let sample: &towpath_result::metrics::statistics::Sample = sample;
             (group.label.clone(), class, sample.steps())
         };
         let curves: Vec<DistributionCurve> =

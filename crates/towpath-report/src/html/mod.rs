@@ -29,9 +29,9 @@ use crate::text::{esc, prose};
 pub(crate) use comparison::comparison;
 use panel::{ChartPanel, PageStyle};
 pub(crate) use sequence::mark_values as sequence_lines;
-use towpath_measure::format::number;
-use towpath_measure::format::text::{capital, clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::text::{capital, clean, cut};
+use towpath_result::store::StoredRun;
 
 /// Maximum number of runs with charts each; beyond that, only each group's first repetition has
 /// some.

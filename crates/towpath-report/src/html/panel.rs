@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_scenario::{DataDirection, Transport};
 
 use super::{account, datagrams, delay, flows, paths, stack, video};
 use crate::chart::{self, AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
@@ -11,10 +11,10 @@ use crate::compare::direction;
 use crate::group::RunGroup;
 use crate::series::{self, Grid, SubflowSeries, Values};
 use crate::text::esc;
-use towpath_measure::format::number;
-use towpath_measure::format::number::ScaledUnit;
-use towpath_measure::format::text::{clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::number::ScaledUnit;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 
 /// Maximum number of subflows drawn separately; more are merged by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;

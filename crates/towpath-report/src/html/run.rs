@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{Counter, EmulatorTiming, Interface, Link, Record, SubflowSummary};
+use towpath_result::{Counter, EmulatorTiming, Interface, Link, Record, SubflowSummary};
 
-use towpath_measure::scenario::{DataDirection, Transport, World};
+use towpath_scenario::{DataDirection, Transport, World};
 
 use super::panel::PageStyle;
 use super::{capture, events};
 use crate::compare::direction;
 use crate::text::{esc, prose};
-use towpath_measure::format::number;
-use towpath_measure::format::text::{clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 
 /// Maximum length of a list that is open at first.
 pub(super) const FOLD_AFTER: usize = 30;

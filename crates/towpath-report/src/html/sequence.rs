@@ -3,19 +3,19 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use towpath_measure::result::{
+use towpath_result::{
     CapturePoint, Record, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView,
 };
-use towpath_measure::scenario::{Transport, World};
+use towpath_scenario::{Transport, World};
 
 use super::panel::PageStyle;
 use crate::chart::sequence::{MarkGroup, SequencePlot, mark_letter};
 use crate::compare::direction;
 use crate::series::{self, Mark};
 use crate::text::esc;
-use towpath_measure::format::number;
-use towpath_measure::format::text::{clean, cut};
-use towpath_measure::store::StoredRun;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 
 /// Maximum number of pictures of one run; our own results have no more.
 const MAX_PICTURES: usize = 24;

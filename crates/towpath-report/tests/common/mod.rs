@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::result::{
+use towpath_result::store::StoredRun;
+use towpath_result::{
     ConnectionState, Counter, EmulatorTiming, Event, EventKind, ExpectationResult, FlowSummary,
     Interface, Interval, Link, Meta, MetaEvent, MetaFlow, MetaPath, MultipathUse, Record, Recovery,
     ReinjectionCause, SCHEMA_VERSION, StackStats, Stall, Subflow, SubflowEnd, SubflowSummary,
     Summary, WakeupTiming, Warning,
 };
-use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_measure::store::StoredRun;
+use towpath_scenario::{DataDirection, Transport, World};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

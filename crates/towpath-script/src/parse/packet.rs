@@ -1,6 +1,6 @@
 //! Parser of a packet's fields: `SYN ACK 0 ack 1 win 65535 <mss 1460, sackok>`.
 
-use towpath_mptcp::wire::{Ecn, Flags};
+use towpath_wire::{Ecn, Flags};
 
 use super::{TokenReader, options};
 use crate::script::{NumberRange, OptionName, PacketPattern};

@@ -1,8 +1,8 @@
 //! Packets that the peer sends.
 
 use bytes::Bytes;
-use towpath_mptcp::keys;
-use towpath_mptcp::wire::{
+use towpath_wire::keys;
+use towpath_wire::{
     AddAddr, DataAck, Dss, DssMapping, Ecn, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption,
     Options, Payload, Segment, Timestamps,
 };

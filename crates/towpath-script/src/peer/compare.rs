@@ -1,7 +1,7 @@
 //! Comparison of a host's packet with the expected one.
 
-use towpath_mptcp::keys;
-use towpath_mptcp::wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
+use towpath_wire::keys;
+use towpath_wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
 use super::{PEER_KEY, Peer, PeerSubflow};
 use crate::script::{

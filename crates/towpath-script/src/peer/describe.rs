@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_mptcp::wire::{DataAck, Dss, Ecn, Flags, MpCapable, MpJoin, MptcpOption, Segment};
+use towpath_wire::{DataAck, Dss, Ecn, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
 use super::Peer;
 

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use towpath_mptcp::wire::{Ecn, Segment};
+use towpath_wire::{Ecn, Segment};
 
 /// Parts of a packet that [`Segment`] cannot represent.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,6 +1,6 @@
 //! The usual beginning of a connection.
 
-use towpath_mptcp::wire::Flags;
+use towpath_wire::Flags;
 
 use crate::script::{
     CapablePattern, NumberRange, OptionPattern, PacketPattern, Role, Script, Transport,

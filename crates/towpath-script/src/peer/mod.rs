@@ -12,8 +12,8 @@ mod handshake;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_mptcp::keys;
-use towpath_mptcp::wire::{
+use towpath_wire::keys;
+use towpath_wire::{
     DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MptcpOption, Packet, Segment,
 };
 

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use towpath_measure::result::{AccountSummary, Part, Record};
-use towpath_measure::scenario::{Scenario, Transport, change};
+use towpath_result::{AccountSummary, Part, Record};
+use towpath_scenario::{Scenario, Transport, change};
 
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
@@ -338,10 +338,10 @@ fn on_random_scenarios_the_parts_sum_to_the_link_capacity() {
 fn offered_bytes(
     scenario: &Scenario,
     span_ns: u64,
-    direction: towpath_measure::scenario::DataDirection,
+    direction: towpath_scenario::DataDirection,
 ) -> u64 {
-    use towpath_measure::scenario::{DataDirection, TimelineChange, TimelineTarget};
     use towpath_net::config::Shaper;
+    use towpath_scenario::{DataDirection, TimelineChange, TimelineTarget};
     let mut total_bytes = 0.0;
     for (index, path) in scenario.paths.iter().enumerate() {
         let config = if direction == DataDirection::Down { &path.down } else { &path.up };

@@ -1,7 +1,7 @@
 //! Datagrams at a constant rate.
 
-use towpath_measure::result::{DatagramRow, DatagramStats, Record};
-use towpath_measure::scenario::{DataDirection, Scenario, Transport};
+use towpath_result::{DatagramRow, DatagramStats, Record};
+use towpath_scenario::{DataDirection, Scenario, Transport};
 
 use crate::simulated::{CompletedRun, scenario, simulate};
 

@@ -1,8 +1,8 @@
 //! Latency under load, over an oversized queue and over a managed one.
 
-use towpath_measure::result::LoadPhase;
-use towpath_measure::scenario::Load;
-use towpath_measure::scenario::Transport;
+use towpath_result::LoadPhase;
+use towpath_scenario::Load;
+use towpath_scenario::Transport;
 
 use crate::simulated::{CompletedRun, scenario, simulate};
 

@@ -1,7 +1,7 @@
 //! Datagrams over single paths, independent of the transport.
 
-use towpath_measure::result::{PathStats, Probe, Record};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_result::{PathStats, Probe, Record};
+use towpath_scenario::{Scenario, Transport};
 
 use crate::network;
 use crate::simulated::{CompletedRun, scenario, simulate};

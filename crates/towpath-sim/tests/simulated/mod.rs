@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use towpath_measure::result::{EventKind, Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
-use towpath_measure::store::write_record;
+use towpath_result::store::write_record;
+use towpath_result::{EventKind, Record, Summary};
+use towpath_scenario::{Scenario, Transport, builtin, no_files};
 use towpath_sim::{SimJob, SimReport, run};
 
 /// Completed run with its records and captures.

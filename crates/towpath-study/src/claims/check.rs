@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_measure::format;
-use towpath_measure::metrics::statistics::Sample;
-use towpath_measure::scenario::units::Dimension;
-use towpath_measure::scenario::{Operator, World};
+use towpath_result::format;
+use towpath_result::metrics::statistics::Sample;
+use towpath_scenario::units::Dimension;
+use towpath_scenario::{Operator, World};
 
 use super::filter::{RunFilter, is_same_value};
 use super::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::scenario::World;
+use towpath_scenario::World;
 
 use super::Bound;
 use crate::row::{Parameter, RunRow};

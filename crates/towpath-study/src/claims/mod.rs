@@ -8,8 +8,8 @@ mod check;
 mod filter;
 mod read;
 
-use towpath_measure::scenario::units::Dimension;
-use towpath_measure::scenario::{Operator, ScenarioErrors, World};
+use towpath_scenario::units::Dimension;
+use towpath_scenario::{Operator, ScenarioErrors, World};
 
 pub use check::{CheckOutcome, CheckResult, ClaimVerdict};
 pub use filter::{ParameterFilter, RunFilter};

@@ -1,11 +1,13 @@
 //! Reader of `expected.toml`, which reports every mistake in the file.
 
-use towpath_measure::scenario::document::{
-    self, KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
+use towpath_scenario::document;
+use towpath_scenario::document::{
+    KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
     nearest, quote,
 };
-use towpath_measure::scenario::units::{self, Dimension};
-use towpath_measure::scenario::{Operator, ScenarioErrors, World};
+use towpath_scenario::units;
+use towpath_scenario::units::Dimension;
+use towpath_scenario::{Operator, ScenarioErrors, World};
 
 use super::filter::{ParameterFilter, RunFilter};
 use super::{

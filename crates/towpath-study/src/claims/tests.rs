@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use towpath_measure::scenario::Transport;
+use towpath_scenario::Transport;
 
 use super::*;
 use crate::plan::Plan;

@@ -1,8 +1,8 @@
 //! Points of each curve, computed from the rows.
 
-use towpath_measure::metrics::statistics::{Sample, median_interval};
-use towpath_measure::scenario::World;
 use towpath_report::figure::{Curve, CurvePoint};
+use towpath_result::metrics::statistics::{Sample, median_interval};
+use towpath_scenario::World;
 
 use super::sizes;
 use crate::plan::{CentralValue, ErrorBars, PanelSpec, Plan, PlotKind};

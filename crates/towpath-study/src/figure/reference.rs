@@ -1,7 +1,8 @@
 //! Reader of `reference.csv`: the points that a source publishes in its text.
 
-use towpath_measure::scenario::document::nearest;
-use towpath_measure::scenario::units::{self, Dimension};
+use towpath_scenario::document::nearest;
+use towpath_scenario::units;
+use towpath_scenario::units::Dimension;
 
 use super::points::may_have_curve;
 use crate::plan::Plan;

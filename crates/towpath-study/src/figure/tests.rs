@@ -1,4 +1,4 @@
-use towpath_measure::scenario::{Transport, World};
+use towpath_scenario::{Transport, World};
 
 use super::*;
 use crate::row::Parameter;

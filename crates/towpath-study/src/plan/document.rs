@@ -3,7 +3,7 @@
 use std::fmt;
 
 use toml::{Table, Value};
-use towpath_measure::scenario::document::present_key;
+use towpath_scenario::document::present_key;
 
 /// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and array
 /// indices from 0.

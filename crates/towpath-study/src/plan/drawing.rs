@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::scenario::document::{
+use towpath_scenario::document::{
     KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
     nearest, quote,
 };
-use towpath_measure::scenario::units::{self, Dimension};
+use towpath_scenario::units;
+use towpath_scenario::units::Dimension;
 
 use KeyPresence::{Optional, Required};
 use ValueKind::{Any, List, OneOf, Tables, Text, Words};

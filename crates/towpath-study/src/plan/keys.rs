@@ -1,8 +1,7 @@
 //! Keys of a plan: the reader and the reference follow these tables.
 
-use towpath_measure::scenario::document::{
-    self, KeyPresence, KeySchema, TableSchema, ValueKind, key,
-};
+use towpath_scenario::document;
+use towpath_scenario::document::{KeyPresence, KeySchema, TableSchema, ValueKind, key};
 
 use super::drawing::{FIGURE, SCHEMAS};
 

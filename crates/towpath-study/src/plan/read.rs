@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use toml::Table;
-use towpath_measure::scenario::document::{
+use towpath_scenario::document::{
     Section, SpannedProblem, Value, nearest, present_key, quote, read,
 };
-use towpath_measure::scenario::units::{self, Dimension};
-use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
+use towpath_scenario::units;
+use towpath_scenario::units::Dimension;
+use towpath_scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
 use super::document::KeyPath;
 use super::drawing::{KnownNames, read_panel};

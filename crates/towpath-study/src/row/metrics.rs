@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use towpath_measure::expect::{self, Metric, MetricInputs};
-use towpath_measure::result::{CpuTime, FlowSummary, Interval, Record, SubflowEnd, Summary};
-use towpath_measure::scenario::{DataDirection, Path, Scenario};
+use towpath_result::expect;
+use towpath_result::expect::{Metric, MetricInputs};
+use towpath_result::{CpuTime, FlowSummary, Interval, Record, SubflowEnd, Summary};
+use towpath_scenario::{DataDirection, Path, Scenario};
 
 use crate::handover;
 
@@ -262,8 +263,8 @@ fn add_cpu_load(
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::result::{Link, MultipathUse, Stall, Subflow};
-    use towpath_measure::scenario::no_files;
+    use towpath_result::{Link, MultipathUse, Stall, Subflow};
+    use towpath_scenario::no_files;
 
     use super::*;
 
@@ -297,7 +298,7 @@ mod tests {
         let cpu = CpuTime {
             client_cpu_ns: Some(1_000 * MS),
             server_cpu_ns: None,
-            accounting: towpath_measure::result::CpuAccounting::Process,
+            accounting: towpath_result::CpuAccounting::Process,
         };
         Record::Summary(Box::new(Summary {
             ok: true,
@@ -365,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_emulated_run_reports_its_reliability() {
-        let timing = towpath_measure::result::EmulatorTiming {
+        let timing = towpath_result::EmulatorTiming {
             lateness_p99_ns: 3 * MS,
             unreliable: true,
             load: 7.5,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::result::{Record, SubflowEnd};
+use towpath_result::{Record, SubflowEnd};
 
 /// Prefix of such metrics: `second.3.goodput` is of the fourth second.
 pub const SECOND_PREFIX: &str = "second.";

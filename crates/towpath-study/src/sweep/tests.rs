@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use towpath_measure::result::{MultipathUse, PathStats, Summary};
+use towpath_result::{MultipathUse, PathStats, Summary};
 
 use super::*;
 

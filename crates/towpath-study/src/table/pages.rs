@@ -15,7 +15,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
 use snap::raw::{Decoder, decompress_len};
-use towpath_measure::input::ReadBudget;
+use towpath_result::input::ReadBudget;
 
 /// Minimum size of a dictionary value in the file: the length field of a text.
 const MIN_VALUE_BYTES: usize = 4;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use towpath_measure::scenario::units;
 use towpath_net::Rate;
+use towpath_scenario::units;
 
 /// Returns bytes for iperf3's `K`, `M`, `G`, `T`: powers of two, as in iperf3.
 fn binary_factor(letter: char) -> Option<u64> {

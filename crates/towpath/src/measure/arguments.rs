@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use towpath_linux::live::Fingerprint;
-use towpath_measure::result::OrderKind;
-use towpath_measure::scenario::Transport;
 use towpath_net::Rate;
+use towpath_result::OrderKind;
+use towpath_scenario::Transport;
 
 use super::amounts;
 use crate::arguments::{order, transport};
@@ -38,7 +38,7 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) servers: Option<PathBuf>,
     /// Port of the server
-    #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
+    #[arg(short, long, default_value_t = towpath_live::protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
     /// Transports: tcp, mptcp, quic, mpquic [default: mptcp; with --mobile: mptcp, mpquic]
     #[arg(short = 'T', long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]

@@ -7,8 +7,8 @@ use std::thread;
 
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, MeasureRequest, MobileSession};
-use towpath_measure::scenario::Transport;
-use towpath_measure::store::StoredRun;
+use towpath_result::store::StoredRun;
+use towpath_scenario::Transport;
 
 use super::{MeasureArguments, conclude, measure_once};
 use crate::error::CliError;

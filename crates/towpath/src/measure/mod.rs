@@ -11,13 +11,13 @@ use std::process::ExitCode;
 
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, LocalBind, MeasureRequest, interfaces_towards, path_name};
-use towpath_measure::live::{TestPlan, TransferSettings};
-use towpath_measure::order;
-use towpath_measure::result::{Record, Warning};
-use towpath_measure::scenario::{Scenario, Transport, World};
-use towpath_measure::store::StoredRun;
-use towpath_measure::store::write_record;
+use towpath_live::protocol::{TestPlan, TransferSettings};
 use towpath_report::live_header;
+use towpath_result::order;
+use towpath_result::store::StoredRun;
+use towpath_result::store::write_record;
+use towpath_result::{Record, Warning};
+use towpath_scenario::{Scenario, Transport, World};
 
 pub(crate) use arguments::MeasureArguments;
 

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use towpath_linux::live::system_congestion_control;
-use towpath_measure::input;
-use towpath_measure::scenario::units::duration_text;
-use towpath_measure::scenario::{Flow, Pattern, Scenario, ScenarioErrors, Transport, no_files};
+use towpath_result::input;
+use towpath_scenario::units::duration_text;
+use towpath_scenario::{Flow, Pattern, Scenario, ScenarioErrors, Transport, no_files};
 
 use super::MeasureArguments;
 use crate::changes::config_condition;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use towpath_linux::live::{self, PINGS, PingResult};
-use towpath_measure::{format, input};
+use towpath_result::{format, input};
 
 use super::MeasureArguments;
 use crate::check::describe;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use towpath_linux::monitor::{
     DerivedConnection, DerivedSubflow, MonitoredConnection, SubflowActivity,
 };
-use towpath_measure::result::Part;
+use towpath_result::Part;
 
 use super::MonitorSample;
 

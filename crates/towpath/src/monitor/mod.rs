@@ -17,7 +17,7 @@ use towpath_linux::monitor::{
 };
 use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
 use towpath_linux::{Clock, interrupt};
-use towpath_measure::result::Warning;
+use towpath_result::Warning;
 
 use crate::arguments::interval;
 use crate::error::CliError;

@@ -72,7 +72,7 @@ pub(super) fn show(
 fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
     view.draw(frame);
     for cell in &mut frame.buffer_mut().content {
-        if cell.symbol().chars().any(towpath_measure::format::text::deceives) {
+        if cell.symbol().chars().any(towpath_result::format::text::deceives) {
             cell.set_char('\u{fffd}');
         }
     }
@@ -320,7 +320,7 @@ pub(super) mod tests {
         MonitoredConnection, ObservedLimit, Process, SocketInternals, SubflowCondition,
     };
     use towpath_linux::netlink::TcpState;
-    use towpath_measure::result::Part;
+    use towpath_result::Part;
 
     use super::*;
 

@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
-use towpath_measure::format::text::deceives;
+use towpath_result::format::text::deceives;
 
 /// Upper bound in bytes of a colour sequence without its final `m`: `ESC [ 32`.
 const MAX_COLOUR_SEQUENCE: usize = 4;

@@ -1,7 +1,7 @@
 //! The account of capacity over real kernels: each network has one known limit, which the account
 //! must name.
 
-use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
+use towpath_result::{AccountSummary, Part, PartGroup, Parts, Record};
 
 use crate::program::{TestDir, acquire_emulator, busy};
 

@@ -1,6 +1,6 @@
 //! `towpath compare`: interleaved runs, stored results, and its output.
 
-use towpath_measure::result::OrderKind;
+use towpath_result::OrderKind;
 
 use crate::program::{SIZED, TWO_PATHS, TestDir, acquire_emulator};
 use crate::scenario_errors::refused;

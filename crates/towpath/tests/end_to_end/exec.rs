@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use towpath_measure::result::{Record, SubflowEnd};
-use towpath_measure::scenario::DataDirection;
-use towpath_measure::store::read_run;
+use towpath_result::store::read_run;
+use towpath_result::{Record, SubflowEnd};
+use towpath_scenario::DataDirection;
 
 use crate::processes::signal;
 use crate::program::{

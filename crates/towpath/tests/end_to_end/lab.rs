@@ -5,9 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use towpath_measure::result::{Record, Summary};
-use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_measure::store::RunResult;
+use towpath_result::store::RunResult;
+use towpath_result::{Record, Summary};
+use towpath_scenario::{DataDirection, Transport};
 
 use crate::processes::{Members, interfaces, signal};
 use crate::program::{

@@ -4,9 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use towpath_measure::result::Summary;
-use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_measure::store::RunResult;
+use towpath_result::Summary;
+use towpath_result::store::RunResult;
+use towpath_scenario::{DataDirection, Transport};
 
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, acquire_emulator, missing, skip};
 

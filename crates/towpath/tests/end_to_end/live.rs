@@ -2,8 +2,8 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use towpath_measure::result::{DelayBasis, Record};
-use towpath_measure::scenario::DataDirection;
+use towpath_result::{DelayBasis, Record};
+use towpath_scenario::DataDirection;
 
 use crate::program::{Running, TestDir, wait_for};
 

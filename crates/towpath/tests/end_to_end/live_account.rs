@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use towpath_measure::result::{AccountSummary, Basis, Part, Record};
-use towpath_measure::scenario::DataDirection;
+use towpath_result::{AccountSummary, Basis, Part, Record};
+use towpath_scenario::DataDirection;
 
 use crate::program::{ProgramOutput, TestDir, acquire_emulator_for_timing, binary, busy, skip};
 

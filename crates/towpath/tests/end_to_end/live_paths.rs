@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use towpath_measure::result::{Record, SubflowEnd};
+use towpath_result::{Record, SubflowEnd};
 
 use crate::program::{ProgramOutput, TestDir, acquire_emulator_for_timing, binary, busy, is_long};
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ruzstd::decoding::StreamingDecoder;
 use serde_json::Value;
-use towpath_measure::result::{EventKind, Record};
-use towpath_measure::store::{RunResult, read_run};
+use towpath_result::store::{RunResult, read_run};
+use towpath_result::{EventKind, Record};
 
 /// Timeout, far longer than any program here takes on a busy machine.
 pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(90);

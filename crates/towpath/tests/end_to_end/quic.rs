@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
-use towpath_measure::result::{EventKind, Record};
-use towpath_measure::scenario::DataDirection;
+use towpath_result::{EventKind, Record};
+use towpath_scenario::DataDirection;
 
 use crate::program::{
     TWO_PATHS, TestDir, acquire_emulator, acquire_emulator_for_timing, busy, skip,

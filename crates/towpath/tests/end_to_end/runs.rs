@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use towpath_measure::result::{DatagramStats, DelayBasis, Record};
-use towpath_measure::scenario::DataDirection;
-use towpath_measure::scenario::Load;
+use towpath_result::{DatagramStats, DelayBasis, Record};
+use towpath_scenario::DataDirection;
+use towpath_scenario::Load;
 
 use crate::program::{
     TWO_PATHS, TestDir, acquire_emulator, acquire_emulator_for_timing, busy, missing, skip,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use towpath_measure::result::{Record, Sequence, SequenceKind};
-use towpath_measure::store::RunResult;
+use towpath_result::store::RunResult;
+use towpath_result::{Record, Sequence, SequenceKind};
 
 use crate::program::{
     SIZED, TWO_PATHS, TestDir, acquire_emulator, is_long, is_root, missing, skip,
@@ -145,7 +145,7 @@ fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> V
 /// Returns the ports of the connecting host, by subflow of the capture.
 fn ports(folder: &TestDir, file: &str) -> BTreeMap<u32, u16> {
     let output = folder.run(&["trace", file, "--json"]);
-    let run = towpath_measure::store::read_run(output.out.as_bytes()).unwrap();
+    let run = towpath_result::store::read_run(output.out.as_bytes()).unwrap();
     let subflows = run.summary.unwrap().subflows;
     subflows
         .iter()

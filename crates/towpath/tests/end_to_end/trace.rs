@@ -3,10 +3,10 @@
 use std::fs;
 
 use serde_json::Value;
-use towpath_measure::result::{
+use towpath_result::store::{RunResult, read_run};
+use towpath_result::{
     AccountSummary, Basis, CapturePoint, CapturedConnection, PartGroup, Record, Summary,
 };
-use towpath_measure::store::{RunResult, read_run};
 
 use crate::exec::run_in_lab;
 use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, acquire_emulator};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_measure::live::snapshot::EndpointSnapshot;
+use towpath_live::protocol::snapshot::EndpointSnapshot;
 
 use super::failed::{explain_closed, explain_rejected, explain_unanswered};
 use super::routes::routing;

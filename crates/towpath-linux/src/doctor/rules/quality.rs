@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::snapshot::{LinkSnapshot, SubflowSnapshot};
+use towpath_live::protocol::HostSnapshot;
+use towpath_live::protocol::snapshot::{LinkSnapshot, SubflowSnapshot};
 
 use super::configuration::arp_finding;
 use super::view::{ObservationView, in_network, is_working};

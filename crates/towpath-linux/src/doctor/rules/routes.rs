@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::snapshot::LinkSnapshot;
+use towpath_live::protocol::snapshot::LinkSnapshot;
 
 use super::path::{MissingSubflow, path_label};
 use super::view::ObservationView;

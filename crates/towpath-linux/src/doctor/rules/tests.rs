@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
-use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::snapshot::{
+use towpath_live::protocol::HostSnapshot;
+use towpath_live::protocol::snapshot::{
     AddressSnapshot, EndpointSnapshot, LinkSnapshot, ListenerSnapshot, MptcpLimits,
 };
 

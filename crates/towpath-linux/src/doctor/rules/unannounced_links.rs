@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_live::protocol::snapshot::{EndpointSnapshot, LinkSnapshot};
 
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};

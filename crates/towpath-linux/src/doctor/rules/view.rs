@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::HostSnapshot;
-use towpath_measure::live::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_live::protocol::HostSnapshot;
+use towpath_live::protocol::snapshot::{EndpointSnapshot, LinkSnapshot};
 
 use crate::doctor::observation::{
     ConnectOutcome, Observation, ObservedSubflow, PeerSnapshots, PlainTcpCheck, RouteLookup,

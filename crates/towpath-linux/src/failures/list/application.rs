@@ -4,7 +4,7 @@ use super::SERVER_SIGNAL_ENDPOINT;
 use crate::failures::case::{AppSocket, FailureCase, HostSide, NetworkMutation, ServerBehaviour};
 use crate::router::packet::MptcpOptionKind;
 use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule};
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 const ENABLED_SYSCTL: &str = "net.mptcp.enabled";
 

@@ -4,7 +4,7 @@ use super::application::DROP_CAPABLE;
 use crate::failures::case::{FailureCase, HostSide, NetworkMutation};
 use crate::router::packet::MptcpOptionKind;
 use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 use LinkSide::{Both as BOTH, Down as DOWN, Up as UP};
 

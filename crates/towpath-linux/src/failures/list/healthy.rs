@@ -4,7 +4,7 @@ use super::connection::SERVER_V6;
 use super::{CLIENT_ENDPOINT, SERVER_SIGNAL_ENDPOINT};
 use crate::failures::case::{AppSocket, FailureCase, HostSide, NetworkMutation, PathQuality};
 use crate::router::{PacketAction, PacketMatch, RouterRule};
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 /// NAT in both directions, for all packets.
 const NAT: RouterRule = RouterRule {

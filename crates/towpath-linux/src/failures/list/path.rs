@@ -7,7 +7,7 @@ use crate::failures::case::{
 };
 use crate::router::packet::MptcpOptionKind;
 use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 /// Returns the rule of a middlebox that modifies the SYN with MP_JOIN.
 const fn join_packets(treatment: PacketAction) -> RouterRule {

@@ -8,7 +8,7 @@ use crate::failures::case::{
 };
 use crate::router::packet::MptcpOptionKind;
 use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 /// Creates a case that is not listed.
 pub(super) const fn variation(

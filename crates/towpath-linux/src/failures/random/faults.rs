@@ -1,6 +1,6 @@
 //! Faults of random cases, each with its true cause.
 
-use towpath_measure::scenario::LinkSide;
+use towpath_scenario::LinkSide;
 
 use super::super::case::{
     AppSocket, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour,

@@ -5,13 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::live::message::sanitize;
-use towpath_measure::live::{
-    AdmissionError, ClientMessage, ClockEstimator, ClockOffset, ServerMessage, TestToken,
+use towpath_live::protocol::message::sanitize;
+use towpath_live::protocol::{
+    AdmissionError, ClientMessage, ClockEstimator, ClockOffset, ServerMessage,
 };
 use towpath_net::Instant;
 use towpath_quic::tls::TlsError;
 use towpath_quic::{ConnectionError as QuicError, Qlog, Trust};
+use towpath_run::token::TestToken;
 
 use super::MeasureRequest;
 use crate::clock::Clock;

@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::Socket;
-use towpath_measure::live::{
+use towpath_live::protocol::{
     AdmissionError, AuthRateLimiter, ClientMessage, ConnectionKind, ControlAction, ControlSession,
-    HostSnapshot, Preamble, ServerMessage, TestToken,
+    HostSnapshot, Preamble, ServerMessage,
 };
 use towpath_quic::tls::TlsSession;
+use towpath_run::token::TestToken;
 
 use super::{ConnectionOrigin, ControlConnection, NamedTest, ServerState};
 use crate::doctor;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use towpath_measure::live::secret::Challenge;
-use towpath_measure::live::{
+use towpath_live::protocol::secret::Challenge;
+use towpath_live::protocol::{
     AdmissionError, ClientMessage, ControlAction, ControlSession, ServerMessage, TestPlan,
-    TestToken,
 };
-use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
+use towpath_run::token::TestToken;
+use towpath_scenario::Scenario;
 
 use super::test_run::TestRun;
 use super::{ControlConnection, POLL_INTERVAL, ServerEvent, ServerState};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use towpath_measure::live::{ConnectionKind, TestToken};
+use towpath_live::protocol::ConnectionKind;
 use towpath_quic::Fingerprint;
+use towpath_run::token::TestToken;
 
 use super::{ConnectionOrigin, NamedTest, ServerState};
 use crate::live::admission::{CloseFn, ConnectionPermit, SourcePrefix};

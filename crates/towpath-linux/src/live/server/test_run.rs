@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use towpath_measure::live::{HostInfo, HostReport};
+use towpath_live::protocol::{HostInfo, HostReport};
 
 use super::{ServerEvent, ServerState};
 use crate::live::flow_runner::{FlowRunner, FlowStream};
@@ -74,9 +74,10 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use towpath_measure::live::{ServerLimits, TestPlan, TestToken, TransferSettings};
-    use towpath_measure::scenario::Transport;
+    use towpath_live::protocol::{ServerLimits, TestPlan, TransferSettings};
     use towpath_net::Instant;
+    use towpath_run::token::TestToken;
+    use towpath_scenario::Transport;
 
     use super::*;
     use crate::live::admission::SourcePrefix;

@@ -2,8 +2,8 @@
 //!
 //! Lost and duplicate bytes are known only when none of the bytes are in flight any more.
 
-use towpath_measure::account::{AccountedLink, CarriedBytes};
 use towpath_net::topology::RouteId;
+use towpath_result::accounting::{AccountedLink, CarriedBytes};
 
 use crate::emulator::engine::{RouteCounters, TrafficSnapshot};
 use crate::network::EmulatedNetwork;

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use towpath_measure::account::{
+use towpath_net::DirectionCounters;
+use towpath_result::accounting::{
     AccountedLink, BufferSizes, IdleCause, Ledger, OfferedCapacity, Period, WeightedCauses,
     combine_causes, total_weight,
 };
-use towpath_measure::result::{Account, AccountSummary, Basis, Part};
-use towpath_measure::scenario::{DataDirection, Scenario};
-use towpath_net::DirectionCounters;
+use towpath_result::{Account, AccountSummary, Basis, Part};
+use towpath_scenario::{DataDirection, Scenario};
 
 use crate::emulator::engine::TrafficSnapshot;
 use crate::traffic::{TrafficContext, is_quic};

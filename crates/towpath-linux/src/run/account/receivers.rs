@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use towpath_measure::account::ledger::split;
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_result::accounting::ledger::split;
+use towpath_scenario::{DataDirection, Transport};
 
 use super::carried::suffix_min;
 use crate::network::EmulatedNetwork;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::account::{IdleCause, WeightedCauses};
-use towpath_measure::result::Part;
-use towpath_measure::scenario::flow_plan::directions;
-use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport};
 use towpath_mptcp::connection::{SendLimit as OwnLimit, SubflowLimit};
+use towpath_result::Part;
+use towpath_result::accounting::{IdleCause, WeightedCauses};
+use towpath_scenario::flow_plan::directions;
+use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Transport};
 
 use crate::network::EmulatedNetwork;
 use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};

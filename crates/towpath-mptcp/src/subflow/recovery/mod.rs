@@ -16,7 +16,7 @@ use undo::SpuriousTimeout;
 use super::delivery::Delivery;
 use super::rack::{DUP_THRESH, ProbeEvidence};
 use super::{SegmentOutcome, Subflow, Timer};
-use crate::wire::{Flags, Segment};
+use towpath_wire::{Flags, Segment};
 
 /// State of loss recovery.
 #[derive(Debug, Clone, Default)]

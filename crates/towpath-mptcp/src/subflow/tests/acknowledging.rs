@@ -3,7 +3,7 @@
 use super::link::at_ms;
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{CloseReason, SubflowConfig, TcpState, TransmitReason};
-use crate::wire::Flags;
+use towpath_wire::Flags;
 
 fn open_script() -> Script {
     Script::open(SubflowConfig { quick_acks: 0, ..plain_config() })

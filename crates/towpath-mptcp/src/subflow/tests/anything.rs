@@ -8,7 +8,7 @@ use towpath_multipath::path::PathId;
 
 use super::link::{address, at_ms, payload};
 use crate::subflow::{DataMapping, IcmpError, Subflow, SubflowConfig};
-use crate::wire::{Ecn, Flags, Options, Segment, Timestamps};
+use towpath_wire::{Ecn, Flags, Options, Segment, Timestamps};
 
 #[derive(Debug, Clone)]
 struct Arrival {

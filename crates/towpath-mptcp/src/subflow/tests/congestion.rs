@@ -9,7 +9,7 @@ use towpath_multipath::path::{PathId, RecoveryPhase};
 use super::link::{Pair, at_ms};
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::SubflowConfig;
-use crate::wire::Flags;
+use towpath_wire::Flags;
 
 #[test]
 fn pacing_spreads_the_window_over_a_round_trip() {

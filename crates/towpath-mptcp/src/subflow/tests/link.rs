@@ -11,7 +11,7 @@ use towpath_net::Instant;
 use crate::subflow::{
     CloseReason, DataMapping, SegmentOutcome, Subflow, SubflowConfig, TcpState, Transmit,
 };
-use crate::wire::{Ecn, Flags, Payload, Segment};
+use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
@@ -158,7 +158,7 @@ impl End {
         }
         if self.state() == TcpState::Closed && !segment.flags.contains(Flags::RST) {
             let (source, destination) = (segment.destination, segment.source);
-            let options = crate::wire::Options::default();
+            let options = towpath_wire::Options::default();
             let (seq, flags, payload) = (segment.ack, Flags::RST, Payload::EMPTY);
             let reset = Segment { source, destination, seq, flags, options, payload, ..segment };
             return self.pending_resets.push(reset);

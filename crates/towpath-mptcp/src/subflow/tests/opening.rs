@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::link::{address, at_ms};
 use super::script::{ISN, Script, plain_config};
 use crate::subflow::{CloseReason, Subflow, SubflowConfig, TcpState, Timer};
-use crate::wire::{Flags, Options, Segment, Timestamps};
+use towpath_wire::{Flags, Options, Segment, Timestamps};
 
 fn all_options() -> Options {
     Options {

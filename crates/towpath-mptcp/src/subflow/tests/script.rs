@@ -8,7 +8,7 @@ use super::link::{address, at_ms, payload};
 use crate::subflow::{
     DataMapping, SegmentOutcome, Subflow, SubflowConfig, TimeoutOutcome, Transmit, TransmitReason,
 };
-use crate::wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
+use towpath_wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
 
 /// Initial sequence numbers of the subflow under test and of its peer.
 pub(super) const ISN: u32 = 0xffff_ff00;

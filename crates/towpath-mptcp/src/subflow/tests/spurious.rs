@@ -7,7 +7,7 @@ use towpath_multipath::path::RecoveryPhase;
 use super::link::at_ms;
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{SubflowConfig, Timer};
-use crate::wire::{Flags, Timestamps};
+use towpath_wire::{Flags, Timestamps};
 
 fn without_rack() -> SubflowConfig {
     SubflowConfig { rack: false, ..plain_config() }

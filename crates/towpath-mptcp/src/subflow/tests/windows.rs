@@ -7,7 +7,7 @@ use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{
     CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, Timer, TransmitReason,
 };
-use crate::wire::Flags;
+use towpath_wire::Flags;
 
 /// Receives an acknowledgement with this window field, in units of 16 bytes.
 fn recv_window(script: &mut Script, ms: u64, ack: u64, field: u16) {
@@ -196,8 +196,8 @@ fn an_unknown_option_of_the_peer_changes_no_timeout() {
     let mut script = Script::open(plain_config());
     let deadline_before = script.subflow.timers.get(Timer::UserTimeout);
     // Kind 28, the user timeout option, as the codec sees it.
-    let options = crate::wire::Options::parse(&[28, 4, 0, 1]);
-    assert_eq!(options, crate::wire::Options::default());
+    let options = towpath_wire::Options::parse(&[28, 4, 0, 1]);
+    assert_eq!(options, towpath_wire::Options::default());
     let mut segment = script.peer_segment(Flags::ACK, 1, 1);
     segment.options = options;
     assert!(script.recv(segment).acceptable);

@@ -22,7 +22,7 @@ use super::fixture::times;
 use crate::program::{ProgramOutput, TWO_PATHS, TestDir, binary, missing, skip};
 
 /// Valid result, one record a line.
-const RESULT: &str = include_str!("../../../../towpath-measure/tests/fixtures/result-v1.jsonl");
+const RESULT: &str = include_str!("../../../../towpath-result/tests/fixtures/result-v1.jsonl");
 /// Address space of any reader in kB, including the program itself.
 const MAX_MEMORY_KB: u32 = 1_500_000;
 /// Timeout, far longer than any refusal takes on a busy machine.

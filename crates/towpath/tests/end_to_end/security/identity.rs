@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::secret::{AuthRole, AuthTranscript, Challenge, ChannelBinding};
-use towpath_measure::live::{
+use towpath_live::protocol::secret::{AuthRole, AuthTranscript, Challenge, ChannelBinding};
+use towpath_live::protocol::{
     ClientMessage, ConnectionKind, FrameDecoder, HostSnapshot, Preamble, Secret, ServerMessage,
-    TestToken,
 };
+use towpath_run::token::TestToken;
 
 use super::clients::hostile::{Hostile, Misbehaviour, Phase, Trick, connect};
 use crate::program::{ProgramOutput, Running, TestDir, wait_for};

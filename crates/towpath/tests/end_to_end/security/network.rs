@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestToken,
-    TransferSettings, frame,
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TransferSettings, frame,
 };
+use towpath_run::token::TestToken;
 
 use super::fixture::AttackedServer;
 use super::unauthenticated::{ClientRoute, RawClient};

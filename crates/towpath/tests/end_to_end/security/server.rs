@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{ClientMessage, ConnectionKind, TestToken, TransferSettings};
+use towpath_live::protocol::{ClientMessage, ConnectionKind, TransferSettings};
+use towpath_run::token::TestToken;
 
 use super::fixture::{AttackedServer, times};
 use super::unauthenticated::{ClientRoute, RawClient};

@@ -7,11 +7,12 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan, TestToken,
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan,
     TransferSettings, frame,
 };
-use towpath_measure::scenario::Transport;
+use towpath_run::token::TestToken;
+use towpath_scenario::Transport;
 
 /// Timeout for a reply, far longer than a server takes on a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{ConnectionKind, TestToken, TransferSettings};
+use towpath_live::protocol::{ConnectionKind, TransferSettings};
+use towpath_run::token::TestToken;
 
 use super::super::fixture::{AttackedServer, is_full_scope, times};
 use super::super::unauthenticated::{ClientRoute, RawClient};

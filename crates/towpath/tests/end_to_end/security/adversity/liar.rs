@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use towpath_measure::live::{ConnectionKind, Preamble};
+use towpath_live::protocol::{ConnectionKind, Preamble};
 
 use crate::program::wait_for;
 

@@ -8,12 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use towpath_linux::live::{Fingerprint, Identity};
-use towpath_measure::live::secret::{AuthProof, Challenge};
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestToken, frame,
+use towpath_live::protocol::secret::{AuthProof, Challenge};
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, frame,
 };
 use towpath_quic::identity::PemIdentity;
 use towpath_quic::tls::TlsSession;
+use towpath_run::token::TestToken;
 
 /// Last step of the client before the trick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,15 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan, TestToken,
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan,
     TransferSettings, frame,
 };
-use towpath_measure::scenario::Transport;
 use towpath_quic::{
     ConnectionId, Datagram, LocalAddress, QuicConfig, QuicEvent, QuicStack, StreamId, Trust,
 };
+use towpath_run::token::TestToken;
+use towpath_scenario::Transport;
 
 use crate::security::unauthenticated::ClientRoute;
 

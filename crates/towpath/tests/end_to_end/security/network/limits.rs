@@ -7,10 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use towpath_measure::live::datagram::EchoDatagram;
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
-};
+use towpath_live::protocol::{ClientMessage, ConnectionKind, ServerMessage, TransferSettings};
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
 
 use super::client::{QuicTest, TlsClient};
 use super::{

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, ServerMessage, TestPlan, TestToken, TransferSettings, frame,
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, ServerMessage, TestPlan, TransferSettings, frame,
 };
-use towpath_measure::scenario::Transport;
+use towpath_run::token::TestToken;
+use towpath_scenario::Transport;
 
 use super::{
     ControlClient, ENDLESS_FLOW, assert_healthy, dial, hello, preamble, receive_until, start_test,

@@ -7,9 +7,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
-};
+use towpath_live::protocol::{ClientMessage, ConnectionKind, ServerMessage, TransferSettings};
+use towpath_run::token::TestToken;
 
 use super::client::TlsClient;
 use super::{

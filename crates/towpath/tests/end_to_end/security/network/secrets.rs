@@ -6,15 +6,16 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::datagram::EchoDatagram;
-use towpath_measure::live::secret::{
+use towpath_live::protocol::secret::{
     AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding,
 };
-use towpath_measure::live::{
-    ClientMessage, ConnectionKind, FrameDecoder, Secret, ServerMessage, TestToken, frame,
+use towpath_live::protocol::{
+    ClientMessage, ConnectionKind, FrameDecoder, Secret, ServerMessage, frame,
 };
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
 
 use super::client::TlsClient;
 use super::{ControlClient, hello, preamble, start_server_on_all_addresses};

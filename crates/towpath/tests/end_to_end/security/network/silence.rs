@@ -5,10 +5,11 @@ use std::net::{Shutdown, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::datagram::EchoDatagram;
-use towpath_measure::live::{ConnectionKind, TestToken, frame};
+use towpath_live::protocol::{ConnectionKind, frame};
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::token::TestToken;
 
 use super::client::TlsClient;
 use super::{assert_healthy, dial, hello, preamble};

@@ -1,0 +1,216 @@
+//! Connections reconstructed from a packet capture; see `docs/trace.md` for the definitions.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{DelayStats, Stall};
+use towpath_scenario::DataDirection;
+
+/// Position of the capture relative to the data's direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CapturePoint {
+    /// At the data's sender.
+    Sender,
+    /// At the data's receiver.
+    Receiver,
+    /// Between the two hosts.
+    Between,
+    /// Position cannot be determined.
+    Unknown,
+}
+
+/// One connection of a packet capture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CapturedConnection {
+    /// Flow number, as in the other records.
+    pub flow: u32,
+    /// Multipath TCP version. Absent for TCP, and when the capture began too late to see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u8>,
+    /// True if the connection used or tried Multipath TCP.
+    pub multipath: bool,
+    /// Reason for the fallback to plain TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
+    /// True if DSS checksums were requested.
+    pub checksum: bool,
+    /// True if the capture lacks the connection's beginning.
+    #[serde(alias = "late")]
+    pub truncated_start: bool,
+    /// Time of the first packet.
+    pub first_ns: u64,
+    /// Time of the last packet.
+    pub last_ns: u64,
+    /// Number of Multipath TCP options by name, except DSS.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, u64>,
+    /// Metrics for both data directions.
+    #[serde(alias = "ways")]
+    pub directions: Vec<CapturedDirection>,
+    /// Subflows of the connection; a TCP connection has one.
+    pub subflows: Vec<CapturedSubflow>,
+}
+
+/// One direction of a captured connection's data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CapturedDirection {
+    /// Data direction: `up` or `down`.
+    pub direction: DataDirection,
+    /// Position of the capture for this direction.
+    #[serde(alias = "vantage")]
+    pub capture_point: CapturePoint,
+    /// Bytes delivered in order: seen to arrive at the receiver, otherwise acknowledged.
+    pub bytes: u64,
+    /// Time from the connection's first packet until the last of these bytes.
+    pub duration_ns: u64,
+    /// Goodput: `bytes` × 8 over `duration_ns`.
+    pub goodput_bps: f64,
+    /// Throughput: IP bits of all subflows over the time in which data flowed in either direction.
+    pub throughput_bps: f64,
+    /// Time from the first transmission of data until DATA_ACK (or ACK) covered it, measured at the
+    /// capture point. Absent at the receiver, where the network is not part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt: Option<DelayStats>,
+    /// Delay of the receiver's acknowledgements; only for a capture at the receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_after: Option<DelayStats>,
+    /// Head-of-line blocking: time from a packet's arrival until all earlier data had arrived. Only
+    /// for a capture at the receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_of_line: Option<DelayStats>,
+    /// Most bytes that waited for earlier data, at subflow and connection level. Only for a capture
+    /// at the receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder_peak_bytes: Option<u64>,
+    /// Bytes first sent on one subflow and later also on another.
+    pub reinjected_bytes: u64,
+    /// Bytes sent on the same subflow twice, under different subflow sequence numbers.
+    #[serde(alias = "repeated_bytes")]
+    pub remapped_bytes: u64,
+    /// Bytes retransmitted on the same subflow.
+    pub retransmitted_bytes: u64,
+    /// Retransmitted bytes that the receiver had already reported as received.
+    #[serde(alias = "wasted_bytes")]
+    pub spurious_bytes: u64,
+    /// Payload that arrived at the receiver a second time. Only for a capture at the receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded_bytes: Option<u64>,
+    /// Bytes first seen after later data of the same subflow: retransmitted after a loss before the
+    /// capture point, or reordered.
+    #[serde(alias = "late_bytes")]
+    pub out_of_order_bytes: u64,
+    /// Bytes acknowledged, but missing in the capture.
+    pub unseen_bytes: u64,
+    /// Payload bytes without the data sequence mapping that they need.
+    pub unmapped_bytes: u64,
+    /// Number of times that new data moved to another subflow.
+    pub switches: u64,
+    /// Gaps in delivery to the receiver.
+    pub stall: Stall,
+    /// Lasting changes from one subflow to another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handovers: Vec<SubflowHandover>,
+}
+
+/// Lasting change of the data from one subflow to another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SubflowHandover {
+    /// Number of the subflow that stops carrying data.
+    pub from: u32,
+    /// Number of the subflow that takes over.
+    pub to: u32,
+    /// Time of the first data on the new subflow.
+    pub first_new_ns: u64,
+    /// Time of the last data on the old subflow.
+    pub last_old_ns: u64,
+    /// Time from the first data on the new subflow to the last on the old one. A negative value is
+    /// a time in which neither carried data.
+    pub overlap_ns: i64,
+}
+
+/// One subflow of a captured connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CapturedSubflow {
+    /// Number of the subflow within its connection.
+    pub subflow: u32,
+    /// Path: the interface's name in the capture, or the two addresses.
+    pub path: String,
+    /// Address and port of the host that opened the connection.
+    pub local: String,
+    /// Address and port of the host that accepted the connection.
+    pub remote: String,
+    /// Side that opened the subflow: `up` for the host that opened the connection.
+    pub opened: DataDirection,
+    /// `syn-sent`, `syn-answered`, `established`, `closed`, `reset`, or `seen` without a handshake.
+    pub state: String,
+    /// True if the subflow joined with MP_JOIN.
+    pub join: bool,
+    /// True if the subflow is a backup.
+    pub backup: bool,
+    /// Address identifiers of both ends, where MP_JOIN carries them.
+    pub address_ids: [Option<u8>; 2],
+    /// Number of SYN packets sent.
+    pub syns: u32,
+    /// Round-trip time of the handshake: from the first SYN through the SYN/ACK to the final ACK.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshake_ns: Option<u64>,
+    /// Time of the first packet.
+    pub first_ns: u64,
+    /// Time of the last packet.
+    pub last_ns: u64,
+    /// Reason of the reset, if the subflow was reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset: Option<String>,
+    /// Metrics for both data directions.
+    #[serde(alias = "ways")]
+    pub directions: Vec<SubflowDirection>,
+}
+
+/// One direction of a captured subflow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SubflowDirection {
+    /// Data direction: `up` or `down`.
+    pub direction: DataDirection,
+    /// Number of packets; a super-segment counts once.
+    pub packets: u64,
+    /// Size of all IP packets.
+    pub ip_bytes: u64,
+    /// Payload bytes, retransmissions included.
+    pub payload_bytes: u64,
+    /// Payload bytes that were new on this subflow.
+    pub new_bytes: u64,
+    /// Payload bytes that were acknowledged.
+    pub acked_bytes: u64,
+    /// Share of the `new_bytes` of all subflows, 0 to 1.
+    pub share: f64,
+    /// Time from a segment to its acknowledgement, measured at the capture point. Absent at the
+    /// receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt: Option<DelayStats>,
+    /// Delay of the receiver's acknowledgements; only for a capture at the receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_after: Option<DelayStats>,
+    /// Bytes retransmitted on this subflow.
+    pub retransmitted_bytes: u64,
+    /// Packets with retransmitted bytes.
+    pub retransmitted_packets: u64,
+    /// Retransmitted bytes that the receiver had already reported as received.
+    #[serde(alias = "wasted_bytes")]
+    pub spurious_bytes: u64,
+    /// Bytes first seen after later data of the same subflow.
+    #[serde(alias = "late_bytes")]
+    pub out_of_order_bytes: u64,
+    /// Packets with out-of-order bytes.
+    #[serde(alias = "late_packets")]
+    pub out_of_order_packets: u64,
+    /// Bytes that another subflow had carried before.
+    pub reinjected_bytes: u64,
+    /// Bytes acknowledged, but missing in the capture.
+    pub unseen_bytes: u64,
+    /// One-way delay between the hosts, if both have a capture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way: Option<DelayStats>,
+}

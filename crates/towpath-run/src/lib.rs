@@ -1,0 +1,13 @@
+//! Parts of a run that all worlds share, without sockets or a clock.
+//!
+//! - [`traffic`]: applications that send and receive
+//! - [`datagram`] and [`stamp`]: formats of probes and measured datagrams
+//! - [`decisions`]: decisions of towpath's own stack, as records
+//! - [`batch`]: many runs at the same time
+
+pub mod batch;
+pub mod datagram;
+pub mod decisions;
+pub mod stamp;
+pub mod token;
+pub mod traffic;

@@ -1,0 +1,274 @@
+//! Parsing of a frame down to its TCP segment: link layer, IPv4 or IPv6, TCP header.
+//!
+//! The stack's own parser does not fit, because a capture contains packets that a host never
+//! receives. Examples are a total length of 0 (offloaded super-segments above 64 KiB), unset IPv4
+//! checksums, which the card fills in, and truncated frames. Lengths come from the headers, bytes
+//! from the captured part.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use towpath_wire::Flags;
+
+use super::file::CapturedFrame;
+
+const TCP: u8 = 6;
+const LINK_NULL: u16 = 0;
+const LINK_ETHERNET: u16 = 1;
+const LINK_RAW_BSD: u16 = 12;
+const LINK_RAW_OPENBSD: u16 = 14;
+const LINK_RAW: u16 = 101;
+const LINK_LOOP: u16 = 108;
+const LINK_SLL: u16 = 113;
+const LINK_IPV4: u16 = 228;
+const LINK_IPV6: u16 = 229;
+const LINK_SLL2: u16 = 276;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// SLL packet type of frames sent by the host itself.
+const SLL_OUTGOING: u16 = 4;
+
+/// Reason for skipping a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SkipReason {
+    /// Unknown link layer, with its LINKTYPE.
+    LinkType(u16),
+    /// Neither IPv4 nor IPv6: ARP, LLDP, …
+    NotIp,
+    /// IP, but not TCP.
+    NotTcp,
+    /// A fragment, which is useless without the others.
+    Fragment,
+    /// The captured bytes end before the end of the TCP header.
+    Cut,
+    /// A header that contradicts itself.
+    Malformed,
+}
+
+/// Address and port. IPv4 is stored as a mapped address, so both forms compare equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SocketKey {
+    address: u128,
+    port: u16,
+}
+
+/// Prefix of IPv4-mapped IPv6 addresses, `::ffff:0:0/96` (RFC 4291 §2.5.5.2).
+const IPV4_MAPPED_PREFIX: u128 = 0xffff_0000_0000;
+
+impl SocketKey {
+    /// Returns the socket address, with IPv4 in its usual form.
+    pub(super) fn socket(self) -> SocketAddr {
+        SocketAddr::new(self.ip(), self.port)
+    }
+
+    /// Returns the IP address without the port.
+    pub(super) fn ip(self) -> IpAddr {
+        if self.address >> 32 == IPV4_MAPPED_PREFIX >> 32 {
+            IpAddr::V4(Ipv4Addr::from_bits(self.address as u32))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(self.address))
+        }
+    }
+
+    /// Returns the port in host byte order.
+    pub(super) fn port(self) -> u16 {
+        self.port
+    }
+}
+
+/// TCP segment of a captured frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CapturedSegment<'a> {
+    /// Address and port of the sender.
+    pub(super) source: SocketKey,
+    /// Address and port of the receiver.
+    pub(super) destination: SocketKey,
+    /// Sequence number, 32 bits as in the header.
+    pub(super) seq: u32,
+    /// Acknowledgement number, valid if ACK is set.
+    pub(super) ack: u32,
+    /// Window field of the header, not scaled.
+    pub(super) window: u16,
+    /// Control bits of the header.
+    pub(super) flags: Flags,
+    /// Captured part of the options.
+    pub(super) options: &'a [u8],
+    /// True if some of the options were not captured.
+    pub(super) options_cut: bool,
+    /// Payload bytes on the wire, captured or not.
+    pub(super) payload_bytes: u32,
+    /// Length of the IP packet on the wire.
+    pub(super) ip_bytes: u32,
+    /// True if the capturing host sent it; `None` if the capture does not contain the direction.
+    pub(super) outbound: Option<bool>,
+}
+
+/// Parses a frame; the error is the reason to skip it.
+pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'a>, SkipReason> {
+    let (ip, outbound) = find_ip_packet(frame)?;
+    // Everything before IP was captured, because the parser found IP.
+    let link_bytes = frame.bytes.len() - ip.len();
+    let wire_bytes = (frame.wire_bytes as usize).saturating_sub(link_bytes).max(ip.len());
+    let outbound = frame.outbound.or(outbound);
+    match ip.first().map(|first_byte| first_byte >> 4) {
+        Some(4) => parse_ipv4(ip, wire_bytes, outbound),
+        Some(6) => parse_ipv6(ip, wire_bytes, outbound),
+        Some(_) => Err(SkipReason::NotIp),
+        None => Err(SkipReason::Cut),
+    }
+}
+
+/// Returns the IP packet, and the direction if the link layer contains it.
+fn find_ip_packet<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
+    let bytes = frame.bytes;
+    let after = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
+    match frame.link_type {
+        LINK_ETHERNET => Ok((after_vlan_tags(after(12)?)?, None)),
+        LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
+        // The family value differs between systems; the version in the header does not.
+        LINK_NULL | LINK_LOOP => Ok((after(4)?, None)),
+        LINK_SLL => {
+            let &[t0, t1, ..] = bytes else { return Err(SkipReason::Cut) };
+            let outbound = u16::from_be_bytes([t0, t1]) == SLL_OUTGOING;
+            Ok((after_vlan_tags(after(14)?)?, Some(outbound)))
+        }
+        LINK_SLL2 => {
+            let &[p0, p1, _, _, _, _, _, _, _, _, kind, ..] = bytes else {
+                return Err(SkipReason::Cut);
+            };
+            let after_link = after(20)?;
+            let ip = match u16::from_be_bytes([p0, p1]) {
+                ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => after_link,
+                VLAN | PROVIDER_VLAN | OLD_VLAN => {
+                    after_vlan_tags(after_link.get(2..).ok_or(SkipReason::Cut)?)?
+                }
+                _ => return Err(SkipReason::NotIp),
+            };
+            Ok((ip, Some(u16::from(kind) == SLL_OUTGOING)))
+        }
+        other => Err(SkipReason::LinkType(other)),
+    }
+}
+
+const VLAN: u16 = 0x8100;
+const PROVIDER_VLAN: u16 = 0x88a8;
+const OLD_VLAN: u16 = 0x9100;
+/// Maximum number of nested VLAN tags that are parsed.
+const MAX_TAGS: usize = 4;
+
+/// Returns the payload of a type field and any VLAN tags (IEEE 802.1Q).
+fn after_vlan_tags(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
+    for _ in 0..=MAX_TAGS {
+        let Some((&kind, payload)) = bytes.split_first_chunk::<2>() else {
+            return Err(SkipReason::Cut);
+        };
+        match u16::from_be_bytes(kind) {
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(payload),
+            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = payload.get(2..).ok_or(SkipReason::Cut)?,
+            _ => return Err(SkipReason::NotIp),
+        }
+    }
+    Err(SkipReason::NotIp)
+}
+
+fn parse_ipv4(
+    ip: &[u8],
+    wire_bytes: usize,
+    outbound: Option<bool>,
+) -> Result<CapturedSegment<'_>, SkipReason> {
+    let Some(header) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
+    let &[first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
+        header;
+    let header_bytes = usize::from(first & 0xf) * 4;
+    let total_bytes = usize::from(u16::from_be_bytes([l0, l1]));
+    // 0 means that the length does not fit into the field: the network card splits or has joined
+    // the packet (segmentation offload, BIG TCP).
+    let total_bytes = if total_bytes == 0 { wire_bytes } else { total_bytes };
+    if header_bytes < 20 || total_bytes < header_bytes {
+        return Err(SkipReason::Malformed);
+    }
+    if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
+        return Err(SkipReason::Fragment);
+    }
+    if protocol != TCP {
+        return Err(SkipReason::NotTcp);
+    }
+    let mapped_address =
+        |octets: [u8; 4]| IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets));
+    let ends = (mapped_address([s0, s1, s2, s3]), mapped_address([d0, d1, d2, d3]));
+    parse_tcp(
+        ip.get(header_bytes..).ok_or(SkipReason::Cut)?,
+        ends,
+        total_bytes,
+        total_bytes - header_bytes,
+        outbound,
+    )
+}
+
+fn parse_ipv6(
+    ip: &[u8],
+    wire_bytes: usize,
+    outbound: Option<bool>,
+) -> Result<CapturedSegment<'_>, SkipReason> {
+    let Some((&[_, _, _, _, l0, l1, next, _], remaining)) = ip.split_first_chunk::<8>() else {
+        return Err(SkipReason::Cut);
+    };
+    let Some((&source, remaining)) = remaining.split_first_chunk::<16>() else {
+        return Err(SkipReason::Cut);
+    };
+    let Some((&destination, remaining)) = remaining.split_first_chunk::<16>() else {
+        return Err(SkipReason::Cut);
+    };
+    let payload_field = usize::from(u16::from_be_bytes([l0, l1]));
+    let payload = if payload_field == 0 { wire_bytes.saturating_sub(40) } else { payload_field };
+    let (mut protocol, mut remaining, mut remaining_bytes) = (next, remaining, payload);
+    // Skips hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6), and
+    // authentication headers (RFC 4302), whose payload is readable.
+    while matches!(protocol, 0 | 43 | 51 | 60) {
+        let &[next, length_units, ..] = remaining else { return Err(SkipReason::Cut) };
+        let extension_bytes = match protocol {
+            51 => (usize::from(length_units) + 2) * 4,
+            _ => (usize::from(length_units) + 1) * 8,
+        };
+        remaining_bytes =
+            remaining_bytes.checked_sub(extension_bytes).ok_or(SkipReason::Malformed)?;
+        remaining = remaining.get(extension_bytes..).ok_or(SkipReason::Cut)?;
+        protocol = next;
+    }
+    match protocol {
+        TCP => {}
+        44 => return Err(SkipReason::Fragment),
+        _ => return Err(SkipReason::NotTcp),
+    }
+    let ends = (u128::from_be_bytes(source), u128::from_be_bytes(destination));
+    parse_tcp(remaining, ends, payload + 40, remaining_bytes, outbound)
+}
+
+/// Parses the TCP header; `tcp_bytes` is the length of the segment on the wire.
+fn parse_tcp(
+    bytes: &[u8],
+    (source, destination): (u128, u128),
+    ip_bytes: usize,
+    tcp_bytes: usize,
+    outbound: Option<bool>,
+) -> Result<CapturedSegment<'_>, SkipReason> {
+    let Some(header) = bytes.first_chunk::<20>() else { return Err(SkipReason::Cut) };
+    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = header;
+    let header_bytes = usize::from(offset >> 4) * 4;
+    if header_bytes < 20 || tcp_bytes < header_bytes {
+        return Err(SkipReason::Malformed);
+    }
+    Ok(CapturedSegment {
+        source: SocketKey { address: source, port: u16::from_be_bytes([s0, s1]) },
+        destination: SocketKey { address: destination, port: u16::from_be_bytes([d0, d1]) },
+        seq: u32::from_be_bytes([q0, q1, q2, q3]),
+        ack: u32::from_be_bytes([a0, a1, a2, a3]),
+        window: u16::from_be_bytes([w0, w1]),
+        flags: Flags(flags),
+        options: bytes.get(20..header_bytes.min(bytes.len())).unwrap_or_default(),
+        options_cut: bytes.len() < header_bytes,
+        payload_bytes: (tcp_bytes - header_bytes) as u32,
+        ip_bytes: ip_bytes as u32,
+        outbound,
+    })
+}

@@ -1,0 +1,508 @@
+//! A capture as a result, with the same records as a run, so that reports and other readers work
+//! unchanged.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use towpath_result::{
+    AccountSummary, CapturePoint, CapturedConnection, ConnectionState, Event, EventKind,
+    FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record, SCHEMA_VERSION,
+    StackStats, Subflow as SubflowRecord, SubflowEnd, SubflowSummary, Summary, Warning,
+};
+use towpath_scenario::{DataDirection, Transport, World};
+
+use super::CaptureAnalysis;
+use super::connection::{NoteKind, TracedConnection, TracedSubflow};
+use super::stats::INITIAL_BIN_NS;
+use super::summary::{DIRECTIONS, path_name};
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
+
+/// Shortest period of the series, as in other results.
+const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;
+
+impl CaptureAnalysis {
+    /// Returns the capture as a result, with its `top` connections; `name` is the name of its
+    /// file.
+    pub fn run(&self, name: &str, top: usize) -> StoredRun {
+        let selected: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
+        let sample_ns = self.sample_ns(&selected);
+        let mut records = Vec::new();
+        let mut events = Vec::new();
+        for captured in &selected {
+            let Some(connection) = self.connection(captured) else { continue };
+            self.series(captured, connection, sample_ns, &mut records);
+            Self::events(captured, connection, &mut events);
+        }
+        events.sort_by_key(|event| event.t_ns);
+        records.extend(events.into_iter().map(Record::Event));
+        records.sort_by_key(sort_time_ns);
+        let (accounts, account) = self.account(sample_ns);
+        records.extend(accounts.into_iter().map(|a| Record::Account(Box::new(a))));
+        records
+            .extend(selected.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
+        let pictures = self.sequences(top).into_iter();
+        records.extend(pictures.map(|sequence| Record::Sequence(Box::new(sequence))));
+        StoredRun {
+            file: Some(name.to_owned()),
+            meta: self.meta(name, &selected, sample_ns),
+            records,
+            summary: Some(self.summary(&selected, account)),
+            truncated: false,
+            skipped: 0,
+        }
+    }
+
+    pub(super) fn connection(&self, captured: &CapturedConnection) -> Option<&TracedConnection> {
+        self.tracker.connections.get(captured.flow as usize)
+    }
+
+    pub(super) fn sample_ns(&self, selected: &[&CapturedConnection]) -> u64 {
+        let connections = selected.iter().filter_map(|captured| self.connection(captured));
+        let widths = connections.flat_map(|connection| {
+            let directions = self.tracker.subflows_of(connection).flat_map(|s| &s.directions);
+            let subflow_widths = directions.map(|direction| {
+                direction.series.width_ns().max(direction.sender.series.width_ns())
+            });
+            subflow_widths.chain(connection.data.iter().map(|data| data.series.width_ns()))
+        });
+        widths.max().unwrap_or(0).max(MIN_SAMPLE_NS)
+    }
+
+    fn meta(&self, name: &str, selected: &[&CapturedConnection], sample_ns: u64) -> Meta {
+        let multipath = selected.iter().any(|connection| connection.multipath);
+        let mut conditions = BTreeMap::new();
+        conditions.insert("source".to_owned(), "a capture of packets".to_owned());
+        conditions.insert("frames".to_owned(), self.frames.to_string());
+        conditions.insert("capture begins".to_owned(), number::date(self.begin_ns));
+        for (reason, count) in self.skipped_frames() {
+            conditions.insert(format!("frames passed over: {reason}"), count.to_string());
+        }
+        let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
+        Meta {
+            schema: SCHEMA_VERSION,
+            run: format!("trace of {name}"),
+            scenario: name.to_owned(),
+            description: "What a capture says.".to_owned(),
+            scenario_toml: String::new(),
+            world: World::Live,
+            stack: "as captured".to_owned(),
+            transport,
+            order: None,
+            repeat: 1,
+            seed: 0,
+            towpath: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: String::new(),
+            duration_ns: self.duration_ns,
+            sample_ns,
+            congestion_control: String::new(),
+            hosts: hosts(selected),
+            paths: meta_paths(selected),
+            flows: selected.iter().map(|connection| meta_flow(connection)).collect(),
+            timeline: Vec::new(),
+            conditions,
+        }
+    }
+
+    fn series(
+        &self,
+        captured: &CapturedConnection,
+        connection: &TracedConnection,
+        sample_ns: u64,
+        records: &mut Vec<Record>,
+    ) {
+        for ((data, captured_direction), direction) in
+            connection.data.iter().zip(&captured.directions).zip(DIRECTIONS)
+        {
+            if captured_direction.bytes == 0 {
+                continue;
+            }
+            let at_receiver = captured_direction.capture_point == CapturePoint::Receiver;
+            for (number, bin) in data.series.bins(sample_ns) {
+                let connection = at_receiver.then(|| ConnectionState {
+                    reorder_bytes: Some(bin.waiting_bytes),
+                    ..ConnectionState::default()
+                });
+                records.push(Record::Interval(Interval {
+                    t_ns: (number + 1).saturating_mul(sample_ns),
+                    span_ns: sample_ns,
+                    flow: captured.flow,
+                    stream: 0,
+                    direction,
+                    bytes: if at_receiver { bin.bytes } else { bin.acked_bytes },
+                    connection,
+                }));
+            }
+        }
+        for subflow in self.tracker.subflows_of(connection) {
+            self.subflow_series(captured, subflow, sample_ns, records);
+        }
+    }
+
+    fn subflow_series(
+        &self,
+        captured: &CapturedConnection,
+        subflow: &TracedSubflow,
+        sample_ns: u64,
+        records: &mut Vec<Record>,
+    ) {
+        let path = path_name(self, subflow);
+        for ((direction_state, captured_direction), direction) in
+            subflow.directions.iter().zip(&captured.directions).zip(DIRECTIONS)
+        {
+            if direction_state.payload_bytes == 0 {
+                continue;
+            }
+            let at_receiver = captured_direction.capture_point == CapturePoint::Receiver;
+            let (mut sent, mut acked, mut arrived, mut retransmitted_packets) = (0, 0, 0, 0_u32);
+            for (number, bin) in direction_state.series.bins(sample_ns) {
+                sent += bin.sent_bytes;
+                acked += bin.acked_bytes;
+                arrived += bin.bytes;
+                retransmitted_packets = retransmitted_packets.saturating_add(bin.retrans_packets);
+                let sender = SubflowRecord {
+                    t_ns: (number + 1).saturating_mul(sample_ns),
+                    span_ns: sample_ns,
+                    flow: captured.flow,
+                    stream: 0,
+                    direction,
+                    side: SubflowEnd::Sender,
+                    subflow: u32::from(subflow.number),
+                    path: path.clone(),
+                    state: "established".to_owned(),
+                    backup: subflow.backup,
+                    bytes: bin.acked_bytes,
+                    bytes_sent: sent,
+                    bytes_acked: acked,
+                    bytes_received: 0,
+                    srtt_us: if at_receiver { 0 } else { bin.srtt_us },
+                    rttvar_us: 0,
+                    rto_us: 0,
+                    backoff: 0,
+                    cwnd_packets: 0,
+                    ssthresh_packets: 0,
+                    in_flight_packets: 0,
+                    retransmissions: retransmitted_packets,
+                    mss_bytes: direction_state
+                        .mss_bytes
+                        .map_or(direction_state.largest_payload, u32::from),
+                    sender_activity: None,
+                };
+                let receiver = SubflowRecord {
+                    side: SubflowEnd::Receiver,
+                    bytes: if at_receiver { bin.bytes } else { bin.acked_bytes },
+                    bytes_sent: 0,
+                    bytes_acked: 0,
+                    bytes_received: arrived,
+                    srtt_us: 0,
+                    retransmissions: 0,
+                    ..sender.clone()
+                };
+                records.extend([sender, receiver].map(|s| Record::Subflow(Box::new(s))));
+            }
+        }
+    }
+
+    fn events(
+        captured: &CapturedConnection,
+        connection: &TracedConnection,
+        events: &mut Vec<Event>,
+    ) {
+        let hosts = hosts_of(captured);
+        for subflow in &captured.subflows {
+            let verb = if subflow.join { "joins" } else { "begins" };
+            let backup = if subflow.backup { ", as backup" } else { "" };
+            let opener = usize::from(subflow.opened == DataDirection::Down);
+            events.push(Event {
+                t_ns: subflow.first_ns,
+                kind: EventKind::Subflow,
+                host: hosts.get(opener).cloned(),
+                path: Some(subflow.path.clone()),
+                text: format!("subflow {} {verb}{backup}: {}", subflow.subflow, subflow.state),
+                detail: BTreeMap::new(),
+            });
+        }
+        for (note, text) in &connection.notes {
+            let subflow = captured.subflows.get(usize::from(note.subflow));
+            events.push(Event {
+                t_ns: note.now_ns,
+                kind: match note.kind {
+                    NoteKind::PathManager => EventKind::PathManager,
+                    NoteKind::Subflow => EventKind::Subflow,
+                    NoteKind::Fallback => EventKind::Fallback,
+                },
+                host: hosts.get(note.side).cloned(),
+                path: subflow.map(|subflow| subflow.path.clone()),
+                text: text.clone(),
+                detail: BTreeMap::new(),
+            });
+        }
+        for handover in captured.directions.iter().flat_map(|direction| &direction.handovers) {
+            let target = captured.subflows.get(handover.to as usize);
+            events.push(Event {
+                t_ns: handover.first_new_ns,
+                kind: EventKind::Subflow,
+                host: None,
+                path: target.map(|subflow| subflow.path.clone()),
+                text: format!("data goes from subflow {} to {}", handover.from, handover.to),
+                detail: BTreeMap::new(),
+            });
+        }
+    }
+
+    fn summary(
+        &self,
+        selected: &[&CapturedConnection],
+        account: Option<AccountSummary>,
+    ) -> Summary {
+        let multipath = multipath(selected);
+        let flows: Vec<FlowSummary> = selected.iter().flat_map(|c| Self::flows(c)).collect();
+        Summary {
+            cpu: None,
+            account: account.map(Box::new),
+            ok: true,
+            verdict: self.verdict(),
+            flows,
+            subflows: selected.iter().flat_map(|connection| subflows(connection)).collect(),
+            paths: Vec::new(),
+            multipath,
+            warnings: self.warnings(),
+            expectations: Vec::new(),
+        }
+    }
+
+    /// Returns the verdict in one sentence.
+    pub(super) fn verdict(&self) -> String {
+        let count = self.connections.len();
+        let multipath = self.connections.iter().filter(|c| c.multipath && c.fallback.is_none());
+        let with_several_subflows = multipath.clone().filter(|c| c.subflows.len() > 1).count();
+        let fell_back = self.connections.iter().filter(|c| c.fallback.is_some()).count();
+        let plural = if count == 1 { "" } else { "s" };
+        let mut text =
+            format!("{count} connection{plural}, {} over Multipath TCP", multipath.count());
+        if with_several_subflows > 0 {
+            let _ = write!(text, " ({with_several_subflows} with several subflows)");
+        }
+        if fell_back > 0 {
+            let _ = write!(text, ", {fell_back} fell back to TCP");
+        }
+        text
+    }
+
+    fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
+        let directions = captured.directions.iter().filter(|way| way.bytes > 0);
+        let side = |direction| usize::from(direction == DataDirection::Down);
+        let flow_summary = |captured_direction: &towpath_result::CapturedDirection| {
+            let subflow_directions = captured
+                .subflows
+                .iter()
+                .filter_map(|s| s.directions.get(side(captured_direction.direction)));
+            let first = captured.subflows.first();
+            FlowSummary {
+                flow: captured.flow,
+                direction: captured_direction.direction,
+                bytes: captured_direction.bytes,
+                duration_ns: captured_direction.duration_ns,
+                goodput_bps: captured_direction.goodput_bps,
+                completed: true,
+                failure: None,
+                connect_ns: first.and_then(|first| first.handshake_ns),
+                stall: captured_direction.stall,
+                recoveries: Vec::new(),
+                congestion_control: Vec::new(),
+                retransmissions: subflow_directions
+                    .map(|b| b.retransmitted_packets + b.out_of_order_packets)
+                    .sum(),
+                stack: captured.multipath.then_some(StackStats {
+                    reinjected_bytes: Some(captured_direction.reinjected_bytes),
+                    discarded_bytes: captured_direction.discarded_bytes,
+                    reorder_peak_bytes: captured_direction.reorder_peak_bytes,
+                    window_blocked_ns: None,
+                    penalisations: None,
+                    switches: Some(captured_direction.switches),
+                }),
+                messages: None,
+                datagrams: None,
+            }
+        };
+        directions.map(flow_summary).collect()
+    }
+
+    /// Returns reasons to distrust the metrics of this capture.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        let mut warn = |text: String, hint: &str| {
+            warnings.push(Warning { text, hint: Some(hint.to_owned()) });
+        };
+        if self.truncated {
+            let text = "the file ends in the middle of a packet".to_owned();
+            warn(text, "what was captured before it is all there");
+        }
+        let unseen: u64 =
+            self.connections.iter().flat_map(|c| &c.directions).map(|w| w.unseen_bytes).sum();
+        if unseen > 0 {
+            let text = format!(
+                "{} were acknowledged, but are not in the capture",
+                number::bytes(unseen as f64)
+            );
+            warn(text, "the capture lost packets, or has only one path; give it a larger buffer");
+        }
+        if self.tracker.untracked > 0 {
+            let text = format!("{} packets belong to too many connections", self.tracker.untracked);
+            warn(text, "cut the capture into parts, or filter it");
+        }
+        let has_unknown_place = |direction: &towpath_result::CapturedDirection| {
+            direction.bytes > 0 && matches!(direction.capture_point, CapturePoint::Unknown)
+        };
+        if self.connections.iter().flat_map(|c| &c.directions).any(has_unknown_place) {
+            let text = "for some connections it cannot be told at which end they were captured";
+            warn(
+                text.to_owned(),
+                "say it with `--capture-point opener` or `--capture-point acceptor`",
+            );
+        }
+        warnings
+    }
+}
+
+fn sort_time_ns(record: &Record) -> u64 {
+    match record {
+        Record::Interval(interval) => interval.t_ns,
+        Record::Subflow(subflow) => subflow.t_ns,
+        Record::Event(event) => event.t_ns,
+        Record::Meta(_)
+        | Record::Link(_)
+        | Record::Account(_)
+        | Record::Message(_)
+        | Record::Probe(_)
+        | Record::Datagrams(_)
+        | Record::Capture(_)
+        | Record::Sequence(_)
+        | Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Timing(_)
+        | Record::Summary(_) => u64::MAX,
+    }
+}
+
+/// Returns the addresses of the opener and the other end, without ports.
+fn hosts_of(captured: &CapturedConnection) -> [String; 2] {
+    let host = |socket: &str| {
+        socket.parse().map_or(socket.to_owned(), |s: std::net::SocketAddr| s.ip().to_string())
+    };
+    match captured.subflows.first() {
+        Some(first) => [host(&first.local), host(&first.remote)],
+        None => Default::default(),
+    }
+}
+
+fn hosts(selected: &[&CapturedConnection]) -> Vec<String> {
+    let mut hosts: Vec<String> = Vec::new();
+    for host in selected.iter().flat_map(|captured| hosts_of(captured)) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+fn meta_paths(selected: &[&CapturedConnection]) -> Vec<MetaPath> {
+    let mut paths: Vec<MetaPath> = Vec::new();
+    for captured in selected {
+        for subflow in &captured.subflows {
+            if paths.iter().any(|path| path.name == subflow.path) {
+                continue;
+            }
+            paths.push(MetaPath {
+                name: subflow.path.clone(),
+                between: hosts_of(captured),
+                up_rate_bps: None,
+                down_rate_bps: None,
+                up_delay_ns: 0,
+                down_delay_ns: 0,
+                backup: subflow.backup,
+                text: "as captured".to_owned(),
+            });
+        }
+    }
+    paths
+}
+
+fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
+    let [from, to] = match captured.subflows.first() {
+        Some(first) => [first.local.clone(), first.remote.clone()],
+        None => Default::default(),
+    };
+    MetaFlow {
+        video: None,
+        flow: captured.flow,
+        from,
+        to,
+        pattern: if captured.multipath { "MPTCP" } else { "TCP" }.to_owned(),
+        direction: match captured.directions.as_slice() {
+            [up, down] if up.bytes > 0 && down.bytes > 0 => DataDirection::Both,
+            [_, down] if down.bytes > 0 => DataDirection::Down,
+            _ => DataDirection::Up,
+        },
+        streams: 1,
+        via: captured.subflows.first().map_or_else(String::new, |first| first.path.clone()),
+    }
+}
+
+fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
+    let multipath_connections: Vec<_> =
+        selected.iter().filter(|captured| captured.multipath).collect();
+    let fallback = multipath_connections.iter().find_map(|captured| captured.fallback.clone());
+    let mut paths_used: Vec<String> = Vec::new();
+    for subflow in multipath_connections.iter().flat_map(|captured| &captured.subflows) {
+        let carried = subflow.directions.iter().any(|direction| direction.new_bytes > 0);
+        if carried && !paths_used.contains(&subflow.path) {
+            paths_used.push(subflow.path.clone());
+        }
+    }
+    let mut options: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in multipath_connections.iter().flat_map(|captured| &captured.options) {
+        *options.entry(name).or_default() += count;
+    }
+    let evidence = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
+    MultipathUse {
+        requested: !multipath_connections.is_empty(),
+        used: !multipath_connections.is_empty() && fallback.is_none(),
+        fallback,
+        paths_used,
+        evidence: evidence.collect(),
+    }
+}
+
+fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
+    let directions = captured.subflows.iter().flat_map(|subflow| {
+        subflow
+            .directions
+            .iter()
+            .filter(|direction| direction.payload_bytes > 0)
+            .map(move |direction| (subflow, direction))
+    });
+    let summary = directions.map(|(subflow, direction)| SubflowSummary {
+        flow: captured.flow,
+        stream: 0,
+        direction: direction.direction,
+        subflow: subflow.subflow,
+        path: subflow.path.clone(),
+        local: subflow.local.clone(),
+        remote: subflow.remote.clone(),
+        backup: subflow.backup,
+        bytes: direction.new_bytes,
+        share: direction.share,
+        retransmissions: direction.retransmitted_packets + direction.out_of_order_packets,
+        srtt_us: direction.rtt.map_or(0, |rtt| (rtt.p50_ns / 1_000) as u32),
+        first_seen_ns: subflow.first_ns,
+        closed_ns: matches!(subflow.state.as_str(), "closed" | "reset").then_some(subflow.last_ns),
+    });
+    summary.collect()
+}
+
+/// Formats a duration as `1.2 s`, for people.
+pub(super) fn span(ns: u64) -> String {
+    towpath_result::format::time(Duration::from_nanos(ns))
+}
