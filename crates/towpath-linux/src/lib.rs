@@ -47,6 +47,7 @@ pub mod sandbox;
 mod send_limit;
 pub mod setup;
 pub mod stack;
+mod stream;
 mod subflow;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;

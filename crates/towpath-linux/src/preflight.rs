@@ -15,13 +15,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use towpath_live::protocol::DEFAULT_PORT;
 use towpath_net::Rate;
 
 use crate::clock::Clock;
 use crate::namespace::Namespace;
 use crate::netlink::{RouteSocket, Tbf, VethEnd};
-use crate::sandbox::{self, PARENT, SandboxError};
+use crate::sandbox::{self, PARENT, SandboxError, without_number};
 use crate::sys;
 
 /// Result of checking one prerequisite.
@@ -135,7 +134,10 @@ pub fn outer(argument: &OsStr) -> Option<Emulation> {
             reason: format!("the process in new namespaces ended: {status}"),
             remedy: None,
         },
-        Err(SandboxError::UserNamespace(source)) => namespaces_refused(&source),
+        Err(SandboxError::UserNamespace(source)) => {
+            let (reason, remedy) = sandbox::namespaces_refused(&source);
+            Missing { reason, remedy: Some(remedy) }
+        }
         Err(error) => Missing { reason: error.to_string(), remedy: None },
     };
     Some(Emulation::without_namespaces(missing))
@@ -167,16 +169,6 @@ pub fn inner() -> Result<Emulation, SandboxError> {
         mptcp: host.run(mptcp).unwrap_or(Check::NotTried),
         tbf: Check::from_result(run_inside(token_bucket), "tc qdisc tbf", Some("modprobe sch_tbf")),
     })
-}
-
-/// Returns the reason and the remedy when a process may not enter new user namespaces.
-pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
-    let (cause, remedy) = sandbox::userns_restriction().unwrap_or_else(|| {
-        let cause = format!("`unshare`: {}", without_number(source));
-        (cause, "in a container, allow the `unshare` system call (seccomp)".to_owned())
-    });
-    let reason = format!("user namespaces are not available here ({cause})");
-    Missing { reason, remedy: Some(format!("{remedy}, or run towpath as root")) }
 }
 
 fn packet_socket() -> io::Result<()> {
@@ -230,21 +222,22 @@ pub struct Machine {
     pub net_raw: Check,
     /// Seccomp user notification, for `towpath exec`.
     pub seccomp_notify: Check,
-    /// Server's TCP port, [`DEFAULT_PORT`].
+    /// The server's TCP port.
     pub tcp_port: Check,
-    /// Server's UDP port for QUIC, [`DEFAULT_PORT`].
+    /// The server's UDP port for QUIC.
     pub quic_port: Check,
 }
 
 impl Machine {
-    /// Checks all prerequisites; takes about 25 ms, most of it for the timer.
-    pub fn check() -> Self {
+    /// Checks all prerequisites, those of a server at `server_port`; takes about 25 ms, most of it
+    /// for the timer.
+    pub fn check(server_port: u16) -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let any_address = Ipv6Addr::UNSPECIFIED;
         let port_check = |result| {
             Check::from_result(
                 result,
-                &format!("port {DEFAULT_PORT}"),
+                &format!("port {server_port}"),
                 Some("towpath server -p PORT"),
             )
         };
@@ -256,8 +249,8 @@ impl Machine {
             net_admin: capability(&status, "CAP_NET_ADMIN", 12),
             net_raw: capability(&status, "CAP_NET_RAW", 13),
             seccomp_notify: seccomp_notify(),
-            tcp_port: port_check(TcpListener::bind((any_address, DEFAULT_PORT)).map(drop)),
-            quic_port: port_check(UdpSocket::bind((any_address, DEFAULT_PORT)).map(drop)),
+            tcp_port: port_check(TcpListener::bind((any_address, server_port)).map(drop)),
+            quic_port: port_check(UdpSocket::bind((any_address, server_port)).map(drop)),
         }
     }
 }
@@ -304,14 +297,6 @@ fn read_trimmed(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Formats an error in lower case and without its number, to follow a colon.
-fn without_number(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,14 +332,6 @@ mod tests {
         let no_mptcp = Emulation { mptcp: missing("mptcp"), ..complete() };
         assert_eq!(no_mptcp.missing(false), None);
         assert_eq!(no_mptcp.missing(true).unwrap().reason, "mptcp");
-    }
-
-    #[test]
-    fn the_switch_that_forbids_namespaces_is_the_reason() {
-        let error = io::Error::from_raw_os_error(libc::EPERM);
-        let Missing { reason, remedy } = namespaces_refused(&error);
-        assert!(reason.starts_with("user namespaces are not available here ("), "{reason}");
-        assert!(remedy.unwrap().ends_with(", or run towpath as root"));
     }
 
     #[test]

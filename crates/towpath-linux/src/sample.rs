@@ -7,8 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use towpath_mptcp::stack::FallbackReason;
-
+use crate::netlink::u32_at;
 use crate::sys;
 
 /// Buffer for `struct tcp_info` of this and later kernels.
@@ -154,10 +153,6 @@ impl TcpInfo {
     }
 }
 
-pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
-}
-
 fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
 }
@@ -223,7 +218,7 @@ pub(crate) enum ConnectionSample {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),
     /// Plain TCP, possibly after a fallback, with its reason if this end knows it.
-    Single(SubflowSample, Option<FallbackReason>),
+    Single(SubflowSample, Option<String>),
 }
 
 /// Samples a socket of the kernel; `Err` when the socket is not connected.
@@ -366,6 +361,13 @@ pub(crate) fn send_buffer(socket: &socket2::Socket) -> io::Result<(u64, u64)> {
 /// Requests a congestion control for a socket.
 pub(crate) fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     sys::set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())
+}
+
+/// Returns true if the connection uses Multipath TCP at this endpoint. The kernel has no
+/// `MPTCP_INFO` for plain TCP or after a fallback.
+pub(crate) fn is_multipath(socket: &socket2::Socket) -> bool {
+    let mut info = [0; 128];
+    sys::get_option(socket.as_fd(), sys::SOL_MPTCP, sys::MPTCP_INFO, &mut info).is_ok()
 }
 
 #[cfg(test)]

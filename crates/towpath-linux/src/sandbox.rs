@@ -20,7 +20,7 @@ use std::thread;
 
 use thiserror::Error;
 
-use crate::{preflight, sys};
+use crate::sys;
 
 /// Real-time priority that the emulator requests.
 pub(crate) const EMULATOR_PRIORITY: i32 = 40;
@@ -93,7 +93,7 @@ pub(crate) const PARENT: &str = "TOWPATH_PARENT";
 #[derive(Debug, Error)]
 pub enum SandboxError {
     /// The kernel or an administrator forbids user namespaces.
-    #[error("{}", preflight::namespaces_refused(.0).reason)]
+    #[error("{}", namespaces_refused(.0).0)]
     UserNamespace(#[source] io::Error),
     /// Another step of setting the namespaces up failed.
     #[error("cannot {action}: {source}")]
@@ -112,10 +112,28 @@ impl SandboxError {
     /// Returns advice on how to resolve the error, for users.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UserNamespace(source) => preflight::namespaces_refused(source).remedy,
+            Self::UserNamespace(source) => Some(namespaces_refused(source).1),
             Self::Step { .. } | Self::Orphaned => None,
         }
     }
+}
+
+/// Returns the reason and the remedy when a process may not enter new user namespaces.
+pub fn namespaces_refused(source: &io::Error) -> (String, String) {
+    let (cause, remedy) = userns_restriction().unwrap_or_else(|| {
+        let cause = format!("`unshare`: {}", without_number(source));
+        (cause, "in a container, allow the `unshare` system call (seccomp)".to_owned())
+    });
+    let reason = format!("user namespaces are not available here ({cause})");
+    (reason, format!("{remedy}, or run towpath as root"))
+}
+
+/// Formats an error in lower case and without its number, to follow a colon.
+pub fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
 }
 
 /// Returns the kernel setting that forbids user namespaces, and the command that allows them.
@@ -228,4 +246,17 @@ fn map_to_root(user: u32, group: u32) -> Result<(), SandboxError> {
     write("/proc/self/setgroups", "deny".into())?;
     write("/proc/self/uid_map", format!("0 {user} 1"))?;
     write("/proc/self/gid_map", format!("0 {group} 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switch_that_forbids_namespaces_is_the_reason() {
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let (reason, remedy) = namespaces_refused(&error);
+        assert!(reason.starts_with("user namespaces are not available here ("), "{reason}");
+        assert!(remedy.ends_with(", or run towpath as root"));
+    }
 }

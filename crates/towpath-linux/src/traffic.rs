@@ -28,26 +28,23 @@ use crate::program_connections::ProgramEndpoint;
 use crate::run_clock::RunClock;
 use crate::sample;
 use crate::stack::{self, status::StackConnection};
+use crate::stream::app::{self, EventReceiver};
+use crate::stream::kernel::{TransferOptions, is_timeout};
+use crate::stream::socket_stream::SocketStream;
+use crate::stream::{IO_POLL_INTERVAL, explain, sends};
 
-pub(crate) mod kernel;
-pub(crate) mod messages;
+mod message_sessions;
 mod own_stack;
 pub(crate) mod ping;
 pub(crate) mod quic;
-pub(crate) mod socket_stream;
-pub(crate) mod stream_app;
 pub(crate) mod udp;
 
 use self::quic::QuicFlowListener;
-use kernel::{TransferOptions, is_timeout};
-use messages::MessageSessions;
+use message_sessions::MessageSessions;
 use own_stack::StackFlowListener;
-use socket_stream::SocketStream;
 
 /// Port of flow 0; flow *n* uses `FIRST_PORT` + *n*.
 const FIRST_PORT: u16 = 5_201;
-/// Maximum time that a socket call blocks before it checks the clock.
-pub(crate) const IO_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Source of samples at one end of a stream.
 #[derive(Debug, Clone)]
@@ -57,7 +54,7 @@ pub(crate) enum StreamEndpoint {
     /// A connection of the host's own stack.
     Own(StackConnection),
     /// A stream of a QUIC connection.
-    Quic(quic::QuicStreamHandle),
+    Quic(crate::stream::quic::QuicStreamHandle),
     /// A connection of a program.
     Program(ProgramEndpoint),
 }
@@ -173,12 +170,26 @@ enum FlowListenerKind {
     Quic(QuicFlowListener),
 }
 
+/// End that a protocol's thread drives, and its events.
+#[derive(Debug)]
+struct DrivenEndpoint {
+    end: StreamEndpoint,
+    events: EventReceiver,
+}
+
+impl DrivenEndpoint {
+    /// Waits for the end of the data or of the flow, and takes the log.
+    fn receive(&self, run_clock: &RunClock, start: Instant, deadline: Instant) -> DeliveryLog {
+        self.events.receive(run_clock, (start, deadline), (true, false), &|| {})
+    }
+}
+
 /// One end of a connection, as its flow's threads use it.
 #[derive(Debug)]
 enum OpenEndpoint {
     Kernel(Arc<Socket>),
     /// Bytes are moved in the thread of our own stack or of QUIC.
-    Driven(stream_app::DrivenEndpoint),
+    Driven(DrivenEndpoint),
 }
 
 impl OpenEndpoint {
@@ -187,19 +198,6 @@ impl OpenEndpoint {
             Self::Kernel(socket) => StreamEndpoint::Kernel(Arc::clone(socket)),
             Self::Driven(endpoint) => endpoint.end.clone(),
         }
-    }
-}
-
-/// Explains why a flow cannot start.
-pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOPROTOOPT) if transport == Transport::Mptcp => {
-            format!("Multipath TCP is switched off on `{host}` (net.mptcp.enabled = 0)")
-        }
-        Some(libc::EPROTONOSUPPORT | libc::EINVAL) if transport == Transport::Mptcp => {
-            "this kernel has no Multipath TCP (it needs Linux 5.16 with CONFIG_MPTCP)".to_owned()
-        }
-        _ => error.to_string(),
     }
 }
 
@@ -232,7 +230,7 @@ pub(crate) fn listen(
     flow: &Flow,
 ) -> io::Result<FlowListener> {
     let port = FIRST_PORT + index as u16;
-    if is_quic(flow.transport_in(context.transport)) {
+    if flow.transport_in(context.transport).is_quic() {
         let kind = FlowListenerKind::Quic(quic::listen(context, flow, port)?);
         return Ok(FlowListener { kind, port });
     }
@@ -259,14 +257,6 @@ pub(crate) fn flow_ports(scenario: &Scenario) -> BTreeSet<u16> {
     };
     let flows = scenario.flows.iter().enumerate().filter(|(_, flow)| uses_listener(flow));
     flows.map(|(index, _)| FIRST_PORT + index as u16).collect()
-}
-
-/// Returns true for QUIC, with one path or several.
-pub(crate) fn is_quic(transport: Transport) -> bool {
-    match transport {
-        Transport::Quic | Transport::Mpquic => true,
-        Transport::Tcp | Transport::Mptcp => false,
-    }
 }
 
 fn own_stack(context: &TrafficContext, host: usize) -> Option<&Arc<stack::StackHandle>> {
@@ -347,11 +337,6 @@ fn new_counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
     directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect()
 }
 
-/// Returns true if this end sends data of `direction`, false if it receives it.
-pub(crate) fn sends(direction: DataDirection, is_client: bool) -> bool {
-    (direction != DataDirection::Down) == is_client
-}
-
 /// Sends and receives at one end; returns the log of received data.
 fn run_end(
     context: &TrafficContext,
@@ -367,7 +352,7 @@ fn run_end(
     match end {
         OpenEndpoint::Driven(endpoint) => {
             let (direction, _) = incoming?;
-            Some((*direction, stream_app::receive(&context.run_clock, endpoint, start, deadline)))
+            Some((*direction, endpoint.receive(&context.run_clock, start, deadline)))
         }
         OpenEndpoint::Kernel(socket) => {
             let stream_socket = &SocketStream::Plain(Arc::clone(socket));
@@ -377,7 +362,7 @@ fn run_end(
                 {
                     scope.spawn(move || {
                         let _meter = context.meters.thread(is_client);
-                        kernel::send(
+                        crate::stream::kernel::send(
                             &context.run_clock,
                             stream_socket,
                             sender,
@@ -388,7 +373,7 @@ fn run_end(
                 let (direction, received) = incoming?;
                 let _meter = context.meters.thread(is_client);
                 let options = TransferOptions::default();
-                let log = kernel::receive(
+                let log = crate::stream::kernel::receive(
                     &context.run_clock,
                     stream_socket,
                     (start, deadline),
@@ -410,11 +395,11 @@ fn app_config(
     flow: &Flow,
     is_client: bool,
     (number, received, message_sessions): StreamContext<'_>,
-) -> stream_app::StreamAppConfig {
+) -> app::StreamAppConfig {
     let start = Instant::ZERO + flow.start;
     let is_sender = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
-    stream_app::StreamAppConfig {
+    app::StreamAppConfig {
         sender: TransferSender::new(&flow.pattern, start).filter(|_| is_sender),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         session: message_sessions

@@ -321,6 +321,16 @@ pub enum Transport {
     Mpquic,
 }
 
+impl Transport {
+    /// Returns true for QUIC, with one path or several.
+    pub fn is_quic(self) -> bool {
+        match self {
+            Self::Quic | Self::Mpquic => true,
+            Self::Tcp | Self::Mptcp => false,
+        }
+    }
+}
+
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

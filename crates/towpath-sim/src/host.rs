@@ -18,7 +18,7 @@ use towpath_wire::udp;
 
 use crate::error::SimError;
 use crate::quic::QuicHost;
-use crate::quic_flow::{earliest, is_quic};
+use crate::quic_flow::earliest;
 use crate::socket::StreamSocket;
 use crate::traffic::port;
 
@@ -133,7 +133,7 @@ impl SimHost {
     ) -> Result<Option<ListenerId>, SimError> {
         let transport = flow.transport_in(run_transport);
         let name = || self.name.clone();
-        if is_quic(transport) {
+        if transport.is_quic() {
             let result = self.quic.host.listen(port(index), self.quic_connection(transport));
             let id = result.map_err(|source| SimError::Quic { host: name(), source })?;
             self.quic.listeners.insert(id, index);

@@ -11,7 +11,6 @@ use towpath_wire::ConnectionId;
 
 use crate::account::LinkLedger;
 use crate::host::SimHost;
-use crate::quic_flow::is_quic;
 use crate::socket::StreamSocket;
 use crate::traffic::{AppEnd, FlowRun, SimStream};
 
@@ -150,7 +149,7 @@ fn quic_cause(
     view: &SimView<'_>,
 ) -> IdleCause {
     let StreamSocket::Quic(connection, _) = socket else { return Part::Unknown.into() };
-    debug_assert!(is_quic(stream.transport));
+    debug_assert!(stream.transport.is_quic());
     let flow = view.scenario.flows.get(stream.flow);
     if flow.is_some_and(|flow| !request_directions(&flow.pattern).is_empty()) {
         return Part::Application.into();

@@ -6,20 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use towpath_net::Instant;
 use towpath_quic::{ConnectionError, ConnectionId, QuicEvent, StreamId};
 use towpath_result::EventKind;
-use towpath_scenario::{Flow, Transport};
+use towpath_scenario::Flow;
 
 use crate::record::event;
 use crate::simulation::Simulation;
 use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
-
-/// Returns true if the transport is QUIC, with one path or several.
-pub(crate) fn is_quic(transport: Transport) -> bool {
-    match transport {
-        Transport::Quic | Transport::Mpquic => true,
-        Transport::Tcp | Transport::Mptcp => false,
-    }
-}
 
 impl Simulation<'_> {
     /// Opens the connection of a flow and prepares all its streams.

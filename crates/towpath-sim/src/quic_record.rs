@@ -8,7 +8,6 @@ use towpath_result::{Event, EventKind, MultipathUse, Warning};
 use towpath_scenario::Transport;
 use towpath_scenario::network::path_of;
 
-use crate::quic_flow::is_quic;
 use crate::record::{SimRecorder, event};
 use crate::simulation::Simulation;
 
@@ -97,7 +96,7 @@ pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
     };
     let flows = simulation.scenario.flows.iter().enumerate();
     let quic_flows: Vec<_> =
-        flows.filter(|(_, flow)| is_quic(flow.transport_in(simulation.transport))).collect();
+        flows.filter(|(_, flow)| flow.transport_in(simulation.transport).is_quic()).collect();
     if quic_flows.is_empty() {
         return warnings;
     }

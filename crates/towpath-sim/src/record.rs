@@ -24,7 +24,6 @@ use towpath_wire::ConnectionId;
 use crate::error::SimError;
 use crate::host::SimHost;
 use crate::network::SimNetwork;
-use crate::quic_flow::is_quic;
 use crate::quic_record::path_state;
 use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
@@ -280,7 +279,7 @@ impl<'a> SimRecorder<'a> {
         direction: DataDirection,
         [opener, acceptor]: &[Option<ConnectionStatus>; 2],
     ) -> Option<ConnectionState> {
-        if is_quic(stream.transport) {
+        if stream.transport.is_quic() {
             return None; // the library does not report it
         }
         let (sender, receiver, end) = match direction {
@@ -354,7 +353,7 @@ impl<'a> SimRecorder<'a> {
         let path = subflow_path(subflow);
         let untranslated =
             |address| path.map_or(address, |path| network.untranslated_address(path, address));
-        let number = if is_quic(stream.transport) { subflow.number } else { 0 };
+        let number = if stream.transport.is_quic() { subflow.number } else { 0 };
         let key = match end {
             0 => (index, subflow.local, subflow.remote, number),
             _ => (index, untranslated(subflow.remote), subflow.local, number),
@@ -488,7 +487,7 @@ fn subflow_record(
         side: if sends { SubflowEnd::Sender } else { SubflowEnd::Receiver },
         subflow: track.number,
         path: track.path.clone(),
-        state: if is_quic(stream.transport) {
+        state: if stream.transport.is_quic() {
             path_state(subflow.state).to_owned()
         } else {
             state_text(subflow.state).to_owned()

@@ -13,7 +13,6 @@ use towpath_scenario::{Scenario, StackKind, Transport, World};
 
 use crate::error::SimError;
 use crate::pcap::{CaptureOutputs, PcapWriter};
-use crate::quic_flow::is_quic;
 use crate::simulation::Simulation;
 use crate::summary::conclude;
 
@@ -100,7 +99,7 @@ fn meta(job: &SimJob, seed: u64) -> Meta {
         kernel: String::new(),
         ..Meta::of(scenario, World::Sim, (job.transport, job.repeat), seed)
     };
-    if is_quic(job.transport) {
+    if job.transport.is_quic() {
         meta.conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
         let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
         meta.conditions.insert("bytes of paths".to_owned(), meaning);
@@ -110,7 +109,7 @@ fn meta(job: &SimJob, seed: u64) -> Meta {
         meta.conditions.insert("multipath quic".to_owned(), draft);
     }
     for host in &scenario.hosts {
-        let settings = if is_quic(job.transport) {
+        let settings = if job.transport.is_quic() {
             scenario.quic_settings(host)
         } else {
             scenario.stack_settings(host)

@@ -28,7 +28,6 @@ use crate::host::SimHost;
 use crate::idle_cause::SimView;
 use crate::network::{DeliveredPacket, SimNetwork};
 use crate::pcap::PcapWriter;
-use crate::quic_flow::is_quic;
 use crate::record::{RecordSink, SimRecorder, event};
 use crate::socket::StreamSocket;
 use crate::test_pattern::TestPattern;
@@ -84,7 +83,7 @@ impl<'a> Simulation<'a> {
             // Small queues belong to TCP: a UDP socket fills the host's queue.
             small_queues: hosts
                 .iter()
-                .map(|host| host.settings.small_queues && !is_quic(transport))
+                .map(|host| host.settings.small_queues && !transport.is_quic())
                 .collect(),
             hosts,
             has_datagram_flows: scenario.flows.iter().any(|flow| {
@@ -323,7 +322,7 @@ impl<'a> Simulation<'a> {
             run.over = true;
             return;
         };
-        if is_quic(transport) {
+        if transport.is_quic() {
             return self.open_quic((index, flow), local, remote);
         }
         host.may_have_output = true;
@@ -600,7 +599,7 @@ impl<'a> Simulation<'a> {
         self.poll_quic();
         self.network.close_accounts(at);
         // QUIC paths are polled only at the end of a sample.
-        self.network.accounts.dirty |= is_quic(self.transport);
+        self.network.accounts.dirty |= self.transport.is_quic();
         let Self { recorder, network, hosts, streams, flows, .. } = self;
         recorder.sample((at, span), network, hosts, streams);
         let constant_rate = flows.iter_mut().filter_map(|flow| flow.constant_rate.as_mut());

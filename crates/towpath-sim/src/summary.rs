@@ -15,7 +15,6 @@ use towpath_scenario::{DataDirection, Transport};
 
 use crate::account::ReadTotals;
 use crate::error::SimError;
-use crate::quic_flow::is_quic;
 use crate::quic_record::{quic_proof, quic_warnings};
 use crate::simulation::Simulation;
 use crate::socket::StreamSocket;
@@ -89,7 +88,7 @@ pub(crate) fn conclude(
 
 /// Returns how the accounts were made: QUIC's send state is sampled, the own stack's is exact.
 fn basis(simulation: &Simulation<'_>) -> Basis {
-    let quic = simulation.streams.iter().any(|stream| is_quic(stream.transport));
+    let quic = simulation.streams.iter().any(|stream| stream.transport.is_quic());
     if quic { Basis::Sampled } else { Basis::Model }
 }
 
@@ -136,7 +135,7 @@ fn flow_inputs(simulation: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<
                 log
             });
             let sender = if *direction == DataDirection::Down { flow.to } else { flow.from };
-            let quic = is_quic(flow.transport_in(simulation.transport));
+            let quic = flow.transport_in(simulation.transport).is_quic();
             let control = simulation.hosts.get(sender).map(|host| {
                 let tcp = &host.settings.connection.subflow.congestion_control;
                 if quic { &host.quic.config.congestion_control } else { tcp }

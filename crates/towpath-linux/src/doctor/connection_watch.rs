@@ -5,11 +5,12 @@ use towpath_net::Instant;
 use super::observation::{ObservedSubflow, RecordedEvent, TcpStats};
 use super::snapshot::canonical_address;
 use crate::clock::Clock;
+use crate::netlink::u32_at;
 use crate::netlink::{
     DiagSocket, MptcpEvent, MptcpEventKind, MptcpEvents, SocketDiag, StateFilter, SubflowFlags,
     TcpState,
 };
-use crate::sample::{TcpInfo, u32_at};
+use crate::sample::TcpInfo;
 
 /// A connection of our own under observation.
 #[derive(Debug)]

@@ -161,7 +161,7 @@ impl EchoTest {
     }
 
     fn on_error(&mut self, error: &io::Error) {
-        self.ended |= !crate::traffic::kernel::is_timeout(error);
+        self.ended |= !crate::stream::kernel::is_timeout(error);
     }
 }
 

@@ -18,8 +18,8 @@ use super::observation::{
 use super::route_lookups;
 use super::server_session;
 use crate::clock::Clock;
-use crate::live::socket::is_multipath;
-use crate::sample::u32_at;
+use crate::netlink::u32_at;
+use crate::sample::is_multipath;
 use crate::sys;
 
 /// Limit on paths tested in parallel.

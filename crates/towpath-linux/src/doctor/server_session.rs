@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::live::authenticator::{self, Authenticator};
 use crate::live::control_channel::ControlChannel;
 use crate::setup::is_interface_name;
-use crate::traffic::socket_stream::SocketStream;
+use crate::stream::socket_stream::SocketStream;
 
 /// Timeout of a reply; a towpath server replies at once.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);

@@ -20,8 +20,8 @@ use super::observation::{ConnectAttempt, ConnectOutcome, TestConnection};
 use super::server_kind::{self, ServerKind};
 use super::server_session::{self, PeerKind, ServerSession};
 use crate::clock::Clock;
-use crate::live::socket::is_multipath;
 use crate::netlink::MptcpEvents;
+use crate::sample::is_multipath;
 use crate::sample::{self, ConnectionSample};
 
 /// Time that plain TCP is tested alone, long enough for its second SYN, which leaves after 1 s.

@@ -6,7 +6,7 @@ use std::io;
 
 use super::socket_tracker::{ConnectionRole, SocketOutcome, TrackedSocket};
 use crate::netlink::MibCounters;
-use crate::run::FALLBACKS;
+use towpath_run::evidence::FALLBACKS;
 
 /// Summary of the program's sockets, by outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

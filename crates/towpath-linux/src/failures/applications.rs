@@ -8,10 +8,11 @@ use super::case::{AppSocket, FailurePlan};
 use super::listener;
 use super::network::FailureNetwork;
 use crate::clock::Clock;
+use crate::netlink::u32_at;
 use crate::netlink::{DiagSocket, MibCounters, SocketDiag, StateFilter};
 use crate::network::NetworkError;
 use crate::router::RouterRule;
-use crate::sample::{TcpInfo, u32_at};
+use crate::sample::TcpInfo;
 
 /// Maximum time to wait for an event; afterwards, the case is set up without it.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(8);

@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::case::{self, ServerBehaviour};
 use super::servers;
-use crate::live::socket::is_multipath;
 use crate::namespace::Namespace;
+use crate::sample::is_multipath;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;

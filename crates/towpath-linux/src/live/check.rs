@@ -20,6 +20,7 @@ use super::control_channel::ControlChannel;
 use super::dial::Dialer;
 use super::socket::{self, LocalBind};
 use crate::clock::Clock;
+use crate::sample;
 
 /// Timeout of a connection attempt and of the first reply on it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -192,7 +193,7 @@ pub(super) fn probe_tcp(
     match channel.and_then(exchange_hello) {
         Ok(hello) => {
             result.answer_ns = Some(clock.now().saturating_since(connected_at).as_nanos() as u64);
-            result.finding = if probe == ProbeKind::Tcp || socket::is_multipath(&socket) {
+            result.finding = if probe == ProbeKind::Tcp || sample::is_multipath(&socket) {
                 ProbeOutcome::Works
             } else {
                 fallback_outcome(hello.observed)
@@ -276,7 +277,7 @@ fn probe_quic(
 
 fn failure_outcome(error: &io::Error, transport: Transport) -> ProbeOutcome {
     let reason = || {
-        let text = crate::traffic::explain(error, transport, "this host");
+        let text = crate::stream::explain(error, transport, "this host");
         text.split(" (os error").next().unwrap_or_default().to_lowercase()
     };
     if error.kind() == io::ErrorKind::ConnectionRefused {
@@ -341,7 +342,7 @@ fn ping_udp(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
                         return Ok(Some(clock.now().saturating_since(sent_at)));
                     }
                 }
-                Err(error) if crate::traffic::kernel::is_timeout(&error) => break,
+                Err(error) if crate::stream::kernel::is_timeout(&error) => break,
                 Err(error) => return Err(error),
             }
         }

@@ -34,7 +34,6 @@ use super::probe::ProbeTarget;
 use super::socket::LocalBind;
 use crate::clock::Clock;
 use crate::run_clock::RunClock;
-use crate::traffic::is_quic;
 use setup::{PreparedTest, estimate_clock_offset, prepare_test};
 
 pub(super) use setup::quic_error;
@@ -319,7 +318,7 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
         settings.window_bytes.map(|bytes| format!("{bytes} bytes")),
     );
     add_condition("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
-    let quic = is_quic(request.plan.transport);
+    let quic = request.plan.transport.is_quic();
     add_condition("quic", quic.then(|| towpath_quic::QUIC_LIBRARY.to_owned()));
     let bytes = "UDP payload, with everything that QUIC adds to the data";
     add_condition("bytes of paths", quic.then(|| bytes.to_owned()));

@@ -14,8 +14,8 @@ use towpath_net::Instant;
 
 use super::data_stream::ConnectionGuard;
 use crate::clock::Clock;
-use crate::traffic::kernel::is_timeout;
-use crate::traffic::socket_stream;
+use crate::stream::kernel::is_timeout;
+use crate::stream::socket_stream;
 use crate::{interrupt, quic};
 
 /// Bytes of one read.

@@ -7,9 +7,9 @@ use towpath_quic::{ConnectionId, StreamId};
 
 use crate::quic::QuicHandle;
 use crate::sample;
-use crate::traffic::quic::{QuicConnection, QuicStreamHandle};
-use crate::traffic::socket_stream::SocketStream;
-use crate::traffic::stream_app::StreamApp;
+use crate::stream::app::StreamApp;
+use crate::stream::quic::{QuicConnection, QuicStreamHandle};
+use crate::stream::socket_stream::SocketStream;
 
 /// Reference-counted guard of a QUIC connection; dropping the last one closes the connection.
 #[derive(Debug)]

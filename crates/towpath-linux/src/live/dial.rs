@@ -18,9 +18,8 @@ use super::host_info::interfaces;
 use super::socket::{self, LocalBind};
 use crate::clock::Clock;
 use crate::quic::{self, HostConfig, InterfacePolicy, QuicHandle};
-use crate::traffic::is_quic;
-use crate::traffic::quic::QuicConnection;
-use crate::traffic::socket_stream::SocketStream;
+use crate::stream::quic::QuicConnection;
+use crate::stream::socket_stream::SocketStream;
 
 /// UDP payload of a full Ethernet frame for IPv4 and IPv6; path MTU discovery finds smaller ones.
 const MAX_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
@@ -117,7 +116,7 @@ impl Dialer {
         token: TestToken,
         timeout: Duration,
     ) -> io::Result<ControlChannel> {
-        let mut channel = if is_quic(transport) {
+        let mut channel = if transport.is_quic() {
             let (connection, guard) = self.connect_quic(transport, (source, target), timeout)?;
             ControlChannel::over_quic(connection.open_stream()?, guard, self.clock)
         } else {
@@ -154,7 +153,7 @@ impl Dialer {
         let preamble =
             |stream: u16| Preamble { kind: ConnectionKind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
-        if is_quic(transport) {
+        if transport.is_quic() {
             let config = QuicConfig { qlog, ..flow_config(scenario, 0, plan) };
             let config = self.client_config(config, target);
             let host = self.host()?;

@@ -6,10 +6,8 @@ use towpath_live::protocol::{HOSTS, HostReport, MergedRun};
 use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_result::{MultipathUse, Warning};
 use towpath_run::decisions::StackTotals;
+use towpath_run::evidence::Totals;
 use towpath_scenario::{Scenario, Transport};
-
-use crate::run;
-use crate::run::series::Totals;
 
 /// Derives the multipath use from both hosts' reports.
 pub(super) fn multipath_use(
@@ -29,7 +27,7 @@ pub(super) fn multipath_use(
             reason: merged.reason.clone(),
             stack: StackTotals::default(),
         };
-        run::evidence::multipath_use(transport, &totals, &merged.counters)
+        towpath_run::evidence::multipath_use(transport, &totals, &merged.counters)
     };
     multipath_use.paths_used.clone_from(&merged.paths_used);
     multipath_use

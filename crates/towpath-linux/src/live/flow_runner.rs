@@ -28,10 +28,13 @@ use super::udp_flows::{self, UdpByteCounters, UdpServerContext};
 use crate::path_ping;
 use crate::run_clock::RunClock;
 use crate::send_limit;
-use crate::traffic::kernel::{self, TransferOptions, is_timeout};
-use crate::traffic::messages::{self, KernelMessageEnd, SharedSession, lock};
-use crate::traffic::stream_app::{self, StreamAppConfig};
-use crate::traffic::{IO_POLL_INTERVAL, sends};
+use crate::stream::app as stream_app;
+use crate::stream::app::StreamAppConfig;
+use crate::stream::kernel;
+use crate::stream::kernel::{TransferOptions, is_timeout};
+use crate::stream::messages;
+use crate::stream::messages::{KernelMessageEnd, SharedSession, lock};
+use crate::stream::{IO_POLL_INTERVAL, sends};
 
 /// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

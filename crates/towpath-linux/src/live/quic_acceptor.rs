@@ -21,7 +21,7 @@ use super::dial::IDLE_TIMEOUT;
 use super::udp_flows::ListenerSockets;
 use crate::clock::Clock;
 use crate::quic::{ConnectionEvent, DriverContext, HostConfig, InterfacePolicy, QuicHandle};
-use crate::traffic::quic::QuicEventLog;
+use crate::stream::quic::QuicEventLog;
 
 /// Initial receive window of a connection in bytes, for all streams, before its preamble.
 const INITIAL_WINDOW_BYTES: u64 = 64 * 1024;

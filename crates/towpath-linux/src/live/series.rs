@@ -17,9 +17,9 @@ use super::host_info::PathNames;
 use super::sender_sampler::SenderSampler;
 use super::udp_flows::UdpByteCounters;
 use crate::sample::{ConnectionSample, SubflowSample, TcpInfo};
+use crate::stream::quic::{QuicConnection, TimedNotice};
+use crate::stream::sends;
 use crate::subflow::{SubflowLabel, list_kernel_subflows};
-use crate::traffic::quic::{QuicConnection, TimedNotice};
-use crate::traffic::sends;
 
 /// Interval of reading what the samples lack: congestion control and backup flag.
 const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ use super::udp_flows::{ListenerSockets, UdpServerContext};
 use super::{LiveError, socket};
 use crate::clock::Clock;
 use crate::traffic_budget::TrafficDirection;
-use crate::{interrupt, sys};
+use crate::{interrupt, sample, sys};
 
 mod auth;
 mod control;
@@ -385,7 +385,7 @@ impl ServerState {
 
     /// Returns the protocol that the server observes, which the client cannot see.
     fn observed_protocol(&self, socket: &Socket) -> ObservedProtocol {
-        match (socket::is_multipath(socket), self.multipath) {
+        match (sample::is_multipath(socket), self.multipath) {
             (true, _) => ObservedProtocol::Multipath,
             (false, true) => ObservedProtocol::Plain,
             (false, false) => ObservedProtocol::Unsupported,

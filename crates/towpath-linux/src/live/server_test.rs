@@ -26,9 +26,8 @@ use super::socket;
 use super::udp_flows::UdpServerFlow;
 use crate::clock::Clock;
 use crate::run_clock::RunClock;
-use crate::traffic::is_quic;
-use crate::traffic::kernel::BLOCK_BYTES;
-use crate::traffic::socket_stream::SocketStream;
+use crate::stream::kernel::BLOCK_BYTES;
+use crate::stream::socket_stream::SocketStream;
 use crate::traffic_budget::{RateLimiter, TrafficBudget};
 
 /// Timeout of the TLS handshake.
@@ -222,7 +221,7 @@ impl ServerTest {
     /// Returns true if this kernel connection is still missing.
     pub(super) fn is_missing(&self, stream_key: (u16, u16)) -> bool {
         let TestState::Gathering(streams) = &*self.lock() else { return false };
-        !is_quic(self.plan.transport)
+        !self.plan.transport.is_quic()
             && expected_streams(&self.scenario).contains(&stream_key)
             && !streams.contains_key(&stream_key)
     }
@@ -230,10 +229,10 @@ impl ServerTest {
     /// Adds a data stream; returns true if it was missing.
     pub(super) fn add(&self, stream_key: (u16, u16), stream: DataStream) -> bool {
         let fits = match &stream {
-            DataStream::Quic(_) => is_quic(self.plan.transport),
+            DataStream::Quic(_) => self.plan.transport.is_quic(),
             DataStream::Socket(socket_stream) => {
                 let has_tls = matches!(socket_stream, SocketStream::Tls(_));
-                !is_quic(self.plan.transport) && has_tls == self.plan.settings.tls
+                !self.plan.transport.is_quic() && has_tls == self.plan.settings.tls
             }
         };
         let TestState::Gathering(streams) = &mut *self.lock() else { return false };
@@ -549,7 +548,7 @@ fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
             let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
             let direction_count = directions(&flow.pattern).len() as u64;
             total.bytes += direction_count * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
-        } else if is_quic(plan.transport) {
+        } else if plan.transport.is_quic() {
             total.bytes += CONNECTION_BYTES + transfer_count * block;
         } else if is_exchange {
             total.bytes += BLOCK_BYTES as u64;

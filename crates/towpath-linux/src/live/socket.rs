@@ -116,13 +116,6 @@ pub(super) fn configure(socket: &Socket, settings: &TransferSettings) {
     }
 }
 
-/// Returns true if the connection uses Multipath TCP at this endpoint. The kernel has no
-/// `MPTCP_INFO` for plain TCP or after a fallback.
-pub(crate) fn is_multipath(socket: &Socket) -> bool {
-    let mut info = [0; 128];
-    sys::get_option(socket.as_fd(), sys::SOL_MPTCP, sys::MPTCP_INFO, &mut info).is_ok()
-}
-
 /// Returns true if this host's kernel supports Multipath TCP.
 pub(super) fn kernel_has_mptcp() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()

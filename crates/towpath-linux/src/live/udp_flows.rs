@@ -29,7 +29,7 @@ use super::probe::ProbeTarget;
 use super::random;
 use crate::quic::ListenerSocket;
 use crate::run_clock::RunClock;
-use crate::traffic::sends;
+use crate::stream::sends;
 use crate::traffic_budget::TrafficDirection;
 use crate::udp_flow::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 

@@ -10,7 +10,9 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use super::error::NetlinkError;
 use super::socket::{EventBatch, EventSocket, RequestSocket};
-use super::wire::{Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader};
+use super::wire::{
+    Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader, u32_at,
+};
 
 /// `SOCK_DIAG_BY_FAMILY`: type of requests, replies and destroy messages.
 const BY_FAMILY: u16 = 20;
@@ -305,7 +307,7 @@ impl DiagSocket {
 
 /// Returns the bytes in the send buffer and their limit.
 fn send_buffer(memory: &[u8]) -> (u64, u64) {
-    let word = |index: usize| u64::from(crate::sample::u32_at(memory, index * 4));
+    let word = |index: usize| u64::from(u32_at(memory, index * 4));
     (word(SK_MEMINFO_WMEM_QUEUED), word(SK_MEMINFO_SNDBUF))
 }
 

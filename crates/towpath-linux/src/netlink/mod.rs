@@ -33,4 +33,4 @@ pub use route::{
     RouteKind, RouteQuery, RouteSocket, RouteSpec, RuleAction, RuleEntry, RuleSpec, Tbf, VethEnd,
 };
 pub use socket::EventBatch;
-pub use wire::Malformed;
+pub use wire::{Malformed, u32_at};

@@ -503,3 +503,7 @@ pub(crate) mod tests {
         }
     }
 }
+/// Returns the 32-bit number in the machine's byte order at `offset`; 0 if `bytes` is too short.
+pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
+}

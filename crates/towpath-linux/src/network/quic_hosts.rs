@@ -9,14 +9,13 @@ use towpath_scenario::{Scenario, StackKind, Transport};
 use super::{EmulatedNetwork, NetworkError};
 use crate::quic::{HostConfig, InterfacePolicy, InterfaceUse, QuicHandle};
 use crate::stack::plan;
-use crate::traffic::is_quic;
 
 /// Adapts the scenario to a run over `transport`.
 ///
 /// If all flows use QUIC, all hosts need a kernel's UDP, and none needs a TCP stack of ours.
 pub(crate) fn adapt_to_transport(scenario: &Arc<Scenario>, transport: Transport) -> Arc<Scenario> {
     let mut flows = scenario.flows.iter();
-    let all_quic = flows.all(|flow| is_quic(flow.transport_in(transport)));
+    let all_quic = flows.all(|flow| flow.transport_in(transport).is_quic());
     let any_own_stack = (0..scenario.hosts.len()).any(|host| plan::is_own(scenario, host));
     if !all_quic || !any_own_stack {
         return Arc::clone(scenario);
@@ -36,7 +35,7 @@ impl EmulatedNetwork {
         seed: u64,
     ) -> Result<(), NetworkError> {
         let mut flows = self.scenario.flows.iter();
-        if !flows.any(|flow| is_quic(flow.transport_in(transport))) {
+        if !flows.any(|flow| flow.transport_in(transport).is_quic()) {
             return Ok(());
         }
         for (index, host) in self.hosts.iter_mut().enumerate() {

@@ -13,7 +13,6 @@ use crate::emulator::engine::EmulatorReport;
 use crate::emulator::wakeup_timer::WakeupStats;
 use crate::netlink::MibCounters;
 use crate::network::EmulatedNetwork;
-use crate::traffic::is_quic;
 use crate::{stack, sys};
 
 /// Lateness (99th percentile) above which a run is marked unreliable.
@@ -118,7 +117,7 @@ fn conditions(network: &EmulatedNetwork, transport: Transport) -> BTreeMap<Strin
         ("load before".to_owned(), read_or_unavailable("/proc/loadavg")),
     ]);
     conditions.extend(network.scenario.remarks.clone());
-    if is_quic(transport) {
+    if transport.is_quic() {
         conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
         let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
         conditions.insert("bytes of paths".to_owned(), meaning);

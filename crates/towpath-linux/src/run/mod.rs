@@ -6,12 +6,9 @@
 
 mod account;
 mod conditions;
-pub(crate) mod evidence;
 mod kernel_events;
 mod quic;
 pub(crate) mod series;
-
-pub(crate) use evidence::FALLBACKS;
 
 pub use crate::emulator::capture::{PcapError, PcapOptions};
 
@@ -31,6 +28,7 @@ use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_result::{
     Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
 };
+use towpath_run::evidence::{self, Totals};
 use towpath_scenario::flow_plan::summary_directions;
 use towpath_scenario::{DataDirection, Pattern, Scenario, Transport};
 
@@ -44,12 +42,13 @@ use crate::program_connections::ProgramTracker;
 use crate::run_clock::RunClock;
 use crate::sandbox::EmulatorThread;
 use crate::stack::status::notice_text;
+use crate::stream;
 use crate::traffic::{self, DirectionDelivery, FlowOutcome, TrafficContext};
 use crate::{interrupt, program};
 
 use conditions::RunBaseline;
 use kernel_events::{FinalTcpInfo, KernelEventWatcher};
-use series::{RunSeries, Totals};
+use series::RunSeries;
 
 /// Time between the network being ready and the start of the traffic.
 const START_LEAD: Duration = Duration::from_millis(250);
@@ -365,7 +364,7 @@ fn attempt_flow(
             let hosts = &context.network.scenario.hosts;
             let host = hosts.get(flow.to).map_or("?", |host| host.name.as_str());
             FlowOutcome {
-                failure: Some(traffic::explain(&error, context.transport_of(index as u32), host)),
+                failure: Some(stream::explain(&error, context.transport_of(index as u32), host)),
                 ..FlowOutcome::default()
             }
         }

@@ -5,8 +5,9 @@ use towpath_quic::{ConnectionStatus, QuicConfig};
 use towpath_result::{Counter, MultipathUse, Warning};
 use towpath_scenario::Transport;
 
-use crate::traffic::quic::{self, QuicConnection};
-use crate::traffic::{StreamEndpoint, TrafficContext, is_quic};
+use crate::stream::quic::QuicConnection;
+use crate::traffic::quic;
+use crate::traffic::{StreamEndpoint, TrafficContext};
 
 /// State of one end of a connection at the end of the run.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ pub(super) fn warnings(context: &TrafficContext, ends: &[ConnectionEnd]) -> Vec<
     let scenario = &context.network.scenario;
     let flows = scenario.flows.iter().enumerate();
     let quic_flows: Vec<_> =
-        flows.filter(|(_, flow)| is_quic(flow.transport_in(context.transport))).collect();
+        flows.filter(|(_, flow)| flow.transport_in(context.transport).is_quic()).collect();
     if quic_flows.is_empty() {
         return warnings;
     }

@@ -11,14 +11,15 @@ use towpath_net::Instant;
 use towpath_quic::PathNotice;
 use towpath_result::{Event, EventKind, Interval, Record, SubflowSummary};
 use towpath_run::decisions::StackTotals;
+use towpath_run::evidence::Totals;
 use towpath_scenario::{DataDirection, Scenario, Transport};
 
 use crate::network::EmulatedNetwork;
 use crate::network::timeline::endpoints;
 use crate::sample::{ConnectionSample, SubflowSample, TcpInfo};
 use crate::stack::status::{StackSample, direction_state};
+use crate::stream::quic::QuicStreamHandle;
 use crate::subflow::{SubflowLabel, congestion_controls};
-use crate::traffic::quic::QuicStreamHandle;
 use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
 /// Key of a subflow: flow, stream, opener's and acceptor's address, and path number.
@@ -61,22 +62,6 @@ pub(super) struct RunSeries {
     plain_tcp: BTreeSet<(u32, u32)>,
     /// Reason for the first fallback that an end reported, with its host.
     reason: Option<String>,
-}
-
-/// Totals of the series for the summary.
-#[derive(Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) subflows: Vec<SubflowSummary>,
-    pub(crate) reinjected_bytes: u64,
-    /// Number of connections that used Multipath TCP in the last sample, and of those that did
-    /// not.
-    pub(crate) multipath: usize,
-    pub(crate) single: usize,
-    /// Number of connections of programs that requested plain TCP.
-    pub(crate) plain_tcp: usize,
-    /// Reason for a fallback, if an end reported one.
-    pub(crate) reason: Option<String>,
-    pub(crate) stack: StackTotals,
 }
 
 impl RunSeries {

@@ -10,10 +10,10 @@ use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 use towpath_result::{ConnectionState, Event, ReinjectionCause};
 use towpath_scenario::Scenario;
+use towpath_scenario::network::path_of;
 use towpath_wire::ConnectionId;
 
 use super::StackHandle;
-use crate::network::EmulatedNetwork;
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
 /// Endpoint of a connection on a host with the own stack.
@@ -53,15 +53,15 @@ impl StackConnection {
         let (id, scenario) = (self.id, Arc::clone(scenario));
         let result = self.host.call(move |context| {
             let status = context.stack.status(id)?;
-            let path_of = |number: u32| {
+            let path_name = |number: u32| {
                 let subflow = status.subflows.iter().find(|subflow| subflow.number == number)?;
-                let path = EmulatedNetwork::path_of(subflow.local.ip(), subflow.remote.ip())?;
+                let path = path_of(subflow.local.ip(), subflow.remote.ip())?;
                 scenario.paths.get(path).map(|path| path.name.clone())
             };
             let trace = context.decisions(id);
             let blocked = std::mem::take(&mut trace.blocked);
             let blocked_events = blocked.into_iter().map(|period| period.event(start)).collect();
-            let decision_events = trace.decisions.take(path_of);
+            let decision_events = trace.decisions.take(path_name);
             let switches = trace.decisions.switches();
             Some(StackSample { status, switches, blocked_events, decision_events })
         });
@@ -126,7 +126,8 @@ fn connection_sample(status: &ConnectionStatus) -> sample::ConnectionSample {
         congestion_control: None,
         info: TcpInfo::default(),
     });
-    sample::ConnectionSample::Single(single, status.fallback)
+    let reason = status.fallback.map(|reason| reason.to_string());
+    sample::ConnectionSample::Single(single, reason)
 }
 
 fn subflow_sample(status: &SubflowStatus) -> SubflowSample {

@@ -11,10 +11,12 @@ use towpath_net::Instant;
 use towpath_scenario::Flow;
 use towpath_wire::ConnectionId;
 
-use super::stream_app::{DrivenEndpoint, StreamAppConfig, StreamEvent, create_app};
-use super::{IO_POLL_INTERVAL, StreamEndpoint, TrafficContext};
+use super::{StreamEndpoint, TrafficContext};
 use crate::stack::status::StackConnection;
 use crate::stack::{StackHandle, plan};
+use crate::stream::IO_POLL_INTERVAL;
+use crate::stream::app::{StreamAppConfig, StreamEvent, create_app};
+use crate::traffic::DrivenEndpoint;
 
 /// Listener of our own stack for one flow.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ impl StackFlowListener {
         let (app, events) = create_app(context.run_clock.start_time(), app_config, true);
         self.host.call(move |driver| driver.attach(id, Box::new(app)))?;
         let connection = StackConnection { host: Arc::clone(&self.host), id };
-        Ok(events.into_endpoint(StreamEndpoint::Own(connection)))
+        Ok(DrivenEndpoint { end: StreamEndpoint::Own(connection), events })
     }
 }
 
@@ -100,5 +102,5 @@ pub(super) fn connect(
         Err(_) => return Err(io::ErrorKind::TimedOut.into()),
     }
     let connection = StackConnection { host: Arc::clone(stack), id };
-    Ok(events.into_endpoint(StreamEndpoint::Own(connection)))
+    Ok(DrivenEndpoint { end: StreamEndpoint::Own(connection), events })
 }

@@ -265,48 +265,6 @@ impl HostSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::frame;
-
-    #[test]
-    fn the_largest_snapshot_reply_fits_into_a_frame() {
-        let address: IpAddr = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
-        let socket_address = SocketAddr::new(address, 65_535);
-        let link = LinkSnapshot {
-            index: u32::MAX,
-            name: "n".repeat(15),
-            mtu_bytes: u32::MAX,
-            rx_bytes: u64::MAX,
-            tx_bytes: u64::MAX,
-            ..LinkSnapshot::default()
-        };
-        let subflow = SubflowSnapshot {
-            local: socket_address,
-            remote: socket_address,
-            established: true,
-            backup: true,
-            bytes_acked: u64::MAX,
-            bytes_received: u64::MAX,
-        };
-        let subflows = vec![subflow; 100];
-        let connection = ConnectionSnapshot {
-            local: socket_address,
-            remote: socket_address,
-            multipath: true,
-            subflows,
-        };
-        let endpoint =
-            EndpointSnapshot { id: 255, address, port: Some(1), link: Some(1), flags: u32::MAX };
-        let snapshot = HostSnapshot {
-            links: vec![link; 500],
-            addresses: vec![AddressSnapshot { link: u32::MAX, address, prefix_length: 128 }; 500],
-            endpoints: vec![endpoint; 500],
-            connections: vec![connection; 500],
-            ..HostSnapshot::default()
-        };
-        assert!(frame::to_bytes(&snapshot).is_err(), "it is too long without limits");
-        let bytes = frame::to_bytes(&snapshot.truncated()).unwrap();
-        assert!(bytes.len() < 60_000, "{} bytes leave no room for the counters", bytes.len());
-    }
 
     #[test]
     fn flags_are_named_as_in_ip_mptcp() {

@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::doctor::Cause;
 
 fn draw_many(seed: u64) -> impl Iterator<Item = RandomCase> {
     (0..400).map(move |number| random_case(&format!("random-{seed}-{number}")).unwrap())
@@ -25,8 +24,6 @@ fn a_third_of_the_random_cases_is_healthy_and_all_kinds_of_fault_occur() {
     assert!((100..=170).contains(&healthy), "{healthy}");
     let causes: BTreeSet<_> = drawn.iter().flat_map(|case| case.truth.causes.clone()).collect();
     assert!(causes.len() >= 28, "{causes:?}");
-    let all_causes: BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.id()).collect();
-    assert!(causes.is_subset(&all_causes), "{causes:?}");
     let decidable = drawn.iter().filter(|case| case.truth.decidable).count();
     assert!(decidable > 280, "{decidable}");
 }

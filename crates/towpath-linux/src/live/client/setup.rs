@@ -25,7 +25,6 @@ use crate::live::dial::Dialer;
 use crate::live::fetch::Reconnector;
 use crate::live::flow_runner::{FlowStream, expected_streams};
 use crate::quic::wait_interruptibly;
-use crate::traffic::is_quic;
 
 /// Timeout of each connection attempt and of each reply before the traffic.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +55,7 @@ pub(super) fn prepare_test(
     clock: Clock,
 ) -> Result<PreparedTest, LiveError> {
     let trust = request.server.map_or(Trust::Any, |fingerprint| Trust::Pinned(vec![fingerprint]));
-    let plain_data = !is_quic(request.plan.transport) && !request.plan.settings.tls;
+    let plain_data = !request.plan.transport.is_quic() && !request.plan.settings.tls;
     if request.server.is_some() && plain_data {
         return Err(LiveError::Unprotected { transport: request.plan.transport });
     }
@@ -116,7 +115,7 @@ pub(super) fn prepare_test(
 
 /// Returns the qlog of a flow's connection; `None` if logging is off or the transport is not QUIC.
 fn qlog(request: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
-    let Some(folder) = request.qlog.as_ref().filter(|_| is_quic(request.plan.transport)) else {
+    let Some(folder) = request.qlog.as_ref().filter(|_| request.plan.transport.is_quic()) else {
         return Ok(None);
     };
     // `.sqlog` is the extension of qlogs with one record per line.
@@ -154,10 +153,10 @@ fn connect_error(request: &MeasureRequest, target: SocketAddr, error: &io::Error
     if is_untrusted || matches!(quic_error(error), Some(QuicError::Untrusted(_))) {
         return LiveError::Untrusted { target, reason: error.to_string() };
     }
-    let reason = if is_quic(transport) && error.kind() == io::ErrorKind::TimedOut {
+    let reason = if transport.is_quic() && error.kind() == io::ErrorKind::TimedOut {
         format!("no answer within {} s", STEP_TIMEOUT.as_secs())
     } else {
-        crate::traffic::explain(error, transport, "this host")
+        crate::stream::explain(error, transport, "this host")
     };
     let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
     LiveError::Connect { target, transport, reason }

@@ -19,7 +19,7 @@ use crate::live::ServerEvent;
 use crate::live::admission;
 use crate::live::control_channel::ControlChannel;
 use crate::live::socket;
-use crate::traffic::socket_stream::SocketStream;
+use crate::stream::socket_stream::SocketStream;
 
 impl ServerState {
     /// Serves control over TLS. The preamble inside TLS hides the test's token from eavesdroppers.

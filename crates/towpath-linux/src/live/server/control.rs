@@ -23,7 +23,6 @@ use crate::live::control_channel::ControlChannel;
 use crate::live::random;
 use crate::live::server_test::{ClientGuard, ServerTest};
 use crate::run_clock::RunClock;
-use crate::traffic::is_quic;
 use crate::traffic_budget::TrafficDirection;
 
 /// Bytes of a result in one message, small enough even if JSON escapes all of them.
@@ -186,7 +185,7 @@ impl ServerState {
         channel: &mut ControlChannel,
         (plan, scenario): (TestPlan, Scenario),
     ) -> io::Result<()> {
-        if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
+        if plan.transport.is_quic() && self.udp.get().is_none_or(BTreeSet::is_empty) {
             let refusal = AdmissionError::new(
                 format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",

@@ -15,7 +15,7 @@ use crate::live::echo::EchoStream;
 use crate::live::quic_acceptor::{IdentifiedStream, QuicAcceptor};
 use crate::live::server_test::ServerTest;
 use crate::quic::{BlockingStream, DriverContext};
-use crate::traffic::quic::QuicConnection;
+use crate::stream::quic::QuicConnection;
 
 impl ServerState {
     /// Creates the QUIC acceptor, without ports yet, and the fingerprint of its certificate.

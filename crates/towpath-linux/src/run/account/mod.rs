@@ -22,7 +22,7 @@ use towpath_result::{Account, AccountSummary, Basis, Part};
 use towpath_scenario::{DataDirection, Scenario};
 
 use crate::emulator::engine::TrafficSnapshot;
-use crate::traffic::{TrafficContext, is_quic};
+use crate::traffic::TrafficContext;
 
 use carried::{LinkCounterIds, LinkTotals, classify_carried};
 use receivers::Receivers;
@@ -97,7 +97,7 @@ impl AccountBuilder {
     fn new(context: &TrafficContext) -> Self {
         let network = &context.network;
         let ledger = Ledger::new(&network.scenario, context.transport);
-        let is_quic = is_quic(context.transport);
+        let is_quic = context.transport.is_quic();
         let recorders = ledger.links().iter().filter_map(|link| {
             Some(LinkRecorder {
                 counter_ids: LinkCounterIds::for_link(network, link, is_quic)?,

@@ -13,9 +13,9 @@ use towpath_run::traffic::{
 };
 use towpath_wire::ConnectionId;
 
+use super::IO_POLL_INTERVAL;
 use super::kernel::{SLOT_BYTES, TransferOptions};
 use super::messages::{SharedSession, lock};
-use super::{IO_POLL_INTERVAL, StreamEndpoint};
 use crate::byte_stream::ByteStream;
 use crate::run_clock::RunClock;
 use crate::traffic_budget::{TrafficBudget, TrafficDirection};
@@ -309,15 +309,8 @@ pub(crate) struct StreamAppConfig {
 /// Receiver of an end's events, for the flow's thread.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
-    pub(super) events: mpsc::Receiver<StreamEvent>,
+    pub events: mpsc::Receiver<StreamEvent>,
     sink: Option<ReceiveSink>,
-}
-
-/// End that a protocol's thread drives, and its events.
-#[derive(Debug)]
-pub(super) struct DrivenEndpoint {
-    pub(super) end: StreamEndpoint,
-    events: EventReceiver,
 }
 
 /// Creates an end for a protocol's thread. Traffic begins at `start` of its clock; with
@@ -340,10 +333,6 @@ pub(crate) fn create_app(
 }
 
 impl EventReceiver {
-    pub(super) fn into_endpoint(self, end: StreamEndpoint) -> DrivenEndpoint {
-        DrivenEndpoint { end, events: self }
-    }
-
     /// Waits for the end of the data or of the flow, and takes the log.
     ///
     /// If `outgoing` is set, also waits until the peer has received all data written here. Calls
@@ -371,16 +360,6 @@ impl EventReceiver {
         let end = run_clock.now().min(deadline);
         meter.map_or_else(|| DeliveryLog::new(start), |meter| meter.finish(end))
     }
-}
-
-/// Waits for the end of the data or of the flow, and takes the log.
-pub(super) fn receive(
-    run_clock: &RunClock,
-    opened: &DrivenEndpoint,
-    start: Instant,
-    deadline: Instant,
-) -> DeliveryLog {
-    opened.events.receive(run_clock, (start, deadline), (true, false), &|| {})
 }
 
 /// Calls from the threads of both protocols.

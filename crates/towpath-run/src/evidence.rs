@@ -1,13 +1,13 @@
 //! Evidence that Multipath TCP was used, or the reason why not.
 
 use towpath_result::format;
-use towpath_result::{Counter, MultipathUse};
+use towpath_result::{Counter, MultipathUse, SubflowSummary};
 use towpath_scenario::Transport;
 
-use super::series::Totals;
+use crate::decisions::StackTotals;
 
 /// Counters of fallbacks and their meanings (`net/mptcp/mib.h`), most conclusive first.
-pub(crate) const FALLBACKS: [(&str, &str); 8] = [
+pub const FALLBACKS: [(&str, &str); 8] = [
     (
         "MPCapableSYNTXDisabled",
         "the kernel has switched Multipath TCP off for a while, because \
@@ -33,12 +33,27 @@ pub(crate) const FALLBACKS: [(&str, &str); 8] = [
     ("DSSCorruptionFallback", "a mapping of data to the connection was damaged"),
 ];
 
+/// Totals of the series for the summary.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Summaries of all subflows.
+    pub subflows: Vec<SubflowSummary>,
+    /// Bytes that were reinjected on another subflow.
+    pub reinjected_bytes: u64,
+    /// Number of connections that used Multipath TCP in the last sample.
+    pub multipath: usize,
+    /// Number of connections that did not use Multipath TCP in the last sample.
+    pub single: usize,
+    /// Number of connections of programs that requested plain TCP.
+    pub plain_tcp: usize,
+    /// Reason for a fallback, if an end reported one.
+    pub reason: Option<String>,
+    /// Totals that our own stack reports of its connections.
+    pub stack: StackTotals,
+}
+
 /// Judges by the sockets' last state and by the kernel's counters.
-pub(crate) fn multipath_use(
-    transport: Transport,
-    totals: &Totals,
-    counters: &[Counter],
-) -> MultipathUse {
+pub fn multipath_use(transport: Transport, totals: &Totals, counters: &[Counter]) -> MultipathUse {
     let requested = transport == Transport::Mptcp;
     let mut evidence = Vec::new();
     if requested {
@@ -103,7 +118,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use towpath_run::decisions::StackTotals;
+    use crate::decisions::StackTotals;
 
     use super::*;
 

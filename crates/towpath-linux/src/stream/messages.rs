@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use socket2::Socket;
 use towpath_net::Instant;
 use towpath_result::metrics::DeliveryLog;
-use towpath_run::traffic::{FlowRole, MessageSession, StreamAction, TransferReceiver, messages};
+use towpath_run::traffic::{MessageSession, StreamAction, TransferReceiver};
 use towpath_scenario::{DataDirection, Flow};
 
+use super::kernel;
 use super::socket_stream::SocketStream;
-use super::{FlowOutcome, SampledStream, kernel, sends};
 use crate::run_clock::RunClock;
 use crate::sys;
 use crate::traffic_budget::TrafficDirection;
@@ -33,69 +32,6 @@ pub(crate) type SharedSession = Arc<Mutex<MessageSession>>;
 
 pub(crate) fn lock(session: &SharedSession) -> MutexGuard<'_, MessageSession> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Message sessions of a flow: the client's and the server's.
-#[derive(Debug)]
-pub(super) struct MessageSessions {
-    sessions: [SharedSession; 2],
-    /// Streams of both ends over sockets of the kernel.
-    streams: [Vec<KernelStream>; 2],
-}
-
-impl MessageSessions {
-    /// Creates the sessions; `None` if the flow exchanges no messages.
-    pub(super) fn new(flow: &Flow) -> Option<Self> {
-        let start = Instant::ZERO + flow.start;
-        let session =
-            |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
-        let sessions = [session(FlowRole::Client)?, session(FlowRole::Server)?];
-        Some(Self { sessions, streams: [Vec::new(), Vec::new()] })
-    }
-
-    /// Returns the session of one end.
-    pub(super) fn session(&self, is_client: bool) -> SharedSession {
-        let [client, server] = &self.sessions;
-        Arc::clone(if is_client { client } else { server })
-    }
-
-    /// Adds a stream over a socket of the kernel.
-    pub(super) fn add_stream(
-        &mut self,
-        stream: &SampledStream,
-        socket: &Arc<Socket>,
-        is_client: bool,
-    ) {
-        let [client, server] = &mut self.streams;
-        let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
-        let kernel_stream = incoming.map(|(_, received)| KernelStream {
-            number: stream.number,
-            socket: SocketStream::Plain(Arc::clone(socket)),
-            received: Arc::clone(received),
-        });
-        (if is_client { client } else { server }).extend(kernel_stream);
-    }
-
-    /// Returns the ends over the kernel's sockets; each runs in its own thread.
-    pub(super) fn kernel_ends(&mut self) -> Vec<KernelMessageEnd> {
-        let incoming = [DataDirection::Down, DataDirection::Up];
-        let ends = self.sessions.iter().zip(&mut self.streams).zip(incoming);
-        let kernel_ends = ends.map(|((session, streams), incoming)| KernelMessageEnd {
-            session: Arc::clone(session),
-            streams: std::mem::take(streams),
-            incoming,
-        });
-        kernel_ends.filter(|end| !end.streams.is_empty()).collect()
-    }
-
-    /// Adds the results of the requests to `outcome`.
-    pub(super) fn finish(&self, flow: u32, outcome: &mut FlowOutcome) {
-        let [client, server] = self.sessions.each_ref().map(lock);
-        outcome.messages = messages(flow, &client, &server);
-        if let (Some(mismatch), None) = (client.broken().or(server.broken()), &outcome.failure) {
-            outcome.failure = Some(format!("something else arrived than was sent: {mismatch}"));
-        }
-    }
 }
 
 /// One end of a flow over sockets of the kernel.
